@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.accounting.ledger import Ledger, Promise, Ticket
+from hubbub.accounting.ledger import Ledger, Ticket
+from hubbub.accounting.promise import Promise
 from hubbub.errors import LedgerError, ParticipationError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation, PoissonSampling
@@ -182,9 +183,9 @@ def test_a_record_that_does_not_fit_on_the_disk_is_no_charge_and_leaves_the_file
 ) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = full(path)
-    before, write = path.read_bytes(), os.write
+    before, write, room = path.read_bytes(), os.write, [40, 0]
     with monkeypatch.context() as full_disk:
-        full_disk.setattr("hubbub.accounting.ledger.os.write", lambda descriptor, line: write(descriptor, line[:40]))
+        full_disk.setattr("hubbub.files.os.write", lambda descriptor, line: write(descriptor, line[: room.pop(0)]))
         with pytest.raises(OSError, match="no room"):
             ledger.begin(3, ["e"], "sum 3")
     assert path.read_bytes() == before

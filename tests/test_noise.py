@@ -97,7 +97,7 @@ def test_rows_are_standard_normal_and_independent(source: SecureSource) -> None:
 
 
 def test_the_secure_radius_reaches_beyond_what_53_bits_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.noise.bits", lambda key, count: np.zeros(count, dtype=np.uint64))
+    monkeypatch.setattr("hubbub.noise.word_stream", lambda key: lambda count: np.zeros(count, dtype=np.int64))
     # With the smallest uniform number of 53 bits the radius would end at 8.6.
     assert SecureSource(bytes(32)).row(0, 2)[0] > 11
 

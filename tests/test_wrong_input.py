@@ -785,12 +785,13 @@ def relined(change: Callable[[list[bytes]], list[bytes]]) -> Damage:
     return damage
 
 
-def checkpoint_without(tensor: str) -> Damage:
+def without_tensor(name: str, tensor: str) -> Damage:
     def damage(run: Path) -> None:
-        file = run / "state" / "checkpoint-10.safetensors"
+        file = run / "state" / name
         content = save_tensors({name: value for name, value in load_tensors(file.read_bytes()).items() if name != tensor})
         file.write_bytes(content)
-        manifest = {"rounds": 10, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        manifest = json.loads((run / "state" / "checkpoint.json").read_text())
+        manifest["files"][name] |= {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
         (run / "state" / "checkpoint.json").write_text(json.dumps(manifest))
 
     return damage
@@ -804,9 +805,9 @@ DAMAGES: dict[str, tuple[Damage, list[str]]] = {
     "less noise": (edited("noise_multiplier = 1.0", "noise_multiplier = 0.5"), ["noise_multiplier was 1.0, is 0.5"]),
     "more rounds": (edited("rounds = 14", "rounds = 15"), ["rounds was 14, is 15"]),
     "fewer rounds": (edited("rounds = 14", "rounds = 13"), ["rounds was 14, is 13"]),
-    "more participations": (edited("max_participations = 2", "max_participations = 3"), ["max_participations=3"]),
+    "more participations": (edited("max_participations = 2", "max_participations = 3"), ["max_participations was 2, is 3"]),
     "other bands": (edited("bands = 5", "bands = 4"), ["another promise"]),
-    "known noise": (edited('noise = "secure"', 'noise = "simulation"'), ["simulation was False, is True"]),
+    "known noise": (edited('noise = "secure"', 'noise = "simulation"'), ["noise was 'secure'"]),
     "other clients behind the same numbers": (edited("clients = 100", "clients = 50"), ["clients"]),
     "other people behind the same numbers": (edited("seed = 0", "seed = 1"), ["seed"]),
     "other deal to clients": (edited('partition = "iid"', 'partition = "dirichlet"'), ["partition"]),
@@ -821,15 +822,14 @@ DAMAGES: dict[str, tuple[Damage, list[str]]] = {
     "ledger out of order": (relined(lambda lines: [*lines[:2], lines[3], lines[2], *lines[4:]]), ["ledger.jsonl", "line 3"]),
     "ledger with a line twice": (relined(lambda lines: [*lines, lines[-1]]), ["ledger.jsonl", "line 27"]),
     "ledger with a strange line": (relined(lambda lines: [*lines, b"hello\n"]), ["ledger.jsonl", "line 27"]),
-    "ledger that ends before the checkpoint": (relined(lambda lines: lines[:-6]), ["ledger", "checkpoint"]),
-    "ledger of the promise alone": (relined(lambda lines: lines[:1]), ["ledger", "checkpoint"]),
+    "ledger that ends before the checkpoint": (relined(lambda lines: lines[:-6]), ["ledger", "rolled back"]),
+    "ledger of the promise alone": (relined(lambda lines: lines[:1]), ["ledger", "rolled back"]),
     "no key of the run": (without("state/keys/run"), ["state/keys/run"]),
     "short key of the run": (holding("state/keys/run", bytes(31)), ["state/keys/run", "31 bytes"]),
     "other key of the run": (flipped("state/keys/run"), ["state/keys/run"]),
     "no key of the noise": (without("state/keys/epoch-0"), ["state/keys/epoch-0"]),
     "short key of the noise": (holding("state/keys/epoch-0", b""), ["state/keys/epoch-0", "0 bytes"]),
     "other key of the noise": (flipped("state/keys/epoch-0"), ["state/keys/epoch-0"]),
-    "no manifest": (without("state/checkpoint.json"), ["state/"]),
     "empty manifest": (holding("state/checkpoint.json", b""), ["checkpoint.json"]),
     "manifest of another kind": (holding("state/checkpoint.json", b"[]"), ["checkpoint.json"]),
     "manifest of endless rounds": (holding("state/checkpoint.json", b'{"rounds": Infinity}'), ["checkpoint.json"]),
@@ -837,10 +837,10 @@ DAMAGES: dict[str, tuple[Damage, list[str]]] = {
     "no checkpoint": (without("state/checkpoint-10.safetensors"), ["checkpoint-10.safetensors"]),
     "binary checkpoint": (holding("state/checkpoint-10.safetensors", bytes(range(256))), ["checkpoint-10.safetensors"]),
     "flipped checkpoint": (flipped("state/checkpoint-10.safetensors"), ["checkpoint-10.safetensors"]),
-    "checkpoint without a model": (checkpoint_without("model"), ["checkpoint-10.safetensors"]),
-    "checkpoint without its noise": (checkpoint_without("noise.000001"), ["checkpoint-10.safetensors"]),
-    "no release": (without("state/releases/11.f64"), ["releases/11.f64"]),
-    "flipped release": (flipped("state/releases/10.f64"), ["releases/10.f64"]),
+    "checkpoint without a model": (without_tensor("checkpoint-10.safetensors", "model"), ["checkpoint-10.safetensors"]),
+    "checkpoint without its noise": (without_tensor("noise-10.safetensors", "memory.000001"), ["noise-10.safetensors"]),
+    "no release": (without("state/releases/11.safetensors"), ["releases/11.safetensors"]),
+    "flipped release": (flipped("state/releases/10.safetensors"), ["releases/10.safetensors"]),
     "binary metrics": (holding("metrics.jsonl", bytes(range(128, 256)) + b"\n"), ["metrics.jsonl"]),
     "metrics without epsilon": (holding("metrics.jsonl", b"{}\n"), ["metrics.jsonl"]),
     "metrics without rounds": (holding("metrics.jsonl", b'{"epsilon": 1.0}\n'), ["metrics.jsonl"]),

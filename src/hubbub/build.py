@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.accounting import calibrate
-from hubbub.accounting.ledger import Promise
+from hubbub.accounting.promise import Promise
 from hubbub.config import DATASETS, MODELS, Config, ParticipationConfig, strategy_name
 from hubbub.datasets import Dataset, by_user, dirichlet, iid
 from hubbub.errors import BudgetError, ConfigError, HubbubError
@@ -73,7 +73,9 @@ def build(config: Config, *, allow_import: bool = False) -> Run:
     torch.manual_seed(training.seed)
     model = _made(config.model.name, MODELS, "model.name", allow_import, dataset.shape, dataset.classes)
     _require_model(model, config.model.name, dataset)
-    population = SimulatedPopulation(examples, F.cross_entropy, local, training.seed)
+    # In a simulation the seed gives all away; floating point is the faster way to it.
+    lattice = config.privacy.noise == "secure"
+    population = SimulatedPopulation(examples, F.cross_entropy, local, training.seed, lattice=lattice)
     return Run(config, plan, population, model, dataset)
 
 

@@ -56,6 +56,7 @@ class TrainingConfig:
     server_momentum: float = 0.9
     evaluate_every: int = 1
     validation: float = 0.0
+    keep_releases: bool = True
     seed: int = 0
 
 
@@ -247,7 +248,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _words(hint: Any) -> str:
-    names = {int: "a whole number", float: "a number", str: "text"}
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     return " or ".join(names[option] for option in (get_args(hint) or (hint,)) if option in names)
 
 

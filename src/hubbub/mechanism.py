@@ -13,6 +13,7 @@ from hubbub._checks import Array, integer, scale
 from hubbub.errors import ParticipationError
 from hubbub.participation import FixedEpochs, Participation, SingleParticipation
 from hubbub.sensitivity import Sensitivity, of_matrix
+from hubbub.strategies import OWN
 from hubbub.strategies.strategy import Strategy, WithLeadingPart
 
 __all__ = ["Mechanism"]
@@ -63,12 +64,12 @@ class Mechanism:
     @cached_property
     def column_norm(self) -> float:
         """The sensitivity of C to one participation."""
-        return self.strategy.sensitivity(SingleParticipation()).value
+        return _sensitivity(self.strategy, SingleParticipation()).value
 
     @cached_property
     def sensitivity(self) -> Sensitivity:
         """The sensitivity of C to the whole participation pattern, zero-out relation, with its standing."""
-        return self.strategy.sensitivity(self.participation)
+        return _sensitivity(self.strategy, self.participation)
 
     @property
     def l2_sensitivity(self) -> float:
@@ -100,13 +101,21 @@ class Mechanism:
         if rounds == self.rounds:
             return self.sensitivity
         if isinstance(self.strategy, WithLeadingPart):
-            return self.strategy.leading(rounds).sensitivity(self.participation)
+            return _sensitivity(self.strategy.leading(rounds), self.participation)
         return of_matrix(_leading(self.strategy.matrix(), rounds), self.participation)
 
     def mu_after(self, rounds: int) -> float:
         """μ of what the first ``rounds`` rounds release, never more than :attr:`mu`."""
         # A bound for a part may be looser than the bound for the whole, which covers it.
         return min(self.sensitivity_after(rounds).value, self.l2_sensitivity) / self.stddev
+
+
+def _sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity:
+    """Of our own strategies as they state it; of others computed from the matrix, unless they state more."""
+    stated = strategy.sensitivity(participation)
+    if type(strategy) in OWN:
+        return stated
+    return max(of_matrix(strategy.matrix(), participation), stated, key=lambda s: s.value)
 
 
 def _leading(C: Array, rounds: int) -> Array:

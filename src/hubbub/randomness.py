@@ -10,12 +10,13 @@ Source: HMAC-SHA-256 (RFC 2104) derives keys, AES-256 in counter mode (NIST SP 8
 import hashlib
 import hmac
 import os
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-__all__ = ["KEY_BYTES", "bits", "derive", "fresh_key", "seed_for", "seed_key", "uniform_choice"]
+__all__ = ["KEY_BYTES", "bits", "derive", "fresh_key", "seed_for", "seed_key", "uniform_choice", "word_stream"]
 
 KEY_BYTES = 32
 
@@ -45,6 +46,18 @@ def bits(key: bytes, count: int) -> npt.NDArray[np.uint64]:
     """``(count,)`` uniform 64-bit numbers. A key is used for one call: a second call would give the same numbers."""
     encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(encryptor.update(bytes(8 * count)), dtype="<u8").astype(np.uint64, copy=False)
+
+
+def word_stream(key: bytes) -> Callable[[int], npt.NDArray[np.int64]]:
+    """A function that gives the next ``(count,)`` 64-bit numbers of a key; together they are those of :func:`bits`."""
+    encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+    def following(count: int) -> npt.NDArray[np.int64]:
+        words = np.empty(count + 2, dtype="<i8")
+        encryptor.update_into(bytes(8 * count), words.data.cast("B"))
+        return words[:count]
+
+    return following
 
 
 def uniform_choice(key: bytes, population: int, size: int) -> list[int]:

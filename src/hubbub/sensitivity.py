@@ -8,7 +8,7 @@ values where X has negative entries would understate it.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from hubbub.participation import (
     every_round,
 )
 
-__all__ = ["Sensitivity", "of_columns", "of_matrix"]
+__all__ = ["Sensitivity", "of_columns", "of_matrix", "of_sets"]
 
 # Below this many sets of rounds, trying each costs less than a second.
 _ENUMERABLE = 20_000
@@ -119,6 +119,21 @@ def of_matrix(C: npt.ArrayLike, participation: Participation) -> Sensitivity:
             return _min_separation(X, MinSeparation(min_separation, max_participations))
         case PoissonSampling() | FixedSizeSampling():
             return _min_separation(X, every_round(len(X)))
+
+
+def of_sets(C: npt.ArrayLike, sets: Iterable[Sequence[int]]) -> Sensitivity:
+    """The L2 sensitivity of C·x to clients that took part in exactly these sets of rounds, such as a record names them.
+
+    Args:
+        C: ``(rows, rounds)``.
+        sets: Of each client the rounds that it joined.
+
+    Example:
+        >>> of_sets([[1, 0], [1, 1]], [[0], [0, 1]]).value ** 2
+        5.000000000000001
+    """
+    strategy = real_array("C", C, ndim=2)
+    return _worst(strategy.T @ strategy, (list(rounds) for rounds in sets))
 
 
 def _worst(X: Array, sets: Iterator[list[int]]) -> Sensitivity:

@@ -6,106 +6,34 @@ A round is charged before its noise exists and released before anybody sees it::
     commit   the release is on disk, then its digest; only then may it leave
     burn     a round that was begun and did not commit: it stays charged, uses up its row of noise, and its clients took part
 
-On disk it is one line of canonical JSON a record, each with the SHA-256 of the line before, so that a damaged, edited or
-reordered file does not pass. Whoever recomputes the chain can forge it, and a tail that is cut at a line shows only where a
-release or a checkpoint lies beyond it, or by ``head``, if somebody kept it. It holds no bare hash of anything private: clients
-and sums stand in it as HMACs under a secret key of the run.
+On disk it is a :class:`~hubbub.accounting.chain.Chain`. It holds no bare hash of anything private: clients and sums stand in
+it as HMACs under a secret key of the run, so that separation is kept over restarts and nobody can test a guess.
 """
 
-import errno
 import hashlib
 import hmac
-import json
-import os
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hubbub._checks import integer
-from hubbub.accounting.guarantee import PrivacyGuarantee, default_relation, guarantee, unprotected
+from hubbub.accounting.chain import Chain, read_chain
+from hubbub.accounting.guarantee import PrivacyGuarantee
+from hubbub.accounting.history import Epoch, History
+from hubbub.accounting.promise import Promise
 from hubbub.errors import LedgerError, ParticipationError
-from hubbub.files import write_atomic
-from hubbub.mechanism import Mechanism
 from hubbub.participation import FixedSizeSampling, PoissonSampling
-from hubbub.strategies import Dense, Strategy
 
-__all__ = ["Ledger", "Promise", "Ticket"]
-
-SCHEMA = 1
-_GENESIS = "0" * 64
-_LARGE = 2048
-
-
-@dataclass(frozen=True)
-class Promise:
-    """What a run promises before its first round.
-
-    Args:
-        rounds: How many rounds it may run.
-        mechanism: How each is hidden; ``None`` promises nothing.
-        neighboring_relation: By default that of the mechanism's participation.
-        privacy_unit: Whose contribution is clipped as one.
-        accountant: Who computes epsilon.
-        simulation: Whether cohorts and noise come from a known seed, so that the run is an experiment, not a release.
-        settings: All else that a resumed run must have in common with the interrupted one, as strict JSON values.
-    """
-
-    rounds: int
-    mechanism: Mechanism | None
-    neighboring_relation: str | None = None
-    privacy_unit: str = "client"
-    accountant: str = "tight"
-    simulation: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        integer("rounds", self.rounds, at_least=1)
-        if self.mechanism is not None:
-            integer("rounds", self.rounds, at_least=1, at_most=self.mechanism.rounds)
-
-    def after(self, rounds: int, delta: float) -> PrivacyGuarantee:
-        """The guarantee of the first rounds."""
-        if self.mechanism is None:
-            return unprotected(rounds, delta, self.privacy_unit)
-        answer = guarantee(
-            self.mechanism,
-            delta,
-            self.neighboring_relation,
-            rounds=rounds,
-            accountant=self.accountant,
-            privacy_unit=self.privacy_unit,
-        )
-        return replace(answer, simulation=self.simulation)
-
-    def record(self) -> dict[str, Any]:
-        """The promise as strict JSON, for the ledger's first line."""
-        mechanism = self.mechanism
-        return {
-            "rounds": self.rounds,
-            "private": mechanism is not None,
-            "strategy": None if mechanism is None else type(mechanism.strategy).__name__,
-            "strategy_digest": None if mechanism is None else _strategy_digest(mechanism.strategy),
-            "participation": None if mechanism is None else repr(mechanism.participation),
-            "noise_multiplier": None if mechanism is None else mechanism.noise_multiplier,
-            "stddev": None if mechanism is None else mechanism.stddev,
-            "l2_sensitivity": None if mechanism is None else mechanism.l2_sensitivity,
-            "neighboring_relation": None
-            if mechanism is None
-            else self.neighboring_relation or default_relation(mechanism.participation),
-            "privacy_unit": self.privacy_unit,
-            "simulation": self.simulation,
-            **{f"settings.{key}": value for key, value in self.settings.items()},
-        }
+__all__ = ["Ledger", "Ticket", "end_run"]
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """A round that has been charged and may be hidden now."""
+    """A round that has been charged and may be hidden now; ``clip_norm`` is the scale of its sum and of its noise."""
 
     round_index: int
+    clip_norm: float | None = None
 
 
 class Ledger:
@@ -115,41 +43,60 @@ class Ledger:
         promise: What the run promises.
         secret: 32 bytes under which clients and sums are recorded.
         path: The file, created when missing; ``None`` keeps the ledger in memory.
+        head: A head that somebody kept: a file that does not hold it was rolled back.
 
     Raises:
-        LedgerError: The file is damaged, or was written for another promise.
+        LedgerError: The file is damaged, was written for another promise, or does not hold the head.
     """
 
-    def __init__(self, promise: Promise, secret: bytes, path: Path | None = None) -> None:
+    def __init__(self, promise: Promise, secret: bytes, path: Path | None = None, *, head: str | None = None) -> None:
         self.promise = promise
         self._secret = secret
-        self._path = path
-        self._head = _GENESIS
-        self._states: list[str] = []
-        self._sums: dict[int, str] = {}
-        self._releases: dict[int, str] = {}
-        self._joined: dict[str, list[int]] = {}
-        self._epochs: list[tuple[int, str]] = []
+        self._history = History()
         self._names: dict[Hashable, str] = {}
-        if path is not None and path.exists():
-            self._read(path)
-        else:
-            self._append(self._first())
+        if path is not None and path.is_symlink():
+            raise LedgerError(f"{path}: is a symbolic link; a ledger is a file in the folder of its run")
+        if path is None or not path.exists():
+            self._chain = Chain(path)
+            if head is not None:
+                self._chain.require_head(head)
+            self._chain.append(self._first())
+            return
+        self._chain = read_chain(path)
+        if head is not None:
+            self._chain.require_head(head)
+        self._require_same_promise(self._chain.records[0])
+        try:
+            self._history = History.of(self._chain.records[1:])
+        except ValueError as error:
+            raise LedgerError(f"{path}, {error}") from error
+        self._require_kept()
+        self._chain.repair()
 
     @property
     def head(self) -> str:
         """The hash of the last record: whoever keeps it can tell whether the file was rolled back."""
-        return self._head
+        return self._chain.head
 
     @property
     def next_round(self) -> int:
         """The first round that was neither released nor burned."""
-        return len(self._states) - (self._states[-1:] == ["begun"])
+        return self._history.next_round
 
     @property
     def rounds(self) -> tuple[str, ...]:
         """``"committed"``, ``"burned"`` or ``"begun"`` for each round so far."""
-        return tuple(self._states)
+        return tuple(entry.state for entry in self._history.rounds)
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """Every start of the run, in order."""
+        return tuple(self._history.epochs)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the run has ended for good and its keys were given up."""
+        return self._history.closed
 
     def digest(self, name: str, content: bytes) -> str:
         """An HMAC under the run's secret: equal contents can be told, contents cannot be guessed."""
@@ -157,44 +104,63 @@ class Ledger:
 
     def release_digest(self, round_index: int) -> str | None:
         """SHA-256 of a committed release."""
-        return self._releases.get(round_index)
+        return self._history.rounds[round_index].release if round_index < len(self._history.rounds) else None
 
     def may_join(self, client: Hashable, round_index: int) -> bool:
         """Whether the promised pattern lets this client join this round, given the rounds that it joined."""
-        return self._allows(self._joined.get(self._client(client), []), round_index)
+        return self._allows(self._history.joined.get(self._client(client), []), round_index)
 
     def participations(self, client: Hashable) -> tuple[int, ...]:
         """The rounds that a client joined, burned ones counted; of random cohorts no list is kept."""
-        return tuple(self._joined.get(self._client(client), ()))
+        return tuple(self._history.joined.get(self._client(client), ()))
 
-    def begin(self, round_index: int, cohort: Sequence[Hashable], digest: str) -> Ticket:
+    def start_epoch(self, first_row: int, key: bytes | None, sampler: str) -> None:
+        """Record a start of the run, and that rows of z from ``first_row`` on come from a new key.
+
+        Args:
+            first_row: The first row of z that was never drawn.
+            key: Of a secure run, on disk by now; ``None`` in a simulation, whose rows come from its seed.
+            sampler: A fingerprint of how keys become noise on this machine.
+        """
+        digest = None if key is None else self.digest("key", key)
+        number = len(self._history.epochs)
+        self._append({"kind": "epoch", "epoch": number, "first_row": first_row, "key": digest, "sampler": sampler})
+
+    def begin(self, round_index: int, cohort: Sequence[Hashable], digest: str, clip_norm: float | None = None) -> Ticket:
         """Charge a round. When this returns, the charge is on disk.
 
         Args:
             round_index: The next round.
             cohort: Its clients.
-            digest: The HMAC of the sum.
+            digest: The HMAC of the sum; it is recorded under the run's secret once more, so that a bare hash does no harm.
+            clip_norm: To which each of its updates was clipped.
 
         Raises:
             ParticipationError: A client would break the pattern, or comes twice.
-            LedgerError: Not the next round, past the last one, or a simulation's round that is done again with another sum.
+            LedgerError: Not the next round, past the last one, after the end, or a simulation's round that is done again with
+                another sum.
         """
         if round_index != self.next_round or round_index >= self.promise.rounds:
             raise LedgerError(
                 f"round_index = {round_index}: the next round is {self.next_round} of {self.promise.rounds}; "
                 "a row of noise is used once, in order"
             )
-        again = len(self._states) > round_index
-        if again and self._sums[round_index] != digest:
-            raise LedgerError(
-                f"round {round_index} was begun with another sum: its row of noise must not meet two; resume without "
-                "changing the data, or start a new run"
-            )
-        if again:
-            return Ticket(round_index)
+        total = self.digest("sum", digest.encode())
+        if self._history.pending is not None:
+            self._require_repeatable(total)
+            return Ticket(round_index, clip_norm)
         members = self._admit(cohort, round_index)
-        self._append({"kind": "begin", "round": round_index, "clients": members, "sum": digest})
-        return Ticket(round_index)
+        self._append(
+            {
+                "kind": "begin",
+                "round": round_index,
+                "epoch": self._history.epoch,
+                "clients": members,
+                "sum": total,
+                "clip_norm": clip_norm,
+            }
+        )
+        return Ticket(round_index, clip_norm)
 
     def commit(self, ticket: Ticket, release: bytes) -> None:
         """Record a release that is on disk; afterwards it may leave."""
@@ -207,18 +173,10 @@ class Ledger:
         self._require_begun(ticket)
         self._append({"kind": "burn", "round": ticket.round_index})
 
-    def start_epoch(self, first_row: int, key: bytes) -> None:
-        """Record that rows of z from ``first_row`` on come from a new key; each start of a secure run has one."""
-        self._append({"kind": "epoch", "first_row": first_row, "key": self.digest("key", key)})
-
-    @property
-    def epochs(self) -> tuple[tuple[int, str], ...]:
-        """The first row of z of each key, and the key's HMAC, in order."""
-        return tuple(self._epochs)
-
     def pending(self) -> Ticket | None:
         """The round that was begun and neither committed nor burned."""
-        return Ticket(len(self._states) - 1) if self._states[-1:] == ["begun"] else None
+        pending = self._history.pending
+        return None if pending is None else Ticket(pending, self._history.rounds[pending].clip_norm)
 
     def spent(self, delta: float) -> PrivacyGuarantee:
         """The guarantee of the rounds charged so far, burned ones counted.
@@ -226,11 +184,32 @@ class Ledger:
         It may be stated for the whole run if the run ends here for a reason that does not depend on the data; otherwise the
         promise for all rounds is the statement.
         """
-        return self.promise.after(len(self._states), delta)
+        return self.promise.after(len(self._history.rounds), delta)
+
+    def _append(self, body: Mapping[str, Any]) -> None:
+        """Write a record that follows, and believe it."""
+        if self._history.closed:
+            raise LedgerError(f"{self._chain.path or 'this ledger'}: was closed; no round can follow")
+        self._history.apply(body)
+        try:
+            self._chain.append(body)
+        except BaseException:
+            self._history = History.of(self._chain.records[1:])
+            raise
 
     def _require_begun(self, ticket: Ticket) -> None:
-        if self.pending() != ticket:
+        if self._history.pending is None or ticket.round_index != self._history.pending:
             raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.pending()}")
+
+    def _require_repeatable(self, total: str) -> None:
+        """A simulation that was interrupted in a round draws the very same round again; nothing else may."""
+        if not self.promise.simulation and self.promise.mechanism is not None:
+            raise LedgerError(f"round {self.next_round} was begun already; commit it or burn it")
+        if self._history.rounds[-1].total != total:
+            raise LedgerError(
+                f"round {self.next_round} was begun with another sum: its row of noise must not meet two; resume without "
+                "changing the data, or start a new run"
+            )
 
     def _client(self, client: Hashable) -> str:
         if client not in self._names:
@@ -250,122 +229,76 @@ class Ledger:
             return []
         members = [self._client(client) for client in cohort]
         for client, member in zip(cohort, members, strict=True):
-            if not self._allows(self._joined.get(member, []), round_index):
+            joined = self._history.joined.get(member, [])
+            if not self._allows(joined, round_index):
                 raise ParticipationError(
                     f"client {client!r} may not join round {round_index}: it took part in rounds "
-                    f"{self._joined.get(member, [])} and the run promised {mechanism.participation}"
+                    f"{joined} and the run promised {mechanism.participation}"
                 )
         return members
 
-    def _append(self, body: Mapping[str, Any]) -> None:
-        """Write a record, durably, then believe it."""
-        head = _chained(self._head, body)
-        if self._path is not None:
-            line = json.dumps({"body": body, "hash": head}, sort_keys=True, allow_nan=False).encode() + b"\n"
-            if self._path.exists():
-                _append_line(self._path, line)
-            else:
-                # Born whole: a crash leaves no ledger or one with its promise.
-                write_atomic(self._path, line)
-        self._head = head
-        self._apply(body)
-
-    def _apply(self, body: Mapping[str, Any]) -> None:
-        match body["kind"]:
-            case "begin":
-                self._states.append("begun")
-                self._sums[body["round"]] = body["sum"]
-                for member in body["clients"]:
-                    self._joined.setdefault(member, []).append(body["round"])
-            case "commit":
-                self._states[-1] = "committed"
-                self._releases[body["round"]] = body["release"]
-            case "burn":
-                self._states[-1] = "burned"
-            case "epoch":
-                self._epochs.append((body["first_row"], body["key"]))
-            case _:
-                pass
-
-    def _read(self, path: Path) -> None:
-        """Believe a file record by record; a torn last line is cut off, anything else that is wrong is refused."""
-        content = path.read_bytes()
-        *lines, last = content.split(b"\n")
-        for number, line in enumerate(lines, start=1):
-            try:
-                self._believe(line, first=number == 1)
-            except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-                raise LedgerError(f"{path}, line {number}: is no record of this ledger ({error})") from error
-        if not last and lines:
-            return
-        # A crash can leave a last line without its end; a whole record that lost only its newline counts.
-        try:
-            self._believe(last, first=not lines)
-            _append_line(path, b"\n")
-        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-            if not lines:
-                raise LedgerError(f"{path}: holds no promise, which a ledger begins with") from error
-            os.truncate(path, len(content) - len(last))
-
-    def _believe(self, line: bytes, *, first: bool) -> None:
-        record = json.loads(line)
-        body, stated = record["body"], record["hash"]
-        if _chained(self._head, body) != stated:
-            raise ValueError("its hash does not follow from the line before")
-        if first:
-            self._require_same_promise(body)
-        else:
-            self._require_order(body)
-        self._head = stated
-        self._apply(body)
-
     def _first(self) -> dict[str, Any]:
         """The first record: the promise, and by which key clients and sums are known."""
-        return {"kind": "promise", "schema": SCHEMA, "key": self.digest("key", self._secret), **self.promise.record()}
+        return {"kind": "promise", "key": self.digest("key", self._secret), **self.promise.record()}
 
-    def _require_same_promise(self, body: Mapping[str, Any]) -> None:
-        expected = self._first()
-        changed = sorted(key for key in expected | dict(body) if expected.get(key) != body.get(key))
+    def _require_same_promise(self, stated: Mapping[str, Any]) -> None:
+        expected = _flat(self._first())
+        found = _flat(stated)
+        changed = sorted(key for key in expected | found if expected.get(key) != found.get(key))
         if changed == ["key"]:
             raise LedgerError("the ledger was written under another key of the run; restore state/keys/run")
         if changed:
             raise LedgerError(
                 "the ledger was written for another promise: "
-                + ", ".join(f"{key} was {body.get(key)!r}, is {expected.get(key)!r}" for key in changed if key != "key")
+                + ", ".join(f"{key} was {found.get(key)!r}, is {expected.get(key)!r}" for key in changed if key != "key")
             )
 
-    def _require_order(self, body: Mapping[str, Any]) -> None:
-        if body["kind"] == "epoch":
-            return
-        pending = self._states[-1:] == ["begun"]
-        expected = len(self._states) - pending
-        if body["kind"] not in ({"commit", "burn"} if pending else {"begin"}) or body["round"] != expected:
-            raise ValueError(f"{body['kind']} of round {body['round']} does not follow")
+    def _require_kept(self) -> None:
+        """Refuse a file by which a client took part more often than was promised: its epsilon would be too low."""
+        mechanism = self.promise.mechanism
+        for member, joined in self._history.joined.items():
+            if mechanism is not None and not mechanism.participation.allows(joined):
+                raise LedgerError(
+                    f"{self._chain.path}: client {member} took part in rounds {joined}, which breaks the promised "
+                    f"{mechanism.participation}"
+                )
 
 
-def _strategy_digest(strategy: Strategy) -> str:
-    """SHA-256 of C, or, where it would be large, of the numbers that describe it."""
-    large = strategy.rounds > _LARGE and not isinstance(strategy, Dense)
-    content = repr(strategy).encode() if large else np.ascontiguousarray(strategy.matrix()).tobytes()
-    return hashlib.sha256(content).hexdigest()
+def end_run(path: Path, *, early: bool = False) -> None:
+    """Record that a run has ended for good, so that no round can follow; a round under way is burned. Needs no key.
 
+    Args:
+        path: The ledger's file; one that is closed stays so.
+        early: Whether rounds may be left undone.
 
-def _chained(head: str, body: Mapping[str, Any]) -> str:
-    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(head.encode() + canonical.encode()).hexdigest()
-
-
-def _append_line(path: Path, line: bytes) -> None:
-    """Append to a file and return when it is on disk."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    Raises:
+        LedgerError: The file is damaged, or rounds are left and ``early`` is not said.
+    """
+    chain = read_chain(path)
     try:
-        size = os.fstat(descriptor).st_size
-        try:
-            if os.write(descriptor, line) != len(line):
-                raise OSError(errno.ENOSPC, "no room for a whole record", str(path))
-            os.fsync(descriptor)
-        except OSError:
-            os.ftruncate(descriptor, size)
-            raise
-    finally:
-        os.close(descriptor)
+        history = History.of(chain.records[1:])
+        planned = integer("rounds", chain.records[0].get("rounds"), at_least=1)
+    except (ValueError, TypeError) as error:
+        raise LedgerError(f"{path}, {error}") from error
+    if history.closed:
+        return
+    if history.next_round < planned and not early:
+        raise LedgerError(
+            f"{path}: {history.next_round} of {planned} rounds are done; finish the run with 'hubbub resume', or end it here "
+            "for good with --early"
+        )
+    chain.repair()
+    if history.pending is not None:
+        chain.append({"kind": "burn", "round": history.pending})
+    chain.append({"kind": "close"})
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested records by dotted names, so that a message can name what differs."""
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat

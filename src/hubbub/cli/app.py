@@ -40,6 +40,9 @@ def _number(text: str) -> float:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one strict JSON object; an infinite epsilon is null.")]
 AllowImport = Annotated[bool, typer.Option("--allow-import", help='Run code that the config names as "pkg.mod:Name".')]
+Head = Annotated[
+    str | None, typer.Option(metavar="H", help="A head of the ledger that you kept: a run rolled back behind it is refused.")
+]
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="Set section.key=value over the file; may be repeated.")]
 Strategy = Annotated[str, typer.Option(help="identity, tree, banded-toeplitz, dense, or banded (described by its columns).")]
 Rounds = Annotated[int, typer.Option(parser=_whole, metavar="N", help="Number of rounds.")]
@@ -108,13 +111,45 @@ def train(
 @app.command()
 def resume(
     run: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted.")],
+    head: Head = None,
     allow_import: AllowImport = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with an interrupted run."""
     from hubbub.cli import training
 
-    training.resume(run, allow_import=allow_import, as_json=as_json)
+    training.resume(run, head, allow_import=allow_import, as_json=as_json)
+
+
+@app.command()
+def verify(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, your own or a stranger's.")],
+    head: Head = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a run from its folder alone; status 1 where something does not hold."""
+    from hubbub.cli import records
+
+    raise typer.Exit(records.verify(run, head, as_json=as_json))
+
+
+@app.command()
+def ledger(run: Annotated[Path, typer.Argument(help="The folder of a run.")], as_json: AsJson = False) -> None:
+    """What was charged, released and burned, round by round."""
+    from hubbub.cli import records
+
+    records.ledger(run, as_json=as_json)
+
+
+@app.command()
+def close(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    early: Annotated[bool, typer.Option("--early", help="End the run here, though rounds are left.")] = False,
+) -> None:
+    """End a run for good and destroy its keys."""
+    from hubbub.cli import records
+
+    records.close(run, early=early)
 
 
 @app.command()
@@ -217,7 +252,7 @@ def calibrate(
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run a command; exits 0, 2 after one line about what is wrong, or 130 after Ctrl-C."""
+    """Run a command; exits 0, 1 where a check fails, 2 after one line about what is wrong, or 130 after Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A terminal that knows no ∞ shows a question mark rather than ending a run.

@@ -16,8 +16,9 @@ from safetensors.torch import save
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub import config as configs
-from hubbub import report
+from hubbub import report, strict_json
 from hubbub.accounting import PrivacyGuarantee, rounded_up
+from hubbub.accounting.chain import read_chain
 from hubbub.build import Run, build
 from hubbub.cli.output import console, print_json, strict
 from hubbub.errors import RunFolderError
@@ -38,15 +39,16 @@ def train(file: Path, assignments: list[str], out: Path | None, *, allow_import:
     run = build(configs.resolve(configs.load(file), configs.overrides(assignments)), allow_import=allow_import)
     promised = run.plan.promise().after(run.plan.rounds, run.plan.delta)
     folder = _new_folder(out, file.stem)
-    store = RunStore(folder)
+    store = RunStore(folder, keep_releases=run.config.training.keep_releases)
     with store.locked():
         if (folder / "config.toml").exists():
             raise RunFolderError(f"{folder}: another run has begun here; choose another folder with --out")
+        write_atomic(folder / "guarantee.json", strict_json.canonical(promised.as_json()))
         write_atomic(folder / "config.toml", configs.dump(_resolved(run), f"# {promised.sentence()}\n").encode())
     _train(run, promised, folder, store, as_json=as_json)
 
 
-def resume(folder: Path, *, allow_import: bool, as_json: bool) -> None:
+def resume(folder: Path, head: str | None, *, allow_import: bool, as_json: bool) -> None:
     """Go on with a run."""
     missing = [name for name in ("config.toml", "ledger.jsonl") if not (folder / name).is_file()]
     # A crash right after the settings were written leaves a run without a ledger and without a release: it may begin.
@@ -54,10 +56,12 @@ def resume(folder: Path, *, allow_import: bool, as_json: bool) -> None:
         raise RunFolderError(f"{folder}: is no run ({' and '.join(missing)} not there); start one with 'hubbub train'")
     run = build(configs.resolve(configs.load(folder / "config.toml")), allow_import=allow_import)
     promised = run.plan.promise().after(run.plan.rounds, run.plan.delta)
-    _train(run, promised, folder, RunStore(folder), as_json=as_json)
+    _train(run, promised, folder, RunStore(folder, keep_releases=run.config.training.keep_releases), head, as_json=as_json)
 
 
-def _train(run: Run, promised: PrivacyGuarantee, folder: Path, store: RunStore, *, as_json: bool) -> None:
+def _train(
+    run: Run, promised: PrivacyGuarantee, folder: Path, store: RunStore, head: str | None = None, *, as_json: bool
+) -> None:
     # Steps of small models are slower on several threads, and far slower beside other work.
     torch.set_num_threads(1)
     screen = console(stderr=as_json)
@@ -66,10 +70,11 @@ def _train(run: Run, promised: PrivacyGuarantee, folder: Path, store: RunStore, 
     # A shell that starts a command in the background leaves it deaf to the signal of Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     rows = _read_metrics(folder)
+    _require_not_ahead(folder, rows)
     before = len(rows)
     try:
         with (folder / "metrics.jsonl").open("a") as metrics, _progress(screen, run.plan.rounds, len(rows)) as show:
-            for result in training_rounds(run.plan, run.population, run.model, store):
+            for result in training_rounds(run.plan, run.population, run.model, store, head=head):
                 row = _row(run, result)
                 metrics.write(json.dumps(strict(row), allow_nan=False) + "\n")
                 metrics.flush()
@@ -77,19 +82,40 @@ def _train(run: Run, promised: PrivacyGuarantee, folder: Path, store: RunStore, 
                 show(row)
     except KeyboardInterrupt:
         screen.print(f"\nStopped after {len(rows)} of {run.plan.rounds} rounds. Go on with: hubbub resume {folder}")
+        screen.print(f"Ledger head, to keep elsewhere (hubbub resume {folder} --head H): {_head(folder)}")
         raise
     if len(rows) == before:
         screen.print(f"This run has done all {run.plan.rounds} rounds; nothing is left to train.")
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in run.model.named_parameters()}
-    write_atomic(folder / "model.safetensors", save(tensors))
+    ledger_head = _head(folder)
+    write_atomic(folder / "model.safetensors", save(tensors, {"ledger_head": ledger_head}))
     text = (folder / "config.toml").read_text()
     report.write(folder, report.RunSummary(folder.name, rows, promised, text, public=not run.config.training.validation))
     loss, accuracy = evaluate(run.model, (run.dataset.test_inputs, run.dataset.test_targets), F.cross_entropy)
     if as_json:
-        print_json({"run": str(folder), "loss": loss, "accuracy": accuracy, **promised.as_json()})
+        print_json({"run": str(folder), "head": ledger_head, "loss": loss, "accuracy": accuracy, **promised.as_json()})
         return
     screen.print(f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {len(run.dataset.test_targets):,} test examples.")
     screen.print(f"Report: {folder / 'report.md'} and {folder / 'report.png'}")
+    screen.print(f"Ledger head, to keep elsewhere (hubbub verify {folder} --head H): {ledger_head}")
+
+
+def _head(folder: Path) -> str:
+    """The head of the ledger as it stands on disk."""
+    path = folder / "ledger.jsonl"
+    return read_chain(path).head if path.is_file() else ""
+
+
+def _require_not_ahead(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """Metrics are written after a round is on record: later ones than the ledger knows show that it was rolled back."""
+    path = folder / "ledger.jsonl"
+    if rows and path.is_file():
+        begun = sum(record.get("kind") == "begin" for record in read_chain(path).records)
+        if rows[-1]["round_index"] >= begun:
+            raise RunFolderError(
+                f"{folder}: metrics.jsonl goes to round {rows[-1]['round_index']}, its ledger to {begun - 1}: it was rolled "
+                "back; restore the ledger"
+            )
 
 
 def _row(run: Run, result: RoundResult) -> dict[str, Any]:

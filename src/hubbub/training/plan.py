@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from hubbub._checks import finite, integer, one_of, open_unit, positive, scale
-from hubbub.accounting.ledger import Promise
+from hubbub.accounting.promise import Promise
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import Participation
@@ -113,7 +113,6 @@ class RunPlan:
             "participation": repr(self.participation),
             "expected_cohort_size": self.expected_cohort_size,
             "clip_norm": self.clip_norm,
-            "delta": self.delta,
             "server": repr(self.server),
             "seed": self.seed,
         }
@@ -122,6 +121,7 @@ class RunPlan:
             mechanism=self.mechanism,
             neighboring_relation=self.neighboring_relation,
             accountant=self.accountant,
+            delta=self.delta,
             simulation=self.noise == "simulation",
             settings={**own, **found, **self.settings},
         )

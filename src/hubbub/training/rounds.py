@@ -9,29 +9,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import nn
 
 from hubbub.training.cohorts import draw, require_feasible
 from hubbub.training.plan import RunPlan
+from hubbub.training.release import Sum
 from hubbub.training.state import RunState
 from hubbub.training.store import RunStore
 
-__all__ = ["Population", "RoundResult", "Sum", "train"]
-
-
-class Sum(Protocol):
-    """The sum of a cohort's clipped updates, before anybody has looked at it."""
-
-    @property
-    def statistics(self) -> Mapping[str, float]:
-        """What was computed from updates (``clipped_fraction``, ``train_loss`` …): private, for the operator's eyes."""
-
-    def digest(self, key: bytes) -> str:
-        """An HMAC of the sum under a secret key: all that the ledger may know of it."""
-
-    def open(self, row: torch.Tensor | None) -> torch.Tensor:
-        """The sum plus a row of noise, ``(dim,)``; ``None`` adds nothing. The only place where noise and sum meet."""
+__all__ = ["Population", "RoundResult", "train"]
 
 
 class Population(Protocol):
@@ -49,12 +35,14 @@ class Population(Protocol):
 class RoundResult:
     """One round, after its release.
 
-    ``statistics`` were computed from clients' updates: they are private, and not for others.
+    ``head`` is that of the ledger: keep it elsewhere, and a ledger that is rolled back cannot pass. ``statistics`` were
+    computed from clients' updates: they are private, and not for others.
     """
 
     round_index: int
     clients: int
     epsilon: float
+    head: str
     seconds: float
     statistics: Mapping[str, float]
 
@@ -64,7 +52,9 @@ class RoundResult:
         return self.clients / self.seconds
 
 
-def train(plan: RunPlan, population: Population, model: nn.Module, store: RunStore | None = None) -> Iterator[RoundResult]:
+def train(
+    plan: RunPlan, population: Population, model: nn.Module, store: RunStore | None = None, *, head: str | None = None
+) -> Iterator[RoundResult]:
     """Train ``model`` in place, one result a round.
 
     Args:
@@ -73,42 +63,46 @@ def train(plan: RunPlan, population: Population, model: nn.Module, store: RunSto
         model: Any module without buffers; its parameters become views of one vector.
         store: A folder that keeps ledger, releases and checkpoints; a run that stopped there goes on where it was. Without
             one, all is kept in memory.
+        head: The ledger's head that somebody kept: a folder that was rolled back behind it is refused.
 
     Yields:
         RoundResult: After the round's release is on disk and the model has learnt from it.
 
     Raises:
         ParticipationError: The clients cannot keep the promised pattern.
-        LedgerError: The folder holds another run, or its record is damaged.
+        LedgerError: The folder holds another run, or its record is damaged or was rolled back.
         RunFolderError: The folder is damaged, or another process is at work in it.
         ConfigError: The model has buffers or no trainable parameter.
     """
     require_feasible(plan.participation, plan.rounds, len(population.clients), plan.expected_cohort_size)
     with store.locked() if store else nullcontext():
-        yield from _rounds(plan, population, model, RunState.start(plan, model, store, clients=len(population.clients)))
+        run = RunState.start(plan, model, store, clients=len(population.clients), head=head)
+        yield from _rounds(plan, population, model, run)
 
 
 def _rounds(plan: RunPlan, population: Population, model: nn.Module, run: RunState) -> Iterator[RoundResult]:
-    for round_index in range(run.ledger.next_round, plan.rounds):
+    path = run.path
+    for round_index in range(path.next_round, plan.rounds):
         started = time.perf_counter()
         cohort = draw(
             plan.participation,
             round_index,
             population.clients,
             plan.expected_cohort_size,
-            key=run.cohort_key,
-            ledger=run.ledger,
+            key=path.cohort_key,
+            ledger=path.ledger,
         )
         total = population.collect(cohort, model, plan.clip_norm, round_index)
-        ticket = run.ledger.begin(round_index, cohort, total.digest(run.digest_key))
-        release = total.open(run.next_noise())
-        run.persist(ticket, release)
+        ticket = path.begin(cohort, total, plan.clip_norm)
+        release = total.open(path.row(ticket))
+        path.commit(ticket, release)
         run.learn(release)
         run.checkpoint(round_index + 1)
         yield RoundResult(
             round_index=round_index,
             clients=len(cohort),
-            epsilon=run.ledger.spent(plan.delta).epsilon,
+            epsilon=path.ledger.spent(plan.delta).epsilon,
+            head=path.ledger.head,
             seconds=time.perf_counter() - started,
             statistics=total.statistics,
         )

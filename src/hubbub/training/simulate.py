@@ -1,9 +1,7 @@
 """A population in this process: trains any unmodified module, client by client, in a lean loop."""
 
-import hashlib
-import hmac
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -12,11 +10,13 @@ from torch import nn
 
 from hubbub._checks import finite, integer, non_negative, positive
 from hubbub.errors import DataError
+from hubbub.lattice import Lattice
 from hubbub.randomness import derive, seed_for, seed_key
 from hubbub.training.clipping import clip
 from hubbub.training.flat import FlatModel
+from hubbub.training.sums import LatticeSum, PlainSum
 
-__all__ = ["LocalTraining", "PlainSum", "SimulatedPopulation", "evaluate"]
+__all__ = ["LocalTraining", "SimulatedPopulation", "evaluate"]
 
 Examples = tuple[torch.Tensor, torch.Tensor]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -49,22 +49,6 @@ class LocalTraining:
             raise ValueError(f"momentum = {self.momentum!r}: must be at least 0 and below 1")
 
 
-@dataclass(frozen=True)
-class PlainSum:
-    """A sum that this process can read. ``statistics`` are private."""
-
-    total: torch.Tensor
-    statistics: Mapping[str, float]
-
-    def digest(self, key: bytes) -> str:
-        """An HMAC of the sum."""
-        return hmac.new(key, self.total.cpu().numpy().tobytes(), hashlib.sha256).hexdigest()
-
-    def open(self, row: torch.Tensor | None) -> torch.Tensor:
-        """The sum plus a row of noise, ``(dim,)`` float64."""
-        return self.total if row is None else self.total + row.to(self.total.device)
-
-
 class SimulatedPopulation:
     """Clients as pairs of tensors.
 
@@ -74,12 +58,16 @@ class SimulatedPopulation:
         local: What a client does in a round.
         seed: Of shuffles and dropout; what a client contributes depends on the model, its own data and this seed only. So a
             module must not keep plain attributes from one call to the next; frozen parameters and buffers are put back.
+        lattice: Whether clipped updates are summed as integers, as a release needs; ``False`` sums in floating point, for
+            simulations only.
 
     Raises:
         DataError: Inputs and targets of different lengths, or no client.
     """
 
-    def __init__(self, clients: Sequence[Examples], loss: Loss, local: LocalTraining, seed: int = 0) -> None:
+    def __init__(
+        self, clients: Sequence[Examples], loss: Loss, local: LocalTraining, seed: int = 0, *, lattice: bool = True
+    ) -> None:
         if not clients:
             raise DataError("clients: there is none")
         for i, (inputs, targets) in enumerate(clients):
@@ -88,6 +76,7 @@ class SimulatedPopulation:
         self._examples = clients
         self._loss = loss
         self._local = local
+        self._lattice = lattice
         self._key = derive(seed_key(seed), "local training")
         self._model: nn.Module | None = None
         self._worker: FlatModel
@@ -98,30 +87,30 @@ class SimulatedPopulation:
         """Every client's number."""
         return range(len(self._examples))
 
-    def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> PlainSum:
-        """The sum of the cohort's updates, clipped unless ``clip_norm`` is ``None``, in float64, ``(dim,)``."""
+    def collect(
+        self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int
+    ) -> LatticeSum | PlainSum:
+        """The sum of the cohort's updates, clipped unless ``clip_norm`` is ``None``, ``(dim,)``."""
         if model is not self._model:
             self._model, self._worker = model, FlatModel(deepcopy(model))
             self._fixed = [(tensor, tensor.detach().clone()) for tensor in self._worker.fixed()]
         worker = self._worker
         start = torch.cat([p.detach().reshape(-1) for p in model.parameters() if p.requires_grad])
-        total = torch.zeros(worker.dim, dtype=torch.float64, device=start.device)
+        lattice = Lattice(clip_norm) if self._lattice and clip_norm is not None else None
+        total = torch.zeros(worker.dim, dtype=torch.int64 if lattice else torch.float64, device=start.device)
         clipped, losses = 0, []
         with torch.random.fork_rng(devices=[start.device] if start.device.type == "cuda" else []):
             for client in cohort:
                 losses.append(self._train(worker, start, int(str(client)), round_index))
-                update = worker.vector - start
-                bounded, was_clipped = (update, False) if clip_norm is None else clip(update, clip_norm)
+                bounded, was_clipped = _bounded(worker.vector - start, clip_norm, lattice)
                 total += bounded
                 clipped += was_clipped
         finite_losses = [loss for loss in losses if math.isfinite(loss)]
-        return PlainSum(
-            total,
-            {
-                "clipped_fraction": clipped / len(cohort) if cohort else 0.0,
-                "train_loss": sum(finite_losses) / len(finite_losses) if finite_losses else math.nan,
-            },
-        )
+        statistics = {
+            "clipped_fraction": clipped / len(cohort) if cohort else 0.0,
+            "train_loss": sum(finite_losses) / len(finite_losses) if finite_losses else math.nan,
+        }
+        return LatticeSum(total, lattice, statistics) if lattice else PlainSum(total, statistics)
 
     def _train(self, worker: FlatModel, start: torch.Tensor, client: int, round_index: int) -> float:
         """Train the worker on one client's examples from ``start``; returns the mean loss over its batches."""
@@ -156,6 +145,13 @@ class SimulatedPopulation:
                     total += loss.detach()
                 batches += 1
         return float(total) / batches if batches else math.nan
+
+
+def _bounded(update: torch.Tensor, clip_norm: float | None, lattice: Lattice | None) -> tuple[torch.Tensor, bool]:
+    """A client's contribution to the sum, and whether it was clipped."""
+    if lattice:
+        return lattice.encode(update)
+    return (update, False) if clip_norm is None else clip(update, clip_norm)
 
 
 def evaluate(model: nn.Module, examples: Examples, loss: Loss, batch_size: int = 2000) -> tuple[float, float]:

@@ -1,0 +1,148 @@
+"""A file of records, each bound to all before it: a line holds a record and the SHA-256 of the line before with it.
+
+A damaged, edited, reordered or shortened-in-the-middle file does not pass: every byte of it is bound. Whoever recomputes the
+chain can forge it, and a tail that is cut at a line shows only to somebody who kept a later ``head``.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hubbub import files, strict_json
+from hubbub.errors import LedgerError
+
+__all__ = ["Chain", "read_chain"]
+
+_GENESIS = "0" * 64
+_LONGEST = 2**32
+_BEFORE, _BETWEEN, _AFTER = b'{"body":', b',"hash":"', b'"}'
+_TAIL = len(_BETWEEN) + 64 + len(_AFTER)
+# A loss of power can leave a last line whose sectors were not all written: they read as zeros, which no record holds.
+_UNWRITTEN = bytes(4)
+
+
+@dataclass
+class Chain:
+    """Records in order.
+
+    Args:
+        path: Where they are kept; ``None`` keeps them in memory.
+        records: The bodies.
+        hashes: The hash of each; the last is the head.
+        size: Bytes of whole lines in the file.
+        torn: Bytes behind them that a crash left.
+        ended: Whether the last whole record has its end of line.
+    """
+
+    path: Path | None = None
+    records: list[Mapping[str, Any]] = field(default_factory=list)
+    hashes: list[str] = field(default_factory=list)
+    size: int = 0
+    torn: bytes = b""
+    ended: bool = True
+
+    @property
+    def head(self) -> str:
+        """The hash of the last record: whoever keeps it can tell whether the file was rolled back."""
+        return self.hashes[-1] if self.hashes else _GENESIS
+
+    def append(self, body: Mapping[str, Any]) -> None:
+        """Write a record, durably, then believe it.
+
+        Raises:
+            OSError: It could not be written; the chain is as it was.
+            LedgerError: The file was changed by another process.
+        """
+        content = strict_json.canonical(body)
+        head = _bound(self.head, content)
+        line = _BEFORE + content + _BETWEEN + head.encode() + _AFTER + b"\n"
+        if self.path is not None:
+            try:
+                if self.hashes:
+                    files.append(self.path, line, at=self.size)
+                else:
+                    # Born whole: a crash leaves no file, or one with its first record.
+                    files.write_atomic(self.path, line)
+            except BlockingIOError as error:
+                raise LedgerError(f"{self.path}: was changed by another process while this one was at work") from error
+        self.records.append(body)
+        self.hashes.append(head)
+        self.size += len(line)
+
+    def repair(self) -> None:
+        """Remove what a crash left behind the last whole record, or give that record the end that it lost."""
+        if self.path is None:
+            return
+        if self.torn:
+            files.truncate(self.path, self.size)
+            self.torn = b""
+        if not self.ended:
+            files.append(self.path, b"\n", at=self.size)
+            self.size, self.ended = self.size + 1, True
+
+    def require_head(self, head: str) -> None:
+        """Refuse a chain that does not hold a head that somebody kept.
+
+        Raises:
+            LedgerError: It does not: it was rolled back, or is another run's.
+        """
+        if head.lower() not in self.hashes:
+            raise LedgerError(
+                f"head = {head[:80]!r}: is none of the {len(self.hashes)} hashes of {self.path or 'this ledger'}, which "
+                "was rolled back or is another run's; restore the ledger that goes with this head"
+            )
+
+
+def read_chain(path: Path) -> Chain:
+    """The records of a file; nothing is written.
+
+    Raises:
+        LedgerError: The file is missing, or a whole line of it does not follow from the one before.
+    """
+    chain = Chain(path)
+    try:
+        content = files.read(path, at_most=_LONGEST)
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read ({error.strerror})") from error
+    for number, line in enumerate(_lines(content), start=1):
+        whole = line.endswith(b"\n")
+        try:
+            _believe(chain, line.removesuffix(b"\n"))
+            chain.size, chain.ended = chain.size + len(line), whole
+        except ValueError as error:
+            last = chain.size + len(line) == len(content)
+            if chain.hashes and last and (not whole or _UNWRITTEN in line):
+                chain.torn = line
+                break
+            raise LedgerError(f"{path}, line {number}: is no record of this ledger ({error})") from error
+    if not chain.hashes:
+        raise LedgerError(f"{path}: holds no promise, which a ledger begins with")
+    return chain
+
+
+def _lines(content: bytes) -> Iterator[bytes]:
+    start = 0
+    while start < len(content):
+        end = content.find(b"\n", start) + 1 or len(content)
+        yield content[start:end]
+        start = end
+
+
+def _believe(chain: Chain, line: bytes) -> None:
+    if not (line.startswith(_BEFORE) and line.endswith(_AFTER) and line[-_TAIL:].startswith(_BETWEEN)):
+        raise ValueError("it is not of the form that is written")
+    content, stated = line[len(_BEFORE) : -_TAIL], line[-_TAIL + len(_BETWEEN) : -len(_AFTER)]
+    head = _bound(chain.head, content)
+    if head.encode() != stated:
+        raise ValueError("its hash does not follow from the line before")
+    body = strict_json.loads(content)
+    if not isinstance(body, dict):
+        raise ValueError("it is no JSON object")
+    chain.records.append(body)
+    chain.hashes.append(head)
+
+
+def _bound(head: str, content: bytes) -> str:
+    return hashlib.sha256(head.encode() + content).hexdigest()

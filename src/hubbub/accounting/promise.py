@@ -1,0 +1,176 @@
+"""What a run promises before its first round, as a value and as the first record of its ledger."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from hubbub import strict_json
+from hubbub._checks import Array, integer
+from hubbub.accounting.guarantee import PrivacyGuarantee, default_relation, guarantee, unprotected
+from hubbub.errors import LedgerError
+from hubbub.mechanism import Mechanism
+from hubbub.participation import (
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+    SingleParticipation,
+)
+from hubbub.strategies import OWN, Described, Strategy
+
+__all__ = ["Promise", "strategy_arrays"]
+
+SCHEMA = 2
+_PARTICIPATIONS = (SingleParticipation, FixedEpochs, MinSeparation, PoissonSampling, FixedSizeSampling)
+_NOT_FOR_RELEASE = "simulation, not for release"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a run promises before its first round.
+
+    Args:
+        rounds: How many rounds it may run.
+        mechanism: How each is hidden; ``None`` promises nothing.
+        neighboring_relation: By default that of the mechanism's participation.
+        privacy_unit: Whose contribution is clipped as one.
+        accountant: Who computes epsilon.
+        delta: Of the epsilon that the record states.
+        simulation: Whether cohorts and noise come from a known seed, so that the run is an experiment, not a release.
+        settings: All else that a resumed run must have in common with the interrupted one, as strict JSON values.
+    """
+
+    rounds: int
+    mechanism: Mechanism | None
+    neighboring_relation: str | None = None
+    privacy_unit: str = "client"
+    accountant: str = "tight"
+    delta: float = 1e-5
+    simulation: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        integer("rounds", self.rounds, at_least=1)
+        if self.mechanism is not None:
+            integer("rounds", self.rounds, at_least=1, at_most=self.mechanism.rounds)
+
+    def after(self, rounds: int, delta: float) -> PrivacyGuarantee:
+        """The guarantee of the first rounds."""
+        if self.mechanism is None:
+            return unprotected(rounds, delta, self.privacy_unit)
+        answer = guarantee(
+            self.mechanism,
+            delta,
+            self.neighboring_relation,
+            rounds=rounds,
+            accountant=self.accountant,
+            privacy_unit=self.privacy_unit,
+        )
+        return replace(answer, simulation=self.simulation)
+
+    def record(self) -> dict[str, Any]:
+        """The promise as strict JSON, for the ledger's first line; the strategy's arrays stand in it by their SHA-256."""
+        return {
+            "schema": SCHEMA,
+            "rounds": self.rounds,
+            "noise": _NOT_FOR_RELEASE if self.simulation else "secure",
+            "privacy_unit": self.privacy_unit,
+            "accountant": self.accountant,
+            "delta": float(self.delta),
+            "mechanism": None if self.mechanism is None else self._mechanism_record(self.mechanism),
+            "settings": dict(self.settings),
+        }
+
+    def _mechanism_record(self, mechanism: Mechanism) -> dict[str, Any]:
+        return {
+            "strategy": _strategy_record(mechanism.strategy),
+            "participation": {"name": type(mechanism.participation).__name__, **asdict(mechanism.participation)},
+            "noise_multiplier": mechanism.noise_multiplier,
+            "stddev": mechanism.stddev,
+            "l2_sensitivity": mechanism.l2_sensitivity,
+            "neighboring_relation": self.neighboring_relation or default_relation(mechanism.participation),
+            "epsilon": self.after(self.rounds, self.delta).epsilon,
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any], arrays: Mapping[str, Array]) -> "Promise":
+        """The promise of a record. Nothing that the record names is imported, and what it states is computed again by users.
+
+        Args:
+            record: What :meth:`record` wrote.
+            arrays: The strategy's, by name (see :func:`strategy_arrays`).
+
+        Raises:
+            LedgerError: The record is of a newer schema, is damaged, or its arrays are not those given.
+        """
+        if record.get("schema") != SCHEMA:
+            raise LedgerError(
+                f"schema = {record.get('schema')!r}: this hubbub reads ledgers of schema {SCHEMA}; use the one that wrote it"
+            )
+        try:
+            stated = record["mechanism"]
+            mechanism = None if stated is None else _mechanism(stated, arrays)
+            return cls(
+                rounds=record["rounds"],
+                mechanism=mechanism,
+                neighboring_relation=None if stated is None else stated["neighboring_relation"],
+                privacy_unit=record["privacy_unit"],
+                accountant=record["accountant"],
+                delta=record["delta"],
+                simulation=record["noise"] == _NOT_FOR_RELEASE,
+                settings=record["settings"],
+            )
+        except (KeyError, ValueError, TypeError) as error:
+            what = f"has no {error}" if isinstance(error, KeyError) else str(error)
+            raise LedgerError(f"the ledger's promise cannot be read ({what})") from error
+
+
+def strategy_arrays(strategy: Strategy) -> dict[str, Array]:
+    """What describes a strategy beside plain numbers: its coefficients or its matrix; of a foreign class the matrix."""
+    if type(strategy) not in OWN:
+        return {"C": np.ascontiguousarray(strategy.matrix(), dtype=np.float64)}
+    values = {part.name: getattr(strategy, part.name) for part in fields(strategy)}  # type: ignore[arg-type] # dataclasses
+    return {name: np.asarray(v, dtype=np.float64) for name, v in values.items() if isinstance(v, tuple | np.ndarray)}
+
+
+def _strategy_record(strategy: Strategy) -> dict[str, Any]:
+    arrays = {name: {"shape": list(a.shape), "sha256": _sha256(a)} for name, a in strategy_arrays(strategy).items()}
+    if type(strategy) not in OWN:
+        kind = type(strategy)
+        return {
+            "name": Described.__name__,
+            "class": f"{kind.__module__}.{kind.__qualname__}",
+            "rounds": strategy.rounds,
+            **arrays,
+        }
+    numbers = {part.name: getattr(strategy, part.name) for part in fields(strategy)}  # type: ignore[arg-type] # dataclasses
+    return {"name": type(strategy).__name__, **{name: v for name, v in numbers.items() if name not in arrays}, **arrays}
+
+
+def _mechanism(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Mechanism:
+    described = dict(stated["participation"])
+    participations = {kind.__name__: kind for kind in _PARTICIPATIONS}
+    participation: Participation = participations[described.pop("name")](**described)
+    return Mechanism(_strategy(stated["strategy"], arrays), participation, stated["noise_multiplier"])
+
+
+def _strategy(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Strategy:
+    described = {key: value for key, value in stated.items() if key not in ("name", "class")}
+    for name, value in described.items():
+        if isinstance(value, Mapping):
+            if name not in arrays or _sha256(arrays[name]) != value["sha256"]:
+                raise ValueError(f"strategy: its {name} is not the one that was promised")
+            described[name] = arrays[name]
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in (*OWN, Described)}
+    strategy: Strategy = kinds[stated["name"]](**described)
+    return strategy
+
+
+def _sha256(array: Array) -> str:
+    """Of the entries and the shape."""
+    content = np.ascontiguousarray(array, dtype="<f8").tobytes()
+    return hashlib.sha256(strict_json.canonical(list(array.shape)) + content).hexdigest()

@@ -1,0 +1,111 @@
+"""``hubbub ledger``, ``hubbub verify`` and ``hubbub close``: what stands on record, whether it holds, and the end of it."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from hubbub.accounting import rounded_up
+from hubbub.accounting.chain import read_chain
+from hubbub.accounting.history import History
+from hubbub.accounting.ledger import end_run
+from hubbub.accounting.promise import Promise
+from hubbub.cli.output import console, print_json
+from hubbub.errors import LedgerError, RunFolderError
+from hubbub.training import RunStore
+from hubbub.verification import Verdict
+from hubbub.verification import verify as verified
+
+__all__ = ["close", "ledger", "verify"]
+
+
+def ledger(folder: Path, *, as_json: bool) -> None:
+    """Print the record of a run."""
+    chain = read_chain(_ledger_of(folder))
+    try:
+        history = History.of(chain.records[1:])
+    except ValueError as error:
+        raise LedgerError(f"{chain.path}, {error}") from error
+    promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
+    spent = promise.after(len(history.rounds), promise.delta)
+    rows: list[dict[str, Any]] = [
+        {
+            "round_index": t,
+            "state": entry.state,
+            "epoch": entry.epoch,
+            "clients": len(entry.clients) or None,
+            "release": entry.release,
+        }
+        for t, entry in enumerate(history.rounds)
+    ]
+    if as_json:
+        print_json(
+            {
+                "rounds": rows,
+                "planned_rounds": promise.rounds,
+                "epsilon": spent.epsilon,
+                "delta": promise.delta,
+                "head": chain.head,
+                "noise": chain.records[0]["noise"],
+                "closed": history.closed,
+            }
+        )
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("round", "state", "epoch", "clients on record", "release (SHA-256)"):
+        table.add_column(name)
+    for row in rows:
+        shown = [row["round_index"], row["state"], row["epoch"], row["clients"], (row["release"] or "")[:16]]
+        table.add_row(*("" if value is None else str(value) for value in shown))
+    screen = console()
+    screen.print(table)
+    screen.print(
+        f"{len(rows)} of {promise.rounds} rounds charged: epsilon {rounded_up(spent.epsilon)} at delta {promise.delta:g}."
+    )
+    if promise.simulation:
+        screen.print("Simulation, not for release.")
+    screen.print(f"Head: {chain.head}")
+
+
+def verify(folder: Path, head: str | None, *, as_json: bool) -> int:
+    """Print what holds; returns the status, 1 where something does not."""
+    verdict = verified(folder, head)
+    if as_json:
+        checks = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in verdict.checks]
+        print_json(
+            {"ok": verdict.ok, "checks": checks, "head": verdict.head, "epsilon": verdict.epsilon, "delta": verdict.delta}
+        )
+    else:
+        _print(folder, verdict)
+    return 0 if verdict.ok else 1
+
+
+def _print(folder: Path, verdict: Verdict) -> None:
+    screen = console()
+    for check in verdict.checks:
+        screen.print(f"{'holds ' if check.ok else 'FAILS '} {check.name:<14} {check.detail}", markup=False)
+    failed = sum(not check.ok for check in verdict.checks)
+    screen.print(
+        f"{folder}: " + (f"{failed} of {len(verdict.checks)} checks fail." if failed else "everything holds."), markup=False
+    )
+
+
+def close(folder: Path, *, early: bool) -> None:
+    """End a run and destroy its keys."""
+    path, store = _ledger_of(folder), RunStore(folder)
+    with store.locked():
+        end_run(path, early=early)
+        gone = len(store.keys())
+        store.destroy_secrets()
+    console().print(
+        f"{folder} is closed: {gone} secret files were written over and removed. Its noise can never be drawn again, and "
+        "nobody can tell from the ledger who took part.",
+        markup=False,
+    )
+
+
+def _ledger_of(folder: Path) -> Path:
+    path = folder / "ledger.jsonl"
+    if not path.is_file():
+        raise RunFolderError(f"{folder}: is no run (ledger.jsonl not there); name the folder that 'hubbub train' made")
+    return path

@@ -1,0 +1,53 @@
+"""JSON with one reading: no NaN, no infinity, no name twice, no depth or number beyond what a record needs."""
+
+import json
+import math
+from typing import Any
+
+__all__ = ["canonical", "loads"]
+
+
+def canonical(value: Any) -> bytes:
+    """The one form in which a value is written: names in order, no spaces.
+
+    Raises:
+        ValueError: A number that is not finite.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def loads(content: bytes) -> Any:
+    """What a JSON text says.
+
+    Raises:
+        ValueError: Not UTF-8, not JSON, a number that is not finite, a name that comes twice, or too many levels.
+
+    Example:
+        >>> loads(b'{"a": 1, "a": 2}')
+        Traceback (most recent call last):
+        ValueError: the name 'a' comes twice
+    """
+    try:
+        return json.loads(content.decode("utf-8"), object_pairs_hook=_once, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError("too many levels") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the name {name[:40]!r} comes twice")
+        found[name] = value
+    return found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is not finite")
+    return number

@@ -1,0 +1,227 @@
+"""The one way from a sum to a release, whoever formed the sum: charge, hide, persist.
+
+::
+
+    ticket  = path.begin(cohort, total, clip_norm)    the charge is on disk; from here on the round counts
+    release = total.open(path.row(ticket))            the only place where noise and sum meet
+    path.commit(ticket, release)                      the release is on disk, then its digest: now it may leave
+    path.burn(ticket)                                 or never: the round stays charged and its row is gone
+
+A crash between two of these lines loses at most the round that was under way. Every start of a secure run draws from a key of
+its own; rows that were spent before are drawn again from the key of their epoch, so that the stream stays N·z.
+"""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from hubbub.accounting.history import Epoch
+from hubbub.accounting.ledger import Ledger, Ticket
+from hubbub.accounting.promise import Promise, strategy_arrays
+from hubbub.errors import LedgerError, RunFolderError
+from hubbub.lattice import Lattice, require_room
+from hubbub.noise import NoiseStream, SecureSource, SimulationSource, sampler
+from hubbub.randomness import derive, fresh_key, seed_key
+from hubbub.training.store import RunStore
+
+__all__ = ["ReleasePath", "Sum"]
+
+
+class Sum(Protocol):
+    """The sum of a cohort's clipped updates, before anybody has looked at it."""
+
+    @property
+    def lattice(self) -> Lattice | None:
+        """The lattice that it lies on; ``None`` for a sum in floating point, which is never released with secure noise."""
+
+    @property
+    def statistics(self) -> Mapping[str, float]:
+        """What was computed from updates (``clipped_fraction``, ``train_loss`` …): private, for the operator's eyes."""
+
+    def digest(self, key: bytes) -> str:
+        """An HMAC of the sum under a secret key: all that the ledger may know of it."""
+
+    def open(self, row: torch.Tensor | None) -> torch.Tensor:
+        """The sum plus a row of noise, ``(dim,)``; ``None`` adds nothing. The only place where noise and sum meet."""
+
+
+class ReleasePath:
+    """Ledger, noise and folder of a run, in the order in which they must be used.
+
+    Args:
+        promise: What the run promises.
+        dim: Numbers in a sum.
+        clients: The most clients of a cohort.
+        seed: Of a simulation.
+        store: The folder; ``None`` keeps all in memory.
+        head: A head of the ledger that somebody kept.
+
+    Raises:
+        LedgerError: The folder holds another run, its record is damaged, was rolled back, or is closed.
+        RunFolderError: A key or a release is missing, or is not this run's.
+        ConfigError: More clients or more noise than the lattice has room for.
+    """
+
+    def __init__(
+        self, promise: Promise, dim: int, *, clients: int, seed: int = 0, store: RunStore | None = None, head: str | None = None
+    ) -> None:
+        self._secure = not promise.simulation
+        if self._secure and promise.mechanism:
+            require_room(clients, promise.mechanism.stddev)
+        self._dim, self._store = dim, store
+        if store and not store.ledger_path.exists():
+            # On disk before the ledger, which names its digest.
+            store.save_strategy(strategy_arrays(promise.mechanism.strategy) if promise.mechanism else {})
+        secret = store.secret() if store and self._secure else fresh_key() if self._secure else derive(seed_key(seed), "run")
+        self.ledger = Ledger(promise, secret, store.ledger_path if store else None, head=head)
+        self.cohort_key = derive(secret, "cohorts")
+        self._digest_key = derive(secret, "sums")
+        self._require_folder_not_newer()
+        source = _EpochSource(self._epoch_keys()) if self._secure else SimulationSource(seed)
+        self.noise = NoiseStream(promise.mechanism, dim, source=source) if promise.mechanism else None
+        self._source = source
+
+    def start(self) -> None:
+        """Settle what the last start left open, and open an epoch with a key of its own.
+
+        Call it when the noise has been brought to where a checkpoint left it, or at once.
+
+        Raises:
+            LedgerError: The run is closed.
+            RunFolderError: Noise that was drawn before cannot be drawn again bit for bit on this machine.
+        """
+        if self.ledger.closed:
+            raise LedgerError("this run was closed and its keys destroyed; start a new one, which is charged beside it")
+        self._settle()
+        if self.ledger.next_round >= self.ledger.promise.rounds:
+            return
+        drawn = 0
+        if self.noise:
+            if self.noise.round_index < self.ledger.next_round:
+                self._require_same_sampler()
+            self.noise.skip_to(self.ledger.next_round)
+            drawn = self.noise.drawn
+        key = None
+        if isinstance(self._source, _EpochSource) and self.noise:
+            key = fresh_key()
+            if self._store:
+                self._store.add_noise_key(len(self.ledger.epochs), key)
+        self.ledger.start_epoch(drawn, key, sampler())
+        if isinstance(self._source, _EpochSource) and key:
+            self._source.start(drawn, key)
+
+    @property
+    def next_round(self) -> int:
+        """The round that the next ticket is for."""
+        return self.ledger.next_round
+
+    def begin(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
+        """Charge the next round. When this returns, the charge is on disk and the row of noise is spent.
+
+        Raises:
+            ParticipationError: A client would break the promised pattern, or comes twice.
+            LedgerError: The run has no further round, or the sum is in floating point where the noise is secure.
+        """
+        lattice = total.lattice
+        if self._secure and self.noise and (lattice is None or lattice.clip_norm != clip_norm):
+            raise LedgerError(
+                f"round {self.next_round}: its sum is {'in floating point' if lattice is None else f'on {lattice}'}, from "
+                f"whose last bits one can tell who took part; form it on Lattice({clip_norm}), or say noise = 'simulation'"
+            )
+        return self.ledger.begin(self.next_round, cohort, total.digest(self._digest_key), clip_norm)
+
+    def row(self, ticket: Ticket) -> torch.Tensor | None:
+        """The round's row of noise at the scale of the sum, ``(dim,)``; given out once. ``None`` where nothing is promised.
+
+        Raises:
+            LedgerError: The ticket's row was given out already, or the round was not begun.
+        """
+        if self.ledger.pending() != ticket:
+            raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.ledger.pending()}")
+        if self.noise is None:
+            return None
+        if self.noise.round_index != ticket.round_index or ticket.clip_norm is None:
+            raise LedgerError(f"round {ticket.round_index}: its row of noise was given out already; burn the round")
+        return self.noise.next_row() * ticket.clip_norm
+
+    def commit(self, ticket: Ticket, release: torch.Tensor) -> None:
+        """Put the release on disk, then its digest in the ledger. When this returns, it may leave."""
+        content = self._store.save_release(ticket.round_index, release) if self._store else release.cpu().numpy().tobytes()
+        self.ledger.commit(ticket, content)
+
+    def burn(self, ticket: Ticket) -> None:
+        """Give a begun round up: it stays charged, and its row of noise and its participations are spent."""
+        self.ledger.burn(ticket)
+        if self._store:
+            self._store.discard_release(ticket.round_index)
+
+    def released(self, start: int, stop: int) -> Iterator[torch.Tensor]:
+        """The committed releases from round ``start`` up to ``stop``, each compared with its digest."""
+        for round_index in range(start, stop):
+            digest = self.ledger.release_digest(round_index)
+            if digest is not None and self._store:
+                yield self._store.load_release(round_index, digest, self._dim)
+
+    def _settle(self) -> None:
+        """Commit the round that was under way if its release is on disk whole; burn it otherwise.
+
+        A simulation without a release draws the very same round again.
+        """
+        pending = self.ledger.pending()
+        if pending is None:
+            return
+        if self._store and pending.round_index in self._store.released():
+            content = self._store.release_content(pending.round_index)
+            self._store.parse_release(pending.round_index, content, self._dim)
+            self.ledger.commit(pending, content)
+        elif self._secure:
+            self.burn(pending)
+
+    def _require_folder_not_newer(self) -> None:
+        """Refuse a ledger that was rolled back: the folder holds releases or keys of which it does not know."""
+        if not self._store:
+            return
+        begun = len(self.ledger.rounds)
+        late = [t for t in self._store.released() if t >= begun]
+        # The key of an epoch is on disk before its record: one more than the ledger names may be there.
+        if late or self._store.epochs() > len(self.ledger.epochs) + 1:
+            what = f"a release of round {late[0]}" if late else f"the key of epoch {self._store.epochs() - 1}"
+            raise RunFolderError(
+                f"{self._store.folder}: holds {what}, of which its ledger of {begun} rounds and {len(self.ledger.epochs)} "
+                "epochs does not know: it was rolled back; restore the ledger"
+            )
+
+    def _epoch_keys(self) -> list[tuple[int, bytes]]:
+        """The first row and the key of each epoch so far; a key that is not the one that was used is refused."""
+        found = []
+        for number, epoch in enumerate(self.ledger.epochs):
+            if epoch.key is not None and not self.ledger.closed:
+                key = self._store.noise_key(number) if self._store else b""
+                if self.ledger.digest("key", key) != epoch.key:
+                    raise RunFolderError(f"state/keys/epoch-{number}: is not the key that this run's noise was drawn from")
+                found.append((epoch.first_row, key))
+        return found
+
+    def _require_same_sampler(self) -> None:
+        epochs: Sequence[Epoch] = self.ledger.epochs
+        if any(epoch.sampler != sampler() for epoch in epochs):
+            raise RunFolderError(
+                "state/keys: the noise of earlier rounds cannot be drawn again bit for bit here, since this processor, torch "
+                "or hubbub computes other last bits; resume with the versions that the run was started with, or start a new run"
+            )
+
+
+class _EpochSource:
+    """Rows of z from the key of the epoch in which each was first drawn."""
+
+    def __init__(self, epochs: Sequence[tuple[int, bytes]]) -> None:
+        self._epochs = [(first_row, SecureSource(key)) for first_row, key in epochs]
+
+    def start(self, first_row: int, key: bytes) -> None:
+        """Draw the rows from ``first_row`` on from a new key."""
+        self._epochs.append((first_row, SecureSource(key)))
+
+    def row(self, index: int, dim: int) -> torch.Tensor:
+        """Row ``index`` of z, ``(dim,)``."""
+        return next(source for first, source in reversed(self._epochs) if first <= index).row(index, dim)

@@ -1,0 +1,60 @@
+"""Sums that this process can read: on the lattice, as a release needs them, or in floating point, for experiments."""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from hubbub.lattice import Lattice
+
+__all__ = ["LatticeSum", "PlainSum"]
+
+
+@dataclass(frozen=True)
+class LatticeSum:
+    """A sum of clipped updates in whole steps of a lattice, ``(dim,)`` int64: the same in whatever order it was formed.
+
+    ``statistics`` are private.
+    """
+
+    total: torch.Tensor
+    lattice: Lattice
+    statistics: Mapping[str, float]
+
+    def digest(self, key: bytes) -> str:
+        """An HMAC of the sum."""
+        return _digest(key, self.total)
+
+    def open(self, row: torch.Tensor | None) -> torch.Tensor:
+        """The sum plus a row of noise, rounded to the lattice, ``(dim,)`` float64."""
+        return self.lattice.release(self.total, row)
+
+
+@dataclass(frozen=True)
+class PlainSum:
+    """A sum in floating point, ``(dim,)`` float64: for simulations, and for runs that promise nothing.
+
+    ``statistics`` are private.
+    """
+
+    total: torch.Tensor
+    statistics: Mapping[str, float]
+
+    @property
+    def lattice(self) -> None:
+        """None: what is added to it can be told from its last bits."""
+        return
+
+    def digest(self, key: bytes) -> str:
+        """An HMAC of the sum."""
+        return _digest(key, self.total)
+
+    def open(self, row: torch.Tensor | None) -> torch.Tensor:
+        """The sum plus a row of noise, ``(dim,)`` float64."""
+        return self.total if row is None else self.total + row.to(self.total.device)
+
+
+def _digest(key: bytes, total: torch.Tensor) -> str:
+    return hmac.new(key, total.cpu().numpy().tobytes(), hashlib.sha256).hexdigest()

@@ -1,0 +1,270 @@
+"""What a run's folder proves about itself: each claim computed again from the files alone, and none of the code that they name.
+
+Who can write to the folder can write a consistent false one, so a verdict is as good as the head of the ledger that somebody
+kept elsewhere.
+"""
+
+import hashlib
+import math
+import os
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from hubbub import files, strict_json
+from hubbub.accounting import Gaussian, epsilon, rounded_up
+from hubbub.accounting.chain import Chain, read_chain
+from hubbub.accounting.history import History
+from hubbub.accounting.promise import Promise
+from hubbub.errors import HubbubError, LedgerError, RunFolderError
+from hubbub.lattice import Lattice
+from hubbub.sensitivity import of_sets
+from hubbub.training import RunStore
+
+__all__ = ["Check", "Verdict", "verify"]
+
+# Of numbers that were computed by other versions of the same formulas.
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Check:
+    """One claim, whether it holds, and what was found."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All claims about a run; epsilon is ``None`` where the record does not let it be computed."""
+
+    checks: tuple[Check, ...]
+    head: str | None
+    epsilon: float | None
+    delta: float | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every claim holds."""
+        return all(check.ok for check in self.checks)
+
+
+def verify(folder: Path, head: str | None = None) -> Verdict:
+    """Read a run's folder, change nothing, and say what holds.
+
+    Args:
+        folder: Of a run, at work, interrupted, finished or closed.
+        head: A head of the ledger that was kept elsewhere.
+
+    Raises:
+        RunFolderError: The folder is no run.
+    """
+    if not (folder / "ledger.jsonl").is_file():
+        raise RunFolderError(f"{folder}: is no run (ledger.jsonl not there); name the folder that 'hubbub train' made")
+    checks: list[Check] = []
+    try:
+        chain = read_chain(folder / "ledger.jsonl")
+        checks.append(_chain(chain))
+        if head is not None:
+            checks.append(_kept_head(chain, head))
+        history = History.of(chain.records[1:])
+        promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
+    except (HubbubError, ValueError) as error:
+        checks.append(Check("record", False, f"{error}; nothing that stands on it was checked"))
+        return Verdict(tuple(checks), None, None, None)
+    spent = promise.after(len(history.rounds), promise.delta).epsilon
+    checks += [
+        _rounds(promise, history),
+        _promise(promise, chain.records[0]),
+        _participation(promise, history),
+        _releases(folder, history),
+        _secrets(folder, history),
+        *_epsilon(folder, promise, history, spent),
+        *_model(folder, chain),
+    ]
+    return Verdict(tuple(checks), chain.head, spent, promise.delta)
+
+
+def _chain(chain: Chain) -> Check:
+    torn = f"; a crash left {len(chain.torn)} bytes behind them, which resume removes" if chain.torn else ""
+    return Check("chain", True, f"{len(chain.records)} records, each bound to all before it, head {chain.head}{torn}")
+
+
+def _kept_head(chain: Chain, head: str) -> Check:
+    try:
+        chain.require_head(head)
+    except LedgerError as error:
+        return Check("head", False, str(error))
+    since = len(chain.hashes) - 1 - chain.hashes.index(head.lower())
+    return Check("head", True, f"the kept head is in the ledger, {since} records before its end")
+
+
+def _rounds(promise: Promise, history: History) -> Check:
+    states = [entry.state for entry in history.rounds]
+    counted = ", ".join(f"{states.count(state)} {state}" for state in ("committed", "burned", "begun") if state in states)
+    detail = f"{len(states)} of {promise.rounds} rounds charged ({counted or 'none'}) in {len(history.epochs)} starts"
+    noise = "; simulation, not for release" if promise.simulation else ""
+    return Check("rounds", len(states) <= promise.rounds, detail + noise)
+
+
+def _promise(promise: Promise, stated: Mapping[str, Any]) -> Check:
+    """Sensitivity, noise and epsilon of the promise, computed again from the strategy's own numbers."""
+    if promise.mechanism is None:
+        return Check("promise", True, "nothing is promised: epsilon is infinite")
+    again, claimed = promise.record()["mechanism"], stated["mechanism"]
+    numbers = ("l2_sensitivity", "stddev", "epsilon")
+    wrong = [
+        f"{name} is stated as {claimed.get(name)!r} and computed as {again[name]!r}"
+        for name in numbers
+        if not _equal(claimed.get(name), again[name])
+    ]
+    detail = ", ".join(f"{name} {again[name]:.6g}" for name in numbers)
+    return Check("promise", not wrong, "; ".join(wrong) or f"computed again from the strategy: {detail}")
+
+
+def _participation(promise: Promise, history: History) -> Check:
+    mechanism = promise.mechanism
+    if mechanism is None or not history.joined:
+        drawn = "cohorts were drawn at random, and of them there is no list" if mechanism else "nothing is promised"
+        return Check("participation", True, drawn)
+    broken = {client: joined for client, joined in history.joined.items() if not mechanism.participation.allows(joined)}
+    if not broken:
+        most = max(len(joined) for joined in history.joined.values())
+        return Check(
+            "participation",
+            True,
+            f"{len(history.joined)} clients, each in at most {most} rounds, kept {mechanism.participation}",
+        )
+    client, joined = next(iter(broken.items()))
+    real = of_sets(mechanism.strategy.matrix(), broken.values()).value / mechanism.stddev
+    relation = promise.after(0, promise.delta).neighboring_relation
+    cost = epsilon([(Gaussian(1 / real), 1)], promise.delta, relation)
+    return Check(
+        "participation",
+        False,
+        f"{len(broken)} clients broke {mechanism.participation}, such as {client} in rounds {joined}; for them epsilon is "
+        f"{rounded_up(cost)}",
+    )
+
+
+def _releases(folder: Path, history: History) -> Check:
+    """Every committed release fits its digest and lies on the lattice; there is none that the ledger does not know."""
+    store, wrong, kept = RunStore(folder), [], set()
+    try:
+        kept = set(store.released())
+        needed = {t for t, entry in enumerate(history.rounds) if entry.state == "committed"}
+        if missing := needed - kept:
+            forgotten = not _keeps_releases(folder)
+            if not forgotten:
+                wrong.append(f"of round {min(missing)} the release is missing")
+        if unknown := [t for t in kept - needed if t != history.pending]:
+            wrong.append(f"a release of round {min(unknown)} is there, which the ledger does not know as committed")
+        for round_index in sorted(kept & needed):
+            wrong += _release(store, history, round_index)
+    except HubbubError as error:
+        wrong.append(str(error))
+    others = "" if _keeps_releases(folder) else " (others were not kept)"
+    fitting = f"{len(kept)} releases, each as its digest in the ledger{others}"
+    return Check("releases", not wrong, "; ".join(wrong[:3]) or fitting)
+
+
+def _release(store: RunStore, history: History, round_index: int) -> Iterator[str]:
+    content, entry = store.release_content(round_index), history.rounds[round_index]
+    if hashlib.sha256(content).hexdigest() != entry.release:
+        yield f"of round {round_index} the release is not the one that was committed"
+        return
+    release = store.parse_release(round_index, content)
+    secure = history.epochs and history.epochs[entry.epoch or 0].key is not None
+    if secure and entry.clip_norm is not None and not Lattice(entry.clip_norm).holds(release):
+        yield f"of round {round_index} the release does not lie on its lattice"
+
+
+def _secrets(folder: Path, history: History) -> Check:
+    kept = RunStore(folder).keys()
+    open_ones = [path for path in [*kept, folder / "ledger.jsonl"] if stat.S_IMODE(path.lstat().st_mode) & 0o077]
+    if open_ones:
+        return Check("secrets", False, f"{open_ones[0].relative_to(folder)} may be read by others; change its mode to 0600")
+    if history.closed:
+        left = f"{kept[0].relative_to(folder)} is still there; close the run again" if kept else "the keys were destroyed"
+        return Check("secrets", not kept, left)
+    drawn = {epoch.key for epoch in history.epochs if epoch.key is not None}
+    if len(drawn) != sum(epoch.key is not None for epoch in history.epochs):
+        return Check("secrets", False, "two starts drew their noise from one key")
+    return Check(
+        "secrets", True, f"{len(drawn)} starts with a key each; {len(kept)} secret files, only their owner may read them"
+    )
+
+
+def _epsilon(folder: Path, promise: Promise, history: History, spent: float) -> Iterator[Check]:
+    """What was released costs what was stated: in the guarantee for all rounds, in the metrics for those so far."""
+    promised = promise.after(promise.rounds, promise.delta).epsilon
+    wrong = []
+    try:
+        stated = _json(folder / "guarantee.json").get("epsilon")
+        if not _equal(math.inf if stated is None else stated, promised):
+            wrong.append(f"guarantee.json states {stated!r} for {promise.rounds} rounds, computed again it is {promised!r}")
+        last = _last_metrics(folder)
+        if last is not None:
+            after = promise.after(last["round_index"] + 1, promise.delta).epsilon
+            shown = math.inf if last["epsilon"] is None else last["epsilon"]
+            if last["round_index"] >= len(history.rounds) or not _equal(shown, after):
+                wrong.append(
+                    f"metrics.jsonl states {shown!r} after round {last['round_index']}, computed again it is {after!r} "
+                    f"(the ledger has {len(history.rounds)} rounds)"
+                )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        wrong.append(f"the statements cannot be read ({error})")
+    found = (
+        f"{rounded_up(spent)} for the {len(history.rounds)} rounds charged, {rounded_up(promised)} for all {promise.rounds}, "
+        f"at delta {promise.delta:g}, as stated"
+    )
+    yield Check("epsilon", not wrong, "; ".join(wrong) or found)
+
+
+def _model(folder: Path, chain: Chain) -> Iterator[Check]:
+    """The model names the head of the ledger that it was released under."""
+    path = folder / "model.safetensors"
+    if not os.path.lexists(path):
+        return
+    try:
+        content = files.read(path, at_most=2**36)
+        length = int.from_bytes(content[:8], "little")
+        head = strict_json.loads(content[8 : 8 + length])["__metadata__"]["ledger_head"]
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        yield Check("model", False, f"model.safetensors names no head of a ledger ({error})")
+        return
+    known = head in chain.hashes
+    yield Check("model", known, f"model.safetensors was released under {'a' if known else 'no'} head of this ledger")
+
+
+def _equal(stated: object, computed: float) -> bool:
+    if isinstance(stated, bool) or not isinstance(stated, int | float):
+        return False
+    return stated == computed or math.isclose(stated, computed, rel_tol=_TOLERANCE)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = strict_json.loads(files.read(path, at_most=2**20))
+    return found
+
+
+def _last_metrics(folder: Path) -> dict[str, Any] | None:
+    lines = files.read(folder / "metrics.jsonl", at_most=2**32).split(b"\n")[:-1]
+    found: dict[str, Any] | None = strict_json.loads(lines[-1]) if lines else None
+    return found
+
+
+def _keeps_releases(folder: Path) -> bool:
+    """Whether the settings of the run say so; what they name is not touched."""
+    try:
+        settings = tomllib.loads(files.read(folder / "config.toml", at_most=2**20).decode())
+        return bool(settings.get("training", {}).get("keep_releases", True))
+    except (OSError, ValueError, AttributeError):
+        return True
