@@ -5,11 +5,13 @@ shape, a message that repeats field 2, one message a dimension, whose field 1 is
 little-endian.
 """
 
+import io
 import math
 from pathlib import Path
 
 import numpy as np
 
+from hubbub import files
 from hubbub._checks import Array
 from hubbub.errors import DataError
 
@@ -17,6 +19,7 @@ __all__ = ["read_tensor_proto"]
 
 _DTYPES = {1: "<f4", 2: "<f8"}
 _VARINT, _BYTES = 0, 2
+_LARGEST = 2**36
 
 
 def read_tensor_proto(path: str | Path) -> Array:
@@ -31,20 +34,20 @@ def read_tensor_proto(path: str | Path) -> Array:
     """
     file = Path(path)
     try:
-        content = file.read_bytes()
+        content = files.read(file.resolve(), at_most=_LARGEST)
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
     if content[:6] == b"\x93NUMPY":
-        return _from_npy(file)
+        return _from_npy(file, content)
     try:
         return _parse(content)
     except (IndexError, ValueError) as error:
         raise DataError(f"{file}: is neither a NumPy file nor a TensorProto of floats or doubles ({error})") from error
 
 
-def _from_npy(file: Path) -> Array:
+def _from_npy(file: Path, content: bytes) -> Array:
     try:
-        with file.open("rb") as opened:
+        with io.BytesIO(content) as opened:
             version = np.lib.format.read_magic(opened)
             if version not in ((1, 0), (2, 0)):
                 raise ValueError(f"format version {version}")

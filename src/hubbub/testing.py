@@ -14,7 +14,7 @@ from hubbub.errors import HubbubError
 from hubbub.participation import FixedEpochs, MinSeparation, Pattern, SingleParticipation, every_round
 from hubbub.strategies import Strategy
 from hubbub.training import Population
-from hubbub.utility import noising_matrix
+from hubbub.utility import require_inverse
 
 __all__ = ["ContractError", "brute_force_sensitivity", "check_population", "check_strategy"]
 
@@ -53,12 +53,10 @@ def check_strategy(strategy: Strategy, patterns: Sequence[Pattern] | None = None
 
 
 def _check_stream(strategy: Strategy, C: Array) -> None:
-    N = noising_matrix(strategy)
-    if N.shape != C.T.shape:
-        raise ContractError(f"the stream gives {N.shape}: must be (rounds, rows) = {C.T.shape}")
-    error = float(np.abs(N @ C - np.eye(strategy.rounds)).max())
-    if not error <= 1e-8 * max(1.0, float(np.abs(N).max()) * float(np.abs(C).max())):
-        raise ContractError(f"N·C differs from I by {error:.3g}: the stream does not invert the matrix")
+    try:
+        require_inverse(strategy)
+    except ValueError as error:
+        raise ContractError(str(error)) from error
     drawn: list[int] = []
     memory: tuple[Any, ...] = ()
 

@@ -13,7 +13,18 @@ import numpy as np
 from hubbub._checks import Array
 from hubbub.workloads import Workload
 
-__all__ = ["max_squared_error", "mean_squared_error", "noising_matrix", "root_mean_squared_error", "squared_errors"]
+__all__ = [
+    "max_squared_error",
+    "mean_squared_error",
+    "noising_matrix",
+    "require_inverse",
+    "root_mean_squared_error",
+    "squared_errors",
+]
+
+
+# Of N·C − I, relative to the entries of N and C.
+_TOLERANCE = 1e-8
 
 
 class Streams(Protocol):
@@ -38,6 +49,20 @@ def noising_matrix(strategy: Streams) -> Array:
         row, memory = strategy.step(t, lambda i: unit[i], memory)
         rows.append(np.asarray(row, dtype=np.float64))
     return np.stack(rows)
+
+
+def require_inverse(strategy: Streams) -> None:
+    """Refuse a strategy whose stream is not what its matrix says: its noise would not be that of the guarantee.
+
+    Raises:
+        ValueError: N·C is not I.
+    """
+    C, N = np.asarray(strategy.matrix(), dtype=np.float64), noising_matrix(strategy)
+    if N.shape != C.T.shape:
+        raise ValueError(f"strategy: its stream gives {N.shape}, its matrix needs (rounds, rows) = {C.T.shape}")
+    error = float(np.abs(N @ C - np.eye(strategy.rounds)).max())
+    if not error <= _TOLERANCE * max(1.0, float(np.abs(N).max()) * float(np.abs(C).max())):
+        raise ValueError(f"strategy: N·C differs from I by {error:.3g}: its stream does not invert its matrix")
 
 
 def squared_errors(workload: Workload, strategy: Streams) -> Array:

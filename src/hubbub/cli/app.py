@@ -286,5 +286,7 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _stop(message: str) -> NoReturn:
-    print(f"hubbub: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 # the command line speaks here
+    # A name from a file may hold what a terminal would obey.
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(message.split()))
+    print(f"hubbub: {line}", file=sys.stderr)  # noqa: T201 # the command line speaks here
     sys.exit(2)

@@ -13,8 +13,8 @@ __all__ = ["console", "print_json", "print_table", "strict"]
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console for text; words keep their own emphasis."""
-    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+    """A console for text as it is: a name in brackets is a name, not a style."""
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False)
 
 
 def strict(value: Any) -> Any:

@@ -31,6 +31,7 @@ def plan(file: Path, assignments: list[str], *, allow_import: bool, as_json: boo
         "parameters": dim,
         "noise_stddev_on_mean": noise,
         "noise_memory_bytes": 8 * dim * noise_rows,
+        "releases_bytes": 8 * dim * run.plan.rounds if run.config.training.keep_releases else None,
         "estimated_seconds": seconds,
     }
     if as_json:
@@ -46,6 +47,9 @@ def plan(file: Path, assignments: list[str], *, allow_import: bool, as_json: boo
             "parameters": f"{dim:,}",
             "noise on each parameter of the mean": "none" if noise is None else f"{noise:.4g}",
             "memory of the noise": f"{8 * dim * noise_rows / 2**20:,.1f} MiB",
+            "disk for all releases": f"{8 * dim * run.plan.rounds / 2**20:,.1f} MiB"
+            if run.config.training.keep_releases
+            else "none: they are not kept",
             "time, evaluation aside": f"about {_duration(seconds)}",
         },
     )

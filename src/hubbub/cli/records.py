@@ -83,11 +83,9 @@ def verify(folder: Path, head: str | None, *, as_json: bool) -> int:
 def _print(folder: Path, verdict: Verdict) -> None:
     screen = console()
     for check in verdict.checks:
-        screen.print(f"{'holds ' if check.ok else 'FAILS '} {check.name:<14} {check.detail}", markup=False)
+        screen.print(f"{'holds ' if check.ok else 'FAILS '} {check.name:<14} {check.detail}")
     failed = sum(not check.ok for check in verdict.checks)
-    screen.print(
-        f"{folder}: " + (f"{failed} of {len(verdict.checks)} checks fail." if failed else "everything holds."), markup=False
-    )
+    screen.print(f"{folder}: " + (f"{failed} of {len(verdict.checks)} checks fail." if failed else "everything holds."))
 
 
 def close(folder: Path, *, early: bool) -> None:
@@ -100,7 +98,6 @@ def close(folder: Path, *, early: bool) -> None:
     console().print(
         f"{folder} is closed: {gone} secret files were written over and removed. Its noise can never be drawn again, and "
         "nobody can tell from the ledger who took part.",
-        markup=False,
     )
 
 

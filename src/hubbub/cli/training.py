@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,13 +17,13 @@ from safetensors.torch import save
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub import config as configs
-from hubbub import report, strict_json
+from hubbub import files, report, strict_json
+from hubbub._checks import integer, non_negative
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.chain import read_chain
 from hubbub.build import Run, build
 from hubbub.cli.output import console, print_json, strict
 from hubbub.errors import RunFolderError
-from hubbub.files import write_atomic
 from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.strategies import BandedToeplitz
 from hubbub.training import RoundResult, RunStore, evaluate
@@ -43,8 +44,8 @@ def train(file: Path, assignments: list[str], out: Path | None, *, allow_import:
     with store.locked():
         if (folder / "config.toml").exists():
             raise RunFolderError(f"{folder}: another run has begun here; choose another folder with --out")
-        write_atomic(folder / "guarantee.json", strict_json.canonical(promised.as_json()))
-        write_atomic(folder / "config.toml", configs.dump(_resolved(run), f"# {promised.sentence()}\n").encode())
+        files.write_atomic(folder / "guarantee.json", strict_json.canonical(promised.as_json()))
+        files.write_atomic(folder / "config.toml", configs.dump(_resolved(run), f"# {promised.sentence()}\n").encode())
     _train(run, promised, folder, store, as_json=as_json)
 
 
@@ -88,7 +89,7 @@ def _train(
         screen.print(f"This run has done all {run.plan.rounds} rounds; nothing is left to train.")
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in run.model.named_parameters()}
     ledger_head = _head(folder)
-    write_atomic(folder / "model.safetensors", save(tensors, {"ledger_head": ledger_head}))
+    files.write_atomic(folder / "model.safetensors", save(tensors, {"ledger_head": ledger_head}))
     text = (folder / "config.toml").read_text()
     report.write(folder, report.RunSummary(folder.name, rows, promised, text, public=not run.config.training.validation))
     loss, accuracy = evaluate(run.model, (run.dataset.test_inputs, run.dataset.test_targets), F.cross_entropy)
@@ -185,24 +186,24 @@ def _words(row: dict[str, Any]) -> str:
 def _read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The rows of earlier starts; a torn last one is dropped."""
     file = folder / "metrics.jsonl"
-    if not file.exists():
+    if not os.path.lexists(file):
         file.touch(mode=0o600)
         return []
     try:
-        lines = file.read_text().splitlines(keepends=True)
-    except ValueError as error:
-        raise RunFolderError(f"{file}: is not text ({error}); move it away to go on") from error
-    if lines and not lines[-1].endswith("\n"):
+        lines = files.read(file, at_most=2**32).splitlines(keepends=True)
+    except OSError as error:
+        raise RunFolderError(f"{file}: cannot be read ({error.strerror}); move it away to go on") from error
+    if lines and not lines[-1].endswith(b"\n"):
         lines.pop()
-        write_atomic(file, "".join(lines).encode())
+        files.write_atomic(file, b"".join(lines))
     try:
-        rows = [json.loads(line) for line in lines]
+        rows = [strict_json.loads(line) for line in lines]
         for row in rows:
-            row["round_index"] += 0
-            row["epsilon"] = math.inf if row["epsilon"] is None else float(row["epsilon"])
+            integer("round_index", row["round_index"], at_least=0)
+            row["epsilon"] = math.inf if row["epsilon"] is None else non_negative("epsilon", row["epsilon"])
             row.setdefault("accuracy", None)
             row.setdefault("loss", None)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(f"{file}: is not one JSON object of metrics a line ({error}); move it away to go on") from error
     return rows
 

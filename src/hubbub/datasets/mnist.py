@@ -72,13 +72,17 @@ def _read(place: Path) -> dict[str, np.ndarray]:
         place = place / "mnist.npz"
     if place.is_dir():
         return {key: _idx(place / name, digest, shape) for key, (name, digest, shape) in _FILES.items()}
-    if not place.exists():
-        raise DataError(f"{place}: is missing; give data.path, set HUBBUB_DATA, or leave both out to download MNIST")
+    if not place.is_file():
+        raise DataError(f"{place}: {_what(place)}; give data.path, set HUBBUB_DATA, or leave both out to download MNIST")
     try:
         with zipfile.ZipFile(place) as archive:
             return {key: _member(archive, key, shape) for key, (_, _, shape) in _FILES.items()}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         raise DataError(f"{place}: is not MNIST as .npz with {', '.join(_FILES)} ({error})") from error
+
+
+def _what(path: Path) -> str:
+    return "is no regular file" if path.exists() else "is missing"
 
 
 def _member(archive: zipfile.ZipFile, key: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -97,8 +101,8 @@ def _member(archive: zipfile.ZipFile, key: str, shape: tuple[int, ...]) -> np.nd
 
 
 def _idx(file: Path, digest: str, shape: tuple[int, ...]) -> np.ndarray:
-    if not file.exists():
-        raise DataError(f"{file}: is missing; the folder must hold mnist.npz or the four published .gz files")
+    if not file.is_file():
+        raise DataError(f"{file}: {_what(file)}; the folder must hold mnist.npz or the four published .gz files")
     content = file.read_bytes()
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != digest:
         raise DataError(f"{file}: is not the published file (its MD5 differs); remove it and try again")

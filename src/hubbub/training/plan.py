@@ -9,6 +9,7 @@ import torch
 from hubbub._checks import finite, integer, one_of, open_unit, positive, scale
 from hubbub.accounting.promise import Promise
 from hubbub.errors import ConfigError
+from hubbub.lattice import require_room
 from hubbub.mechanism import Mechanism
 from hubbub.participation import Participation
 
@@ -71,7 +72,8 @@ class RunPlan:
             same ones only.
 
     Raises:
-        ConfigError: The mechanism was made for other rounds or another participation, or has no clip norm.
+        ConfigError: The mechanism was made for other rounds or another participation, or has no clip norm, or has more
+            noise than can be added exactly.
         ValueError: A number out of range.
     """
 
@@ -102,6 +104,8 @@ class RunPlan:
             raise ConfigError("clip_norm: a run with a mechanism needs one; noise hides updates of a bounded norm only")
         if self.mechanism.participation != self.participation:
             raise ConfigError(f"participation = {self.participation}: the mechanism promises {self.mechanism.participation}")
+        if self.noise == "secure":
+            require_room(0, self.mechanism.stddev)
         if self.rounds > self.mechanism.rounds:
             raise ConfigError(f"rounds = {self.rounds}: the mechanism has noise for {self.mechanism.rounds} rounds")
         # A relation, an accountant or a pairing that no theorem covers is refused here, not after the first release.

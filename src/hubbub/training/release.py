@@ -23,7 +23,9 @@ from hubbub.errors import LedgerError, RunFolderError
 from hubbub.lattice import Lattice, require_room
 from hubbub.noise import NoiseStream, SecureSource, SimulationSource, sampler
 from hubbub.randomness import derive, fresh_key, seed_key
+from hubbub.strategies import OWN
 from hubbub.training.store import RunStore
+from hubbub.utility import require_inverse
 
 __all__ = ["ReleasePath", "Sum"]
 
@@ -61,6 +63,7 @@ class ReleasePath:
         LedgerError: The folder holds another run, its record is damaged, was rolled back, or is closed.
         RunFolderError: A key or a release is missing, or is not this run's.
         ConfigError: More clients or more noise than the lattice has room for.
+        ValueError: A strategy that is not ours, whose stream does not invert its matrix.
     """
 
     def __init__(
@@ -69,6 +72,8 @@ class ReleasePath:
         self._secure = not promise.simulation
         if self._secure and promise.mechanism:
             require_room(clients, promise.mechanism.stddev)
+            if type(promise.mechanism.strategy) not in OWN:
+                require_inverse(promise.mechanism.strategy)
         self._dim, self._store = dim, store
         if store and not store.ledger_path.exists():
             # On disk before the ledger, which names its digest.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from hubbub.errors import RunFolderError
+from hubbub.errors import ConfigError, RunFolderError
 from hubbub.training.flat import FlatModel
 from hubbub.training.plan import RunPlan
 from hubbub.training.release import ReleasePath
@@ -56,12 +56,24 @@ class RunState:
         return run
 
     def learn(self, release: torch.Tensor) -> None:
-        """One step of the server's optimizer along the mean over the *expected* cohort size."""
+        """One step of the server's optimizer along the mean over the *expected* cohort size.
+
+        Raises:
+            ConfigError: The model is no longer finite; it is left as it was before.
+        """
         self.model.require_views()
         vector = self.model.vector
+        before = vector.detach().clone()
         vector.grad = (release / -self.plan.expected_cohort_size).to(vector.device, vector.dtype)
         self.optimizer.step()
         vector.grad = None
+        if not bool(torch.isfinite(vector).all()):
+            with torch.no_grad():
+                vector.copy_(before)
+            raise ConfigError(
+                f"server_learning_rate = {self.plan.server.learning_rate!r}: the model is no longer finite after "
+                f"{self.path.next_round} rounds, which stay released and charged; start a new run with a smaller one"
+            )
 
     def checkpoint(self, rounds: int) -> None:
         """Save every few rounds and at the end; between, the releases themselves are what is kept."""
