@@ -88,12 +88,12 @@ def make_folder(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file and what an interrupted write left beside it, where they are there."""
-    for name in (path, _temporary(path)):
-        try:
-            os.unlink(name)
-        except FileNotFoundError:
-            continue
+    """Remove a file and what an interrupted write left beside it, durably, where they are there."""
+    found = [name for name in (path, _temporary(path)) if os.path.lexists(name)]
+    for name in found:
+        os.unlink(name)
+    if found:
+        _sync(path.parent)
 
 
 def wipe(path: Path) -> None:
@@ -105,7 +105,6 @@ def wipe(path: Path) -> None:
     finally:
         os.close(descriptor)
     remove(path)
-    _sync(path.parent)
 
 
 def read(path: Path, *, at_most: int) -> bytes:

@@ -187,7 +187,7 @@ def _release(store: RunStore, history: History, round_index: int) -> Iterator[st
 
 
 def _secrets(folder: Path, history: History) -> Check:
-    kept = RunStore(folder).keys()
+    kept = RunStore(folder).secret_files()
     open_ones = [path for path in [*kept, folder / "ledger.jsonl"] if stat.S_IMODE(path.lstat().st_mode) & 0o077]
     if open_ones:
         return Check("secrets", False, f"{open_ones[0].relative_to(folder)} may be read by others; change its mode to 0600")

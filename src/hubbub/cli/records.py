@@ -93,7 +93,7 @@ def close(folder: Path, *, early: bool) -> None:
     path, store = _ledger_of(folder), RunStore(folder)
     with store.locked():
         end_run(path, early=early)
-        gone = len(store.keys())
+        gone = len(store.secret_files())
         store.destroy_secrets()
     console().print(
         f"{folder} is closed: {gone} secret files were written over and removed. Its noise can never be drawn again, and "

@@ -157,9 +157,10 @@ class ReleasePath:
 
     def burn(self, ticket: Ticket) -> None:
         """Give a begun round up: it stays charged, and its row of noise and its participations are spent."""
-        self.ledger.burn(ticket)
         if self._store:
+            # First, so that no release of a burned round is left behind.
             self._store.discard_release(ticket.round_index)
+        self.ledger.burn(ticket)
 
     def released(self, start: int, stop: int) -> Iterator[torch.Tensor]:
         """The committed releases from round ``start`` up to ``stop``, each compared with its digest."""

@@ -116,7 +116,7 @@ class RunStore:
         """Keep the key of a new epoch, before the ledger names it."""
         files.write_atomic(self._keys / f"epoch-{epoch}", key)
 
-    def keys(self) -> list[Path]:
+    def secret_files(self) -> list[Path]:
         """The files that hold secrets: keys, and rows of noise."""
         kept = [path for path in _listed(self._keys) if path.name == "run" or _KEY.fullmatch(path.name)]
         return sorted(kept) + sorted(path for path in _listed(self._state) if path.name.startswith("noise-"))
@@ -270,7 +270,7 @@ class RunStore:
 
     def destroy_secrets(self) -> None:
         """Write over and remove every key and every kept row of noise."""
-        for path in self.keys():
+        for path in self.secret_files():
             files.wipe(path)
 
     def _release_path(self, round_index: int) -> Path:

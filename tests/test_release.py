@@ -1,0 +1,351 @@
+"""The release path: what is charged, hidden and persisted in which order, and what it refuses."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub.accounting.chain import read_chain
+from hubbub.accounting.ledger import end_run
+from hubbub.accounting.promise import Promise
+from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, RunFolderError
+from hubbub.lattice import Lattice, require_room
+from hubbub.mechanism import Mechanism
+from hubbub.participation import MinSeparation, Participation, PoissonSampling
+from hubbub.sensitivity import Sensitivity
+from hubbub.strategies import BinaryTree, Identity, toeplitz
+from hubbub.training import (
+    LatticeSum,
+    LocalTraining,
+    PlainSum,
+    ReleasePath,
+    RunPlan,
+    RunStore,
+    SimulatedPopulation,
+    train,
+)
+
+ROUNDS, CLIENTS, DIM, CLIP = 6, 12, 8, 0.5
+PATTERN = MinSeparation(3, 2)
+PROMISE = Promise(ROUNDS, Mechanism(toeplitz.square_root(ROUNDS, 3), PATTERN, 1.0))
+
+
+def opened(store: RunStore | None = None, promise: Promise = PROMISE, head: str | None = None) -> ReleasePath:
+    path = ReleasePath(promise, DIM, clients=CLIENTS, store=store, head=head)
+    path.start()
+    return path
+
+
+def total(value: int = 0, clip_norm: float = CLIP) -> LatticeSum:
+    return LatticeSum(torch.full((DIM,), value), Lattice(clip_norm), {})
+
+
+def one_round(path: ReleasePath, *clients: int, value: int = 0) -> torch.Tensor:
+    ticket = path.begin(clients, total(value), CLIP)
+    release = total(value).open(path.row(ticket))
+    path.commit(ticket, release)
+    return release
+
+
+def locked(folder: Path) -> RunStore:
+    store = RunStore(folder)
+    with store.locked():
+        pass
+    return store
+
+
+def plan(strategy: Identity, **others: object) -> RunPlan:
+    return replace(RunPlan(ROUNDS, PATTERN, 3, Mechanism(strategy, PATTERN, 0.8), clip_norm=CLIP), **others)
+
+
+def silent() -> SimulatedPopulation:
+    nothing = (torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+    return SimulatedPopulation([nothing] * CLIENTS, F.cross_entropy, LocalTraining())
+
+
+def some_rounds(folder: Path, rounds: int, strategy: Identity | None = None) -> RunPlan:
+    planned = plan(strategy or toeplitz.square_root(ROUNDS, 3))
+    for result in train(planned, silent(), nn.Linear(3, 2), RunStore(folder)):
+        if result.round_index + 1 == rounds:
+            break
+    return planned
+
+
+def test_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only() -> None:
+    path = opened()
+    ticket = path.begin([0, 1], total(), CLIP)
+    assert path.row(ticket) is not None
+    with pytest.raises(LedgerError, match="given out already"):
+        path.row(ticket)
+    path.burn(ticket)
+    with pytest.raises(LedgerError, match="not the one that was begun"):
+        path.row(ticket)
+    assert path.next_round == 1
+    assert path.ledger.spent(1e-5).epsilon == PROMISE.after(1, 1e-5).epsilon > 0
+
+
+def test_a_round_that_was_begun_is_not_begun_again() -> None:
+    path = opened()
+    path.begin([0], total(), CLIP)
+    with pytest.raises(LedgerError, match="begun already"):
+        path.begin([0], total(), CLIP)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [PlainSum(torch.zeros(DIM, dtype=torch.float64), {}), total(clip_norm=2 * CLIP)],
+    ids=["floating point", "another lattice"],
+)
+def test_secure_noise_hides_sums_on_the_lattice_of_the_clip_norm_only(wrong: PlainSum | LatticeSum) -> None:
+    path = opened()
+    with pytest.raises(LedgerError, match=r"round 0.*Lattice\(0.5\)"):
+        path.begin([0], wrong, CLIP)
+    assert path.ledger.rounds == ()
+
+
+def test_a_simulation_may_sum_in_floating_point() -> None:
+    path = opened(promise=replace(PROMISE, simulation=True))
+    ticket = path.begin([0], PlainSum(torch.zeros(DIM, dtype=torch.float64), {}), CLIP)
+    assert path.row(ticket) is not None
+
+
+def test_the_charge_is_on_disk_before_the_row_and_the_release_before_its_record(tmp_path: Path) -> None:
+    path = opened(locked(tmp_path))
+    ticket = path.begin([3], total(), CLIP)
+    assert read_chain(tmp_path / "ledger.jsonl").records[-1]["kind"] == "begin"
+    release = total().open(path.row(ticket))
+    assert not (tmp_path / "state" / "releases" / "0.safetensors").exists()
+    seen = []
+    path.ledger.commit = lambda ticket, content: seen.append(
+        (tmp_path / "state" / "releases" / "0.safetensors").read_bytes() == content
+    )
+    path.commit(ticket, release)
+    assert seen == [True]
+
+
+def test_a_release_that_is_whole_on_disk_is_committed_after_a_crash_and_the_round_not_lost(tmp_path: Path) -> None:
+    path = opened(locked(tmp_path))
+    ticket = path.begin([3], total(), CLIP)
+    release = total().open(path.row(ticket))
+    RunStore(tmp_path).save_release(0, release)
+    again = opened(RunStore(tmp_path))
+    assert again.ledger.rounds == ("committed",)
+    assert torch.equal(next(again.released(0, 1)), release)
+
+
+def test_a_round_without_its_release_is_burned_after_a_crash(tmp_path: Path) -> None:
+    opened(locked(tmp_path)).begin([3], total(), CLIP)
+    again = opened(RunStore(tmp_path))
+    assert again.ledger.rounds == ("burned",)
+    assert not again.ledger.may_join(3, 1)
+    assert again.ledger.may_join(3, 3)
+
+
+def test_every_start_has_a_key_of_its_own_and_two_copies_of_a_folder_share_no_row(tmp_path: Path) -> None:
+    one_round(opened(locked(tmp_path / "run")), 0)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    rows = [one_round(opened(RunStore(tmp_path / name)), 1) for name in ("run", "copy")]
+    assert not torch.isclose(*rows, atol=1e-9).any()
+
+
+def test_noise_that_would_come_out_with_other_last_bits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_round(opened(locked(tmp_path)), 0)
+    monkeypatch.setattr("hubbub.training.release.sampler", lambda: "0" * 64)
+    with pytest.raises(RunFolderError, match="bit for bit"):
+        opened(RunStore(tmp_path))
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A strategy from outside: the identity, with a sensitivity and a stream that may be lies."""
+
+    rounds: int = ROUNDS
+    stated: float = 1.0
+    scale: float = 1.0
+
+    def matrix(self) -> np.ndarray:
+        return np.eye(self.rounds)
+
+    def sensitivity(self, participation: Participation) -> Sensitivity:
+        return Sensitivity(self.stated, True, "its own word")
+
+    def step(self, round_index: int, draw, memory):  # as the protocol has it
+        return draw(round_index) * self.scale, memory
+
+
+def test_what_a_foreign_strategy_states_about_its_sensitivity_is_computed_again() -> None:
+    honest = Mechanism(Identity(ROUNDS), PATTERN, 1.0)
+    assert Mechanism(Foreign(stated=1e-6), PATTERN, 1.0).mu == pytest.approx(honest.mu, rel=1e-12)
+    assert Mechanism(Foreign(stated=1e-6), PATTERN, 1.0).mu_after(2) == pytest.approx(honest.mu_after(2), rel=1e-12)
+
+
+def test_a_foreign_stream_that_does_not_invert_its_matrix_is_refused_before_the_first_round(tmp_path: Path) -> None:
+    opened(promise=Promise(ROUNDS, Mechanism(Foreign(), PATTERN, 1.0)))
+    with pytest.raises(ValueError, match="does not invert"):
+        opened(locked(tmp_path), Promise(ROUNDS, Mechanism(Foreign(scale=0.01), PATTERN, 1.0)))
+    assert not (tmp_path / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize("strategy", [Identity(ROUNDS), toeplitz.square_root(ROUNDS, 3), BinaryTree(ROUNDS), Foreign()])
+def test_a_promise_is_read_from_its_record_alone(tmp_path: Path, strategy: Identity) -> None:
+    promise = Promise(ROUNDS, Mechanism(strategy, PATTERN, 1.3), settings={"a": 1})
+    opened(locked(tmp_path), promise)
+    record = read_chain(tmp_path / "ledger.jsonl").records[0]
+    again = Promise.from_record(record, RunStore(tmp_path).load_strategy())
+    for rounds in (0, 1, ROUNDS):
+        assert again.after(rounds, 1e-6).epsilon == pytest.approx(promise.after(rounds, 1e-6).epsilon, rel=1e-12)
+
+
+def test_a_kept_head_tells_a_rolled_back_ledger(tmp_path: Path) -> None:
+    path = opened(locked(tmp_path))
+    kept = path.ledger.head
+    one_round(path, 0)
+    opened(RunStore(tmp_path), head=kept)
+    with pytest.raises(LedgerError, match="rolled back"):
+        opened(RunStore(tmp_path), head="f" * 64)
+
+
+@pytest.mark.parametrize("rounds", [2, 5, 6])
+@pytest.mark.parametrize("keep", [True, False], ids=["all releases", "no old releases"])
+def test_a_ledger_that_was_rolled_back_by_any_number_of_records_does_not_come_back_to_life(
+    tmp_path: Path, rounds: int, keep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
+    planned = plan(toeplitz.square_root(ROUNDS, 3))
+    for result in train(planned, silent(), nn.Linear(3, 2), RunStore(tmp_path / "run", keep_releases=keep)):
+        if result.round_index + 1 == rounds:
+            break
+    lines = (tmp_path / "run" / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    left = tmp_path / "run" / "state" / "releases" / f"{rounds - 1}.safetensors"
+    last = left.read_bytes() if left.exists() else b""
+    for cut in range(1, len(lines) + 1):
+        folder = tmp_path / f"cut-{cut}"
+        shutil.copytree(tmp_path / "run", folder)
+        (folder / "ledger.jsonl").write_bytes(b"".join(lines[:-cut]))
+        try:
+            next(train(planned, silent(), nn.Linear(3, 2), RunStore(folder, keep_releases=keep)), None)
+        except (LedgerError, RunFolderError):
+            continue
+        # What comes back is the same run: a release that is whole is committed again, with the same content.
+        ledger = {b.get("round"): b for b in read_chain(folder / "ledger.jsonl").records if b["kind"] == "commit"}
+        assert cut == 1
+        assert rounds - 1 in ledger
+        assert ledger[rounds - 1]["release"] == hashlib.sha256(last).hexdigest()
+
+
+def test_a_ledger_by_which_a_client_took_part_too_often_is_refused(tmp_path: Path) -> None:
+    store = locked(tmp_path)
+    path = opened(store)
+    path.ledger.promise = replace(PROMISE, mechanism=replace(PROMISE.mechanism, participation=MinSeparation(1, 6)))
+    one_round(path, 0)
+    one_round(path, 0)
+    with pytest.raises(LedgerError, match=r"took part in rounds \[0, 1\]"):
+        opened(RunStore(tmp_path))
+
+
+def test_a_closed_run_stays_closed_and_holds_no_secret(tmp_path: Path) -> None:
+    some_rounds(tmp_path, ROUNDS)
+    store = RunStore(tmp_path)
+    secrets = [path.read_bytes() for path in store.secret_files()]
+    end_run(store.ledger_path)
+    store.destroy_secrets()
+    assert store.secret_files() == []
+    assert len(secrets) >= 3
+    with pytest.raises(RunFolderError, match="a closed run has none"):
+        next(train(plan(toeplitz.square_root(ROUNDS, 3)), silent(), nn.Linear(3, 2), RunStore(tmp_path)))
+
+
+def test_a_run_with_rounds_left_is_closed_only_early(tmp_path: Path) -> None:
+    some_rounds(tmp_path, 2)
+    with pytest.raises(LedgerError, match="2 of 6 rounds"):
+        end_run(tmp_path / "ledger.jsonl")
+    end_run(tmp_path / "ledger.jsonl", early=True)
+    head = read_chain(tmp_path / "ledger.jsonl").head
+    end_run(tmp_path / "ledger.jsonl")
+    assert read_chain(tmp_path / "ledger.jsonl").head == head
+
+
+def test_no_file_beside_the_keys_holds_a_key(tmp_path: Path) -> None:
+    some_rounds(tmp_path, 4)
+    keys = [path.read_bytes() for path in (tmp_path / "state" / "keys").iterdir()]
+    others = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "keys"]
+    assert len(keys) == 2
+    assert not any(key in content or key.hex().encode() in content for key in keys for content in others)
+
+
+def test_every_file_of_a_run_is_its_owners_alone(tmp_path: Path) -> None:
+    some_rounds(tmp_path / "run", 4)
+    for path in [tmp_path / "run", *(tmp_path / "run").rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    some_rounds(tmp_path, 2)
+    (tmp_path / "state" / "keys" / "epoch-0").chmod(0o644)
+    with pytest.raises(RunFolderError, match="read by others"):
+        some_rounds(tmp_path, 4)
+
+
+def test_a_symbolic_link_in_the_folder_is_not_followed(tmp_path: Path) -> None:
+    some_rounds(tmp_path / "run", 2)
+    (tmp_path / "run" / "state" / "releases").rename(tmp_path / "elsewhere")
+    (tmp_path / "run" / "state" / "releases").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunFolderError):
+        some_rounds(tmp_path / "run", 4)
+
+
+def test_a_model_that_diverges_keeps_its_last_good_state_and_its_charge(tmp_path: Path) -> None:
+    class Overflowing:
+        clients = range(CLIENTS)
+
+        def collect(self, cohort, model, clip_norm, round_index):  # a release beyond what float32 holds
+            return PlainSum(torch.full((DIM,), 1e300 if round_index == 1 else 0.0, dtype=torch.float64), {})
+
+    model = nn.Linear(3, 2)
+    run = train(plan(Identity(ROUNDS), noise="simulation"), Overflowing(), model, RunStore(tmp_path))
+    next(run)
+    before = model.weight.detach().clone()
+    with pytest.raises(ConfigError, match="no longer finite after 2 rounds"):
+        next(run)
+    assert torch.equal(model.weight, before)
+    kinds = [record["kind"] for record in read_chain(tmp_path / "ledger.jsonl").records]
+    assert kinds.count("begin") == kinds.count("commit") == 2
+
+
+def test_sums_and_noise_that_would_not_be_exact_are_refused_before_the_first_round() -> None:
+    require_room(2**27, 1.0)
+    with pytest.raises(ConfigError, match="clients = 134217729"):
+        require_room(2**27 + 1, 1.0)
+    most = 2.0**52 / 2**25 / 13
+    require_room(1, most * (1 - 1e-12))
+    with pytest.raises(ConfigError, match="noise_multiplier"):
+        require_room(1, most * (1 + 1e-12))
+    with pytest.raises(ConfigError, match="noise_multiplier"):
+        RunPlan(2, PATTERN, 3, Mechanism(Identity(2), PATTERN, 1e9), clip_norm=1.0)
+
+
+def test_a_row_of_noise_beyond_exact_integers_is_never_added() -> None:
+    with pytest.raises(NoiseExhaustedError, match="2\\^52"):
+        Lattice(1.0).release(torch.zeros(2, dtype=torch.int64), torch.tensor([0.0, 2.0**29]))
+
+
+def test_an_empty_cohort_releases_noise_and_is_charged(tmp_path: Path) -> None:
+    mechanism = Mechanism(Identity(3), PoissonSampling(1e-9), 1.0)
+    planned = RunPlan(3, mechanism.participation, 3, mechanism, clip_norm=CLIP, delta=1e-12)
+    results = list(train(planned, silent(), nn.Linear(3, 2), RunStore(tmp_path)))
+    assert [result.clients for result in results] == [0, 0, 0]
+    assert results[-1].epsilon == planned.promise().after(3, 1e-12).epsilon > 0
+    assert results[-1].head == read_chain(tmp_path / "ledger.jsonl").head
+
+
+def test_a_long_ledger_is_plain_json_a_line(tmp_path: Path) -> None:
+    some_rounds(tmp_path, 3)
+    for line in (tmp_path / "ledger.jsonl").read_text().splitlines():
+        assert set(json.loads(line)) == {"body", "hash"}

@@ -1,0 +1,260 @@
+"""What ``hubbub verify``, ``ledger`` and ``close`` say of a run, whole and damaged."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load, save
+
+from hubbub.accounting.chain import Chain, read_chain
+from hubbub.cli import main
+from hubbub.verification import verify
+
+CONFIG = """
+[training]
+rounds = 12
+cohort_size = 10
+[privacy]
+mode = "dp-ftrl"
+noise_multiplier = 1.0
+bands = 5
+[participation]
+min_separation = 5
+max_participations = 3
+[data]
+clients = 60
+"""
+
+
+def hubbub(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return ended.value.code or 0
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("verification")
+    (folder / "run.toml").write_text(CONFIG)
+    assert hubbub("train", str(folder / "run.toml"), "--out", str(folder / "run")) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def failing(folder: Path, head: str | None = None) -> dict[str, str]:
+    return {check.name: check.detail for check in verify(folder, head).checks if not check.ok}
+
+
+def rewritten(folder: Path, change: Callable[[list[dict]], None]) -> None:
+    """The ledger with other records and a chain that fits them: what a forger who owns the folder can write."""
+    records = [dict(record) for record in read_chain(folder / "ledger.jsonl").records]
+    change(records)
+    (folder / "ledger.jsonl").unlink()
+    chain = Chain(folder / "ledger.jsonl")
+    for record in records:
+        chain.append(record)
+
+
+def test_a_finished_run_holds(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hubbub("verify", str(run)) == 0
+    shown = capsys.readouterr().out
+    assert "everything holds" in shown
+    assert shown.count("holds ") >= 8
+    head = json_of(capsys, "ledger", str(run), "--json")["head"]
+    assert failing(run, head) == {}
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> dict:
+    assert hubbub(*arguments) == status
+    return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+
+def test_verification_changes_nothing(run: Path) -> None:
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+    before = contents()
+    verify(run)
+    assert contents() == before
+
+
+def test_the_ledger_as_json_names_every_round(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = json_of(capsys, "ledger", str(run), "--json")
+    assert [(row["round_index"], row["state"], row["epoch"]) for row in answer["rounds"]] == [
+        (t, "committed", 0) for t in range(12)
+    ]
+    assert answer["delta"] == 1e-5
+    assert answer["epsilon"] == json.loads((run / "guarantee.json").read_text())["epsilon"]
+    assert re.fullmatch("[0-9a-f]{64}", answer["head"])
+
+
+def test_the_ledger_as_a_table_ends_with_its_head(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hubbub("ledger", str(run)) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("committed") == 12
+    assert read_chain(run / "ledger.jsonl").head in shown
+
+
+def test_verification_reads_a_run_whose_code_is_not_there_and_imports_nothing(run: Path, tmp_path: Path) -> None:
+    (run / "config.toml").write_text('[model]\nname = "poison:Model"\n[data]\nname = "poison:load"\n')
+    (run / "poison.py").write_text("raise SystemExit('ran')\n")
+    here = Path.cwd()
+    os.chdir(run)
+    try:
+        assert failing(Path()) == {}
+    finally:
+        os.chdir(here)
+    assert "poison" not in sys.modules
+
+
+def edited(file: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        (run / file).write_bytes(change((run / file).read_bytes()))
+
+    return damage
+
+
+def flipped(content: bytes) -> bytes:
+    return content[:-5] + bytes([content[-5] ^ 16]) + content[-4:]
+
+
+def moved_off_the_lattice(run: Path) -> None:
+    """A release with a number between two points, and a record that fits it."""
+    file = run / "state" / "releases" / "3.safetensors"
+    release = load(file.read_bytes())["release"].copy()
+    release[0] += 2.0**-40
+    file.write_bytes(save({"release": release}))
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+
+    def change(records: list[dict]) -> None:
+        next(r for r in records if r["kind"] == "commit" and r["round"] == 3)["release"] = digest
+
+    rewritten(run, change)
+
+
+def forged(change: Callable[[list[dict]], None]) -> Callable[[Path], None]:
+    return lambda run: rewritten(run, change)
+
+
+def join_again(records: list[dict]) -> None:
+    first, second = [r for r in records if r["kind"] == "begin"][:2]
+    second["clients"] = [*second["clients"][1:], first["clients"][0]]
+
+
+def cheaper(records: list[dict]) -> None:
+    records[0]["mechanism"] = records[0]["mechanism"] | {"epsilon": 0.1}
+
+
+def louder(records: list[dict]) -> None:
+    records[0]["mechanism"] = records[0]["mechanism"] | {"noise_multiplier": 9.0}
+
+
+def less_sensitive(records: list[dict]) -> None:
+    records[0]["mechanism"] = records[0]["mechanism"] | {"l2_sensitivity": 0.1}
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
+    "a flipped release": (edited("state/releases/4.safetensors", flipped), "releases", "round 4"),
+    "a missing release": (lambda run: (run / "state/releases/4.safetensors").unlink(), "releases", "round 4"),
+    "a release too many": (
+        lambda run: shutil.copy(run / "state/releases/4.safetensors", run / "state/releases/12.safetensors"),
+        "releases",
+        "round 12",
+    ),
+    "a release between the points": (moved_off_the_lattice, "releases", "lattice"),
+    "a client too often": (forged(join_again), "participation", "epsilon is"),
+    "a promise that states a lower epsilon": (forged(cheaper), "promise", "epsilon"),
+    "a promise that states more noise": (forged(louder), "promise", "stddev"),
+    "a promise that states a lower sensitivity": (forged(less_sensitive), "promise", "l2_sensitivity"),
+    "a guarantee that states less": (
+        edited("guarantee.json", lambda content: re.sub(rb'"epsilon":[0-9.]+', b'"epsilon":0.5', content)),
+        "epsilon",
+        "guarantee.json",
+    ),
+    "metrics that state less": (
+        edited("metrics.jsonl", lambda content: re.sub(rb'"epsilon": [0-9.]+', b'"epsilon": 0.5', content)),
+        "epsilon",
+        "metrics.jsonl",
+    ),
+    "an edited ledger": (
+        edited("ledger.jsonl", lambda content: content.replace(b'"stddev":', b'"stddEv":')),
+        "record",
+        "line 1",
+    ),
+    "a strategy that was exchanged": (edited("strategy.safetensors", flipped), "record", "coefficients"),
+    "a key that others may read": (lambda run: (run / "state/keys/epoch-0").chmod(0o644), "secrets", "epoch-0"),
+    "a model of another run": (
+        edited("model.safetensors", lambda content: re.sub(rb'"[0-9a-f]{64}"', b'"' + b"0" * 64 + b'"', content)),
+        "model",
+        "no head",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "name", "words"), DAMAGES.values(), ids=DAMAGES.keys())
+def test_what_does_not_hold_is_named_and_the_status_is_1(
+    run: Path, damage: Callable[[Path], None], name: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(run)
+    assert words in failing(run)[name]
+    assert hubbub("verify", str(run)) == 1
+    assert f"FAILS  {name}" in capsys.readouterr().out
+    answer = json_of(capsys, "verify", str(run), "--json", status=1)
+    assert answer["ok"] is False
+    assert next(check["name"] for check in answer["checks"] if not check["ok"]) in failing(run)
+
+
+def test_the_epsilon_of_a_broken_pattern_is_that_of_what_happened(run: Path) -> None:
+    rewritten(run, join_again)
+    stated = json.loads((run / "guarantee.json").read_text())["epsilon"]
+    happened = float(re.search(r"epsilon is ([0-9.]+)", failing(run)["participation"]).group(1))
+    # Two adjacent rounds of banded noise cost more than the promise let two rounds cost.
+    assert 0 < happened < 2 * stated
+
+
+def test_a_ledger_that_was_cut_at_a_line_shows_by_the_kept_head_and_by_the_folder(run: Path) -> None:
+    head = read_chain(run / "ledger.jsonl").head
+    lines = (run / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    for cut in range(1, len(lines)):
+        (run / "ledger.jsonl").write_bytes(b"".join(lines[:-cut]))
+        found = failing(run, head)
+        assert "head" in found
+        assert cut == 1 or {"releases", "epsilon"} & found.keys()
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("verify", "ledger", "close"):
+        assert hubbub(command, str(tmp_path)) == 2
+        assert "is no run" in capsys.readouterr().err
+
+
+def test_a_closed_run_verifies_and_neither_resumes_nor_closes_twice(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    secrets = [path.read_bytes() for path in (run / "state" / "keys").iterdir()]
+    assert hubbub("close", str(run)) == 0
+    assert list((run / "state" / "keys").iterdir()) == []
+    assert not any(key in path.read_bytes() for key in secrets for path in run.rglob("*") if path.is_file())
+    assert failing(run) == {}
+    assert hubbub("resume", str(run)) == 2
+    assert "closed" in capsys.readouterr().err
+    assert hubbub("close", str(run)) == 0
+
+
+def test_a_simulation_says_that_it_is_not_for_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.toml").write_text(CONFIG.replace("bands = 5", 'bands = 5\nnoise = "simulation"'))
+    folder = tmp_path / "run"
+    assert hubbub("train", str(tmp_path / "run.toml"), "--out", str(folder)) == 0
+    assert "imulation, not for release" in capsys.readouterr().out
+    assert "simulation, not for release" in (folder / "ledger.jsonl").read_text()
+    assert "imulation, not for release" in (folder / "report.md").read_text()
+    assert json_of(capsys, "ledger", str(folder), "--json")["noise"] == "simulation, not for release"
+    assert failing(folder) == {}
