@@ -109,7 +109,7 @@ def _kept_head(chain: Chain, head: str) -> Check:
 def _rounds(promise: Promise, history: History) -> Check:
     states = [entry.state for entry in history.rounds]
     counted = ", ".join(f"{states.count(state)} {state}" for state in ("committed", "burned", "begun") if state in states)
-    detail = f"{len(states)} of {promise.rounds} rounds charged ({counted or 'none'}) in {len(history.epochs)} starts"
+    detail = f"{len(states)} of {promise.rounds} rounds charged ({counted or 'none'}) in {_count(len(history.epochs), 'start')}"
     noise = "; simulation, not for release" if promise.simulation else ""
     return Check("rounds", len(states) <= promise.rounds, detail + noise)
 
@@ -125,7 +125,7 @@ def _promise(promise: Promise, stated: Mapping[str, Any]) -> Check:
         for name in numbers
         if not _equal(claimed.get(name), again[name])
     ]
-    detail = ", ".join(f"{name} {again[name]:.6g}" for name in numbers)
+    detail = f"sensitivity {again['l2_sensitivity']:.6g}, noise {again['stddev']:.6g}, epsilon {rounded_up(again['epsilon'])}"
     return Check("promise", not wrong, "; ".join(wrong) or f"computed again from the strategy: {detail}")
 
 
@@ -197,9 +197,8 @@ def _secrets(folder: Path, history: History) -> Check:
     drawn = {epoch.key for epoch in history.epochs if epoch.key is not None}
     if len(drawn) != sum(epoch.key is not None for epoch in history.epochs):
         return Check("secrets", False, "two starts drew their noise from one key")
-    return Check(
-        "secrets", True, f"{len(drawn)} starts with a key each; {len(kept)} secret files, only their owner may read them"
-    )
+    found = f"{_count(len(drawn), 'key')} of noise, a new one at each start; {len(kept)} secret files, for their owner only"
+    return Check("secrets", True, found)
 
 
 def _epsilon(folder: Path, promise: Promise, history: History, spent: float) -> Iterator[Check]:
@@ -242,6 +241,10 @@ def _model(folder: Path, chain: Chain) -> Iterator[Check]:
         return
     known = head in chain.hashes
     yield Check("model", known, f"model.safetensors was released under {'a' if known else 'no'} head of this ledger")
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' if number != 1 else ''}"
 
 
 def _equal(stated: object, computed: float) -> bool:

@@ -137,7 +137,7 @@ def _believe(chain: Chain, line: bytes) -> None:
     head = _bound(chain.head, content)
     if head.encode() != stated:
         raise ValueError("its hash does not follow from the line before")
-    body = strict_json.loads(content)
+    body = strict_json.loads_canonical(content)
     if not isinstance(body, dict):
         raise ValueError("it is no JSON object")
     chain.records.append(body)

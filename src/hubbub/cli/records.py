@@ -95,6 +95,9 @@ def close(folder: Path, *, early: bool) -> None:
         end_run(path, early=early)
         gone = len(store.secret_files())
         store.destroy_secrets()
+    if not gone:
+        console().print(f"{folder} was closed already; no secret is left in it.")
+        return
     console().print(
         f"{folder} is closed: {gone} secret files were written over and removed. Its noise can never be drawn again, and "
         "nobody can tell from the ledger who took part.",

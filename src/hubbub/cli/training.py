@@ -55,6 +55,8 @@ def resume(folder: Path, head: str | None, *, allow_import: bool, as_json: bool)
     # A crash right after the settings were written leaves a run without a ledger and without a release: it may begin.
     if missing and (missing != ["ledger.jsonl"] or any((folder / "state").glob("**/*.*"))):
         raise RunFolderError(f"{folder}: is no run ({' and '.join(missing)} not there); start one with 'hubbub train'")
+    if not missing and read_chain(folder / "ledger.jsonl").records[-1].get("kind") == "close":
+        raise RunFolderError(f"{folder}: was closed and its keys destroyed; start a new run, which is charged beside it")
     run = build(configs.resolve(configs.load(folder / "config.toml")), allow_import=allow_import)
     promised = run.plan.promise().after(run.plan.rounds, run.plan.delta)
     _train(run, promised, folder, RunStore(folder, keep_releases=run.config.training.keep_releases), head, as_json=as_json)
