@@ -68,3 +68,22 @@ def test_a_pattern_refuses_numbers_that_count_nothing(bad: object) -> None:
 def test_a_sampling_probability_is_above_0_and_at_most_1(bad: float) -> None:
     with pytest.raises((ValueError, TypeError), match="sampling_probability"):
         PoissonSampling(bad)
+
+
+@given(
+    st.sampled_from(
+        [
+            SingleParticipation(),
+            FixedEpochs(3, 2),
+            MinSeparation(2, 3),
+            MinSeparation(1, 2),
+            PoissonSampling(0.1),
+            every_round(4),
+        ]
+    ),
+    st.lists(st.integers(0, 9), unique=True, max_size=5).map(sorted),
+    st.integers(0, 10),
+)
+def test_the_quick_answer_for_a_later_round_is_the_answer(pattern: MinSeparation, rounds: list[int], later: int) -> None:
+    if pattern.allows(rounds) and (not rounds or later >= rounds[-1]):
+        assert pattern.may_follow(rounds, later) == pattern.allows([*rounds, later])

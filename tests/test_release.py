@@ -20,7 +20,7 @@ from hubbub.lattice import Lattice, require_room
 from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation, Participation, PoissonSampling
 from hubbub.sensitivity import Sensitivity
-from hubbub.strategies import BinaryTree, Identity, toeplitz
+from hubbub.strategies import BandedToeplitz, BinaryTree, Identity, toeplitz
 from hubbub.training import (
     LatticeSum,
     LocalTraining,
@@ -329,6 +329,13 @@ def test_sums_and_noise_that_would_not_be_exact_are_refused_before_the_first_rou
         require_room(1, most * (1 + 1e-12))
     with pytest.raises(ConfigError, match="noise_multiplier"):
         RunPlan(2, PATTERN, 3, Mechanism(Identity(2), PATTERN, 1e9), clip_norm=1.0)
+
+
+def test_a_strategy_whose_noise_grows_beyond_exact_integers_is_refused_before_the_first_round(tmp_path: Path) -> None:
+    growing = Promise(60, Mechanism(BandedToeplitz(60, (1.0, 2.0)), MinSeparation(3, 20), 1.0))
+    with pytest.raises(ConfigError, match="noise_multiplier"):
+        opened(locked(tmp_path), growing)
+    assert not (tmp_path / "ledger.jsonl").exists()
 
 
 def test_a_row_of_noise_beyond_exact_integers_is_never_added() -> None:

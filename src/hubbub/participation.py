@@ -44,6 +44,10 @@ class SingleParticipation:
         ordered = _distinct(rounds)
         return ordered is not None and len(ordered) <= 1
 
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
+        return not rounds
+
 
 @dataclass(frozen=True)
 class FixedEpochs:
@@ -73,6 +77,11 @@ class FixedEpochs:
             and all(r < self.epochs * self.rounds_per_epoch for r in ordered)
             and len({r % self.rounds_per_epoch for r in ordered}) <= 1
         )
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
+        gap = round_index - rounds[-1] if rounds else self.rounds_per_epoch
+        return round_index < self.epochs * self.rounds_per_epoch and gap > 0 and gap % self.rounds_per_epoch == 0
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,10 @@ class MinSeparation:
             and all(b - a >= self.min_separation for a, b in itertools.pairwise(ordered))
         )
 
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
+        return len(rounds) < self.max_participations and (not rounds or round_index - rounds[-1] >= self.min_separation)
+
 
 @dataclass(frozen=True)
 class PoissonSampling:
@@ -118,6 +131,10 @@ class PoissonSampling:
     def allows(self, rounds: Sequence[int]) -> bool:
         """Whether one client may take part in all of these rounds: chance excludes none."""
         return _distinct(rounds) is not None
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, in order, may join a later one: chance excludes none."""
+        return not rounds or round_index > rounds[-1]
 
 
 @dataclass(frozen=True)
@@ -134,6 +151,10 @@ class FixedSizeSampling:
     def allows(self, rounds: Sequence[int]) -> bool:
         """Whether one client may take part in all of these rounds: chance excludes none."""
         return _distinct(rounds) is not None
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, in order, may join a later one: chance excludes none."""
+        return not rounds or round_index > rounds[-1]
 
 
 Pattern = SingleParticipation | FixedEpochs | MinSeparation

@@ -218,7 +218,7 @@ class Ledger:
 
     def _allows(self, joined: Sequence[int], round_index: int) -> bool:
         mechanism = self.promise.mechanism
-        return mechanism is None or mechanism.participation.allows([*joined, round_index])
+        return mechanism is None or mechanism.participation.may_follow(joined, round_index)
 
     def _admit(self, cohort: Sequence[Hashable], round_index: int) -> list[str]:
         """The HMACs of the clients, where the promise is about them; refused as a whole if one would break it."""

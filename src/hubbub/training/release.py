@@ -11,6 +11,8 @@ A crash between two of these lines loses at most the round that was under way. E
 its own; rows that were spent before are drawn again from the key of their epoch, so that the stream stays N·z.
 """
 
+import math
+import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -21,6 +23,7 @@ from hubbub.accounting.ledger import Ledger, Ticket
 from hubbub.accounting.promise import Promise, strategy_arrays
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.lattice import Lattice, require_room
+from hubbub.mechanism import Mechanism
 from hubbub.noise import NoiseStream, SecureSource, SimulationSource, sampler
 from hubbub.randomness import derive, fresh_key, seed_key
 from hubbub.strategies import OWN
@@ -72,6 +75,8 @@ class ReleasePath:
         self._secure = not promise.simulation
         if self._secure and promise.mechanism:
             require_room(clients, promise.mechanism.stddev)
+            if not (store and store.ledger_path.exists()):
+                require_room(clients, _largest_deviation(promise.mechanism))
             if type(promise.mechanism.strategy) not in OWN:
                 require_inverse(promise.mechanism.strategy)
         self._dim, self._store = dim, store
@@ -216,6 +221,13 @@ class ReleasePath:
                 "state/keys: the noise of earlier rounds cannot be drawn again bit for bit here, since this processor, torch "
                 "or hubbub computes other last bits; resume with the versions that the run was started with, or start a new run"
             )
+
+
+def _largest_deviation(mechanism: Mechanism) -> float:
+    """The largest standard deviation of a round's noise, estimated from a short vector of public noise, with room to spare."""
+    stream = NoiseStream(mechanism, dim=64, seed=0)
+    largest = 1.5 * max(float(stream.next_row().std()) for _ in range(mechanism.rounds))
+    return largest if math.isfinite(largest) else sys.float_info.max
 
 
 class _EpochSource:

@@ -1,0 +1,476 @@
+"""What the last bits of a release say about who took part: in floating point nearly all, on the lattice nothing.
+
+The adversary knows the sum x0 of all other clients and x1 = x0 + the target's clipped update, sees a release y to the last
+bit, and must say which of the two was summed.
+
+Source: Mironov 2012, "On significance of the least significant bits for differential privacy"; Jin et al. 2021,
+https://arxiv.org/abs/2112.05307; Casacuberta et al. 2022, https://arxiv.org/abs/2207.10635.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from scipy import stats
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub.errors import NoiseExhaustedError
+from hubbub.lattice import Lattice
+from hubbub.mechanism import Mechanism
+from hubbub.noise import NoiseSource, NoiseStream, SecureSource, SimulationSource
+from hubbub.participation import every_round
+from hubbub.strategies import Identity, Strategy, toeplitz
+from hubbub.training import (
+    LatticeSum,
+    LocalTraining,
+    PlainSum,
+    RunPlan,
+    RunStore,
+    SimulatedPopulation,
+    clip,
+    train,
+)
+
+# A statistical test below fails by chance once in a million runs; its seed is fixed, so it does not.
+FALSE_ALARM = 1e-6
+DIM, TRIALS, CLIP_NORM = 1000, 200, 0.55
+LATTICE = Lattice(CLIP_NORM)
+# How long the sum of all other clients is, in clip norms, and how much noise there is.
+SCALES, NOISE = (0.2, 1, 5), (0.3, 1.0, 3.0)
+SETTINGS = [(scale, z) for z in NOISE for scale in SCALES]
+
+
+# The adversary
+
+
+def excluded(y: torch.Tensor, x: torch.Tensor) -> bool:
+    """Whether some coordinate of y is the rounded sum of x and w for *no* float64 number w: then x was not summed.
+
+    Proof that three numbers w decide it: fl(x + w) does not fall as w grows. Let w be the float64 number next to y − x. If
+    fl(x + w) < y, smaller ones give less; the next larger one is at least y − x, gives y or more, and if more, so do all
+    beyond it. If fl(x + w) > y, the same holds upside down.
+    """
+    nearest = y - x
+    reached = x + nearest == y
+    for side in (-math.inf, math.inf):
+        reached |= x + torch.nextafter(nearest, torch.full_like(nearest, side)) == y
+    return not bool(reached.all())
+
+
+def off_the_grid(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Where |y| < |x|/2 and y is no multiple of 2^(e − 53), e = ⌊log₂|x|⌋: there y = fl(x + w) for no float64 number w.
+
+    Proof: fl is monotone and |x|/2 is a float64 number, so |x + w| < |x|/2, hence |x|/2 < |w| < 2|x| and by Sterbenz's lemma
+    x + w is exact. As |w| > 2^(e−1), w is a multiple of 2^(e−53), x is one of 2^(e−52), and so y = x + w is one of 2^(e−53).
+    """
+    exponent = torch.frexp(x)[1] - 1
+    steps = torch.ldexp(y, 53 - exponent)
+    return (y.abs() < x.abs() / 2) & (steps.round() != steps)
+
+
+def certain_call(y: torch.Tensor, x0: torch.Tensor, x1: torch.Tensor) -> int | None:
+    """Which sum it was, 0 or 1, where the other one is impossible; ``None`` where both are possible."""
+    impossible = excluded(y, x0), excluded(y, x1)
+    assert not all(impossible), "one of the two was summed"
+    return impossible.index(False) if any(impossible) else None
+
+
+def likely_call(y: torch.Tensor, x0: torch.Tensor, x1: torch.Tensor) -> int:
+    """The likelier sum under independent Gaussian noise: by Neyman and Pearson, nobody does better with the noise alone."""
+    return int(torch.dot(y - (x0 + x1) / 2, x1 - x0) > 0)
+
+
+@dataclass
+class Score:
+    """What came of an adversary's calls."""
+
+    right: int = 0
+    wrong: int = 0
+    undecided: int = 0
+
+    def count(self, call: int | None, truth: int) -> None:
+        self.undecided += call is None
+        self.right += call == truth
+        self.wrong += call not in (None, truth)
+
+
+# The game
+
+
+def updates(scale: float) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The other clients' updates, whose sum is about ``scale`` clip norms long, and the target's; all are to be clipped."""
+    generator = torch.Generator().manual_seed(int(10 * scale))
+    others = [torch.randn(DIM, generator=generator, dtype=torch.float64) for _ in range(max(1, round(scale**2)))]
+    if scale < 1:
+        others = [clip(update, scale * CLIP_NORM)[0] for update in others]
+    return others, torch.randn(DIM, generator=generator, dtype=torch.float64)
+
+
+def noise_of(z: float, source: NoiseSource, strategy: Strategy | None = None) -> Iterator[torch.Tensor]:
+    """Rows of noise at the scale of the sum."""
+    mechanism = Mechanism(strategy or Identity(TRIALS), every_round(TRIALS), z)
+    stream = NoiseStream(mechanism, DIM, source=source)
+    return (stream.next_row() * CLIP_NORM for _ in range(TRIALS))
+
+
+def lattice_sums(scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum without and with the target, in steps, ``(dim,)`` int64."""
+    others, target = updates(scale)
+    without = torch.stack([LATTICE.encode(update)[0] for update in others]).sum(dim=0)
+    return without, without + LATTICE.encode(target)[0]
+
+
+def plain_sums(scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum without and with the target, in float64, added in turn as a population does."""
+    others, target = updates(scale)
+    without = torch.zeros(DIM, dtype=torch.float64)
+    for update in others:
+        without = without + clip(update, CLIP_NORM)[0]
+    return without, without + clip(target, CLIP_NORM)[0]
+
+
+def numpy_noise(z: float) -> Iterator[torch.Tensor]:
+    generator = np.random.default_rng(5)
+    return (torch.from_numpy(generator.normal(scale=z * CLIP_NORM, size=DIM)) for _ in range(TRIALS))
+
+
+PLAIN_NOISE: dict[str, Callable[[float], Iterator[torch.Tensor]]] = {
+    "simulation": lambda z: noise_of(z, SimulationSource(0)),
+    "numpy": numpy_noise,
+    # The addition betrays the sum, whatever the noise.
+    "secure": lambda z: noise_of(z, SecureSource(bytes(32))),
+}
+
+
+@pytest.mark.parametrize("noise", PLAIN_NOISE.values(), ids=PLAIN_NOISE)
+def test_who_sees_a_sum_in_floating_point_knows_who_took_part(noise: Callable[[float], Iterator[torch.Tensor]]) -> None:
+    score = Score()
+    for scale, z in SETTINGS:
+        sums = plain_sums(scale)
+        for trial, row in enumerate(noise(z)):
+            truth = trial % 2
+            score.count(certain_call(PlainSum(sums[truth], {}).open(row), *sums), truth)
+    assert score.right + score.undecided == len(SETTINGS) * TRIALS == 1800
+    assert score.right >= 0.99 * 1800
+
+
+@pytest.mark.parametrize("strategy", [Identity(TRIALS), toeplitz.square_root(TRIALS, 4)], ids=lambda s: type(s).__name__)
+def test_no_bit_of_a_release_on_the_lattice_says_who_took_part(strategy: Strategy) -> None:
+    score = Score()
+    for number, (scale, z) in enumerate(SETTINGS):
+        totals = lattice_sums(scale)
+        integers = [total.to(torch.float64) for total in totals]
+        known = [total * LATTICE.step for total in integers]
+        for trial, row in enumerate(noise_of(z, SecureSource(bytes([number] * 32)), strategy)):
+            truth = trial % 2
+            y = LatticeSum(totals[truth], LATTICE, {}).open(row)
+            assert LATTICE.holds(y)
+            score.count(certain_call(y, *known), truth)
+            # Neither on the grid of whole numbers.
+            score.count(certain_call(y / LATTICE.step, *integers), truth)
+    assert score == Score(undecided=2 * 1800)
+
+
+@pytest.mark.parametrize("z", NOISE)
+def test_the_likeliest_guess_on_the_lattice_is_right_as_often_as_the_noise_allows(z: float) -> None:
+    score, trials = Score(), TRIALS * len(SCALES)
+    for number, scale in enumerate(SCALES):
+        totals = lattice_sums(scale)
+        known = [total.double() * LATTICE.step for total in totals]
+        # What hides the target is its norm after it was encoded: the clip norm, less the rounding that is kept free.
+        assert CLIP_NORM * (1 - 1e-5) < float((known[1] - known[0]).norm()) <= CLIP_NORM
+        for trial, row in enumerate(noise_of(z, SecureSource(bytes([100 + number] * 32)))):
+            truth = trial % 2
+            score.count(likely_call(LatticeSum(totals[truth], LATTICE, {}).open(row), *known), truth)
+    expected = stats.norm.cdf(1 / (2 * z))
+    assert abs(score.right / trials - expected) < 5 * math.sqrt(expected * (1 - expected) / trials)
+
+
+def test_every_number_off_sterbenz_s_grid_is_excluded() -> None:
+    # The simple rule, proved on its own, finds part of what the complete one finds, and never more.
+    found = 0
+    for scale, z in SETTINGS:
+        sums = plain_sums(scale)
+        for trial, row in zip(range(10), noise_of(z, SimulationSource(1)), strict=False):
+            y = PlainSum(sums[trial % 2], {}).open(row)
+            assert not off_the_grid(y, sums[trial % 2]).any()
+            for i in off_the_grid(y, sums[1 - trial % 2]).nonzero().flatten():
+                assert excluded(y[i : i + 1], sums[1 - trial % 2][i : i + 1])
+                found += 1
+    assert found > 100
+
+
+def share_off_the_grid(y: torch.Tensor) -> float:
+    """How often |y| < 1/4 and y is not on the grid that x = 1 forces."""
+    return float(((y.abs() < 0.25) & off_the_grid(y, torch.ones_like(y))).double().mean())
+
+
+def test_a_sixth_of_plain_releases_of_zero_cannot_come_from_one() -> None:
+    n = 10**6
+    noise = SecureSource(bytes(32)).row(0, n)
+    # Of float64 numbers in [2^-(k+1), 2^-k), which are multiples of 2^-(k+53), all but 2^-k lie off the multiples of 2^-53.
+    shares = [2 * (stats.norm.cdf(2.0**-k) - stats.norm.cdf(2.0 ** -(k + 1))) * (1 - 2.0**-k) for k in range(2, 60)]
+    expected = sum(shares)
+    assert expected == pytest.approx(0.165, abs=5e-4)
+    assert abs(share_off_the_grid(0.0 + noise) - expected) < 5 * math.sqrt(expected * (1 - expected) / n)
+    assert share_off_the_grid(1.0 + noise) == 0
+    lattice = Lattice(1.0)
+    for x in (0, lattice.radius):
+        assert share_off_the_grid(lattice.release(torch.full((n,), x), noise)) == 0
+
+
+# Whole runs
+
+
+def population(lattice: bool, target_has_data: bool) -> SimulatedPopulation:
+    """Five clients; the first is the target."""
+    generator = torch.Generator().manual_seed(1)
+    examples = [(torch.randn(4, 99, generator=generator), torch.randint(10, (4,), generator=generator)) for _ in range(5)]
+    if not target_has_data:
+        examples[0] = (examples[0][0][:0], examples[0][1][:0])
+    return SimulatedPopulation(examples, F.cross_entropy, LocalTraining(batch_size=2, learning_rate=0.5), lattice=lattice)
+
+
+def attacked(strategy: Strategy, noise: str, folder: Path) -> Score:
+    """The score over two whole runs, with the target's data and without, of whoever sees each release in the folder."""
+    score, lattice = Score(), noise == "secure"
+    adversary = [population(lattice, target_has_data=bool(guess)) for guess in (0, 1)]
+    mechanism = Mechanism(strategy, every_round(strategy.rounds), 1.0)
+    plan = RunPlan(strategy.rounds, mechanism.participation, 5, mechanism, clip_norm=CLIP_NORM, noise=noise)
+    for truth in (0, 1):
+        torch.manual_seed(0)
+        model = nn.Linear(99, 10)
+        public = deepcopy(model)
+        store = RunStore(folder / str(truth))
+        for result in train(plan, population(lattice, target_has_data=bool(truth)), model, store):
+            t = result.round_index
+            y = load_file(store.folder / "state" / "releases" / f"{t}.safetensors")["release"]
+            assert y.dtype == torch.float64
+            assert y.shape == (DIM,)
+            sums = [clients.collect(range(5), public, CLIP_NORM, t).open(None) for clients in adversary]
+            score.count(certain_call(y, *sums), truth)
+            public = deepcopy(model)
+    return score
+
+
+STRATEGIES = [Identity(20), toeplitz.square_root(20, 4)]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+def test_no_release_of_a_secure_run_says_who_took_part(strategy: Strategy, tmp_path: Path) -> None:
+    assert attacked(strategy, "secure", tmp_path) == Score(undecided=40)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+def test_nearly_every_release_of_a_simulation_says_who_took_part(strategy: Strategy, tmp_path: Path) -> None:
+    score = attacked(strategy, "simulation", tmp_path)
+    assert score.wrong == 0
+    assert score.right >= 38
+
+
+# What can be released
+
+
+def frequencies_fit(whole: torch.Tensor, deviation: float) -> bool:
+    """Whether whole numbers are distributed as a Gaussian of this deviation, rounded; and all within 3 deviations occur."""
+    far = math.ceil(6 * deviation) + 1
+    counts = np.bincount((whole.clamp(-far, far) + far).numpy(), minlength=2 * far + 1)
+    edges = np.concatenate([[-np.inf], np.arange(-far, far) + 0.5, [np.inf]])
+    expected = len(whole) * np.diff(stats.norm.cdf(edges / deviation))
+    # Rare numbers count together, so that chi-squared holds.
+    common = expected > 20
+    pooled = [np.append(part[common], part[~common].sum()) for part in (counts, expected)]
+    near = slice(far - int(3 * deviation), far + int(3 * deviation) + 1)
+    return bool((counts[near] > 0).all()) and stats.chisquare(*pooled).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("deviation", [0.7, 3.0, 300.0])
+def test_every_whole_number_is_released_as_often_as_rounded_noise_says(deviation: float) -> None:
+    lattice, total, n = Lattice(1.0), 12345, 2 * 10**6
+    z = SecureSource(bytes(32)).row(int(deviation), n)
+
+    def released(z: torch.Tensor) -> torch.Tensor:
+        y = lattice.release(torch.full((n,), total), z * (deviation * lattice.step))
+        return (y / lattice.step).to(torch.int64) - total
+
+    assert frequencies_fit(released(z), deviation)
+    # A broken twin: noise that is 2% low.
+    assert not frequencies_fit(released(0.98 * z), deviation)
+
+
+def test_the_last_bits_of_a_release_are_even_whatever_the_sum_and_not_with_noise_of_fewer_bits() -> None:
+    lattice, n = Lattice(1.0), 2**20
+
+    def pvalue(z: torch.Tensor, total: int) -> float:
+        steps = (lattice.release(torch.full((n,), total), z) / lattice.step).to(torch.int64)
+        return stats.chisquare(torch.bincount(steps & 255, minlength=256).numpy()).pvalue
+
+    z = SecureSource(bytes(32)).row(1, n)
+    for total in (0, 1, 2**24):
+        assert pvalue(z, total) > FALSE_ALARM
+        assert pvalue(z.to(torch.float32), total) < FALSE_ALARM
+        assert pvalue(z.to(torch.float16), total) < FALSE_ALARM
+
+
+def test_noise_beyond_exact_whole_numbers_is_refused() -> None:
+    total = torch.zeros(2, dtype=torch.int64)
+    largest = 2.0**52 * LATTICE.step
+    assert LATTICE.holds(LATTICE.release(total + 2**52, torch.tensor([largest, -largest])))
+    for beyond in (math.nextafter(largest, math.inf) * 2, math.inf, math.nan):
+        with pytest.raises(NoiseExhaustedError):
+            LATTICE.release(total, torch.tensor([0.0, beyond], dtype=torch.float64))
+
+
+# Order
+
+
+def test_a_thousand_orders_of_the_clients_give_the_same_bits() -> None:
+    generator = torch.Generator().manual_seed(3)
+    raw = torch.randn(20, DIM, generator=generator, dtype=torch.float64)
+    whole = torch.stack([LATTICE.encode(update)[0] for update in raw])
+    plain = torch.stack([clip(update, CLIP_NORM)[0] for update in raw])
+    digests: tuple[set[str], set[str]] = (set(), set())
+    for _ in range(1000):
+        order = torch.randperm(20, generator=generator).tolist()
+        for found, rows, lattice in zip(digests, (whole, plain), (LATTICE, None), strict=True):
+            total = torch.zeros_like(rows[0])
+            for client in order:
+                total += rows[client]
+            found.add((LatticeSum(total, lattice, {}) if lattice else PlainSum(total, {})).digest(bytes(32)))
+    assert len(digests[0]) == 1
+    assert len(digests[1]) > 900
+
+
+def test_the_order_of_a_cohort_is_not_in_its_sum() -> None:
+    clients, model = population(lattice=True, target_has_data=True), nn.Linear(99, 10)
+    sums = {clients.collect(order, model, CLIP_NORM, 0).digest(bytes(32)) for order in itertools.permutations(range(5))}
+    assert len(sums) == 1
+
+
+# Norms
+
+
+def norms_and_steps(update: torch.Tensor, lattice: Lattice) -> tuple[int, list[int]]:
+    """The squared norm of an encoded update, in Python's unbounded integers."""
+    steps = lattice.encode(update)[0].tolist()
+    return sum(q * q for q in steps), steps
+
+
+def rounded_after_clipping(update: torch.Tensor, lattice: Lattice) -> list[int]:
+    """A broken twin: clips, then rounds, and leaves no room for the rounding."""
+    scale = min(1.0, lattice.clip_norm / float(update.norm()))
+    return (update * scale / lattice.step).round().to(torch.int64).tolist()
+
+
+CLIP_NORMS = [1.0, CLIP_NORM, 1e-12, 1e12, math.nextafter(1, 0), math.nextafter(1, 2), math.nextafter(2, 0), 1 / 3]
+
+
+def half_steps(lattice: Lattice, dim: int) -> torch.Tensor:
+    """Odd whole numbers and a half, which all round up; their norm is as near below the clip norm as such numbers allow."""
+    level = math.floor(lattice.radius / math.sqrt(dim) - 0.5)
+    level += level % 2 - 0.5
+    while dim * level**2 > lattice.radius**2:
+        level -= 2
+    raised = int((lattice.radius**2 - dim * level**2) // (4 * level + 4))
+    steps = torch.full((dim,), level, dtype=torch.float64)
+    steps[:raised] += 2
+    return steps * lattice.step
+
+
+def worst_updates(lattice: Lattice) -> dict[str, torch.Tensor]:
+    c, generator = lattice.clip_norm, torch.Generator().manual_seed(7)
+    gaussian = torch.randn(DIM, generator=generator, dtype=torch.float64)
+    return {
+        **{f"half steps, {dim}": half_steps(lattice, dim) for dim in (1, 2, 1000, 50_001)},
+        "the clip norm on one axis": torch.tensor([0, c, 0], dtype=torch.float64),
+        "the clip norm on 1,024 axes": torch.full((1024,), -c / 32, dtype=torch.float64),
+        "the clip norm, by Pythagoras": torch.tensor([0.6 * c, -0.8 * c], dtype=torch.float64),
+        "the clip norm, anywhere": gaussian * (c / float(gaussian.norm())),
+        "a bit more": gaussian * (math.nextafter(c, math.inf) / float(gaussian.norm())),
+        "float32, 1e30": torch.full((DIM,), 1e30),
+        "float32, the largest": torch.full((DIM,), -torch.finfo(torch.float32).max),
+        "float64, the largest": torch.full((DIM,), torch.finfo(torch.float64).max, dtype=torch.float64),
+        "float32, denormal": torch.full((DIM,), 1e-45),
+        "float64, denormal": torch.full((DIM,), 5e-324, dtype=torch.float64),
+        "denormal beside huge": torch.tensor([5e-324, -1e308, 1e308], dtype=torch.float64),
+        "float16": gaussian.to(torch.float16),
+        "bfloat16": (1e20 * gaussian).to(torch.bfloat16),
+        "zeros": torch.zeros(DIM),
+        "none": torch.zeros(0),
+    }
+
+
+@pytest.mark.parametrize("clip_norm", CLIP_NORMS)
+def test_the_worst_updates_are_no_longer_than_the_clip_norm_in_exact_integers(clip_norm: float) -> None:
+    lattice = Lattice(clip_norm)
+    assert Fraction(lattice.radius) * Fraction(lattice.step) <= Fraction(clip_norm)
+    for name, update in worst_updates(lattice).items():
+        squared, steps = norms_and_steps(update, lattice)
+        assert squared <= lattice.radius**2, name
+        assert len(steps) == len(update)
+    # Whoever clips first and rounds then is caught.
+    broken = rounded_after_clipping(half_steps(lattice, 1000), lattice)
+    assert sum(q * q for q in broken) > lattice.radius**2
+
+
+def test_no_random_update_is_longer_than_the_clip_norm() -> None:
+    generator = torch.Generator().manual_seed(11)
+    for length in torch.logspace(-3, 3, 3000, dtype=torch.float64):
+        update = torch.randn(30, generator=generator, dtype=torch.float64) * (length * CLIP_NORM / math.sqrt(30))
+        assert norms_and_steps(update, LATTICE)[0] <= LATTICE.radius**2
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=30),
+    st.floats(1e-12, 1e12),
+    st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16]),
+)
+def test_no_update_at_all_is_longer_than_the_clip_norm(values: list[float], clip_norm: float, dtype: torch.dtype) -> None:
+    lattice, update = Lattice(clip_norm), torch.tensor(values, dtype=torch.float64).to(dtype)
+    squared, steps = norms_and_steps(update, lattice)
+    assert squared <= lattice.radius**2
+    encoded, clipped = lattice.encode(update)
+    assert encoded.dtype == torch.int64
+    if not torch.isfinite(update).all():
+        assert clipped
+        assert not any(steps)
+    elif not clipped:
+        # Each coordinate moves by half a step at most, so the update by half a step times the root of its dimension.
+        for value, q in zip(update.tolist(), steps, strict=True):
+            assert abs(Fraction(q) * Fraction(lattice.step) - Fraction(value)) <= Fraction(lattice.step) / 2
+
+
+def test_what_is_short_is_rounded_and_what_is_long_keeps_its_direction_and_nearly_its_norm() -> None:
+    gaussian = torch.randn(DIM, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    short = gaussian * (0.99 * CLIP_NORM / float(gaussian.norm()))
+    steps, clipped = LATTICE.encode(short)
+    assert not clipped
+    assert float((steps * LATTICE.step - short).norm()) <= math.sqrt(DIM) / 2 * LATTICE.step
+    steps, clipped = LATTICE.encode(1e30 * gaussian)
+    assert clipped
+    # Room for the rounding, and the rounding itself.
+    assert float(steps.double().norm()) >= LATTICE.radius - math.sqrt(DIM) - 1
+    direction = gaussian / gaussian.norm() * steps.double().norm()
+    assert float((steps - direction).norm()) <= math.sqrt(DIM)
+
+
+@pytest.mark.parametrize("hostile", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_an_update_that_is_not_finite_counts_as_zero(hostile: float, dtype: torch.dtype) -> None:
+    update = torch.full((DIM,), 0.01, dtype=dtype)
+    update[17] = hostile
+    steps, clipped = LATTICE.encode(update)
+    assert clipped
+    assert not steps.any()

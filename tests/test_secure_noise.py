@@ -1,0 +1,401 @@
+"""Statistics of secure noise, each shown to catch a broken twin: a test that cannot fail says nothing."""
+
+import hashlib
+import hmac
+import itertools
+import math
+import multiprocessing
+import os
+import random
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from safetensors.torch import load_file
+from scipy import linalg, stats
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub.errors import NoiseExhaustedError
+from hubbub.mechanism import Mechanism
+from hubbub.noise import NoiseStream, SecureSource
+from hubbub.participation import MinSeparation, every_round
+from hubbub.randomness import bits, fresh_key, word_stream
+from hubbub.strategies import BinaryTree, Identity, Strategy, toeplitz
+from hubbub.training import LocalTraining, RunPlan, RunStore, SimulatedPopulation, train
+
+Array = npt.NDArray[np.float64]
+
+# A statistical test below fails by chance once in a million runs; its keys are fixed, so it does not.
+FALSE_ALARM = 1e-6
+MILLION = 10**6
+# Two further keys than those of the other tests.
+KEY, OTHER = bytes(range(1, 33)), bytes(range(2, 34))
+
+
+def row(index: int, dim: int, key: bytes = KEY) -> Array:
+    return SecureSource(key).row(index, dim).numpy()
+
+
+# One row
+
+
+def moments_fit(z: Array) -> bool:
+    """Whether the first six moments are those of a standard normal, E zᵏ = (k−1)!! for even k, else 0."""
+    exact = [math.prod(range(1, k, 2)) if k % 2 == 0 else 0 for k in range(13)]
+    power = np.ones_like(z)
+    for k in range(1, 7):
+        power = power * z
+        deviation = math.sqrt((exact[2 * k] - exact[k] ** 2) / len(z))
+        if abs(power.mean() - exact[k]) > stats.norm.isf(FALSE_ALARM / 12) * deviation:
+            return False
+    return True
+
+
+def test_six_moments_are_those_of_a_normal_number() -> None:
+    z = row(0, 2 * MILLION)
+    assert moments_fit(z)
+    # Broken twins: noise that is 2% low, a mean that is not 0, and tails that are cut off.
+    assert not moments_fit(0.98 * z)
+    assert not moments_fit(z + 0.005)
+    assert not moments_fit(z[np.abs(z) < 4])
+
+
+def test_a_million_numbers_are_normal_by_kolmogorov_and_smirnov() -> None:
+    z = row(1, MILLION)
+    assert stats.kstest(z, "norm").pvalue > FALSE_ALARM
+    assert stats.kstest(0.98 * z, "norm").pvalue < FALSE_ALARM
+
+
+def tails_fit(counts: Array, n: int) -> bool:
+    """Whether as many numbers are beyond 3, 4, 4.5 and 5 deviations, on each side, as an exact binomial allows."""
+    beyond = stats.norm.sf(DEVIATIONS)
+    low, high = stats.binom.ppf([[FALSE_ALARM / 16], [1 - FALSE_ALARM / 16]], n, beyond)
+    return bool(((low <= counts) & (counts <= high)).all())
+
+
+DEVIATIONS = np.array([3, 4, 4.5, 5])
+
+
+def test_the_tails_of_twenty_million_numbers_are_as_heavy_as_they_should_be() -> None:
+    counts, low_noise = np.zeros((2, 4)), np.zeros((2, 4))
+    for index in range(10):
+        z = row(index, 2 * MILLION, OTHER)
+        far = z[np.abs(z) > 2.9]
+        for found, numbers in ((counts, far), (low_noise, 0.98 * far)):
+            found += [[(side * numbers > d).sum() for d in DEVIATIONS] for side in (1, -1)]
+    assert tails_fit(counts, 20 * MILLION)
+    assert counts.sum(axis=0)[3] > 0
+    assert not tails_fit(low_noise, 20 * MILLION)
+
+
+def test_no_number_comes_twice() -> None:
+    # Two of a million float64 numbers agree with a probability of 2e-5; numbers of fewer bits do.
+    z = row(2, MILLION)
+    assert len(np.unique(z)) == MILLION
+    assert len(np.unique(z.astype(np.float32))) < MILLION - 1000
+    assert len(np.unique(z.astype(np.float16))) < MILLION // 10
+
+
+# Independence
+
+
+def related(a: Array, b: Array) -> bool:
+    """Whether two sequences of independent pairs are correlated, or their squares are."""
+    bound = stats.norm.isf(FALSE_ALARM / 4) / math.sqrt(len(a))
+    return any(abs(np.corrcoef(x, y)[0, 1]) > bound for x, y in ((a, b), (a**2, b**2)))
+
+
+def test_rows_and_the_numbers_of_a_row_are_independent() -> None:
+    rows = [row(index, MILLION) for index in range(3)]
+    for a, b in itertools.combinations(rows, 2):
+        assert not related(a, b)
+        # Shifted by one, as if one row went on where the other began.
+        assert not related(a[1:], b[:-1])
+    for z in rows:
+        for lag in (1, 2, 3, MILLION // 2, MILLION // 2 + 1):
+            assert not related(z[lag:], z[:-lag])
+    # Broken twins: one row used twice, the same radius for both halves, and a moving average.
+    z = rows[0]
+    assert related(z, z)
+    radius = np.hypot(z[: MILLION // 2], z[MILLION // 2 :])
+    angle = np.random.default_rng(0).uniform(0, 2 * math.pi, MILLION // 2)
+    assert related(z[: MILLION // 2], radius * np.cos(angle))
+    assert related(z[1:], z[:-1] + 0.01 * z[1:])
+
+
+def test_the_two_numbers_of_a_radius_have_a_uniform_angle_that_the_radius_does_not_tell() -> None:
+    z = row(4, MILLION)
+    x, y = z[: MILLION // 2], z[MILLION // 2 :]
+    radius, angle = np.hypot(x, y), np.arctan2(y, x)
+    # The squared radius is exponential with mean 2.
+    assert stats.kstest(radius**2, "expon", (0, 2)).pvalue > FALSE_ALARM
+    assert stats.kstest(angle, "uniform", (-math.pi, 2 * math.pi)).pvalue > FALSE_ALARM
+    assert not related(radius, angle)
+    assert not related(radius, np.cos(4 * angle))
+    assert stats.kstest(0.98 * radius**2, "expon", (0, 2)).pvalue < FALSE_ALARM
+
+
+def test_the_epochs_of_a_run_are_independent_and_a_key_used_again_is_not() -> None:
+    first, second = (row(5, MILLION, key) for key in (KEY, OTHER))
+    assert not related(first, second)
+    assert related(first, row(5, MILLION, KEY))
+
+
+def test_no_other_row_and_no_other_key_gives_a_number_of_this_row() -> None:
+    rows = [row(index, 100_000, key) for key in (KEY, OTHER, bytes(32)) for index in (0, 1, 10, 2**40)]
+    numbers = np.abs(np.concatenate(rows))
+    assert len(np.unique(numbers)) == len(numbers)
+
+
+# Bits
+
+
+def bits_fit(words: npt.NDArray[np.int64]) -> bool:
+    """Whether all bytes are equally likely, and each of the 64 bits is 1 as often as 0, also of neighbours' differences."""
+    for sequence in (words, words[1:] ^ words[:-1], words[2:] ^ words[:-2]):
+        octets = sequence.view(np.uint8)
+        if stats.chisquare(np.bincount(octets, minlength=256)).pvalue < FALSE_ALARM:
+            return False
+        ones = np.unpackbits(octets.reshape(-1, 8), axis=1).sum(axis=0, dtype=np.int64)
+        low, high = stats.binom.ppf([FALSE_ALARM / 128, 1 - FALSE_ALARM / 128], len(sequence), 0.5)
+        if ones.min() < low or ones.max() > high:
+            return False
+    return True
+
+
+def test_the_bits_under_the_noise_are_uniform() -> None:
+    words = word_stream(KEY)(MILLION)
+    assert bits_fit(words)
+    # Broken twins: 53 of 64 bits, one bit that is 1 a little too often, and blocks of the cipher that come twice.
+    assert not bits_fit(words >> 11)
+    assert not bits_fit(words | ((np.arange(MILLION) % 100 == 0) << 17))
+    assert not bits_fit(np.repeat(words.reshape(-1, 2), 2, axis=0).reshape(-1))
+
+
+def test_a_stream_of_words_in_parts_is_the_stream_as_a_whole() -> None:
+    following = word_stream(KEY)
+    parts = [following(count) for count in (3, 1, 8, 0, 5)]
+    assert (np.concatenate(parts) == bits(KEY, 17).view(np.int64)).all()
+
+
+# The definition
+
+
+def derived(key: bytes, part: str) -> bytes:
+    return hmac.new(key, part.encode(), hashlib.sha256).digest()
+
+
+class Oracle:
+    """A row of noise by its definition: block by block of the bare cipher, in 200 bits."""
+
+    BLOCK = 2**15
+
+    def __init__(self, key: bytes, index: int, dim: int) -> None:
+        key = derived(derived(key, "str:5:noise"), f"int:{len(str(index))}:{index}")
+        self._cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305 # a counter mode by hand
+        self._pairs = (dim + 1) // 2
+
+    def bits53(self, position: int) -> int:
+        """The upper 53 bits of the word at a position; a block of the cipher holds two words, the lower byte first."""
+        counter, half = divmod(position, 2)
+        block = self._cipher.update(counter.to_bytes(16, "big"))
+        return int.from_bytes(block[8 * half : 8 * half + 8], "little") >> 11
+
+    def number(self, position: int) -> tuple[mpmath.mpf, mpmath.mpf]:
+        """The number at a position of the row, and its radius."""
+        sine, pair = divmod(position, self._pairs)
+        # Of each block of pairs first all coarse bits of the uniform numbers, then all fine ones, then all angles.
+        start = pair // self.BLOCK * self.BLOCK
+        size = min(self.BLOCK, self._pairs - start)
+        coarse, fine, turn = (self.bits53(3 * start + part * size + pair - start) for part in range(3))
+        # As a float64 number: near 1 it has 53 bits after the point, near 0 it has 106.
+        uniform = mpmath.mpf(float(mpmath.mpf(2 * (coarse * 2**53 + fine) + 1) / 2**107))
+        radius, angle = mpmath.sqrt(-2 * mpmath.log(uniform)), 2 * mpmath.pi * turn / 2**53
+        return radius * (mpmath.sin(angle) if sine else mpmath.cos(angle)), radius
+
+
+@pytest.mark.parametrize(("index", "dim"), [(0, 1), (1, 2), (3, 7), (12, 2**16 + 1), (2**31, 140_001)])
+def test_a_row_is_what_its_definition_says(index: int, dim: int) -> None:
+    ours, oracle, pairs = row(index, dim), Oracle(KEY, index, dim), (dim + 1) // 2
+    # The ends of both halves and of the blocks, and some between.
+    near = [edge + i for edge in (0, 2**15, 2**16, pairs, pairs + 2**15, pairs + 2**16, dim) for i in range(-3, 3)]
+    chosen = {p for p in near if 0 <= p < dim} | set(np.random.default_rng(0).integers(0, dim, 1000).tolist())
+    with mpmath.workprec(200):
+        for position in chosen:
+            number, radius = oracle.number(position)
+            assert abs(mpmath.mpf(float(ours[position])) - number) <= 4 * 2.0**-52 * radius
+
+
+# Whose keys
+
+
+def test_a_fork_cannot_draw_the_rows_of_its_parent() -> None:
+    source = SecureSource(KEY)
+    expected = source.row(0, 10)
+
+    def draw_in_child(end: Connection) -> None:
+        try:
+            end.send(source.row(0, 10).tolist())
+        except NoiseExhaustedError as error:
+            end.send(str(error))
+
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=draw_in_child, args=(theirs,))
+    child.start()
+    answer = ours.recv() if ours.poll(30) else None
+    child.join()
+    assert answer is not None
+    assert f"process {child.pid} was forked from {os.getpid()}" in answer
+    assert torch.equal(source.row(0, 10), expected)
+
+
+def seed_everything() -> None:
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 # what users do at the start of a script
+    torch.manual_seed(0)
+
+
+def test_noise_neither_reads_nor_moves_a_global_generator() -> None:
+    expected = row(0, 1000)
+    seed_everything()
+    states = random.getstate(), str(np.random.get_state()), torch.get_rng_state()  # noqa: NPY002 # users' own
+    assert (row(0, 1000) == expected).all()
+    assert random.getstate() == states[0]
+    assert str(np.random.get_state()) == states[1]  # noqa: NPY002 # users' own
+    assert torch.equal(torch.get_rng_state(), states[2])
+
+
+# Whole runs: clients without data release the noise alone
+
+ROUNDS, DIM, CLIP_NORM = 8, 20_000, 0.55
+PATTERN = MinSeparation(2, 4)
+
+
+def released(strategy: Strategy, folder: Path, stops: Sequence[int] = (ROUNDS,)) -> Array:
+    """What a secure run releases that is interrupted after some rounds, ``(rounds, dim)``, per unit of clip norm and z."""
+    silent = SimulatedPopulation([(torch.zeros(0, DIM), torch.zeros(0, 1))] * 12, F.mse_loss, LocalTraining())
+    plan = RunPlan(ROUNDS, PATTERN, 3, Mechanism(strategy, PATTERN, 1.5), clip_norm=CLIP_NORM)
+    for stop in stops:
+        for result in train(plan, silent, nn.Linear(DIM, 1, bias=False), RunStore(folder)):
+            if result.round_index + 1 == stop:
+                break
+    files = [folder / "state" / "releases" / f"{t}.safetensors" for t in range(ROUNDS)]
+    return torch.stack([load_file(file)["release"] for file in files]).numpy() / (CLIP_NORM * 1.5)
+
+
+def wrong_covariance(white: Array) -> bool:
+    """Whether rows that should be white are not: by the sum of all squares, or by one entry of their covariance."""
+    low, high = stats.chi2.ppf([FALSE_ALARM / 4, 1 - FALSE_ALARM / 4], white.size)
+    n, dim = white.shape
+    error = np.abs(white @ white.T / dim - np.eye(n))
+    bound = stats.norm.isf(FALSE_ALARM / (2 * n * (n + 1))) * np.sqrt((1 + np.eye(n)) / dim)
+    return not low < (white**2).sum() < high or bool((error > bound).any())
+
+
+BANDED = toeplitz.square_root(ROUNDS, 3)
+# C by its coefficients, in units of its largest column norm.
+C = linalg.toeplitz(np.pad([1, 1 / 2, 3 / 8], (0, ROUNDS - 3)), np.zeros(ROUNDS)) / math.sqrt(1 + 1 / 4 + 9 / 64)
+
+
+def tree_noise() -> Array:
+    """How a round's noise is made of the tree's nodes, ``(rounds, nodes)``, in units of the sensitivity of 2.
+
+    Each prefix of rounds is tiled by the dyadic intervals of its length's binary digits; a round has the difference of two.
+    """
+    tilings = []
+    for length in range(1, ROUNDS + 1):
+        sizes, start, tiling = [2**h for h in (3, 2, 1, 0) if length >> h & 1], 0, set()
+        for size in sizes:
+            tiling.add((start, size))
+            start += size
+        tilings.append(tiling)
+    nodes = sorted(set().union(*tilings))
+    prefixes = np.array([[float(node in tiling) for node in nodes] for tiling in tilings])
+    return 2 * np.diff(prefixes, axis=0, prepend=0)
+
+
+def whitened_tree(noise: Array) -> Array:
+    N = tree_noise()
+    return linalg.solve_triangular(linalg.cholesky(N @ N.T, lower=True), noise, lower=True)
+
+
+WHITENED: dict[Strategy, Callable[[Array], Array]] = {
+    Identity(ROUNDS): lambda noise: noise,
+    BANDED: lambda noise: C @ noise,
+    BinaryTree(ROUNDS): whitened_tree,
+}
+
+
+@pytest.mark.parametrize("stops", [(ROUNDS,), (3, 6, ROUNDS)], ids=["in one go", "with two restarts"])
+@pytest.mark.parametrize("strategy", WHITENED, ids=lambda s: type(s).__name__)
+def test_the_noise_of_a_secure_run_has_the_stated_covariance(
+    strategy: Strategy, stops: Sequence[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Keys that are the same in each run of this test, and another at each call.
+    calls = itertools.count()
+    monkeypatch.setattr(os, "urandom", lambda size: hashlib.shake_256(str(next(calls)).encode()).digest(size))
+    noise = released(strategy, tmp_path, stops)
+    assert len(list((tmp_path / "state" / "keys").glob("epoch-*"))) == len(stops)
+    assert not wrong_covariance(WHITENED[strategy](noise))
+    others = [whiten for other, whiten in WHITENED.items() if other != strategy]
+    assert all(wrong_covariance(whiten(noise)) for whiten in others)
+
+
+def broken(z: Array) -> dict[str, Array]:
+    """Noise as it should not be."""
+    N, half = linalg.inv(C), ROUNDS // 2
+    twice, again, bare = z.copy(), z.copy(), N @ z
+    twice[3] = z[2]
+    again[half:] = z[:half]
+    bare[:, :1000] = 0
+    return {
+        "independent": z,
+        "C z in place of its inverse": C @ z,
+        "minus bands": linalg.inv(2 * np.diag(np.diag(C)) - C) @ z,
+        "2% low": 0.98 * N @ z,
+        "one row of z used twice": N @ twice,
+        "z drawn again at a restart": N @ again,
+        "memory lost at a restart": np.vstack([N[:half, :half] @ z[:half], N[:half, :half] @ z[half:]]),
+        "one layer without noise": bare,
+    }
+
+
+def test_noise_of_another_covariance_is_caught() -> None:
+    z = np.stack([row(index, DIM) for index in range(ROUNDS)])
+    assert not wrong_covariance(C @ linalg.inv(C) @ z)
+    for name, noise in broken(z).items():
+        assert wrong_covariance(C @ noise), name
+
+
+def test_global_seeds_do_not_make_two_secure_runs_alike(tmp_path: Path) -> None:
+    # These keys are the operating system's own: the one test here that may fail by chance.
+    runs = []
+    for name in ("a", "b"):
+        seed_everything()
+        runs.append(released(Identity(ROUNDS), tmp_path / name)[0])
+    assert not related(*runs)
+
+
+@pytest.mark.parametrize("failure", [NotImplementedError("no source of randomness"), OSError("no entropy")], ids=repr)
+def test_no_run_starts_without_the_operating_system_s_randomness(
+    failure: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(size: int) -> bytes:
+        raise failure
+
+    monkeypatch.setattr(os, "urandom", fails)
+    with pytest.raises(type(failure)):
+        fresh_key()
+    with pytest.raises(type(failure)):
+        NoiseStream(Mechanism(Identity(2), every_round(2), 1.0), dim=3)
+    with pytest.raises(type(failure)):
+        released(Identity(ROUNDS), tmp_path)
+    assert not list(tmp_path.rglob("*.safetensors"))
