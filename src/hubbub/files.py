@@ -7,9 +7,11 @@ Nothing here follows a symbolic link that stands in place of the file, so that a
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["append", "make_folder", "read", "remove", "truncate", "wipe", "write_atomic"]
+__all__ = ["append", "make_folder", "read", "remove", "sync", "truncate", "wipe", "write_atomic"]
 
 
 def write_atomic(path: Path, content: bytes, *, mode: int = 0o600) -> None:
@@ -19,18 +21,15 @@ def write_atomic(path: Path, content: bytes, *, mode: int = 0o600) -> None:
         OSError: The folder cannot be written, or is full; the old content stands.
     """
     temporary = _temporary(path)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
     try:
-        try:
+        with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode) as descriptor:
             _write(descriptor, content, temporary)
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
         os.replace(temporary, path)
     except BaseException:
         remove(temporary)
         raise
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def append(path: Path, content: bytes, *, at: int) -> None:
@@ -45,8 +44,7 @@ def append(path: Path, content: bytes, *, at: int) -> None:
         BlockingIOError: The file has another length.
         OSError: The file cannot be written, or the disk is full; the old content stands.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
-    try:
+    with _opened(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW) as descriptor:
         size = os.fstat(descriptor).st_size
         if size != at:
             raise BlockingIOError(errno.EAGAIN, f"holds {size} bytes, not the {at} that were written", str(path))
@@ -56,18 +54,13 @@ def append(path: Path, content: bytes, *, at: int) -> None:
         except OSError:
             os.ftruncate(descriptor, size)
             raise
-    finally:
-        os.close(descriptor)
 
 
 def truncate(path: Path, size: int) -> None:
     """Cut a file off, durably."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
-    try:
+    with _opened(path, os.O_WRONLY | os.O_NOFOLLOW) as descriptor:
         os.ftruncate(descriptor, size)
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def make_folder(path: Path) -> None:
@@ -84,7 +77,17 @@ def make_folder(path: Path) -> None:
         if not path.parent.exists():
             make_folder(path.parent)
     os.mkdir(path, 0o700)
-    _sync(path.parent)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Make durable what is in a file, or the names that are in a folder.
+
+    Raises:
+        OSError: The disk does not take it.
+    """
+    with _opened(path, os.O_RDONLY) as descriptor:
+        os.fsync(descriptor)
 
 
 def remove(path: Path) -> None:
@@ -93,17 +96,14 @@ def remove(path: Path) -> None:
     for name in found:
         os.unlink(name)
     if found:
-        _sync(path.parent)
+        sync(path.parent)
 
 
 def wipe(path: Path) -> None:
     """Write zeros over a file, then remove it, durably. What a disk or a backup keeps elsewhere is out of reach."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
-    try:
+    with _opened(path, os.O_WRONLY | os.O_NOFOLLOW) as descriptor:
         _write(descriptor, bytes(os.fstat(descriptor).st_size), path)
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
     remove(path)
 
 
@@ -117,8 +117,7 @@ def read(path: Path, *, at_most: int) -> bytes:
     Raises:
         OSError: The file is missing, is no regular file, is longer, or cannot be read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    try:
+    with _opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW) as descriptor:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "is no regular file", str(path))
@@ -128,6 +127,17 @@ def read(path: Path, *, at_most: int) -> bytes:
         while part := os.read(descriptor, 1 << 24):
             parts.append(part)
         return b"".join(parts)
+
+
+@contextmanager
+def _opened(path: Path, flags: int, mode: int = 0o600) -> Iterator[int]:
+    """A descriptor; an error of a call on it names the file."""
+    descriptor = os.open(path, flags, mode)
+    try:
+        yield descriptor
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
     finally:
         os.close(descriptor)
 
@@ -143,12 +153,3 @@ def _write(descriptor: int, content: bytes, path: Path) -> None:
         if not written:
             raise OSError(errno.ENOSPC, f"no room for {len(view):,} bytes", str(path))
         view = view[written:]
-
-
-def _sync(folder: Path) -> None:
-    """Make new names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

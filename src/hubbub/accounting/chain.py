@@ -20,7 +20,7 @@ _LONGEST = 2**32
 _BEFORE, _BETWEEN, _AFTER = b'{"body":', b',"hash":"', b'"}'
 _TAIL = len(_BETWEEN) + 64 + len(_AFTER)
 # A loss of power can leave a last line whose sectors were not all written: they read as zeros, which no record holds.
-_UNWRITTEN = bytes(4)
+_UNWRITTEN = bytes(1)
 
 
 @dataclass

@@ -80,6 +80,8 @@ class ReleasePath:
             if type(promise.mechanism.strategy) not in OWN:
                 require_inverse(promise.mechanism.strategy)
         self._dim, self._store = dim, store
+        if store:
+            store.make_durable()
         if store and not store.ledger_path.exists():
             # On disk before the ledger, which names its digest.
             store.save_strategy(strategy_arrays(promise.mechanism.strategy) if promise.mechanism else {})

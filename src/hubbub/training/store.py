@@ -75,8 +75,11 @@ class RunStore:
             except OSError as error:
                 holder = os.read(lock, 20).decode("ascii", "replace").strip() or "unknown"
                 raise RunFolderError(f"{self.folder}: process {holder} is at work on this run; wait for it") from error
-            os.ftruncate(lock, 0)
-            os.write(lock, f"{os.getpid()}\n".encode())
+            try:
+                os.ftruncate(lock, 0)
+                os.write(lock, f"{os.getpid()}\n".encode())
+            except OSError as error:
+                raise RunFolderError(f"{self._state / 'lock'}: cannot be written ({error.strerror})") from error
             yield
         finally:
             os.close(lock)
@@ -96,6 +99,12 @@ class RunStore:
     def ledger_path(self) -> Path:
         """The ledger's file."""
         return self.folder / "ledger.jsonl"
+
+    def make_durable(self) -> None:
+        """Make what a killed process left stay, before anybody relies on it."""
+        for path in (self.ledger_path, self.folder.parent, self.folder, self._state, self._keys, self._releases):
+            if path.exists():
+                files.sync(path)
 
     # Keys.
 
