@@ -182,7 +182,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
         "guarantee.json",
     ),
     "metrics that state less": (
-        edited("metrics.jsonl", lambda content: re.sub(rb'"epsilon": [0-9.]+', b'"epsilon": 0.5', content)),
+        edited("metrics.jsonl", lambda content: re.sub(rb'"epsilon":[0-9.]+', b'"epsilon":0.5', content)),
         "epsilon",
         "metrics.jsonl",
     ),

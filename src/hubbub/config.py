@@ -38,6 +38,7 @@ STRATEGIES = ("identity", "tree", "banded-toeplitz", "dense")
 _ALIASES = {"toeplitz": "banded-toeplitz", "binary-tree": "tree", "independent": "identity"}
 _PATTERNS = ("min-separation", "fixed-epochs", "single", "every-round")
 _LARGEST_FILE = 1_000_000
+_LARGEST_NUMBER = 10**300
 
 
 @dataclass(frozen=True)
@@ -234,10 +235,10 @@ def _section(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
         if not _fits(value, hints[key]):
             raise ConfigError(f"{section}.{key} = {value!r}: must be {_words(hints[key])}, not {type(value).__name__}")
     wants_float = {key for key, hint in hints.items() if float in (hint, *get_args(hint))}
-    try:
-        return kind(**{key: float(value) if key in wants_float else value for key, value in keys.items()})
-    except OverflowError as error:
-        raise ConfigError(f"{section}: a number is too large ({error})") from error
+    for key in wants_float & keys.keys():
+        if isinstance(keys[key], int) and abs(keys[key]) > _LARGEST_NUMBER:
+            raise ConfigError(f"{section}.{key} = {str(keys[key])[:20]}…: must be at most 1e300")
+    return kind(**{key: float(value) if key in wants_float else value for key, value in keys.items()})
 
 
 def _fits(value: Any, hint: Any) -> bool:

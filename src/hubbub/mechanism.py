@@ -111,11 +111,8 @@ class Mechanism:
 
 
 def _sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity:
-    """Of our own strategies as they state it; of others computed from the matrix, unless they state more."""
-    stated = strategy.sensitivity(participation)
-    if type(strategy) in OWN:
-        return stated
-    return max(of_matrix(strategy.matrix(), participation), stated, key=lambda s: s.value)
+    """Of our own strategies as they state it; of others computed from the matrix, whatever they state."""
+    return strategy.sensitivity(participation) if type(strategy) in OWN else of_matrix(strategy.matrix(), participation)
 
 
 def _leading(C: Array, rounds: int) -> Array:

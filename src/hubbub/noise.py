@@ -162,6 +162,19 @@ class NoiseStream:
         while self.round_index < round_index:
             self.next_row()
 
+    def _state_after(self, rounds: int) -> tuple[int, int]:
+        """How many rows of z are drawn and how many rows remembered after some rounds, found on rows of one number."""
+        drawn, memory = 0, ()
+
+        def draw(index: int) -> npt.NDArray[np.float64]:
+            nonlocal drawn
+            drawn = index + 1
+            return np.zeros(1)
+
+        for round_index in range(rounds):
+            _, memory = self.mechanism.strategy.step(round_index, draw, memory)
+        return drawn, len(memory)
+
     def _draw(self, index: int) -> torch.Tensor:
         if index < self.drawn:
             raise NoiseExhaustedError(f"row {index} of z was passed already: each is drawn once, in increasing order")
@@ -177,11 +190,22 @@ class NoiseStream:
         """Continue where :meth:`state_dict` was taken, from the same source.
 
         Raises:
-            RunFolderError: The state does not fit this stream.
+            RunFolderError: The state is not one that this stream can be in.
+            ValueError, TypeError: A number out of range.
         """
         rows = tuple(state["memory"])
-        if any(row.shape != (self.dim,) for row in rows):
-            raise RunFolderError(f"noise state: rows of shape {tuple(rows[0].shape)}, this run needs ({self.dim},)")
-        self.round_index = integer("noise state: round_index", state["round_index"], at_least=0)
-        self.drawn = integer("noise state: drawn", state["drawn"], at_least=0)
+        for row in rows:
+            if row.shape != (self.dim,) or row.dtype != self._dtype or not bool(torch.isfinite(row).all()):
+                raise RunFolderError(
+                    f"noise state: has rows of shape {tuple(row.shape)} and {row.dtype}; they must be finite, ({self.dim},) "
+                    f"and {self._dtype}"
+                )
+        round_index = integer("noise state: round_index", state["round_index"], at_least=0, at_most=self.mechanism.rounds)
+        drawn, remembered = self._state_after(round_index)
+        if (state["drawn"], len(rows)) != (drawn, remembered):
+            raise RunFolderError(
+                f"noise state: drawn = {state['drawn']!r} with {len(rows)} rows; after {round_index} rounds it is {drawn} with "
+                f"{remembered}"
+            )
+        self.round_index, self.drawn = round_index, drawn
         self._memory = tuple(row.to(self._device, self._dtype) for row in rows)

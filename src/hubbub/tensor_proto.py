@@ -7,6 +7,7 @@ little-endian.
 
 import io
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,14 @@ import numpy as np
 from hubbub import files
 from hubbub._checks import Array
 from hubbub.errors import DataError
+from hubbub.npy import MAGIC, read_header
 
 __all__ = ["read_tensor_proto"]
 
 _DTYPES = {1: "<f4", 2: "<f8"}
 _VARINT, _BYTES = 0, 2
 _LARGEST = 2**36
+_MOST_AXES = 2
 
 
 def read_tensor_proto(path: str | Path) -> Array:
@@ -35,9 +38,9 @@ def read_tensor_proto(path: str | Path) -> Array:
     file = Path(path)
     try:
         content = files.read(file.resolve(), at_most=_LARGEST)
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
-    if content[:6] == b"\x93NUMPY":
+    except (OSError, RuntimeError) as error:
+        raise DataError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    if content.startswith(MAGIC):
         return _from_npy(file, content)
     try:
         return _parse(content)
@@ -47,20 +50,22 @@ def read_tensor_proto(path: str | Path) -> Array:
 
 def _from_npy(file: Path, content: bytes) -> Array:
     try:
-        with io.BytesIO(content) as opened:
-            version = np.lib.format.read_magic(opened)
-            if version not in ((1, 0), (2, 0)):
-                raise ValueError(f"format version {version}")
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, fortran_order, dtype = read(opened)
-            wanted = math.prod(shape) * dtype.itemsize
-            entries = opened.read()
-        if dtype.kind != "f" or len(entries) != wanted:
-            raise ValueError(f"{dtype} {shape} needs {wanted} bytes of floats, the file holds {len(entries)}")
+        stream = io.BytesIO(content)
+        dtype, fortran_order, shape = read_header(stream)
+        _require_shape(shape)
+        wanted, entries = math.prod(shape) * dtype.itemsize, stream.read()
+        if dtype.kind != "f" or dtype.itemsize not in (4, 8) or len(entries) != wanted:
+            raise ValueError(f"{dtype} {shape} needs {wanted} bytes of float32 or float64, the file holds {len(entries)}")
         array = np.frombuffer(entries, dtype).reshape(shape, order="F" if fortran_order else "C")
         return array.astype(np.float64)
-    except (ValueError, OSError, EOFError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise DataError(f"{file}: is no NumPy array of floats ({error})") from error
+
+
+def _require_shape(shape: Sequence[int]) -> None:
+    if len(shape) > _MOST_AXES or any(size > _LARGEST for size in shape):
+        shown = ", ".join(str(size) for size in shape[:4])
+        raise ValueError(f"shape ({shown}{', …' if len(shape) > 4 else ''}): at most {_MOST_AXES} axes are read")
 
 
 def _parse(content: bytes) -> Array:
@@ -74,6 +79,7 @@ def _parse(content: bytes) -> Array:
             entries = value
     if dtype not in _DTYPES:
         raise ValueError(f"element type {dtype} is neither float (1) nor double (2)")
+    _require_shape(shape)
     wanted = math.prod(shape) * np.dtype(_DTYPES[dtype]).itemsize
     if len(entries) != wanted:
         raise ValueError(f"shape {tuple(shape)} needs {wanted} bytes, the file holds {len(entries)}")

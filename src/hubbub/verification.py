@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from hubbub import files, strict_json
 from hubbub.accounting import Gaussian, epsilon, rounded_up
 from hubbub.accounting.chain import Chain, read_chain
 from hubbub.accounting.history import History
+from hubbub.accounting.ledger import require_fitting
 from hubbub.accounting.promise import Promise
-from hubbub.errors import HubbubError, LedgerError, RunFolderError
+from hubbub.errors import HubbubError, LedgerError, ParticipationError, RunFolderError
 from hubbub.lattice import Lattice
 from hubbub.sensitivity import of_sets
 from hubbub.training import RunStore
+from hubbub.training.metrics import read_metrics
+from hubbub.training.tensors import metadata, parse
 
 __all__ = ["Check", "Verdict", "verify"]
 
@@ -76,19 +77,20 @@ def verify(folder: Path, head: str | None = None) -> Verdict:
             checks.append(_kept_head(chain, head))
         history = History.of(chain.records[1:])
         promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
-    except (HubbubError, ValueError) as error:
-        checks.append(Check("record", False, f"{error}; nothing that stands on it was checked"))
+        spent = promise.after(len(history.rounds), promise.delta).epsilon
+        checks += [
+            _rounds(promise, history),
+            _promise(promise, chain.records[0]),
+            _participation(promise, history),
+            _releases(folder, promise, history),
+            _secrets(folder, history),
+            _epsilon(folder, promise, history, spent),
+            *_model(folder, chain),
+        ]
+    except (HubbubError, ValueError, TypeError, OverflowError) as error:
+        where = "" if "ledger.jsonl" in str(error) or "safetensors" in str(error) else "ledger.jsonl: "
+        checks.append(Check("record", False, f"{where}{error}; nothing that stands on it was checked"))
         return Verdict(tuple(checks), None, None, None)
-    spent = promise.after(len(history.rounds), promise.delta).epsilon
-    checks += [
-        _rounds(promise, history),
-        _promise(promise, chain.records[0]),
-        _participation(promise, history),
-        _releases(folder, history),
-        _secrets(folder, history),
-        *_epsilon(folder, promise, history, spent),
-        *_model(folder, chain),
-    ]
     return Verdict(tuple(checks), chain.head, spent, promise.delta)
 
 
@@ -110,23 +112,25 @@ def _rounds(promise: Promise, history: History) -> Check:
     states = [entry.state for entry in history.rounds]
     counted = ", ".join(f"{states.count(state)} {state}" for state in ("committed", "burned", "begun") if state in states)
     detail = f"{len(states)} of {promise.rounds} rounds charged ({counted or 'none'}) in {_count(len(history.epochs), 'start')}"
-    noise = "; simulation, not for release" if promise.simulation else ""
-    return Check("rounds", len(states) <= promise.rounds, detail + noise)
+    try:
+        require_fitting(promise, history)
+    except ValueError as error:
+        return Check("rounds", False, f"{detail}: {error}")
+    except ParticipationError:
+        pass  # has a line of its own
+    return Check("rounds", True, detail + ("; simulation, not for release" if promise.simulation else ""))
 
 
 def _promise(promise: Promise, stated: Mapping[str, Any]) -> Check:
-    """Sensitivity, noise and epsilon of the promise, computed again from the strategy's own numbers."""
+    """Everything that the promise states, computed again from the strategy's own numbers."""
+    key = stated.get("key")
+    wrong = [] if isinstance(key, str) and len(key) == 64 else [f"key = {str(key)[:80]!r}: must be 64 hexadecimal digits"]
+    wrong += _differences({"kind": "promise", "key": key, **promise.record()}, stated)
     if promise.mechanism is None:
-        return Check("promise", True, "nothing is promised: epsilon is infinite")
-    again, claimed = promise.record()["mechanism"], stated["mechanism"]
-    numbers = ("l2_sensitivity", "stddev", "epsilon")
-    wrong = [
-        f"{name} is stated as {claimed.get(name)!r} and computed as {again[name]!r}"
-        for name in numbers
-        if not _equal(claimed.get(name), again[name])
-    ]
+        return Check("promise", not wrong, "; ".join(wrong[:3]) or "nothing is promised: epsilon is infinite")
+    again = promise.record()["mechanism"]
     detail = f"sensitivity {again['l2_sensitivity']:.6g}, noise {again['stddev']:.6g}, epsilon {rounded_up(again['epsilon'])}"
-    return Check("promise", not wrong, "; ".join(wrong) or f"computed again from the strategy: {detail}")
+    return Check("promise", not wrong, "; ".join(wrong[:3]) or f"computed again from the strategy: {detail}")
 
 
 def _participation(promise: Promise, history: History) -> Check:
@@ -154,7 +158,7 @@ def _participation(promise: Promise, history: History) -> Check:
     )
 
 
-def _releases(folder: Path, history: History) -> Check:
+def _releases(folder: Path, promise: Promise, history: History) -> Check:
     """Every committed release fits its digest and lies on the lattice; there is none that the ledger does not know."""
     store, wrong, kept = RunStore(folder), [], set()
     try:
@@ -167,7 +171,7 @@ def _releases(folder: Path, history: History) -> Check:
         if unknown := [t for t in kept - needed if t != history.pending]:
             wrong.append(f"a release of round {min(unknown)} is there, which the ledger does not know as committed")
         for round_index in sorted(kept & needed):
-            wrong += _release(store, history, round_index)
+            wrong += _release(store, promise, history, round_index)
     except HubbubError as error:
         wrong.append(str(error))
     others = "" if _keeps_releases(folder) else " (others were not kept)"
@@ -175,15 +179,16 @@ def _releases(folder: Path, history: History) -> Check:
     return Check("releases", not wrong, "; ".join(wrong[:3]) or fitting)
 
 
-def _release(store: RunStore, history: History, round_index: int) -> Iterator[str]:
+def _release(store: RunStore, promise: Promise, history: History, round_index: int) -> Iterator[str]:
     content, entry = store.release_content(round_index), history.rounds[round_index]
     if hashlib.sha256(content).hexdigest() != entry.release:
         yield f"of round {round_index} the release is not the one that was committed"
         return
-    release = store.parse_release(round_index, content)
-    secure = history.epochs and history.epochs[entry.epoch or 0].key is not None
-    if secure and entry.clip_norm is not None and not Lattice(entry.clip_norm).holds(release):
-        yield f"of round {round_index} the release does not lie on its lattice"
+    release = store.parse_release(round_index, content, promise.settings.get("parameters"))
+    if promise.simulation or promise.mechanism is None:
+        return
+    if entry.clip_norm is None or not Lattice(entry.clip_norm).holds(release):
+        yield f"of round {round_index} the release does not lie on the lattice of its clip_norm = {entry.clip_norm}"
 
 
 def _secrets(folder: Path, history: History) -> Check:
@@ -201,46 +206,73 @@ def _secrets(folder: Path, history: History) -> Check:
     return Check("secrets", True, found)
 
 
-def _epsilon(folder: Path, promise: Promise, history: History, spent: float) -> Iterator[Check]:
+def _epsilon(folder: Path, promise: Promise, history: History, spent: float) -> Check:
     """What was released costs what was stated: in the guarantee for all rounds, in the metrics for those so far."""
-    promised = promise.after(promise.rounds, promise.delta).epsilon
+    promised = promise.after(promise.rounds, promise.delta)
     wrong = []
     try:
-        stated = _json(folder / "guarantee.json").get("epsilon")
-        if not _equal(math.inf if stated is None else stated, promised):
-            wrong.append(f"guarantee.json states {stated!r} for {promise.rounds} rounds, computed again it is {promised!r}")
-        last = _last_metrics(folder)
-        if last is not None:
-            after = promise.after(last["round_index"] + 1, promise.delta).epsilon
-            shown = math.inf if last["epsilon"] is None else last["epsilon"]
-            if last["round_index"] >= len(history.rounds) or not _equal(shown, after):
-                wrong.append(
-                    f"metrics.jsonl states {shown!r} after round {last['round_index']}, computed again it is {after!r} "
-                    f"(the ledger has {len(history.rounds)} rounds)"
-                )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        wrong.append(f"the statements cannot be read ({error})")
+        stated = strict_json.loads(files.read(folder / "guarantee.json", at_most=2**20))
+        wrong += [f"guarantee.json: {difference}" for difference in _differences(promised.as_json(), stated)]
+    except OSError as error:
+        wrong.append(f"guarantee.json: cannot be read ({error.strerror})")
+    except (ValueError, TypeError) as error:
+        wrong.append(f"guarantee.json: {error}")
+    try:
+        wrong += _shown(folder, promise, len(history.rounds))
+    except RunFolderError as error:
+        wrong.append(str(error))
     found = (
-        f"{rounded_up(spent)} for the {len(history.rounds)} rounds charged, {rounded_up(promised)} for all {promise.rounds}, "
-        f"at delta {promise.delta:g}, as stated"
+        f"{rounded_up(spent)} for the {len(history.rounds)} rounds charged, {rounded_up(promised.epsilon)} for all "
+        f"{promise.rounds}, at delta {promise.delta:g}, as stated"
     )
-    yield Check("epsilon", not wrong, "; ".join(wrong) or found)
+    return Check("epsilon", not wrong, "; ".join(wrong[:3]) or found)
+
+
+def _shown(folder: Path, promise: Promise, charged: int) -> Iterator[str]:
+    rows, _ = read_metrics(folder / "metrics.jsonl")
+    if not rows:
+        return
+    last, shown = rows[-1]["round_index"], rows[-1]["epsilon"]
+    if last >= charged:
+        yield f"metrics.jsonl: goes to round {last}, the ledger has {charged} rounds"
+        return
+    after = promise.after(last + 1, promise.delta).epsilon
+    if not _equal(math.inf if shown is None else shown, after):
+        yield f"metrics.jsonl: epsilon = {shown!r} after round {last}, computed again it is {after!r}"
 
 
 def _model(folder: Path, chain: Chain) -> Iterator[Check]:
-    """The model names the head of the ledger that it was released under."""
+    """The model is whole, and names the head of the ledger that it was released under."""
     path = folder / "model.safetensors"
     if not os.path.lexists(path):
         return
     try:
         content = files.read(path, at_most=2**36)
-        length = int.from_bytes(content[:8], "little")
-        head = strict_json.loads(content[8 : 8 + length])["__metadata__"]["ledger_head"]
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        yield Check("model", False, f"model.safetensors names no head of a ledger ({error})")
+        parse(content)
+        head = metadata(content).get("ledger_head")
+    except OSError as error:
+        yield Check("model", False, f"model.safetensors: cannot be read ({error.strerror})")
+        return
+    except ValueError as error:
+        yield Check("model", False, f"model.safetensors: {error}")
         return
     known = head in chain.hashes
     yield Check("model", known, f"model.safetensors was released under {'a' if known else 'no'} head of this ledger")
+
+
+def _differences(computed: Any, stated: Any, name: str = "") -> list[str]:
+    """Where what is stated is not what was computed: numbers to nine digits, all else exactly."""
+    if isinstance(computed, Mapping) and isinstance(stated, Mapping):
+        return [
+            difference
+            for key in sorted({*computed, *stated}, key=str)
+            for difference in _differences(computed.get(key), stated.get(key), f"{name}.{key}" if name else str(key))
+        ]
+    same = type(computed) is type(stated) and computed == stated
+    number = isinstance(computed, float) and _equal(stated, computed)
+    if same or number or (isinstance(computed, list | tuple) and list(computed) == stated):
+        return []
+    return [f"{name or 'it'} is stated as {str(stated)[:80]!r}, computed again it is {str(computed)[:80]!r}"]
 
 
 def _count(number: int, thing: str) -> str:
@@ -248,20 +280,13 @@ def _count(number: int, thing: str) -> str:
 
 
 def _equal(stated: object, computed: float) -> bool:
+    """Whether a number is the computed one, to nine digits; whole numbers may stand for floats, as in JSON."""
     if isinstance(stated, bool) or not isinstance(stated, int | float):
         return False
-    return stated == computed or math.isclose(stated, computed, rel_tol=_TOLERANCE)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = strict_json.loads(files.read(path, at_most=2**20))
-    return found
-
-
-def _last_metrics(folder: Path) -> dict[str, Any] | None:
-    lines = files.read(folder / "metrics.jsonl", at_most=2**32).split(b"\n")[:-1]
-    found: dict[str, Any] | None = strict_json.loads(lines[-1]) if lines else None
-    return found
+    try:
+        return stated == computed or math.isclose(stated, computed, rel_tol=_TOLERANCE)
+    except OverflowError:
+        return False
 
 
 def _keeps_releases(folder: Path) -> bool:

@@ -24,7 +24,7 @@ from hubbub.participation import (
     PoissonSampling,
     SingleParticipation,
 )
-from hubbub.strategies import BandedToeplitz, BinaryTree, Columns, Identity
+from hubbub.strategies import BandedToeplitz, BinaryTree, Columns, Described, Identity
 
 __all__ = ["PrivacyGuarantee", "default_relation", "guarantee", "rounded_up", "unprotected"]
 
@@ -227,6 +227,8 @@ def describe(mechanism: Mechanism) -> str:
             name = "correlated Gaussian noise (binary tree aggregation)"
         case Columns(bands=bands):
             name = f"correlated Gaussian noise (banded, {bands} bands)"
+        case Described(origin=origin):
+            name = f"correlated Gaussian noise ({origin.rpartition('.')[2]})"
         case other:
             name = f"correlated Gaussian noise ({type(other).__name__})"
     return f"{name} with noise multiplier {mechanism.noise_multiplier:.6g}, {_cohorts(mechanism.participation)}"

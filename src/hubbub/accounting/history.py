@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hubbub._checks import finite, integer
+from hubbub._checks import integer, scale
 
 __all__ = ["Epoch", "History", "Round"]
 
@@ -112,13 +112,16 @@ class History:
 
     def _begin(self, body: Mapping[str, Any]) -> None:
         round_index = integer("round", body["round"], at_least=0)
-        if self.pending is not None or round_index != len(self.rounds) or body["epoch"] != self.epoch:
-            raise ValueError(f"begin of round {round_index} in epoch {body['epoch']} does not follow")
-        clip_norm = None if body["clip_norm"] is None else finite("clip_norm", body["clip_norm"])
+        epoch = None if body["epoch"] is None else integer("epoch", body["epoch"], at_least=0)
+        if self.pending is not None or round_index != len(self.rounds) or epoch != self.epoch:
+            raise ValueError(f"begin of round {round_index} in epoch {epoch} does not follow")
+        clip_norm = None if body["clip_norm"] is None else scale("clip_norm", body["clip_norm"])
+        if not isinstance(body["clients"], list | tuple):
+            raise TypeError(f"clients = {body['clients']!r}: must be a list")
         clients = tuple(body["clients"])
         if len(set(clients)) != len(clients) or not all(isinstance(c, str) and _CLIENT.fullmatch(c) for c in clients):
             raise ValueError("clients: must be HMACs of 32 hexadecimal digits, each once")
-        self.rounds.append(Round("begun", body["epoch"], clients, _digest("sum", body["sum"]), clip_norm))
+        self.rounds.append(Round("begun", epoch, clients, _digest("sum", body["sum"]), clip_norm))
         for client in clients:
             self.joined.setdefault(client, []).append(round_index)
 

@@ -25,7 +25,7 @@ from hubbub.accounting.promise import Promise
 from hubbub.errors import LedgerError, ParticipationError
 from hubbub.participation import FixedSizeSampling, PoissonSampling
 
-__all__ = ["Ledger", "Ticket", "end_run"]
+__all__ = ["Ledger", "Ticket", "end_run", "require_fitting"]
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,23 @@ class Ledger:
             self._history = History.of(self._chain.records[1:])
         except ValueError as error:
             raise LedgerError(f"{path}, {error}") from error
-        self._require_kept()
+        try:
+            require_fitting(promise, self._history)
+        except (ValueError, ParticipationError) as error:
+            raise LedgerError(f"{path}: {error}") from error
         self._chain.repair()
 
     @property
     def head(self) -> str:
         """The hash of the last record: whoever keeps it can tell whether the file was rolled back."""
         return self._chain.head
+
+    def rounds_at(self, head: str) -> int | None:
+        """How many rounds had been begun when the ledger had this head; ``None`` where it never had."""
+        if head not in self._chain.hashes:
+            return None
+        until = self._chain.records[: self._chain.hashes.index(head) + 1]
+        return sum(1 for record in until if record["kind"] == "begin")
 
     @property
     def next_round(self) -> int:
@@ -253,15 +263,27 @@ class Ledger:
                 + ", ".join(f"{key} was {found.get(key)!r}, is {expected.get(key)!r}" for key in changed if key != "key")
             )
 
-    def _require_kept(self) -> None:
-        """Refuse a file by which a client took part more often than was promised: its epsilon would be too low."""
-        mechanism = self.promise.mechanism
-        for member, joined in self._history.joined.items():
-            if mechanism is not None and not mechanism.participation.allows(joined):
-                raise LedgerError(
-                    f"{self._chain.path}: client {member} took part in rounds {joined}, which breaks the promised "
-                    f"{mechanism.participation}"
-                )
+
+def require_fitting(promise: Promise, history: History) -> None:
+    """Refuse a history that its promise does not cover: its epsilon would be too low.
+
+    Raises:
+        ParticipationError: A client took part more often than the pattern allows.
+        ValueError: More rounds than planned, or a start or a round that is not as secure as was promised.
+    """
+    if len(history.rounds) > promise.rounds:
+        raise ValueError(f"it has {len(history.rounds)} rounds, {promise.rounds} were promised")
+    mechanism = promise.mechanism
+    if mechanism is None:
+        return
+    for number, epoch in enumerate(history.epochs):
+        if (epoch.key is None) != promise.simulation:
+            raise ValueError(f"epoch {number} has {'no' if epoch.key is None else 'a'} key, which does not fit its noise")
+    for member, joined in history.joined.items():
+        if not mechanism.participation.allows(joined):
+            raise ParticipationError(
+                f"client {member} took part in rounds {joined}, which breaks the promised {mechanism.participation}"
+            )
 
 
 def end_run(path: Path, *, early: bool = False) -> None:

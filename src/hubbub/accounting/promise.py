@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from hubbub import strict_json
-from hubbub._checks import Array, integer
+from hubbub._checks import Array, integer, one_of, open_unit
+from hubbub.accounting.composition import ACCOUNTANTS
+from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.guarantee import PrivacyGuarantee, default_relation, guarantee, unprotected
-from hubbub.errors import LedgerError
+from hubbub.errors import LedgerError, ParticipationError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
     FixedEpochs,
@@ -107,11 +109,13 @@ class Promise:
         Raises:
             LedgerError: The record is of a newer schema, is damaged, or its arrays are not those given.
         """
-        if record.get("schema") != SCHEMA:
+        if type(record.get("schema")) is not int or record["schema"] != SCHEMA:
             raise LedgerError(
-                f"schema = {record.get('schema')!r}: this hubbub reads ledgers of schema {SCHEMA}; use the one that wrote it"
+                f"ledger.jsonl, line 1: schema = {str(record.get('schema'))[:80]!r}: this hubbub reads ledgers of schema "
+                f"{SCHEMA}; use the one that wrote it"
             )
         try:
+            _require_words(record)
             stated = record["mechanism"]
             mechanism = None if stated is None else _mechanism(stated, arrays)
             return cls(
@@ -124,9 +128,9 @@ class Promise:
                 simulation=record["noise"] == _NOT_FOR_RELEASE,
                 settings=record["settings"],
             )
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, ParticipationError) as error:
             what = f"has no {error}" if isinstance(error, KeyError) else str(error)
-            raise LedgerError(f"the ledger's promise cannot be read ({what})") from error
+            raise LedgerError(f"ledger.jsonl, line 1: the promise cannot be read ({what})") from error
 
 
 def strategy_arrays(strategy: Strategy) -> dict[str, Array]:
@@ -141,32 +145,49 @@ def _strategy_record(strategy: Strategy) -> dict[str, Any]:
     arrays = {name: {"shape": list(a.shape), "sha256": _sha256(a)} for name, a in strategy_arrays(strategy).items()}
     if type(strategy) not in OWN:
         kind = type(strategy)
-        return {
-            "name": Described.__name__,
-            "class": f"{kind.__module__}.{kind.__qualname__}",
-            "rounds": strategy.rounds,
-            **arrays,
-        }
+        origin = strategy.origin if isinstance(strategy, Described) else f"{kind.__module__}.{kind.__qualname__}"
+        return {"name": Described.__name__, "origin": origin, "rounds": strategy.rounds, **arrays}
     numbers = {part.name: getattr(strategy, part.name) for part in fields(strategy)}  # type: ignore[arg-type] # dataclasses
     return {"name": type(strategy).__name__, **{name: v for name, v in numbers.items() if name not in arrays}, **arrays}
 
 
+def _require_words(record: Mapping[str, Any]) -> None:
+    """The kind, the words and the tables of a record; its numbers are checked by what they make."""
+    one_of("kind", record["kind"], ("promise",))
+    one_of("noise", record["noise"], ("secure", _NOT_FOR_RELEASE))
+    open_unit("delta", record["delta"])
+    one_of("accountant", record["accountant"], ACCOUNTANTS)
+    if not isinstance(record["privacy_unit"], str) or not record["privacy_unit"].isprintable():
+        raise TypeError(f"privacy_unit = {record['privacy_unit']!r}: must be text")
+    _table("settings", record["settings"])
+    if record["mechanism"] is not None:
+        _table("mechanism", record["mechanism"])
+        one_of("neighboring_relation", record["mechanism"]["neighboring_relation"], RELATIONS)
+
+
+def _table(name: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} = {str(value)[:80]!r}: must be a table")
+    return value
+
+
 def _mechanism(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Mechanism:
-    described = dict(stated["participation"])
+    described = dict(_table("participation", stated["participation"]))
     participations = {kind.__name__: kind for kind in _PARTICIPATIONS}
-    participation: Participation = participations[described.pop("name")](**described)
-    return Mechanism(_strategy(stated["strategy"], arrays), participation, stated["noise_multiplier"])
+    name = one_of("participation.name", described.pop("name", None), participations)
+    participation: Participation = participations[name](**described)
+    return Mechanism(_strategy(_table("strategy", stated["strategy"]), arrays), participation, stated["noise_multiplier"])
 
 
 def _strategy(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Strategy:
-    described = {key: value for key, value in stated.items() if key not in ("name", "class")}
+    described = {key: value for key, value in stated.items() if key != "name"}
     for name, value in described.items():
         if isinstance(value, Mapping):
             if name not in arrays or _sha256(arrays[name]) != value["sha256"]:
                 raise ValueError(f"strategy: its {name} is not the one that was promised")
             described[name] = arrays[name]
     kinds: dict[str, Any] = {kind.__name__: kind for kind in (*OWN, Described)}
-    strategy: Strategy = kinds[stated["name"]](**described)
+    strategy: Strategy = kinds[one_of("strategy.name", stated.get("name"), kinds)](**described)
     return strategy
 
 

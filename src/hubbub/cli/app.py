@@ -20,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+_LONGEST_MESSAGE = 1000
 # Mistakes on the command line; the class that they share has no public name of its own.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 
@@ -286,7 +287,8 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _stop(message: str) -> NoReturn:
-    # A name from a file may hold what a terminal would obey.
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(message.split()))
+    from hubbub.cli.output import printable
+
+    line = printable(" ".join(message.split()), _LONGEST_MESSAGE)
     print(f"hubbub: {line}", file=sys.stderr)  # noqa: T201 # the command line speaks here
     sys.exit(2)

@@ -9,12 +9,26 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["console", "print_json", "print_table", "strict"]
+__all__ = ["console", "print_json", "print_table", "printable", "say", "strict"]
+
+
+_LONGEST = 2000
 
 
 def console(*, stderr: bool = False) -> Console:
     """A console for text as it is: a name in brackets is a name, not a style."""
     return Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False)
+
+
+def printable(text: str, longest: int | None = None) -> str:
+    """One line that a terminal shows and does not obey, whatever a name in it holds."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return line if longest is None or len(line) <= longest else f"{line[:longest]} …"
+
+
+def say(screen: Console, text: str = "") -> None:
+    """Print a line of text."""
+    screen.print(printable(text, _LONGEST))
 
 
 def strict(value: Any) -> Any:

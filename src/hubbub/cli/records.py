@@ -10,7 +10,7 @@ from hubbub.accounting.chain import read_chain
 from hubbub.accounting.history import History
 from hubbub.accounting.ledger import end_run
 from hubbub.accounting.promise import Promise
-from hubbub.cli.output import console, print_json
+from hubbub.cli.output import console, print_json, say
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.training import RunStore
 from hubbub.verification import Verdict
@@ -59,12 +59,13 @@ def ledger(folder: Path, *, as_json: bool) -> None:
         table.add_row(*("" if value is None else str(value) for value in shown))
     screen = console()
     screen.print(table)
-    screen.print(
-        f"{len(rows)} of {promise.rounds} rounds charged: epsilon {rounded_up(spent.epsilon)} at delta {promise.delta:g}."
+    say(
+        screen,
+        f"{len(rows)} of {promise.rounds} rounds charged: epsilon {rounded_up(spent.epsilon)} at delta {promise.delta:g}.",
     )
     if promise.simulation:
-        screen.print("Simulation, not for release.")
-    screen.print(f"Head: {chain.head}")
+        say(screen, "Simulation, not for release.")
+    say(screen, f"Head: {chain.head}")
 
 
 def verify(folder: Path, head: str | None, *, as_json: bool) -> int:
@@ -83,9 +84,9 @@ def verify(folder: Path, head: str | None, *, as_json: bool) -> int:
 def _print(folder: Path, verdict: Verdict) -> None:
     screen = console()
     for check in verdict.checks:
-        screen.print(f"{'holds ' if check.ok else 'FAILS '} {check.name:<14} {check.detail}")
+        say(screen, f"{'holds ' if check.ok else 'FAILS '} {check.name:<14} {check.detail}")
     failed = sum(not check.ok for check in verdict.checks)
-    screen.print(f"{folder}: " + (f"{failed} of {len(verdict.checks)} checks fail." if failed else "everything holds."))
+    say(screen, f"{folder}: " + (f"{failed} of {len(verdict.checks)} checks fail." if failed else "everything holds."))
 
 
 def close(folder: Path, *, early: bool) -> None:
@@ -96,9 +97,10 @@ def close(folder: Path, *, early: bool) -> None:
         gone = len(store.secret_files())
         store.destroy_secrets()
     if not gone:
-        console().print(f"{folder} was closed already; no secret is left in it.")
+        say(console(), f"{folder} was closed already; no secret is left in it.")
         return
-    console().print(
+    say(
+        console(),
         f"{folder} is closed: {gone} secret files were written over and removed. Its noise can never be drawn again, and "
         "nobody can tell from the ledger who took part.",
     )

@@ -1,8 +1,6 @@
 """``hubbub train`` and ``hubbub resume``."""
 
-import json
 import math
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,16 +16,16 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub import config as configs
 from hubbub import files, report, strict_json
-from hubbub._checks import integer, non_negative
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.chain import read_chain
 from hubbub.build import Run, build
-from hubbub.cli.output import console, print_json, strict
+from hubbub.cli.output import console, print_json, say, strict
 from hubbub.errors import RunFolderError
 from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.strategies import BandedToeplitz
 from hubbub.training import RoundResult, RunStore, evaluate
 from hubbub.training import train as training_rounds
+from hubbub.training.metrics import Metrics
 
 __all__ = ["resume", "train"]
 
@@ -68,27 +66,26 @@ def _train(
     # Steps of small models are slower on several threads, and far slower beside other work.
     torch.set_num_threads(1)
     screen = console(stderr=as_json)
-    screen.print(promised.sentence())
-    screen.print(f"Run folder: {folder}")
+    say(screen, promised.sentence())
+    say(screen, f"Run folder: {folder}")
     # A shell that starts a command in the background leaves it deaf to the signal of Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    rows = _read_metrics(folder)
+    metrics = Metrics(folder / "metrics.jsonl")
+    rows, before = metrics.rows, len(metrics.rows)
     _require_not_ahead(folder, rows)
-    before = len(rows)
     try:
-        with (folder / "metrics.jsonl").open("a") as metrics, _progress(screen, run.plan.rounds, len(rows)) as show:
+        with metrics, _progress(screen, run.plan.rounds, before) as show:
             for result in training_rounds(run.plan, run.population, run.model, store, head=head):
                 row = _row(run, result)
-                metrics.write(json.dumps(strict(row), allow_nan=False) + "\n")
-                metrics.flush()
-                rows.append(row)
+                metrics.add(strict(row))
                 show(row)
     except KeyboardInterrupt:
-        screen.print(f"\nStopped after {len(rows)} of {run.plan.rounds} rounds. Go on with: hubbub resume {folder}")
-        screen.print(f"Ledger head, to keep elsewhere (hubbub resume {folder} --head H): {_head(folder)}")
+        say(screen)
+        say(screen, f"Stopped after {len(rows)} of {run.plan.rounds} rounds. Go on with: hubbub resume {folder}")
+        say(screen, f"Ledger head, to keep elsewhere (hubbub resume {folder} --head H): {_head(folder)}")
         raise
     if len(rows) == before:
-        screen.print(f"This run has done all {run.plan.rounds} rounds; nothing is left to train.")
+        say(screen, f"This run has done all {run.plan.rounds} rounds; nothing is left to train.")
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in run.model.named_parameters()}
     ledger_head = _head(folder)
     files.write_atomic(folder / "model.safetensors", save(tensors, {"ledger_head": ledger_head}))
@@ -98,9 +95,9 @@ def _train(
     if as_json:
         print_json({"run": str(folder), "head": ledger_head, "loss": loss, "accuracy": accuracy, **promised.as_json()})
         return
-    screen.print(f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {len(run.dataset.test_targets):,} test examples.")
-    screen.print(f"Report: {folder / 'report.md'} and {folder / 'report.png'}")
-    screen.print(f"Ledger head, to keep elsewhere (hubbub verify {folder} --head H): {ledger_head}")
+    say(screen, f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {len(run.dataset.test_targets):,} test examples.")
+    say(screen, f"Report: {folder / 'report.md'} and {folder / 'report.png'}")
+    say(screen, f"Ledger head, to keep elsewhere (hubbub verify {folder} --head H): {ledger_head}")
 
 
 def _head(folder: Path) -> str:
@@ -110,14 +107,13 @@ def _head(folder: Path) -> str:
 
 
 def _require_not_ahead(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """Metrics are written after a round is on record: later ones than the ledger knows show that it was rolled back."""
+    """Metrics are written after a round is on record: more rounds than the ledger knows show that it was rolled back."""
     path = folder / "ledger.jsonl"
     if rows and path.is_file():
-        begun = sum(record.get("kind") == "begin" for record in read_chain(path).records)
-        if rows[-1]["round_index"] >= begun:
+        begun, shown = sum(record.get("kind") == "begin" for record in read_chain(path).records), rows[-1]["round_index"] + 1
+        if shown > begun:
             raise RunFolderError(
-                f"{folder}: metrics.jsonl goes to round {rows[-1]['round_index']}, its ledger to {begun - 1}: it was rolled "
-                "back; restore the ledger"
+                f"{folder}: metrics.jsonl goes to {shown} rounds, its ledger to {begun}: it was rolled back; restore the ledger"
             )
 
 
@@ -152,7 +148,7 @@ def _progress(screen: Console, rounds: int, done: int) -> Iterator[Any]:
             last.update({key: value for key, value in row.items() if value is not None})
             number = row["round_index"] + 1
             if number % max(1, rounds // 20) == 0 or number == rounds:
-                screen.print(f"round {number}/{rounds}  {_words(last)}")
+                say(screen, f"round {number}/{rounds}  {_words(last)}")
 
         yield show_line
         return
@@ -183,31 +179,6 @@ def _words(row: dict[str, Any]) -> str:
         f"{row['clients_per_second']:.0f} clients/s",
     ]
     return "  ".join(part for part in parts if part)
-
-
-def _read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rows of earlier starts; a torn last one is dropped."""
-    file = folder / "metrics.jsonl"
-    if not os.path.lexists(file):
-        file.touch(mode=0o600)
-        return []
-    try:
-        lines = files.read(file, at_most=2**32).splitlines(keepends=True)
-    except OSError as error:
-        raise RunFolderError(f"{file}: cannot be read ({error.strerror}); move it away to go on") from error
-    if lines and not lines[-1].endswith(b"\n"):
-        lines.pop()
-        files.write_atomic(file, b"".join(lines))
-    try:
-        rows = [strict_json.loads(line) for line in lines]
-        for row in rows:
-            integer("round_index", row["round_index"], at_least=0)
-            row["epsilon"] = math.inf if row["epsilon"] is None else non_negative("epsilon", row["epsilon"])
-            row.setdefault("accuracy", None)
-            row.setdefault("loss", None)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunFolderError(f"{file}: is not one JSON object of metrics a line ({error}); move it away to go on") from error
-    return rows
 
 
 def _new_folder(out: Path | None, stem: str) -> Path:

@@ -5,6 +5,7 @@ Source: Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST Database of Handwritten 
 
 import gzip
 import hashlib
+import lzma
 import math
 import os
 import urllib.error
@@ -18,6 +19,7 @@ import torch
 
 from hubbub.datasets.dataset import Dataset
 from hubbub.errors import DataError
+from hubbub.npy import read_header
 
 __all__ = ["load"]
 
@@ -77,7 +79,16 @@ def _read(place: Path) -> dict[str, np.ndarray]:
     try:
         with zipfile.ZipFile(place) as archive:
             return {key: _member(archive, key, shape) for key, (_, _, shape) in _FILES.items()}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+        lzma.LZMAError,
+        NotImplementedError,
+    ) as error:
         raise DataError(f"{place}: is not MNIST as .npz with {', '.join(_FILES)} ({error})") from error
 
 
@@ -88,10 +99,7 @@ def _what(path: Path) -> str:
 def _member(archive: zipfile.ZipFile, key: str, shape: tuple[int, ...]) -> np.ndarray:
     """An array of the shape that it must have: what its header says is checked before it is read."""
     with archive.open(f"{key}.npy") as member:
-        version = np.lib.format.read_magic(member)
-        if version != (1, 0):
-            raise ValueError(f"{key} has format version {version}")
-        stated, fortran_order, dtype = np.lib.format.read_array_header_1_0(member)
+        dtype, fortran_order, stated = read_header(member)  # type: ignore[arg-type] # it has the read that is needed
         if stated != shape or dtype != np.uint8 or fortran_order:
             raise ValueError(f"{key} is {dtype} {stated}, MNIST's is uint8 {shape}")
         content = member.read(math.prod(shape) + 1)

@@ -102,4 +102,8 @@ def load(path: str | Path) -> Dense:
         DataError: The file is missing or is not such a file.
         ValueError: The matrix is no strategy (see :class:`Dense`).
     """
-    return Dense(read_tensor_proto(path))
+    matrix = read_tensor_proto(path)
+    try:
+        return Dense(matrix)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error

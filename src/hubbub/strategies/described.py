@@ -20,6 +20,7 @@ class Described:
     Args:
         rounds: Number of columns.
         C: ``(rows, rounds)``.
+        origin: The class that it was, in words.
 
     Raises:
         ValueError: Another number of columns, or an entry that is not finite.
@@ -32,6 +33,7 @@ class Described:
 
     rounds: int
     C: npt.ArrayLike
+    origin: str = ""
 
     def __post_init__(self) -> None:
         C = real_array("C", self.C, ndim=2)

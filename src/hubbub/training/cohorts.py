@@ -101,7 +101,7 @@ def require_feasible(participation: Participation, rounds: int, clients: int, si
             return
     if separation * size > clients:
         raise ParticipationError(
-            f"min_separation = {separation}: with cohorts of {size:g} it needs {separation * size:g} clients, there are "
+            f"min_separation = {min_separation}: with cohorts of {size:g} it needs {separation * size:g} clients, there are "
             f"{clients}; lower cohort_size to {clients // separation} or min_separation to {int(clients // size)}"
         )
     if rounds * size > most * clients:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from hubbub.errors import ConfigError, RunFolderError
+from hubbub.errors import ConfigError
 from hubbub.training.flat import FlatModel
 from hubbub.training.plan import RunPlan
 from hubbub.training.release import ReleasePath
@@ -40,12 +40,7 @@ class RunState:
         promise = plan.promise(clients=clients, parameters=model.dim)
         path = ReleasePath(promise, model.dim, clients=clients, seed=plan.seed, store=store, head=head)
         run = cls(plan, model, plan.server.build(model.vector), path, store)
-        done = store.load_checkpoint(model.vector, run.optimizer, path.noise) if store else 0
-        if done > path.next_round:
-            raise RunFolderError(
-                f"{store.folder if store else ''}: its checkpoint holds {done} rounds, its ledger {path.next_round}: it was "
-                "rolled back; restore the ledger"
-            )
+        done = store.load_checkpoint(model.vector, run.optimizer, path.noise, path.ledger) if store else 0
         # First all that is read, so that a folder that is refused stays as it is; a round under way is settled by the start.
         known = path.next_round
         for release in path.released(done, known):

@@ -18,6 +18,7 @@ import fcntl
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,21 +26,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from hubbub import files, strict_json
-from hubbub._checks import Array, integer
+from hubbub._checks import Array
+from hubbub.accounting.ledger import Ledger
 from hubbub.errors import RunFolderError
 from hubbub.noise import NoiseStream
 from hubbub.randomness import KEY_BYTES, fresh_key
+from hubbub.training.checkpoint import Checkpoint
+from hubbub.training.tensors import parse
 
 __all__ = ["RunStore"]
 
-_LARGEST_MANIFEST = 2**20
 _LARGEST = 2**36
 _RELEASE = re.compile(r"(0|[1-9][0-9]*)\.safetensors")
 _KEY = re.compile(r"epoch-(0|[1-9][0-9]*)")
@@ -68,7 +68,7 @@ class RunStore:
             RunFolderError: The folder cannot be written, or another process is at work in it.
         """
         self._prepare()
-        lock = os.open(self._state / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        lock = self._open_lock()
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,6 +84,17 @@ class RunStore:
         finally:
             os.close(lock)
 
+    def _open_lock(self) -> int:
+        path = self._state / "lock"
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        except OSError as error:
+            raise RunFolderError(f"{path}: cannot be opened ({error.strerror}); remove it if no process is at work") from error
+        if not stat.S_ISREG(os.fstat(lock).st_mode):
+            os.close(lock)
+            raise RunFolderError(f"{path}: is no regular file; remove it")
+        return lock
+
     def _prepare(self) -> None:
         try:
             for part in (self.folder, self._state, self._keys, self._releases):
@@ -93,7 +104,9 @@ class RunStore:
                 raise RunFolderError(f"{self.folder}: belongs to another user; copy it to a folder of your own")
             self.folder.chmod(0o700)
         except OSError as error:
-            raise RunFolderError(f"{self.folder}: cannot be written ({error.strerror}); choose another with --out") from error
+            raise RunFolderError(
+                f"{error.filename or self.folder}: cannot be written ({error.strerror}); choose another folder with --out"
+            ) from error
 
     @property
     def ledger_path(self) -> Path:
@@ -149,9 +162,9 @@ class RunStore:
         if not os.path.lexists(path):
             return {}
         try:
-            return {name: np.asarray(array, dtype=np.float64) for name, array in load_arrays(_read(path)).items()}
-        except (SafetensorError, ValueError, TypeError, KeyError) as error:
-            raise RunFolderError(f"{path}: is no file of arrays ({error})") from error
+            return {name: array.to(torch.float64).numpy() for name, array in parse(_read(path)).items()}
+        except ValueError as error:
+            raise RunFolderError(f"{path}: holds no arrays ({error})") from error
 
     # Releases.
 
@@ -180,9 +193,12 @@ class RunStore:
         """The release in a file's content, ``(dim,)`` float64."""
         path = self._release_path(round_index)
         try:
-            release = load_tensors(content)["release"]
-        except (SafetensorError, ValueError, KeyError, TypeError) as error:
+            tensors = parse(content)
+        except ValueError as error:
             raise RunFolderError(f"{path}: is no release ({error})") from error
+        if list(tensors) != ["release"]:
+            raise RunFolderError(f"{path}: holds tensors {sorted(tensors)[:3]}, a release is one of that name")
+        release = tensors["release"]
         if release.dtype != torch.float64 or release.ndim != 1 or dim not in (None, len(release)):
             raise RunFolderError(f"{path}: holds {release.dtype} {tuple(release.shape)}, this run releases float64 ({dim},)")
         return release
@@ -210,62 +226,31 @@ class RunStore:
         for name, part in parts.items():
             content = save_tensors({key: tensor.cpu().contiguous() for key, tensor in part.items()})
             files.write_atomic(self._state / name, content)
-            manifest["files"][name] = {
-                "sha256": hashlib.sha256(content).hexdigest(),
-                "bytes": len(content),
-                "tensors": len(part),
-            }
+            manifest["files"][name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
         files.write_atomic(self._state / "checkpoint.json", strict_json.canonical(manifest))
         self._forget_before(rounds)
 
-    def load_checkpoint(self, vector: torch.Tensor, optimizer: torch.optim.Optimizer, noise: NoiseStream | None) -> int:
-        """Restore the last checkpoint, where there is one; returns how many rounds it holds."""
+    def load_checkpoint(
+        self, vector: torch.Tensor, optimizer: torch.optim.Optimizer, noise: NoiseStream | None, ledger: Ledger
+    ) -> int:
+        """Restore the last checkpoint, where there is one; returns how many rounds it holds.
+
+        Raises:
+            RunFolderError: It is damaged, or is not of this run: of another ledger, model or strategy.
+        """
         path = self._state / "checkpoint.json"
         if not os.path.lexists(path):
             return 0
-        rounds, parts = self._read_checkpoint(path)
-        tensors = parts[f"checkpoint-{rounds}.safetensors"]
-        model = tensors.pop("model", None)
-        if model is None or model.shape != vector.shape:
-            held = "no model" if model is None else f"a model of shape {tuple(model.shape)}"
-            raise RunFolderError(f"{self.folder}: its checkpoint holds {held}, this one has {tuple(vector.shape)}")
-        with torch.no_grad():
-            vector.copy_(model)
-        kept = {name.removeprefix("optimizer."): value for name, value in tensors.items()}
-        if kept:
-            optimizer.state[vector] = {name: t if t.ndim == 0 else t.to(vector.device) for name, t in kept.items()}
+        checkpoint = Checkpoint(path, again=self._keep_releases)
+        if ledger.rounds_at(checkpoint.head) != checkpoint.rounds:
+            raise RunFolderError(
+                f"{path}: goes with a ledger of {checkpoint.rounds} rounds and head {checkpoint.head[:80]!r}, which this one "
+                "never had: it was rolled back, or is another run's; restore the ledger"
+            )
+        checkpoint.restore_model(vector, optimizer)
         if noise:
-            rows = parts.get(f"noise-{rounds}.safetensors", {})
-            if "drawn" not in rows:
-                raise RunFolderError(f"{path}: names no state of the noise; remove it to make the state again from the keys")
-            memory = [rows[name] for name in sorted(rows) if name != "drawn"]
-            noise.load_state_dict({"round_index": rounds, "drawn": int(rows["drawn"]), "memory": memory})
-        return rounds
-
-    def _read_checkpoint(self, path: Path) -> tuple[int, dict[str, dict[str, torch.Tensor]]]:
-        """How many rounds the last checkpoint holds, and the tensors of its files, each checked before it is parsed."""
-        at = path
-        try:
-            manifest = strict_json.loads(_read(path, _LARGEST_MANIFEST))
-            if manifest["schema"] != 1:
-                raise ValueError(f"schema = {manifest['schema']!r}: this hubbub reads schema 1; use the one that wrote it")
-            rounds = integer("rounds", manifest["rounds"], at_least=1)
-            parts = {}
-            for name in (f"checkpoint-{rounds}.safetensors", f"noise-{rounds}.safetensors"):
-                if name in manifest["files"]:
-                    at, stated = self._state / name, manifest["files"][name]
-                    content = _read(at)
-                    if hashlib.sha256(content).hexdigest() != stated["sha256"]:
-                        raise ValueError("its SHA-256 is not the manifest's")
-                    parts[name] = load_tensors(content)
-                    if len(parts[name]) != stated["tensors"]:
-                        raise ValueError(f"it holds {len(parts[name])} tensors, the manifest names {stated['tensors']}")
-            if f"checkpoint-{rounds}.safetensors" not in parts:
-                raise ValueError("it names no checkpoint")
-            return rounds, parts
-        except (RunFolderError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            again = f"; remove {path.name} to make the state again from the releases" if self._keep_releases else ""
-            raise RunFolderError(f"{at}: is no checkpoint of this run ({error}){again}") from error
+            checkpoint.restore_noise(noise)
+        return checkpoint.rounds
 
     def _forget_before(self, rounds: int) -> None:
         if not self._keep_releases:

@@ -1,0 +1,47 @@
+"""The header of a NumPy file, read by its own short grammar: nothing is evaluated, and sizes are known before anything is read.
+
+The format: ``\\x93NUMPY``, two bytes of version, the length of the header, and a literal such as
+``{'descr': '<f8', 'fortran_order': False, 'shape': (3, 3), }``.
+"""
+
+import re
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+__all__ = ["MAGIC", "Header", "read_header"]
+
+MAGIC = b"\x93NUMPY"
+_LONGEST = 4096
+_HEADER = re.compile(
+    r"\{'descr': '([<>|=][a-zA-Z][0-9]{1,2})', 'fortran_order': (False|True), "
+    r"'shape': \(((?:[0-9]{1,12}, ?)*(?:[0-9]{1,12})?)\),? ?\}\s*"
+)
+
+
+class Header(NamedTuple):
+    """What a file says that it holds."""
+
+    dtype: np.dtype[np.generic]
+    fortran_order: bool
+    shape: tuple[int, ...]
+
+
+def read_header(stream: BinaryIO) -> Header:
+    """Read up to the entries.
+
+    Raises:
+        ValueError: Not a header as NumPy writes it for a plain array: no names, no nested types, no pickles.
+    """
+    start = stream.read(8)
+    if start[:6] != MAGIC or start[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
+        raise ValueError(f"it does not begin as a NumPy file of version 1 to 3 ({start[:8]!r})")
+    length = int.from_bytes(stream.read(2 if start[6] == 1 else 4), "little")
+    if length > _LONGEST:
+        raise ValueError(f"its header claims {length} bytes")
+    text = stream.read(length).decode("latin-1")
+    found = _HEADER.fullmatch(text)
+    if not found:
+        raise ValueError(f"its header is not that of a plain array ({text[:80]!r})")
+    shape = tuple(int(size) for size in found[3].split(",") if size.strip())
+    return Header(np.dtype(found[1]), found[2] == "True", shape)

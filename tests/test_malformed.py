@@ -1,0 +1,239 @@
+"""Whatever is malformed is refused in one line that names it, within a second, and nothing that was there before changes."""
+
+import contextlib
+import functools
+import io
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer.main
+
+import malformed
+from hubbub.cli import main
+from hubbub.training import state
+from hubbub.training.release import ReleasePath
+from hubbub.training.store import RunStore
+from malformed import CONFIG, FAMILIES, Accepted, Case, Command, Line, Run, Workplace
+
+SECONDS = 1.0
+# A command that hangs is ended after this long.
+PATIENCE = 4.0
+# Beyond what the process holds already: an endless file or a bomb must not fill the memory of the machine.
+MEMORY = 2**30
+LONGEST_LINE = 2000
+WENT_ON = "went on to train"
+
+
+class Hung(BaseException):
+    """A command did not come back."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did."""
+
+    status: int | str | None
+    output: str
+    error: str
+    seconds: float
+
+
+def executed(command: Command) -> Outcome:
+    """Run a command in this process, with a limit to its time and memory."""
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
+    status: int | str | None = "came back"
+    started = time.perf_counter()
+    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]), limited():
+        try:
+            main(list(command))
+        except SystemExit as end:
+            status = end.code
+        except Accepted:
+            status = WENT_ON
+        except Hung:
+            status = "hung"
+        except Exception as error:  # noqa: BLE001 # what escapes is a traceback
+            status = f"traceback: {type(error).__name__}: {error}"
+    seconds = time.perf_counter() - started
+    output, error = (stream.buffer.getvalue().decode() for stream in streams)
+    return Outcome(status, output, error, seconds)
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    def ring(*ignored: object) -> None:
+        raise Hung
+
+    before = signal.signal(signal.SIGALRM, ring)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    held = Path("/proc/self/statm")
+    if held.exists():
+        size = int(held.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, limits[1]))
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def _ugly(outcome: Outcome) -> Iterator[str]:
+    """What nobody should find on a terminal."""
+    if "Traceback" in outcome.error:
+        yield "a traceback"
+    for line in (*outcome.error.split("\n"), *outcome.output.split("\n")):
+        if not line.isprintable():
+            yield f"a line that steers the terminal: {line[:200]!r}"
+        if len(line) > LONGEST_LINE:
+            yield f"a line of {len(line)} characters"
+
+
+def complaints(case: Case, command: Command, outcome: Outcome) -> Iterator[str]:
+    """What is wrong with how a command took a case."""
+    failed = [line for line in outcome.output.split("\n") if line.startswith("FAILS")]
+    if command[0] == "verify" and outcome.status == 1 and not outcome.error:
+        said = "\n".join(failed)
+        if not failed:
+            yield "status 1 without a check that FAILS"
+    elif outcome.status == 2:
+        said = outcome.error
+        if not said.startswith("hubbub: ") or said.count("\n") != 1 or not said.endswith("\n"):
+            yield "not one line that begins with hubbub:"
+    else:
+        yield f"status {outcome.status}"
+        return
+    yield from _ugly(outcome)
+    for word in case.words:
+        options = (word,) if isinstance(word, str) else word
+        if not any(option in said for option in options):
+            yield f"does not name {' or '.join(options)[:200]}: {said.strip()[:300]!r}"
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The current folder, with a config and the run that was interrupted twice."""
+    place = tmp_path_factory.mktemp("malformed")
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(place)
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.delenv("HUBBUB_DEBUG", raising=False)
+        monkeypatch.delenv("HUBBUB_DATA", raising=False)
+        # The same command line for thousands of cases: made once, they take half the time.
+        monkeypatch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        Path("plan.toml").write_text(CONFIG)
+        interrupted_twice()
+        # Each command's own modules are loaded once, before anybody looks at the clock.
+        for command in (("verify", "run"), ("ledger", "run"), (*malformed.NOISY,), (*malformed.CALIBRATE,)):
+            assert executed(command).status == 0
+        yield place
+    signal.signal(signal.SIGINT, handler)
+
+
+def interrupted_twice() -> None:
+    """A run whose round 4 burned, and that Ctrl-C stopped after round 7."""
+    save, begin = RunStore.save_release, ReleasePath.begin
+
+    def stop_in_round_4(self: RunStore, round_index: int, *more: object) -> bytes:
+        if round_index == 4:
+            raise KeyboardInterrupt
+        return save(self, round_index, *more)
+
+    def stop_before_round_8(self: ReleasePath, *more: object) -> object:
+        if self.next_round == 8:
+            raise KeyboardInterrupt
+        return begin(self, *more)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(state, "CHECKPOINT_EVERY", 3)
+        monkeypatch.setattr(Line, "may_learn", True)
+        with monkeypatch.context() as first:
+            first.setattr(RunStore, "save_release", stop_in_round_4)
+            started(("train", "plan.toml", "--out", "run", "--allow-import"))
+        with monkeypatch.context() as second:
+            second.setattr(ReleasePath, "begin", stop_before_round_8)
+            started(malformed.RESUME)
+
+
+def started(command: Command) -> None:
+    with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as stop:
+        main(list(command))
+    assert stop.value.code == 130
+
+
+@pytest.fixture(scope="module")
+def run(workplace: Path) -> Run:
+    files = [path for path in sorted((workplace / "run").rglob("*")) if path.is_file()]
+    found = Run({str(path.relative_to(workplace / "run")): path.read_bytes() for path in files})
+    kinds = [record["kind"] for record in found.records()]
+    assert kinds == ["promise", "epoch", *["begin", "commit"] * 4, "begin", "burn", "epoch", *["begin", "commit"] * 3]
+    assert {"strategy.safetensors", "state/checkpoint-6.safetensors", "state/noise-6.safetensors"} <= set(found.files)
+    return found
+
+
+def tried(case: Case, command: Command, place: Workplace) -> list[str]:
+    """What is wrong with how a command takes a case; on a busy machine the better of two times counts."""
+    seconds = float("inf")
+    for _ in range(2):
+        place.restore()
+        case.damage()
+        before = place.stamp()
+        outcome = executed(command)
+        seconds = min(seconds, outcome.seconds)
+        if seconds < SECONDS or outcome.status == "hung":
+            break
+    wrong = list(complaints(case, command, outcome))
+    after = place.stamp()
+    changed = sorted(name for name in after.keys() | before.keys() if after.get(name) != before.get(name))
+    if changed and not (wrong and wrong[0].startswith("status")):
+        wrong.append(f"changed {', '.join(str(name) for name in changed)[-200:]}")
+    if seconds >= SECONDS:
+        wrong.append(f"took {seconds:.1f} s")
+    return wrong
+
+
+@pytest.fixture(scope="module")
+def families(run: Run) -> dict[str, list[Case]]:
+    return {family: list(cases(run)) for family, cases in FAMILIES.items()}
+
+
+@pytest.fixture(scope="module")
+def place(workplace: Path, run: Run) -> Workplace:
+    return Workplace(workplace)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whatever_is_malformed_is_refused_in_one_line_that_names_it(
+    place: Workplace, families: dict[str, list[Case]], family: str
+) -> None:
+    failures = []
+    for case in families[family]:
+        for command in case.commands:
+            wrong = tried(case, command, place)
+            failures += [f"{case.name!r}, {command[0]}: {complaint}" for complaint in wrong]
+    assert not failures, f"{len(failures)} of {family}:\n" + "\n".join(failures)
+
+
+def test_what_the_malformed_files_are_made_from_is_taken(place: Workplace, run: Run) -> None:
+    for case in malformed.whole(run):
+        for command in case.commands:
+            place.restore()
+            case.damage()
+            assert executed(command).status in (0, WENT_ON), (case.name, command)
+
+
+def test_a_thousand_malformed_files_and_values_were_tried(families: dict[str, list[Case]]) -> None:
+    names = {family: [case.name for case in cases] for family, cases in families.items()}
+    twice = {family: sorted({name for name in found if found.count(name) > 1}) for family, found in names.items()}
+    assert not any(twice.values()), twice
+    assert len(names) >= 16
+    assert min(len(found) for found in names.values()) >= 10
+    assert sum(len(found) for found in names.values()) >= 1200
