@@ -1405,7 +1405,7 @@ def metrics(run: Run) -> Iterator[Case]:
     for what, line in {
         "NaN": json.dumps({**good, "epsilon": float("nan")}).encode(),
         "infinite": json.dumps({**good, "epsilon": float("inf")}).encode(),
-        "1e999": lines[-1].strip().replace(b'"epsilon": ', b'"epsilon": 1e999, "was": '),
+        "1e999": lines[-1].strip().replace(b'"epsilon":', b'"epsilon":1e999,"was":'),
         "epsilon twice": lines[-1].strip().replace(b"{", b'{"epsilon": 0.1, ', 1),
         "deep": b"[" * DEEP,
         "long number": b'{"epsilon": ' + b"9" * DEEP + b"}",

@@ -237,7 +237,7 @@ def _section(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
     wants_float = {key for key, hint in hints.items() if float in (hint, *get_args(hint))}
     for key in wants_float & keys.keys():
         if isinstance(keys[key], int) and abs(keys[key]) > _LARGEST_NUMBER:
-            raise ConfigError(f"{section}.{key} = {str(keys[key])[:20]}…: must be at most 1e300")
+            raise ConfigError(f"{section}.{key} = {str(keys[key])[:20]}…: is too large, must be at most 1e300")
     return kind(**{key: float(value) if key in wants_float else value for key, value in keys.items()})
 
 

@@ -115,7 +115,7 @@ def _rounds(promise: Promise, history: History) -> Check:
     try:
         require_fitting(promise, history)
     except ValueError as error:
-        return Check("rounds", False, f"{detail}: {error}")
+        return Check("rounds", False, f"{detail}; ledger.jsonl: {error}")
     except ParticipationError:
         pass  # has a line of its own
     return Check("rounds", True, detail + ("; simulation, not for release" if promise.simulation else ""))
@@ -188,7 +188,7 @@ def _release(store: RunStore, promise: Promise, history: History, round_index: i
     if promise.simulation or promise.mechanism is None:
         return
     if entry.clip_norm is None or not Lattice(entry.clip_norm).holds(release):
-        yield f"of round {round_index} the release does not lie on the lattice of its clip_norm = {entry.clip_norm}"
+        yield f"of round {round_index} the release is off the lattice of its clip_norm = {entry.clip_norm} in ledger.jsonl"
 
 
 def _secrets(folder: Path, history: History) -> Check:

@@ -117,7 +117,7 @@ class Promise:
         try:
             _require_words(record)
             stated = record["mechanism"]
-            mechanism = None if stated is None else _mechanism(stated, arrays)
+            mechanism = None if stated is None else _mechanism(_table("mechanism", stated), arrays)
             return cls(
                 rounds=record["rounds"],
                 mechanism=mechanism,
@@ -160,9 +160,6 @@ def _require_words(record: Mapping[str, Any]) -> None:
     if not isinstance(record["privacy_unit"], str) or not record["privacy_unit"].isprintable():
         raise TypeError(f"privacy_unit = {record['privacy_unit']!r}: must be text")
     _table("settings", record["settings"])
-    if record["mechanism"] is not None:
-        _table("mechanism", record["mechanism"])
-        one_of("neighboring_relation", record["mechanism"]["neighboring_relation"], RELATIONS)
 
 
 def _table(name: str, value: object) -> Mapping[str, Any]:
@@ -172,11 +169,15 @@ def _table(name: str, value: object) -> Mapping[str, Any]:
 
 
 def _mechanism(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Mechanism:
-    described = dict(_table("participation", stated["participation"]))
-    participations = {kind.__name__: kind for kind in _PARTICIPATIONS}
-    name = one_of("participation.name", described.pop("name", None), participations)
-    participation: Participation = participations[name](**described)
-    return Mechanism(_strategy(_table("strategy", stated["strategy"]), arrays), participation, stated["noise_multiplier"])
+    try:
+        one_of("neighboring_relation", stated["neighboring_relation"], RELATIONS)
+        described = dict(_table("participation", stated["participation"]))
+        participations = {kind.__name__: kind for kind in _PARTICIPATIONS}
+        name = one_of("participation.name", described.pop("name", None), participations)
+        participation: Participation = participations[name](**described)
+        return Mechanism(_strategy(_table("strategy", stated["strategy"]), arrays), participation, stated["noise_multiplier"])
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"mechanism: {f'has no {error}' if isinstance(error, KeyError) else error}") from error
 
 
 def _strategy(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Strategy:
