@@ -82,7 +82,7 @@ def test_a_killed_run_loses_no_release_and_uses_no_row_of_noise_twice(
     # What a first run imports is imported before the workers are forked.
     list(train(plan_for(strategy), SimulatedPopulation(SILENT, F.cross_entropy, LocalTraining()), nn.Linear(3, 2)))
     moments, context = random.Random(kills), multiprocessing.get_context("fork")  # noqa: S311 # moments of a test
-    killed, run, attempts = 0, 0, 0
+    killed, before_run, run, attempts = 0, 0, 0, 0
     while killed < kills or run < runs:
         folder, before = tmp_path / str(run), notes(tmp_path / str(run), "left")
         worker = context.Process(target=work, args=(strategy, folder))
@@ -97,12 +97,12 @@ def test_a_killed_run_loses_no_release_and_uses_no_row_of_noise_twice(
         assert worker.exitcode in (0, -signal.SIGKILL)
         assert set(before) <= set(notes(folder, "left"))
         if worker.exitcode == 0:
-            judge(strategy, folder)
-            run, attempts = run + 1, 0
+            judge(strategy, folder, kills=killed - before_run)
+            before_run, run, attempts = killed, run + 1, 0
     print(f"{killed} kills over {run} runs")  # noqa: T201 # what was shown
 
 
-def judge(strategy: Identity, folder: Path) -> None:
+def judge(strategy: Identity, folder: Path, kills: int) -> None:
     """Draw the whole stream again from the keys and compare; count charges and participations."""
     plan, bodies, store = plan_for(strategy), records(folder), RunStore(folder)
     begun = [b["round"] for b in bodies if b["kind"] == "begin"]
@@ -111,7 +111,7 @@ def judge(strategy: Identity, folder: Path) -> None:
     epochs = [b["first_row"] for b in bodies if b["kind"] == "epoch"]
     keys = [store.noise_key(epoch) for epoch in range(len(epochs))]
     assert len(set(keys)) == len(keys)
-    assert sum(b["kind"] == "burn" for b in bodies) < len(keys), "a start burns at most the round that was under way"
+    assert sum(b["kind"] == "burn" for b in bodies) <= kills, "a kill costs at most the round that was under way"
     z = torch.zeros(strategy.matrix().shape[0], DIM, dtype=torch.float64)
     for row in range(len(z)):
         owner = max(e for e, first in enumerate(epochs) if first <= row)

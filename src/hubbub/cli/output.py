@@ -23,7 +23,8 @@ def console(*, stderr: bool = False) -> Console:
 def printable(text: str, longest: int | None = None) -> str:
     """One line that a terminal shows and does not obey, whatever a name in it holds."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return line if longest is None or len(line) <= longest else f"{line[:longest]} …"
+    # What is wrong stands at the end, what it is about at the beginning.
+    return line if longest is None or len(line) <= longest else f"{line[: longest // 2]} … {line[-longest // 2 :]}"
 
 
 def say(screen: Console, text: str = "") -> None:
