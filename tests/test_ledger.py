@@ -191,3 +191,9 @@ def test_a_record_that_does_not_fit_on_the_disk_is_no_charge_and_leaves_the_file
     assert path.read_bytes() == before
     ledger.commit(ledger.begin(3, ["e"], "sum 3"), b"release 3")
     assert Ledger(PROMISE, SECRET, path).rounds == ledger.rounds
+
+
+@pytest.mark.parametrize("client", [True, 1.0])
+def test_a_client_whose_name_could_be_written_in_two_ways_is_refused(client: object) -> None:
+    with pytest.raises(TypeError, match="same in every start"):
+        Ledger(PROMISE, SECRET).begin(0, [client], "sum")

@@ -147,6 +147,7 @@ class Ledger:
 
         Raises:
             ParticipationError: A client would break the pattern, or comes twice.
+            TypeError: A client is known by a truth value or a floating-point number.
             LedgerError: Not the next round, past the last one, after the end, or a simulation's round that is done again with
                 another sum.
         """
@@ -222,6 +223,11 @@ class Ledger:
             )
 
     def _client(self, client: Hashable) -> str:
+        if isinstance(client, bool | float):
+            # True, 1 and 1.0 are one key of a dictionary and three texts.
+            raise TypeError(
+                f"client {client!r}: must be a number or a text that is the same in every start, not {type(client).__name__}"
+            )
         if client not in self._names:
             self._names[client] = self.digest("client", str(client).encode())[:32]
         return self._names[client]
