@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from hubbub.errors import HubbubError
+from judge import judged, records, require_published
 from simulated_disk import NOTHING, Disk, Image, put
-from test_power_loss import Case, Met, Started, go, judged, records, require_published
+from witness import Case, Met, Started, go
 
 CASE = Case("BandedToeplitz", 8)
 ROUNDS = 5

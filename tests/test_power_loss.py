@@ -2,189 +2,26 @@
 
 A run is recorded on a simulated disk: three starts, the second killed within a round. For each moment and each of several
 fates of what was not durable the folder is made, gone on with by the real code and other data, and judged by what the world
-saw before (``Met``, ``Published``) and by the keys. The promises, by the name that a violation has:
-
-    I1  a row of noise meets one sum
-    I2  what the world has seen is in the ledger and on the disk
-    I3  every round whose noise met a sum is charged
-    I4  each start has a key of its own, and earlier noise is drawn again bit for bit
-    I5  every participation counts
+saw before.
 """
 
 import hashlib
 import itertools
-import json
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from hubbub import files
 from hubbub.accounting.chain import read_chain
-from hubbub.errors import HubbubError
-from hubbub.lattice import Lattice
-from hubbub.mechanism import Mechanism
-from hubbub.noise import SecureSource
-from hubbub.participation import MinSeparation
-from hubbub.strategies import BinaryTree, Identity, toeplitz
-from hubbub.training import LatticeSum, RunPlan, RunStore, train
-from hubbub.utility import noising_matrix
+from judge import FAILURES, Violation, judged
 from simulated_disk import EVERYTHING, NOTHING, Choose, Disk, Image, Killed, put
-
-CLIENTS, COHORT, DIM = 12, 3, 8
-SEPARATION, PARTICIPATIONS = 4, 8
-CLIP_NORM = 0.5
-STRATEGIES: dict[str, Callable[[int], Any]] = {
-    "Identity": Identity,
-    "BandedToeplitz": lambda rounds: toeplitz.square_root(rounds, 4),
-    "BinaryTree": BinaryTree,
-}
-Note = Callable[[Any], None]
-# How a run that cannot go on may say so; anything else is a defect of the test.
-FAILURES = (HubbubError, ValueError, OSError)
-
-
-class Violation(AssertionError):  # noqa: N818 # it is what its message says
-    """A promise is broken."""
-
-
-def require(kept: bool, what: str) -> None:
-    if not kept:
-        raise Violation(what)
-
-
-# What the world sees of a run.
-
-
-@dataclass(frozen=True)
-class Started:
-    """A process began."""
-
-
-@dataclass(frozen=True)
-class Met:
-    """Noise met a sum: ``rows`` of z, each by key and index, were drawn for it."""
-
-    round_index: int
-    cohort: tuple[int, ...]
-    rows: tuple[tuple[bytes, int], ...]
-    total: torch.Tensor
-    release: torch.Tensor
-
-    @property
-    def digest(self) -> bytes:
-        return self.total.numpy().tobytes()
-
-
-@dataclass(frozen=True)
-class Published:
-    """A round's result left, with the epsilon that it states."""
-
-    round_index: int
-    epsilon: float
-
-
-@dataclass(frozen=True)
-class WitnessedSum(LatticeSum):
-    """A sum that tells when noise meets it."""
-
-    meet: Callable[[torch.Tensor, torch.Tensor], None]
-
-    def open(self, row: torch.Tensor | None) -> torch.Tensor:
-        release = super().open(row)
-        self.meet(self.total, release)
-        return release
-
-
-@dataclass
-class Clients:
-    """A population whose sums are known: another seed is other data."""
-
-    seed: int
-    note: Note
-    drawn: list[tuple[bytes, int]] = field(default_factory=list)
-    clients: Sequence[int] = range(CLIENTS)
-
-    def collect(self, cohort: Sequence[int], model: nn.Module, clip_norm: float, round_index: int) -> LatticeSum:
-        lattice = Lattice(clip_norm)
-        seed = torch.Generator().manual_seed(1000 * self.seed + round_index)
-        total = torch.randint(-lattice.radius, lattice.radius, (DIM,), generator=seed)
-        self.drawn.clear()
-        return WitnessedSum(total, lattice, {}, partial(self._met, round_index, tuple(cohort)))
-
-    def _met(self, round_index: int, cohort: tuple[int, ...], total: torch.Tensor, release: torch.Tensor) -> None:
-        self.note(Met(round_index, cohort, tuple(self.drawn), total, release))
-
-
-@contextmanager
-def watched(population: Clients, disk: Any) -> Iterator[None]:
-    """Rows of z are seen when they are drawn, and calls go to the disk."""
-    row = SecureSource.row
-
-    def seen(source: SecureSource, index: int, dim: int) -> torch.Tensor:
-        population.drawn.append((source._key, index))
-        return row(source, index, dim)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SecureSource, "row", seen)
-        patch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 4)
-        patch.setattr("hubbub.files.os", disk)
-        yield
-
-
-def model() -> nn.Module:
-    module = nn.Linear(3, 2)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.zero_()
-    return module
-
-
-@dataclass(frozen=True)
-class Case:
-    """A run, and what the judge computes of it once."""
-
-    strategy: str
-    rounds: int
-    keep_releases: bool = True
-
-    @cached_property
-    def plan(self) -> RunPlan:
-        pattern = MinSeparation(SEPARATION, PARTICIPATIONS)
-        mechanism = Mechanism(STRATEGIES[self.strategy](self.rounds), pattern, 0.7)
-        return RunPlan(self.rounds, pattern, COHORT, mechanism, clip_norm=CLIP_NORM)
-
-    @cached_property
-    def noising(self) -> np.ndarray:
-        """From z to the noise of sums, in steps of the lattice."""
-        return self.plan.mechanism.stddev * CLIP_NORM / Lattice(CLIP_NORM).step * noising_matrix(self.plan.mechanism.strategy)
-
-    @cached_property
-    def epsilons(self) -> list[float]:
-        """After each number of rounds."""
-        return [self.plan.promise().after(rounds, self.plan.delta).epsilon for rounds in range(self.rounds + 1)]
-
-
-def go(case: Case, disk: Disk, folder: Path, seed: int, note: Note, rounds: int | None = None) -> nn.Module:
-    """Start a process that trains some rounds; returns the model."""
-    population, module = Clients(seed, note), model()
-    note(Started())
-    with watched(population, disk):
-        run = train(case.plan, population, module, RunStore(folder, keep_releases=case.keep_releases))
-        for result in itertools.islice(run, rounds):
-            note(Published(result.round_index, result.epsilon))
-        run.close()
-    return module
+from witness import STRATEGIES, Case, Met, go
 
 
 def kill(disk: Disk, when: Callable[[str, Path], bool]) -> None:
@@ -219,143 +56,6 @@ def recorded(case: Case, folder: Path) -> Disk:
     except FAILURES as error:
         raise Violation(f"the run cannot go on: {error}") from error
     return disk
-
-
-# The judge: it knows what the world saw, and reads the folder itself.
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    """The ledger's bodies; a torn last line is left out."""
-    path = folder / "ledger.jsonl"
-    found = []
-    for line in path.read_bytes().split(b"\n") if path.exists() else []:
-        try:
-            found.append(json.loads(line)["body"])
-        except ValueError:
-            break
-    return found
-
-
-def release_of(folder: Path, round_index: int) -> bytes | None:
-    path = folder / f"state/releases/{round_index}.safetensors"
-    return path.read_bytes() if path.exists() else None
-
-
-def checkpointed(folder: Path) -> int:
-    """How many rounds the checkpoint holds."""
-    path = folder / "state/checkpoint.json"
-    return json.loads(path.read_bytes())["rounds"] if path.exists() else 0
-
-
-def require_published(case: Case, folder: Path, events: Sequence[Any]) -> None:
-    """I2, before anybody repairs anything."""
-    committed = {body["round"]: body["release"] for body in records(folder) if body["kind"] == "commit"}
-    releases = {event.round_index: event.release.numpy().tobytes() for event in events if isinstance(event, Met)}
-    for event in events:
-        if isinstance(event, Published):
-            t = event.round_index
-            require(t in committed, f"I2: round {t} was seen by the world, and is not committed")
-            held = release_of(folder, t)
-            if held is None and not case.keep_releases and t < checkpointed(folder):
-                continue
-            whole = held is not None and held.endswith(releases[t]) and hashlib.sha256(held).hexdigest() == committed[t]
-            require(whole, f"I2: the release of round {t} was seen by the world, and is not on disk")
-
-
-def require_noise_used_once(events: Sequence[Any]) -> None:
-    """I1, that a round's noise is not made again, and that each start draws new rows from a key of its own."""
-    sums: dict[tuple[bytes, int], bytes] = {}
-    rounds: dict[int, bytes] = {}
-    owners: dict[bytes, int] = {}
-    start = 0
-    for event in events:
-        start += isinstance(event, Started)
-        if isinstance(event, Met):
-            t = event.round_index
-            require(bool(event.rows), f"I1: round {t} has no noise")
-            require(all(sums.setdefault(row, event.digest) == event.digest for row in event.rows), f"I1: twice in round {t}")
-            require(rounds.setdefault(t, event.digest) == event.digest, f"I3: round {t} met noise twice, and is charged once")
-            require(all(owners.setdefault(key, start) == start for key, _ in event.rows), f"I4: start {start} has no new key")
-
-
-def require_charged(case: Case, events: Sequence[Any], bodies: Sequence[dict[str, Any]]) -> None:
-    """I3 and I5: of what noise has met, and of what the run says of itself."""
-    begun = [body for body in bodies if body["kind"] == "begin"]
-    require([body["round"] for body in begun] == list(range(len(begun))), "I3: rounds are not charged once, in order")
-    met = 0
-    for event in events:
-        if isinstance(event, Met):
-            met = max(met, event.round_index + 1)
-            require(len(begun) >= met, f"I3: round {event.round_index} met its noise, and is not charged")
-            require(len(begun[event.round_index]["clients"]) == len(event.cohort), "I5: a participation is not counted")
-        if isinstance(event, Published):
-            require(event.epsilon >= case.epsilons[met], "I3: the stated epsilon is too low")
-    names: dict[int, str] = {}
-    joined: dict[int, list[int]] = {}
-    for event in events:
-        if isinstance(event, Met):
-            for client, name in zip(event.cohort, begun[event.round_index]["clients"], strict=True):
-                require(names.setdefault(client, name) == name, "I5: a client has two names")
-                joined.setdefault(client, []).append(event.round_index)
-    for rounds in joined.values():
-        apart = all(later - earlier >= SEPARATION for earlier, later in itertools.pairwise(rounds))
-        require(apart and len(rounds) <= PARTICIPATIONS, f"I5: a client took part in rounds {rounds}")
-    ended = sum(body["kind"] == "burn" for body in bodies)
-    require(ended < sum(isinstance(event, Started) for event in events), "a start burned more than one round")
-
-
-@cache
-def z_row(key: bytes, index: int) -> np.ndarray:
-    return SecureSource(key).row(index, DIM).numpy()
-
-
-def require_right_noise(case: Case, folder: Path, events: Sequence[Any], bodies: Sequence[dict[str, Any]]) -> None:
-    """I4: every release is its sum plus the noise that the keys give."""
-    epochs = [body["first_row"] for body in bodies if body["kind"] == "epoch"]
-    keys = [(folder / f"state/keys/epoch-{number}").read_bytes() for number in range(len(epochs))]
-    require(len(set(keys)) == len(keys), "I4: two starts have one key")
-    met = {event.round_index: event for event in events if isinstance(event, Met)}
-    committed = [body["round"] for body in bodies if body["kind"] == "commit"]
-    require(set(committed) <= set(met), "I4: a round was committed without noise")
-    N = case.noising[: max(met, default=-1) + 1]
-    needed = np.flatnonzero(N.any(axis=0))
-    owners = [max(e for e, first in enumerate(epochs) if first <= i) for i in needed]
-    z = np.array([z_row(keys[owner], int(i)) for owner, i in zip(owners, needed, strict=True)]).reshape(-1, DIM)
-    expected = np.rint(N[:, needed] @ z)
-    for t in committed:
-        held = release_of(folder, t)
-        require(held is None or held.endswith(met[t].release.numpy().tobytes()), f"I2: the release of round {t} was changed")
-        steps = met[t].release.numpy() / Lattice(CLIP_NORM).step
-        # The order of additions may move a number over the border of two steps.
-        near = np.abs(steps - met[t].total.numpy() - expected[t]).max() <= 1
-        require(near, f"I4: the release of round {t} is not its sum and the noise of its keys")
-
-
-def require_learnt(module: nn.Module, events: Sequence[Any], bodies: Sequence[dict[str, Any]]) -> None:
-    """The model is what the committed releases make of the first one."""
-    releases = {event.round_index: event.release.numpy() for event in events if isinstance(event, Met)}
-    learnt = sum((releases[body["round"]] for body in bodies if body["kind"] == "commit"), np.zeros(DIM)) / COHORT
-    held = torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
-    require(np.allclose(held, learnt, rtol=1e-4, atol=1e-4), "the model is not what the releases make")
-
-
-def judged(case: Case, folder: Path, events: Sequence[Any], seed: int, rounds: int = 2) -> bool:
-    """Go on with a run that lost its power, and judge it; ``False`` where it refused, before any noise met a sum."""
-    require_published(case, folder, events)
-    after = list(events)
-    try:
-        module = go(case, Disk(folder.parent), folder, seed, after.append, rounds)
-    except FAILURES as error:
-        if any(isinstance(event, Met) for event in events):
-            raise Violation(f"the run cannot go on: {error}") from error
-        return False
-    bodies = records(folder)
-    require_published(case, folder, after)
-    require_noise_used_once(after)
-    require_charged(case, after, bodies)
-    require_right_noise(case, folder, after, bodies)
-    require_learnt(module, after, bodies)
-    return True
 
 
 @dataclass

@@ -1,0 +1,40 @@
+"""Whole files made by the hands that make the malformed ones, which hubbub must take."""
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+
+from malformed.base import CALIBRATE, EVERY, LEDGER, NOISY, PLAN, RESUME, VERIFY, Case, Run
+from malformed.checkpoints import noise_rows, with_digest
+from malformed.contents import canonical, opened, tensors
+from malformed.damages import forged, holding, nothing
+from malformed.matrices import C, npy, proto
+from malformed.releases import released
+from malformed.statements import COEFFICIENTS, model_of
+
+
+def whole(run: Run) -> Iterator[Case]:
+    """What the cases are made from, made by the same hands: it is taken."""
+    head = json.loads(run.lines[-1])["hash"]
+    epoch = {**run.records()[12], "epoch": 2, "first_row": 8, "key": "0" * 64}
+    begin = {**run.records()[2], "round": 8, "epoch": 2, "clients": []}
+    later = forged([*run.bodies, canonical(epoch), canonical(begin), canonical({"kind": "burn", "round": 8})])
+    release = np.frombuffer(opened(run.files["state/releases/7.safetensors"])[1])
+    checkpoint, noise = "checkpoint-6.safetensors", "noise-6.safetensors"
+    model = tensors(model=np.arange(8, dtype=np.float32))
+    manifest = json.dumps(json.loads(run.files["state/checkpoint.json"]), indent=1).encode()
+    dense = ("--strategy", "dense", "--matrix", "C")
+    yield Case("a config", (PLAN,), (), nothing)
+    yield Case("a run", EVERY, (), nothing)
+    yield Case("its head", (("verify", "run", "--head", head.upper()), (*RESUME, "--head", head)), (), nothing)
+    yield Case("a ledger", EVERY, (), forged(run.bodies))
+    yield Case("later records", (VERIFY, LEDGER), (), later)
+    yield Case("a manifest", (RESUME,), (), holding("run/state/checkpoint.json", manifest))
+    yield Case("a checkpoint", (RESUME,), (), with_digest(run, checkpoint, model))
+    yield Case("rows of noise", (RESUME,), (), with_digest(run, noise, tensors(**noise_rows())))
+    yield Case("a release", (VERIFY, RESUME), (), released(run, tensors(release=release)))
+    yield Case("a model", (VERIFY,), (), holding("run/model.safetensors", model_of(head)))
+    yield Case("a strategy", (VERIFY,), (), holding("run/strategy.safetensors", tensors(coefficients=COEFFICIENTS)))
+    for name, content in {"npy": npy(C), "Fortran": npy(np.asfortranarray(C)), "proto": proto(2, C.shape, C.tobytes())}.items():
+        yield Case(f"a matrix as {name}", ((*NOISY, *dense), (*CALIBRATE, *dense)), (), holding("C", content))

@@ -1,0 +1,54 @@
+"""Small models, populations and plans, one of each kind, that train in no time."""
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub.mechanism import Mechanism
+from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, Participation, PoissonSampling, every_round
+from hubbub.strategies import BinaryTree, Identity, toeplitz
+from hubbub.training import LocalTraining, RunPlan, ServerOptimizer, SimulatedPopulation
+
+CLIENTS = 12
+
+
+def linear() -> nn.Module:
+    """Eight parameters, each time the same."""
+    torch.manual_seed(0)
+    return nn.Linear(3, 2)
+
+
+def population() -> SimulatedPopulation:
+    """Five examples for each client."""
+    generator = torch.Generator().manual_seed(1)
+    examples = [
+        (torch.randn(5, 3, generator=generator), torch.randint(0, 2, (5,), generator=generator)) for _ in range(CLIENTS)
+    ]
+    return SimulatedPopulation(examples, F.cross_entropy, LocalTraining(batch_size=2, learning_rate=0.5, momentum=0.5))
+
+
+def plan_with(strategy: Identity, participation: Participation, **changes: object) -> RunPlan:
+    """Six rounds under a mechanism; ``changes`` are to the fields of the plan."""
+    plan = RunPlan(
+        rounds=6,
+        participation=participation,
+        expected_cohort_size=4,
+        mechanism=Mechanism(strategy, participation, 0.7),
+        clip_norm=0.5,
+        noise="simulation",
+    )
+    return replace(plan, **changes)
+
+
+PLANS = {
+    "independent, Poisson": plan_with(Identity(6), PoissonSampling(1 / 3)),
+    "independent, fixed size": plan_with(Identity(6), FixedSizeSampling(4, CLIENTS)),
+    "independent, everyone": plan_with(Identity(6), every_round(6), expected_cohort_size=CLIENTS),
+    "banded, separated": plan_with(toeplitz.square_root(6, 3), MinSeparation(3, 2)),
+    "tree, rotation": plan_with(BinaryTree(6), FixedEpochs(2, 3)),
+    "momentum at the server": plan_with(Identity(6), every_round(6), server=ServerOptimizer("fedavgm", 0.5)),
+    "Adam at the server": plan_with(Identity(6), every_round(6), server=ServerOptimizer("fedadam", 0.1)),
+    "no privacy": RunPlan(6, PoissonSampling(0.5), 6.0, noise="simulation"),
+}

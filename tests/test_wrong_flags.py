@@ -1,0 +1,158 @@
+"""A misused command line is refused in one line that names the flag and shows what it got, with exit code 2."""
+
+import pytest
+
+import refusals
+from hubbub.cli import main
+from refusals import ACCOUNT, CALIBRATE, Refused
+
+# Fixtures are found by their names here.
+workplace, refused = refusals.workplace, refusals.refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian", "good.toml"], ["trian", "did you mean 'train'"]),
+        (["account", "--rounds", "5"], ["--delta"]),
+        (["account", "--delta", "1e-5"], ["--rounds"]),
+        (["calibrate", "--rounds", "5", "--delta", "1e-5"], ["--epsilon"]),
+        (["train"], ["config"]),
+        (["resume"], ["run"]),
+        (["plan"], ["config"]),
+        (["train", "good.toml", "correlated.toml"], ["correlated.toml"]),
+        (["train", "good.toml", "--outt", "new"], ["--outt", "--out"]),
+        ([*ACCOUNT[:-2], "--noise-multipler", "1"], ["--noise-multipler", "--noise-multiplier"]),
+        ([*CALIBRATE, "--noise-multiplier", "1"], ["--noise-multiplier"]),
+        (["resume", "run", "--out", "new"], ["--out"]),
+        (["train", "good.toml", "--set"], ["--set", "argument"]),
+        (["account", "--rounds", "5", "--delta"], ["--delta", "argument"]),
+        ([*ACCOUNT, "--json=yes"], ["--json"]),
+    ],
+    ids=lambda value: " ".join(value) if value[0] in ("trian", "account", "calibrate", "train", "resume", "plan") else "",
+)
+def test_a_misused_command_line_is_explained_in_one_line(refused: Refused, arguments: list[str], words: list[str]) -> None:
+    lowered = refused(arguments).lower()
+    assert not [word for word in words if word.lower() not in lowered], lowered
+
+
+def test_hubbub_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([])
+    printed = capsys.readouterr()
+    lines = (printed.out + printed.err).splitlines()
+    assert stop.value.code in (0, 2)
+    assert any("Usage" in line for line in lines)
+    assert any("calibrate" in line.split() for line in lines)
+
+
+@pytest.mark.parametrize("value", ["many", "2.5", "true", "1e12", "nan", ""])
+def test_a_flag_that_needs_a_whole_number_says_so_and_shows_what_it_got(refused: Refused, value: str) -> None:
+    refused(["account", "--rounds", value, "--delta", "1e-5", "--noise-multiplier", "1"], "--rounds", value)
+
+
+@pytest.mark.parametrize("flag", ["--delta", "--noise-multiplier", "--clip-noise-multiplier", "--sampling-probability"])
+def test_a_flag_that_needs_a_number_says_so_and_shows_what_it_got(refused: Refused, flag: str) -> None:
+    refused(["account", "--rounds", "5", "--delta", "1e-5", flag, "tiny"], flag, "tiny")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "-1000000000000"])
+def test_rounds_that_are_not_positive_are_refused(refused: Refused, value: str) -> None:
+    refused(["account", "--rounds", value, "--delta", "1e-5", "--noise-multiplier", "1"], f"rounds = {value}", "at least 1")
+
+
+@pytest.mark.parametrize("more", ["", "--sampling-probability 0.1", "--strategy tree"], ids=["independent", "poisson", "tree"])
+def test_more_rounds_than_any_memory_holds_are_refused(refused: Refused, more: str) -> None:
+    rounds = str(10**15)
+    refused(["account", "--rounds", rounds, "--delta", "1e-5", "--noise-multiplier", "1", *more.split()], "rounds", rounds)
+
+
+@pytest.mark.parametrize("value", ["0", "1", "-1e-5", "1.5", "nan", "inf"])
+def test_a_delta_outside_the_open_unit_interval_is_refused(refused: Refused, value: str) -> None:
+    refused(["account", "--rounds", "5", "--delta", value, "--noise-multiplier", "1"], "delta", str(float(value)))
+
+
+@pytest.mark.parametrize("flag", ["--noise-multiplier", "--clip-noise-multiplier"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "-inf"])
+def test_noise_that_hides_nothing_is_refused(refused: Refused, flag: str, value: str) -> None:
+    name = flag.removeprefix("--").replace("-", "_")
+    error = refused(["account", "--rounds", "5", "--delta", "1e-5", flag, value], str(float(value)))
+    assert flag in error or name in error
+
+
+@pytest.mark.parametrize("more", [[], ["--sampling-probability", "0.1"]], ids=["gaussian", "poisson"])
+@pytest.mark.parametrize("value", ["1e-200", "1e-160", "1e-100", "1e300"])
+def test_noise_beyond_what_can_be_computed_is_refused_by_name(refused: Refused, value: str, more: list[str]) -> None:
+    refused(["account", "--rounds", "5", "--delta", "1e-5", "--noise-multiplier", value, *more], "noise", repr(float(value)))
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
+def test_a_budget_that_is_no_budget_is_refused(refused: Refused, value: str) -> None:
+    refused(["calibrate", "--rounds", "5", "--delta", "1e-5", "--epsilon", value], "epsilon", str(float(value)))
+
+
+def test_a_budget_beyond_what_can_be_computed_is_refused_by_name(refused: Refused) -> None:
+    refused(["calibrate", "--rounds", "5", "--delta", "1e-5", "--epsilon", "1e300"], "epsilon", "1e+300")
+
+
+@pytest.mark.parametrize("both", [True, False], ids=["both", "neither"])
+def test_account_takes_exactly_one_noise_multiplier(refused: Refused, both: bool) -> None:
+    given = ["--noise-multiplier", "1", "--clip-noise-multiplier", "1"] if both else []
+    refused(["account", "--rounds", "5", "--delta", "1e-5", *given], "--noise-multiplier", "--clip-noise-multiplier", "one")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--strategy identiy", ["--strategy", "'identiy'", "did you mean 'identity'"]),
+        ("--strategy=", ["--strategy", "''", "tree"]),
+        ("--accountant tigt", ["accountant", "'tigt'", "did you mean 'tight'"]),
+        ("--neighboring-relation zeroout", ["relation", "'zeroout'", "did you mean 'zero-out'"]),
+        ("--neighboring-relation=", ["relation", "''", "zero-out"]),
+        ("--strategy own:Strategy", ["own:Strategy"]),
+        ("--strategy tree --bands 3", ["bands = 3", "tree"]),
+        ("--strategy banded-toeplitz --bands 0", ["bands = 0", "at least 1"]),
+        ("--strategy banded-toeplitz --bands -1", ["bands = -1", "at least 1"]),
+        ("--strategy banded-toeplitz --bands 6", ["bands = 6", "5"]),
+        ("--strategy banded", ["--bands", "--column-norm-squared"]),
+        ("--strategy banded --bands 2", ["--bands", "--column-norm-squared"]),
+        ("--strategy banded --bands 6 --column-norm-squared 1", ["bands = 6", "5"]),
+        ("--strategy banded --bands 2 --column-norm-squared nan", ["column", "nan"]),
+        ("--strategy banded --bands 2 --column-norm-squared 0", ["column", "0.0"]),
+        ("--strategy banded --bands 2 --column-norm-squared 1e308", ["column", "1e+308"]),
+        ("--column-norm-squared 1", ["--column-norm-squared", "banded"]),
+        ("--strategy dense", ["matrix"]),
+        ("--strategy dense --matrix nowhere.npy", ["nowhere.npy", "No such file"]),
+        ("--strategy dense --matrix good.toml", ["good.toml", "NumPy"]),
+        ("--matrix nowhere.npy", ["nowhere.npy", "dense"]),
+        ("--sampling-probability 0", ["sampling_probability = 0.0", "above 0"]),
+        ("--sampling-probability 1.5", ["sampling_probability = 1.5", "at most 1"]),
+        ("--sampling-probability nan", ["sampling_probability = nan"]),
+        ("--sampling-probability 0.1 --min-separation 2", ["--sampling-probability", "--min-separation"]),
+        ("--sampling-probability 0.1 --epochs 2 --rounds-per-epoch 2", ["--sampling-probability", "--epochs"]),
+        ("--sampling-probability 0.1 --cohort-size 2", ["--sampling-probability", "--cohort-size"]),
+        ("--min-separation 2 --rounds-per-epoch 2", ["--min-separation", "--rounds-per-epoch"]),
+        ("--cohort-size 2", ["--cohort-size", "--population"]),
+        ("--population 2", ["--cohort-size", "--population"]),
+        ("--cohort-size 5 --population 4", ["cohort_size = 5", "at most 4"]),
+        ("--cohort-size 0 --population 4", ["cohort_size = 0", "at least 1"]),
+        ("--min-separation 0", ["min", "separation", "0", "at least 1"]),
+        ("--min-separation -1", ["min_separation = -1", "at least 1"]),
+        ("--max-participations 0", ["max", "participations", "0", "at least 1"]),
+        ("--epochs 0 --rounds-per-epoch 5", ["epochs", "0", "at least 1"]),
+        ("--epochs 2", ["--epochs", "--rounds-per-epoch"]),
+        ("--epochs 2 --rounds-per-epoch 5", ["epochs=2", "5 rounds"]),
+        ("--rounds-per-epoch 0", ["rounds", "epoch", "0", "at least 1"]),
+        ("--rounds-per-epoch -5", ["rounds", "epoch", "-5", "at least 1"]),
+        ("--strategy tree --sampling-probability 0.1", ["random cohorts", "independent noise"]),
+        ("--strategy banded-toeplitz --cohort-size 2 --population 10", ["random cohorts", "independent noise"]),
+        ("--neighboring-relation add-or-remove-one", ["'add-or-remove-one'", "zero-out"]),
+        ("--cohort-size 2 --population 10 --neighboring-relation add-or-remove-one", ["'add-or-remove-one'", "zero-out"]),
+    ],
+)
+def test_account_refuses_flags_that_describe_no_mechanism(refused: Refused, flags: str, words: list[str]) -> None:
+    refused([*ACCOUNT, *flags.split()], *words)
+
+
+def test_account_does_not_advise_a_flag_that_it_does_not_have(refused: Refused) -> None:
+    assert "--allow-import" not in refused([*ACCOUNT, "--strategy", "own:Strategy"], "own:Strategy")

@@ -1,0 +1,164 @@
+"""Settings that cannot be, or do not go together, are refused in one line that names them, with exit code 2."""
+
+from pathlib import Path
+
+import pytest
+
+import refusals
+from refusals import CORRELATED, GOOD, Refused, settings
+
+# Fixtures are found by their names here.
+workplace, refused = refusals.workplace, refusals.refused
+
+
+# --- single settings ---
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [
+        ("training.rouns=3", ["training.rouns", "did you mean 'rounds'"]),
+        ("trainin.rounds=3", ["[trainin]", "did you mean 'training'"]),
+        ("privacy.color=3", ["privacy.color", "noise_multiplier"]),
+        ("training.rounds=0", ["training.rounds = 0", "at least 1"]),
+        ("training.rounds=-1", ["training.rounds = -1", "at least 1"]),
+        ("training.rounds=2.5", ["training.rounds = 2.5", "whole number"]),
+        ("training.rounds=true", ["training.rounds = True", "whole number"]),
+        ("training.rounds=1e12", ["training.rounds = 1000000000000.0", "whole number"]),
+        ("training.rounds=1000000000000", ["training.rounds = 1000000000000", "at most"]),
+        ("training.rounds=many", ["training.rounds = 'many'", "whole number"]),
+        ("training.rounds=nan", ["training.rounds = nan", "whole number"]),
+        ("training.rounds=[2]", ["training.rounds = [2]", "whole number"]),
+        ("training.rounds=2024-01-01", ["training.rounds", "whole number"]),
+        ("training.rounds=", ["training.rounds = ''", "whole number"]),
+        ("training.rounds", ["--set", "training.rounds", "section.key=value"]),
+        ("rounds=3", ["--set", "rounds=3", "section.key=value"]),
+        ("training.=3", ["--set", "training.=3", "section.key=value"]),
+        ("training.rounds=" + "9" * 5000, ["training.rounds"]),
+        ("training.seed=-1", ["training.seed = -1", "at least 0"]),
+        ("training.seed=1.5", ["training.seed = 1.5", "whole number"]),
+        ("training.seed=true", ["training.seed = True", "whole number"]),
+        ("training.seed=99999999999999999999999", ["training.seed = 99999999999999999999999", "at most"]),
+        ("training.learning_rate=0", ["training.learning_rate = 0.0", "above 0"]),
+        ("training.learning_rate=-0.1", ["training.learning_rate = -0.1", "above 0"]),
+        ("training.learning_rate=nan", ["training.learning_rate = nan", "finite"]),
+        ("training.learning_rate=inf", ["training.learning_rate = inf", "finite"]),
+        ("training.learning_rate=fast", ["training.learning_rate = 'fast'", "a number"]),
+        ("training.learning_rate=1e300", ["learning_rate", "1e+300"]),
+        ("training.server_learning_rate=1e300", ["server_learning_rate", "1e+300"]),
+        ("training.learning_rate=1" + "0" * 400, ["training", "too large"]),
+        ("training.momentum=1", ["training.momentum = 1.0", "below 1"]),
+        ("training.momentum=-0.1", ["training.momentum = -0.1", "at least 0"]),
+        ("training.momentum=nan", ["training.momentum = nan", "finite"]),
+        ("training.weight_decay=-1", ["training.weight_decay = -1.0", "negative"]),
+        ("training.batch_size=0", ["training.batch_size = 0", "at least 1"]),
+        ("training.validation=1", ["training.validation = 1.0", "below 1"]),
+        ("training.validation=0.999999", ["validation", "0.999999"]),
+        ("training.server_optimizer=adam", ["training.server_optimizer = 'adam'", "did you mean 'fedadam'"]),
+        ("training.cohort_size=0", ["training.cohort_size = 0", "at least 1"]),
+        ("training.cohort_size=11", ["training.cohort_size = 11", "10 clients"]),
+        ("training.cohort_size=2.0", ["training.cohort_size = 2.0", "whole number"]),
+        ("privacy.mode=dp-fedvg", ["privacy.mode = 'dp-fedvg'", "did you mean 'dp-fedavg'"]),
+        ("privacy.clip_norm=0", ["privacy.clip_norm = 0.0", "above 0"]),
+        ("privacy.clip_norm=-1", ["privacy.clip_norm = -1.0", "above 0"]),
+        ("privacy.clip_norm=nan", ["privacy.clip_norm = nan", "finite"]),
+        ("privacy.clip_norm=inf", ["privacy.clip_norm = inf", "finite"]),
+        ("privacy.clip_norm=true", ["privacy.clip_norm = True", "a number"]),
+        ("privacy.noise_multiplier=0", ["privacy.noise_multiplier = 0.0", 'mode = "none"']),
+        ("privacy.noise_multiplier=-1", ["privacy.noise_multiplier = -1.0", "above 0"]),
+        ("privacy.noise_multiplier=nan", ["privacy.noise_multiplier = nan", "finite"]),
+        ("privacy.noise_multiplier=inf", ["privacy.noise_multiplier = inf", "finite"]),
+        ("privacy.noise_multiplier=1e-200", ["noise_multiplier", "1e-200"]),
+        ("privacy.noise_multiplier=1e300", ["noise_multiplier", "1e+300"]),
+        ('privacy.noise_multiplier="1"', ["privacy.noise_multiplier = '1'", "a number"]),
+        ("privacy.epsilon=0", ["privacy.epsilon = 0.0", "above 0"]),
+        ("privacy.epsilon=-1", ["privacy.epsilon = -1.0", "above 0"]),
+        ("privacy.epsilon=nan", ["privacy.epsilon = nan", "finite"]),
+        ("privacy.epsilon=inf", ["privacy.epsilon = inf", "finite"]),
+        ("privacy.epsilon=true", ["privacy.epsilon = True", "a number"]),
+        ("privacy.stop_epsilon=1e-6", ["privacy.stop_epsilon = 1e-06", "first round"]),
+        ("privacy.delta=0", ["privacy.delta = 0.0", "between 0 and 1"]),
+        ("privacy.delta=1", ["privacy.delta = 1.0", "between 0 and 1"]),
+        ("privacy.delta=-1e-5", ["privacy.delta = -1e-05", "between 0 and 1"]),
+        ("privacy.delta=nan", ["privacy.delta = nan", "finite"]),
+        ("privacy.strategy=tre", ["privacy.strategy = 'tre'", "did you mean 'tree'"]),
+        ("privacy.accountant=tigth", ["privacy.accountant = 'tigth'", "did you mean 'tight'"]),
+        ("privacy.neighboring_relation=replace", ["privacy.neighboring_relation = 'replace'", "did you mean 'replace-one'"]),
+        ("privacy.sampling=poison", ["privacy.sampling = 'poison'", "did you mean 'poisson'"]),
+        ("privacy.noise=none", ["privacy.noise = 'none'", "secure"]),
+        ("participation.min_separation=0", ["participation.min_separation = 0", "at least 1"]),
+        ("participation.max_participations=0", ["participation.max_participations = 0", "at least 1"]),
+        ("data.clients=0", ["data.clients = 0", "at least 1"]),
+        ("data.clients=2000", ["data.clients = 2000", "1437"]),
+        ("data.alpha=0", ["data.alpha = 0.0", "above 0"]),
+        ("data.alpha=nan", ["data.alpha = nan", "finite"]),
+        ("data.name=digit", ["data.name = 'digit'", "did you mean 'digits'"]),
+        ("data.partition=user", ["partition = 'user'", "iid"]),
+        ("model.name=resnet", ["model.name = 'resnet'", "mlp"]),
+        ("model.name=cnn", ["model.name = 'cnn'"]),
+    ],
+    ids=lambda value: value[:50] if isinstance(value, str) else "",
+)
+def test_a_setting_that_cannot_be_is_refused_by_its_name(refused: Refused, assignment: str, words: list[str]) -> None:
+    refused(settings("good.toml", assignment), *words)
+
+
+# --- settings that do not go together ---
+
+
+@pytest.mark.parametrize(
+    ("config", "assignments", "words"),
+    [
+        ("good.toml", ["privacy.noise_multiplier=1", "privacy.epsilon=1"], ["noise_multiplier", "epsilon", "give one"]),
+        ("good.toml", ["privacy.bands=3"], ["bands = 3"]),
+        ("good.toml", ["privacy.strategy=tree"], ["privacy.strategy = 'tree'", "dp-ftrl"]),
+        ("good.toml", ["privacy.matrix=C.npy"], ["C.npy", "dense"]),
+        ("good.toml", ["privacy.sampling=poisson", "privacy.mode=dp-ftrl"], ["random cohorts", "independent noise"]),
+        ("good.toml", ["privacy.sampling=fixed-size", "privacy.mode=dp-ftrl"], ["random cohorts", "independent noise"]),
+        (
+            "good.toml",
+            ["privacy.sampling=fixed-size", "privacy.neighboring_relation=add-or-remove-one"],
+            ["'add-or-remove-one'", "zero-out"],
+        ),
+        ("correlated.toml", ["privacy.neighboring_relation=add-or-remove-one"], ["'add-or-remove-one'", "zero-out"]),
+        ("correlated.toml", ["privacy.sampling=poisson"], ["privacy.sampling = 'poisson'", "participation", "leave one"]),
+        ("correlated.toml", ["privacy.sampling=fixed-size"], ["privacy.sampling = 'fixed-size'", "leave one"]),
+        ("correlated.toml", ["privacy.bands=5"], ["privacy.bands = 5", "4"]),
+        ("correlated.toml", ["training.rounds=20", "participation.min_separation=6"], ["min_separation = 6", "10"]),
+        ("correlated.toml", ["training.rounds=20", "participation.max_participations=1"], ["max_participations = 1", "4"]),
+        ("pattern.toml", ["participation.epochs=3"], ["epochs=3", "4 rounds"]),
+        ("pattern.toml", ["participation.pattern=every-round"], ["training.cohort_size = 2", "every-round"]),
+        ("correlated.toml", ["participation.rounds_per_epoch=100"], ["min_separation = 2", "leave it out"]),
+        ("pattern.toml", ["participation.rounds_per_epoch=100"], ["training.cohort_size = 2", "100"]),
+        ("correlated.toml", ["privacy.strategy=dense"], ["matrix"]),
+        ("correlated.toml", ["privacy.strategy=dense", "privacy.matrix=nowhere.npy"], ["nowhere.npy", "No such file"]),
+        ("correlated.toml", ["privacy.strategy=dense", "privacy.matrix=good.toml"], ["good.toml", "NumPy"]),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
+)
+def test_settings_that_contradict_each_other_are_refused(
+    refused: Refused, config: str, assignments: list[str], words: list[str]
+) -> None:
+    refused(settings(config, *assignments), *words)
+    assert not Path("new").exists()
+
+
+def test_one_layer_with_both_noise_and_budget_is_refused(refused: Refused) -> None:
+    Path("both.toml").write_text(GOOD.replace("noise_multiplier = 1.0", "noise_multiplier = 1.0\nepsilon = 2.0"))
+    refused(settings("both.toml"), "noise_multiplier = 1.0", "epsilon = 2.0", "give one")
+
+
+def test_a_config_with_neither_noise_nor_budget_is_refused(refused: Refused) -> None:
+    Path("neither.toml").write_text(GOOD.replace("noise_multiplier = 1.0", ""))
+    refused(settings("neither.toml"), "noise_multiplier", "epsilon", 'mode = "none"')
+
+
+def test_a_pattern_that_the_clients_cannot_keep_is_refused_with_advice_that_works(refused: Refused) -> None:
+    error = refused(settings("pattern.toml", "participation.pattern=single", "training.rounds=20"), "20", "10")
+    assert "cohort_size to 0" not in error
+
+
+def test_a_rotation_that_leaves_rounds_without_clients_is_refused(refused: Refused) -> None:
+    config = CORRELATED.replace("cohort_size = 2\n", "").replace("min_separation = 2", "rounds_per_epoch = 50")
+    Path("rotation.toml").write_text(config.replace("rounds = 4", "rounds = 50"))
+    refused(["plan", "rotation.toml"], "rounds_per_epoch", "50", "10")
