@@ -155,12 +155,13 @@ def require_learnt(module: nn.Module, events: Sequence[Any], bodies: Sequence[di
     require(np.allclose(held, learnt, rtol=1e-4, atol=1e-4), "the model is not what the releases make")
 
 
-def judged(case: Case, folder: Path, events: Sequence[Any], seed: int, rounds: int = 2) -> bool:
-    """Go on with a run that lost its power, and judge it; ``False`` where it refused, before any noise met a sum."""
+def judged(case: Case, root: Path, run: str, events: Sequence[Any], seed: int, rounds: int = 2) -> bool:
+    """Go on with a run on a disk that lost its power, and judge it; ``False`` where it refused, before noise met a sum."""
+    folder = root / run
     require_published(case, folder, events)
     after = list(events)
     try:
-        module = go(case, Disk(folder.parent), folder, seed, after.append, rounds)
+        module = go(case, Disk(root), folder, seed, after.append, rounds)
     except FAILURES as error:
         if any(isinstance(event, Met) for event in events):
             raise Violation(f"the run cannot go on: {error}") from error

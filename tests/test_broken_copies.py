@@ -120,7 +120,7 @@ OTHERS = [
         "files.py",
         RENAMED,
         '        raise\n    if path.parent.name != "releases":\n        sync(path.parent)\n',
-        STOPS,
+        "I2: the release of round 0 was seen by the world, and is not on disk",
     ),
     Mutation(
         "no fsync of the folder of keys",

@@ -66,7 +66,7 @@ def require_whole(disk: Disk, root: Path, events: Sequence[Any]) -> None:
     assert all(event.round_index in begun for event in events if isinstance(event, Met)), "noise without a charge"
     require_published(CASE, durable / "run", events)
     shutil.rmtree(durable)
-    assert judged(CASE, root / "run", events, seed=2)
+    assert judged(CASE, root, "run", events, seed=2)
 
 
 @pytest.mark.parametrize("once", [True, False], ids=["once", "from then on"])

@@ -41,18 +41,22 @@ def revive(disk: Disk) -> None:
     disk.before = lambda call, path: None
 
 
+# In a folder that the run creates as well: its name must last, too.
+RUN = "runs/one"
+
+
 def recorded(case: Case, folder: Path) -> Disk:
     """A whole run in three starts; the second is killed when a release is about to get its name."""
     folder.mkdir()
     disk = Disk(folder)
     first, last = case.rounds // 3, 2 * case.rounds // 3
     try:
-        go(case, disk, folder / "run", 1, disk.mark, first)
+        go(case, disk, folder / RUN, 1, disk.mark, first)
         kill(disk, lambda call, path: call == "replace" and path.name == f"{last}.safetensors")
         with pytest.raises(Killed):
-            go(case, disk, folder / "run", 2, disk.mark)
+            go(case, disk, folder / RUN, 2, disk.mark)
         revive(disk)
-        go(case, disk, folder / "run", 3, disk.mark)
+        go(case, disk, folder / RUN, 3, disk.mark)
     except FAILURES as error:
         raise Violation(f"the run cannot go on: {error}") from error
     return disk
@@ -93,7 +97,7 @@ def power_lost(
             tried.add(content)
             put(left, folder)
             try:
-                count.refused += not judged(case, folder / "run", events, seed=9)
+                count.refused += not judged(case, folder, RUN, events, seed=9)
             except Violation as violation:
                 violation.add_note(f"power was lost before step {point + start} of the log; kept: {fate}")
                 raise
@@ -107,14 +111,14 @@ def killed_then_power_lost(case: Case, scratch: Path, number: int, chances: int,
     root = scratch / f"killed {number}"
     root.mkdir()
     disk = Disk(root)
-    go(case, disk, root / "run", 1, disk.mark, 1)
+    go(case, disk, root / RUN, 1, disk.mark, 1)
     calls = itertools.count()
     kill(disk, lambda call, path: next(calls) == number)
     with pytest.raises(Killed):
-        go(case, disk, root / "run", 2, disk.mark, 1)
+        go(case, disk, root / RUN, 2, disk.mark, 1)
     killed_at = len(disk.log)
     revive(disk)
-    go(case, disk, root / "run", 3, disk.mark, 1)
+    go(case, disk, root / RUN, 3, disk.mark, 1)
     power_lost(case, disk, scratch, start=killed_at, chances=chances, count=count)
 
 
@@ -122,9 +126,9 @@ def calls_of_a_start(case: Case, root: Path) -> list[str]:
     """Those that change the disk while a run goes on for one round, each with a name."""
     root.mkdir()
     disk, calls = Disk(root), []
-    go(case, disk, root / "run", 1, disk.mark, 1)
+    go(case, disk, root / RUN, 1, disk.mark, 1)
     disk.before = lambda call, path: calls.append(f"{call} {path.name}")
-    go(case, disk, root / "run", 2, disk.mark, 1)
+    go(case, disk, root / RUN, 2, disk.mark, 1)
     return calls
 
 
@@ -137,7 +141,7 @@ def lost_again(case: Case, image: Image, events: Sequence[Any], scratch: Path, n
     for event in events:
         disk.mark(event)
     try:
-        go(case, disk, root / "run", 5, disk.mark, 1)
+        go(case, disk, root / RUN, 5, disk.mark, 1)
     except FAILURES as error:
         if any(isinstance(event, Met) for event in events):
             raise Violation(f"the run cannot go on: {error}") from error
