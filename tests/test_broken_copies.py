@@ -103,7 +103,7 @@ FIRST = [
         "training/rounds.py",
         BEGIN + OPEN,
         OPEN_FIRST + BEGIN,
-        TWICE,
+        STOPS,
     ),
 ]
 OTHERS = [
@@ -224,7 +224,7 @@ OTHERS = [
         "training/release.py",
         "            self.noise.skip_to(self.ledger.next_round)\n",
         "            self.noise.round_index = self.noise.drawn = self.ledger.next_round\n",
-        "I4: the release of round",
+        STOPS,
     ),
     Mutation(
         "a checkpoint is named before it is written",

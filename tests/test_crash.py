@@ -13,7 +13,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+from hubbub.accounting.chain import read_chain
 from hubbub.accounting.ledger import Ledger
+from hubbub.accounting.promise import Promise
 from hubbub.mechanism import Mechanism
 from hubbub.noise import SecureSource
 from hubbub.participation import MinSeparation
@@ -117,7 +119,8 @@ def judge(strategy: Identity, folder: Path, kills: int) -> None:
         owner = max(e for e, first in enumerate(epochs) if first <= row)
         z[row] = SecureSource(keys[owner]).row(row, DIM)
     expected = plan.mechanism.stddev * plan.clip_norm * torch.from_numpy(noising_matrix(strategy)) @ z
-    ledger = Ledger(plan.promise(clients=CLIENTS, parameters=DIM), store.secret(), store.ledger_path)
+    promise = Promise.from_record(read_chain(store.ledger_path).records[0], store.load_strategy())
+    ledger = Ledger(promise, store.secret(), store.ledger_path)
     left = notes(folder, "left")
     assert len(set(left)) == len(left), "a round left twice"
     assert all(ledger.rounds[int(t)] == "committed" for t in left), "what left is not on record"

@@ -195,5 +195,5 @@ def test_a_record_that_does_not_fit_on_the_disk_is_no_charge_and_leaves_the_file
 
 @pytest.mark.parametrize("client", [True, 1.0])
 def test_a_client_whose_name_could_be_written_in_two_ways_is_refused(client: object) -> None:
-    with pytest.raises(TypeError, match="same in every start"):
+    with pytest.raises(TypeError, match="text or a whole number"):
         Ledger(PROMISE, SECRET).begin(0, [client], "sum")

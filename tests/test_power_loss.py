@@ -173,7 +173,7 @@ def test_a_run_writes_through_the_one_door_only(tmp_path: Path) -> None:
     disk = recorded(Case("BandedToeplitz", 8), tmp_path / "run")
     *_, (image, _) = Image.along(disk.log)
     real = {p.relative_to(tmp_path / "run"): None if p.is_dir() else p.read_bytes() for p in (tmp_path / "run").rglob("*")}
-    lock = real.pop(Path("run/state/lock"))
+    lock = real.pop(Path(RUN, "state/lock"))
     assert lock.decode().strip().isdecimal()
     assert image.left(EVERYTHING) == real
 

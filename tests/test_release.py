@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from hubbub.training import (
     SimulatedPopulation,
     train,
 )
+from hubbub.training.state import RunState
 
 ROUNDS, CLIENTS, DIM, CLIP = 6, 12, 8, 0.5
 PATTERN = MinSeparation(3, 2)
@@ -356,3 +358,120 @@ def test_a_long_ledger_is_plain_json_a_line(tmp_path: Path) -> None:
     some_rounds(tmp_path, 3)
     for line in (tmp_path / "ledger.jsonl").read_text().splitlines():
         assert set(json.loads(line)) == {"body", "hash"}
+
+
+def test_an_old_ticket_touches_nothing(tmp_path: Path) -> None:
+    path = opened(locked(tmp_path))
+    ticket = path.begin([0], total(), CLIP)
+    release = total().open(path.row(ticket))
+    path.commit(ticket, release)
+    for act in (lambda: path.commit(ticket, release + 1), lambda: path.burn(ticket)):
+        with pytest.raises(LedgerError, match="not the one that was begun"):
+            act()
+    assert torch.equal(next(opened(RunStore(tmp_path)).released(0, 1)), release)
+
+
+def test_a_bare_sum_and_a_number_between_two_points_are_not_committed() -> None:
+    path = opened()
+    ticket = path.begin([0], total(5), CLIP)
+    with pytest.raises(LedgerError, match="bare sum"):
+        path.commit(ticket, total(5).open(None))
+    release = total(5).open(path.row(ticket))
+    with pytest.raises(LedgerError, match="off the lattice"):
+        path.commit(ticket, release + 1e-9)
+    with pytest.raises(LedgerError, match="shape"):
+        path.commit(ticket, release[1:])
+    path.commit(ticket, release)
+
+
+def test_a_path_that_was_not_started_gives_no_noise(tmp_path: Path) -> None:
+    one_round(opened(locked(tmp_path)), 0)
+    with pytest.raises(LedgerError, match="call start first"):
+        ReleasePath(PROMISE, DIM, clients=CLIENTS, store=RunStore(tmp_path)).begin([1], total(), CLIP)
+
+
+def test_a_round_that_was_burned_before_its_row_was_taken_does_not_stop_the_next() -> None:
+    path = opened()
+    path.burn(path.begin([0], total(), CLIP))
+    one_round(path, 1)
+    assert path.ledger.rounds == ("burned", "committed")
+
+
+def test_a_simulation_that_was_interrupted_in_a_round_draws_that_round_again(tmp_path: Path) -> None:
+    promise = replace(PROMISE, simulation=True)
+    bare = PlainSum(torch.zeros(DIM, dtype=torch.float64), {})
+    first = opened(locked(tmp_path), promise)
+    row = first.row(first.begin([0], bare, CLIP))
+    again = opened(RunStore(tmp_path), promise)
+    assert torch.equal(again.row(again.begin([0], bare, CLIP)), row)
+
+
+class Ahead(Foreign):
+    """Independent noise, two rows of z drawn at a time: the second would be met by two sums in two copies."""
+
+    def step(self, round_index: int, draw, memory):  # as the protocol has it
+        if memory:
+            return memory[0], ()
+        return draw(round_index), ((draw(round_index + 1),) if round_index + 1 < self.rounds else ())
+
+
+def test_a_stream_that_draws_ahead_is_refused() -> None:
+    with pytest.raises(ValueError, match="round 0 draws row 1 of z, which belongs to a later round"):
+        opened(promise=Promise(ROUNDS, Mechanism(Ahead(), PATTERN, 1.0)))
+
+
+class Correlated(Identity):
+    """Calls itself independent, and is not."""
+
+    def matrix(self) -> np.ndarray:
+        return np.tril(np.ones((self.rounds, self.rounds)))
+
+
+def test_a_class_made_from_ours_is_not_taken_for_ours() -> None:
+    with pytest.raises(ConfigError, match="independent noise only"):
+        Promise(ROUNDS, Mechanism(Correlated(ROUNDS), PoissonSampling(0.5), 1.0)).after(2, 1e-5)
+    mechanism = Mechanism(Correlated(ROUNDS), MinSeparation(1, ROUNDS), 1.0)
+    assert mechanism.sensitivity_after(3).value > Identity(3).sensitivity(MinSeparation(1, 3)).value
+
+
+def test_two_copies_of_a_run_draw_cohorts_of_their_own(tmp_path: Path) -> None:
+    promise = Promise(ROUNDS, Mechanism(Identity(ROUNDS), PoissonSampling(0.5), 1.0))
+    opened(locked(tmp_path / "run"), promise)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    keys = {opened(RunStore(tmp_path / name), promise).cohort_key for name in ("run", "copy")}
+    assert len(keys) == 2
+
+
+def test_closing_settles_the_round_under_way_and_wipes_what_was_half_written(tmp_path: Path) -> None:
+    path = opened(locked(tmp_path))
+    ticket = path.begin([3], total(), CLIP)
+    store = RunStore(tmp_path)
+    content = store.save_release(0, total().open(path.row(ticket)))
+    (tmp_path / "state" / ".noise-10.safetensors.new").write_bytes(b"secret rows")
+    (tmp_path / "state" / "keys" / ".epoch-1.new").write_bytes(b"secret key")
+    end_run(store.ledger_path, early=True, release=content)
+    store.destroy_secrets()
+    assert [record["kind"] for record in read_chain(store.ledger_path).records][-2:] == ["commit", "close"]
+    assert not list((tmp_path / "state" / "keys").iterdir())
+    assert not list((tmp_path / "state").glob(".noise*"))
+
+
+def test_a_file_with_another_name_elsewhere_is_not_written_over(tmp_path: Path) -> None:
+    opened(locked(tmp_path / "run"))
+    (tmp_path / "precious").write_bytes(b"precious")
+    os.link(tmp_path / "precious", tmp_path / "run" / "state" / "keys" / "epoch-7")
+    with pytest.raises(OSError, match="another name"):
+        RunStore(tmp_path / "run").destroy_secrets()
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+
+
+def test_a_run_begins_again_with_the_model_that_it_began_with(tmp_path: Path) -> None:
+    planned = plan(toeplitz.square_root(ROUNDS, 3))
+    model = nn.Linear(3, 2)
+    first = model.weight.detach().clone()
+    run = train(planned, silent(), model, RunStore(tmp_path))
+    next(run)
+    run.close()
+    RunState.start(planned, model, RunStore(tmp_path), clients=CLIENTS)
+    released = RunStore(tmp_path).parse_release(0, RunStore(tmp_path).release_content(0))
+    torch.testing.assert_close(model.weight.flatten(), first.flatten() + (released[:6] / 3).float())

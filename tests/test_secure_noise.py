@@ -398,4 +398,4 @@ def test_no_run_starts_without_the_operating_system_s_randomness(
         NoiseStream(Mechanism(Identity(2), every_round(2), 1.0), dim=3)
     with pytest.raises(type(failure)):
         released(Identity(ROUNDS), tmp_path)
-    assert not list(tmp_path.rglob("*.safetensors"))
+    assert not list(tmp_path.rglob("releases/*"))

@@ -86,6 +86,7 @@ def _settings(config: Config) -> dict[str, Any]:
         **{f"training.{key}": getattr(config.training, key) for key in local},
         **{f"data.{key}": getattr(config.data, key) for key in ("name", "clients", "partition", "alpha")},
         "model.name": config.model.name,
+        "keep_releases": config.training.keep_releases,
     }
 
 

@@ -21,8 +21,11 @@ def write_atomic(path: Path, content: bytes, *, mode: int = 0o600) -> None:
         OSError: The folder cannot be written, or is full; the old content stands.
     """
     temporary = _temporary(path)
+    if os.path.lexists(temporary):
+        # What a crash left, or what somebody put there: never written into.
+        os.unlink(temporary)
     try:
-        with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode) as descriptor:
+        with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode) as descriptor:
             _write(descriptor, content, temporary)
             os.fsync(descriptor)
         os.replace(temporary, path)
@@ -100,9 +103,16 @@ def remove(path: Path) -> None:
 
 
 def wipe(path: Path) -> None:
-    """Write zeros over a file, then remove it, durably. What a disk or a backup keeps elsewhere is out of reach."""
-    with _opened(path, os.O_WRONLY | os.O_NOFOLLOW) as descriptor:
-        _write(descriptor, bytes(os.fstat(descriptor).st_size), path)
+    """Write zeros over a file, then remove it, durably. What a disk or a backup keeps elsewhere is out of reach.
+
+    Raises:
+        OSError: It is no regular file, has a second name elsewhere, or cannot be written.
+    """
+    with _opened(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW) as descriptor:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            raise OSError(errno.EINVAL, "is no file of its own: it has another name or is none; remove it by hand", str(path))
+        _write(descriptor, bytes(status.st_size), path)
         os.fsync(descriptor)
     remove(path)
 

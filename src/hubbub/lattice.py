@@ -69,7 +69,12 @@ class Lattice:
 
         Returns:
             ``(dim,)`` int64, and the flag.
+
+        Raises:
+            ValueError: The update is no vector of real numbers.
         """
+        if update.ndim != 1 or update.is_complex():
+            raise ValueError(f"update has shape {tuple(update.shape)} and {update.dtype}: must be one vector of real numbers")
         vector = update.detach().to(torch.float64)
         largest = float(vector.abs().max()) if vector.numel() else 0.0
         if not math.isfinite(largest):

@@ -100,7 +100,7 @@ class Mechanism:
         integer("rounds", rounds, at_least=1, at_most=self.rounds)
         if rounds == self.rounds:
             return self.sensitivity
-        if isinstance(self.strategy, WithLeadingPart):
+        if type(self.strategy) in OWN and isinstance(self.strategy, WithLeadingPart):
             return _sensitivity(self.strategy.leading(rounds), self.participation)
         return of_matrix(_leading(self.strategy.matrix(), rounds), self.participation)
 

@@ -113,7 +113,7 @@ class NoiseStream:
 
     Raises:
         TypeError: Both a seed and a source.
-        NoiseExhaustedError: From :meth:`next_row`, after the strategy's last round.
+        NoiseExhaustedError: From :meth:`next_row`, after the strategy's last round, or in a forked process.
 
     Example:
         >>> from hubbub.participation import SingleParticipation
@@ -143,6 +143,8 @@ class NoiseStream:
         self.source: NoiseSource = source
         self._device, self._dtype = torch.device(device), dtype
         self._memory: tuple[torch.Tensor, ...] = ()
+        # What is remembered is secret noise too; a simulation's anybody may draw.
+        self._process = None if isinstance(source, SimulationSource) else os.getpid()
         self.drawn = 0
 
     def next_row(self) -> torch.Tensor:
@@ -151,6 +153,11 @@ class NoiseStream:
         Raises:
             NoiseExhaustedError: The strategy has no further round.
         """
+        if self._process not in (None, os.getpid()):
+            raise NoiseExhaustedError(
+                f"round {self.round_index}: process {os.getpid()} was forked from {self._process}, whose noise this is; open "
+                "the run in the process that releases it"
+            )
         row, memory = self.mechanism.strategy.step(self.round_index, self._draw, self._memory)
         self._memory = memory
         self.round_index += 1

@@ -14,7 +14,7 @@ from hubbub.errors import HubbubError
 from hubbub.participation import FixedEpochs, MinSeparation, Pattern, SingleParticipation, every_round
 from hubbub.strategies import Strategy
 from hubbub.training import Population
-from hubbub.utility import require_inverse
+from hubbub.utility import require_inverse, require_no_look_ahead
 
 __all__ = ["ContractError", "brute_force_sensitivity", "check_population", "check_strategy"]
 
@@ -47,14 +47,15 @@ def check_strategy(strategy: Strategy, patterns: Sequence[Pattern] | None = None
     C = np.asarray(strategy.matrix(), dtype=np.float64)
     if C.ndim != 2 or C.shape[1] != strategy.rounds or not np.isfinite(C).all():
         raise ContractError(f"matrix has shape {C.shape}: must be finite and (rows, rounds = {strategy.rounds})")
-    _check_stream(strategy, C)
+    _check_stream(strategy)
     for pattern in patterns if patterns is not None else _patterns(strategy.rounds):
         _check_sensitivity(strategy, C, pattern)
 
 
-def _check_stream(strategy: Strategy, C: Array) -> None:
+def _check_stream(strategy: Strategy) -> None:
     try:
         require_inverse(strategy)
+        require_no_look_ahead(strategy)
     except ValueError as error:
         raise ContractError(str(error)) from error
     drawn: list[int] = []
@@ -66,9 +67,6 @@ def _check_stream(strategy: Strategy, C: Array) -> None:
 
     for t in range(strategy.rounds):
         _, memory = strategy.step(t, draw, memory)
-        late = [i for i in drawn if np.flatnonzero(C[i]).size and np.flatnonzero(C[i])[-1] > t]
-        if late:
-            raise ContractError(f"round {t} draws row {late[0]} of z, which belongs to a later round")
     if drawn != sorted(set(drawn)):
         raise ContractError("rows of z are drawn twice or out of order")
     try:

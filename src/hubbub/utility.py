@@ -18,12 +18,13 @@ __all__ = [
     "mean_squared_error",
     "noising_matrix",
     "require_inverse",
+    "require_no_look_ahead",
     "root_mean_squared_error",
     "squared_errors",
 ]
 
 
-# Of N·C − I, relative to the entries of N and C.
+# Of each entry of N·C − I, relative to the sum of the magnitudes that make it.
 _TOLERANCE = 1e-8
 
 
@@ -60,9 +61,33 @@ def require_inverse(strategy: Streams) -> None:
     C, N = np.asarray(strategy.matrix(), dtype=np.float64), noising_matrix(strategy)
     if N.shape != C.T.shape:
         raise ValueError(f"strategy: its stream gives {N.shape}, its matrix needs (rounds, rows) = {C.T.shape}")
-    error = float(np.abs(N @ C - np.eye(strategy.rounds)).max())
-    if not error <= _TOLERANCE * max(1.0, float(np.abs(N).max()) * float(np.abs(C).max())):
+    errors = np.abs(N @ C - np.eye(strategy.rounds))
+    error = float(errors.max())
+    if not (errors <= _TOLERANCE * np.maximum(1.0, np.abs(N) @ np.abs(C))).all():
         raise ValueError(f"strategy: N·C differs from I by {error:.3g}: its stream does not invert its matrix")
+
+
+def require_no_look_ahead(strategy: Streams) -> None:
+    """Refuse a strategy that draws a row of z before the round that needs it.
+
+    Such a row would be remembered over a restart and met by two sums in two copies of a run.
+
+    Raises:
+        ValueError: A round draws a row of z that belongs to a later one.
+    """
+    C, memory = np.asarray(strategy.matrix(), dtype=np.float64), ()
+    drawn: list[int] = []
+
+    def draw(row: int) -> Array:
+        drawn.append(row)
+        return np.ones(1)
+
+    for t in range(strategy.rounds):
+        already = len(drawn)
+        _, memory = strategy.step(t, draw, memory)
+        late = [i for i in drawn[already:] if np.flatnonzero(C[i]).size and np.flatnonzero(C[i])[-1] > t]
+        if late:
+            raise ValueError(f"strategy: round {t} draws row {late[0]} of z, which belongs to a later round")
 
 
 def squared_errors(workload: Workload, strategy: Streams) -> Array:

@@ -8,7 +8,6 @@ import hashlib
 import math
 import os
 import stat
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +17,13 @@ from hubbub import files, strict_json
 from hubbub.accounting import Gaussian, epsilon, rounded_up
 from hubbub.accounting.chain import Chain, read_chain
 from hubbub.accounting.history import History
-from hubbub.accounting.ledger import require_fitting
+from hubbub.accounting.ledger import key_digest, require_fitting
 from hubbub.accounting.promise import Promise
 from hubbub.errors import HubbubError, LedgerError, ParticipationError, RunFolderError
 from hubbub.lattice import Lattice
 from hubbub.sensitivity import of_sets
 from hubbub.training import RunStore
+from hubbub.training.checkpoint import Checkpoint
 from hubbub.training.metrics import read_metrics
 from hubbub.training.tensors import metadata, parse
 
@@ -83,7 +83,8 @@ def verify(folder: Path, head: str | None = None) -> Verdict:
             _promise(promise, chain.records[0]),
             _participation(promise, history),
             _releases(folder, promise, history),
-            _secrets(folder, history),
+            _secrets(folder, chain, history),
+            *_checkpoint(folder, chain, history),
             _epsilon(folder, promise, history, spent),
             *_model(folder, chain),
         ]
@@ -165,7 +166,7 @@ def _releases(folder: Path, promise: Promise, history: History) -> Check:
         kept = set(store.released())
         needed = {t for t, entry in enumerate(history.rounds) if entry.state == "committed"}
         if missing := needed - kept:
-            forgotten = not _keeps_releases(folder)
+            forgotten = not promise.settings.get("keep_releases", True)
             if not forgotten:
                 wrong.append(f"of round {min(missing)} the release is missing")
         if unknown := [t for t in kept - needed if t != history.pending]:
@@ -174,7 +175,7 @@ def _releases(folder: Path, promise: Promise, history: History) -> Check:
             wrong += _release(store, promise, history, round_index)
     except HubbubError as error:
         wrong.append(str(error))
-    others = "" if _keeps_releases(folder) else " (others were not kept)"
+    others = "" if promise.settings.get("keep_releases", True) else " (others were not kept)"
     fitting = f"{len(kept)} releases, each as its digest in the ledger{others}"
     return Check("releases", not wrong, "; ".join(wrong[:3]) or fitting)
 
@@ -191,19 +192,55 @@ def _release(store: RunStore, promise: Promise, history: History, round_index: i
         yield f"of round {round_index} the release is off the lattice of its clip_norm = {entry.clip_norm} in ledger.jsonl"
 
 
-def _secrets(folder: Path, history: History) -> Check:
-    kept = RunStore(folder).secret_files()
+def _secrets(folder: Path, chain: Chain, history: History) -> Check:
+    """Keys are those that the ledger names, for their owner only; of a closed run none is left."""
+    store = RunStore(folder)
+    kept = store.secret_files()
     open_ones = [path for path in [*kept, folder / "ledger.jsonl"] if stat.S_IMODE(path.lstat().st_mode) & 0o077]
     if open_ones:
         return Check("secrets", False, f"{open_ones[0].relative_to(folder)} may be read by others; change its mode to 0600")
     if history.closed:
         left = f"{kept[0].relative_to(folder)} is still there; close the run again" if kept else "the keys were destroyed"
         return Check("secrets", not kept, left)
-    drawn = {epoch.key for epoch in history.epochs if epoch.key is not None}
-    if len(drawn) != sum(epoch.key is not None for epoch in history.epochs):
+    drawn = [epoch.key for epoch in history.epochs if epoch.key is not None]
+    if len(set(drawn)) != len(drawn):
         return Check("secrets", False, "two starts drew their noise from one key")
+    try:
+        wrong = list(_keys(store, chain.records[0].get("key"), history))
+    except RunFolderError as error:
+        wrong = [str(error)]
     found = f"{_count(len(drawn), 'key')} of noise, a new one at each start; {len(kept)} secret files, for their owner only"
-    return Check("secrets", True, found)
+    return Check("secrets", not wrong, "; ".join(wrong[:3]) or found)
+
+
+def _keys(store: RunStore, own: object, history: History) -> Iterator[str]:
+    """Keys that are not those of the ledger; a folder that was given away without its keys has none to compare."""
+    if store.epochs() > len(history.epochs) + 1:
+        yield f"the key of epoch {store.epochs() - 1} is there, the ledger has {len(history.epochs)} epochs: it was rolled back"
+    if not store.has_keys():
+        return
+    secret = store.secret()
+    if key_digest(secret, secret) != own:
+        yield "state/keys/run is not the key that the ledger was written under"
+        return
+    for number, epoch in enumerate(history.epochs):
+        if epoch.key is not None and key_digest(secret, store.noise_key(number)) != epoch.key:
+            yield f"state/keys/epoch-{number} is not the key that this run's noise was drawn from"
+
+
+def _checkpoint(folder: Path, chain: Chain, history: History) -> Iterator[Check]:
+    """The checkpoint is whole and goes with this ledger; a closed run has given up its noise and resumes no more."""
+    path = folder / "state" / "checkpoint.json"
+    if history.closed or not os.path.lexists(path):
+        return
+    try:
+        checkpoint = Checkpoint(path, again=False)
+    except RunFolderError as error:
+        yield Check("checkpoint", False, str(error))
+        return
+    fits = chain.rounds_at(checkpoint.head) == checkpoint.rounds
+    which = "as this ledger had it" if fits else "with a head that this ledger never had, which was rolled back"
+    yield Check("checkpoint", fits, f"{path.relative_to(folder)} holds the state after {checkpoint.rounds} rounds, {which}")
 
 
 def _epsilon(folder: Path, promise: Promise, history: History, spent: float) -> Check:
@@ -287,12 +324,3 @@ def _equal(stated: object, computed: float) -> bool:
         return stated == computed or math.isclose(stated, computed, rel_tol=_TOLERANCE)
     except OverflowError:
         return False
-
-
-def _keeps_releases(folder: Path) -> bool:
-    """Whether the settings of the run say so; what they name is not touched."""
-    try:
-        settings = tomllib.loads(files.read(folder / "config.toml", at_most=2**20).decode())
-        return bool(settings.get("training", {}).get("keep_releases", True))
-    except (OSError, ValueError, AttributeError):
-        return True

@@ -48,6 +48,13 @@ class Chain:
         """The hash of the last record: whoever keeps it can tell whether the file was rolled back."""
         return self.hashes[-1] if self.hashes else _GENESIS
 
+    def rounds_at(self, head: str) -> int | None:
+        """How many rounds had been begun when the chain had this head; ``None`` where it never had."""
+        if head not in self.hashes:
+            return None
+        until = self.records[: self.hashes.index(head) + 1]
+        return sum(1 for record in until if record.get("kind") == "begin")
+
     def append(self, body: Mapping[str, Any]) -> None:
         """Write a record, durably, then believe it.
 

@@ -24,7 +24,7 @@ from hubbub.participation import (
     PoissonSampling,
     SingleParticipation,
 )
-from hubbub.strategies import BandedToeplitz, BinaryTree, Columns, Described, Identity
+from hubbub.strategies import OWN, BandedToeplitz, BinaryTree, Columns, Described, Identity
 
 __all__ = ["PrivacyGuarantee", "default_relation", "guarantee", "rounded_up", "unprotected"]
 
@@ -192,7 +192,7 @@ def event_of(mechanism: Mechanism, rounds: int) -> tuple[Event, int]:
     """
     participation, z = mechanism.participation, mechanism.noise_multiplier
     match participation:
-        case PoissonSampling() | FixedSizeSampling() if not isinstance(mechanism.strategy, Identity):
+        case PoissonSampling() | FixedSizeSampling() if type(mechanism.strategy) is not Identity:
             raise ConfigError(
                 f"strategy = {type(mechanism.strategy).__name__} with {type(participation).__name__}: random cohorts are "
                 "accounted for independent noise only; use the identity strategy, or a participation pattern"
@@ -219,6 +219,8 @@ def _relation(participation: Participation, relation: str | None) -> Neighboring
 def describe(mechanism: Mechanism) -> str:
     """The mechanism in words."""
     match mechanism.strategy:
+        case foreign if type(foreign) not in (*OWN, Described):
+            name = f"correlated Gaussian noise ({type(foreign).__name__})"
         case Identity():
             name = "independent Gaussian noise"
         case BandedToeplitz() as strategy:

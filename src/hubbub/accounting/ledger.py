@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hubbub._checks import integer
 from hubbub.accounting.chain import Chain, read_chain
 from hubbub.accounting.guarantee import PrivacyGuarantee
@@ -25,7 +27,7 @@ from hubbub.accounting.promise import Promise
 from hubbub.errors import LedgerError, ParticipationError
 from hubbub.participation import FixedSizeSampling, PoissonSampling
 
-__all__ = ["Ledger", "Ticket", "end_run", "require_fitting"]
+__all__ = ["Ledger", "Ticket", "end_run", "key_digest", "require_fitting"]
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,7 @@ class Ledger:
 
     def rounds_at(self, head: str) -> int | None:
         """How many rounds had been begun when the ledger had this head; ``None`` where it never had."""
-        if head not in self._chain.hashes:
-            return None
-        until = self._chain.records[: self._chain.hashes.index(head) + 1]
-        return sum(1 for record in until if record["kind"] == "begin")
+        return self._chain.rounds_at(head)
 
     @property
     def next_round(self) -> int:
@@ -110,7 +109,7 @@ class Ledger:
 
     def digest(self, name: str, content: bytes) -> str:
         """An HMAC under the run's secret: equal contents can be told, contents cannot be guessed."""
-        return hmac.new(self._secret, name.encode() + b"\0" + content, hashlib.sha256).hexdigest()
+        return _hmac(self._secret, name, content)
 
     def release_digest(self, round_index: int) -> str | None:
         """SHA-256 of a committed release."""
@@ -147,7 +146,7 @@ class Ledger:
 
         Raises:
             ParticipationError: A client would break the pattern, or comes twice.
-            TypeError: A client is known by a truth value or a floating-point number.
+            TypeError: A client is known by something else than a text or a whole number.
             LedgerError: Not the next round, past the last one, after the end, or a simulation's round that is done again with
                 another sum.
         """
@@ -223,11 +222,9 @@ class Ledger:
             )
 
     def _client(self, client: Hashable) -> str:
-        if isinstance(client, bool | float):
-            # True, 1 and 1.0 are one key of a dictionary and three texts.
-            raise TypeError(
-                f"client {client!r}: must be a number or a text that is the same in every start, not {type(client).__name__}"
-            )
+        if isinstance(client, bool) or not isinstance(client, str | int | np.integer):
+            # Of other values two may be equal and have different texts, or the same one another text in the next start.
+            raise TypeError(f"client {client!r}: must be a text or a whole number, not {type(client).__name__}")
         if client not in self._names:
             self._names[client] = self.digest("client", str(client).encode())[:32]
         return self._names[client]
@@ -240,10 +237,12 @@ class Ledger:
         """The HMACs of the clients, where the promise is about them; refused as a whole if one would break it."""
         if len(set(cohort)) != len(cohort):
             raise ParticipationError(f"round {round_index}: a client is in the cohort twice")
+        members = [self._client(client) for client in cohort]
+        if len(set(members)) != len(members):
+            raise ParticipationError(f"round {round_index}: two clients of the cohort have one name as text")
         mechanism = self.promise.mechanism
         if mechanism is None or isinstance(mechanism.participation, PoissonSampling | FixedSizeSampling):
             return []
-        members = [self._client(client) for client in cohort]
         for client, member in zip(cohort, members, strict=True):
             joined = self._history.joined.get(member, [])
             if not self._allows(joined, round_index):
@@ -268,6 +267,15 @@ class Ledger:
                 "the ledger was written for another promise: "
                 + ", ".join(f"{key} was {found.get(key)!r}, is {expected.get(key)!r}" for key in changed if key != "key")
             )
+
+
+def key_digest(secret: bytes, key: bytes) -> str:
+    """By what a ledger knows a key: an HMAC under the run's secret."""
+    return _hmac(secret, "key", key)
+
+
+def _hmac(secret: bytes, name: str, content: bytes) -> str:
+    return hmac.new(secret, name.encode() + b"\0" + content, hashlib.sha256).hexdigest()
 
 
 def require_fitting(promise: Promise, history: History) -> None:
@@ -296,12 +304,15 @@ def require_fitting(promise: Promise, history: History) -> None:
             )
 
 
-def end_run(path: Path, *, early: bool = False) -> None:
-    """Record that a run has ended for good, so that no round can follow; a round under way is burned. Needs no key.
+def end_run(path: Path, *, early: bool = False, release: bytes | None = None) -> None:
+    """Record that a run has ended for good, so that no round can follow. Needs no key.
+
+    A round under way is committed where its release is whole on disk, and burned otherwise.
 
     Args:
         path: The ledger's file; one that is closed stays so.
         early: Whether rounds may be left undone.
+        release: The file of the release of the round under way, where it is there.
 
     Raises:
         LedgerError: The file is damaged, or rounds are left and ``early`` is not said.
@@ -314,13 +325,16 @@ def end_run(path: Path, *, early: bool = False) -> None:
         raise LedgerError(f"{path}, {error}") from error
     if history.closed:
         return
-    if history.next_round < planned and not early:
+    done = history.next_round + (history.pending is not None and release is not None)
+    if done < planned and not early:
         raise LedgerError(
-            f"{path}: {history.next_round} of {planned} rounds are done; finish the run with 'hubbub resume', or end it here "
+            f"{path}: {done} of {planned} rounds are done; finish the run with 'hubbub resume', or end it here "
             "for good with --early"
         )
     chain.repair()
-    if history.pending is not None:
+    if history.pending is not None and release is not None:
+        chain.append({"kind": "commit", "round": history.pending, "release": hashlib.sha256(release).hexdigest()})
+    elif history.pending is not None:
         chain.append({"kind": "burn", "round": history.pending})
     chain.append({"kind": "close"})
 

@@ -93,7 +93,10 @@ def close(folder: Path, *, early: bool) -> None:
     """End a run and destroy its keys."""
     path, store = _ledger_of(folder), RunStore(folder)
     with store.locked():
-        end_run(path, early=early)
+        kept = store.released()
+        begun = sum(record.get("kind") == "begin" for record in read_chain(path).records)
+        last = store.release_content(begun - 1) if begun - 1 in kept else None
+        end_run(path, early=early, release=last)
         gone = len(store.secret_files())
         store.destroy_secrets()
     if not gone:

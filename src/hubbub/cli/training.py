@@ -51,7 +51,7 @@ def resume(folder: Path, head: str | None, *, allow_import: bool, as_json: bool)
     """Go on with a run."""
     missing = [name for name in ("config.toml", "ledger.jsonl") if not (folder / name).is_file()]
     # A crash right after the settings were written leaves a run without a ledger and without a release: it may begin.
-    if missing and (missing != ["ledger.jsonl"] or any((folder / "state").glob("**/*.*"))):
+    if missing and (missing != ["ledger.jsonl"] or any((folder / "state").glob("releases/*"))):
         raise RunFolderError(f"{folder}: is no run ({' and '.join(missing)} not there); start one with 'hubbub train'")
     if not missing and read_chain(folder / "ledger.jsonl").records[-1].get("kind") == "close":
         raise RunFolderError(f"{folder}: was closed and its keys destroyed; start a new run, which is charged beside it")

@@ -25,10 +25,11 @@ from hubbub.errors import LedgerError, RunFolderError
 from hubbub.lattice import Lattice, require_room
 from hubbub.mechanism import Mechanism
 from hubbub.noise import NoiseStream, SecureSource, SimulationSource, sampler
+from hubbub.participation import FixedSizeSampling, PoissonSampling
 from hubbub.randomness import derive, fresh_key, seed_key
 from hubbub.strategies import OWN
 from hubbub.training.store import RunStore
-from hubbub.utility import require_inverse
+from hubbub.utility import require_inverse, require_no_look_ahead
 
 __all__ = ["ReleasePath", "Sum"]
 
@@ -66,7 +67,7 @@ class ReleasePath:
         LedgerError: The folder holds another run, its record is damaged, was rolled back, or is closed.
         RunFolderError: A key or a release is missing, or is not this run's.
         ConfigError: More clients or more noise than the lattice has room for.
-        ValueError: A strategy that is not ours, whose stream does not invert its matrix.
+        ValueError: A strategy that is not ours, whose stream does not invert its matrix or draws noise ahead.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class ReleasePath:
                 require_room(clients, _largest_deviation(promise.mechanism))
             if type(promise.mechanism.strategy) not in OWN:
                 require_inverse(promise.mechanism.strategy)
+                require_no_look_ahead(promise.mechanism.strategy)
         self._dim, self._store = dim, store
         if store:
             store.make_durable()
@@ -93,6 +95,8 @@ class ReleasePath:
         source = _EpochSource(self._epoch_keys()) if self._secure else SimulationSource(seed)
         self.noise = NoiseStream(promise.mechanism, dim, source=source) if promise.mechanism else None
         self._source = source
+        self._started = False
+        self._given: Ticket | None = None
 
     def start(self) -> None:
         """Settle what the last start left open, and open an epoch with a key of its own.
@@ -106,6 +110,7 @@ class ReleasePath:
         if self.ledger.closed:
             raise LedgerError("this run was closed and its keys destroyed; start a new one, which is charged beside it")
         self._settle()
+        self._started = True
         if self.ledger.next_round >= self.ledger.promise.rounds:
             return
         drawn = 0
@@ -122,6 +127,10 @@ class ReleasePath:
         self.ledger.start_epoch(drawn, key, sampler())
         if isinstance(self._source, _EpochSource) and key:
             self._source.start(drawn, key)
+            mechanism = self.ledger.promise.mechanism
+            if mechanism and isinstance(mechanism.participation, PoissonSampling | FixedSizeSampling):
+                # New coins at each start: two copies of a folder would else draw the same cohorts, and their costs not add up.
+                self.cohort_key = derive(key, "cohorts")
 
     @property
     def next_round(self) -> int:
@@ -135,6 +144,8 @@ class ReleasePath:
             ParticipationError: A client would break the promised pattern, or comes twice.
             LedgerError: The run has no further round, or the sum is in floating point where the noise is secure.
         """
+        if not self._started:
+            raise LedgerError("the path is not open: call start first, which gives this process noise of its own")
         lattice = total.lattice
         if self._secure and self.noise and (lattice is None or lattice.clip_norm != clip_norm):
             raise LedgerError(
@@ -149,8 +160,8 @@ class ReleasePath:
         Raises:
             LedgerError: The ticket's row was given out already, or the round was not begun.
         """
-        if self.ledger.pending() != ticket:
-            raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.ledger.pending()}")
+        self._require_begun(ticket)
+        self._given = ticket
         if self.noise is None:
             return None
         if self.noise.round_index != ticket.round_index or ticket.clip_norm is None:
@@ -158,16 +169,39 @@ class ReleasePath:
         return self.noise.next_row() * ticket.clip_norm
 
     def commit(self, ticket: Ticket, release: torch.Tensor) -> None:
-        """Put the release on disk, then its digest in the ledger. When this returns, it may leave."""
+        """Put the release on disk, then its digest in the ledger. When this returns, it may leave.
+
+        Raises:
+            LedgerError: The round was not begun, its row was not taken, or what comes is no release of this run.
+        """
+        self._require_begun(ticket)
+        if self._given != ticket:
+            raise LedgerError(f"round {ticket.round_index}: its row of noise was not taken, so that this would be the bare sum")
+        if release.shape != (self._dim,):
+            raise LedgerError(
+                f"round {ticket.round_index}: the release has shape {tuple(release.shape)}, this run's ({self._dim},)"
+            )
+        if self._secure and self.noise and ticket.clip_norm is not None and not Lattice(ticket.clip_norm).holds(release):
+            raise LedgerError(
+                f"round {ticket.round_index}: the release is off the lattice of clip norm {ticket.clip_norm}; burn it"
+            )
         content = self._store.save_release(ticket.round_index, release) if self._store else release.cpu().numpy().tobytes()
         self.ledger.commit(ticket, content)
 
     def burn(self, ticket: Ticket) -> None:
-        """Give a begun round up: it stays charged, and its row of noise and its participations are spent."""
+        """Give a begun round up: it stays charged, and its row of noise and its participations are spent.
+
+        Raises:
+            LedgerError: The round was not begun.
+        """
+        if self.ledger.pending() != ticket:
+            raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.ledger.pending()}")
         if self._store:
             # First, so that no release of a burned round is left behind.
             self._store.discard_release(ticket.round_index)
         self.ledger.burn(ticket)
+        if self.noise and self._started:
+            self.noise.skip_to(ticket.round_index + 1)
 
     def released(self, start: int, stop: int) -> Iterator[torch.Tensor]:
         """The committed releases from round ``start`` up to ``stop``, each compared with its digest."""
@@ -175,6 +209,12 @@ class ReleasePath:
             digest = self.ledger.release_digest(round_index)
             if digest is not None and self._store:
                 yield self._store.load_release(round_index, digest, self._dim)
+
+    def _require_begun(self, ticket: Ticket) -> None:
+        if not self._started:
+            raise LedgerError("the path is not open: call start first, which gives this process noise of its own")
+        if self.ledger.pending() != ticket:
+            raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.ledger.pending()}")
 
     def _settle(self) -> None:
         """Commit the round that was under way if its release is on disk whole; burn it otherwise.

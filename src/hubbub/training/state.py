@@ -1,5 +1,6 @@
 """What a run carries from round to round beside its release path, and how it finds its place after an interruption."""
 
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +38,10 @@ class RunState:
             RunFolderError: A key, a checkpoint or a release is missing or is not this run's.
         """
         model = FlatModel(module)
-        promise = plan.promise(clients=clients, parameters=model.dim)
+        if store:
+            store.begin_with(model.vector)
+        first = hashlib.sha256(model.vector.detach().cpu().to(torch.float64).numpy().tobytes()).hexdigest()
+        promise = plan.promise(clients=clients, parameters=model.dim, initial_model=first)
         path = ReleasePath(promise, model.dim, clients=clients, seed=plan.seed, store=store, head=head)
         run = cls(plan, model, plan.server.build(model.vector), path, store)
         done = store.load_checkpoint(model.vector, run.optimizer, path.noise, path.ledger) if store else 0

@@ -7,6 +7,7 @@
     state/lock                       held while a process is at work
     state/keys/run, epoch-N          secrets: 32 bytes each
     state/releases/T.safetensors     what round T released
+    state/initial.safetensors        the model before the first round
     state/checkpoint.json            names the last checkpoint, with the SHA-256 of each file
     state/checkpoint-N.safetensors   model and optimizer after N rounds
     state/noise-N.safetensors        rows of noise that later rounds need: as secret as the keys
@@ -124,7 +125,7 @@ class RunStore:
     def secret(self) -> bytes:
         """The run's secret, drawn from the operating system the first time."""
         path = self._keys / "run"
-        if not os.path.lexists(path):
+        if not self.has_keys():
             if self.ledger_path.exists():
                 raise RunFolderError(f"{path}: is missing; without its key this run cannot go on (a closed run has none)")
             files.write_atomic(path, fresh_key())
@@ -139,9 +140,13 @@ class RunStore:
         files.write_atomic(self._keys / f"epoch-{epoch}", key)
 
     def secret_files(self) -> list[Path]:
-        """The files that hold secrets: keys, and rows of noise."""
-        kept = [path for path in _listed(self._keys) if path.name == "run" or _KEY.fullmatch(path.name)]
-        return sorted(kept) + sorted(path for path in _listed(self._state) if path.name.startswith("noise-"))
+        """The files that hold secrets: keys and rows of noise, and what a crash left of them half written."""
+        rows = [path for path in _listed(self._state) if path.name.lstrip(".").startswith("noise-")]
+        return sorted(_listed(self._keys)) + sorted(rows)
+
+    def has_keys(self) -> bool:
+        """Whether the run's secret is in the folder."""
+        return os.path.lexists(self._keys / "run")
 
     def epochs(self) -> int:
         """One more than the last epoch that has a key."""
@@ -209,6 +214,26 @@ class RunStore:
 
     # Checkpoints.
 
+    def begin_with(self, vector: torch.Tensor) -> None:
+        """Keep the model that the run begins with; a later start puts it back. Its digest stands in the ledger's promise.
+
+        Raises:
+            RunFolderError: What is kept is of another shape or dtype.
+        """
+        path = self._state / "initial.safetensors"
+        if not os.path.lexists(path):
+            files.write_atomic(path, save_tensors({"model": vector.detach().cpu().contiguous()}))
+            return
+        try:
+            model = parse(_read(path)).get("model")
+        except ValueError as error:
+            raise RunFolderError(f"{path}: is no model ({error})") from error
+        if model is None or model.shape != vector.shape or model.dtype != vector.dtype:
+            held = "no model" if model is None else f"a model of {tuple(model.shape)} {model.dtype}"
+            raise RunFolderError(f"{path}: holds {held}, this run has {tuple(vector.shape)} {vector.dtype}")
+        with torch.no_grad():
+            vector.copy_(model)
+
     def save_checkpoint(
         self, rounds: int, vector: torch.Tensor, optimizer: torch.optim.Optimizer, noise: NoiseStream | None, head: str
     ) -> None:
@@ -259,7 +284,11 @@ class RunStore:
                     files.remove(self._release_path(round_index))
         for path in _listed(self._state):
             name = path.name.lstrip(".")
-            if name.startswith(("checkpoint-", "noise-")) and path.stem not in (f"checkpoint-{rounds}", f"noise-{rounds}"):
+            if path.name in (f"checkpoint-{rounds}.safetensors", f"noise-{rounds}.safetensors"):
+                continue
+            if name.startswith("noise-"):
+                files.wipe(path)
+            elif name.startswith("checkpoint-"):
                 files.remove(path)
 
     def destroy_secrets(self) -> None:

@@ -23,6 +23,10 @@ class LatticeSum:
     lattice: Lattice
     statistics: Mapping[str, float]
 
+    def __post_init__(self) -> None:
+        if self.total.dtype != torch.int64 or self.total.ndim != 1:
+            raise ValueError(f"total has shape {tuple(self.total.shape)} and {self.total.dtype}: must be one vector of int64")
+
     def digest(self, key: bytes) -> str:
         """An HMAC of the sum."""
         return _digest(key, self.total)
