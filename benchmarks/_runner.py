@@ -1,23 +1,38 @@
-"""What the scripts share: the arguments, the clock, and the table.
+"""What the scripts share: the arguments, the clocks, and the table.
 
-Costs are CPU seconds of this process on one thread, so that other work on the machine does not count.
+Costs are CPU seconds on one thread, so that other work on the machine does not count: of this process, or of one that a
+side has for itself.
 """
 
 import argparse
 import json
 import math
+import os
+import resource
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import NoReturn
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Generic, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 # How long a row may be repeated, in CPU seconds.
-_QUICK, _FULL = 3.0, 15.0
+QUICK, FULL = 3.0, 15.0
+# One thread, whatever a side computes with; read when it is imported.
+_ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -31,6 +46,8 @@ class Row:
         goal: The least ratio of the two, peer over ours, with which the row is met.
         unit: Of both costs.
         projected: Whether the peer's cost was extrapolated from a smaller problem.
+        good: Whether our answer is as good as was promised: a row of a worse answer is not met, however cheap.
+        note: What both answers are worth, and how a cost was projected.
     """
 
     name: str
@@ -39,6 +56,8 @@ class Row:
     goal: float
     unit: str = "CPU seconds"
     projected: bool = False
+    good: bool = True
+    note: str = ""
 
     @property
     def ratio(self) -> float:
@@ -47,8 +66,8 @@ class Row:
 
     @property
     def met(self) -> bool:
-        """Whether the ratio reaches the goal."""
-        return self.ratio >= self.goal
+        """Whether the ratio reaches the goal with an answer as good as promised."""
+        return self.good and self.ratio >= self.goal
 
     def as_json(self) -> dict[str, object]:
         """All fields as strict JSON values."""
@@ -61,6 +80,8 @@ class Row:
             "goal": self.goal,
             "met": self.met,
             "projected": self.projected,
+            "good": self.good,
+            "note": self.note,
         }
 
 
@@ -72,6 +93,45 @@ class Measurement:
     peer: float
     our_answer: npt.ArrayLike
     peer_answer: npt.ArrayLike
+
+
+@dataclass(frozen=True)
+class Spent(Generic[Answer]):
+    """What one call cost in a process of its own: CPU seconds of all its threads, and the most memory the process had."""
+
+    seconds: float
+    peak_bytes: int
+    answer: Answer
+
+
+def alone(prepare: Callable[[], Callable[[], Answer]]) -> Spent[Answer]:
+    """Call what ``prepare()`` returns in a fresh process, on one thread of one core.
+
+    ``prepare`` imports what the call needs, which costs memory but no seconds; what the call itself compiles does cost. It
+    must be a function of a module, or a ``partial`` of one.
+    """
+    os.environ.update(_ONE_THREAD)
+    # Started anew, not forked: threads, memory and modules of this process must not count.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_spend, prepare).result()
+
+
+def _spend(prepare: Callable[[], Callable[[], Answer]]) -> Spent[Answer]:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    call = prepare()
+    begin = time.process_time()
+    answer = call()
+    return Spent(time.process_time() - begin, _peak_bytes(), answer)
+
+
+def _peak_bytes() -> int:
+    status = Path("/proc/self/status")
+    if status.exists():
+        # What getrusage says includes the process that started this one.
+        peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return 1024 * int(peak.split()[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def measure(ours: Callable[[], npt.ArrayLike], peer: Callable[[], npt.ArrayLike], seconds: float) -> Measurement:
@@ -115,18 +175,23 @@ def require_agreement(name: str, ours: npt.ArrayLike, peer: npt.ArrayLike, toler
         raise SystemExit(f"{name}: ours gives {ours}, the peer {peer}: must agree to {tolerance:g}, relatively")
 
 
-def main(description: str | None, rows: Callable[[float], list[Row]]) -> NoReturn:
+def main(description: str | None, *parts: Callable[[float], list[Row]]) -> NoReturn:
     """Run a script: print its rows and exit with status 1 where a goal is missed.
 
     Args:
         description: The script's docstring.
-        rows: Measures; takes the CPU seconds that a row may be repeated.
+        parts: Measure; each takes the CPU seconds that a row may be repeated. ``--only`` picks them by their names.
     """
+    named = {part.__name__.removesuffix("_rows"): part for part in parts}
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="repeat less")
     parser.add_argument("--json", action="store_true", help="print one JSON list of rows")
+    if len(named) > 1:
+        parser.add_argument("--only", action="append", choices=list(named), help="measure this part; may be repeated")
     options = parser.parse_args()
-    measured = rows(_QUICK if options.quick else _FULL)
+    measured = []
+    for name in getattr(options, "only", None) or named:
+        measured += named[name](QUICK if options.quick else FULL)
     if options.json:
         print(json.dumps([row.as_json() for row in measured], indent=2, allow_nan=False))
     else:
@@ -140,4 +205,6 @@ def _table(rows: list[Row]) -> str:
         costs = f"{row.ours:.3g}", f"{row.peer:.3g}", row.unit, f"{row.ratio:.4g}", f"{row.goal:g}"
         lines.append((row.name, *costs, "yes" if row.met else "no", "yes" if row.projected else "no"))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+    table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    notes = [f"{row.name}: {row.note}" for row in rows if row.note]
+    return "\n".join([*table, *([""] if notes else []), *notes])

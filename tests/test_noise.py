@@ -74,10 +74,11 @@ def test_a_global_seed_does_not_reach_the_noise() -> None:
 
 
 def test_a_state_of_another_size_is_refused() -> None:
-    other = NoiseStream(mechanism(BinaryTree(6)), dim=3, seed=0)
-    other.next_row()
+    streams = [NoiseStream(mechanism(BinaryTree(6)), dim=dim, seed=0, rounds_per_pass=2) for dim in (3, 4)]
+    for _ in range(2):
+        streams[0].next_row()
     with pytest.raises(RunFolderError, match="rows of shape"):
-        NoiseStream(mechanism(BinaryTree(6)), dim=4, seed=0).load_state_dict(other.state_dict())
+        streams[1].load_state_dict(streams[0].state_dict())
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: type(s).__name__)
@@ -97,7 +98,7 @@ def test_rows_are_standard_normal_and_independent(source: SecureSource) -> None:
 
 
 def test_the_secure_radius_reaches_beyond_what_53_bits_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.noise.word_stream", lambda key: lambda count: np.zeros(count, dtype=np.int64))
+    monkeypatch.setattr("hubbub.noise.sources.word_stream", lambda key, start: lambda count: np.zeros(count, dtype=np.int64))
     # With the smallest uniform number of 53 bits the radius would end at 8.6.
     assert SecureSource(bytes(32)).row(0, 2)[0] > 11
 

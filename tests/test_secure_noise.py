@@ -195,12 +195,12 @@ def derived(key: bytes, part: str) -> bytes:
 class Oracle:
     """A row of noise by its definition: block by block of the bare cipher, in 200 bits."""
 
-    BLOCK = 2**15
+    SEGMENT = 2**16
 
     def __init__(self, key: bytes, index: int, dim: int) -> None:
         key = derived(derived(key, "str:5:noise"), f"int:{len(str(index))}:{index}")
         self._cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305 # a counter mode by hand
-        self._pairs = (dim + 1) // 2
+        self._dim = dim
 
     def bits53(self, position: int) -> int:
         """The upper 53 bits of the word at a position; a block of the cipher holds two words, the lower byte first."""
@@ -210,11 +210,12 @@ class Oracle:
 
     def number(self, position: int) -> tuple[mpmath.mpf, mpmath.mpf]:
         """The number at a position of the row, and its radius."""
-        sine, pair = divmod(position, self._pairs)
-        # Of each block of pairs first all coarse bits of the uniform numbers, then all fine ones, then all angles.
-        start = pair // self.BLOCK * self.BLOCK
-        size = min(self.BLOCK, self._pairs - start)
-        coarse, fine, turn = (self.bits53(3 * start + part * size + pair - start) for part in range(3))
+        segment, position = divmod(position, self.SEGMENT)
+        pairs = (min(self.SEGMENT, self._dim - segment * self.SEGMENT) + 1) // 2
+        sine, pair = divmod(position, pairs)
+        # Of each segment first all coarse bits of the uniform numbers, then all fine ones, then all angles.
+        start = 3 * segment * self.SEGMENT // 2
+        coarse, fine, turn = (self.bits53(start + part * pairs + pair) for part in range(3))
         # As a float64 number: near 1 it has 53 bits after the point, near 0 it has 106.
         uniform = mpmath.mpf(float(mpmath.mpf(2 * (coarse * 2**53 + fine) + 1) / 2**107))
         radius, angle = mpmath.sqrt(-2 * mpmath.log(uniform)), 2 * mpmath.pi * turn / 2**53

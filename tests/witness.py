@@ -15,7 +15,7 @@ from torch import nn
 
 from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
-from hubbub.noise import SecureSource
+from hubbub.noise import SecureSource, Segments
 from hubbub.participation import MinSeparation
 from hubbub.strategies import BinaryTree, Identity, toeplitz
 from hubbub.training import LatticeSum, RunPlan, RunStore, train
@@ -96,14 +96,14 @@ class Clients:
 @contextmanager
 def watched(population: Clients, disk: Any) -> Iterator[None]:
     """Rows of z are seen when they are drawn, and calls go to the disk."""
-    row = SecureSource.row
+    segments = SecureSource.segments
 
-    def seen(source: SecureSource, index: int, dim: int) -> torch.Tensor:
+    def seen(source: SecureSource, index: int, first: int) -> Segments:
         population.drawn.append((source._key, index))
-        return row(source, index, dim)
+        return segments(source, index, first)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SecureSource, "row", seen)
+        patch.setattr(SecureSource, "segments", seen)
         patch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 4)
         patch.setattr("hubbub.files.os", disk)
         yield

@@ -16,6 +16,7 @@ from hubbub.accounting.promise import Promise
 from hubbub.config import DATASETS, MODELS, Config, ParticipationConfig, strategy_name
 from hubbub.datasets import Dataset, by_user, dirichlet, iid
 from hubbub.errors import BudgetError, ConfigError, HubbubError
+from hubbub.families import Family, strategy_of
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
     FixedEpochs,
@@ -26,10 +27,12 @@ from hubbub.participation import (
     SingleParticipation,
     every_round,
 )
-from hubbub.strategies import BinaryTree, Identity, Strategy, dense, toeplitz
+from hubbub.strategies import Strategy
+from hubbub.strategies.optimized import Objective
 from hubbub.training import LocalTraining, RunPlan, ServerOptimizer, SimulatedPopulation
 from hubbub.training.cohorts import require_feasible
 from hubbub.training.flat import FlatModel
+from hubbub.workloads import Workload, momentum
 
 __all__ = ["Run", "build", "make_strategy"]
 
@@ -90,38 +93,22 @@ def _settings(config: Config) -> dict[str, Any]:
     }
 
 
-def make_strategy(name: str, rounds: int, *, bands: int | None, matrix: str | None, allow_import: bool = False) -> Strategy:
-    """A strategy by its name in the tables.
+def make_strategy(
+    family: Family | str, workload: Workload, participation: Participation, *, allow_import: bool = False
+) -> Strategy:
+    """A strategy of a known family, or made by code of your own, ``"pkg.mod:Name"``, which is called with the rounds.
 
     Raises:
         ConfigError: A setting is missing or does not belong to the strategy.
-        ValueError: No such strategy, or more bands than rounds.
+        ValueError: What the family refuses.
     """
-    known = strategy_name("strategy", name)
-    if bands is not None and known != "banded-toeplitz":
-        raise ConfigError(f"bands = {bands}: strategy {known!r} has none; leave it out, or use 'banded-toeplitz'")
-    if matrix is not None and known != "dense":
-        raise ConfigError(f"matrix = {matrix!r}: only strategy 'dense' reads one, this is {known!r}")
-    match known:
-        case "identity":
-            return Identity(rounds)
-        case "tree":
-            return BinaryTree(rounds)
-        case "banded-toeplitz":
-            return toeplitz.square_root(rounds, rounds if bands is None else bands)
-        case "dense":
-            if matrix is None:
-                raise ConfigError("strategy = 'dense': needs matrix, the file of C")
-            strategy = dense.load(matrix)
-            if strategy.rounds < rounds:
-                raise ConfigError(f"rounds = {rounds}: the matrix {matrix} has {strategy.rounds} rounds")
-            return strategy.leading(rounds)
-        case own:
-            made = _made(own, {}, "strategy", allow_import, rounds)
-            if not all(hasattr(made, part) for part in ("rounds", "matrix", "sensitivity", "step")):
-                raise ConfigError(f"strategy = {own!r}: made a {type(made).__name__}, not a strategy")
-            strategy_of_own: Strategy = made
-            return strategy_of_own
+    if isinstance(family, Family):
+        return strategy_of(family, workload, participation)
+    made = _made(family, {}, "strategy", allow_import, workload.rounds)
+    if not all(hasattr(made, part) for part in ("rounds", "matrix", "sensitivity", "step")):
+        raise ConfigError(f"strategy = {family!r}: made a {type(made).__name__}, not a strategy")
+    strategy: Strategy = made
+    return strategy
 
 
 def _plan(config: Config, clients: int, allow_import: bool) -> RunPlan:
@@ -209,16 +196,8 @@ def _require_fitting(wanted: ParticipationConfig, pattern: str | None) -> None:
 
 
 def _mechanism(config: Config, participation: Participation, allow_import: bool) -> Mechanism:
-    privacy, rounds = config.privacy, config.training.rounds
-    name = privacy.strategy or ("identity" if privacy.mode == "dp-fedavg" else "banded-toeplitz")
-    if privacy.mode == "dp-fedavg" and strategy_name("privacy.strategy", name) != "identity":
-        raise ConfigError(f'privacy.strategy = {name!r}: dp-fedavg has independent noise; say mode = "dp-ftrl"')
-    bands = privacy.bands
-    if bands is None and strategy_name("privacy.strategy", name) == "banded-toeplitz":
-        bands = _default_bands(participation, rounds)
-    if bands is not None and bands > rounds:
-        raise ConfigError(f"privacy.bands = {bands}: must be at most training.rounds = {rounds}")
-    strategy = make_strategy(name, rounds, bands=bands, matrix=privacy.matrix, allow_import=allow_import)
+    privacy = config.privacy
+    strategy = make_strategy(_family(config), _workload(config), participation, allow_import=allow_import)
     if privacy.noise_multiplier is not None:
         return Mechanism(strategy, participation, privacy.noise_multiplier)
     if privacy.epsilon is None:
@@ -236,13 +215,30 @@ def _mechanism(config: Config, participation: Participation, allow_import: bool)
     )
 
 
-def _default_bands(participation: Participation, rounds: int) -> int:
-    """As many bands as leave the columns of one client apart."""
-    match participation:
-        case MinSeparation(min_separation=separation) | FixedEpochs(rounds_per_epoch=separation):
-            return min(separation, rounds)
-        case _:
-            return rounds
+def _family(config: Config) -> Family | str:
+    """The family that the settings name, or code of one's own as it is."""
+    privacy, rounds = config.privacy, config.training.rounds
+    name = strategy_name(
+        "privacy.strategy", privacy.strategy or ("identity" if privacy.mode == "dp-fedavg" else "banded-toeplitz")
+    )
+    if privacy.mode == "dp-fedavg" and name != "identity":
+        raise ConfigError(f'privacy.strategy = {name!r}: dp-fedavg has independent noise; say mode = "dp-ftrl"')
+    if privacy.bands is not None and privacy.bands > rounds:
+        raise ConfigError(f"privacy.bands = {privacy.bands}: must be at most training.rounds = {rounds}")
+    objective: Objective | None = privacy.objective  # type: ignore[assignment] # checked by the config
+    options = {"bands": privacy.bands, "buffers": privacy.buffers, "objective": objective, "matrix": privacy.matrix}
+    if ":" in name:
+        given = [key for key, value in options.items() if value is not None]
+        if given:
+            raise ConfigError(f"privacy.{given[0]} = {options[given[0]]!r}: code of your own, {name!r}, gets the rounds alone")
+        return name
+    return Family(name, privacy.bands, privacy.buffers, objective, privacy.matrix)
+
+
+def _workload(config: Config) -> Workload:
+    """What the server's optimizer makes of the releases; of Adam, which is not linear, the sums of plain steps."""
+    training = config.training
+    return momentum(training.rounds, training.server_momentum if training.server_optimizer == "fedavgm" else 0.0)
 
 
 def _rounds_within(promise: Promise, budget: float, delta: float) -> int:

@@ -16,6 +16,7 @@ import tomli_w
 
 from hubbub import _checks
 from hubbub.errors import ConfigError
+from hubbub.families import DESCRIPTIONS
 
 __all__ = [
     "DATASETS",
@@ -33,7 +34,7 @@ __all__ = [
 MODES = ("none", "dp-fedavg", "dp-ftrl")
 DATASETS = {"digits": "hubbub.datasets.digits:load", "mnist": "hubbub.datasets.mnist:load"}
 MODELS = {"cnn": "hubbub.models:Cnn", "mlp": "hubbub.models:Mlp"}
-STRATEGIES = ("identity", "tree", "banded-toeplitz", "dense")
+STRATEGIES = tuple(DESCRIPTIONS)
 # Names that people type for the same thing.
 _ALIASES = {"toeplitz": "banded-toeplitz", "binary-tree": "tree", "independent": "identity"}
 _PATTERNS = ("min-separation", "fixed-epochs", "single", "every-round")
@@ -73,6 +74,8 @@ class PrivacyConfig:
     strategy: str | None = None
     matrix: str | None = None
     bands: int | None = None
+    buffers: int | None = None
+    objective: str | None = None
     sampling: str | None = None
     noise: str = "secure"
     unit: str = "client"
@@ -292,8 +295,6 @@ def _check_privacy(privacy: PrivacyConfig) -> None:
         if getattr(privacy, key) is not None:
             _checks.scale(f"privacy.{key}", getattr(privacy, key))
     _checks.open_unit("privacy.delta", privacy.delta)
-    if privacy.bands is not None:
-        _checks.integer("privacy.bands", privacy.bands, at_least=1)
     if privacy.sampling is not None:
         _checks.one_of("privacy.sampling", privacy.sampling, ("poisson", "fixed-size", "pattern"))
     _checks.one_of("privacy.noise", privacy.noise, ("secure", "simulation"))
@@ -302,8 +303,17 @@ def _check_privacy(privacy: PrivacyConfig) -> None:
     if privacy.neighboring_relation is not None:
         relations = ("zero-out", "add-or-remove-one", "replace-one")
         _checks.one_of("privacy.neighboring_relation", privacy.neighboring_relation, relations)
+    _check_strategy(privacy)
+
+
+def _check_strategy(privacy: PrivacyConfig) -> None:
     if privacy.strategy is not None:
         strategy_name("privacy.strategy", privacy.strategy)
+    for key in ("bands", "buffers"):
+        if getattr(privacy, key) is not None:
+            _checks.integer(f"privacy.{key}", getattr(privacy, key), at_least=1)
+    if privacy.objective is not None:
+        _checks.one_of("privacy.objective", privacy.objective, ("mean", "max"))
 
 
 def _check_rest(config: Config) -> None:

@@ -48,9 +48,12 @@ def bits(key: bytes, count: int) -> npt.NDArray[np.uint64]:
     return np.frombuffer(encryptor.update(bytes(8 * count)), dtype="<u8").astype(np.uint64, copy=False)
 
 
-def word_stream(key: bytes) -> Callable[[int], npt.NDArray[np.int64]]:
-    """A function that gives the next ``(count,)`` 64-bit numbers of a key; together they are those of :func:`bits`."""
-    encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+def word_stream(key: bytes, start: int = 0) -> Callable[[int], npt.NDArray[np.int64]]:
+    """A function that gives the next ``(count,)`` 64-bit numbers of a key; together they are those of :func:`bits`.
+
+    ``start``: how many numbers to leave out first, an even one, since the cipher makes two at a time.
+    """
+    encryptor = Cipher(algorithms.AES(key), modes.CTR((start // 2).to_bytes(16, "big"))).encryptor()
 
     def following(count: int) -> npt.NDArray[np.int64]:
         words = np.empty(count + 2, dtype="<i8")

@@ -2,9 +2,9 @@
 
 Letters: C strategy ``(rows, rounds)``, X = CᵀC its Gram matrix, π a set of rounds that one client may join, b the minimum
 separation, k the number of participations. A client that joins the rounds π contributes vectors u_i of norm at most 1;
-the squared sensitivity is the largest Σ_{i,j∈π} X_ij ⟨u_i, u_j⟩. It is at most Σ |X_ij|, and equal to that where π has at
-most two rounds or no X_ij is negative (Choquette-Choo et al. 2023, https://arxiv.org/abs/2211.06530). Dropping the absolute
-values where X has negative entries would understate it.
+the squared sensitivity is the largest Σ_{i,j∈π} X_ij ⟨u_i, u_j⟩. It is at most Σ |X_ij|, and equal to that where signs of the
+u_i make every term positive, as for at most two rounds or no negative X_ij (Choquette-Choo et al. 2023,
+https://arxiv.org/abs/2211.06530). Dropping the absolute values where X has negative entries would understate it.
 """
 
 import math
@@ -24,11 +24,27 @@ from hubbub.participation import (
     SingleParticipation,
     every_round,
 )
+from hubbub.worst_sets import (
+    best_of_banded,
+    best_of_columns,
+    best_of_pairs,
+    best_of_rows,
+    best_of_triples,
+    count_sets,
+    every_set,
+    is_balanced,
+    width,
+)
 
 __all__ = ["Sensitivity", "of_columns", "of_matrix", "of_sets"]
 
-# Below this many sets of rounds, trying each costs less than a second.
+# Below this many sets of rounds, trying each costs less than a second; so do the eigenvalues of this many rounds.
 _ENUMERABLE = 20_000
+_MOST_EIGEN = 1000
+# Relative, and well above that of LAPACK at this size: a bound must err on the high side.
+_EIGEN_ERROR = 1e-11
+# Two sums of the same numbers in another order.
+_ROUNDING = 1e-13
 
 
 @dataclass(frozen=True)
@@ -72,28 +88,18 @@ def of_columns(squared_norms: npt.ArrayLike, participation: Participation) -> Se
                 math.fsum(c[r : epochs * rounds_per_epoch : rounds_per_epoch]) for r in range(min(rounds_per_epoch, len(c)))
             )
         case MinSeparation(min_separation, max_participations):
-            squared = _separated_maximum(c, min_separation, max_participations)
+            squared = best_of_columns(c, min_separation, max_participations)
         case PoissonSampling() | FixedSizeSampling():
             squared = math.fsum(c)
     return Sensitivity(math.sqrt(squared), exact=True, source="column norms, Choquette-Choo et al. 2023, Algorithm 5")
 
 
-def _separated_maximum(values: Array, separation: int, most: int) -> float:
-    """The largest sum of at most ``most`` of the values whose indices are ``separation`` apart; exactly rounded sums."""
-    n = len(values)
-    separation = min(separation, n)
-    best = np.zeros(n + separation)
-    for _ in range(min(most, -(-n // separation))):
-        taken = values + best[separation:]
-        best[:n] = np.maximum.accumulate(taken[::-1])[::-1]
-    return float(best[0])
-
-
 def of_matrix(C: npt.ArrayLike, participation: Participation) -> Sensitivity:
     """The L2 sensitivity of C·x when one client takes part as ``participation`` allows.
 
-    Exact for one participation, for columns that do not overlap, for at most two participations, and where the worst set of
-    rounds has no negative inner product; otherwise a bound from above.
+    Exact where the worst set of rounds can be found and signs make all of its inner products positive. It can be found for
+    rounds exactly b apart, for columns that do not overlap or overlap few others, for a client of every round, for up to three
+    participations (of up to about 1200 rounds), and where there are few sets. Otherwise a bound from above, and says so.
 
     Args:
         C: ``(rows, rounds)``; need not be square.
@@ -137,21 +143,30 @@ def of_sets(C: npt.ArrayLike, sets: Iterable[Sequence[int]]) -> Sensitivity:
 
 
 def _worst(X: Array, sets: Iterator[list[int]]) -> Sensitivity:
-    """The largest Σ|X_ij| over the given sets of rounds; exact if a set of that value has no negative entry."""
+    """The largest bound of the given sets of rounds; exact if a set of that value attains it."""
     worst, exact = 0.0, True
     for rounds in sets:
         block = X[np.ix_(rounds, rounds)]
         total = float(np.abs(block).sum())
-        attained = len(rounds) <= 2 or bool((block >= 0).all())
+        if total < worst:
+            continue
+        attained = is_balanced(block)
+        if not attained:
+            total = min(total, _spectral(block, len(rounds)))
         if total > worst or (total == worst and attained):
             worst, exact = total, attained
     return Sensitivity(math.sqrt(worst), exact, "every set of rounds, Choquette-Choo et al. 2023, Theorem 2")
 
 
+def _spectral(X: Array, participations: int) -> float:
+    """At most k times the largest eigenvalue: a bound from above that can beat Σ|X_ij| where signs differ."""
+    return math.inf if len(X) > _MOST_EIGEN else float(np.linalg.eigvalsh(X)[-1]) * participations * (1 + _EIGEN_ERROR)
+
+
 def _fixed_epochs(X: Array, epochs: int, rounds_per_epoch: int) -> Sensitivity:
     n = len(X)
     last = min(n, epochs * rounds_per_epoch)
-    return _worst(X, (list(range(r, last, rounds_per_epoch)) for r in range(min(rounds_per_epoch, n))))
+    return _worst(X, (list(range(r, last, rounds_per_epoch)) for r in range(min(rounds_per_epoch, last))))
 
 
 def _min_separation(X: Array, pattern: MinSeparation) -> Sensitivity:
@@ -160,32 +175,36 @@ def _min_separation(X: Array, pattern: MinSeparation) -> Sensitivity:
     if k == 1 or not np.triu(X, b).any():
         return of_columns(np.diag(X), pattern)
     if k == 2:
-        diagonal = np.diag(X)
-        pairs = diagonal[:, None] + diagonal[None, :] + 2 * np.abs(X)
-        return Sensitivity(
-            math.sqrt(max(float(np.triu(pairs, b).max()), float(diagonal.max()))),
-            exact=True,
-            source="every pair of rounds",
-        )
-    if _count_sets(n, b, k) <= _ENUMERABLE:
-        return _worst(X, _sets(n, b, k))
-    rows = np.array([_separated_maximum(row, b, k) for row in np.abs(X)])
-    # Each |X_ij| is counted in a row's own best set, which need not be the common one: never too small.
-    return Sensitivity(
-        math.sqrt(_separated_maximum(rows, b, k)), exact=False, source="row-wise bound, Choquette-Choo et al. 2023"
+        return Sensitivity(math.sqrt(best_of_pairs(np.abs(X), b)), exact=True, source="every pair of rounds")
+    if k == n:
+        return _worst(X, iter([list(range(n))]))
+    if count_sets(n, b, k) <= _ENUMERABLE:
+        return _worst(X, every_set(n, b, k))
+    magnitude = np.abs(X)
+    far = np.triu(X, b)
+    balanced = is_balanced(far + far.T)
+    if (found := _searched(magnitude, b, k)) is not None:
+        value, source = found
+        # Where no signs suit all rounds, the worst set may still need none: then its inner products themselves add up to it.
+        exact = balanced or _attained(X, b, k, value)
+        return Sensitivity(math.sqrt(value), exact, source)
+    rows = Sensitivity(
+        math.sqrt(best_of_rows(magnitude, b, k)), exact=False, source="row-wise bound, Choquette-Choo et al. 2023"
     )
+    if balanced:
+        return rows
+    spectral = Sensitivity(math.sqrt(_spectral(X, k)), exact=False, source="spectral bound, Choquette-Choo et al. 2023")
+    return min(rows, spectral, key=lambda answer: answer.value)
 
 
-def _count_sets(n: int, b: int, k: int) -> int:
-    """How many sets of at most k indices below n are pairwise at least b apart."""
-    return sum(math.comb(max(n - (m - 1) * (b - 1), 0), m) for m in range(1, k + 1))
+def _searched(X: Array, separation: int, most: int) -> tuple[float, str] | None:
+    """The largest Σ X_ij over the sets of a minimum separation, if it can be found in about a second."""
+    if most == 3 and (triples := best_of_triples(X, separation)) is not None:
+        return triples, "every triple of rounds"
+    banded = best_of_banded(X, width(X), separation, most)
+    return None if banded is None else (banded, "every set of rounds, by their overlaps")
 
 
-def _sets(n: int, b: int, k: int) -> Iterator[list[int]]:
-    """Every set of at most k indices below n that are pairwise at least b apart."""
-    stack: list[list[int]] = [[i] for i in range(n)]
-    while stack:
-        rounds = stack.pop()
-        yield rounds
-        if len(rounds) < k:
-            stack.extend([*rounds, j] for j in range(rounds[-1] + b, n))
+def _attained(X: Array, separation: int, most: int, value: float) -> bool:
+    found = _searched(X, separation, most)
+    return found is not None and found[0] >= value * (1 - _ROUNDING)

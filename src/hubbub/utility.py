@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from hubbub._checks import Array
 from hubbub.workloads import Workload
@@ -106,7 +107,13 @@ def squared_errors(workload: Workload, strategy: Streams) -> Array:
     """
     if workload.rounds != strategy.rounds:
         raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
-    return np.asarray(np.square(workload.matrix() @ noising_matrix(strategy)).sum(axis=1))
+    C = np.asarray(strategy.matrix(), dtype=np.float64)
+    if C.shape[0] == C.shape[1] and not np.triu(C, 1).any():
+        # N is C⁻¹, whatever the stream: B·C = A.
+        B = solve_triangular(C, workload.matrix().T, trans="T", lower=True).T
+    else:
+        B = workload.matrix() @ noising_matrix(strategy)
+    return np.asarray(np.square(B).sum(axis=1))
 
 
 def mean_squared_error(workload: Workload, strategy: Streams) -> float:

@@ -54,6 +54,39 @@ class Workload:
             buffer *= np.asarray(self.learning_rates)[:, None]
         return np.cumsum(buffer, axis=0)
 
+    def inverse_bands(self) -> Array:
+        """The diagonals of A⁻¹, which is lower banded: entry ``[d, j]`` is that of row j + d and column j.
+
+        Two rows without momentum, three with it, ``(2 or 3, rounds)``; what would lie below the last row of A⁻¹ is 0. From
+        A⁻¹ = (I − βS)·diag(1/η)·(I − S) with S the shift by one round.
+
+        Example:
+            >>> prefix_sum(rounds=3).inverse_bands()
+            array([[ 1.,  1.,  1.],
+                   [-1., -1.,  0.]])
+        """
+        own = np.ones(self.rounds) if self.learning_rates is None else 1 / np.asarray(self.learning_rates)
+        following = np.append(own[1:], 0.0)
+        bands = [own, -following - self.momentum * own]
+        bands[1][-1] = 0.0
+        if self.momentum:
+            bands.append(self.momentum * following)
+            bands[2][-2:] = 0.0
+        return np.stack(bands)
+
+    def coefficients(self) -> Array:
+        """The first column of A, ``(rounds,)``: all of it where A is Toeplitz, which is where learning rates are equal."""
+        column = np.cumsum(self.momentum ** np.arange(self.rounds))
+        if self.learning_rates is None:
+            return column
+        increments = np.append(column[0], np.diff(column))
+        return np.cumsum(increments * np.asarray(self.learning_rates))
+
+    @property
+    def toeplitz(self) -> bool:
+        """Whether each column of A is the one before, shifted by a round."""
+        return self.learning_rates is None or len(set(self.learning_rates)) == 1
+
 
 def prefix_sum(rounds: int) -> Workload:
     """The workload of plain SGD: row t is the sum of rounds 0 to t.

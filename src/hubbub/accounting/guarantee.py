@@ -24,7 +24,22 @@ from hubbub.participation import (
     PoissonSampling,
     SingleParticipation,
 )
-from hubbub.strategies import OWN, BandedToeplitz, BinaryTree, Columns, Described, Identity
+from hubbub.strategies import (
+    OWN,
+    Banded,
+    BandedInverse,
+    BandedToeplitz,
+    BinaryTree,
+    BufferedLinearToeplitz,
+    Columns,
+    Described,
+    Fourier,
+    Identity,
+    NormalizedToeplitz,
+    Semiseparable,
+    Stamped,
+    Strategy,
+)
 
 __all__ = ["PrivacyGuarantee", "default_relation", "guarantee", "rounded_up", "unprotected"]
 
@@ -218,22 +233,40 @@ def _relation(participation: Participation, relation: str | None) -> Neighboring
 
 def describe(mechanism: Mechanism) -> str:
     """The mechanism in words."""
-    match mechanism.strategy:
-        case foreign if type(foreign) not in (*OWN, Described):
-            name = f"correlated Gaussian noise ({type(foreign).__name__})"
-        case Identity():
-            name = "independent Gaussian noise"
-        case BandedToeplitz() as strategy:
-            name = f"correlated Gaussian noise (banded Toeplitz, {strategy.bands} bands)"
-        case BinaryTree():
-            name = "correlated Gaussian noise (binary tree aggregation)"
-        case Columns(bands=bands):
-            name = f"correlated Gaussian noise (banded, {bands} bands)"
-        case Described(origin=origin):
-            name = f"correlated Gaussian noise ({origin.rpartition('.')[2]})"
-        case other:
-            name = f"correlated Gaussian noise ({type(other).__name__})"
+    strategy = mechanism.strategy
+    independent = type(strategy) is Identity
+    name = "independent Gaussian noise" if independent else f"correlated Gaussian noise ({_family(strategy)})"
     return f"{name} with noise multiplier {mechanism.noise_multiplier:.6g}, {_cohorts(mechanism.participation)}"
+
+
+def _family(strategy: Strategy) -> str:  # noqa: C901 # one line a family
+    if type(strategy) not in (*OWN, Described):
+        return type(strategy).__name__
+    match strategy:
+        case Banded(bands=bands) | Columns(bands=bands):
+            return f"banded, {bands} bands"
+        case BandedInverse(noising_coefficients=coefficients):
+            return f"banded inverse, {len(coefficients)} bands"
+        case BandedToeplitz(bands=bands):
+            return f"banded Toeplitz, {bands} bands"
+        case NormalizedToeplitz(coefficients=coefficients):
+            return f"banded Toeplitz with columns of norm 1, {len(coefficients)} bands"
+        case BinaryTree(decoder="plain"):
+            return "binary tree aggregation"
+        case BinaryTree(decoder=decoder):
+            return f"binary tree aggregation, {decoder} estimates"
+        case BufferedLinearToeplitz(output_scales=scales):
+            return f"buffered linear Toeplitz, {len(scales)} buffers"
+        case Fourier():
+            return "Fourier"
+        case Semiseparable(memory_rows=buffers):
+            return f"time-varying buffers, {buffers} of them"
+        case Stamped(stamp=stamp):
+            return f"copies of one strategy of {len(stamp)} rounds"
+        case Described(origin=origin):
+            return origin.rpartition(".")[2]
+        case other:
+            return type(other).__name__
 
 
 def _cohorts(participation: Participation) -> str:

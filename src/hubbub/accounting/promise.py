@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,10 @@ from hubbub.participation import (
     PoissonSampling,
     SingleParticipation,
 )
-from hubbub.strategies import OWN, Described, Strategy
+from hubbub.strategies import Strategy
+from hubbub.strategies.record import from_parts, strategy_arrays, strategy_numbers
 
-__all__ = ["Promise", "strategy_arrays"]
+__all__ = ["Promise"]
 
 SCHEMA = 2
 _PARTICIPATIONS = (SingleParticipation, FixedEpochs, MinSeparation, PoissonSampling, FixedSizeSampling)
@@ -104,7 +105,7 @@ class Promise:
 
         Args:
             record: What :meth:`record` wrote.
-            arrays: The strategy's, by name (see :func:`strategy_arrays`).
+            arrays: The strategy's, by name (see :func:`hubbub.strategies.record.strategy_arrays`).
 
         Raises:
             LedgerError: The record is of a newer schema, is damaged, or its arrays are not those given.
@@ -133,22 +134,9 @@ class Promise:
             raise LedgerError(f"ledger.jsonl, line 1: the promise cannot be read ({what})") from error
 
 
-def strategy_arrays(strategy: Strategy) -> dict[str, Array]:
-    """What describes a strategy beside plain numbers: its coefficients or its matrix; of a foreign class the matrix."""
-    if type(strategy) not in OWN:
-        return {"C": np.ascontiguousarray(strategy.matrix(), dtype=np.float64)}
-    values = {part.name: getattr(strategy, part.name) for part in fields(strategy)}  # type: ignore[arg-type] # dataclasses
-    return {name: np.asarray(v, dtype=np.float64) for name, v in values.items() if isinstance(v, tuple | np.ndarray)}
-
-
 def _strategy_record(strategy: Strategy) -> dict[str, Any]:
     arrays = {name: {"shape": list(a.shape), "sha256": _sha256(a)} for name, a in strategy_arrays(strategy).items()}
-    if type(strategy) not in OWN:
-        kind = type(strategy)
-        origin = strategy.origin if isinstance(strategy, Described) else f"{kind.__module__}.{kind.__qualname__}"
-        return {"name": Described.__name__, "origin": origin, "rounds": strategy.rounds, **arrays}
-    numbers = {part.name: getattr(strategy, part.name) for part in fields(strategy)}  # type: ignore[arg-type] # dataclasses
-    return {"name": type(strategy).__name__, **{name: v for name, v in numbers.items() if name not in arrays}, **arrays}
+    return {**strategy_numbers(strategy), **arrays}
 
 
 def _require_words(record: Mapping[str, Any]) -> None:
@@ -181,15 +169,13 @@ def _mechanism(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Mechan
 
 
 def _strategy(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Strategy:
-    described = {key: value for key, value in stated.items() if key != "name"}
+    described = dict(stated)
     for name, value in described.items():
         if isinstance(value, Mapping):
             if name not in arrays or _sha256(arrays[name]) != value["sha256"]:
                 raise ValueError(f"strategy: its {name} is not the one that was promised")
             described[name] = arrays[name]
-    kinds: dict[str, Any] = {kind.__name__: kind for kind in (*OWN, Described)}
-    strategy: Strategy = kinds[one_of("strategy.name", stated.get("name"), kinds)](**described)
-    return strategy
+    return from_parts(described)
 
 
 def _sha256(array: Array) -> str:

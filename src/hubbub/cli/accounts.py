@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from hubbub import accounting
 from hubbub._checks import integer, rounds_count, scale
 from hubbub.accounting import PrivacyGuarantee
-from hubbub.build import make_strategy
 from hubbub.cli.output import console, print_json, print_table
-from hubbub.config import STRATEGIES, strategy_name
+from hubbub.config import strategy_name
 from hubbub.errors import ConfigError
+from hubbub.families import Family, strategy_of
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
     FixedEpochs,
@@ -21,8 +21,9 @@ from hubbub.participation import (
     every_round,
 )
 from hubbub.strategies import Columns, Strategy
+from hubbub.workloads import prefix_sum
 
-__all__ = ["Statement", "account", "calibrated", "participation_from", "strategy_from"]
+__all__ = ["Statement", "Wanted", "account", "calibrated", "participation_from"]
 
 
 @dataclass(frozen=True)
@@ -35,24 +36,35 @@ class Statement:
     as_json: bool
 
 
-def strategy_from(name: str, rounds: int, bands: int | None, column_norm_squared: float | None, matrix: str | None) -> Strategy:
-    """The strategy that the flags name; ``banded`` is described by its columns alone."""
-    rounds_count(rounds)
-    if ":" in name:
-        raise ConfigError(f"--strategy {name!r}: code of your own is accounted in Python, by hubbub.accounting.guarantee")
-    known = strategy_name("--strategy", name, (*STRATEGIES, "banded"))
-    if known != "banded":
-        if column_norm_squared is not None:
-            raise ConfigError(f"--column-norm-squared {column_norm_squared}: describes --strategy banded, this is {known}")
-        return make_strategy(known, rounds, bands=bands, matrix=matrix)
-    if matrix is not None:
-        raise ConfigError(f"--matrix {matrix}: is read by --strategy dense")
-    if bands is None or column_norm_squared is None:
-        raise ConfigError(
-            "--strategy banded: is described by --bands and --column-norm-squared; for a strategy that can be run, use "
-            "banded-toeplitz or dense"
-        )
-    return Columns(rounds, bands, column_norm_squared)
+@dataclass(frozen=True)
+class Wanted:
+    """The strategy that flags name."""
+
+    name: str
+    rounds: int
+    bands: int | None
+    buffers: int | None
+    column_norm_squared: float | None
+    matrix: str | None
+
+    def strategy(self, participation: Participation) -> Strategy:
+        """It; ``banded`` with a column norm is described by its columns alone, all others are made for prefix sums."""
+        rounds_count(self.rounds)
+        if ":" in self.name:
+            raise ConfigError(
+                f"--strategy {self.name!r}: code of your own is accounted in Python, by hubbub.accounting.guarantee"
+            )
+        known = strategy_name("--strategy", self.name)
+        if self.column_norm_squared is None:
+            return strategy_of(
+                Family(known, self.bands, self.buffers, None, self.matrix), prefix_sum(self.rounds), participation
+            )
+        if known != "banded":
+            raise ConfigError(f"--column-norm-squared {self.column_norm_squared}: describes --strategy banded, this is {known}")
+        if self.bands is None:
+            raise ConfigError("--column-norm-squared: describes a banded strategy together with --bands")
+        Family(known, self.bands, self.buffers, None, self.matrix)
+        return Columns(self.rounds, self.bands, self.column_norm_squared)
 
 
 def participation_from(
@@ -99,7 +111,7 @@ def participation_from(
 
 
 def account(
-    strategy: Strategy,
+    wanted: Wanted,
     participation: Participation,
     *,
     multipliers: tuple[float | None, float | None],
@@ -109,16 +121,17 @@ def account(
     relative, absolute = multipliers
     if (relative is None) == (absolute is None):
         raise ConfigError("--noise-multiplier and --clip-noise-multiplier: give exactly one of them")
+    strategy = wanted.strategy(participation)
     if relative is None:
         column_norm = strategy.sensitivity(SingleParticipation()).value
         relative = scale("--clip-noise-multiplier", absolute) / column_norm
     _print(Mechanism(strategy, participation, relative), statement)
 
 
-def calibrated(strategy: Strategy, participation: Participation, *, epsilon: float, statement: Statement) -> None:
+def calibrated(wanted: Wanted, participation: Participation, *, epsilon: float, statement: Statement) -> None:
     """Print the mechanism that meets a budget."""
     mechanism = accounting.calibrate(
-        strategy,
+        wanted.strategy(participation),
         participation,
         epsilon=epsilon,
         delta=statement.delta,

@@ -45,13 +45,16 @@ Head = Annotated[
     str | None, typer.Option(metavar="H", help="A head of the ledger that you kept: a run rolled back behind it is refused.")
 ]
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="Set section.key=value over the file; may be repeated.")]
-Strategy = Annotated[str, typer.Option(help="identity, tree, banded-toeplitz, dense, or banded (described by its columns).")]
+Strategy = Annotated[
+    str, typer.Option(help="A family, as 'hubbub compare --help' lists them; banded with --column-norm-squared is described.")
+]
 Rounds = Annotated[int, typer.Option(parser=_whole, metavar="N", help="Number of rounds.")]
 Bands = Annotated[int | None, typer.Option(parser=_whole, metavar="N", help="Diagonals of a banded C, the main one counted.")]
+Buffers = Annotated[int | None, typer.Option(parser=_whole, metavar="N", help="Buffers of blt and time-varying.")]
 ColumnNorm = Annotated[
     float | None, typer.Option(parser=_number, metavar="X", help="Squared norm of the columns of a banded C.")
 ]
-Matrix = Annotated[str | None, typer.Option(help="File of a dense C: .npy, or a TensorFlow TensorProto.")]
+Matrix = Annotated[str | None, typer.Option(help="File of C: .npy, a TensorFlow TensorProto, or what factorize wrote.")]
 MinSeparation = Annotated[
     int | None,
     typer.Option(
@@ -182,6 +185,7 @@ def account(
         typer.Option(parser=_number, metavar="X", help="Noise over the clip norm alone, as the Gboard publications state it."),
     ] = None,
     bands: Bands = None,
+    buffers: Buffers = None,
     column_norm_squared: ColumnNorm = None,
     matrix: Matrix = None,
     min_separation: MinSeparation = None,
@@ -202,7 +206,7 @@ def account(
     from hubbub.cli import accounts
 
     accounts.account(
-        accounts.strategy_from(strategy, rounds, bands, column_norm_squared, matrix),
+        accounts.Wanted(strategy, rounds, bands, buffers, column_norm_squared, matrix),
         accounts.participation_from(
             rounds,
             separation=(min_separation, max_participations),
@@ -222,6 +226,7 @@ def calibrate(
     delta: Delta,
     strategy: Strategy = "identity",
     bands: Bands = None,
+    buffers: Buffers = None,
     column_norm_squared: ColumnNorm = None,
     matrix: Matrix = None,
     min_separation: MinSeparation = None,
@@ -239,7 +244,7 @@ def calibrate(
     from hubbub.cli import accounts
 
     accounts.calibrated(
-        accounts.strategy_from(strategy, rounds, bands, column_norm_squared, matrix),
+        accounts.Wanted(strategy, rounds, bands, buffers, column_norm_squared, matrix),
         accounts.participation_from(
             rounds,
             separation=(min_separation, max_participations),

@@ -7,7 +7,7 @@ from hubbub import config as configs
 from hubbub.build import Run, build
 from hubbub.cli.accounts import guarantee_rows
 from hubbub.cli.output import console, print_json, print_table
-from hubbub.noise import NoiseStream
+from hubbub.noise.blocks import progress
 from hubbub.training.flat import FlatModel
 from hubbub.training.simulate import SimulatedPopulation
 
@@ -56,14 +56,12 @@ def plan(file: Path, assignments: list[str], *, allow_import: bool, as_json: boo
 
 
 def _noise_rows(run: Run) -> int:
-    """The most rows that the stream remembers, found by streaming a vector of one number."""
+    """The most rows that the stream remembers, as the strategy says, or found by its first steps."""
     if run.plan.mechanism is None:
         return 0
-    stream, most = NoiseStream(run.plan.mechanism, dim=1, seed=0), 0
-    for _ in range(min(run.plan.rounds, 4096)):
-        stream.next_row()
-        most = max(most, len(stream.state_dict()["memory"]))
-    return most
+    strategy = run.plan.mechanism.strategy
+    known: int | None = getattr(strategy, "memory_rows", None)
+    return progress(strategy, min(run.plan.rounds, 4096)).most_remembered if known is None else known
 
 
 def _seconds_per_client(run: Run) -> float:

@@ -1,118 +1,49 @@
-"""The stream of noise: rows of stddev·N·z as tensors, resumable, and where z comes from.
+"""The stream of noise: rows of stddev·N·z as tensors, resumable.
 
 A stream is the one stateful object on the noise path. Each of its rows is used once; it refuses a row that the strategy
-does not have. Where z comes from is one of two:
-
-* ``secure``: AES-256 in counter mode under a secret key, made Gaussian by Box and Muller's formula in float64 with a radius
-  of 106 random bits, so that tails are right beyond 11 standard deviations. No rejection: the work does not depend on the
-  values.
-* ``simulation``: torch's generator under a seed; fast, for experiments, not for release: who knows the seed removes the noise.
+does not have.
 """
 
-import hashlib
-import math
 import os
-from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from hubbub._checks import integer
 from hubbub.errors import NoiseExhaustedError, RunFolderError
 from hubbub.mechanism import Mechanism
-from hubbub.randomness import derive, fresh_key, seed_for, seed_key, word_stream
+from hubbub.noise import blocks
+from hubbub.noise.slots import SlotBuffer
+from hubbub.noise.sources import NoiseSource, SecureSource, SimulationSource
+from hubbub.randomness import fresh_key
 
-__all__ = ["NoiseSource", "NoiseStream", "SecureSource", "SimulationSource", "sampler"]
-
-# Pairs at a time: small enough for the processor's cache, large enough that calls do not count. Another number is another row.
-_BLOCK = 1 << 15
-
-
-class NoiseSource(Protocol):
-    """Where rows of z come from."""
-
-    def row(self, index: int, dim: int) -> torch.Tensor:
-        """Row ``index`` of z, ``(dim,)`` float64 on the CPU; the same each time it is asked for."""
-
-
-class SimulationSource:
-    """torch's generator, one seed for each row. Not for release."""
-
-    def __init__(self, seed: int) -> None:
-        self._key = derive(seed_key(seed), "noise")
-
-    def row(self, index: int, dim: int) -> torch.Tensor:
-        """Row ``index`` of z, ``(dim,)``."""
-        generator = torch.Generator().manual_seed(seed_for(self._key, index))
-        return torch.randn(dim, generator=generator, dtype=torch.float64)
-
-
-class SecureSource:
-    """AES-256 in counter mode under a secret key of 32 bytes, one derived key for each row.
-
-    Belongs to the process that made it: a fork would draw the same rows for other data.
-
-    Raises:
-        NoiseExhaustedError: From :meth:`row`, in another process.
-    """
-
-    def __init__(self, key: bytes) -> None:
-        self._key = derive(key, "noise")
-        self._process = os.getpid()
-
-    def row(self, index: int, dim: int) -> torch.Tensor:
-        """Row ``index`` of z, ``(dim,)``."""
-        if os.getpid() != self._process:
-            raise NoiseExhaustedError(
-                f"row {index} of z: process {os.getpid()} was forked from {self._process}, whose rows these are; open the run "
-                "in the process that releases it"
-            )
-        pairs = (dim + 1) // 2
-        row = torch.empty(2, pairs, dtype=torch.float64)
-        words = word_stream(derive(self._key, index))
-        for start in range(0, pairs, _BLOCK):
-            _box_muller(words, row[:, start : start + _BLOCK])
-        return row.view(-1)[:dim]
-
-
-def _box_muller(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:
-    """Fill ``out``, ``(2, pairs)``, with pairs of normal numbers; the same work whatever the words are."""
-    pairs = out.shape[1]
-    # 53 of 64 random bits each. Shifted in place, and as unsigned numbers, so that none is negative.
-    bits = torch.from_numpy(words(3 * pairs)).bitwise_right_shift_(11).bitwise_and_(2**53 - 1)
-    coarse, fine, turn = bits.to(torch.float64).view(3, pairs)
-    # A uniform number in (0, 1) of 106 bits: where the first 53 are all 0, the second 53 still tell.
-    uniform = fine.add_(0.5).mul_(2.0**-106).add_(coarse.mul_(2.0**-53))
-    radius = uniform.log_().mul_(-2).sqrt_()
-    angle = turn.mul_(2 * math.pi * 2.0**-53)
-    torch.mul(radius, torch.cos(angle), out=out[0])
-    torch.mul(radius, torch.sin(angle), out=out[1])
-
-
-@cache
-def sampler() -> str:
-    """A fingerprint of how keys become noise here: another one where a processor or a library computes another last bit."""
-    return hashlib.sha256(SecureSource(bytes(32)).row(0, 4099).numpy().tobytes()).hexdigest()
+__all__ = ["NoiseStream"]
 
 
 class NoiseStream:
     """Row after row of stddev·N·z for a mechanism, each given out once.
 
+    Rows are made several at a time, as one matrix product over slices of the vector that fit in the processor's cache: what is
+    remembered lies in one buffer, in which nothing is moved, and is read once a pass.
+
     Args:
         mechanism: Its strategy correlates the rows, its ``stddev`` scales them.
-        dim: Length of a row.
+        dim: Length of the whole vector.
         seed: A simulation's seed. Without one the noise is secret: its key is drawn from the operating system.
         source: Where z comes from, in place of ``seed``.
-        device: Where rows are needed.
-        dtype: Of the rows.
+        device: Where rows are needed. A simulation draws z there; its numbers differ between kinds of device.
+        dtype: Of the rows and of what is remembered.
+        part: ``(first, stop)``: give these numbers of each row only. The parts of a vector, made anywhere, are together
+            bit for bit the rows of one stream.
+        rounds_per_pass: How many rounds are made at a time; by default as many as pay. With 1 no row of z is drawn before
+            the round that needs it. Another number is another rounding of the last bit.
 
-    ``drawn`` is one more than the last row of z that was drawn.
+    ``round_index`` is the next row's round, ``drawn`` one more than the last row of z that the rounds before it need.
 
     Raises:
         TypeError: Both a seed and a source.
+        ValueError: A part that is no part of the vector.
         NoiseExhaustedError: From :meth:`next_row`, after the strategy's last round, or in a forked process.
 
     Example:
@@ -132,6 +63,8 @@ class NoiseStream:
         source: NoiseSource | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float64,
+        part: tuple[int, int] | None = None,
+        rounds_per_pass: int | None = None,
     ) -> None:
         if seed is not None and source is not None:
             raise TypeError("seed and source: give one of them")
@@ -141,57 +74,88 @@ class NoiseStream:
         if source is None:
             source = SecureSource(fresh_key()) if seed is None else SimulationSource(seed)
         self.source: NoiseSource = source
-        self._device, self._dtype = torch.device(device), dtype
-        self._memory: tuple[torch.Tensor, ...] = ()
         # What is remembered is secret noise too; a simulation's anybody may draw.
         self._process = None if isinstance(source, SimulationSource) else os.getpid()
-        self.drawn = 0
+        most = getattr(mechanism.strategy, "memory_rows", 0)
+        like = torch.empty(0, device=device, dtype=dtype)
+        self._buffer = SlotBuffer(source, self.dim, part or (0, self.dim), like, most=most, scale=mechanism.stddev)
+        pass_of = blocks.rounds_per_pass(mechanism.strategy) if rounds_per_pass is None else rounds_per_pass
+        self._pass = integer("rounds_per_pass", pass_of, at_least=1)
+        # The pass that holds the next round: planned, and perhaps not yet made.
+        self._block: blocks.Block | None = None
+        self._made = False
+        self._drawn_before = 0
+
+    @property
+    def drawn(self) -> int:
+        """One more than the last row of z that the rounds before ``round_index`` need."""
+        if self._block is None or self.round_index == self._block.start:
+            return self._drawn_before
+        return self._block.drawn_after[self.round_index - self._block.start - 1]
 
     def next_row(self) -> torch.Tensor:
-        """The noise of the next round, ``(dim,)``, per unit of clip norm.
+        """The noise of the next round, per unit of clip norm: ``(dim,)``, or as long as the part. It is the caller's own.
 
         Raises:
             NoiseExhaustedError: The strategy has no further round.
         """
+        self._require_own_process()
+        block = self._planned()
+        if not self._made:
+            self._buffer.make(block, release=True)
+            self._made = True
+        row = self._buffer.take(self.round_index - block.start)
+        self.round_index += 1
+        return row
+
+    def skip_to(self, round_index: int) -> None:
+        """Go on to a later round; the rows between are drawn, remembered for correlation, and given to nobody."""
+        self._require_own_process()
+        while self.round_index < round_index:
+            block = self._planned()
+            if not self._made and round_index >= block.stop:
+                self._buffer.make(block, release=False)
+                self._made = True
+            # A pass that ends later is made when its first row is asked for, with the keys that hold by then.
+            self.round_index = min(round_index, block.stop)
+
+    def _planned(self) -> blocks.Block:
+        """The pass that holds the next round."""
+        block = self._block
+        if block is not None and self.round_index < block.stop:
+            return block
+        if block is not None:
+            if not self._made:
+                self._buffer.make(block, release=False)
+            self._settle(block)
+        self._block = self._plan(self.round_index)
+        self._made = False
+        return self._block
+
+    def _settle(self, block: blocks.Block) -> None:
+        self._drawn_before = block.drawn_after[-1]
+        self._buffer.settle(block)
+
+    def _plan(self, start: int) -> blocks.Block:
+        stop = (start // self._pass + 1) * self._pass
+        return blocks.block_of(self.mechanism.strategy, start, stop, self._buffer.remembered, self._drawn_before)
+
+    def _require_own_process(self) -> None:
         if self._process not in (None, os.getpid()):
             raise NoiseExhaustedError(
                 f"round {self.round_index}: process {os.getpid()} was forked from {self._process}, whose noise this is; open "
                 "the run in the process that releases it"
             )
-        row, memory = self.mechanism.strategy.step(self.round_index, self._draw, self._memory)
-        self._memory = memory
-        self.round_index += 1
-        scaled: torch.Tensor = row * self.mechanism.stddev
-        return scaled
-
-    def skip_to(self, round_index: int) -> None:
-        """Go on to a later round; the rows between are drawn, remembered for correlation, and given to nobody."""
-        while self.round_index < round_index:
-            self.next_row()
-
-    def _state_after(self, rounds: int) -> tuple[int, int]:
-        """How many rows of z are drawn and how many rows remembered after some rounds, found on rows of one number."""
-        drawn, memory = 0, ()
-
-        def draw(index: int) -> npt.NDArray[np.float64]:
-            nonlocal drawn
-            drawn = index + 1
-            return np.zeros(1)
-
-        for round_index in range(rounds):
-            _, memory = self.mechanism.strategy.step(round_index, draw, memory)
-        return drawn, len(memory)
-
-    def _draw(self, index: int) -> torch.Tensor:
-        if index < self.drawn:
-            raise NoiseExhaustedError(f"row {index} of z was passed already: each is drawn once, in increasing order")
-        self.drawn = index + 1
-        return self.source.row(index, self.dim).to(self._device, self._dtype)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the stream carries from round to round. As secret as the noise: it takes the noise off later releases."""
-        memory = [row.clone() for row in self._memory]
-        return {"round_index": self.round_index, "drawn": self.drawn, "memory": memory}
+        """What the stream carries from round to round. As secret as the noise: it takes the noise off later releases.
+
+        ``memory`` is that before the pass that holds the next round; the rows of z since then are drawn again.
+        """
+        if self._block is not None and self.round_index == self._block.stop and self.round_index % self._pass == 0:
+            self._settle(self._block)
+            self._block = None
+        return {"round_index": self.round_index, "drawn": self.drawn, "memory": self._buffer.memory()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken, from the same source.
@@ -201,18 +165,16 @@ class NoiseStream:
             ValueError, TypeError: A number out of range.
         """
         rows = tuple(state["memory"])
-        for row in rows:
-            if row.shape != (self.dim,) or row.dtype != self._dtype or not bool(torch.isfinite(row).all()):
-                raise RunFolderError(
-                    f"noise state: has rows of shape {tuple(row.shape)} and {row.dtype}; they must be finite, ({self.dim},) "
-                    f"and {self._dtype}"
-                )
-        round_index = integer("noise state: round_index", state["round_index"], at_least=0, at_most=self.mechanism.rounds)
-        drawn, remembered = self._state_after(round_index)
-        if (state["drawn"], len(rows)) != (drawn, remembered):
+        strategy = self.mechanism.strategy
+        round_index = integer("noise state: round_index", state["round_index"], at_least=0, at_most=strategy.rounds)
+        drawn = blocks.progress(strategy, round_index).drawn
+        start = round_index // self._pass * self._pass
+        before = blocks.progress(strategy, start)
+        if (state["drawn"], len(rows)) != (drawn, before.remembered):
             raise RunFolderError(
                 f"noise state: drawn = {state['drawn']!r} with {len(rows)} rows; after {round_index} rounds it is {drawn} with "
-                f"{remembered}"
+                f"{before.remembered}"
             )
-        self.round_index, self.drawn = round_index, drawn
-        self._memory = tuple(row.to(self._device, self._dtype) for row in rows)
+        self._buffer.restore(rows)
+        self._drawn_before, self.round_index, self._made = before.drawn, round_index, False
+        self._block = self._plan(start) if start < round_index else None

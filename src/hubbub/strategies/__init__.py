@@ -1,15 +1,37 @@
 """How noise is correlated over rounds: one family of C a file, siblings independent of one another."""
 
+from hubbub.strategies.banded import Banded
+from hubbub.strategies.banded_inverse import BandedInverse
+from hubbub.strategies.blt import BufferedLinearToeplitz
 from hubbub.strategies.columns import Columns
 from hubbub.strategies.dense import Dense
 from hubbub.strategies.described import Described
+from hubbub.strategies.fourier import Fourier
 from hubbub.strategies.identity import Identity
+from hubbub.strategies.normalized_toeplitz import NormalizedToeplitz
+from hubbub.strategies.optimized import Optimized
+from hubbub.strategies.own import OWN
+from hubbub.strategies.semiseparable import Semiseparable
+from hubbub.strategies.stamped import Stamped
 from hubbub.strategies.strategy import Strategy
 from hubbub.strategies.toeplitz import BandedToeplitz
 from hubbub.strategies.tree import BinaryTree
 
-__all__ = ["OWN", "BandedToeplitz", "BinaryTree", "Columns", "Dense", "Described", "Identity", "Strategy"]
-
-# Strategies whose stated sensitivity is computed by us from plain numbers and arrays, which describe them completely. Of all
-# others the sensitivity is computed again from the matrix.
-OWN: tuple[type, ...] = (BandedToeplitz, BinaryTree, Columns, Dense, Identity)
+__all__ = [
+    "OWN",
+    "Banded",
+    "BandedInverse",
+    "BandedToeplitz",
+    "BinaryTree",
+    "BufferedLinearToeplitz",
+    "Columns",
+    "Dense",
+    "Described",
+    "Fourier",
+    "Identity",
+    "NormalizedToeplitz",
+    "Optimized",
+    "Semiseparable",
+    "Stamped",
+    "Strategy",
+]

@@ -33,6 +33,11 @@ class Identity:
     def __post_init__(self) -> None:
         rounds_count(self.rounds)
 
+    @property
+    def memory_rows(self) -> int:
+        """None: no round knows of another."""
+        return 0
+
     def matrix(self) -> Array:
         """I, ``(rounds, rounds)``."""
         require_dense(self.rounds)

@@ -1,34 +1,28 @@
 """Banded Toeplitz noise: each column of C is the one before, shifted by a round.
 
-Letters: c coefficients (the first column of C), b bands, n rounds.
+Letters: c coefficients (the first column of C, or a multiple of it), b bands, n rounds.
 
 Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2306.08153; McKenna 2024, https://arxiv.org/abs/2405.15913.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from hubbub._checks import Array, integer, real_array, rounds_count
-from hubbub.participation import (
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    SingleParticipation,
-    every_round,
-)
-from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub._checks import Array, integer, one_of, rounds_count
+from hubbub.factorization import toeplitz, toeplitz_bounds
+from hubbub.factorization.bounds import lower_bound
+from hubbub.participation import MinSeparation, Participation, SingleParticipation
+from hubbub.sensitivity import Sensitivity
+from hubbub.strategies.optimized import Objective, Optimized
 from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
+from hubbub.strategies.substitution import substituted
+from hubbub.workloads import Workload
 
-__all__ = ["BandedToeplitz", "square_root"]
+__all__ = ["BandedToeplitz", "optimize", "square_root", "square_root_of"]
 
-# Up to this many rounds the bound by rows of the Gram matrix, O(rounds²) memory, is worth trying too.
-_DENSE = 2048
-# The inverse would overflow below this.
-_LEAST_DIAGONAL = 1e-100
+# A proof that leaves less to gain needs no second one.
+_TIGHT = 1e-6
 
 
 @dataclass(frozen=True)
@@ -54,26 +48,22 @@ class BandedToeplitz:
     coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        rounds_count(self.rounds)
-        c = real_array("coefficients", self.coefficients, ndim=1)
-        if len(c) > self.rounds:
-            raise ValueError(f"coefficients has {len(c)} bands: must be at most rounds = {self.rounds}")
-        if abs(c[0]) < _LEAST_DIAGONAL:
-            raise ValueError(f"coefficients[0] = {c[0]}: the diagonal of C must not be 0, or C has no inverse")
-        object.__setattr__(self, "coefficients", tuple(c.tolist()))
+        object.__setattr__(self, "coefficients", toeplitz.first_column("coefficients", self.coefficients, self.rounds))
 
     @property
     def bands(self) -> int:
         """b, the number of diagonals that may be other than 0, the main one counted."""
         return len(self.coefficients)
 
+    @property
+    def memory_rows(self) -> int:
+        """The most rows that :meth:`step` carries."""
+        return self.bands - 1
+
     def matrix(self) -> Array:
         """C as a dense matrix, ``(rounds, rounds)``."""
         require_dense(self.rounds)
-        C = np.zeros((self.rounds, self.rounds))
-        for band, value in enumerate(self.coefficients):
-            np.fill_diagonal(C[band:], value)
-        return C
+        return toeplitz.matrix(self.coefficients, self.rounds)
 
     def leading(self, rounds: int) -> "BandedToeplitz":
         """The first ``rounds`` rounds."""
@@ -87,63 +77,12 @@ class BandedToeplitz:
 
         Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763.
         """
-        match participation:
-            case SingleParticipation():
-                return of_columns(self._squared_norms(), participation)
-            case FixedEpochs(epochs, rounds_per_epoch):
-                if self.bands <= rounds_per_epoch:
-                    return of_columns(self._squared_norms(), participation)
-                last = min(self.rounds, epochs * rounds_per_epoch)
-                return self._overlapping(list(range(0, last, rounds_per_epoch)), monotone=False)
-            case MinSeparation(min_separation, max_participations):
-                return self._separated(MinSeparation(min_separation, max_participations))
-            case PoissonSampling() | FixedSizeSampling():
-                return self._separated(every_round(self.rounds))
+        return toeplitz.sensitivity(np.array(self.coefficients), self.rounds, participation)
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
         """Row ``round_index`` of C⁻¹z, by forward substitution over the last ``bands`` − 1 rows."""
         require_round(round_index, self.rounds)
-        c = self.coefficients
-        row = draw(round_index)
-        for band, earlier in enumerate(reversed(memory), start=1):
-            row = row - c[band] * earlier
-        row = row / c[0]
-        kept = (*memory, row)
-        return row, kept[max(0, len(kept) - (self.bands - 1)) :]
-
-    def _squared_norms(self) -> Array:
-        """``(rounds,)``: the squared norm of each column; the last ones run out of rounds."""
-        total = np.cumsum(np.square(self.coefficients))
-        left = np.minimum(self.rounds - np.arange(self.rounds), self.bands)
-        norms: Array = total[left - 1]
-        return norms
-
-    def _separated(self, pattern: MinSeparation) -> Sensitivity:
-        if self.bands <= pattern.min_separation:
-            return of_columns(self._squared_norms(), pattern)
-        k = min(pattern.max_participations, -(-self.rounds // pattern.min_separation))
-        answers = [self._overlapping([i * pattern.min_separation for i in range(k)], monotone=True)]
-        if not answers[0].exact and self.rounds <= _DENSE:
-            answers.append(of_matrix(self.matrix(), pattern))
-        return min(answers, key=lambda answer: (answer.value, not answer.exact))
-
-    def _overlapping(self, rounds: list[int], *, monotone: bool) -> Sensitivity:
-        """The norm of the sum of the columns at ``rounds``: the worst case where no later start can be worse.
-
-        For rounds exactly b apart that needs coefficients of one sign; for rounds at least b apart, that they also do not
-        increase. Where they do, they are replaced by their least decreasing majorant, which bounds from above.
-        """
-        magnitude = np.abs(self.coefficients)
-        exact = bool((np.asarray(self.coefficients) >= 0).all())
-        if monotone:
-            majorant = np.maximum.accumulate(magnitude[::-1])[::-1]
-            exact = exact and bool((majorant == magnitude).all())
-            magnitude = majorant
-        total = np.zeros(self.rounds)
-        for start in rounds:
-            length = min(self.bands, self.rounds - start)
-            total[start : start + length] += magnitude[:length]
-        return Sensitivity(math.sqrt(float(total @ total)), exact, "Kalinin and Lampert 2024, Theorem 2")
+        return substituted(np.array(self.coefficients[::-1]), draw(round_index), memory, self.bands)
 
 
 def square_root(rounds: int, bands: int) -> BandedToeplitz:
@@ -166,7 +105,79 @@ def square_root(rounds: int, bands: int) -> BandedToeplitz:
     Source: Fichtenberger et al. 2023, https://arxiv.org/abs/2202.11205; Dvijotham et al. 2024,
     https://arxiv.org/abs/2404.16706.
     """
-    rounds_count(rounds)
-    integer("bands", bands, at_least=1, at_most=rounds)
-    i = np.arange(1, bands)
-    return BandedToeplitz(rounds, tuple(np.concatenate([[1.0], np.cumprod((2 * i - 1) / (2 * i))]).tolist()))
+    return square_root_of(Workload(rounds_count(rounds)), bands)
+
+
+def square_root_of(workload: Workload, bands: int) -> BandedToeplitz:
+    """The square root of a workload with momentum, cut to ``bands`` diagonals: the banded square root.
+
+    Args:
+        workload: A, of equal learning rates, whose value is left out: the scale of C is free.
+        bands: b, from 1 to n.
+
+    Raises:
+        ValueError: More bands than rounds, or learning rates that differ.
+
+    Example:
+        >>> from hubbub.workloads import momentum
+        >>> square_root_of(momentum(rounds=4, momentum=0.5), bands=3).coefficients
+        (1.0, 0.75, 0.59375)
+
+    Source: Kalinin and Lampert 2024, Theorem 1, https://arxiv.org/abs/2405.13763.
+    """
+    toeplitz.require_equal_rates(workload)
+    integer("bands", bands, at_least=1, at_most=workload.rounds)
+    return BandedToeplitz(workload.rounds, tuple(toeplitz.root_series(workload.momentum, bands).tolist()))
+
+
+def optimize(
+    workload: Workload,
+    *,
+    bands: int,
+    participation: Participation = SingleParticipation(),  # noqa: B008 # a frozen value
+    objective: Objective = "mean",
+) -> Optimized[BandedToeplitz]:
+    """The banded Toeplitz strategy of least error, with a proof that none is better.
+
+    While the bands are no more than the separation the proof is one for this family, as a rule tight to 1e-12. With more bands
+    the search is among coefficients that are not negative (and do not increase, where rounds need not be evenly spaced), whose
+    sensitivity is exact.
+
+    Args:
+        workload: A, of equal learning rates.
+        bands: b, from 1 to n.
+        participation: What one client may join.
+        objective: ``"mean"`` of the squared errors, or their ``"max"``.
+
+    Raises:
+        ValueError: Learning rates that differ, more bands than rounds, another objective, or random participation.
+
+    Example:
+        >>> from hubbub.workloads import prefix_sum
+        >>> result = optimize(prefix_sum(rounds=64), bands=16)
+        >>> round(result.squared_error, 10), result.relative_gap < 1e-9
+        (5.522755555, True)
+
+    Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
+    """
+    toeplitz.require_equal_rates(workload)
+    integer("bands", bands, at_least=1, at_most=workload.rounds)
+    weights = toeplitz.row_weights(workload.rounds, one_of("objective", objective, ("mean", "max")))
+    separation, participations = toeplitz.worst_rounds(participation, workload.rounds)
+    a, start = workload.coefficients(), toeplitz.root_series(workload.momentum, bands)
+    bounds = []
+    if bands <= separation:
+        c, bound, evaluations = toeplitz_bounds.least_error_and_bound(a, weights, start, separation, participations)
+        bounds.append((bound, f"every banded Toeplitz strategy of at most {bands} bands"))
+    else:
+        spaced = isinstance(participation, MinSeparation)
+        c, evaluations = toeplitz.least_error(a, weights, start, separation, participations, monotone=spaced)
+    c = c / np.linalg.norm(c)
+    strategy = BandedToeplitz(workload.rounds, tuple(c.tolist()))
+    error = toeplitz.error(a, weights, c) * strategy.sensitivity(participation).value ** 2
+    if not bounds or bounds[0][0] < error * (1 - _TIGHT):
+        bounds.append((lower_bound(workload, participation, objective), "every strategy"))
+        root = toeplitz.root_series(workload.momentum, workload.rounds)
+        bounds.append((float(a[0] ** 2) * toeplitz_bounds.root_bound(root, objective), "every Toeplitz strategy"))
+    bound, family = max(bounds)
+    return Optimized(strategy, workload, participation, objective, error, bound, family, evaluations)

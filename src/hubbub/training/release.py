@@ -20,14 +20,15 @@ import torch
 
 from hubbub.accounting.history import Epoch
 from hubbub.accounting.ledger import Ledger, Ticket
-from hubbub.accounting.promise import Promise, strategy_arrays
+from hubbub.accounting.promise import Promise
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.lattice import Lattice, require_room
 from hubbub.mechanism import Mechanism
-from hubbub.noise import NoiseStream, SecureSource, SimulationSource, sampler
+from hubbub.noise import NoiseStream, SecureSource, Segments, SimulationSource, sampler
 from hubbub.participation import FixedSizeSampling, PoissonSampling
 from hubbub.randomness import derive, fresh_key, seed_key
 from hubbub.strategies import OWN
+from hubbub.strategies.record import strategy_arrays
 from hubbub.training.store import RunStore
 from hubbub.utility import require_inverse, require_no_look_ahead
 
@@ -93,7 +94,10 @@ class ReleasePath:
         self._digest_key = derive(secret, "sums")
         self._require_folder_not_newer()
         source = _EpochSource(self._epoch_keys()) if self._secure else SimulationSource(seed)
-        self.noise = NoiseStream(promise.mechanism, dim, source=source) if promise.mechanism else None
+        # Real noise of a round does not exist before the round is charged.
+        ahead = 1 if self._secure else None
+        mechanism = promise.mechanism
+        self.noise = NoiseStream(mechanism, dim, source=source, rounds_per_pass=ahead) if mechanism else None
         self._source = source
         self._started = False
         self._given: Ticket | None = None
@@ -282,6 +286,10 @@ class _EpochSource:
         """Draw the rows from ``first_row`` on from a new key."""
         self._epochs.append((first_row, SecureSource(key)))
 
-    def row(self, index: int, dim: int) -> torch.Tensor:
-        """Row ``index`` of z, ``(dim,)``."""
-        return next(source for first, source in reversed(self._epochs) if first <= index).row(index, dim)
+    def segment_length(self, device: torch.device) -> int:
+        """That of every secure source."""
+        return SecureSource.segment_length(device)
+
+    def segments(self, index: int, first: int) -> Segments:
+        """The segments of row ``index`` of z."""
+        return next(source for first_row, source in reversed(self._epochs) if first_row <= index).segments(index, first)

@@ -1,0 +1,121 @@
+"""What ``hubbub factorize`` and ``hubbub compare`` are asked for: a workload, and who may contribute when."""
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hubbub import published
+from hubbub._checks import Array, integer, rounds_count
+from hubbub.errors import ConfigError
+from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
+from hubbub.strategies import Strategy
+from hubbub.utility import squared_errors
+from hubbub.workloads import Workload
+
+__all__ = ["MOST_DENSE", "Setting", "require_output", "root_errors", "setting_from"]
+
+COOLDOWN = "cooldown"
+# Beyond this the dense matrices behind a picture, or behind the error of a strategy that is not optimized, take minutes.
+MOST_DENSE = 4096
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A workload, and what one client may join."""
+
+    workload: Workload
+    participation: Participation
+
+    def words(self) -> dict[str, str]:
+        """As rows of a table."""
+        return {
+            "rounds": f"{self.workload.rounds:,}",
+            "workload": workload_words(self.workload),
+            "participation": participation_words(self.participation),
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """As entries of a JSON object."""
+        rates = self.workload.learning_rates
+        return {
+            "rounds": self.workload.rounds,
+            "momentum": self.workload.momentum,
+            "learning_rates": None if rates is None else list(rates),
+            "participation": {"name": type(self.participation).__name__, **asdict(self.participation)},
+        }
+
+
+def setting_from(
+    rounds: int,
+    *,
+    momentum: float,
+    learning_rates: str | None,
+    separation: tuple[int | None, int | None],
+    rotation: tuple[int | None, int | None],
+) -> Setting:
+    """The setting that the flags describe; none about participation means that each client joins one round."""
+    n = rounds_count(rounds)
+    rates = None
+    if learning_rates is not None:
+        rates = published.cooldown(n) if learning_rates == COOLDOWN else published.learning_rates(learning_rates)
+        if len(rates) != n:
+            raise ConfigError(f"--learning-rates {learning_rates}: has {len(rates)} entries: must have one for each of {n} rounds")
+    return Setting(Workload(n, momentum, rates), _pattern(n, separation, rotation))
+
+
+def _pattern(rounds: int, separation: tuple[int | None, int | None], rotation: tuple[int | None, int | None]) -> Participation:
+    separated, rotated = (any(value is not None for value in flags) for flags in (separation, rotation))
+    if separated and rotated:
+        raise ConfigError("--min-separation/--max-participations and --epochs/--rounds-per-epoch: say one of them")
+    if rotated:
+        epochs, rounds_per_epoch = rotation
+        if rounds_per_epoch is None:
+            raise ConfigError("--epochs: needs --rounds-per-epoch, the rounds from one participation to the next")
+        period = integer("rounds_per_epoch", rounds_per_epoch, at_least=1)
+        return FixedEpochs(math.ceil(rounds / period) if epochs is None else epochs, period)
+    if separated:
+        least, most = separation
+        b = 1 if least is None else integer("min_separation", least, at_least=1)
+        return SingleParticipation() if least is None and most == 1 else MinSeparation(b, most or math.ceil(rounds / b))
+    return SingleParticipation()
+
+
+def workload_words(workload: Workload) -> str:
+    """A workload as one reads it."""
+    parts = [f"momentum {workload.momentum:g}"] if workload.momentum else []
+    if workload.learning_rates is not None:
+        parts.append(f"learning rates {min(workload.learning_rates):g} to {max(workload.learning_rates):g}")
+    return "SGD with " + ", ".join(parts) if parts else "prefix sums"
+
+
+def participation_words(participation: Participation) -> str:
+    """A pattern as one reads it."""
+    match participation:
+        case SingleParticipation() | FixedEpochs(epochs=1) | MinSeparation(max_participations=1):
+            return "one round of each client"
+        case FixedEpochs(epochs, rounds_per_epoch):
+            return f"up to {epochs:,} rounds of each client, exactly {rounds_per_epoch:,} apart"
+        case MinSeparation(min_separation, max_participations):
+            return f"up to {max_participations:,} rounds of each client, at least {min_separation:,} apart"
+        case other:
+            return repr(other)
+
+
+def root_errors(setting: Setting, strategy: Strategy) -> Array:
+    """The error of each round at sensitivity 1 and unit noise, as a standard deviation, ``(rounds,)``."""
+    sensitivity = strategy.sensitivity(setting.participation).value
+    roots: Array = squared_errors(setting.workload, strategy) ** 0.5 * sensitivity
+    return roots
+
+
+def require_output(flag: str, path: Path | None, suffix: str) -> None:
+    """Refuse a file that could not be written, before anything is computed for it."""
+    if path is None:
+        return
+    if path.suffix != suffix:
+        raise ConfigError(f"{flag} {path}: must end in {suffix}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{flag} {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise ConfigError(f"{flag} {path}: is a folder")

@@ -1,0 +1,140 @@
+"""Toeplitz C whose inverse is banded: the coefficients of C⁻¹ of least error.
+
+Letters, beside those of :mod:`hubbub.factorization.toeplitz`: d the coefficients of C⁻¹, c = 1/d those of C, β = a·d.
+
+Source: Kalinin et al. 2025, "Back to Square Roots", https://arxiv.org/abs/2505.12128.
+"""
+
+import math
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize
+
+from hubbub._checks import Array
+from hubbub.factorization.lbfgs import Minimum, ValueAndGradient, minimize
+from hubbub.factorization.power_series import binomial, correlate, inverse, multiply, transposed_divide
+from hubbub.factorization.toeplitz import columns_at, columns_at_transposed
+
+__all__ = ["Movement", "error_and_movement", "least_error"]
+
+# What the sensitivity is computed from: c as it is, |c|, or the least sequence above |c| that does not increase.
+Movement = Literal["signed", "magnitude", "majorant"]
+
+_SHORT, _MEMORY, _MOST_EVALUATIONS = 1e-6, 50, 1000
+# Of the last search, which has no sharp end where its function is not smooth: rounds times evaluations.
+_MOST_WORK = 3 * 10**7
+# A series that grows beyond this is outside of the unit disc.
+_EXPLODED = 1e50
+# Logarithms: of the first partial sum over the last beyond which the search does not go, and the error that it is told there.
+_STEEP, _FAR = 50.0, 1e3
+
+
+def error_and_movement(
+    a: Array, weights: Array, bands: int, separation: int, participations: int, movement: Movement
+) -> ValueAndGradient:
+    """The function of d that is least at the best strategy: its error times its squared sensitivity.
+
+    It is Σ w_j·β_j² · ‖v‖² with its gradient; it does not depend on the scale of d. It is smooth where c is positive and does
+    not increase, or where v is computed from c as it is.
+
+    Args:
+        a: ``(rounds,)``, the first column of A.
+        weights: ``(rounds,)``, see :func:`hubbub.factorization.toeplitz.row_weights`.
+        bands: How many coefficients d has.
+        separation: See :func:`hubbub.factorization.toeplitz.worst_rounds`.
+        participations: See there.
+        movement: What v is the sum of columns of.
+    """
+    n = len(a)
+
+    def value_and_gradient(d: Array) -> tuple[float, Array]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            c = inverse(d, n)
+            if not float(np.abs(c).max()) < _EXPLODED * abs(float(c[0])):
+                return math.inf, d
+        beta = multiply(a, d, n)
+        error = float((weights * beta) @ beta)
+        moving, source = _majorant(c)
+        if movement != "majorant":
+            moving = c if movement == "signed" else np.abs(c)
+        v = columns_at(moving, n, separation, participations)
+        squared = float(v @ v)
+        by_c = columns_at_transposed(v, n, separation, participations)
+        if movement == "majorant":
+            by_c = np.asarray(np.bincount(source, by_c, n), dtype=np.float64)
+        if movement != "signed":
+            by_c = by_c * np.sign(c)
+        back = correlate(transposed_divide(by_c, d), c, bands)
+        return error * squared, 2 * squared * correlate(weights * beta, a, bands) - 2 * error * back
+
+    return value_and_gradient
+
+
+def _majorant(c: Array) -> tuple[Array, npt.NDArray[np.intp]]:
+    """The least sequence that does not increase and is at least |c|, and which entry of |c| each of its entries is."""
+    backwards = np.abs(c)[::-1]
+    highest = np.maximum.accumulate(backwards)
+    latest = np.maximum.accumulate(np.where(backwards == highest, np.arange(len(c)), 0))
+    return highest[::-1], (len(c) - 1 - latest)[::-1]
+
+
+def least_error(a: Array, weights: Array, start: Array, separation: int, participations: int, movement: Movement) -> Minimum:
+    """The coefficients d of the strategy of least error, its error and how many evaluations it took.
+
+    Args:
+        a: ``(rounds,)``, the first column of A.
+        weights: ``(rounds,)``.
+        start: ``(bands,)``; the answer is not worse.
+        separation: See :func:`hubbub.factorization.toeplitz.worst_rounds`.
+        participations: See there.
+        movement: See :func:`error_and_movement`.
+    """
+    bands = len(start)
+    function = error_and_movement(a, weights, bands, separation, participations, movement)
+    if bands == 1:
+        value, gradient = function(start)
+        return Minimum(start, value, gradient, 1)
+    inside, evaluations = _decreasing(error_and_movement(a, weights, bands, separation, participations, "signed"), bands)
+    evaluations += 1
+    # Where the function is not smooth, this line search still goes down: Lewis and Overton 2013.
+    found = minimize(
+        function,
+        min(inside, start, key=lambda d: function(d)[0]),
+        memory=_MEMORY,
+        most_evaluations=min(_MOST_EVALUATIONS, max(100, _MOST_WORK // len(a))),
+        gradient_tolerance=_SHORT,
+    )
+    return Minimum(found.point, found.value, found.gradient, found.evaluations + evaluations)
+
+
+def _decreasing(function: ValueAndGradient, bands: int) -> tuple[Array, int]:
+    """The best d within a set where c is positive and does not increase, so that the worst rounds are known.
+
+    If the partial sums s of d (and its last one for ever after) are positive and log-convex, then 1/s has no positive
+    coefficient but the first (Kaluza 1928); c is the sequence of its partial sums, which falls to 0. With log s_j = Σ_m y_m·(m
+    − j)₊ that set is y ≥ 0, and all of it where there are two bands.
+    """
+
+    def logarithms(y: Array) -> Array:
+        return np.append(np.cumsum(np.cumsum(y[::-1]))[::-1], 0.0)
+
+    def scaled(x: Array) -> tuple[float, Array]:
+        logs = logarithms(x * units)
+        if not logs[0] < _STEEP:
+            return _FAR, np.zeros(bands - 1)
+        sums = np.exp(logs)
+        value, gradient = function(np.diff(sums, prepend=0.0))
+        if not math.isfinite(value):
+            return _FAR, np.zeros(bands - 1)
+        by_sums = gradient - np.append(gradient[1:], 0.0)
+        return math.log(value), np.cumsum(np.cumsum((by_sums * sums)[:-1])) * units / value
+
+    # y_m bends everything before m: by its square in all.
+    units = 1 / np.arange(1, bands) ** 1.5
+    root = np.log(binomial(1.0, -0.5, bands))
+    start = np.append(np.diff(root, 2), root[-2] - root[-1]) / units
+    options = {"maxfun": _MOST_EVALUATIONS, "maxiter": _MOST_EVALUATIONS, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-8}
+    found = optimize.minimize(scaled, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * (bands - 1), options=options)
+    return np.diff(np.exp(logarithms(found.x * units)), prepend=0.0), int(found.nfev)

@@ -1,0 +1,245 @@
+"""Buffered linear Toeplitz strategies of least error, by descent along exact gradients.
+
+Letters: θ the decay of a buffer, ω its output scale, c_0 = 1 and c_i = Σ_l ω_l·θ_l^(i−1) the coefficients of C. The generating
+function of c is ∏(1 − θ̂_l·x)/∏(1 − θ_l·x); where 1 > θ_1 > θ̂_1 > θ_2 > … > θ̂_d > 0 interlace, c is positive and decreases, and
+the coefficients b_i = w_0 + Σ_l w_l·θ̂_l^i of B = A·C⁻¹ are sums of positive terms, so that no sum here cancels. δ = 1 − θ and
+δ̂ = 1 − θ̂ are what is computed with: near θ = 1, θ itself has lost their digits. The search is free in the variables
+p_0 = logit δ_1 and p_i = the logarithm of the i-th of the 2d − 1 gaps between the logits of δ_1 < δ̂_1 < δ_2 < … < δ̂_d.
+
+Source: Dvijotham, McMahan, Pillutla, Steinke and Thakurta 2024, https://arxiv.org/abs/2404.16706; McMahan, Xu and Zhang 2024,
+https://arxiv.org/abs/2408.08868.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import OptimizeResult, minimize
+
+from hubbub._checks import Array
+from hubbub.factorization.blt_momentum import squared_error_with_momentum
+from hubbub.factorization.blt_sums import binomial_sums
+
+__all__ = ["Found", "Problem", "search", "squared_error", "squared_sensitivity"]
+
+# Where the gradient of log(loss) by the free variables is this small, the loss has converged to about 1e-12.
+_GRADIENT = 1e-7
+_MOST_STEPS = 300
+# A buffer that forgets e^−25 of itself over the whole run is, to 1e-11 of the loss, one that forgets nothing.
+_FORGETS_NOTHING = 25.0
+# More buffers are kept only where they lower the loss by more than this part of it.
+_GAIN = 1e-9
+# A descent whose log(loss) falls by less than this over so many steps has a buffer on its way to no effect: the first limit
+# is for each start, the second for the best of them.
+_COARSE, _FINE, _STALL_STEPS = 3e-6, 1e-10, 25
+# A pole and a zero whose logits are nearer cancel altogether, and a gap of 0 has no logarithm.
+_NARROWEST = 1e-12
+_LEAST, _EPSILON = 1e-300, float(np.finfo(np.float64).epsneg)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a strategy is good for.
+
+    Args:
+        rounds: n.
+        separation: b: how many rounds lie between one participation and the next.
+        participations: k, with (k − 1)·b < n.
+        mean: The mean of the squared errors over rounds, rather than the last and largest.
+        momentum: β in [0, 1) of the workload with the generating function 1/((1 − x)·(1 − βx)).
+    """
+
+    rounds: int
+    separation: int
+    participations: int
+    mean: bool
+    momentum: float = 0.0
+
+
+def squared_sensitivity(problem: Problem, logs: Array, omega: Array) -> tuple[float, Array, Array]:
+    """The squared norm of the sum of the columns 0, b, …, (k − 1)·b of C, and its derivatives by ω and by δ.
+
+    Between two participations each buffer only decays, and after the last one too: k stretches, of which each is a geometric
+    sum. The columns overlap; a sum of their squared norms would leave out the cross terms.
+
+    Args:
+        problem: n, b and k.
+        logs: log θ, ``(buffers,)``.
+        omega: ``(buffers,)``.
+
+    Returns:
+        The value, and two arrays ``(buffers,)``.
+    """
+    b, k, n = problem.separation, problem.participations, problem.rounds
+    theta = np.exp(logs)[:, None]
+    m = np.arange(k)
+    earlier = np.exp(np.multiply.outer(b * logs, m))
+    earlier[:, 0] = 0.0
+    held = np.cumsum(earlier, axis=1)  # what a buffer keeps of the participations before, over its scale
+    held_slope = np.cumsum(m * earlier, axis=1) * (-b / theta)
+    peaks = 1 + omega @ (held / theta)
+    W = omega[:, None] * (1 + held)
+    by_W = np.empty_like(W)
+    value = float(peaks @ peaks)
+    by_delta = omega * ((held_slope / theta + held / theta**2) @ (2 * peaks))
+    for part, length in ((slice(0, k - 1), b), (slice(k - 1, k), n - (k - 1) * b)):
+        if part.start == part.stop:
+            continue
+        own = W[:, part]
+        sums, slopes = binomial_sums(length - 1, 1, logs[:, None] + logs)
+        image = sums @ own
+        value += float(np.vdot(own, image))
+        by_W[:, part] = 2 * image
+        by_delta += 2 * ((own @ own.T) * slopes) @ theta[:, 0]
+    by_omega = (by_W * (1 + held)).sum(axis=1) + (held / theta) @ (2 * peaks)
+    return value, by_omega, by_delta + omega * (by_W * held_slope).sum(axis=1)
+
+
+def squared_error(problem: Problem, logs: Array, weights: Array) -> tuple[float, Array, Array]:
+    """The squared error Σ_{i<n} b_i² of the last round, or the mean over rounds, with derivatives by w and by δ̂.
+
+    Args:
+        problem: n, which error, and β.
+        logs: 0 and log θ̂, ``(1 + buffers,)``.
+        weights: w of b_i = Σ_l w_l·θ̂_l^i for prefix sums, ``(1 + buffers,)``.
+
+    Returns:
+        The value, and two arrays ``(1 + buffers,)``.
+    """
+    if problem.momentum:
+        return squared_error_with_momentum(problem.rounds, problem.momentum, problem.mean, logs, weights)
+    n, sums = problem.rounds, logs[:, None] + logs
+    # The error of round t sums i ≤ t, so that the mean gives b_i² the weight (n − i)/n.
+    total, slope = binomial_sums(n + 1, 2, sums) if problem.mean else binomial_sums(n, 1, sums)
+    scale = 1 / n if problem.mean else 1.0
+    image = total @ weights
+    by_delta = 2 * weights * (slope @ (np.exp(logs) * weights))
+    return scale * float(weights @ image), 2 * scale * image, scale * by_delta
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The best buffers met, in order of δ.
+
+    Args:
+        forgetting: δ, ``(buffers,)``.
+        output_scales: ω, ``(buffers,)``.
+        squared_error: Of A·C⁻¹, at unit noise; with momentum, to full precision only where n·(1 − β) is not small.
+        evaluations: How many losses were computed.
+    """
+
+    forgetting: Array
+    output_scales: Array
+    squared_error: float
+    evaluations: int
+
+
+def search(problem: Problem, buffers: int) -> Found:
+    """The best strategy found of 1, 2, …, ``buffers`` buffers; fewer where more do not help.
+
+    Each number of buffers starts from the best strategy of one buffer less, with a buffer added where θ is near 0, in the
+    widest gap, and, with many participations, where it forgets nothing at all: then the best θ_1 is often 1 itself, which no
+    descent from inside reaches.
+    """
+    n = problem.rounds
+    low = -math.log(n) - 1.0
+    u = np.zeros(0)
+    best, best_loss, evaluations = u, math.inf, 0
+    for _ in range(buffers):
+        ends = [_descend(start, problem, _COARSE) for start in _starts(u, low, problem)]
+        end = _descend(min(ends, key=lambda end: end.log_loss).logits, problem, _FINE)
+        evaluations += sum(end.evaluations for end in (*ends, end))
+        u = end.logits
+        if end.log_loss < best_loss - _GAIN:
+            best, best_loss = u, end.log_loss
+    logs, delta, scales, _, signs = _scales(best)
+    error = squared_error(problem, np.append(0.0, logs[1::2]), _weights(delta, scales, signs))[0]
+    # A buffer that forgets all in a round has no effect after it, but θ = 0 is not a decay.
+    return Found(np.clip(delta[::2], _LEAST, 1 - _EPSILON), scales[::2], error, evaluations)
+
+
+@dataclass(frozen=True, eq=False)
+class _End:
+    logits: Array
+    log_loss: float
+    evaluations: int
+
+
+def _starts(u: Array, low: float, problem: Problem) -> list[Array]:
+    """Increasing logits of δ_1, δ̂_1, δ_2, …: those of one buffer less, and two more."""
+    pinned = low - _FORGETS_NOTHING
+    if not u.size:
+        return [np.array([low, 1.0]), *([np.array([pinned, low])] if problem.participations > 1 else [])]
+    starts = [np.append(u, u[-1] + np.array([1.0, 2.0]))]
+    has_pinned = bool(u[0] < low - _FORGETS_NOTHING / 2)
+    first = 1 if has_pinned else 0
+    gaps = np.diff(u)[first:]
+    # Momentum has an optimum of its own in more than one gap.
+    chosen = range(len(gaps)) if problem.momentum else [int(np.argmax(gaps))] if gaps.size else []
+    for i in (first + gap for gap in chosen):
+        starts.append(np.concatenate([u[: i + 1], np.linspace(u[i], u[i + 1], 4)[1:3], u[i + 1 :]]))
+    if problem.participations > 1 and not has_pinned:
+        starts.append(np.concatenate([[pinned, min(low, u[0]) - 1.0], u]))
+    return starts
+
+
+def _descend(start: Array, problem: Problem, stall: float) -> _End:
+    p = np.concatenate([start[:1], np.log(np.maximum(np.diff(start), _NARROWEST))])
+    losses: list[float] = []
+
+    def stop_where_it_stalls(intermediate_result: OptimizeResult) -> None:
+        losses.append(float(intermediate_result.fun))
+        if len(losses) > _STALL_STEPS and losses[-1 - _STALL_STEPS] - losses[-1] < stall:
+            raise StopIteration
+
+    options = {"gtol": _GRADIENT, "maxiter": _MOST_STEPS}
+    end = minimize(_log_loss, p, (problem,), "BFGS", jac=True, callback=stop_where_it_stalls, options=options)
+    # Rounding ends some descents before the gradient is as small as asked; what counts is the loss that they reached.
+    return _End(_logits(end.x), float(end.fun), int(end.nfev))
+
+
+def _logits(p: Array) -> Array:
+    logits: Array = np.cumsum(np.concatenate([p[:1], np.exp(p[1:])]))
+    return logits
+
+
+def _scales(u: Array) -> tuple[Array, Array, Array, Array, Array]:
+    """log θ, δ, the scales ω and −ω̂ in turn, the differences δ_i − δ_j (1 for i = j), and the signs of δ (−) and δ̂ (+)."""
+    logs = -np.logaddexp(0.0, u)
+    delta = np.exp(u + logs)
+    signs = np.tile([-1.0, 1.0], len(u) // 2)
+    # From the difference of the logits: δ_i − δ_j itself cancels where a pole meets a zero.
+    differences = -np.outer(delta, np.exp(logs)) * np.expm1(u[None, :] - u[:, None])
+    np.fill_diagonal(differences, 1.0)
+    scales = np.exp(-signs * (np.log(np.abs(differences)) @ signs))
+    return logs, delta, scales, differences, signs
+
+
+def _weights(delta: Array, scales: Array, signs: Array) -> Array:
+    """w of B, ``(1 + buffers,)``: w_0 = ∏ δ_l/δ̂_l and w_l = −ω̂_l/δ̂_l."""
+    return np.append(np.exp(-(signs @ np.log(delta))), scales[1::2] / delta[1::2])
+
+
+def _log_loss(p: Array, problem: Problem) -> tuple[float, Array]:
+    """The logarithm of error times squared sensitivity, and its derivatives by p, ``(2·buffers,)``; infinite beyond float64."""
+    with np.errstate(all="ignore"):
+        value, by_p = _loss_and_gradient(p, problem)
+    return (value, by_p) if np.isfinite(value) and np.isfinite(by_p).all() else (math.inf, np.zeros_like(p))
+
+
+def _loss_and_gradient(p: Array, problem: Problem) -> tuple[float, Array]:
+    logs, delta, scales, differences, signs = _scales(_logits(p))
+    weights = _weights(delta, scales, signs)
+    sens, by_omega, by_decay = squared_sensitivity(problem, logs[::2], scales[::2])
+    error, by_weight, by_inverse = squared_error(problem, np.concatenate([[0.0], logs[1::2]]), weights)
+    by_log, by_delta = np.empty_like(p), np.empty_like(p)
+    by_log[::2], by_log[1::2] = by_omega * scales[::2] / sens, by_weight[1:] * weights[1:] / error
+    by_delta[::2], by_delta[1::2] = by_decay / sens, by_inverse[1:] / error - by_log[1::2] / delta[1::2]
+    by_delta -= signs * (by_weight[0] * weights[0] / error) / delta
+    # Each logarithm of a scale is a sum of ± log|δ_i − δ_j|.
+    inverse = 1 / differences
+    np.fill_diagonal(inverse, 0.0)
+    by_delta -= signs * ((np.add.outer(by_log, by_log) * inverse) @ signs)
+    by_p = np.cumsum((by_delta * delta * np.exp(logs))[::-1])[::-1]
+    by_p[1:] *= np.exp(p[1:])
+    return float(np.log(sens) + np.log(error)), by_p

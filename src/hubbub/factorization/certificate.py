@@ -1,0 +1,127 @@
+"""How small the error of any banded strategy can be: a proof from the one at hand, by duality.
+
+Letters as in :mod:`hubbub.factorization.banded`; M = Aᵀ·diag(w)·A, X = CᵀC, V a symmetric matrix, V ≥ 0, without off-diagonal
+entries in the band.
+
+For every X of b bands with ones on the diagonal tr(V·X) = tr V, so that tr(M·X⁻¹) = tr(M·X⁻¹) + tr(V·X) − tr V. The first
+two together are at least 2·T, with T the trace of (V^(1/2)·M·V^(1/2))^(1/2). As V may be scaled, tr(M·X⁻¹) ≥ T²/tr V. A
+diagonal of X below 1 only makes tr(V·X) smaller: the bound holds for columns of norm at most 1.
+
+At the optimum V = X⁻¹·M·X⁻¹ attains it. Near the optimum that matrix has small entries in the band, which are the gradient:
+set to 0 they leave a V that is admissible. T is the sum of the roots of the eigenvalues of N = W^(1/2)·A·V·Aᵀ·W^(1/2). Cheaper
+bounds on T, from Cholesky factors, leave 5 to 30 times the gap and need as many more evaluations as they save.
+
+Source: Denisov et al. 2022, https://arxiv.org/abs/2202.08312, for the dual without bands; Choquette-Choo et al. 2023,
+https://arxiv.org/abs/2306.08153, for the problem with bands.
+"""
+
+import math
+
+import numpy as np
+from scipy.linalg.blas import dsyrk, dtrsm
+from scipy.linalg.lapack import dpotrf, dsyevd, dtrtri
+
+from hubbub._checks import Array
+
+__all__ = ["MOST_ROUNDS", "lower_bound"]
+
+# Beyond, the proof takes minutes and gigabytes.
+MOST_ROUNDS = 5000
+
+_EPSILON = float(np.finfo(np.float64).eps)
+# Where rounding takes more than this part of the sum of roots, it is computed another way.
+_MOST_LOST = 2e-7
+
+
+def lower_bound(C: Array, inverse_bands: Array, weights: Array) -> float:
+    """Below which no C of as many bands, with columns of norm at most 1, brings Σ w_i·‖(A·C⁻¹)_i‖².
+
+    O(n³) time, about 15 evaluations of the error at n = 2000 and b = 400, and O(n²) memory.
+
+    Args:
+        C: ``(rounds, bands)``, of any column norms; the better, the better the bound.
+        inverse_bands: Of A⁻¹, ``(1 + q, rounds)``.
+        weights: w, ``(rounds,)``, not negative.
+    """
+    rounds = len(C)
+    V = _dual(C, inverse_bands, weights)
+    shift = 0.0
+    if dpotrf(V, lower=1)[1]:
+        # As much on the diagonal as makes V ≥ 0: it stays admissible, and tr V pays for it.
+        shift = 1e-12 * float(np.abs(V).max()) - float(np.linalg.eigvalsh(V)[0])
+        V[np.diag_indices(rounds)] += shift
+    # A Cholesky factor that exists proves V ≥ 0 but for this much on each diagonal entry (Rump 2006); T only grows with it.
+    total = math.fsum(np.diagonal(V)) * (1 + 4 * rounds * (rounds + 1) * _EPSILON)
+    T, lost = _sum_of_roots(_queried(_queried(V.T, inverse_bands, weights), inverse_bands, weights))
+    if lost > _MOST_LOST * T:
+        V = _dual(C, inverse_bands, weights)
+        V[np.diag_indices(rounds)] += shift
+        T = max(T, _sum_of_singular_values(V, inverse_bands, weights))
+    return max(0.0, T) ** 2 / total * (1 - 8 * _EPSILON)
+
+
+def _dense(bands: Array) -> Array:
+    """The lower-banded matrix with entry (j + d, j) = bands[d, j], ``(rounds, rounds)``, columns contiguous."""
+    rounds = bands.shape[1]
+    matrix = np.zeros((rounds, rounds), order="F")
+    for d, diagonal in enumerate(bands):
+        j = np.arange(rounds - d)
+        matrix[j + d, j] = diagonal[: rounds - d]
+    return matrix
+
+
+def _dual(C: Array, inverse_bands: Array, weights: Array) -> Array:
+    """X⁻¹·M·X⁻¹ with zeros for the off-diagonal entries in the band; exactly symmetric."""
+    rounds, bands = C.shape
+    strategy = _dense(C.T)
+    # K = C·A⁻¹, column by column a combination of at most three columns of C.
+    K = np.zeros_like(strategy)
+    for e, diagonal in enumerate(inverse_bands):
+        K[:, : rounds - e] += strategy[:, e:] * diagonal[: rounds - e]
+    B, _ = dtrtri(K, lower=1, overwrite_c=1)
+    B *= np.sqrt(weights)[:, None]
+    # F = B·C⁻ᵀ, V = FᵀF.
+    F: Array = dtrsm(1.0, strategy, B, side=1, lower=1, trans_a=1, overwrite_b=1)
+    V: Array = dsyrk(1.0, F, trans=1, lower=1)
+    for d in range(1, bands):
+        j = np.arange(rounds - d)
+        V[j + d, j] = 0.0
+    V += np.tril(V, -1).T
+    return V
+
+
+def _queried(V: Array, inverse_bands: Array, weights: Array) -> Array:
+    """(W^(1/2)·A·V)ᵀ, in the memory of V."""
+    for i in range(len(V)):
+        for e in range(1, min(i, len(inverse_bands) - 1) + 1):
+            V[i] -= inverse_bands[e, i - e] * V[i - e]
+        V[i] /= inverse_bands[0, i]
+    V *= np.sqrt(weights)[:, None]
+    return np.ascontiguousarray(V.T)
+
+
+def _sum_of_roots(N: Array) -> tuple[float, float]:
+    """No more than the sum of the roots of the eigenvalues of N, which is overwritten, and what rounding took from it.
+
+    The computed eigenvalues are those of N + E. Sorted, they differ from the true ones by e with ‖e‖ ≤ ‖E‖ (Hoffman and
+    Wielandt, Frobenius norms), and √x − √(x − e) ≤ e/√x: the roots differ by ‖E‖·(Σ 1/x)^(1/2) at most. To take ‖E‖ off each
+    eigenvalue instead would cost √n times as much, and more than the gap that is asked for.
+    """
+    # Entries of N are sums by at most 2n additions; the reduction to a tridiagonal matrix adds a small multiple of n·ε.
+    error = 4 * len(N) * _EPSILON * float(np.linalg.norm(N))
+    eigenvalues, _, info = dsyevd(N.T, compute_v=0, lower=1, overwrite_a=1)
+    large = eigenvalues[eigenvalues > 16 * error]
+    if info or not large.size:
+        return 0.0, math.inf
+    lost = error * math.sqrt(math.fsum(1 / large)) + 4 * math.sqrt(error) * (len(N) - len(large))
+    return math.fsum(np.sqrt(large)) - error * math.sqrt(math.fsum(1 / large)), lost
+
+
+def _sum_of_singular_values(V: Array, inverse_bands: Array, weights: Array) -> float:
+    """The same as the sum of the singular values of W^(1/2)·A·L, where V = L·Lᵀ: twice as slow, and n times as accurate."""
+    L, info = dpotrf(V, lower=1, clean=1, overwrite_a=1)
+    if info:
+        return 0.0
+    G = _queried(np.ascontiguousarray(L), inverse_bands, weights)
+    error = 4 * len(G) * _EPSILON * float(np.linalg.norm(G))
+    return math.fsum(np.linalg.svd(G, compute_uv=False)) - math.sqrt(len(G)) * error

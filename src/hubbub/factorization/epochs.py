@@ -1,0 +1,181 @@
+"""The least error of all strategies for clients that come back once an epoch, and the strategy that reaches it.
+
+Letters: b residues (rounds of an epoch), k epochs, A workload, W the diagonal matrix of weights w of its rows, M = Aᵀ·W·A,
+X = CᵀC with blocks X_r of the rounds of residue r, V a positive definite k × k block V_r for each residue, its diagonal v_r.
+
+For any C: tr M·X⁻¹ ≥ t² / tr V·X with t the trace of (V^(1/2)·M·V^(1/2))^(1/2), and tr V_r·X_r ≤ v_r · sensitivity², since a
+client may contribute vectors with the inner products V_r / v_r. At the optimum X_r is diagonal: from X_r·V_r·X_r = M_r, and
+diagonal D_r with the same diagonals' sum, follows V_r = D_r⁻¹·M_r·D_r⁻¹, which the iteration averages with the V_r before.
+
+Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2211.06530 (the problem and its dual).
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from hubbub._checks import Array
+from hubbub.factorization.anderson import fixed_point
+from hubbub.factorization.cyclic import inverse_blocks, whole_inverse
+from hubbub.factorization.normal_form import gram_root, triangular_form
+from hubbub.factorization.pencils import rounding, row_gram, unshifted
+from hubbub.factorization.poles import Poles, inverse_root_poles
+from hubbub.workloads import Workload
+
+__all__ = ["EpochOptimum", "best_for_epochs"]
+
+# Up to this many rounds a singular value decomposition is quicker than sums over poles.
+_FEW_ROUNDS = 200
+_POLES = 1e-9
+# Of the logarithms of V and w; the gap is quadratic in the former, linear in the latter.
+_RESIDUAL = {"mean": 5e-5, "max": 1e-8}
+_EVALUATIONS = {"mean": 80, "max": 300}
+_LEAST_WEIGHT = 1e-10
+
+
+class EpochOptimum(NamedTuple):
+    """C, ``(rounds, rounds)``, whose columns of one residue are orthogonal, and a bound at sensitivity 1 on every strategy."""
+
+    C: Array
+    bound: float
+    iterations: int
+
+
+class _Problem(NamedTuple):
+    workload: Workload
+    epochs: int
+    residues: int
+    by_poles: bool
+
+
+def best_for_epochs(workload: Workload, epochs: int, residues: int, objective: str) -> EpochOptimum:
+    """The optimum for k = ``epochs`` participations exactly b = ``residues`` rounds apart; ``workload.rounds`` must be k·b.
+
+    O(b·k³) time an iteration for the mean without momentum, else O(rounds³).
+    """
+    n = workload.rounds
+    by_poles = objective == "mean" and not workload.momentum and residues > 1 and n > _FEW_ROUNDS
+    problem = _Problem(workload, epochs, residues, by_poles)
+    size = residues * epochs**2
+
+    def parts(point: Array) -> tuple[Array, Array]:
+        V = _constant_diagonal(_exponential(point[:size].reshape(residues, epochs, epochs)))
+        return V, np.full(n, 1 / n) if objective == "mean" else _shares(point[size:])
+
+    def improved(point: Array) -> Array:
+        V, w = parts(point)
+        X, errors = _blocks(problem, V, w)
+        new = _logarithm(_constant_diagonal(_mean_of(V, _rebalanced(X, V)))).ravel()
+        if objective == "mean":
+            return new
+        return np.concatenate([new, np.log(_shares(np.log(errors)))])
+
+    start = np.zeros((residues, epochs, epochs))
+    rising = np.sqrt(n - np.arange(n)).reshape(epochs, residues).mean(axis=0)
+    start[:, np.arange(epochs), np.arange(epochs)] = np.log(rising / rising.sum())[:, None]
+    beginning = start.ravel() if objective == "mean" else np.concatenate([start.ravel(), np.full(n, -math.log(n))])
+    found = fixed_point(improved, beginning, tolerance=_RESIDUAL[objective], most=_EVALUATIONS[objective])
+    V, w = parts(found.point)
+    X, _ = _blocks(problem, V, w)
+    trace = float((V * X).sum()) * (1 - rounding(row_gram(workload.inverse_bands(), 1 / w)))
+    return EpochOptimum(_strategy(problem, V, w), trace**2, found.evaluations)
+
+
+def _blocks(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array]:
+    """The diagonal blocks of the optimal X for V and w, and w · the errors of its rows (empty where they are not needed)."""
+    if problem.by_poles:
+        gram = row_gram(problem.workload.inverse_bands(), 1 / w)
+        return inverse_blocks(gram, V, _poles(problem, gram, V)), np.empty(0)
+    root, values, left = _decomposed(problem, V, w)
+    b, k = problem.residues, problem.epochs
+    columns = (np.sqrt(values)[:, None] * root).reshape(-1, k, b).transpose(2, 1, 0)
+    return columns @ np.swapaxes(columns, 1, 2), np.square(left) @ values
+
+
+def _decomposed(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array, Array]:
+    """R·H⁻¹, S and U for a root V = H·Hᵀ and the decomposition U·S·R of W^(1/2)·A·H: X = (R·H⁻¹)ᵀ·S·R·H⁻¹."""
+    b, k = problem.residues, problem.epochs
+    n = b * k
+    roots = np.linalg.cholesky(V)
+    H = np.zeros((k, b, k, b))
+    inverse = np.zeros((k, b, k, b))
+    each = np.arange(b)
+    H[:, each, :, each] = roots
+    inverse[:, each, :, each] = np.linalg.inv(roots)
+    left, values, right = np.linalg.svd((np.sqrt(w)[:, None] * problem.workload.matrix()) @ H.reshape(n, n))
+    return right @ inverse.reshape(n, n), values, left
+
+
+def _poles(problem: _Problem, gram: Array, V: Array) -> Poles:
+    """Poles for the spectrum of the pencil; the interval decides how good they are, not whether their sum is safe."""
+    # V_r is at most k·v_r·I, and no eigenvalue of M·V above its trace.
+    lowest = 1 / (problem.epochs * float(unshifted(gram) @ np.tile(V[:, 0, 0], problem.epochs)))
+    highest = 4 * float(gram[0].max()) / float(np.linalg.eigvalsh(V)[:, 0].min())
+    return inverse_root_poles(lowest, highest, _POLES)
+
+
+def _strategy(problem: _Problem, V: Array, w: Array) -> Array:
+    """C of sensitivity about 1 from the optimal X, less what is left of inner products within a residue."""
+    n, b = problem.workload.rounds, problem.residues
+    root = np.empty((0, n))
+    if problem.by_poles:
+        gram = row_gram(problem.workload.inverse_bands(), 1 / w)
+        X = whole_inverse(gram, V, _poles(problem, gram, V))
+    else:
+        root, values, _ = _decomposed(problem, V, w)
+        root = np.sqrt(values)[:, None] * root
+        X = root.T @ root
+    factors = np.empty(n)
+    for r in range(b):
+        own = np.arange(r, n, b)
+        factors[own] = float(X[own, own].sum()) ** -0.5
+        X[np.ix_(own, own)] = np.diag(X[own, own])
+    try:
+        return gram_root(X * np.multiply.outer(factors, factors))
+    except ValueError:
+        # Far from the optimum too much may have been taken away; with it, sensitivity is more than 1.
+        return triangular_form(root * factors)
+
+
+def _rebalanced(X: Array, V: Array) -> Array:
+    """V_r = D_r⁻¹·M_r·D_r⁻¹ for M_r = X_r·V_r·X_r and the D_r of trace 1 that makes its diagonal constant."""
+    M = X @ V @ X
+    roots = np.sqrt(np.diagonal(M, axis1=1, axis2=2))
+    D = roots / roots.sum(axis=1, keepdims=True)
+    return np.asarray(M / (D[:, :, None] * D[:, None, :]))
+
+
+def _mean_of(V: Array, other: Array) -> Array:
+    """The geometric mean of positive definite matrices, V^(1/2)·(V^(−1/2)·V′·V^(−1/2))^(1/2)·V^(1/2)."""
+    values, vectors = np.linalg.eigh(V)
+    root = (vectors * np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    inverse = (vectors / np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    values, vectors = np.linalg.eigh(inverse @ other @ inverse)
+    middle = (vectors * np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    return np.asarray(root @ middle @ root)
+
+
+def _constant_diagonal(V: Array) -> Array:
+    """Blocks with the diagonal of each made constant by scaling rows and columns, and the sum over residues 1."""
+    diagonal = np.diagonal(V, axis1=1, axis2=2)
+    means = np.exp(np.log(diagonal).mean(axis=1))
+    factors = np.sqrt(means[:, None] / diagonal)
+    return np.asarray(V * factors[:, :, None] * factors[:, None, :] / means.sum())
+
+
+def _logarithm(V: Array) -> Array:
+    values, vectors = np.linalg.eigh(V)
+    return np.asarray((vectors * np.log(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2))
+
+
+def _exponential(logarithms: Array) -> Array:
+    values, vectors = np.linalg.eigh(0.5 * (logarithms + np.swapaxes(logarithms, 1, 2)))
+    return np.asarray((vectors * np.exp(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2))
+
+
+def _shares(logarithms: Array) -> Array:
+    """Weights with a sum of 1, none of them below the least."""
+    shares = np.exp(logarithms - logarithms.max())
+    shares = np.maximum(shares / shares.sum(), _LEAST_WEIGHT / len(shares))
+    return np.asarray(shares / shares.sum())

@@ -1,0 +1,183 @@
+"""The banded strategy of least error, found on coarse rounds first, with a proof of how near it is.
+
+Letters as in :mod:`hubbub.factorization.banded`. As a function of j/n and d/b the optimal C[j + d, j] is that of a problem with
+fewer rounds and bands times a sequence that is known: the root of the workload. So each level starts where the one with half
+the rounds ended, which for n = 2000 and b = 400 is within 1e-4 of the optimum, and is searched by L-BFGS in the entries of C.
+
+Columns are normalized inside of the objective, which leaves the length of each free. It is chosen as the root of the second
+derivative there: longer columns are moved less. That saves a quarter of the evaluations.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hubbub._checks import Array
+from hubbub.factorization.banded import BandedError, Weigh
+from hubbub.factorization.certificate import MOST_ROUNDS, lower_bound
+from hubbub.factorization.lbfgs import Minimum, minimize
+from hubbub.workloads import Workload
+
+__all__ = ["BandedOptimum", "Search", "least_error", "warm_start"]
+
+# Coarser problems than this cost nothing, and say little about finer ones.
+_FEWEST_ROUNDS, _FEWEST_BANDS = 32, 8
+# The error left on coarse levels, relative: below that of carrying them over to the next.
+_COARSE = 3e-5
+# Proofs cost as much as some evaluations: this many are tried, each after a search to a finer goal.
+_MOST_PROOFS = 8
+_MOST_EVALUATIONS = 3000
+# Columns that no weighted row needs have no second derivative.
+_LEAST_SCALE = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class BandedOptimum:
+    """What was found: C ``(rounds, bands)`` with columns of norm 1, its error Σ w_i·errors_i, and a bound for all others."""
+
+    C: Array
+    errors: Array
+    value: float
+    lower_bound: float
+    evaluations: int
+
+
+def least_error(
+    workload: Workload, weights: Array, bands: int, relative_gap: float, start: Array | None = None
+) -> BandedOptimum:
+    """The C of ``bands`` bands with columns of norm 1 and least Σ w_i·‖(A·C⁻¹)_i‖².
+
+    Args:
+        workload: A.
+        weights: w, ``(rounds,)``, not negative, not all 0.
+        bands: From 1 to the number of rounds.
+        relative_gap: How near the bound to stop; less may be reached where rounding forbids it. Beyond ``MOST_ROUNDS`` no
+            bound is computed, it is 0, and the gap is estimated from the gradient.
+        start: A C to start from, ``(rounds, bands)``; by default that of coarser rounds.
+    """
+    C = warm_start(workload, weights, bands) if start is None else start
+    search = Search(workload, weights, C)
+    goal, evaluations, best = relative_gap, 1, 0.0
+    for _ in range(_MOST_PROOFS):
+        found = search.run(goal, _MOST_EVALUATIONS - evaluations)
+        evaluations += found.evaluations
+        C = search.columns(found.point)
+        if workload.rounds > MOST_ROUNDS:
+            return BandedOptimum(C, search.error.squared_errors(C), found.value, 0.0, evaluations)
+        best = max(best, lower_bound(C, workload.inverse_bands(), weights))
+        gap = 1 - best / found.value
+        if gap <= relative_gap or evaluations >= _MOST_EVALUATIONS or search.exhausted:
+            break
+        goal *= min(0.5, max(0.01, 0.5 * relative_gap / gap))
+    errors = search.error.squared_errors(C)
+    return BandedOptimum(C, errors, float(weights @ errors), best, evaluations)
+
+
+def warm_start(workload: Workload, weights: Array, bands: int) -> Array:
+    """A good C to start from, ``(rounds, bands)``: the optimum for half the rounds and bands, carried over."""
+    rounds = workload.rounds
+    if rounds < 2 * _FEWEST_ROUNDS or bands < 2 * _FEWEST_BANDS:
+        return _inside(np.tile(_root(workload, bands), (rounds, 1)))
+    half = _halved(workload)
+    share = np.add.reduceat(weights, np.arange(0, rounds - rounds % 2, 2))
+    search = Search(half, share / share.sum(), warm_start(half, share, bands // 2))
+    coarse = search.columns(search.run(_COARSE, _MOST_EVALUATIONS).point)
+    return _finer(coarse / (coarse[:, :1] * _root(half, bands // 2)), rounds, _root(workload, bands))
+
+
+class Search:
+    """L-BFGS from one C, in coordinates in which the second derivative is about 2 in each direction."""
+
+    def __init__(self, workload: Workload, weights: Array, C: Array, weigh: Weigh | None = None, memory: int = 5) -> None:
+        rounds, bands = C.shape
+        self.weigh, self.memory = weigh, memory
+        self.error = BandedError(workload.inverse_bands(), weights, bands)
+        plain = BandedError(np.ones((1, rounds)), np.ones(rounds), bands)
+        spread = plain.squared_errors(C)
+        self.error(C)
+        # ∂²f/∂C_ij² is about 2·(BᵀWB)_ii·(C⁻¹C⁻ᵀ)_jj; the first is averaged over the rows of the column.
+        total = np.concatenate([[0.0], np.cumsum(self.error.column_norms)])
+        last = np.minimum(np.arange(rounds) + bands, rounds)
+        rows = (total[last] - total[:-1]) / (last - np.arange(rounds))
+        scales = np.sqrt(rows * spread)[:, None]
+        self.point = C * np.maximum(scales, _LEAST_SCALE * scales.max())
+        self.exhausted = False
+
+    def columns(self, point: Array) -> Array:
+        """C with columns of norm 1."""
+        return point / _norms(point)
+
+    def run(self, goal: float, most: int) -> Minimum:
+        """On from where the last run ended, until the error is likely within ``goal`` of the optimum, relative."""
+
+        def near(at: Minimum) -> bool:
+            # With a second derivative of 2, ‖g‖²/4 is how far the optimum is below.
+            return float(np.vdot(at.gradient, at.gradient)) / 4 <= goal * at.value
+
+        found = minimize(
+            self._value_and_gradient,
+            self.point,
+            memory=self.memory,
+            most_evaluations=max(1, most),
+            curvature=2.0,
+            stop=near,
+        )
+        self.exhausted = not near(found)
+        self.point = found.point
+        return found
+
+    def _value_and_gradient(self, point: Array) -> tuple[float, Array]:
+        norms = _norms(point)
+        C = point / norms
+        value, gradient = self.error(C, self.weigh)
+        gradient -= C * np.einsum("jd,jd->j", C, gradient)[:, None]
+        gradient /= norms
+        return value, gradient
+
+
+def _norms(C: Array) -> Array:
+    norms: Array = np.sqrt(np.einsum("jd,jd->j", C, C))[:, None]
+    return norms
+
+
+def _inside(C: Array) -> Array:
+    """C with zeros below the last round and columns of norm 1."""
+    rounds, bands = C.shape
+    for j in range(max(0, rounds - bands + 1), rounds):
+        C[j, rounds - j :] = 0.0
+    return C / _norms(C)
+
+
+def _halved(workload: Workload) -> Workload:
+    """The same training in half the rounds: two steps at a time."""
+    rounds = workload.rounds // 2
+    rates = workload.learning_rates
+    return Workload(rounds, workload.momentum**2, None if rates is None else rates[: 2 * rounds : 2])
+
+
+def _root(workload: Workload, bands: int) -> Array:
+    """The first coefficients of the root of A without learning rates, ``(bands,)``: of ((1 − x)·(1 − βx))^(-1/2)."""
+    i = np.arange(1, bands)
+    one = np.concatenate([[1.0], np.cumprod((2 * i - 1) / (2 * i))])
+    return np.convolve(one, one * workload.momentum ** np.arange(bands))[:bands]
+
+
+def _finer(ratio: Array, rounds: int, root: Array) -> Array:
+    """C on more rounds and bands from the ratio to the root on fewer, by linear interpolation in both directions."""
+    fewer, few = ratio.shape
+    for j in range(max(0, fewer - few + 1), fewer):
+        ratio[j, fewer - j :] = ratio[j, fewer - j - 1]
+    across = _between(np.arange(len(root)) * ((few - 1) / (len(root) - 1)), few)
+    wide = ratio[:, across[0]] * (1 - across[1]) + ratio[:, across[0] + 1] * across[1]
+    below, part = _between(np.clip((np.arange(rounds) + 0.5) * (fewer / rounds) - 0.5, 0, fewer - 1), fewer)
+    C = wide[below]
+    C += part[:, None] * (wide[below + 1] - C)
+    C *= root
+    return _inside(C)
+
+
+def _between(places: Array, count: int) -> tuple[npt.NDArray[np.intp], Array]:
+    """The grid point below each place, and how far beyond it the place is."""
+    below = np.minimum(places.astype(np.intp), count - 2)
+    return below, places - below

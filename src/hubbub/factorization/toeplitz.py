@@ -1,0 +1,263 @@
+"""Lower-triangular Toeplitz C: how far it moves, and the coefficients of least error.
+
+Letters, beside those of the room: a, c, β first columns of A, C and B = A·C⁻¹ (β = a/c as power series); d, r the worst rounds
+of one client, 0, d, 2d, …, r of them; v the sum of the columns of C at those rounds.
+
+Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2306.08153; McKenna 2024, https://arxiv.org/abs/2405.15913; Kalinin
+and Lampert 2024, https://arxiv.org/abs/2405.13763.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy import linalg, optimize
+
+from hubbub._checks import Array, real_array, rounds_count
+from hubbub.factorization.lbfgs import Minimum, ValueAndGradient, minimize
+from hubbub.factorization.power_series import binomial, correlate, divide, multiply, transposed_divide
+from hubbub.participation import (
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+    SingleParticipation,
+    every_round,
+)
+from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub.workloads import Workload
+
+__all__ = [
+    "columns_at",
+    "columns_at_transposed",
+    "error",
+    "error_and_movement",
+    "first_column",
+    "least_error",
+    "matrix",
+    "require_equal_rates",
+    "root_series",
+    "row_weights",
+    "sensitivity",
+    "worst_rounds",
+]
+
+# The inverse would overflow below this.
+_LEAST_DIAGONAL = 1e-100
+# Up to this many rounds the bounds from the Gram matrix, O(rounds²·participations) time, are worth trying too.
+_DENSE = 512
+# Relative to the largest coefficient: what rounding does to a series that is computed.
+_ROUNDING = 1e-13
+# The gradient at the end, relative to the value: the value is off by its square.
+_SHORT = 1e-6
+_MEMORY = 20
+# Of the search with bounds, for columns that overlap.
+_MOST_EVALUATIONS = 2000
+
+
+def root_series(momentum: float, length: int, power: float = 0.5) -> Array:
+    """The first coefficients of the workload's series to a power: 1/2 is its square root, −1/2 the inverse of that.
+
+    At a learning rate of 1 the workload is 1/((1 − x)·(1 − βx)) for momentum β. At 1/2 they are positive and do not increase.
+
+    Example:
+        >>> root_series(0.0, 4)
+        array([1.    , 0.5   , 0.375 , 0.3125])
+    """
+    series = binomial(1.0, -power, length)
+    return multiply(series, binomial(momentum, -power, length), length) if momentum else series
+
+
+def row_weights(rounds: int, objective: str) -> Array:
+    """``(rounds,)``: what the square of β_j counts for in the mean of the squared errors, or in the last, the largest."""
+    return np.ones(rounds) if objective == "max" else 1 - np.arange(rounds) / rounds
+
+
+def worst_rounds(participation: Participation, rounds: int) -> tuple[int, int]:
+    """d and r: of non-negative c that does not increase, the worst rounds of one client are 0, d, …, (r − 1)·d.
+
+    Raises:
+        ValueError: Participation is random, which is no pattern.
+    """
+    match participation:
+        case SingleParticipation():
+            return rounds, 1
+        case FixedEpochs(r, d) | MinSeparation(d, r):
+            d = min(d, rounds)
+            r = min(r, -(-rounds // d))
+            return (d, r) if r > 1 else (rounds, 1)
+        case PoissonSampling() | FixedSizeSampling():
+            raise ValueError(
+                f"participation = {participation!r}: random cohorts have no separation to optimize for; optimize for a "
+                "pattern, such as SingleParticipation(), and calibrate the noise for the random cohorts"
+            )
+
+
+def first_column(name: str, values: npt.ArrayLike, rounds: int) -> tuple[float, ...]:
+    """The first column of a Toeplitz matrix or of its inverse, checked: at most ``rounds`` finite numbers, the first not 0."""
+    rounds_count(rounds)
+    column = real_array(name, values, ndim=1)
+    if len(column) > rounds:
+        raise ValueError(f"{name} has {len(column)} bands: must be at most rounds = {rounds}")
+    if abs(column[0]) < _LEAST_DIAGONAL:
+        raise ValueError(f"{name}[0] = {column[0]}: the diagonal of C must not be 0, or C has no inverse")
+    return tuple(column.tolist())
+
+
+def require_equal_rates(workload: Workload) -> None:
+    """Refuse a workload that is not Toeplitz."""
+    if not workload.toeplitz:
+        raise ValueError(
+            "workload.learning_rates differ: a Toeplitz strategy is for equal ones; use banded.optimize, which takes any"
+        )
+
+
+def matrix(column: npt.ArrayLike, rounds: int) -> Array:
+    """``(rounds, rounds)``, lower triangular with this first column."""
+    padded = np.zeros(rounds)
+    padded[: len(np.atleast_1d(column))] = column
+    return np.tril(linalg.toeplitz(padded))
+
+
+def columns_at(c: Array, rounds: int, separation: int, participations: int) -> Array:
+    """v, ``(rounds,)``: the sum of the columns 0, d, …, (r − 1)·d of C."""
+    v = np.zeros(-(-rounds // separation) * separation)
+    v[: len(c)] = c
+    v = np.cumsum(v.reshape(-1, separation), axis=0)
+    v[participations:] -= v[:-participations].copy()
+    return v.ravel()[:rounds]
+
+
+def columns_at_transposed(v: Array, bands: int, separation: int, participations: int) -> Array:
+    """``(bands,)``: the transpose of :func:`columns_at`, which carries a gradient back."""
+    return columns_at(v[::-1], len(v), separation, participations)[::-1][:bands]
+
+
+def sensitivity(c: Array, rounds: int, participation: Participation) -> Sensitivity:
+    """How far one client can move C·x, for C with the coefficients c along its diagonals.
+
+    Exact while the bands are no more than the separation, for coefficients that are not negative and do not increase and, at
+    fixed epochs, for all that are not negative; otherwise the least of several bounds.
+
+    Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763.
+    """
+    if isinstance(participation, PoissonSampling | FixedSizeSampling):
+        participation = every_round(rounds)
+    separation, participations = worst_rounds(participation, rounds)
+    if participations == 1 or len(c) <= separation:
+        # Later columns run out of rounds: none is longer than an earlier one.
+        lengths = np.minimum(rounds - separation * np.arange(participations), len(c))
+        squared = math.fsum(np.cumsum(np.square(c))[lengths - 1])
+        return Sensitivity(math.sqrt(squared), True, "column norms, Choquette-Choo et al. 2023, Algorithm 5")
+    magnitude = np.abs(c)
+    rounding = _ROUNDING * float(magnitude.max())
+    exact = bool(c.min() >= -rounding)
+    if isinstance(participation, FixedEpochs):
+        return _stacked(magnitude, rounds, separation, participations, exact)
+    majorant = np.maximum.accumulate(magnitude[::-1])[::-1]
+    exact = exact and bool((majorant <= magnitude + rounding).all())
+    answers = [_stacked(majorant, rounds, separation, participations, exact)]
+    if not exact:
+        answers.append(_row_wise(magnitude, separation, participations))
+        if rounds <= _DENSE:
+            answers.append(of_matrix(matrix(c, rounds), participation))
+    return min(answers, key=lambda answer: (answer.value, not answer.exact))
+
+
+def _stacked(magnitude: Array, rounds: int, separation: int, participations: int, exact: bool) -> Sensitivity:
+    v = columns_at(magnitude, rounds, separation, participations)
+    return Sensitivity(math.sqrt(float(v @ v)), exact, "Kalinin and Lampert 2024, Theorem 2")
+
+
+def _row_wise(magnitude: Array, separation: int, participations: int) -> Sensitivity:
+    """The most that the inner products of one column with others can sum to, for each participation.
+
+    An inner product is at most that of whole columns at the same distance. The best choice of m rounds on one side is concave
+    in m, so that the best split of the others between the two sides is the even one.
+    """
+    products = correlate(magnitude, magnitude, len(magnitude))
+    beside = np.maximum(products[separation:], 0.0)
+    others = participations - 1
+    sides = [of_columns(beside, MinSeparation(separation, m)).value ** 2 for m in (others // 2, others - others // 2) if m]
+    squared = participations * (float(products[0]) + math.fsum(sides))
+    return Sensitivity(math.sqrt(squared), False, "row-wise bound, Choquette-Choo et al. 2023")
+
+
+def error(a: Array, weights: Array, c: Array) -> float:
+    """Σ w_j·β_j²: the squared error for unit noise, without any sensitivity."""
+    beta = divide(a, c)
+    return float((weights * beta) @ beta)
+
+
+def error_and_movement(a: Array, weights: Array, bands: int, separation: int, participations: int) -> ValueAndGradient:
+    """The function of c that is least at the best banded Toeplitz strategy: its error times its squared sensitivity.
+
+    It is Σ w_j·β_j² · ‖v‖² with its gradient, in O(n·b) or O(n·log n); it does not depend on the scale of c.
+    """
+
+    def value_and_gradient(c: Array) -> tuple[float, Array]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            beta = divide(a, c)
+            weighted = weights * beta
+            error = float(weighted @ beta)
+        if not math.isfinite(error):
+            return math.inf, c
+        v = columns_at(c, len(a), separation, participations)
+        squared = float(v @ v)
+        back = correlate(transposed_divide(weighted, c), beta, bands)
+        return error * squared, 2 * error * columns_at_transposed(v, bands, separation, participations) - 2 * squared * back
+
+    return value_and_gradient
+
+
+def least_error(
+    a: Array, weights: Array, start: Array, separation: int, participations: int, *, monotone: bool
+) -> tuple[Array, int]:
+    """The coefficients of the banded Toeplitz strategy of least error, and how many evaluations it took.
+
+    While the bands are no more than the separation, every c is allowed. Beyond, c is not negative (and with ``monotone`` does
+    not increase): that is where the worst rounds are known, and the error is that of the strategies for which they are.
+
+    Args:
+        a: ``(rounds,)``, the first column of A.
+        weights: ``(rounds,)``, see :func:`row_weights`.
+        start: ``(bands,)``, positive, not increasing.
+        separation: d of :func:`worst_rounds`.
+        participations: r.
+        monotone: Whether rounds may lie further apart than d.
+    """
+    within = min(len(start), separation)
+    function = error_and_movement(a, weights, within, separation, participations)
+    found = minimize(function, start[:within], memory=_MEMORY, gradient_tolerance=_SHORT)
+    if within == len(start) or participations == 1:
+        return found.point, found.evaluations
+    overlapping = _within_bounds(error_and_movement(a, weights, len(start), separation, participations), start, monotone)
+    evaluations = found.evaluations + overlapping.evaluations
+    return (overlapping.point if overlapping.value < found.value else found.point), evaluations
+
+
+def _within_bounds(function: ValueAndGradient, start: Array, monotone: bool) -> Minimum:
+    """The least value over c ≥ 0, or over c whose decreases from one coefficient to the next are ≥ 0."""
+
+    def coefficients(x: Array) -> Array:
+        return np.cumsum(x[::-1])[::-1] if monotone else x
+
+    first = np.append(-np.diff(start), start[-1]) if monotone else start
+    # scipy's first step has length 1: a hundredth of the start in these units.
+    unit = float(np.linalg.norm(first)) / 100
+    scale = function(start)[0]
+
+    def scaled(x: Array) -> tuple[float, Array]:
+        value, gradient = function(coefficients(unit * x))
+        return value / scale, (np.cumsum(gradient) if monotone else gradient) * (unit / scale)
+
+    found = optimize.minimize(
+        scaled,
+        first / unit,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(0, None)] * len(start),
+        options={"maxfun": _MOST_EVALUATIONS, "maxiter": _MOST_EVALUATIONS, "ftol": 1e-14, "gtol": 1e-9, "maxcor": _MEMORY},
+    )
+    return Minimum(coefficients(unit * found.x), float(found.fun) * scale, found.jac, int(found.nfev))

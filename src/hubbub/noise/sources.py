@@ -1,0 +1,148 @@
+"""Where rows of z come from. A source is one of two:
+
+* ``secure``: AES-256 in counter mode under a secret key, made Gaussian by Box and Muller's formula in float64 with a radius
+  of 106 random bits, so that tails are right beyond 11 standard deviations. No rejection: the work does not depend on the
+  values.
+* ``simulation``: torch's generator under a seed, or in float64 the same as ``secure``, which is faster there; for experiments,
+  not for release: who knows the seed removes the noise.
+
+A row is made in segments of a fixed length, each a function of the key, the row and its own number, so that any part of a row
+can be made anywhere.
+"""
+
+import hashlib
+import itertools
+import math
+import os
+from collections.abc import Callable
+from functools import cache
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hubbub.errors import NoiseExhaustedError
+from hubbub.randomness import derive, seed_for, seed_key, word_stream
+
+__all__ = ["NoiseSource", "SecureSource", "Segments", "SimulationSource", "sampler"]
+
+# Numbers in a segment: few enough for the processor's cache, many enough that calls do not count. A graphics processor
+# wants more of them. Another number is another row.
+_SEGMENT, _SEGMENT_ON_DEVICE = 1 << 16, 1 << 24
+# 64-bit words of two numbers, and of a segment.
+_WORDS_PER_PAIR = 3
+_WORDS = _SEGMENT // 2 * _WORDS_PER_PAIR
+
+# Writes the next segment of a row to a tensor that is as long, or shorter where the row ends.
+Segments = Callable[[torch.Tensor], None]
+
+
+class NoiseSource(Protocol):
+    """Where rows of z come from."""
+
+    def segment_length(self, device: torch.device) -> int:
+        """How many numbers of a row are made at a time on a device."""
+
+    def segments(self, index: int, first: int) -> Segments:
+        """The segments of row ``index`` of z from number ``first`` on: the same numbers each time they are asked for."""
+
+
+class SimulationSource:
+    """Noise that everybody can draw who knows the seed. Not for release."""
+
+    def __init__(self, seed: int) -> None:
+        self._key = derive(seed_key(seed), "noise")
+
+    @staticmethod
+    def segment_length(device: torch.device) -> int:
+        """2¹⁶ on a processor, 2²⁴ on any other device."""
+        return _SEGMENT if device.type == "cpu" else _SEGMENT_ON_DEVICE
+
+    def segments(self, index: int, first: int) -> Segments:
+        """The segments of row ``index`` of z, of the dtype and on the device of the tensors that are given."""
+        following = itertools.count(first)
+        generators: dict[torch.device, torch.Generator] = {}
+        key = derive(self._key, index)
+
+        def fill(out: torch.Tensor) -> None:
+            segment = next(following)
+            if out.dtype == torch.float64 and out.device.type == "cpu":
+                _fill_wide(word_stream(key, segment * _WORDS), out)
+                return
+            generator = generators.setdefault(out.device, torch.Generator(out.device))
+            out.normal_(generator=generator.manual_seed(seed_for(key, segment)))
+
+        return fill
+
+    def row(self, index: int, dim: int) -> torch.Tensor:
+        """Row ``index`` of z, ``(dim,)`` float64."""
+        return _row(self, index, dim)
+
+
+class SecureSource:
+    """AES-256 in counter mode under a secret key of 32 bytes, one derived key for each row.
+
+    Belongs to the process that made it: a fork would draw the same rows for other data.
+
+    Raises:
+        NoiseExhaustedError: From :meth:`segments`, in another process.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = derive(key, "noise")
+        self._process = os.getpid()
+
+    @staticmethod
+    def segment_length(device: torch.device) -> int:
+        """2¹⁶ everywhere: segments are made on the processor, in float64."""
+        return _SEGMENT
+
+    def segments(self, index: int, first: int) -> Segments:
+        """The segments of row ``index`` of z, made in float64 and rounded to the dtype of the tensors that are given."""
+        if os.getpid() != self._process:
+            raise NoiseExhaustedError(
+                f"row {index} of z: process {os.getpid()} was forked from {self._process}, whose rows these are; open the run "
+                "in the process that releases it"
+            )
+        words = word_stream(derive(self._key, index), first * _WORDS)
+        return lambda out: _fill_wide(words, out)
+
+    def row(self, index: int, dim: int) -> torch.Tensor:
+        """Row ``index`` of z, ``(dim,)`` float64."""
+        return _row(self, index, dim)
+
+
+def _row(source: NoiseSource, index: int, dim: int) -> torch.Tensor:
+    row = torch.empty(dim, dtype=torch.float64)
+    fill, length = source.segments(index, 0), source.segment_length(row.device)
+    for start in range(0, dim, length):
+        fill(row[start : start + length])
+    return row
+
+
+def _fill_wide(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:
+    """Fill ``out`` with numbers that are made in float64."""
+    made = torch.empty(2, (len(out) + 1) // 2, dtype=torch.float64)
+    _box_muller(words, made)
+    out.copy_(made.view(-1)[: len(out)])
+
+
+def _box_muller(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:
+    """Fill ``out``, ``(2, pairs)``, with pairs of normal numbers; the same work whatever the words are."""
+    pairs = out.shape[1]
+    # 53 of 64 random bits each. Shifted in place, and as unsigned numbers, so that none is negative.
+    bits = torch.from_numpy(words(_WORDS_PER_PAIR * pairs)).bitwise_right_shift_(11).bitwise_and_(2**53 - 1)
+    coarse, fine, turn = bits.to(torch.float64).view(3, pairs)
+    # A uniform number in (0, 1) of 106 bits: where the first 53 are all 0, the second 53 still tell.
+    uniform = fine.add_(0.5).mul_(2.0**-106).add_(coarse.mul_(2.0**-53))
+    radius = uniform.log_().mul_(-2).sqrt_()
+    angle = turn.mul_(2 * math.pi * 2.0**-53)
+    torch.mul(radius, torch.cos(angle), out=out[0])
+    torch.mul(radius, torch.sin(angle), out=out[1])
+
+
+@cache
+def sampler() -> str:
+    """A fingerprint of how keys become noise here: another one where a processor or a library computes another last bit."""
+    return hashlib.sha256(SecureSource(bytes(32)).row(0, _SEGMENT + 4099).numpy().tobytes()).hexdigest()

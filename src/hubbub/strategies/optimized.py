@@ -1,0 +1,48 @@
+"""What an optimizer answers: the strategy, what it costs, and how much better any other could be."""
+
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from hubbub.participation import Participation
+from hubbub.strategies.strategy import Strategy
+from hubbub.workloads import Workload
+
+__all__ = ["Objective", "Optimized"]
+
+Objective = Literal["mean", "max"]
+AnyStrategy = TypeVar("AnyStrategy", bound=Strategy, covariant=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Optimized(Generic[AnyStrategy]):
+    """A strategy of least error within its family, with a proof of how near that is.
+
+    Args:
+        strategy: C. Its scale is free: a mechanism's noise multiplier is relative to the largest column norm.
+        workload: A.
+        participation: What one client may join.
+        objective: ``"mean"`` of the squared errors over rounds, or their ``"max"``.
+        squared_error: That of ``strategy``, at sensitivity 1 to ``participation`` and unit noise.
+        lower_bound: Below which no strategy of ``bound_family`` comes, proved; at most ``squared_error``, but for rounding.
+        bound_family: The strategies that the bound holds for, in words: the family that was searched, or a larger one.
+        iterations: How many steps or evaluations it took.
+    """
+
+    strategy: AnyStrategy
+    workload: Workload
+    participation: Participation
+    objective: Objective
+    squared_error: float
+    lower_bound: float
+    bound_family: str
+    iterations: int
+
+    @property
+    def relative_gap(self) -> float:
+        """By what part of the error a strategy of ``bound_family`` could be better at most; never negative."""
+        return max(0.0, (self.squared_error - self.lower_bound) / self.squared_error)
+
+    @property
+    def root_squared_error(self) -> float:
+        """The root of ``squared_error``: a standard deviation in units of the sensitivity."""
+        return float(self.squared_error**0.5)

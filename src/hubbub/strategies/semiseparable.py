@@ -1,0 +1,198 @@
+"""Noise with a memory of a few buffers whose coefficients change from round to round: a time-varying BLT.
+
+Letters: C_ii = d_i and C_ij = a_i·Φ_{i−1}···Φ_{j+1}·b_j below the diagonal; y rows of C⁻¹z, s the buffers,
+y_t = (z_t − a_t·s_t) / d_t and s_{t+1} = Φ_t·s_t + b_t·y_t.
+
+The best strategy of all for one participation is of this form with one buffer for each of some thirty poles, and within a
+fraction of a percent of it with six.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hubbub._checks import Array, integer, one_of, real_array
+from hubbub.factorization import recursions
+from hubbub.factorization.recursions import Recursion
+from hubbub.factorization.reduction import reduced
+from hubbub.factorization.single import best_recursion
+from hubbub.participation import Participation, SingleParticipation
+from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub.strategies.optimized import Objective, Optimized
+from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
+from hubbub.workloads import Workload
+
+__all__ = ["Semiseparable", "optimize"]
+
+# The reduction takes memory of rounds · poles².
+_MOST_ROUNDS = 20_000
+# The inverse would overflow below this.
+_LEAST_DIAGONAL = 1e-100
+
+
+@dataclass(frozen=True, eq=False)
+class Semiseparable:
+    """C by what streams it: a few buffers, and of each round how they are read, mixed and filled.
+
+    Args:
+        diagonal: d, ``(rounds,)``, none of them 0.
+        outputs: a, ``(rounds, buffers)``: how the buffers enter a round.
+        transitions: Φ, how they go on to the next round: a factor for each, ``(rounds, buffers)``, or a matrix,
+            ``(rounds, buffers, buffers)``. The last is not used.
+        inputs: b, ``(rounds, buffers)``: how the round enters the buffers. The last is not used.
+
+    Raises:
+        ValueError: Shapes that do not fit, a zero on the diagonal, or a number that is not finite.
+
+    Example:
+        >>> Semiseparable(diagonal=[1, 1, 1], outputs=[[1], [1], [1]], transitions=[[0.5]] * 3, inputs=[[0.5]] * 3).matrix()
+        array([[1.  , 0.  , 0.  ],
+               [0.5 , 1.  , 0.  ],
+               [0.25, 0.5 , 1.  ]])
+    """
+
+    diagonal: npt.ArrayLike
+    outputs: npt.ArrayLike
+    transitions: npt.ArrayLike
+    inputs: npt.ArrayLike
+
+    def __post_init__(self) -> None:
+        diagonal = real_array("diagonal", self.diagonal, ndim=1)
+        outputs = real_array("outputs", self.outputs, ndim=2)
+        full = np.ndim(self.transitions) == 3
+        transitions = real_array("transitions", self.transitions, ndim=3 if full else 2)
+        inputs = real_array("inputs", self.inputs, ndim=2)
+        each = (len(diagonal), outputs.shape[1])
+        for name, array, expected in (
+            ("outputs", outputs, each),
+            ("inputs", inputs, each),
+            ("transitions", transitions, (*each, each[1]) if full else each),
+        ):
+            if array.shape != expected:
+                raise ValueError(f"{name} has shape {array.shape}: must be {expected} beside diagonal and outputs")
+        zero = np.flatnonzero(np.abs(diagonal) < _LEAST_DIAGONAL)
+        if zero.size:
+            raise ValueError(f"diagonal[{zero[0]}] = {diagonal[zero[0]]}: must not be 0, or C has no inverse")
+        for name, array in (
+            ("diagonal", diagonal),
+            ("outputs", outputs),
+            ("transitions", transitions),
+            ("inputs", inputs),
+        ):
+            object.__setattr__(self, name, array)
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds n."""
+        return len(self.recursion().diagonal)
+
+    @property
+    def buffers(self) -> int:
+        """The number of buffers."""
+        return int(self.recursion().outputs.shape[1])
+
+    @property
+    def memory_rows(self) -> int:
+        """The most rows that a round hands to the next: one for each buffer."""
+        return self.buffers if self.rounds > 1 else 0
+
+    def recursion(self) -> Recursion:
+        """The four arrays, read-only."""
+        return Recursion(self.diagonal, self.outputs, self.transitions, self.inputs)  # type: ignore[arg-type] # made arrays above
+
+    def matrix(self) -> Array:
+        """C as a dense matrix, ``(rounds, rounds)``."""
+        require_dense(self.rounds)
+        return recursions.dense(self.recursion())
+
+    def leading(self, rounds: int) -> "Semiseparable":
+        """The first ``rounds`` rounds."""
+        return Semiseparable(*(array[:rounds] for array in self.recursion()))
+
+    def sensitivity(self, participation: Participation) -> Sensitivity:
+        """How far one client can move C·x: for one participation by exact column norms without the matrix."""
+        if isinstance(participation, SingleParticipation):
+            return of_columns(recursions.column_norms(self.recursion()), participation)
+        return of_matrix(self.matrix(), participation)
+
+    def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
+        """Row ``round_index`` of C⁻¹z, from the buffers alone."""
+        require_round(round_index, self.rounds)
+        diagonal, outputs, transitions, inputs = self.recursion()
+        row = draw(round_index)
+        for read, buffer in zip(outputs[round_index].tolist(), memory, strict=False):
+            row = row - read * buffer
+        row = (1 / float(diagonal[round_index])) * row
+        if round_index == self.rounds - 1:
+            return row, ()
+        filled = tuple(fill * row for fill in inputs[round_index].tolist())
+        if not memory:
+            return row, filled
+        if transitions.ndim == 2:
+            kept = zip(transitions[round_index].tolist(), memory, filled, strict=True)
+            return row, tuple(factor * buffer + new for factor, buffer, new in kept)
+        mixed = list(filled)
+        for i, factors in enumerate(transitions[round_index].tolist()):
+            for factor, buffer in zip(factors, memory, strict=True):
+                if factor:
+                    mixed[i] = mixed[i] + factor * buffer
+        return row, tuple(mixed)
+
+
+def optimize(
+    workload: Workload,
+    *,
+    buffers: int = 6,
+    participation: Participation = SingleParticipation(),  # noqa: B008 # a frozen value
+    objective: Objective = "mean",
+) -> Optimized[Semiseparable]:
+    """The optimal strategy for one participation, cut to a few buffers with the least loss round by round.
+
+    Six buffers come within a few millionths of the least error of any strategy at 2000 rounds, where the best BLT of the same
+    memory, whose coefficients are the same in all rounds, is 6.8 % above it. Sensitivity and error are exact whatever was cut.
+
+    Args:
+        workload: A, without momentum, of at most 20,000 rounds.
+        buffers: At least 1.
+        participation: One participation; more of them spoil what makes few buffers enough.
+        objective: ``"mean"`` or ``"max"`` of the squared errors over rounds.
+
+    Raises:
+        ValueError: A workload or a participation that it cannot do; the message names what can.
+
+    Example:
+        >>> from hubbub.workloads import prefix_sum
+        >>> result = optimize(prefix_sum(rounds=64), buffers=3)
+        >>> result.strategy.memory_rows, result.relative_gap < 1e-4
+        (3, True)
+    """
+    one_of("objective", objective, ("mean", "max"))
+    integer("buffers", buffers, at_least=1)
+    if not isinstance(participation, SingleParticipation):
+        raise ValueError(
+            f"participation = {participation!r}: buffers that change from round to round are optimized for "
+            "SingleParticipation() only; use banded, blt, or dense.optimize"
+        )
+    if workload.momentum:
+        raise ValueError(f"workload.momentum = {workload.momentum}: must be 0 here; use dense.optimize or blt.optimize")
+    if workload.rounds > _MOST_ROUNDS:
+        raise ValueError(
+            f"workload.rounds = {workload.rounds}: must be at most {_MOST_ROUNDS} here; use dense.optimize, which keeps one "
+            "buffer for each of some forty poles, or blt.optimize"
+        )
+    full, dual = best_recursion(workload, objective)
+    few = reduced(full, buffers) if buffers < full.outputs.shape[1] else full
+    errors = recursions.squared_errors(workload, few)
+    squared_sensitivity = float(recursions.column_norms(few).max())
+    error = float(errors.mean() if objective == "mean" else errors.max())
+    return Optimized(
+        Semiseparable(*few),
+        workload,
+        participation,
+        objective,
+        squared_error=error * squared_sensitivity,
+        lower_bound=dual.bound,
+        bound_family="every strategy",
+        iterations=dual.evaluations,
+    )

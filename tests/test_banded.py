@@ -1,0 +1,327 @@
+"""The optimal banded factorization: its error, its gradient, its proof, and the strategy that carries it."""
+
+import itertools
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize as scipy_minimize
+
+from conftest import oracle
+from hubbub import utility, workloads
+from hubbub._checks import Array
+from hubbub.factorization import lbfgs
+from hubbub.factorization.banded import BandedError
+from hubbub.factorization.certificate import lower_bound
+from hubbub.factorization.normal_form import gram_root
+from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.strategies import banded
+from hubbub.strategies.banded import Banded
+from hubbub.testing import brute_force_sensitivity, check_strategy
+from hubbub.workloads import Workload
+
+MF = oracle("matrix_factorization")
+
+
+def _inside(rounds: int, bands: int) -> Array:
+    """1 where column j has a row j + d, ``(rounds, bands)``."""
+    return (np.add.outer(np.arange(rounds), np.arange(bands)) < rounds).astype(float)
+
+
+def _random(rounds: int, bands: int, seed: int) -> Array:
+    generator = np.random.default_rng(seed)
+    C = generator.normal(size=(rounds, bands)) * 0.3 / np.arange(1, bands + 1)
+    C[:, 0] = generator.uniform(0.7, 1.3, rounds)
+    return np.asarray(C * _inside(rounds, bands))
+
+
+def _dense(C: Array) -> Array:
+    rounds, bands = C.shape
+    matrix = np.zeros((rounds, rounds))
+    for j in range(rounds):
+        for d in range(min(bands, rounds - j)):
+            matrix[j + d, j] = C[j, d]
+    return matrix
+
+
+def _workload(rounds: int, momentum: float, seed: int | None) -> Workload:
+    rates = None if seed is None else np.random.default_rng(seed).uniform(0.2, 1.5, rounds)
+    return workloads.momentum(rounds, momentum, rates)
+
+
+def _by_definition(workload: Workload, C: Array) -> Array:
+    return np.asarray(np.square(workload.matrix() @ np.linalg.inv(_dense(C))).sum(axis=1))
+
+
+SHAPES = [(1, 1, 0.0), (2, 2, 0.9), (5, 2, 0.0), (9, 9, 0.5), (40, 7, 0.9), (130, 1, 0.0), (150, 60, 0.3)]
+
+
+@pytest.mark.parametrize(("rounds", "bands", "momentum"), SHAPES)
+@pytest.mark.parametrize("block", [None, 3])
+def test_the_error_is_that_of_the_definition(rounds: int, bands: int, momentum: float, block: int | None) -> None:
+    workload, C = _workload(rounds, momentum, 1), _random(rounds, bands, 2)
+    weights = np.random.default_rng(3).uniform(0, 1, rounds)
+    error = BandedError(workload.inverse_bands(), weights, bands, block)
+    truth = _by_definition(workload, C)
+    assert error(C)[0] == pytest.approx(weights @ truth, rel=1e-11)
+    np.testing.assert_allclose(error.squared_errors(C), truth, rtol=1e-11)
+
+
+@pytest.mark.parametrize(("rounds", "bands", "momentum"), SHAPES)
+def test_the_gradient_is_the_slope_of_the_error_by_each_entry(rounds: int, bands: int, momentum: float) -> None:
+    workload, C = _workload(rounds, momentum, 4), _random(rounds, bands, 5)
+    weights = np.random.default_rng(6).uniform(0, 1, rounds)
+    error = BandedError(workload.inverse_bands(), weights, bands)
+    _, gradient = error(C)
+    assert not (gradient * (1 - _inside(rounds, bands))).any()
+    entries = np.argwhere(_inside(rounds, bands))
+    generator = np.random.default_rng(7)
+    for j, d in generator.choice(entries, min(10, len(entries)), replace=False):
+        step = np.zeros_like(C)
+        step[j, d] = 1e-5
+        slope = (weights @ _by_definition(workload, C + step) - weights @ _by_definition(workload, C - step)) / 2e-5
+        assert gradient[j, d] == pytest.approx(slope, rel=2e-6, abs=2e-7 * float(np.abs(gradient).max()))
+
+
+def test_a_function_of_the_errors_has_the_gradient_of_the_chain_rule() -> None:
+    workload, C = workloads.prefix_sum(12), _random(12, 4, 8)
+    error = BandedError(workload.inverse_bands(), np.ones(12), 4)
+    _, gradient = error(C, lambda errors: (float((errors**2).sum()), 2 * errors))
+    step = np.zeros_like(C)
+    step[3, 1] = 1e-6
+    up, down = ((_by_definition(workload, at) ** 2).sum() for at in (C + step, C - step))
+    assert gradient[3, 1] == pytest.approx((up - down) / 2e-6, rel=1e-6)
+
+
+def _workload_of(case: dict[str, Any]) -> Workload:
+    return workloads.momentum(case["n"], case.get("momentum", 0.0), case.get("lr"))
+
+
+@pytest.mark.parametrize("case", MF["banded_mean"] + MF["banded_mean_momentum_lr"], ids=lambda case: case["id"])
+def test_the_mean_error_is_that_of_the_reference_and_proved_to_be(case: dict[str, Any]) -> None:
+    result = banded.optimize(_workload_of(case), case["bands"])
+    assert case["mean_sq_error"] * (1 - 1e-9) <= result.squared_error <= case["mean_sq_error"] * (1 + 2e-7)
+    assert result.lower_bound <= case["mean_sq_error"] * (1 + 1e-11)
+    assert result.relative_gap <= 2e-7
+    assert result.bound_family == f"every strategy of at most {case['bands']} bands"
+
+
+@pytest.mark.parametrize("case", [case for case in MF["banded_mean"] if case["C"]], ids=lambda case: case["id"])
+def test_the_strategy_is_that_of_the_reference(case: dict[str, Any]) -> None:
+    result = banded.optimize(_workload_of(case), bands=case["bands"], relative_gap=1e-12)
+    np.testing.assert_allclose(np.abs(result.strategy.matrix()), np.abs(case["C"]), atol=1e-4)
+
+
+@pytest.mark.parametrize("case", MF["banded_max_brackets"], ids=lambda case: case["id"])
+def test_the_largest_error_lies_in_the_bracket_of_the_reference(case: dict[str, Any]) -> None:
+    workload = workloads.prefix_sum(case["n"])
+    result = banded.optimize(workload, case["bands"], objective="max", relative_gap=1e-5)
+    assert case["lower"] * (1 - 1e-9) <= result.squared_error <= case["upper"] * (1 + 1e-5)
+    assert result.lower_bound <= case["upper"]
+    assert result.relative_gap <= 1e-5
+    assert result.squared_error == pytest.approx(utility.max_squared_error(workload, result.strategy), rel=1e-10)
+
+
+@given(seed=st.integers(0, 10**6), rounds=st.integers(2, 12), momentum=st.sampled_from([0.0, 0.8]), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_no_strategy_is_below_the_bound_that_any_other_one_gives(
+    seed: int, rounds: int, momentum: float, data: st.DataObject
+) -> None:
+    bands = data.draw(st.integers(1, rounds))
+    workload = _workload(rounds, momentum, seed)
+    weights = np.random.default_rng(seed).dirichlet(np.full(rounds, 0.5))
+    bound = lower_bound(_random(rounds, bands, seed), workload.inverse_bands(), weights)
+    best = banded.optimize(workload, bands, weights=weights)
+    assert 0 <= bound <= best.squared_error * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("rounds", "bands"), [(3, 2), (4, 2), (4, 3), (5, 2)])
+def test_the_optimum_is_that_of_a_plain_search_by_another_optimizer(rounds: int, bands: int) -> None:
+    workload = _workload(rounds, 0.4, 9)
+    inside = _inside(rounds, bands).astype(bool)
+
+    def mean_error(entries: Array) -> float:
+        C = np.zeros((rounds, bands))
+        C[inside] = entries
+        norms = np.linalg.norm(C, axis=1, keepdims=True)
+        return float(_by_definition(workload, C / norms).mean())
+
+    starts = np.random.default_rng(10).normal(size=(5, int(inside.sum())))
+    found = min(scipy_minimize(mean_error, start, tol=1e-12).fun for start in starts)
+    result = banded.optimize(workload, bands)
+    assert result.squared_error == pytest.approx(found, rel=1e-6)
+    assert result.lower_bound <= found * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("weights", [None, "last", "some", "few"])
+def test_the_error_stated_is_that_of_the_stream(weights: str | None) -> None:
+    workload = workloads.momentum(24, 0.9, np.linspace(1, 0.1, 24))
+    w = {
+        None: np.ones(24),
+        "last": np.eye(24)[-1],
+        "some": np.linspace(0, 1, 24),
+        "few": np.arange(24) % 7 == 3,
+    }[weights]
+    result = banded.optimize(workload, 6, weights=None if weights is None else w)
+    errors = utility.squared_errors(workload, result.strategy)
+    assert result.squared_error == pytest.approx(float(w @ errors / w.sum()), rel=1e-9)
+    assert result.lower_bound <= result.squared_error
+    assert result.relative_gap < (1e-6 if weights in (None, "some") else 0.05)
+
+
+def test_the_scale_of_the_weights_does_not_matter() -> None:
+    workload, weights = workloads.prefix_sum(16), np.linspace(0.1, 1, 16)
+    one, thousand = (banded.optimize(workload, 4, weights=scale * weights) for scale in (1, 1000))
+    assert one.squared_error == pytest.approx(thousand.squared_error, rel=1e-12)
+
+
+def test_more_bands_are_never_worse_and_all_of_them_are_the_dense_optimum() -> None:
+    dense = next(case for case in MF["dense_single_mean"] if 8 <= case["n"] <= 16)
+    workload = workloads.prefix_sum(dense["n"])
+    errors = [banded.optimize(workload, bands).squared_error for bands in range(1, dense["n"] + 1)]
+    assert all(later <= earlier * (1 + 1e-7) for earlier, later in itertools.pairwise(errors))
+    assert errors[0] == pytest.approx((dense["n"] + 1) / 2)
+    assert dense["mean_sq_error"] * (1 - 1e-9) <= errors[-1] <= dense["mean_sq_error"] * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("participation", [MinSeparation(4, 3), FixedEpochs(4, 5), MinSeparation(8, 10), MinSeparation(30, 9)])
+def test_several_participations_cost_as_many_times_as_brute_force_finds(participation: MinSeparation | FixedEpochs) -> None:
+    workload = workloads.prefix_sum(20)
+    result = banded.optimize(workload, 4, participation=participation)
+    squared = brute_force_sensitivity(result.strategy.matrix(), participation) ** 2
+    error = utility.mean_squared_error(workload, result.strategy)
+    assert result.squared_error == pytest.approx(error * squared, rel=1e-9)
+    assert result.lower_bound <= result.squared_error
+    several = participation != MinSeparation(30, 9)
+    assert result.bound_family.endswith("equal norm") == several
+
+
+def test_the_root_of_the_gram_matrix_is_the_strategy_and_a_plain_cholesky_factor_is_not() -> None:
+    # A peer took C·Cᵀ = X for CᵀC = X: the columns then have other norms than the ones that were accounted for.
+    C = banded.optimize(workloads.prefix_sum(64), 16).strategy.matrix()
+    C = C * np.sign(np.diag(C))[:, None]
+    X = C.T @ C
+    np.testing.assert_allclose(gram_root(X), C, atol=1e-12)
+    assert not np.tril(X, -16).any()
+    assert np.square(C).sum(axis=0).max() == pytest.approx(1, abs=1e-12)
+    assert np.square(np.linalg.cholesky(X)).sum(axis=0).max() > 1.1
+
+
+STRATEGIES = {
+    "optimal": lambda: banded.optimize(workloads.prefix_sum(12), 4).strategy,
+    "one band": lambda: Banded([[1.0, 2.0, -3.0]]),
+    "all bands": lambda: Banded(_random(6, 6, 11).T),
+    "signs": lambda: Banded(_random(9, 3, 12).T),
+    "a leading part": lambda: Banded(_random(30, 5, 13).T).leading(7),
+    "a leading part of fewer rounds than bands": lambda: Banded(_random(30, 5, 13).T).leading(3),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_strategy_keeps_the_contract(name: str) -> None:
+    check_strategy(STRATEGIES[name]())
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_stream_carries_as_many_rows_as_it_says(name: str) -> None:
+    strategy, memory, most = STRATEGIES[name](), (), 0
+    for t in range(strategy.rounds):
+        _, memory = strategy.step(t, lambda i: np.ones(1), memory)
+        most = max(most, len(memory))
+    assert strategy.memory_rows == most
+
+
+def test_a_leading_part_is_the_corner_of_the_matrix() -> None:
+    strategy = Banded(_random(20, 6, 14).T)
+    np.testing.assert_array_equal(strategy.leading(9).matrix(), strategy.matrix()[:9, :9])
+    np.testing.assert_array_equal(banded.from_matrix(strategy.matrix()).diagonals, strategy.diagonals)
+
+
+def test_a_long_strategy_needs_no_matrix() -> None:
+    rounds = 30_000
+    strategy = Banded(_random(rounds, 3, 15).T)
+    norms = np.square(strategy.diagonals).sum(axis=0)
+    assert strategy.sensitivity(SingleParticipation()).value == pytest.approx(np.sqrt(norms.max()))
+    assert strategy.sensitivity(MinSeparation(3, rounds)).exact
+    assert strategy.sensitivity(MinSeparation(2, 1)).exact
+    row, memory = strategy.step(0, lambda i: np.ones(2), ())
+    assert row == pytest.approx(1 / np.asarray(strategy.diagonals)[0, 0] * np.ones(2))
+    assert len(memory) == 1
+    with pytest.raises(ValueError, match="a dense matrix of 7 GiB"):
+        strategy.sensitivity(MinSeparation(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"bands": 0}, "bands = 0: must be at least 1"),
+        ({"bands": 9}, "bands = 9: must be at most 8"),
+        ({"objective": "mena"}, "objective = 'mena': must be one of mean, max (did you mean 'mean'?)"),
+        ({"participation": MinSeparation(3, 2)}, "bands = 4: must be at most 3, the separation of MinSeparation("),
+        ({"participation": FixedEpochs(4, 2)}, "bands = 4: must be at most 2, the separation of FixedEpochs("),
+        ({"participation": PoissonSampling(0.1)}, "random cohorts"),
+        ({"weights": [1.0] * 7}, "weights has 7 entries: must have one for each of 8 rounds"),
+        ({"weights": [0.0] * 8}, "must not be negative, and not all 0"),
+        ({"weights": [1.0] * 7 + [-1.0]}, "weights holds -1.0 to 1.0: must not be negative"),
+        ({"weights": [1.0] * 7 + [float("nan")]}, "weights[7] = nan: must be finite"),
+        ({"weights": [1.0] * 8, "objective": "max"}, "weights: must be None for objective = 'max'"),
+        ({"relative_gap": 0.0}, "relative_gap = 0.0: must lie strictly between 0 and 1"),
+    ],
+)
+def test_what_cannot_be_optimized_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        banded.optimize(workloads.prefix_sum(8), **{"bands": 4, **arguments})
+
+
+def test_a_number_of_bands_that_is_no_number_is_refused() -> None:
+    with pytest.raises(TypeError, match="bands = True: must be a whole number"):
+        banded.optimize(workloads.prefix_sum(8), bands=True)
+
+
+@pytest.mark.parametrize(
+    ("diagonals", "message"),
+    [
+        ([[1.0], [0.5]], "must have at most as many bands as rounds"),
+        ([[1.0, 0.0]], "diagonals[0, 1] = 0.0: the diagonal of C must not be 0"),
+        ([[1.0, 1.0], [0.5, 0.5]], "diagonals[1, 1] = 0.5: must be 0, as C has no row 2"),
+        ([[1.0, float("inf")]], "diagonals[0, 1] = inf: must be finite"),
+        ([1.0, 1.0], "must have 2 axes"),
+    ],
+)
+def test_diagonals_that_are_no_strategy_are_refused(diagonals: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Banded(diagonals)
+
+
+@pytest.mark.parametrize(
+    ("C", "bands", "message"),
+    [
+        ([[1.0, 0.1], [0.0, 1.0]], None, "C[0, 1] = 0.1: must be 0"),
+        ([[1.0, 0.0], [0.5, 1.0]], 1, "C[1, 0] = 0.5: must be 0 in a lower-triangular C of 1 bands"),
+        ([[1.0, 0.0]], None, "must be square"),
+    ],
+)
+def test_matrices_that_are_not_banded_are_refused(C: Any, bands: int | None, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        banded.from_matrix(C, bands)
+
+
+def test_the_minimizer_finds_the_bottom_of_a_curved_valley() -> None:
+    def rosenbrock(x: Array) -> tuple[float, Array]:
+        a, b = float(x[0]), float(x[1])
+        return (1 - a) ** 2 + 100 * (b - a**2) ** 2, np.array([2 * a - 2 - 400 * a * (b - a**2), 200 * (b - a**2)])
+
+    np.testing.assert_allclose(lbfgs.minimize(rosenbrock, np.array([-1.2, 1.0])).point, [1, 1], atol=1e-6)
+
+
+def test_the_minimizer_steps_back_from_where_there_is_no_value() -> None:
+    def barrier(x: Array) -> tuple[float, Array]:
+        return (float((x - np.log(x)).sum()), 1 - 1 / x) if (x > 0).all() else (np.inf, x)
+
+    found = lbfgs.minimize(barrier, np.array([1e-3, 30.0]), first_step=10.0)
+    np.testing.assert_allclose(found.point, [1, 1], atol=1e-5)
+    with pytest.raises(ValueError, match="start: its value is inf"):
+        lbfgs.minimize(barrier, np.array([-1.0]))

@@ -1,0 +1,227 @@
+"""Strategies whose inverse is banded: known values, other optimizers, and what a sensitivity may claim."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as draws
+from scipy import optimize as scipy_optimize
+
+from conftest import oracle
+from hubbub import utility, workloads
+from hubbub.factorization import banded_inverse as numerics
+from hubbub.factorization import toeplitz, toeplitz_bounds
+from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, SingleParticipation
+from hubbub.strategies import banded_inverse
+from hubbub.strategies.banded_inverse import BandedInverse
+from hubbub.testing import brute_force_sensitivity, check_strategy
+
+MF = oracle("matrix_factorization")
+PATTERNS = [SingleParticipation(), MinSeparation(4, 3), FixedEpochs(3, 4), MinSeparation(2, 6)]
+MOVEMENTS: list[numerics.Movement] = ["signed", "magnitude", "majorant"]
+
+
+def by_definition(workload: workloads.Workload, strategy: BandedInverse, objective: str = "mean") -> float:
+    """The error for unit noise, from the noising matrix that the stream makes."""
+    errors = utility.squared_errors(workload, strategy)
+    return float(errors.max() if objective == "max" else errors.mean())
+
+
+STRATEGIES = [
+    BandedInverse(1, (2.0,)),
+    BandedInverse(6, (0.5,)),
+    BandedInverse(9, (1.0, -0.9)),
+    BandedInverse(9, (1.0, 0.4, -0.8)),
+    banded_inverse.square_root(8, 8),
+    banded_inverse.square_root(30, 5),
+    banded_inverse.square_root_of(workloads.momentum(9, 0.9), 3),
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{s.rounds} rounds, {s.bands} bands")
+def test_matrix_stream_and_sensitivity_agree(strategy: BandedInverse) -> None:
+    check_strategy(strategy)
+    if strategy.rounds < 10:
+        check_strategy(strategy, [pattern for b in range(1, 5) for pattern in (MinSeparation(b, 3), FixedEpochs(3, b))])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{s.rounds} rounds, {s.bands} bands")
+def test_the_inverse_of_c_is_banded_and_memory_is_what_a_step_carries(strategy: BandedInverse) -> None:
+    inverse = np.linalg.inv(strategy.matrix())
+    assert np.abs(np.tril(inverse, -strategy.bands)).max() < 1e-12
+    memory: tuple = ()
+    most = 0
+    for t in range(strategy.rounds):
+        _, memory = strategy.step(t, lambda i: np.ones(2), memory)
+        most = max(most, len(memory))
+    assert strategy.memory_rows == most
+    np.testing.assert_array_equal(strategy.leading(1).matrix(), strategy.matrix()[:1, :1])
+
+
+@pytest.mark.parametrize("case", MF["bisr"], ids=lambda case: case["id"])
+def test_the_banded_inverse_square_root_has_the_known_values(case: dict) -> None:
+    strategy = banded_inverse.square_root(case["n"], case["bands_inverse"])
+    stated = strategy.sensitivity(MinSeparation(case["min_sep"], case["max_participations"]))
+    first = len(case["noising_coef"])
+    np.testing.assert_allclose(strategy.noising_coefficients[:first], case["noising_coef"], rtol=1e-12)
+    np.testing.assert_allclose(strategy.coefficients[:16], case["strategy_coef_first16"], rtol=1e-12)
+    assert stated.exact == case["coef_nonneg_nonincreasing"]
+    assert stated.value**2 == pytest.approx(case["sens2"], rel=1e-10)
+    errors = utility.squared_errors(workloads.prefix_sum(case["n"]), strategy)
+    assert errors.mean() == pytest.approx(case["mean_sq_error"], rel=1e-10)
+    assert errors.max() == pytest.approx(case["max_sq_error"], rel=1e-10)
+
+
+def test_the_stream_is_the_known_one() -> None:
+    case = next(c for c in MF["streaming"] if "bisr" in c["id"])
+    strategy, z, memory = banded_inverse.square_root(9, 3), np.array(case["z"]), ()
+    np.testing.assert_allclose(strategy.matrix(), case["C"], rtol=1e-12)
+    for t, expected in enumerate(case["y"]):
+        row, memory = strategy.step(t, lambda i: z[i], memory)
+        np.testing.assert_allclose(row, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_all_bands_of_the_inverse_root_are_the_square_root() -> None:
+    A = workloads.momentum(40, 0.8)
+    np.testing.assert_allclose(np.linalg.matrix_power(banded_inverse.square_root_of(A, 40).matrix(), 2), A.matrix(), rtol=1e-9)
+
+
+@settings(max_examples=40)
+@given(d=draws.lists(draws.floats(-1, 1), min_size=0, max_size=4), b=draws.integers(1, 7), k=draws.integers(1, 7))
+def test_no_sensitivity_is_understated(d: list[float], b: int, k: int) -> None:
+    check_strategy(BandedInverse(7, (1.0, *d)), [SingleParticipation(), MinSeparation(b, k), FixedEpochs(k, b)])
+
+
+def test_rounding_does_not_make_an_exact_sensitivity_a_bound() -> None:
+    for strategy in (BandedInverse(3000, (1.0, -1.0)), banded_inverse.square_root(3000, 3000)):
+        assert strategy.sensitivity(MinSeparation(100, 30)).exact
+
+
+# ---- gradients and optimum
+
+
+@pytest.mark.parametrize("movement", MOVEMENTS)
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("d", [(1.0, -0.5, -0.1, 0.02), (1.0, -0.4, 0.3, -0.6)])
+def test_the_gradient_is_that_of_finite_differences(movement: numerics.Movement, pattern: MinSeparation, d: tuple) -> None:
+    a, weights = workloads.momentum(12, 0.6).coefficients(), toeplitz.row_weights(12, "mean")
+    function = numerics.error_and_movement(a, weights, 4, *toeplitz.worst_rounds(pattern, 12), movement)
+    point = np.array(d)
+    numeric = [(function(point + 1e-6 * e)[0] - function(point - 1e-6 * e)[0]) / 2e-6 for e in np.eye(4)]
+    np.testing.assert_allclose(function(point)[1], numeric, rtol=1e-5, atol=1e-5 * np.abs(numeric).max())
+    assert function(3 * point)[0] == pytest.approx(function(point)[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("objective", ["mean", "max"])
+def test_the_error_stated_is_that_of_the_dense_matrices(pattern: MinSeparation, objective: str) -> None:
+    A = workloads.momentum(12, 0.7, np.full(12, 0.5))
+    result = banded_inverse.optimize(A, bands=3, participation=pattern, objective=objective)
+    stated = result.strategy.sensitivity(pattern)
+    assert result.squared_error == pytest.approx(by_definition(A, result.strategy, objective) * stated.value**2, rel=1e-10)
+    assert stated.value >= brute_force_sensitivity(result.strategy.matrix(), pattern) * (1 - 1e-12)
+    assert result.lower_bound <= result.squared_error
+
+
+@pytest.mark.parametrize("objective", ["mean", "max"])
+@pytest.mark.parametrize(("rounds", "bands", "beta"), [(30, 1, 0.0), (30, 2, 0.0), (40, 5, 0.0), (40, 4, 0.9), (12, 12, 0.0)])
+def test_at_one_participation_nothing_is_better_and_it_is_proved(rounds: int, bands: int, beta: float, objective: str) -> None:
+    A = workloads.momentum(rounds, beta)
+    result = banded_inverse.optimize(A, bands=bands, objective=objective)
+    assert result.relative_gap < 1e-8
+    assert "Toeplitz inverse" in result.bound_family
+    if bands == 1:
+        return
+
+    def dense(d: np.ndarray) -> float:
+        D = toeplitz.matrix(np.append(1.0, d), rounds)
+        errors = np.square(A.matrix() @ D).sum(axis=1)
+        return np.log((errors.max() if objective == "max" else errors.mean()) * np.square(np.linalg.inv(D)).sum(axis=0).max())
+
+    start = -np.random.default_rng(0).uniform(0.1, 0.5, bands - 1)
+    other = scipy_optimize.minimize(dense, start / np.arange(1, bands) ** 2, method="BFGS", options={"maxiter": 300})
+    assert np.exp(other.fun) >= result.squared_error * (1 - 1e-8)
+
+
+@settings(max_examples=40)
+@given(d=draws.lists(draws.floats(-1, 1), min_size=2, max_size=2), at=draws.floats(0.05, 0.95))
+def test_the_bound_holds_for_every_strategy_wherever_it_is_taken(d: list[float], at: float) -> None:
+    A, other = workloads.prefix_sum(15), BandedInverse(15, (1.0, *d))
+    for pattern in (SingleParticipation(), MinSeparation(5, 3), MinSeparation(3, 2)):
+        for objective in ("mean", "max"):
+            cost = by_definition(A, other, objective) * other.sensitivity(pattern).value ** 2
+            bound = toeplitz_bounds.banded_inverse_bound(
+                A.coefficients(),
+                toeplitz.row_weights(15, objective),
+                np.array([1.0, -at, at / 9]),
+                *toeplitz.worst_rounds(pattern, 15),
+            )
+            assert cost >= bound
+
+
+@pytest.mark.parametrize("pattern", [MinSeparation(12, 5), MinSeparation(1, 60)])
+def test_two_bands_are_the_best_lambda_by_trying_all(pattern: MinSeparation) -> None:
+    A = workloads.prefix_sum(60)
+    result = banded_inverse.optimize(A, bands=2, participation=pattern)
+    tried = [BandedInverse(60, (1.0, -x)) for x in np.linspace(0, 1, 401)]
+    errors = [by_definition(A, s) * s.sensitivity(pattern).value ** 2 for s in tried]
+    assert result.squared_error <= min(errors) * (1 + 1e-12)
+    assert result.squared_error == pytest.approx(min(errors), rel=1e-4)
+
+
+@pytest.mark.parametrize("pattern", [SingleParticipation(), MinSeparation(16, 4), FixedEpochs(4, 16)])
+def test_the_optimum_is_better_than_the_root_and_more_bands_are_never_worse(pattern: MinSeparation) -> None:
+    A = workloads.prefix_sum(64)
+    errors = []
+    for bands in (1, 2, 4, 8):
+        result = banded_inverse.optimize(A, bands=bands, participation=pattern)
+        root = banded_inverse.square_root(64, bands)
+        assert result.squared_error <= by_definition(A, root) * root.sensitivity(pattern).value ** 2 * (1 + 1e-9)
+        errors.append(result.squared_error)
+    assert all(more <= fewer * (1 + 1e-6) for fewer, more in itertools.pairwise(errors))
+
+
+def test_many_rounds_take_no_matrix() -> None:
+    result = banded_inverse.optimize(workloads.prefix_sum(50_000), bands=3)
+    assert result.relative_gap < 1e-6
+    assert not hasattr(result.strategy, "C")
+    assert banded_inverse.square_root(10**6, 8).sensitivity(MinSeparation(1000, 1000)).exact
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"bands": 9}, ValueError, "bands = 9: must be at most 8"),
+        ({"bands": 0}, ValueError, "bands = 0: must be at least 1"),
+        ({"bands": True}, TypeError, "bands = True"),
+        ({"bands": 2, "objective": "maximum"}, ValueError, "objective = 'maximum'"),
+        ({"bands": 2, "participation": FixedSizeSampling(1, 9)}, ValueError, "optimize for a pattern"),
+    ],
+)
+def test_what_cannot_be_optimized_is_refused(arguments: dict, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        banded_inverse.optimize(workloads.prefix_sum(8), **arguments)
+
+
+def test_learning_rates_that_differ_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"learning_rates differ.*banded\.optimize"):
+        banded_inverse.optimize(workloads.momentum(2, 0.0, np.array([1.0, 0.5])), bands=1)
+
+
+@pytest.mark.parametrize(
+    ("coefficients", "message"),
+    [((0.0, 1.0), "must not be 0"), ((1.0, float("inf")), "must be finite"), ((1.0,) * 5, "at most rounds = 4")],
+)
+def test_coefficients_that_are_no_strategy_are_refused(coefficients: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=f"noising_coefficients.*{message}"):
+        BandedInverse(4, coefficients)
+
+
+def test_an_inverse_that_explodes_is_refused_where_it_is_needed() -> None:
+    strategy = BandedInverse(500, (1.0, -3.0))
+    with pytest.raises(ValueError, match=r"noising_coefficients.*grows beyond 1e\+50"):
+        strategy.sensitivity(SingleParticipation())

@@ -1,0 +1,398 @@
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from conftest import oracle
+from hubbub import utility, workloads
+from hubbub.errors import NoiseExhaustedError
+from hubbub.factorization import blt as search
+from hubbub.factorization import toeplitz
+from hubbub.factorization.blt_momentum import squared_error_with_momentum
+from hubbub.factorization.blt_sums import binomial_sums, responses, toeplitz_bound
+from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.sensitivity import of_matrix
+from hubbub.strategies import blt
+from hubbub.strategies.blt import BufferedLinearToeplitz
+from hubbub.testing import brute_force_sensitivity, check_strategy
+
+MF = oracle("matrix_factorization")
+ONCE = SingleParticipation()
+
+STRATEGIES = [
+    BufferedLinearToeplitz(1, (0.3,), (0.5,)),
+    BufferedLinearToeplitz(9, (0.5,), (0.4,)),
+    BufferedLinearToeplitz(9, (1e-12,), (0.3,)),
+    BufferedLinearToeplitz(9, (0.02, 0.3, 0.9), (0.1, 0.3, 0.2)),
+    BufferedLinearToeplitz(9, (0.3, 0.3), (0.1, 0.2)),
+    # Coefficients that are larger than the one before, that are negative, and that change their sign.
+    BufferedLinearToeplitz(9, (0.5, 0.1), (0.9, 0.8)),
+    BufferedLinearToeplitz(9, (0.4,), (-0.7,)),
+    BufferedLinearToeplitz(9, (0.05, 0.4), (0.6, -0.9)),
+    BufferedLinearToeplitz(9, (0.1, 0.5), (0.5, -0.1)),
+    BufferedLinearToeplitz(40, (0.02, 0.3), (0.1, 0.3)),
+]
+
+
+def _materialized(result: blt.Optimized) -> float:
+    """The error by definition, of the matrix and the stream; the sensitivity of the columns that Theorem 2 names."""
+    strategy, n = result.strategy, result.strategy.rounds
+    C = strategy.matrix()
+    assert (np.diff(C[:, 0]) <= 0).all()
+    assert (C[:, 0] >= 0).all()
+    b, k = (
+        (n, 1)
+        if result.participation == ONCE
+        else (result.participation.min_separation, result.participation.max_participations)
+    )
+    squared = np.square(C[:, : b * k : b].sum(axis=1)).sum()
+    errors = utility.squared_errors(result.workload, strategy)
+    return float(squared * (errors.mean() if result.objective == "mean" else errors.max()))
+
+
+@pytest.mark.parametrize("case", MF["blt"], ids=lambda case: case["id"])
+def test_no_known_strategy_is_better_than_the_one_found(case: dict) -> None:
+    pattern = ONCE if case["max_participations"] == 1 else MinSeparation(case["min_sep"], case["max_participations"])
+    A = workloads.prefix_sum(case["n"])
+    result = blt.optimize(A, buffers=case["buffers"], participation=pattern, objective=case["error"])
+    assert result.squared_error <= case["loss"] * (1 + 1e-6)
+    assert result.strategy.buffers <= case["buffers"]
+    assert 0 < result.lower_bound <= result.squared_error * (1 + 1e-12)
+    if result.squared_error < case["loss"] * (1 - 1e-9):
+        # A better one than was known: then it must show it by definition.
+        assert result.squared_error == pytest.approx(_materialized(result), rel=1e-11)
+
+
+def test_local_optima_that_were_taken_for_the_best_are_left_behind() -> None:
+    A = workloads.prefix_sum(1000)
+    result = blt.optimize(A, buffers=3, participation=MinSeparation(100, 10), objective="mean")
+    assert result.squared_error < 148.6886  # the reference has 148.6900
+    assert result.squared_error == pytest.approx(_materialized(result), rel=1e-11)
+
+
+@pytest.mark.parametrize("case", MF["blt_fixed"], ids=lambda case: case["id"])
+def test_a_given_strategy_has_the_known_coefficients_sensitivity_and_errors(case: dict) -> None:
+    n = case["n"]
+    strategy = BufferedLinearToeplitz.from_decays(n, case["theta"], case["omega"])
+    np.testing.assert_allclose(strategy.theta, case["theta"], rtol=1e-15)
+    assert strategy.omega == tuple(case["omega"])
+    np.testing.assert_allclose(strategy.coefficients(10), case["toeplitz_first10"], rtol=1e-13)
+    np.testing.assert_allclose(utility.noising_matrix(strategy)[:10, 0], case["inverse_first10"], atol=1e-15)
+    assert strategy.sensitivity(ONCE).value ** 2 == pytest.approx(case["sens2_single"], rel=1e-13)
+    separated = strategy.sensitivity(MinSeparation(case["min_sep"], case["max_participations"]))
+    assert separated.exact
+    assert separated.value**2 == pytest.approx(case["sens2_minsep"], rel=1e-13)
+    errors = blt.squared_errors(workloads.prefix_sum(n), strategy)
+    assert errors[-1] == pytest.approx(case["max_sq_error"], rel=1e-12)
+    assert errors.mean() == pytest.approx(case["mean_sq_error"], rel=1e-12)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+def test_matrix_stream_and_sensitivity_agree_and_no_pattern_is_understated(strategy: BufferedLinearToeplitz) -> None:
+    n = min(strategy.rounds, 9)
+    separations = [MinSeparation(b, k) for b in (1, 2, 4, n + 5) for k in (2, n)]
+    epochs = [FixedEpochs(k, b) for b in (1, 2, n) for k in (2, n)]
+    check_strategy(strategy.leading(n), [ONCE, *separations, *epochs])
+    check_strategy(strategy)
+
+
+@pytest.mark.parametrize("pattern", [ONCE, MinSeparation(3, 3), FixedEpochs(2, 4)], ids=repr)
+@pytest.mark.parametrize("strategy", STRATEGIES[:6], ids=repr)
+def test_scales_that_are_not_negative_have_an_exact_sensitivity(
+    strategy: BufferedLinearToeplitz, pattern: MinSeparation
+) -> None:
+    stated = strategy.sensitivity(pattern)
+    assert stated.exact
+    assert stated.value == pytest.approx(brute_force_sensitivity(strategy.matrix(), pattern), rel=1e-12)
+
+
+@pytest.mark.parametrize("participation", [PoissonSampling(0.2), FixedSizeSampling(2, 7)], ids=repr)
+def test_random_participation_is_taken_for_every_round(participation: PoissonSampling) -> None:
+    strategy = STRATEGIES[3]
+    stated = strategy.sensitivity(participation).value
+    assert stated == pytest.approx(np.linalg.norm(strategy.matrix().sum(axis=1)), rel=1e-12)
+
+
+def test_columns_that_overlap_count_with_their_cross_terms() -> None:
+    # A sum of squared column norms, as one library has it, is less by this factor for a strategy of one participation.
+    strategy = blt.optimize(workloads.prefix_sum(200), buffers=3, objective="max").strategy
+    pattern = MinSeparation(20, 5)
+    C = strategy.matrix()
+    without = np.square(C[:, :100:20]).sum()
+    with_cross_terms = np.square(C[:, :100:20].sum(axis=1)).sum()
+    assert strategy.sensitivity(pattern).value ** 2 == pytest.approx(with_cross_terms, rel=1e-12)
+    assert with_cross_terms > 2 * without
+
+
+@pytest.mark.parametrize(("b", "k"), [(1, 300), (7, 4), (7, 43), (20, 15), (50, 2), (299, 2), (300, 1)])
+def test_the_closed_form_of_the_sensitivity_is_the_norm_of_the_columns(b: int, k: int) -> None:
+    for delta in (1e-14, 1e-6, 0.01, 0.7):
+        strategy = BufferedLinearToeplitz(300, (delta, 0.2), (0.2, 0.3))
+        columns = strategy.matrix()[:, : b * k : b].sum(axis=1)
+        assert strategy.sensitivity(MinSeparation(b, k)).value == pytest.approx(np.linalg.norm(columns), rel=1e-13)
+
+
+def test_many_participations_are_summed_over_coefficients() -> None:
+    strategy = BufferedLinearToeplitz(200_000, (0.001, 0.2), (0.01, 0.3))
+    columns = np.cumsum(strategy.coefficients(200_000))
+    stated = strategy.sensitivity(MinSeparation(1, 10**9))
+    assert stated.exact
+    assert stated.value == pytest.approx(np.linalg.norm(columns), rel=1e-9)
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-10, 1e-13, 1e-200])
+def test_a_decay_next_to_one_keeps_all_of_its_digits(delta: float) -> None:
+    n = 10**7
+    strategy = BufferedLinearToeplitz(n, (delta,), (1e-4,))
+    # Σ_{i<m} (1 − δ)^{2i} by its first terms in m·δ, in whole numbers.
+    m, d = n - 1, 2 * Fraction(delta) - Fraction(delta) ** 2
+    exact = sum((-d) ** q * math.comb(m, q + 1) for q in range(8))
+    squared = 1 + Fraction(1e-4) ** 2 * exact
+    assert strategy.sensitivity(ONCE).value ** 2 == pytest.approx(float(squared), rel=1e-14)
+
+
+def test_a_decay_given_as_theta_keeps_the_digits_that_it_has() -> None:
+    strategy = BufferedLinearToeplitz.from_decays(10, [1 - 2.0**-40], [0.5])
+    assert strategy.forgetting == (2.0**-40,)
+
+
+@pytest.mark.parametrize("delta", [1e-15, 1e-9, 1e-4, 1 / 200, 1.001 / 200, 0.3, 0.999999])
+@pytest.mark.parametrize(("n", "order"), [(1, 1), (2, 1), (200, 1), (2, 2), (3, 2), (200, 2), (201, 2)])
+def test_sums_of_powers_and_their_slopes_are_right_to_the_last_digits(n: int, order: int, delta: float) -> None:
+    r = 1 - Fraction(delta)
+    total = sum(math.comb(n - 1 - i, order - 1) * r**i for i in range(n))
+    slope = -sum(i * math.comb(n - 1 - i, order - 1) * r ** (i - 1) for i in range(1, n))
+    found = binomial_sums(n, order, np.array([[math.log1p(-delta)]]))
+    assert float(found[0][0, 0]) == pytest.approx(float(total), rel=2e-14)
+    assert float(found[1][0, 0]) == pytest.approx(float(slope), rel=2e-13, abs=1e-15)
+
+
+def test_a_sum_of_no_terms_is_zero() -> None:
+    assert binomial_sums(0, 1, np.array([-0.1]))[0] == 0
+
+
+def test_responses_of_a_recursion_are_those_of_its_loop() -> None:
+    generator = np.random.default_rng(0)
+    change = generator.normal(size=(3, 3)) / 4 - np.eye(3) / 2
+    start, output = generator.normal(size=(2, 3))
+    for count in (1, 2, 5, 100):
+        state, expected = start, []
+        for _ in range(count):
+            expected.append(output @ state)
+            state = state + change @ state
+        np.testing.assert_allclose(responses(change, start, output, count), expected, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.95])
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+def test_errors_without_a_matrix_are_those_of_the_definition(strategy: BufferedLinearToeplitz, momentum: float) -> None:
+    for rates in (None, (0.3,) * strategy.rounds):
+        A = workloads.Workload(strategy.rounds, momentum, rates)
+        np.testing.assert_allclose(blt.squared_errors(A, strategy), utility.squared_errors(A, strategy), rtol=1e-10)
+
+
+@pytest.mark.parametrize("beta", [0.3, 0.9, 0.99])
+@pytest.mark.parametrize("mean", [False, True])
+def test_errors_with_momentum_are_summed_where_a_pole_meets_it(beta: float, mean: bool) -> None:
+    r, w = np.array([1.0, 0.999, beta, beta * (1 + 1e-9), 0.1]), np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    n = 150
+    b = (w * r ** np.arange(n)[:, None]).sum(axis=1)
+    m = np.array([sum(beta ** (i - j) * b[j] for j in range(i + 1)) for i in range(n)])
+    expected = np.cumsum(m**2).mean() if mean else (m**2).sum()
+    assert squared_error_with_momentum(n, beta, mean, np.log(r), w)[0] == pytest.approx(expected, rel=1e-12)
+
+
+PROBLEMS = [
+    search.Problem(50, 50, 1, mean=False),
+    search.Problem(50, 50, 1, mean=True),
+    search.Problem(50, 7, 4, mean=False),
+    search.Problem(53, 1, 53, mean=True),
+    search.Problem(10**7, 10**4, 900, mean=True),
+    search.Problem(400, 50, 8, mean=False, momentum=0.9),
+    search.Problem(400, 400, 1, mean=True, momentum=0.9),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=repr)
+@pytest.mark.parametrize("buffers", [1, 2, 4])
+def test_the_gradient_is_that_of_finite_differences(problem: search.Problem, buffers: int) -> None:
+    generator = np.random.default_rng(buffers)
+    gaps = generator.normal(size=2 * buffers - 1)
+    if buffers == 4:
+        gaps[1:3] = -9.0  # poles and zeros that all but meet
+    p = np.concatenate([[-math.log(problem.rounds)], gaps])
+    step = 1e-5
+    slopes = [
+        (search._log_loss(p + h, problem)[0] - search._log_loss(p - h, problem)[0]) / (2 * step)
+        for h in step * np.eye(2 * buffers)
+    ]
+    np.testing.assert_allclose(search._log_loss(p, problem)[1], slopes, rtol=1e-7, atol=2e-8)
+
+
+def test_a_loss_beyond_float64_is_infinite_and_raises_no_warning() -> None:
+    loss, gradient = search._log_loss(np.array([-5.0, 800.0]), PROBLEMS[0])
+    assert loss == math.inf
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize("pattern", [ONCE, MinSeparation(8, 3), FixedEpochs(3, 8)], ids=repr)
+@pytest.mark.parametrize("objective", ["mean", "max"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_answer_is_what_it_says(pattern: MinSeparation, objective: str, momentum: float) -> None:
+    A = workloads.momentum(24, momentum, np.full(24, 0.5))
+    result = blt.optimize(A, buffers=2, participation=pattern, objective=objective)
+    errors = utility.squared_errors(A, result.strategy)
+    error = errors.mean() if objective == "mean" else errors.max()
+    sensitivity = of_matrix(result.strategy.matrix(), pattern)
+    stated = result.strategy.sensitivity(pattern)
+    assert stated.exact
+    assert stated.value <= sensitivity.value * (1 + 1e-12)
+    assert result.squared_error == pytest.approx(error * stated.value**2, rel=1e-12)
+    assert 0 < result.lower_bound <= result.squared_error
+    check_strategy(result.strategy, [pattern])
+
+
+def test_fixed_epochs_are_as_bad_as_the_separation_that_allows_them() -> None:
+    A = workloads.prefix_sum(100)
+    epochs = blt.optimize(A, buffers=2, participation=FixedEpochs(5, 20), objective="max")
+    separated = blt.optimize(A, buffers=2, participation=MinSeparation(20, 9), objective="max")
+    assert epochs.squared_error == pytest.approx(separated.squared_error, rel=1e-9)
+
+
+def test_with_momentum_three_buffers_are_nearly_the_best_of_all_toeplitz_strategies() -> None:
+    A = workloads.momentum(1000, 0.9)
+    result = blt.optimize(A, buffers=3, objective="max")
+    assert result.bound_family == "lower-triangular Toeplitz strategies"
+    assert result.relative_gap < 5e-3
+    plain = blt.optimize(workloads.prefix_sum(1000), buffers=3, objective="max").strategy
+    theirs = blt.squared_errors(A, plain)[-1] * plain.sensitivity(ONCE).value ** 2
+    assert result.squared_error < 0.9 * theirs
+
+
+def test_equal_learning_rates_scale_the_error_and_change_nothing_else() -> None:
+    plain = blt.optimize(workloads.prefix_sum(64), buffers=2)
+    scaled = blt.optimize(workloads.momentum(64, 0.0, np.full(64, 0.1)), buffers=2)
+    assert scaled.strategy == plain.strategy
+    assert scaled.squared_error == pytest.approx(0.01 * plain.squared_error, rel=1e-12)
+    assert scaled.lower_bound == pytest.approx(0.01 * plain.lower_bound, rel=1e-3)
+
+
+def test_ten_million_rounds_need_no_matrix() -> None:
+    n = 10**7
+    result = blt.optimize(workloads.prefix_sum(n), buffers=4, objective="max")
+    assert result.squared_error == pytest.approx(40.868669552, rel=1e-9)
+    # Summed one by one, with what float64 loses over so many rounds.
+    assert blt.squared_errors(result.workload, result.strategy)[-1] * result.strategy.sensitivity(
+        ONCE
+    ).value ** 2 == pytest.approx(result.squared_error, rel=1e-8)
+
+
+def test_a_few_million_rounds_with_many_participations_need_no_matrix() -> None:
+    result = blt.optimize(workloads.prefix_sum(10**6), buffers=2, participation=MinSeparation(10**5, 10), objective="max")
+    errors = blt.squared_errors(result.workload, result.strategy)
+    c = result.strategy.coefficients(10**6)
+    columns = sum(np.pad(c[: len(c) - j], (j, 0)) for j in range(0, 10**6, 10**5))
+    assert result.squared_error == pytest.approx(errors[-1] * float(columns @ columns), rel=1e-8)
+
+
+@pytest.mark.parametrize("n", [2, 7, 30])
+@pytest.mark.parametrize("momentum", [0.0, 0.8])
+def test_no_toeplitz_strategy_is_below_the_bound(n: int, momentum: float) -> None:
+    # Coefficients of any sign, and the square root itself, which attains the bound of one participation and the last row.
+    generator = np.random.default_rng(n)
+    A = workloads.Workload(n, momentum).matrix()
+    root = toeplitz.root_series(momentum, n)
+    tried = [root, *(root * (1 + generator.normal(size=n) * size) for size in (0.01, 0.1, 1.0) for _ in range(30))]
+    for b, k in ((n, 1), (1, 2), (2, 4), (3, 2)):
+        k = min(k, -(-n // b))
+        bounds = [toeplitz_bound(root, b, k, mean=mean) for mean in (False, True)]
+        reached = []
+        for c in tried:
+            C = np.tril(c[np.subtract.outer(np.arange(n), np.arange(n))])
+            rows = np.square(A @ np.linalg.inv(C)).sum(axis=1)
+            signs = np.array(list(itertools.product([1, -1], repeat=k)))
+            squared = np.square(C[:, : b * k : b] @ signs.T).sum(axis=0).max()
+            reached.append((rows.max() * squared, rows.mean() * squared))
+        assert (np.min(reached, axis=0) >= np.array(bounds)).all()
+        if k == 1:
+            assert reached[0][0] == pytest.approx(bounds[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+@pytest.mark.parametrize("objective", ["mean", "max"])
+def test_a_run_of_few_rounds_has_a_strategy_too(rounds: int, objective: str) -> None:
+    for pattern in (ONCE, MinSeparation(1, 3), MinSeparation(5, 2)):
+        result = blt.optimize(workloads.prefix_sum(rounds), participation=pattern, objective=objective)
+        check_strategy(result.strategy)
+        assert result.lower_bound <= result.squared_error * (1 + 1e-9)
+
+
+def test_a_stream_carries_as_many_rows_as_it_says_and_changes_none() -> None:
+    strategy = STRATEGIES[3]
+    memory = ()
+    z = np.random.default_rng(5).normal(size=(9, 4))
+    z.setflags(write=False)
+    for t in range(9):
+        row, after = strategy.step(t, lambda i: z[i], memory)
+        assert len(after) == strategy.memory_rows == 3
+        before = [np.array(kept) for kept in after]
+        strategy.step(t, lambda i: z[i], memory)
+        assert all((a == b).all() for a, b in zip(before, after, strict=True))
+        memory = after
+        assert row.shape == (4,)
+    with pytest.raises(NoiseExhaustedError, match="rounds 0 to 8 only"):
+        strategy.step(9, lambda i: z[0], memory)
+
+
+def test_the_leading_part_is_what_the_first_rounds_use() -> None:
+    for strategy in STRATEGIES:
+        for t in range(1, strategy.rounds + 1):
+            np.testing.assert_array_equal(strategy.leading(t).matrix(), strategy.matrix()[:t, :t])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, (0.5,), (0.1,)), "rounds = 0"),
+        ((4, (0.0,), (0.1,)), r"forgetting\[0\] = 0.0"),
+        ((4, (0.5, 1.0), (0.1, 0.1)), r"forgetting\[1\] = 1.0"),
+        ((4, (0.5,), (0.1, 0.2)), "output_scales has 2 entries"),
+        ((4, (), ()), "output_scales"),
+        ((4, (0.5,), (float("nan"),)), r"output_scales\[0\] = nan"),
+    ],
+)
+def test_numbers_that_make_no_strategy_are_refused(arguments: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        BufferedLinearToeplitz(*arguments)
+
+
+@pytest.mark.parametrize("theta", [0.0, 1.0, -0.5, 1e-20, float("nan")])
+def test_decays_out_of_range_are_refused(theta: float) -> None:
+    with pytest.raises(ValueError, match=r"(decays|forgetting)\[0\]"):
+        BufferedLinearToeplitz.from_decays(4, [theta], [0.1])
+
+
+def test_what_cannot_be_optimized_is_refused_with_the_next_step() -> None:
+    A = workloads.prefix_sum(8)
+    for options, message in (
+        ({"buffers": 0}, "buffers = 0"),
+        ({"buffers": 13}, "buffers = 13"),
+        ({"objective": "last"}, "objective = 'last'"),
+        ({"participation": PoissonSampling(0.1)}, "participation = PoissonSampling.*pattern such as"),
+        ({"participation": FixedSizeSampling(1, 9)}, "participation = FixedSizeSampling.*pattern such as"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            blt.optimize(A, **options)
+    with pytest.raises(ValueError, match=r"allows 100,000 participations.*larger min_separation"):
+        blt.optimize(workloads.prefix_sum(10**5), participation=MinSeparation(1, 10**9))
+    with pytest.raises(ValueError, match=r"learning_rates differ.*banded\.optimize"):
+        blt.optimize(workloads.momentum(3, 0.0, np.array([1.0, 0.5, 0.25])))
+
+
+def test_errors_of_another_number_of_rounds_or_beyond_float64_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"workload\.rounds = 5"):
+        blt.squared_errors(workloads.prefix_sum(5), STRATEGIES[1])
+    with pytest.raises(ValueError, match="beyond float64"):
+        blt.squared_errors(workloads.prefix_sum(2000), BufferedLinearToeplitz(2000, (0.5,), (9.0,)))

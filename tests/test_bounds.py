@@ -1,0 +1,188 @@
+"""Bounds that hold for every strategy: against the optimum, against random strategies, and against slower arithmetic."""
+
+import math
+
+import numpy as np
+import pytest
+
+from conftest import oracle
+from hubbub.factorization.anderson import fixed_point
+from hubbub.factorization.bounds import classes_of, lower_bound
+from hubbub.factorization.cyclic import inverse_blocks, whole_inverse
+from hubbub.factorization.diagonal import Effort, alone, maximize
+from hubbub.factorization.pencils import column_gram, inverse_diagonal, rounding, row_gram
+from hubbub.factorization.poles import Poles, inverse_root_poles
+from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.testing import brute_force_sensitivity
+from hubbub.workloads import Workload, momentum, prefix_sum
+
+MF = oracle("matrix_factorization")
+ONCE = SingleParticipation()
+PATTERNS = [
+    ONCE,
+    FixedEpochs(2, 4),
+    FixedEpochs(3, 3),
+    FixedEpochs(2, 3),
+    MinSeparation(3, 2),
+    MinSeparation(2, 3),
+    MinSeparation(3, 9),
+]
+
+
+def workload_of(case: dict) -> Workload:
+    return momentum(case["n"], case.get("momentum") or 0.0, case.get("lr"))
+
+
+@pytest.mark.parametrize("case", MF["dense_single_mean"] + MF["dense_single_mean_momentum_lr"], ids=lambda c: c["id"])
+def test_the_bound_on_the_mean_is_just_below_the_least_error_of_one_participation(case: dict) -> None:
+    bound = lower_bound(workload_of(case), ONCE, "mean")
+    assert case["mean_sq_error"] * (1 - (5e-3 if case.get("momentum") else 3e-4)) <= bound <= case["mean_sq_error"] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("case", MF["dense_single_max_gamma2"], ids=lambda c: c["id"])
+def test_the_bound_on_the_maximum_is_just_below_the_square_of_gamma_2(case: dict) -> None:
+    bound = lower_bound(prefix_sum(case["n"]), ONCE, "max")
+    assert case["max_sq_error"] * (1 - 1e-3) <= bound <= case["max_sq_error"] * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("case", MF["dense_kb_mean"] + MF["dense_kb_mean_large"], ids=lambda c: c["id"])
+def test_the_bound_for_epochs_is_below_the_least_error(case: dict) -> None:
+    bound = lower_bound(prefix_sum(case["n"]), FixedEpochs(case["k"], case["b"]), "mean")
+    assert 0.4 * case["mean_sq_error"] < bound < case["mean_sq_error"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+@pytest.mark.parametrize("objective", ["mean", "max"])
+@pytest.mark.parametrize("beta", [0.0, 0.8])
+def test_no_strategy_of_any_kind_is_below_the_bound(pattern: object, objective: str, beta: float) -> None:
+    rng = np.random.default_rng(0)
+    n = 8
+    workload = momentum(n, beta, rng.uniform(0.3, 1, n))
+    A, bound = workload.matrix(), lower_bound(workload, pattern, objective)
+    # Near the optimum of the plain problem, far from it, and tall.
+    root = np.linalg.cholesky(A.T @ A)
+    strategies = [np.eye(n), root.T, np.linalg.svd(A)[2] * np.sqrt(np.linalg.svd(A)[1])[:, None]]
+    strategies += [np.tril(rng.normal(size=(n, n))) + 2 * np.eye(n) for _ in range(5)]
+    strategies += [rng.normal(size=(n + 3, n)) for _ in range(5)]
+    for C in strategies:
+        errors = np.square(A @ np.linalg.pinv(C)).sum(axis=1)
+        error = errors.mean() if objective == "mean" else errors.max()
+        assert error * brute_force_sensitivity(C, pattern) ** 2 >= bound
+
+
+@pytest.mark.parametrize("pattern", [*PATTERNS, FixedEpochs(2, 9), MinSeparation(1, 1), MinSeparation(20, 5)], ids=str)
+def test_the_rounds_of_a_class_are_such_as_one_client_may_join_together(pattern: object) -> None:
+    rng = np.random.default_rng(1)
+    classes = classes_of(8, pattern)
+    for _ in range(20):
+        C = rng.normal(size=(8, 8))
+        own = np.square(C).sum(axis=0)
+        squared = brute_force_sensitivity(C, pattern) ** 2
+        for label in range(classes.max() + 1):
+            assert pattern.allows(np.flatnonzero(classes == label).tolist())
+            assert own[classes == label].sum() <= squared * (1 + 1e-12)
+    assert [pattern.allows([r]) for r in range(8)] == (classes >= 0).tolist()
+
+
+def test_a_separation_that_nobody_can_repeat_is_one_participation() -> None:
+    assert lower_bound(prefix_sum(9), MinSeparation(9, 4), "mean") == lower_bound(prefix_sum(9), ONCE, "mean")
+
+
+@pytest.mark.parametrize("participation", [PoissonSampling(0.1), FixedSizeSampling(2, 9)])
+def test_random_cohorts_are_refused(participation: object) -> None:
+    with pytest.raises(ValueError, match="random cohorts promise no set of rounds"):
+        lower_bound(prefix_sum(4), participation, "mean")
+
+
+def test_an_unknown_objective_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be one of mean, max"):
+        lower_bound(prefix_sum(4), ONCE, "worst")
+
+
+@pytest.mark.parametrize("spread", [1.0, 30.0, 1e6, 1e12, 1e20])
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-7, 1e-10])
+def test_poles_are_near_the_inverse_root_inside_and_never_above_it_anywhere(spread: float, tolerance: float) -> None:
+    poles = inverse_root_poles(0.3, 0.3 * spread, tolerance)
+    x = 0.3 * np.exp(np.linspace(-9, math.log(spread) + 9, 30_011))
+    quotients = np.sqrt(x) * (1 / np.add.outer(x, poles.shifts) @ poles.weights)
+    assert quotients.max() <= 1 + 1e-15
+    inside = quotients[(x >= 0.3) & (x <= 0.3 * spread)]
+    assert len(inside) == 0 or inside.min() >= 1 - tolerance - 1e-12
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+@pytest.mark.parametrize("rounds", [1, 2, 3, 11])
+def test_the_diagonal_of_a_sum_of_inverses_is_that_of_dense_inverses(beta: float, rounds: int) -> None:
+    rng = np.random.default_rng(rounds)
+    workload = momentum(rounds, beta, rng.uniform(0.2, 1, rounds))
+    v, scale = rng.uniform(0.1, 2, rounds), rng.uniform(0.1, 2, rounds)
+    poles = Poles(rng.uniform(0.01, 9, 7), rng.uniform(0.1, 1, 7))
+    L = np.linalg.inv(workload.matrix())
+    for P, gram in (
+        (L @ np.diag(scale) @ L.T, row_gram(workload.inverse_bands(), scale)),
+        (L.T @ np.diag(scale) @ L, column_gram(workload.inverse_bands(), scale)),
+    ):
+        expected = sum(c * np.linalg.inv(P + s * np.diag(v)) for s, c in zip(*poles, strict=True))
+        np.testing.assert_allclose(inverse_diagonal(gram, v, poles), np.diag(expected), rtol=1e-10)
+
+
+def test_the_allowance_for_rounding_covers_what_extended_precision_shows() -> None:
+    n = 20_000
+    gram = row_gram(prefix_sum(n).inverse_bands(), np.ones(n))
+    v = np.sqrt(n - np.arange(n)) / n
+    poles = inverse_root_poles(1e-9, 1e3, 1e-6)
+    # The same diagonal without subtractions, for A⁻¹ = I − S: only sums and quotients of positive numbers.
+    s = poles.shifts.astype(np.longdouble)
+    forward, above = np.zeros((n, len(s)), np.longdouble), s * v[0]
+    for i in range(1, n):
+        forward[i] = above / (1 + above)
+        above = forward[i] + s * v[i]
+    exact, below = np.empty(n, np.longdouble), 1 + s * v[-1]
+    exact[-1] = (poles.weights / (forward[-1] + below)).sum()
+    for i in range(n - 2, -1, -1):
+        below = s * v[i] + below / (1 + below)
+        exact[i] = (poles.weights / (forward[i] + below)).sum()
+    trace = float(v @ exact)
+    assert abs(float(v @ inverse_diagonal(gram, v, poles)) - trace) <= 0.5 * rounding(gram) * trace
+
+
+@pytest.mark.parametrize(("residues", "epochs"), [(2, 2), (3, 4), (5, 3), (4, 1)])
+def test_sums_of_cyclic_inverses_are_those_of_dense_inverses(residues: int, epochs: int) -> None:
+    rng = np.random.default_rng(0)
+    n = residues * epochs
+    workload = momentum(n, 0.0, rng.uniform(0.3, 1, n))
+    roots = rng.normal(size=(residues, epochs, epochs))
+    V = roots @ np.swapaxes(roots, 1, 2) + 0.1 * np.eye(epochs)
+    poles = Poles(rng.uniform(0.1, 3, 4), rng.uniform(0.1, 1, 4))
+    whole = np.zeros((n, n))
+    for r in range(residues):
+        whole[r::residues, r::residues] = V[r]
+    L = np.linalg.inv(workload.matrix())
+    expected = sum(c * np.linalg.inv(L @ L.T + s * whole) for s, c in zip(*poles, strict=True))
+    gram = row_gram(workload.inverse_bands(), np.ones(n))
+    np.testing.assert_allclose(whole_inverse(gram, V, poles), expected, rtol=1e-9, atol=1e-12)
+    for r, block in enumerate(inverse_blocks(gram, V, poles)):
+        np.testing.assert_allclose(block, expected[r::residues, r::residues], rtol=1e-9, atol=1e-12)
+
+
+def test_the_dual_stays_a_bound_however_little_effort_it_gets() -> None:
+    for evaluations in (1, 2, 3, 5):
+        for poles in (0.3, 1e-2, 1e-8):
+            bound = maximize(prefix_sum(64), alone(64), "mean", Effort(1e-9, evaluations, poles)).bound
+            assert bound <= 4.409397203953
+
+
+def test_a_linear_map_is_solved_in_as_many_steps_as_it_has_dimensions() -> None:
+    rng = np.random.default_rng(0)
+    T = rng.normal(size=(5, 5))
+    T *= 0.95 / np.abs(np.linalg.eigvals(T)).max()
+    b = rng.normal(size=5)
+    found = fixed_point(lambda x: T @ x + b, np.zeros(5), tolerance=1e-9, most=12)
+    np.testing.assert_allclose(found.point, np.linalg.solve(np.eye(5) - T, b), atol=1e-6)
+    assert found.evaluations <= 9
+
+
+def test_a_map_that_throws_the_search_far_away_ends_at_the_best_point_met() -> None:
+    found = fixed_point(lambda x: np.where(np.abs(x) < 1, 3 * x + 1, x**2), np.array([0.1]), tolerance=1e-12, most=8)
+    assert math.isfinite(found.residual)
+    assert found.evaluations == 8

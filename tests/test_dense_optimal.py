@@ -1,0 +1,205 @@
+"""The least error that any strategy reaches: against reference optima, slow oracles and its own proof."""
+
+import time
+
+import numpy as np
+import pytest
+
+from conftest import oracle
+from hubbub import sensitivity, utility
+from hubbub.factorization.epochs import best_for_epochs
+from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.strategies import dense
+from hubbub.strategies.strategy import Strategy
+from hubbub.testing import brute_force_sensitivity, check_strategy
+from hubbub.workloads import Workload, momentum, prefix_sum
+
+MF = oracle("matrix_factorization")
+ONCE = SingleParticipation()
+
+
+def workload_of(case: dict) -> Workload:
+    return momentum(case["n"], case.get("momentum") or 0.0, case.get("lr"))
+
+
+def error_by_definition(workload: Workload, strategy: Strategy, participation: object, objective: str) -> float:
+    """From the matrix alone."""
+    C = strategy.matrix()
+    errors = np.square(workload.matrix() @ np.linalg.inv(C)).sum(axis=1)
+    squared = sensitivity.of_matrix(C, participation).value ** 2
+    return float((errors.mean() if objective == "mean" else errors.max()) * squared)
+
+
+@pytest.mark.parametrize("case", MF["dense_single_mean"], ids=lambda c: c["id"])
+def test_the_mean_error_of_one_participation_is_the_least_to_a_part_in_a_hundred_million(case: dict) -> None:
+    result = dense.optimize(prefix_sum(case["n"]))
+    assert case["mean_sq_error"] * (1 - 1e-9) <= result.squared_error <= case["mean_sq_error"] * (1 + 1e-8)
+    assert result.relative_gap <= 1e-8
+    assert result.bound_family == "every strategy"
+
+
+@pytest.mark.parametrize("case", MF["dense_single_mean_momentum_lr"], ids=lambda c: c["id"])
+def test_momentum_and_learning_rates_reach_their_least_error_too(case: dict) -> None:
+    result = dense.optimize(workload_of(case))
+    assert case["mean_sq_error"] * (1 - 1e-9) <= result.squared_error <= case["mean_sq_error"] * (1 + 1e-6)
+    assert result.relative_gap <= 1e-6
+
+
+@pytest.mark.parametrize("case", MF["dense_single_max_gamma2"], ids=lambda c: c["id"])
+def test_the_largest_error_of_one_participation_is_the_square_of_gamma_2(case: dict) -> None:
+    result = dense.optimize(prefix_sum(case["n"]), objective="max")
+    assert case["max_sq_error"] * (1 - 1e-9) <= result.squared_error <= case["max_sq_error"] * (1 + 1e-8)
+    assert result.relative_gap <= 1e-8
+    assert result.squared_error < case["optimal_toeplitz_max_sq_error"]
+
+
+def test_gamma_2_of_256_rounds_is_the_published_one() -> None:
+    result = dense.optimize(prefix_sum(256), objective="max")
+    assert result.root_squared_error == pytest.approx(2.5327161, abs=5e-8)
+
+
+@pytest.mark.parametrize("case", MF["dense_kb_mean"], ids=lambda c: c["id"])
+def test_epochs_reach_their_least_mean_error(case: dict) -> None:
+    result = dense.optimize(prefix_sum(case["n"]), participation=FixedEpochs(case["k"], case["b"]))
+    assert case["mean_sq_error"] * (1 - 1e-9) <= result.squared_error <= case["mean_sq_error"] * (1 + 1e-6)
+    assert result.relative_gap <= 1e-7
+
+
+@pytest.mark.parametrize("case", [c for c in MF["dense_kb_mean_large"] if c["n"] == 512], ids=lambda c: c["id"])
+def test_many_rounds_of_epochs_reach_their_least_mean_error_by_sums_over_poles(case: dict) -> None:
+    result = dense.optimize(prefix_sum(case["n"]), participation=FixedEpochs(case["k"], case["b"]))
+    # The reference states its own accuracy as about 1e-8.
+    assert result.squared_error == pytest.approx(case["mean_sq_error"], rel=2e-8)
+    assert result.relative_gap <= 1e-7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MF["dense_kb_mean_large"], ids=lambda c: c["id"])
+def test_two_thousand_rounds_of_epochs_take_seconds(case: dict) -> None:
+    began = time.process_time()
+    result = dense.optimize(prefix_sum(case["n"]), participation=FixedEpochs(case["k"], case["b"]))
+    assert time.process_time() - began < 30
+    assert result.squared_error == pytest.approx(case["mean_sq_error"], rel=2e-8)
+    assert result.relative_gap <= 1e-6
+
+
+def test_both_ways_to_solve_epochs_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = momentum(60, 0.0, np.linspace(1, 0.2, 60))
+    by_decomposition = best_for_epochs(workload, 4, 15, "mean")
+    monkeypatch.setattr("hubbub.factorization.epochs._FEW_ROUNDS", 0)
+    by_poles = best_for_epochs(workload, 4, 15, "mean")
+    assert by_poles.bound == pytest.approx(by_decomposition.bound, rel=1e-7)
+    np.testing.assert_allclose(by_poles.C, by_decomposition.C, atol=1e-3)
+
+
+@pytest.mark.parametrize("objective", ["mean", "max"])
+@pytest.mark.parametrize("participation", [ONCE, FixedEpochs(3, 4), FixedEpochs(2, 6)], ids=str)
+@pytest.mark.parametrize("beta", [0.0, 0.7])
+def test_what_is_stated_of_an_optimum_is_true_of_its_matrix_and_its_stream(
+    objective: str, participation: object, beta: float
+) -> None:
+    workload = momentum(12, beta, np.linspace(1, 0.4, 12))
+    if beta and objective == "max" and participation != ONCE:
+        with pytest.raises(ValueError, match="needs a momentum of 0"):
+            dense.optimize(workload, participation=participation, objective=objective)
+        return
+    result = dense.optimize(workload, participation=participation, objective=objective)
+    check_strategy(result.strategy)
+    assert result.squared_error == pytest.approx(
+        error_by_definition(workload, result.strategy, participation, objective), rel=1e-10
+    )
+    streamed = utility.squared_errors(workload, result.strategy)
+    squared = brute_force_sensitivity(result.strategy.matrix(), participation) ** 2
+    reached = (streamed.mean() if objective == "mean" else streamed.max()) * squared
+    assert result.lower_bound <= reached * (1 + 1e-9)
+    assert result.squared_error >= reached * (1 - 1e-9)
+    assert result.relative_gap < 1e-2 if beta else result.relative_gap < 1e-5
+
+
+def test_no_strategy_nearby_is_better() -> None:
+    workload, participation = prefix_sum(8), FixedEpochs(2, 4)
+    result = dense.optimize(workload, participation=participation)
+    C, rng = result.strategy.matrix(), np.random.default_rng(0)
+    for scale in (1e-1, 1e-2, 1e-3, 1e-4):
+        for _ in range(20):
+            other = dense.Dense(C + scale * np.tril(rng.normal(size=C.shape)))
+            assert error_by_definition(workload, other, participation, "mean") >= result.lower_bound
+
+
+def test_the_memory_of_ten_thousand_rounds_is_that_of_its_poles() -> None:
+    result = dense.optimize(prefix_sum(10_000))
+    assert result.strategy.memory_rows < 40
+    assert result.relative_gap < 1e-8
+    memory: tuple = ()
+    for t in range(50):
+        _, memory = result.strategy.step(t, lambda i: np.ones(1), memory)
+    assert len(memory) == result.strategy.memory_rows
+
+
+@pytest.mark.slow
+def test_the_optimum_of_a_hundred_thousand_rounds_takes_seconds() -> None:
+    began = time.process_time()
+    result = dense.optimize(prefix_sum(100_000))
+    assert time.process_time() - began < 30
+    assert result.squared_error == pytest.approx(19.33184677841, rel=1e-6)
+    assert result.relative_gap < 2e-8
+
+
+@pytest.mark.parametrize(
+    "participation", [FixedEpochs(1, 9), FixedEpochs(3, 9), MinSeparation(9, 4), MinSeparation(2, 1)], ids=str
+)
+def test_patterns_that_let_nobody_come_back_are_one_participation(participation: object) -> None:
+    assert (
+        dense.optimize(prefix_sum(9), participation=participation).squared_error == dense.optimize(prefix_sum(9)).squared_error
+    )
+
+
+@pytest.mark.parametrize(
+    ("workload", "participation", "objective", "message"),
+    [
+        (prefix_sum(9), MinSeparation(3, 3), "mean", r"use banded.optimize with at most 3 bands"),
+        (prefix_sum(9), PoissonSampling(0.5), "mean", r"random cohorts promise no set"),
+        (prefix_sum(9), FixedSizeSampling(1, 5), "mean", r"random cohorts promise no set"),
+        (prefix_sum(10), FixedEpochs(3, 4), "mean", r"workload.rounds = 10: must be epochs · rounds_per_epoch = 12"),
+        (prefix_sum(13), FixedEpochs(3, 4), "mean", r"workload.rounds = 13: must be epochs · rounds_per_epoch = 12"),
+        (prefix_sum(9), ONCE, "worst", r"objective = 'worst': must be one of mean, max"),
+        (momentum(5000, 0.9), ONCE, "mean", r"workload.rounds = 5000: must be at most 4,096 with momentum = 0.9"),
+        (momentum(2000, 0.9), FixedEpochs(2, 1000), "mean", r"workload.rounds = 2000: must be at most 1000"),
+        (prefix_sum(2000), FixedEpochs(2, 1000), "max", r"workload.rounds = 2000: must be at most 1000"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_next_step(
+    workload: Workload, participation: object, objective: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        dense.optimize(workload, participation=participation, objective=objective)
+
+
+def test_a_gram_matrix_becomes_the_strategy_with_those_inner_products() -> None:
+    rng = np.random.default_rng(0)
+    roots = rng.normal(size=(6, 6))
+    X = roots.T @ roots + np.eye(6)
+    strategy = dense.from_gram(X)
+    np.testing.assert_allclose(strategy.matrix().T @ strategy.matrix(), X, rtol=1e-12)
+    # A plain Cholesky factor has the inner products of its rows instead: a peer's mistake.
+    wrong = np.linalg.cholesky(X)
+    assert np.abs(wrong.T @ wrong - X).max() > 0.1
+
+
+def test_a_tall_strategy_becomes_a_streamable_one_with_its_sensitivity_and_the_error_of_its_best_decoder() -> None:
+    C = np.random.default_rng(0).normal(size=(9, 6))
+    strategy, A = dense.from_matrix(C), prefix_sum(6)
+    check_strategy(strategy)
+    assert strategy.sensitivity(ONCE).value == pytest.approx(np.linalg.norm(C, axis=0).max(), rel=1e-12)
+    expected = np.square(A.matrix() @ np.linalg.pinv(C)).sum(axis=1)
+    np.testing.assert_allclose(utility.squared_errors(A, strategy), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("bands", [1, 2, 4])
+def test_a_matrix_states_how_many_rows_its_stream_carries(bands: int) -> None:
+    C = np.tril(np.triu(np.ones((4, 4)), 1 - bands))
+    strategy, memory, carried = dense.Dense(C), (), []
+    for t in range(4):
+        _, memory = strategy.step(t, lambda i: np.ones(1), memory)
+        carried.append(len(memory))
+    assert max(carried) == strategy.memory_rows == bands - 1

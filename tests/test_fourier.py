@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+
+from conftest import oracle
+from hubbub import utility, workloads
+from hubbub.errors import NoiseExhaustedError
+from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
+from hubbub.strategies.fourier import DECODERS, Fourier
+from hubbub.testing import brute_force_sensitivity, check_strategy
+
+MF = oracle("matrix_factorization")
+CASES = [case for case in MF["mechanism_errors"] if case["id"].startswith("fft")]
+
+
+def circulant_root(n: int) -> np.ndarray:
+    """By definition: the real circulant whose square has the prefix sum as its first n rows and columns, by O(n³) means."""
+    kernel = np.concatenate([np.ones(n), np.zeros(n)])
+    transform = np.exp(-2j * np.pi * np.outer(np.arange(2 * n), np.arange(2 * n)) / (2 * n))
+    eigenvalues = transform @ kernel
+    # Every second one is 0, whose rounding error would have a large root.
+    eigenvalues[np.abs(eigenvalues) < 1e-9] = 0
+    root = np.linalg.inv(transform) @ np.diag(np.sqrt(eigenvalues)) @ transform
+    assert np.abs(root.imag).max() < 1e-9
+    return root.real
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 9, 33])
+def test_matrix_stream_and_sensitivity_agree(n: int, decoder: str) -> None:
+    check_strategy(Fourier(n, decoder))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_both_decoders_have_the_reference_error_and_no_more_than_the_reference_sensitivity(case: dict) -> None:
+    optimal = "optimal" in case["id"]
+    strategy = Fourier(case["n"], "optimal" if optimal else "circulant")
+    errors = utility.squared_errors(workloads.prefix_sum(case["n"]), strategy)
+    assert errors.sum() == pytest.approx(case["total_sq_error"], rel=1e-12)
+    assert errors.max() == pytest.approx(case["max_sq_error"], rel=1e-12)
+    assert errors[-1] == pytest.approx(case["last_sq_error"], rel=1e-12)
+    single = strategy.sensitivity(SingleParticipation()).value ** 2
+    assert single <= case["sens2_single"] * (1 + 1e-12)
+    assert not optimal or single == pytest.approx(case["sens2_single"], rel=1e-12)
+    for k, known in case["fixed_epoch"].items():
+        stated = strategy.sensitivity(FixedEpochs(int(k), case["n"] // int(k))).value ** 2
+        assert stated <= min(known["sens2_abs"], known["sens2_spectral"]) * (1 + 1e-12)
+        assert not optimal or stated == pytest.approx(known["sens2_abs"], rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 16])
+def test_the_optimal_decoder_keeps_the_inner_products_of_the_circulant(n: int) -> None:
+    C = circulant_root(n)[:, :n]
+    streamed = Fourier(n).matrix()
+    np.testing.assert_allclose(streamed.T @ streamed, C.T @ C, atol=1e-10)
+    errors = np.square(np.tri(n) @ np.linalg.pinv(C)).sum(axis=1)
+    np.testing.assert_allclose(utility.squared_errors(workloads.prefix_sum(n), Fourier(n)), errors, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 16])
+def test_the_circulant_decoder_streams_noise_of_the_same_law(n: int) -> None:
+    P, A = circulant_root(n), np.tri(n)
+    N = np.linalg.inv(A) @ P[:n]
+    np.testing.assert_allclose(N @ P[:, :n], np.eye(n), atol=1e-9)
+    streamed = utility.noising_matrix(Fourier(n, "circulant"))
+    np.testing.assert_allclose(streamed @ streamed.T, N @ N.T, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [2, 7, 16, 40])
+def test_noise_of_the_same_law_hides_no_less_than_the_circulant(n: int) -> None:
+    C, streamed = circulant_root(n)[:, :n], Fourier(n, "circulant").matrix()
+    # Post-processing can lose only: the Gram matrix of what is streamed lies below.
+    assert np.linalg.eigvalsh(C.T @ C - streamed.T @ streamed).min() > -1e-10
+
+
+@pytest.mark.parametrize("n", [2, 9, 50])
+def test_the_circulant_decoder_has_the_same_error_in_every_round(n: int) -> None:
+    errors = utility.squared_errors(workloads.prefix_sum(n), Fourier(n, "circulant"))
+    np.testing.assert_allclose(errors, errors[0], rtol=1e-10)
+
+
+def test_negative_inner_products_are_not_dropped() -> None:
+    C = Fourier(16).matrix()
+    X = C.T @ C
+    i, j = np.unravel_index(int(X.argmin()), X.shape)
+    assert X[i, j] < -0.2
+    pattern = MinSeparation(abs(int(i) - int(j)), 2)
+    stated = Fourier(16).sensitivity(pattern)
+    assert stated.value >= np.linalg.norm(C[:, i] - C[:, j]) * (1 - 1e-12)
+    assert stated.value >= brute_force_sensitivity(C, pattern) * (1 - 1e-12)
+
+
+def test_multiplying_by_the_eigenvalues_rather_than_their_roots_is_another_mechanism() -> None:
+    # The trap in published code: then C would be the prefix sum, whose columns are √n long.
+    assert Fourier(64).sensitivity(SingleParticipation()).value ** 2 < 2.4
+
+
+@pytest.mark.parametrize(("arguments", "message"), [((0,), "rounds = 0"), ((4, "circular"), "did you mean 'circulant'")])
+def test_a_strategy_that_is_none_is_refused_by_name(arguments: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Fourier(*arguments)
+
+
+def test_more_rounds_than_fit_in_memory_are_refused_before_anything_is_allocated() -> None:
+    with pytest.raises(ValueError, match="a dense matrix"):
+        Fourier(10**6).matrix()
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_the_stated_memory_is_what_the_stream_carries(decoder: str) -> None:
+    for n in (1, 2, 9):
+        strategy, memory, most = Fourier(n, decoder), (), 0
+        for t in range(n):
+            _, memory = strategy.step(t, lambda i: 0.0, memory)
+            most = max(most, len(memory))
+        assert strategy.memory_rows == most
+        with pytest.raises(NoiseExhaustedError, match=f"rounds 0 to {n - 1} only"):
+            strategy.step(n, lambda i: 0.0, memory)

@@ -1,0 +1,162 @@
+"""A few buffers whose coefficients change from round to round."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from hubbub import utility
+from hubbub.factorization import recursions
+from hubbub.factorization.reduction import reduced
+from hubbub.factorization.single import best_recursion
+from hubbub.participation import FixedEpochs, SingleParticipation
+from hubbub.strategies import dense, semiseparable
+from hubbub.strategies.semiseparable import Semiseparable
+from hubbub.testing import check_strategy
+from hubbub.workloads import momentum, prefix_sum
+
+ONCE = SingleParticipation()
+
+
+def random_strategy(*, full: bool, rounds: int = 9, buffers: int = 3) -> Semiseparable:
+    rng = np.random.default_rng(full)
+    shape = (rounds, buffers, buffers) if full else (rounds, buffers)
+    return Semiseparable(
+        rng.uniform(0.5, 1, rounds), rng.normal(size=shape[:2]), 0.5 * rng.normal(size=shape), rng.normal(size=shape[:2])
+    )
+
+
+def matrix_by_definition(strategy: Semiseparable) -> np.ndarray:
+    n = strategy.rounds
+    C = np.diag(np.asarray(strategy.diagonal))
+    for j in range(n):
+        for i in range(j + 1, n):
+            state = strategy.inputs[j]
+            for t in range(j + 1, i):
+                factor = strategy.transitions[t]
+                state = factor * state if factor.ndim == 1 else factor @ state
+            C[i, j] = strategy.outputs[i] @ state
+    return C
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_matrix_is_that_of_the_definition_and_the_contract_holds(full: bool) -> None:
+    strategy = random_strategy(full=full)
+    np.testing.assert_allclose(strategy.matrix(), matrix_by_definition(strategy), rtol=1e-12)
+    check_strategy(strategy)
+    check_strategy(strategy.leading(5))
+    np.testing.assert_array_equal(strategy.leading(5).matrix(), strategy.matrix()[:5, :5])
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+def test_errors_and_norms_by_recursion_are_those_of_the_matrices(full: bool, beta: float) -> None:
+    strategy = random_strategy(full=full)
+    workload = momentum(9, beta, np.linspace(0.3, 1, 9))
+    C = matrix_by_definition(strategy)
+    errors = np.square(workload.matrix() @ np.linalg.inv(C)).sum(axis=1)
+    np.testing.assert_allclose(recursions.squared_errors(workload, strategy.recursion()), errors, rtol=1e-10)
+    np.testing.assert_allclose(recursions.column_norms(strategy.recursion()), np.square(C).sum(axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_memory_that_is_stated_is_the_most_that_is_carried(full: bool) -> None:
+    strategy, memory, carried = random_strategy(full=full), (), []
+    for t in range(strategy.rounds):
+        _, memory = strategy.step(t, lambda i: np.ones(2), memory)
+        carried.append(len(memory))
+    assert max(carried) == strategy.memory_rows == 3
+    assert Semiseparable([1.0], [[1.0]], [[1.0]], [[1.0]]).memory_rows == 0
+
+
+def test_the_optimum_as_a_recursion_has_the_inner_products_of_the_dense_one() -> None:
+    workload = momentum(40, 0.0, np.linspace(1, 0.2, 40))
+    recursion, dual = best_recursion(workload, "mean")
+    # X by its definition, from the weights: V^(−1/2)·(V^(1/2)·M·V^(1/2))^(1/2)·V^(−1/2), here by an eigendecomposition.
+    root, M = np.sqrt(dual.v), workload.matrix().T @ workload.matrix() / 40
+    values, vectors = np.linalg.eigh(root[:, None] * M * root)
+    X = (vectors * np.sqrt(values)) @ vectors.T / np.multiply.outer(root, root)
+    X /= np.sqrt(np.multiply.outer(np.diag(X), np.diag(X)))
+    C = recursions.dense(recursion)
+    np.testing.assert_allclose(C.T @ C, X, atol=1e-8)
+    np.testing.assert_allclose(np.linalg.norm(C, axis=0), 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("objective", ["mean", "max"])
+@pytest.mark.parametrize("buffers", [1, 2, 4, 99])
+def test_what_is_stated_of_few_buffers_is_true_of_their_matrix(buffers: int, objective: str) -> None:
+    workload = momentum(64, 0.0, np.linspace(1, 0.3, 64))
+    result = semiseparable.optimize(workload, buffers=buffers, objective=objective)
+    check_strategy(result.strategy, [ONCE])
+    assert result.strategy.memory_rows <= buffers
+    errors = utility.squared_errors(workload, result.strategy)
+    squared = float(np.square(result.strategy.matrix()).sum(axis=0).max())
+    expected = (errors.mean() if objective == "mean" else errors.max()) * squared
+    assert result.squared_error == pytest.approx(expected, rel=1e-10)
+    assert result.lower_bound <= result.squared_error * (1 + 1e-12)
+
+
+def test_every_buffer_more_brings_the_error_nearer_to_the_least() -> None:
+    workload = prefix_sum(512)
+    gaps = [semiseparable.optimize(workload, buffers=buffers).relative_gap for buffers in (1, 2, 3, 4, 6)]
+    assert all(after < before / 2 for before, after in itertools.pairwise(gaps))
+    assert gaps[-1] < 1e-6
+
+
+def test_six_buffers_of_two_thousand_rounds_beat_every_blt_that_does_not_change() -> None:
+    result = semiseparable.optimize(prefix_sum(2000))
+    # 10.6943 is the least mean error of a BLT with six buffers, 10.0164910561 that of any strategy.
+    assert 10.0164910560 <= result.squared_error <= 10.0166
+    assert result.strategy.memory_rows == 6
+
+
+def test_all_buffers_kept_are_the_optimum_itself() -> None:
+    workload = prefix_sum(30)
+    best = dense.optimize(workload).squared_error
+    assert semiseparable.optimize(workload, buffers=99).squared_error == pytest.approx(best, rel=1e-13)
+
+
+def test_the_matrix_that_few_states_leave_is_close_where_its_singular_values_say() -> None:
+    recursion, _ = best_recursion(prefix_sum(100), "mean")
+    C = recursions.dense(recursion)
+    tail = np.linalg.svd(C[50:, :50], compute_uv=False)[5]
+    few = recursions.dense(reduced(recursion, 5))
+    assert np.abs(few - C).max() < 20 * tail
+    assert tail < 1e-4
+
+
+def test_states_beyond_the_rank_do_no_harm() -> None:
+    recursion, dual = best_recursion(prefix_sum(3), "mean")
+    few = reduced(recursion, 5)
+    assert recursions.squared_errors(prefix_sum(3), few).mean() == pytest.approx(dual.bound, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inputs": np.ones((3, 1))}, r"inputs has shape \(3, 1\): must be \(3, 2\)"),
+        ({"outputs": np.ones((2, 2))}, r"outputs has shape \(2, 2\): must be \(3, 2\)"),
+        ({"transitions": np.ones((3, 2, 1))}, r"transitions has shape \(3, 2, 1\): must be \(3, 2, 2\)"),
+        ({"diagonal": [1, 0, 1]}, r"diagonal\[1\] = 0.0: must not be 0"),
+        ({"diagonal": [1, np.nan, 1]}, r"diagonal\[1\] = nan: must be finite"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(change: dict, message: str) -> None:
+    numbers = {name: np.ones((3, 2)) for name in ("outputs", "transitions", "inputs")} | {"diagonal": np.ones(3)}
+    with pytest.raises(ValueError, match=message):
+        Semiseparable(**(numbers | change))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"workload": prefix_sum(8), "buffers": 0}, r"buffers = 0: must be at least 1"),
+        ({"workload": prefix_sum(8), "participation": FixedEpochs(2, 4)}, r"SingleParticipation\(\) only; use banded"),
+        ({"workload": momentum(8, 0.5)}, r"workload.momentum = 0.5: must be 0 here; use dense"),
+        ({"workload": prefix_sum(20_001)}, r"workload.rounds = 20001: must be at most 20000"),
+        ({"workload": prefix_sum(8), "objective": "least"}, r"objective = 'least': must be one of mean, max"),
+    ],
+)
+def test_what_few_buffers_cannot_do_is_refused(keywords: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        semiseparable.optimize(**keywords)

@@ -1,0 +1,115 @@
+import time
+
+import numpy as np
+import pytest
+
+from conftest import oracle
+from hubbub import utility, workloads
+from hubbub.errors import NoiseExhaustedError
+from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.strategies import BinaryTree, Dense, Identity, toeplitz
+from hubbub.strategies.stamped import Stamped, stamp
+from hubbub.testing import brute_force_sensitivity, check_strategy
+
+MF = oracle("matrix_factorization")
+CASES = [c for c in MF["mechanism_errors"] if c["id"].startswith("stamped") and "online" not in c["id"]]
+SIGNED = np.tril(np.random.default_rng(5).normal(size=(5, 5))) + 2 * np.eye(5)
+STAMPS = [SIGNED, np.abs(SIGNED), np.triu(SIGNED, -1), SIGNED[:2, :2], SIGNED[:1, :1]]
+
+
+def of_the_reference(case: dict) -> Stamped:
+    if "tree" in case["id"]:
+        return stamp(BinaryTree(case["n"] // 2), times=2)
+    root = toeplitz.square_root(case["n"] // 4, case["n"] // 4).matrix()
+    return stamp(Dense(root / np.linalg.norm(root, axis=0)), times=4)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_stamps_have_the_reference_error_and_sensitivity(case: dict) -> None:
+    strategy = of_the_reference(case)
+    errors = utility.squared_errors(workloads.prefix_sum(case["n"]), strategy)
+    assert errors.sum() == pytest.approx(case["total_sq_error"], rel=1e-12)
+    assert errors.max() == pytest.approx(case["max_sq_error"], rel=1e-12)
+    assert errors[-1] == pytest.approx(case["last_sq_error"], rel=1e-12)
+    assert strategy.sensitivity(SingleParticipation()).value ** 2 == pytest.approx(case["sens2_single"], rel=1e-12)
+    for k, known in case["fixed_epoch"].items():
+        stated = strategy.sensitivity(FixedEpochs(int(k), case["n"] // int(k)))
+        assert stated.exact
+        assert stated.value**2 == pytest.approx(known["sens2_abs"], rel=1e-12)
+
+
+@pytest.mark.parametrize("C", STAMPS, ids=lambda C: f"{len(C)} rounds")
+@pytest.mark.parametrize("rounds", [1, 3, 5, 7, 10])
+def test_matrix_stream_and_sensitivity_agree(C: np.ndarray, rounds: int) -> None:
+    every = [kind(a, b) for kind in (FixedEpochs, MinSeparation) for a in range(1, rounds + 1) for b in range(1, rounds + 1)]
+    check_strategy(Stamped(C, rounds), [SingleParticipation(), *every])
+
+
+@pytest.mark.parametrize("rounds", [1, 4, 5, 13])
+def test_the_matrix_has_copies_of_the_stamp_along_its_diagonal(rounds: int) -> None:
+    np.testing.assert_array_equal(Stamped(SIGNED, rounds).matrix(), np.kron(np.eye(3), SIGNED)[:rounds, :rounds])
+
+
+@pytest.mark.parametrize("inner", [Identity(6), BinaryTree(6), toeplitz.square_root(6, 3)], ids=repr)
+def test_any_strategy_can_be_stamped(inner: BinaryTree) -> None:
+    strategy = stamp(inner, times=3)
+    check_strategy(strategy)
+    pattern = FixedEpochs(3, 6)
+    expected = brute_force_sensitivity(np.kron(np.eye(3), inner.matrix()), pattern)
+    assert strategy.sensitivity(pattern).value == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "pattern", [SingleParticipation(), MinSeparation(3, 4), FixedEpochs(5, 2), PoissonSampling(0.1)], ids=repr
+)
+def test_the_leading_part_is_what_the_first_rounds_use(pattern: MinSeparation) -> None:
+    whole = Stamped(SIGNED, 10)
+    for t in range(1, 11):
+        np.testing.assert_array_equal(whole.leading(t).matrix(), whole.matrix()[:t, :t])
+        allowed = MinSeparation(1, t) if isinstance(pattern, PoissonSampling) else pattern
+        truth = brute_force_sensitivity(whole.matrix()[:t, :t], allowed)
+        assert whole.leading(t).sensitivity(pattern).value >= truth * (1 - 1e-12)
+
+
+def test_a_million_rounds_need_no_matrix() -> None:
+    strategy = Stamped(toeplitz.square_root(100, 100).matrix(), 10**6)
+    started = time.process_time()
+    norms = np.square(strategy.stamp).sum(axis=0)
+    apart = strategy.sensitivity(FixedEpochs(100, 10_000))
+    assert apart.exact
+    assert apart.value**2 == pytest.approx(100 * norms.max(), rel=1e-12)
+    assert strategy.sensitivity(MinSeparation(100, 7)).value ** 2 == pytest.approx(7 * norms.max(), rel=1e-12)
+    crowded = strategy.sensitivity(MinSeparation(50, 7))
+    assert not crowded.exact
+    assert crowded.value**2 >= 7 * norms.max()
+    assert time.process_time() - started < 5
+    with pytest.raises(ValueError, match="a dense matrix"):
+        strategy.matrix()
+
+
+@pytest.mark.parametrize("C", STAMPS, ids=lambda C: f"{len(C)} rounds")
+def test_the_stated_memory_is_what_the_stream_carries(C: np.ndarray) -> None:
+    for rounds in (1, 2, 5, 9):
+        strategy, memory, most = Stamped(C, rounds), (), 0
+        for t in range(rounds):
+            _, memory = strategy.step(t, lambda i: 0.0, memory)
+            most = max(most, len(memory))
+            assert (t + 1) % len(strategy.stamp) or not memory
+        assert strategy.memory_rows == most
+        with pytest.raises(NoiseExhaustedError, match=f"rounds 0 to {rounds - 1} only"):
+            strategy.step(rounds, lambda i: 0.0, memory)
+
+
+@pytest.mark.parametrize(
+    ("C", "message"),
+    [([[1, 2], [0, 1]], "lower triangular"), ([[1, 0, 0]], "square"), ([[1, 0], [1, 0]], r"C\[1, 1\] = 0.0")],
+)
+def test_a_stamp_that_is_no_strategy_is_refused(C: list, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Stamped(C, 4)
+
+
+@pytest.mark.parametrize("times", [0, -1, 1.5, True])
+def test_a_number_of_stamps_that_is_none_is_refused(times: object) -> None:
+    with pytest.raises((ValueError, TypeError), match="times"):
+        stamp(Identity(2), times=times)

@@ -1,0 +1,148 @@
+"""Rows made several at a time: the same rows, whatever the pass, the part or the restart."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from hubbub.errors import NoiseExhaustedError
+from hubbub.mechanism import Mechanism
+from hubbub.noise import NoiseStream, SecureSource, Segments, SimulationSource
+from hubbub.noise.blocks import block_of, progress
+from hubbub.participation import MinSeparation
+from hubbub.strategies import BinaryTree, Dense, Identity, Strategy, toeplitz
+from hubbub.utility import noising_matrix
+
+ROUNDS = 41
+STRATEGIES = [
+    Identity(ROUNDS),
+    BinaryTree(ROUNDS),
+    toeplitz.square_root(ROUNDS, 4),
+    toeplitz.square_root(ROUNDS, 20),
+    Dense(np.tril(np.random.default_rng(1).uniform(size=(ROUNDS, ROUNDS))) + np.eye(ROUNDS)),
+]
+# More than one segment of a row, and no whole number of slices of one.
+DIM = 2**16 + 2**14 + 77
+
+
+def stream(strategy: Strategy, dim: int = 3, **settings: object) -> NoiseStream:
+    return NoiseStream(Mechanism(strategy, MinSeparation(20, 2), 0.5), dim, seed=4, **settings)
+
+
+def rows(noise: NoiseStream, count: int = ROUNDS) -> list[torch.Tensor]:
+    return [noise.next_row() for _ in range(count)]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{type(s).__name__}{s.rounds}")
+@pytest.mark.parametrize("rounds_per_pass", [None, 1, 7, ROUNDS, 100])
+def test_every_pass_makes_the_definitions_rows(strategy: Strategy, rounds_per_pass: int | None) -> None:
+    source = SimulationSource(4)
+    z = np.stack([source.row(i, 3).numpy() for i in range(strategy.matrix().shape[0])])
+    noise = stream(strategy, rounds_per_pass=rounds_per_pass)
+    expected = noise.mechanism.stddev * noising_matrix(strategy) @ z
+    np.testing.assert_allclose(torch.stack(rows(noise)), expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{type(s).__name__}{s.rounds}")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_parts_of_a_vector_are_together_the_whole_bit_for_bit(strategy: Strategy, dtype: torch.dtype) -> None:
+    whole = rows(stream(strategy, DIM, dtype=dtype), 19)
+    for borders in ([0, DIM], [0, 1, 5, 2**16, DIM], [0, 40_000, 2**16 + 3, DIM - 1, DIM]):
+        parts = [stream(strategy, DIM, dtype=dtype, part=part) for part in itertools.pairwise(borders)]
+        for row in whole:
+            assert torch.equal(torch.cat([part.next_row() for part in parts]), row)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{type(s).__name__}{s.rounds}")
+@pytest.mark.parametrize("rounds_per_pass", [None, 1, 6])
+def test_a_stream_goes_on_bit_for_bit_from_any_round(strategy: Strategy, rounds_per_pass: int | None) -> None:
+    whole = rows(stream(strategy, 50, rounds_per_pass=rounds_per_pass))
+    for stop in (0, 1, 5, 6, 15, 16, 17, 36, 40, 41):
+        first = stream(strategy, 50, rounds_per_pass=rounds_per_pass)
+        rows(first, stop)
+        second = stream(strategy, 50, rounds_per_pass=rounds_per_pass)
+        second.load_state_dict(first.state_dict())
+        # Its own state, taken at once, is the one that it was given.
+        third = stream(strategy, 50, rounds_per_pass=rounds_per_pass)
+        third.load_state_dict(second.state_dict())
+        assert second.drawn == first.drawn == progress(strategy, stop).drawn
+        for row, again, once_more in zip(whole[stop:], rows(second, ROUNDS - stop), rows(third, ROUNDS - stop), strict=True):
+            assert torch.equal(row, again)
+            assert torch.equal(row, once_more)
+        with pytest.raises(NoiseExhaustedError, match="rounds 0 to 40 only"):
+            second.next_row()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{type(s).__name__}{s.rounds}")
+def test_skipped_rows_are_the_same_noise(strategy: Strategy) -> None:
+    whole = rows(stream(strategy, 5))
+    noise = stream(strategy, 5)
+    for target in (3, 3, 20, 29):
+        noise.skip_to(target)
+        assert noise.drawn == progress(strategy, target).drawn
+    assert torch.equal(noise.next_row(), whole[29])
+    noise.skip_to(ROUNDS)
+    with pytest.raises(NoiseExhaustedError):
+        noise.next_row()
+
+
+def test_with_one_round_a_pass_no_row_of_z_is_drawn_early() -> None:
+    drawn = []
+
+    class Watched(SimulationSource):
+        def segments(self, index: int, first: int) -> Segments:
+            drawn.append(index)
+            return super().segments(index, first)
+
+    mechanism = Mechanism(toeplitz.square_root(9, 4), MinSeparation(4, 2), 1.0)
+    noise = NoiseStream(mechanism, 3, source=Watched(0), rounds_per_pass=1)
+    for t in range(9):
+        noise.next_row()
+        assert drawn == list(range(t + 1))
+
+
+def test_a_row_belongs_to_its_caller() -> None:
+    # Kept rows, views of dropped ones, and rows written to: none of them is a later row, nor changes one.
+    expected = [row.clone() for row in rows(stream(STRATEGIES[2], DIM), 24)]
+    noise = stream(STRATEGIES[2], DIM)
+    kept, views = [], []
+    for t in range(24):
+        row = noise.next_row()
+        if t % 3 == 0:
+            kept.append((t, row))
+        if t % 3 == 1:
+            views.append((t, row.view(-1)[5:9]))
+        if t % 3 == 2:
+            assert torch.equal(row, expected[t])
+            row.zero_()
+        del row
+    for t, row in kept:
+        assert torch.equal(row, expected[t])
+    for t, view in views:
+        assert torch.equal(view, expected[t][5:9])
+
+
+def test_a_block_is_what_the_steps_make() -> None:
+    strategy = toeplitz.square_root(9, 3)
+    block = block_of(strategy, 4, 7, 2, 4)
+    assert (block.start, block.stop, block.drawn, block.drawn_after) == (4, 7, (4, 5, 6), (5, 6, 7))
+    # By definition: C y = z for the rounds 4 to 6, with the rows 2 and 3 of y given.
+    C = strategy.matrix()
+    expected = np.linalg.solve(C[4:7, 4:7], np.hstack([-C[4:7, 2:4], np.eye(3)]))
+    np.testing.assert_allclose(block.coefficients, expected, atol=1e-14)
+    assert [(kept.kind, kept.number) for kept in block.kept] == [("released", 1), ("released", 2)]
+
+
+@pytest.mark.parametrize("part", [(0, 0), (2, 1), (-1, 2), (0, 4)])
+def test_what_is_no_part_of_the_vector_is_refused(part: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="part = "):
+        stream(Identity(3), 3, part=part)
+
+
+def test_a_secure_stream_in_parts_and_passes_is_the_same_noise() -> None:
+    mechanism = Mechanism(toeplitz.square_root(20, 5), MinSeparation(5, 4), 1.0)
+    whole = NoiseStream(mechanism, DIM, source=SecureSource(bytes(32)), rounds_per_pass=1)
+    parts = [NoiseStream(mechanism, DIM, source=SecureSource(bytes(32)), part=part) for part in ((0, 70_000), (70_000, DIM))]
+    for _ in range(20):
+        torch.testing.assert_close(torch.cat([part.next_row() for part in parts]), whole.next_row(), rtol=1e-12, atol=1e-12)

@@ -1,0 +1,449 @@
+"""The best banded Toeplitz strategies: known values, other optimizers, and a proof that nothing in the family is better."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as draws
+from scipy import optimize as scipy_optimize
+
+from conftest import oracle
+from hubbub import utility, workloads
+from hubbub.factorization import normalized_toeplitz as normalized_numerics
+from hubbub.factorization import power_series, toeplitz_bounds
+from hubbub.factorization import toeplitz as numerics
+from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.strategies import normalized_toeplitz, toeplitz
+from hubbub.strategies.normalized_toeplitz import NormalizedToeplitz
+from hubbub.strategies.toeplitz import BandedToeplitz
+from hubbub.testing import brute_force_sensitivity, check_strategy
+
+MF = oracle("matrix_factorization")
+SMALL = [c for c in MF["banded_toeplitz"] if c["n"] <= 1000]
+MOMENTUM = [0.0, 0.9]
+PATTERNS = [SingleParticipation(), MinSeparation(4, 3), FixedEpochs(3, 4), MinSeparation(5, 9)]
+
+
+def by_definition(workload: workloads.Workload, strategy: BandedToeplitz, objective: str = "mean") -> float:
+    """The error for unit noise, from the noising matrix that the stream makes."""
+    errors = utility.squared_errors(workload, strategy)
+    return float(errors.max() if objective == "max" else errors.mean())
+
+
+def decreasing(bands: int, seed: int) -> np.ndarray:
+    return np.sort(np.random.default_rng(seed).uniform(0.1, 1, bands))[::-1]
+
+
+# ---- power series
+
+
+@pytest.mark.parametrize(("length", "bands"), [(1, 1), (7, 3), (2500, 1), (2600, 900), (4000, 2500), (5000, 5000)])
+def test_the_inverse_of_a_series_times_the_series_is_one(length: int, bands: int) -> None:
+    c = power_series.binomial(0.999, -0.5, bands)
+    product = np.convolve(power_series.inverse(c, length), c)[:length]
+    np.testing.assert_allclose(product, np.eye(1, length)[0], atol=1e-12)
+
+
+@pytest.mark.parametrize(("length", "bands"), [(7, 3), (2600, 900), (4000, 2500)])
+def test_division_and_its_transpose_solve_the_triangular_system(length: int, bands: int) -> None:
+    c, a = power_series.binomial(0.99, -0.5, bands), np.random.default_rng(0).normal(size=length)
+    T = numerics.matrix(c, length)
+    np.testing.assert_allclose(T @ power_series.divide(a, c), a, atol=1e-10)
+    np.testing.assert_allclose(T.T @ power_series.transposed_divide(a, c), a, atol=1e-10)
+
+
+@pytest.mark.parametrize(("m", "n", "length"), [(1, 1, 3), (3, 8, 5), (400, 900, 1000), (5000, 5000, 5000)])
+def test_a_product_of_series_is_their_convolution(m: int, n: int, length: int) -> None:
+    generator = np.random.default_rng(1)
+    a, c = generator.normal(size=m), generator.normal(size=n)
+    expected = np.zeros(max(length, m + n - 1))
+    expected[: m + n - 1] = np.convolve(a, c)
+    np.testing.assert_allclose(power_series.multiply(a, c, length), expected[:length], atol=1e-10)
+
+
+def test_correlation_is_the_transpose_of_multiplication() -> None:
+    u, a, x = np.random.default_rng(2).normal(size=(3, 60))
+    assert power_series.correlate(u, a, 9) @ x[:9] == pytest.approx(u @ power_series.multiply(a, x[:9], 60), rel=1e-12)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.95])
+def test_the_root_series_squared_is_the_workload_and_falls(beta: float) -> None:
+    root, inverse = (numerics.root_series(beta, 300, power) for power in (0.5, -0.5))
+    np.testing.assert_allclose(np.convolve(root, root)[:300], workloads.momentum(300, beta).coefficients(), rtol=1e-11)
+    np.testing.assert_allclose(np.convolve(root, inverse)[:300], np.eye(1, 300)[0], atol=1e-12)
+    assert (np.diff(root) < 0).all()
+
+
+# ---- sensitivity
+
+
+@settings(max_examples=50)
+@given(
+    coefficients=draws.lists(draws.floats(-1, 1), min_size=1, max_size=8),
+    separation=draws.integers(1, 8),
+    participations=draws.integers(1, 8),
+)
+def test_no_sensitivity_is_understated(coefficients: list[float], separation: int, participations: int) -> None:
+    strategy = BandedToeplitz(8, (1.0, *coefficients[:7]))
+    patterns = [MinSeparation(separation, participations), FixedEpochs(participations, separation)]
+    for large in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            if large:  # without the help of the dense matrix, as for many rounds
+                patch.setattr(numerics, "_DENSE", 0)
+            check_strategy(strategy, [SingleParticipation(), *patterns])
+
+
+def test_coefficients_that_rise_are_bounded_by_the_least_of_two_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numerics, "_DENSE", 0)
+    spike = BandedToeplitz(12, (0.1, *[0.0] * 10, 1.0))
+    flat = BandedToeplitz(12, (1.0, *[0.9] * 10, 0.91))
+    for strategy, source in ((spike, "row-wise"), (flat, "Kalinin")):
+        stated = strategy.sensitivity(MinSeparation(4, 3))
+        truth = brute_force_sensitivity(strategy.matrix(), MinSeparation(4, 3))
+        assert not stated.exact
+        assert source in stated.source
+        assert truth * (1 - 1e-12) <= stated.value < 1.8 * truth
+
+
+def test_a_sensitivity_of_a_million_rounds_takes_no_matrix() -> None:
+    strategy = toeplitz.square_root(10**6, 64)
+    assert strategy.sensitivity(MinSeparation(64, 10**6)).exact
+    assert strategy.sensitivity(MinSeparation(10, 20)).exact
+    assert not BandedToeplitz(10**6, (1.0, 0.5, 0.7)).sensitivity(MinSeparation(1, 5)).exact
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        NormalizedToeplitz(9, (1.0, 0.6, 0.4)),
+        NormalizedToeplitz(7, (2.0,)),
+        NormalizedToeplitz(6, (1.0, -0.5, 0.9, 0.1, 0.2, 0.3)),
+    ],
+)
+def test_a_normalized_strategy_passes_the_contract_and_has_columns_of_norm_one(strategy: NormalizedToeplitz) -> None:
+    check_strategy(strategy)
+    check_strategy(strategy, [MinSeparation(b, k) for b in range(1, 7) for k in range(1, 7)])
+    np.testing.assert_allclose(np.linalg.norm(strategy.matrix(), axis=0), 1.0, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "strategy", [BandedToeplitz(9, (1.0, 0.6, 0.4)), NormalizedToeplitz(9, (1.0, 0.6, 0.4)), BandedToeplitz(3, (1.0,))]
+)
+def test_memory_rows_is_the_most_that_a_step_carries(strategy: BandedToeplitz | NormalizedToeplitz) -> None:
+    memory: tuple = ()
+    most = 0
+    for t in range(strategy.rounds):
+        _, memory = strategy.step(t, lambda i: np.ones(2), memory)
+        most = max(most, len(memory))
+    assert strategy.memory_rows == most
+
+
+# ---- gradients
+
+
+@pytest.mark.parametrize("beta", MOMENTUM)
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("objective", ["mean", "max"])
+def test_the_gradient_is_that_of_finite_differences(beta: float, pattern: MinSeparation, objective: str) -> None:
+    a = workloads.momentum(12, beta).coefficients()
+    function = numerics.error_and_movement(a, numerics.row_weights(12, objective), 6, *numerics.worst_rounds(pattern, 12))
+    c = decreasing(6, 1)
+    _, gradient = function(c)
+    numeric = [(function(c + 1e-6 * e)[0] - function(c - 1e-6 * e)[0]) / 2e-6 for e in np.eye(6)]
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-6 * np.abs(gradient).max())
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("objective", ["mean", "max"])
+def test_the_value_is_the_error_times_the_squared_sensitivity_of_the_dense_matrices(
+    pattern: MinSeparation, objective: str
+) -> None:
+    A = workloads.momentum(12, 0.8, np.full(12, 0.3))
+    function = numerics.error_and_movement(
+        A.coefficients(), numerics.row_weights(12, objective), 6, *numerics.worst_rounds(pattern, 12)
+    )
+    strategy = BandedToeplitz(12, tuple(decreasing(6, 2)))
+    truth = by_definition(A, strategy, objective) * brute_force_sensitivity(strategy.matrix(), pattern) ** 2
+    assert function(np.array(strategy.coefficients))[0] == pytest.approx(truth, rel=1e-10)
+
+
+@pytest.mark.parametrize(("rounds", "bands"), [(1, 1), (6, 1), (6, 3), (7, 7), (12, 5)])
+@pytest.mark.parametrize("beta", [0.0, 0.7])
+def test_the_normalized_error_and_gradient_are_those_of_the_dense_matrices(
+    rounds: int, bands: int, beta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(normalized_numerics, "_CHUNK", 9)  # so that the last rows come in several parts
+    c, A = decreasing(bands, 3), workloads.momentum(rounds, beta)
+    value, gradient = normalized_numerics.mean_error(c, rounds, beta)
+    assert value == pytest.approx(by_definition(A, NormalizedToeplitz(rounds, tuple(c))), rel=1e-12)
+    errors = [
+        [by_definition(A, NormalizedToeplitz(rounds, tuple(c + sign * 1e-6 * e))) for sign in (1, -1)] for e in np.eye(bands)
+    ]
+    numeric = [(up - down) / 2e-6 for up, down in errors]
+    np.testing.assert_allclose(gradient, numeric, atol=1e-6 * value)
+
+
+# ---- the optimum
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case["id"])
+def test_the_optimum_has_the_known_value_and_a_proof(case: dict) -> None:
+    A = workloads.prefix_sum(case["n"])
+    result = toeplitz.optimize(A, bands=case["bands"])
+    assert case["value"] * (1 - 1e-9) <= result.squared_error <= case["value"] * (1 + 1e-10)
+    assert result.lower_bound <= result.squared_error
+    assert result.relative_gap < 1e-10
+    assert result.bound_family == f"every banded Toeplitz strategy of at most {case['bands']} bands"
+    if case["coef"]:
+        np.testing.assert_allclose(result.strategy.coefficients, case["coef"], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in MF["banded_toeplitz"] if c["n"] > 1000 and c["bands"] <= 400], ids=lambda case: case["id"]
+)
+def test_a_large_optimum_has_the_known_value_and_a_proof(case: dict) -> None:
+    result = toeplitz.optimize(workloads.prefix_sum(case["n"]), bands=case["bands"])
+    assert result.squared_error == pytest.approx(case["value"], rel=1e-10)
+    assert 0 <= result.relative_gap < 1e-10
+    assert result.iterations <= 25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [c for c in MF["banded_toeplitz"] if c["bands"] > 400], ids=lambda case: case["id"])
+def test_a_large_optimum_of_many_bands_has_the_known_value(case: dict) -> None:
+    result = toeplitz.optimize(workloads.prefix_sum(case["n"]), bands=case["bands"])
+    assert result.squared_error == pytest.approx(case["value"], rel=1e-10)
+    assert 0 <= result.relative_gap < 1e-10
+
+
+@pytest.mark.parametrize("objective", ["mean", "max"])
+@pytest.mark.parametrize("pattern", [SingleParticipation(), MinSeparation(6, 3), FixedEpochs(4, 6), MinSeparation(7, 2)])
+@pytest.mark.parametrize("beta", MOMENTUM)
+def test_another_optimizer_from_another_start_finds_nothing_better(objective: str, pattern: MinSeparation, beta: float) -> None:
+    n, bands = 20, 6
+    A = workloads.momentum(n, beta, np.full(n, 0.5))
+    result = toeplitz.optimize(A, bands=bands, participation=pattern, objective=objective)
+    truth = by_definition(A, result.strategy, objective) * brute_force_sensitivity(result.strategy.matrix(), pattern) ** 2
+    assert result.squared_error == pytest.approx(truth, rel=1e-9)
+
+    def dense(c: np.ndarray) -> float:
+        C = numerics.matrix(np.append(1.0, c), n)
+        errors = np.square(A.matrix() @ np.linalg.inv(C)).sum(axis=1)
+        return np.log((errors.max() if objective == "max" else errors.mean()) * squared(C))
+
+    def squared(C: np.ndarray) -> float:
+        norms = np.square(C).sum(axis=0)
+        if isinstance(pattern, SingleParticipation):
+            return norms.max()
+        k, b = (pattern.max_participations, pattern.min_separation) if isinstance(pattern, MinSeparation) else (4, 6)
+        return norms[: k * b : b].sum()
+
+    starts = np.random.default_rng(0).uniform(-0.4, 0.6, (3, bands - 1))
+    others = [scipy_optimize.minimize(dense, start, method="BFGS").fun for start in starts]
+    assert np.exp(min(others)) >= result.squared_error * (1 - 1e-8)
+    assert np.exp(min(others)) >= result.lower_bound * (1 - 1e-9)
+    # Where the last column of a client runs out of rounds, the proof may be less than tight.
+    assert result.relative_gap < (0.1 if isinstance(pattern, FixedEpochs) else 1e-9)
+
+
+@settings(max_examples=40)
+@given(c=draws.lists(draws.floats(-1.5, 1.5), min_size=1, max_size=6), beta=draws.sampled_from(MOMENTUM))
+def test_the_bounds_hold_for_every_strategy_wherever_they_are_taken(c: list[float], beta: float) -> None:
+    n, A = 15, workloads.momentum(15, beta)
+    other = BandedToeplitz(n, (1.0, *c[:5]))
+    anywhere = np.append(1.0, np.random.default_rng(len(c)).uniform(-0.5, 0.9, 5))
+    root = numerics.root_series(beta, n)
+    for pattern in (SingleParticipation(), MinSeparation(6, 2)):
+        for objective in ("mean", "max"):
+            cost = by_definition(A, other, objective) * other.sensitivity(pattern).value ** 2
+            weights = numerics.row_weights(n, objective)
+            assert cost >= toeplitz_bounds.banded_bound(A.coefficients(), weights, anywhere, *numerics.worst_rounds(pattern, n))
+            assert cost >= toeplitz_bounds.root_bound(root, objective) * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("bands", [5, 30])
+def test_the_bound_is_the_same_with_and_without_the_whole_matrix(bands: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, weights = np.ones(60), numerics.row_weights(60, "mean")
+    c = np.array(toeplitz.optimize(workloads.prefix_sum(60), bands=bands).strategy.coefficients)
+    with_steps = toeplitz_bounds.banded_bound(a, weights, c, 60, 1)
+    monkeypatch.setattr(toeplitz_bounds, "_STEPS", 0)
+    monkeypatch.setattr(toeplitz_bounds, "_LOOSE", -1.0)
+    monkeypatch.setattr(toeplitz_bounds, "_CHUNK", 100)
+    assert toeplitz_bounds.banded_bound(a, weights, c, 60, 1) == pytest.approx(with_steps, rel=1e-10)
+
+
+@given(seed=draws.integers(0, 10**6), bands=draws.integers(1, 6))
+def test_the_quick_bound_on_an_eigenvalue_is_never_below_it(seed: int, bands: int) -> None:
+    generator = np.random.default_rng(seed)
+    f, scales, counted = generator.normal(size=9), generator.uniform(0.1, 2, 9), generator.uniform(1, 2, bands)
+    form = toeplitz_bounds._Form(f, scales, counted)
+    values, vectors = np.linalg.eigh(form.matrix())
+    # Any eigenvector, not only the first: what is beside it must then be bounded as well.
+    point = vectors[:, generator.integers(bands)] + generator.choice([0.0, 1e-3, 0.3]) * generator.normal(size=bands)
+    assert form.largest(point / np.linalg.norm(point)) >= values[-1] * (1 - 1e-12)
+
+
+def test_columns_that_run_out_of_rounds_cost_at_least_those_that_do_not() -> None:
+    A = workloads.momentum(43, 0.9)
+    two = toeplitz.optimize(A, bands=6, participation=MinSeparation(19, 2), objective="max")
+    three = toeplitz.optimize(A, bands=6, participation=MinSeparation(19, 3), objective="max")
+    assert two.squared_error * (1 - 1e-9) <= three.lower_bound <= three.squared_error
+
+
+def test_the_full_square_root_is_the_best_for_the_largest_error() -> None:
+    for beta in MOMENTUM:
+        result = toeplitz.optimize(workloads.momentum(64, beta), bands=64, objective="max")
+        root = numerics.root_series(beta, 64)
+        np.testing.assert_allclose(result.strategy.coefficients, root / np.linalg.norm(root), atol=1e-9)
+        assert toeplitz_bounds.root_bound(root, "max") == pytest.approx(result.squared_error, rel=1e-10)
+
+
+def test_more_bands_are_never_worse() -> None:
+    for pattern in (SingleParticipation(), MinSeparation(8, 2), FixedEpochs(3, 8)):
+        A = workloads.prefix_sum(32)
+        errors = [toeplitz.optimize(A, bands=b, participation=pattern).squared_error for b in (1, 2, 5, 8, 9, 16, 32)]
+        assert all(more <= fewer * (1 + 1e-9) for fewer, more in itertools.pairwise(errors))
+
+
+@pytest.mark.parametrize("pattern", [MinSeparation(4, 3), FixedEpochs(3, 4)])
+def test_overlapping_columns_keep_an_exact_sensitivity(pattern: MinSeparation) -> None:
+    A = workloads.prefix_sum(40)
+    result = toeplitz.optimize(A, bands=16, participation=pattern)
+    stated = result.strategy.sensitivity(pattern)
+    truth = brute_force_sensitivity(result.strategy.matrix(), pattern)
+    assert stated.exact
+    assert stated.value == pytest.approx(truth, rel=1e-12)
+    assert result.squared_error == pytest.approx(by_definition(A, result.strategy) * truth**2, rel=1e-10)
+    assert (
+        result.lower_bound <= result.squared_error < 0.999 * toeplitz.optimize(A, bands=4, participation=pattern).squared_error
+    )
+
+
+def test_the_error_does_not_depend_on_the_scale_of_c_and_goes_with_the_square_of_the_learning_rate() -> None:
+    function = numerics.error_and_movement(np.ones(30), numerics.row_weights(30, "mean"), 5, 30, 1)
+    assert function(7 * decreasing(5, 0))[0] == pytest.approx(function(decreasing(5, 0))[0], rel=1e-12)
+    for optimize in (toeplitz.optimize, normalized_toeplitz.optimize):
+        one, half = (optimize(workloads.momentum(30, 0.5, np.full(30, rate)), bands=5) for rate in (1.0, 0.5))
+        assert half.squared_error == pytest.approx(one.squared_error / 4, rel=1e-9)
+        assert half.lower_bound == pytest.approx(one.lower_bound / 4, rel=1e-3)
+
+
+def test_one_participation_is_one_however_it_is_said() -> None:
+    A = workloads.prefix_sum(20)
+    single = toeplitz.optimize(A, bands=9).squared_error
+    for pattern in (MinSeparation(3, 1), FixedEpochs(1, 3), MinSeparation(20, 5), MinSeparation(99, 2)):
+        assert toeplitz.optimize(A, bands=9, participation=pattern).squared_error == pytest.approx(single, rel=1e-10)
+
+
+@pytest.mark.parametrize(("rounds", "bands", "beta"), [(20, 20, 0.0), (40, 8, 0.0), (40, 8, 0.9)])
+def test_normalized_columns_lower_the_error_to_a_value_that_the_definition_confirms(
+    rounds: int, bands: int, beta: float
+) -> None:
+    A = workloads.momentum(rounds, beta)
+    result, plain = normalized_toeplitz.optimize(A, bands=bands), toeplitz.optimize(A, bands=bands)
+    assert result.squared_error == pytest.approx(by_definition(A, result.strategy), rel=1e-10)
+    assert result.lower_bound <= result.squared_error < plain.squared_error
+    start = np.random.default_rng(0).uniform(0.1, 0.5, bands - 1)
+    other = scipy_optimize.minimize(
+        lambda c: normalized_numerics.mean_error(np.append(1.0, c), rounds, beta)[0] / plain.squared_error, start, method="BFGS"
+    )
+    assert other.fun * plain.squared_error == pytest.approx(result.squared_error, rel=1e-6)
+
+
+def test_normalized_columns_multiply_by_the_participations() -> None:
+    A, pattern = workloads.prefix_sum(32), MinSeparation(8, 4)
+    one, four = (
+        normalized_toeplitz.optimize(A, bands=8, participation=p).squared_error for p in (SingleParticipation(), pattern)
+    )
+    assert four == pytest.approx(4 * one, rel=1e-12)
+
+
+# ---- known errors of fixed strategies
+
+
+def case_of(identity: str) -> tuple[workloads.Workload, BandedToeplitz | NormalizedToeplitz] | None:
+    """The workload and strategy that the id of a reference value names."""
+    n = int(next(part for part in identity.split("_") if part.startswith("n") and part[1:].isdigit())[1:])
+    A = workloads.prefix_sum(n)
+    if identity.startswith("workload_momentum"):
+        rates = np.ones(n)
+        rates[n - n // 4 :] = np.linspace(1, 0.05, n // 4)
+        A = workloads.momentum(n, float(identity.split("_")[1].removeprefix("momentum")), rates)
+    root = toeplitz.square_root(n, n)
+    if identity.startswith("banded_sqrt_b"):
+        return A, toeplitz.square_root(n, int(identity.split("_")[2][1:]))
+    if "sqrt_toeplitz_colnorm" in identity:
+        return A, NormalizedToeplitz(n, root.coefficients)
+    if identity.startswith("sqrt_toeplitz"):
+        return A, root
+    if identity.startswith("input_is_output"):
+        return A, BandedToeplitz(n, (1.0,) * n)
+    return (A, BandedToeplitz(n, (1.0,))) if identity.endswith("identity") or identity.startswith("identity") else None
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c for c in MF["mechanism_errors"] if not c["id"].startswith(("tree", "fft", "stamped"))],
+    ids=lambda case: case["id"],
+)
+def test_a_closed_form_has_the_known_error_and_sensitivity(case: dict) -> None:
+    A, strategy = case_of(case["id"])
+    errors = utility.squared_errors(A, strategy)
+    assert strategy.sensitivity(SingleParticipation()).value ** 2 == pytest.approx(case["sens2_single"], rel=1e-12)
+    assert errors.sum() == pytest.approx(case["total_sq_error"], rel=1e-9)
+    assert errors.max() == pytest.approx(case["max_sq_error"], rel=1e-9)
+    for k, known in case.get("fixed_epoch", {}).items():
+        stated = strategy.sensitivity(FixedEpochs(int(k), case["n"] // int(k)))
+        assert stated.exact
+        assert stated.value**2 == pytest.approx(known["sens2_abs"], rel=1e-9)
+
+
+def test_the_root_of_a_momentum_workload_squares_to_it() -> None:
+    A = workloads.momentum(30, 0.7)
+    np.testing.assert_allclose(np.linalg.matrix_power(toeplitz.square_root_of(A, 30).matrix(), 2), A.matrix(), rtol=1e-10)
+
+
+# ---- refusals
+
+PREFIX, SCHEDULE = workloads.prefix_sum(8), workloads.momentum(2, 0.0, np.array([1.0, 0.5]))
+
+
+@pytest.mark.parametrize(
+    ("workload", "arguments", "error", "message"),
+    [
+        (PREFIX, {"bands": 9}, ValueError, "bands = 9: must be at most 8"),
+        (PREFIX, {"bands": 0}, ValueError, "bands = 0: must be at least 1"),
+        (PREFIX, {"bands": True}, TypeError, "bands = True"),
+        (PREFIX, {"bands": 2.0}, TypeError, "bands = 2.0"),
+        (PREFIX, {"bands": 2, "objective": "mena"}, ValueError, "did you mean 'mean'"),
+        (PREFIX, {"bands": 2, "participation": PoissonSampling(0.1)}, ValueError, "optimize for a pattern"),
+        (SCHEDULE, {"bands": 1}, ValueError, r"learning_rates differ.*banded\.optimize"),
+    ],
+)
+def test_what_cannot_be_optimized_is_refused(workload: workloads.Workload, arguments: dict, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        toeplitz.optimize(workload, **arguments)
+    if "objective" not in arguments:
+        with pytest.raises(error, match=message):
+            normalized_toeplitz.optimize(workload, **arguments)
+
+
+def test_normalized_columns_that_overlap_are_refused() -> None:
+    with pytest.raises(ValueError, match="bands = 5: must be at most 4"):
+        normalized_toeplitz.optimize(PREFIX, bands=5, participation=MinSeparation(4, 2))
+
+
+@pytest.mark.parametrize("family", [BandedToeplitz, NormalizedToeplitz])
+@pytest.mark.parametrize(
+    ("coefficients", "message"),
+    [
+        ((0.0, 1.0), "must not be 0"),
+        ((1.0, float("nan")), "must be finite"),
+        ((1.0,) * 5, "at most rounds = 4"),
+        ((), "must not be empty"),
+    ],
+)
+def test_coefficients_that_are_no_strategy_are_refused(family: type, coefficients: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        family(4, coefficients)

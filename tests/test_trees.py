@@ -1,0 +1,217 @@
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import oracle
+from hubbub import utility, workloads
+from hubbub.errors import NoiseExhaustedError
+from hubbub.factorization import dyadic
+from hubbub.factorization.normal_form import triangular_form
+from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.strategies.tree import DECODERS, BinaryTree
+from hubbub.testing import brute_force_sensitivity, check_strategy
+
+MF = oracle("matrix_factorization")
+ERRORS = {case["id"]: case for case in MF["mechanism_errors"]}
+TREES = [
+    BinaryTree(n, decoder, per_tree, completed)
+    for n in (1, 2, 3, 7, 8, 13)
+    for decoder in DECODERS
+    for per_tree in (None, 1, 3, 4, 6)
+    for completed in (False, True)
+]
+
+
+@pytest.mark.parametrize("tree", TREES, ids=repr)
+def test_matrix_stream_and_sensitivity_agree(tree: BinaryTree) -> None:
+    check_strategy(tree)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_large_trees_stream_the_inverse_of_their_matrix(decoder: str) -> None:
+    check_strategy(BinaryTree(64, decoder), [SingleParticipation(), FixedEpochs(4, 16)])
+    check_strategy(BinaryTree(100, decoder, rounds_per_tree=27, completed=True), [SingleParticipation(), FixedEpochs(4, 27)])
+
+
+@pytest.mark.parametrize("case", [c for name, c in ERRORS.items() if "tree" in name], ids=lambda case: case["id"])
+def test_every_decoder_has_the_reference_error_and_sensitivity(case: dict) -> None:
+    decoder = next(d for d in DECODERS if d in case["id"])
+    per_tree = case["n"] // 2 if case["id"].startswith("stamped") else None
+    tree = BinaryTree(case["n"], decoder, per_tree)
+    errors = utility.squared_errors(workloads.prefix_sum(case["n"]), tree)
+    assert errors.sum() == pytest.approx(case["total_sq_error"], rel=1e-12)
+    assert errors.max() == pytest.approx(case["max_sq_error"], rel=1e-12)
+    assert errors[-1] == pytest.approx(case["last_sq_error"], rel=1e-12)
+    assert tree.sensitivity(SingleParticipation()).value ** 2 == pytest.approx(case["sens2_single"], rel=1e-12)
+    for k, known in case["fixed_epoch"].items():
+        stated = tree.sensitivity(FixedEpochs(int(k), case["n"] // int(k)))
+        assert stated.exact
+        assert stated.value**2 == pytest.approx(known["sens2_abs"], rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 13, 32])
+@pytest.mark.parametrize("completed", [False, True])
+def test_the_full_decoder_is_the_pseudoinverse(n: int, completed: bool) -> None:
+    A, C = workloads.prefix_sum(n), BinaryTree(n, completed=completed).matrix()
+    errors = np.square(A.matrix() @ np.linalg.pinv(C)).sum(axis=1)
+    full = BinaryTree(n, "full", completed=completed)
+    np.testing.assert_allclose(utility.squared_errors(A, full), errors, rtol=1e-12)
+    np.testing.assert_allclose(full.matrix(), triangular_form(C), atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [5, 16, 31])
+@pytest.mark.parametrize("completed", [False, True])
+def test_a_better_decoder_is_nowhere_worse(n: int, completed: bool) -> None:
+    plain, online, full = (
+        utility.squared_errors(workloads.prefix_sum(n), BinaryTree(n, decoder, completed=completed)) for decoder in DECODERS
+    )
+    assert (online <= plain * (1 + 1e-12)).all()
+    assert (full <= online * (1 + 1e-12)).all()
+    # What is known in the last round is all that there is: there, online estimates are the best already for one root.
+    assert completed is False or full[-1] == pytest.approx(online[-1], rel=1e-12)
+
+
+@pytest.mark.parametrize("height", range(6))
+def test_the_online_estimate_of_a_whole_tree_has_the_variance_of_honaker(height: int) -> None:
+    errors = utility.squared_errors(workloads.prefix_sum(2**height), BinaryTree(2**height, "online"))
+    assert errors[-1] == pytest.approx(1 / (2 - 2**-height), rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [3, 5, 6, 8, 11])
+def test_a_completed_tree_is_the_first_rounds_of_one_of_the_next_power_of_two(n: int) -> None:
+    whole = BinaryTree(2 ** (n - 1).bit_length()).matrix()[:, :n]
+    expected = whole[whole.any(axis=1)]
+    completed = BinaryTree(n, completed=True).matrix()
+    assert sorted(map(tuple, completed)) == sorted(map(tuple, expected))
+    assert utility.squared_errors(workloads.prefix_sum(n), BinaryTree(n, completed=True))[-1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_later_trees_go_on_from_the_last_estimate_of_the_finished_ones(decoder: str) -> None:
+    one = utility.squared_errors(workloads.prefix_sum(6), BinaryTree(6, decoder, completed=True))
+    many = utility.squared_errors(workloads.prefix_sum(18), BinaryTree(18, decoder, rounds_per_tree=6, completed=True))
+    np.testing.assert_allclose(many, np.concatenate([one, one[-1] + one, 2 * one[-1] + one]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("case", MF["tree_minsep_sensitivity"], ids=lambda case: case["id"])
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_separated_participation_in_a_tree_is_exact(case: dict, decoder: str) -> None:
+    stated = BinaryTree(case["n"], decoder).sensitivity(MinSeparation(case["min_sep"], case["max_participations"]))
+    assert stated.exact
+    assert stated.value**2 == pytest.approx(case["sens2"], rel=1e-12)
+
+
+def worst_by_enumeration(C: np.ndarray, b: int, k: int) -> float:
+    """Entries are not negative, so equal signs are the worst: all sets of at most k rounds, b apart."""
+    n = C.shape[1]
+    sets = (s for m in range(1, k + 1) for s in itertools.combinations(range(n), m))
+    return max(float(np.square(C[:, s].sum(axis=1)).sum()) for s in sets if all(y - x >= b for x, y in itertools.pairwise(s)))
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.integers(1, 13),
+    st.sampled_from(DECODERS),
+    st.integers(1, 14),
+    st.booleans(),
+    st.integers(1, 8),
+    st.integers(1, 5),
+)
+def test_a_tree_states_what_enumeration_finds(n: int, decoder: str, m: int, completed: bool, b: int, k: int) -> None:
+    tree = BinaryTree(n, decoder, m, completed)
+    stated = tree.sensitivity(MinSeparation(b, k))
+    truth = worst_by_enumeration(tree.matrix(), b, k)
+    assert stated.value**2 >= truth * (1 - 1e-12)
+    assert stated.exact == (decoder != "full" or n % m == 0)
+    if stated.exact:
+        assert stated.value**2 == pytest.approx(truth, rel=1e-12)
+    epochs = tree.sensitivity(FixedEpochs(k, b))
+    assert epochs.value >= brute_force_sensitivity(tree.matrix(), FixedEpochs(k, b)) * (1 - 1e-12)
+    everybody = tree.sensitivity(PoissonSampling(0.1)).value
+    assert everybody >= np.linalg.norm(tree.matrix().sum(axis=1)) * (1 - 1e-12)
+
+
+def test_rounds_exactly_apart_are_not_always_the_worst() -> None:
+    # Two clusters within the halves beat five rounds three apart: [0, 3, 8, 11, 14] against [0, 3, 6, 9, 12].
+    C = BinaryTree(16).matrix()
+    apart = float(np.square(C[:, ::3][:, :5].sum(axis=1)).sum())
+    assert BinaryTree(16).sensitivity(MinSeparation(3, 5)).value ** 2 > apart
+
+
+@pytest.mark.parametrize(("b", "k"), [(1, 100), (2, 2048), (7, 586), (64, 64), (485, 9), (4095, 2)])
+def test_thousands_of_rounds_take_a_second(b: int, k: int) -> None:
+    started = time.process_time()
+    stated = BinaryTree(4096).sensitivity(MinSeparation(b, k))
+    assert time.process_time() - started < 2.5
+    assert stated.exact
+    # By a law: no less than any allowed set, here rounds exactly b apart, and no more than all of them in one place.
+    lower = BinaryTree(4096).sensitivity(FixedEpochs(min(k, -(-4096 // b)), b)).value ** 2
+    assert lower <= stated.value**2 * (1 + 1e-12)
+    assert stated.value**2 <= 13 * k**2
+
+
+def test_where_the_programme_would_be_too_large_a_bound_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree, pattern = BinaryTree(13), MinSeparation(2, 4)
+    exact = tree.sensitivity(pattern)
+    monkeypatch.setattr(dyadic, "_MOST_PAIRS", 3)
+    bound = tree.sensitivity(pattern)
+    assert exact.exact
+    assert not bound.exact
+    assert bound.value >= exact.value
+
+
+@pytest.mark.parametrize("tree", TREES, ids=repr)
+def test_the_stated_memory_is_what_the_stream_carries(tree: BinaryTree) -> None:
+    memory, most = (), 0
+    for t in range(tree.rounds):
+        _, memory = tree.step(t, lambda i: 0.0, memory)
+        most = max(most, len(memory))
+    assert tree.memory_rows == most
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_million_rounds_stream_with_the_memory_of_twenty(decoder: str) -> None:
+    tree = BinaryTree(10**6, decoder)
+    assert tree.memory_rows == 19
+    memory = ()
+    for t in range(1000):
+        row, memory = tree.step(t, lambda i: 1.0, memory)
+    assert np.isfinite(row)
+    assert tree.sensitivity(FixedEpochs(20, 50_000)).exact
+    with pytest.raises(ValueError, match="a dense matrix"):
+        tree.matrix()
+
+
+@pytest.mark.parametrize("tree", [t for t in TREES if t.rounds in (3, 7, 8)], ids=repr)
+def test_the_leading_part_is_what_the_first_rounds_use(tree: BinaryTree) -> None:
+    C = tree.matrix()
+    for t in range(1, tree.rounds + 1):
+        leading, used = tree.leading(t), C[~C[:, t:].any(axis=1), :t]
+        np.testing.assert_array_equal(leading.matrix(), used)
+        for pattern in (SingleParticipation(), MinSeparation(2, 3), FixedEpochs(2, 3)):
+            assert leading.sensitivity(pattern).value >= brute_force_sensitivity(used, pattern) * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rounds": 0}, "rounds = 0"),
+        ({"rounds": 4, "decoder": "ful"}, "did you mean 'full'"),
+        ({"rounds": 4, "rounds_per_tree": 0}, "rounds_per_tree = 0"),
+        ({"rounds": 4, "rounds_per_tree": 2.5}, "rounds_per_tree = 2.5"),
+        ({"rounds": 4, "completed": 1}, "completed = 1"),
+    ],
+)
+def test_a_tree_that_is_none_is_refused_by_name(arguments: dict, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        BinaryTree(**arguments)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_the_round_after_the_last_is_refused(decoder: str) -> None:
+    with pytest.raises(NoiseExhaustedError, match="rounds 0 to 3 only"):
+        BinaryTree(4, decoder).step(4, lambda i: 0.0, ())
