@@ -86,6 +86,11 @@ def test_the_gradient_is_the_slope_of_the_error_by_each_entry(rounds: int, bands
         assert gradient[j, d] == pytest.approx(slope, rel=2e-6, abs=2e-7 * float(np.abs(gradient).max()))
 
 
+def test_a_step_to_where_the_error_overflows_has_no_value() -> None:
+    C = np.tile([1.0, -3.0], (2000, 1)) * _inside(2000, 2)
+    assert BandedError(workloads.prefix_sum(2000).inverse_bands(), np.ones(2000), 2)(C)[0] == np.inf
+
+
 def test_a_function_of_the_errors_has_the_gradient_of_the_chain_rule() -> None:
     workload, C = workloads.prefix_sum(12), _random(12, 4, 8)
     error = BandedError(workload.inverse_bands(), np.ones(12), 4)

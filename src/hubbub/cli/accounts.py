@@ -47,9 +47,11 @@ class Wanted:
     column_norm_squared: float | None
     matrix: str | None
 
+    def __post_init__(self) -> None:
+        rounds_count(self.rounds)
+
     def strategy(self, participation: Participation) -> Strategy:
         """It; ``banded`` with a column norm is described by its columns alone, all others are made for prefix sums."""
-        rounds_count(self.rounds)
         if ":" in self.name:
             raise ConfigError(
                 f"--strategy {self.name!r}: code of your own is accounted in Python, by hubbub.accounting.guarantee"

@@ -21,6 +21,10 @@ app = typer.Typer(
 )
 
 _LONGEST_MESSAGE = 1000
+_FAMILIES = (
+    "identity, tree, tree-online, tree-full, banded-toeplitz, optimal-toeplitz, normalized-toeplitz, banded, banded-inverse, "
+    "blt, time-varying, dense, fourier"
+)
 # Mistakes on the command line; the class that they share has no public name of its own.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 
@@ -82,6 +86,22 @@ Population = Annotated[
 ]
 Delta = Annotated[float, typer.Option(parser=_number, metavar="X", help="Delta of the guarantee.")]
 Accountant = Annotated[str, typer.Option(help="tight (exact, ours) or pld (dp_accounting, for published numbers).")]
+Family = Annotated[str, typer.Argument(help=f"{_FAMILIES}, or file.")]
+MostBands = Annotated[
+    int | None,
+    typer.Option(
+        parser=_whole, metavar="N", help="Diagonals, the main one counted; by default the separation, 16 for banded-inverse."
+    ),
+]
+Momentum = Annotated[
+    float | None, typer.Option(parser=_number, metavar="X", help="Momentum of SGD, from 0 to below 1; by default 0.")
+]
+LearningRates = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|cooldown", help="One a round: .npy, TensorProto, or 1 falling to 0.05 in the last quarter (cooldown)."
+    ),
+]
 Relation = Annotated[str | None, typer.Option(help="zero-out, add-or-remove-one (default for Poisson) or replace-one.")]
 
 
@@ -255,6 +275,84 @@ def calibrate(
         epsilon=epsilon,
         statement=accounts.Statement(delta, neighboring_relation, accountant, as_json),
     )
+
+
+@app.command()
+def factorize(
+    family: Family,
+    rounds: Annotated[
+        int | None, typer.Option(parser=_whole, metavar="N", help="Number of rounds; of a file by default all.")
+    ] = None,
+    bands: MostBands = None,
+    buffers: Buffers = None,
+    objective: Annotated[
+        str | None, typer.Option(help="What is least: the mean error over rounds (default), or the max.")
+    ] = None,
+    momentum: Momentum = None,
+    learning_rates: LearningRates = None,
+    min_separation: MinSeparation = None,
+    max_participations: MaxParticipations = None,
+    epochs: Epochs = None,
+    rounds_per_epoch: RoundsPerEpoch = None,
+    matrix: Annotated[
+        str | None, typer.Option(metavar="FILE", help="C, for file: .npy, a TensorFlow TensorProto, or an --output of before.")
+    ] = None,
+    b_matrix: Annotated[
+        str | None, typer.Option(metavar="FILE", help="B, published with --matrix: B·C is checked to be the workload.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it as .safetensors.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw A, B, C, C⁻¹ and the error over rounds, as .png.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute a strategy, with its error and a bound on any other's.
+
+    Without flags on participation, each client joins one round. A matrix from a file is verified before use.
+
+    Of such a matrix, --bands is the most diagonals that it may have.
+    """
+    from hubbub import families
+    from hubbub.cli import factorize as command
+    from hubbub.cli.setting import SettingFlags
+
+    read = matrix is not None
+    command.factorize(
+        families.Family(family, None if read else bands, buffers, objective, matrix),  # type: ignore[arg-type] # it checks
+        SettingFlags(rounds, momentum, learning_rates, (min_separation, max_participations), (epochs, rounds_per_epoch)),
+        command.Claims(b_matrix, bands if read else None),
+        command.Outputs(output, plot, as_json, " ".join(["hubbub", *sys.argv[1:]])),
+    )
+
+
+@app.command()
+def compare(
+    rounds: Rounds,
+    bands: MostBands = None,
+    buffers: Buffers = None,
+    objective: Annotated[str, typer.Option(help="What is least: the mean error over rounds, or the max.")] = "mean",
+    momentum: Momentum = None,
+    learning_rates: LearningRates = None,
+    min_separation: MinSeparation = None,
+    max_participations: MaxParticipations = None,
+    epochs: Epochs = None,
+    rounds_per_epoch: RoundsPerEpoch = None,
+    only: Annotated[
+        str | None, typer.Option("--families", metavar="A,B,C", help=f"Some of {_FAMILIES}; by default all.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the error of each over rounds, as .png.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The errors of strategies for one setting, side by side.
+
+    Without flags on participation, each client joins one round.
+    """
+    from hubbub.cli import compare as command
+    from hubbub.cli.setting import SettingFlags
+
+    flags = SettingFlags(rounds, momentum, learning_rates, (min_separation, max_participations), (epochs, rounds_per_epoch))
+    knobs = command.Knobs(bands, buffers, objective)  # type: ignore[arg-type] # it checks
+    command.compare(flags.setting(), knobs, only, plot=plot, as_json=as_json)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

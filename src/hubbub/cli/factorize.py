@@ -1,24 +1,28 @@
 """``hubbub factorize``: one strategy, with its error, a bound, what it costs, a file and a picture."""
 
+import math
 import resource
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hubbub import families, files, published, strategy_file
-from hubbub.cli.output import console, print_json, print_table, printable, say
-from hubbub.cli.setting import MOST_DENSE, Setting, require_output, root_errors
+from hubbub.cli.output import console, print_json, print_table, printable
+from hubbub.cli.setting import MOST_DENSE, Setting, SettingFlags, require_output, root_errors
 from hubbub.errors import ConfigError, DataError
+from hubbub.factorization.bounds import lower_bound
 from hubbub.families import DESCRIPTIONS, Family
 from hubbub.participation import SingleParticipation
-from hubbub.strategies import Described, Optimized, Strategy
+from hubbub.strategies import Optimized, Strategy
 
-__all__ = ["Outputs", "PublishedFiles", "factorize", "factorize_file"]
+__all__ = ["Claims", "Outputs", "factorize"]
 
 # Of an error that is computed again on another machine.
 _SAME = 1e-6
+_LONGEST = 400
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Outputs:
     file: Path | None
     plot: Path | None
     as_json: bool
+    command: str
 
     def require(self, rounds: int) -> None:
         """Refuse, before anything is computed, what could not be written."""
@@ -40,82 +45,163 @@ class Outputs:
 
 
 @dataclass(frozen=True)
-class PublishedFiles:
-    """A matrix from elsewhere: the file of C, that of B, and how many bands it is said to have."""
+class Claims:
+    """What is said of a matrix from elsewhere, to be checked: the file of B, and how many bands C has."""
 
-    matrix: str
     b_matrix: str | None
     bands: int | None
 
 
-def factorize(family: Family, setting: Setting, outputs: Outputs, checks: dict[str, Any] | None = None) -> None:
-    """Compute a strategy, print how good it is, write and draw it.
+def factorize(family: Family, flags: SettingFlags, said: Claims, outputs: Outputs) -> None:
+    """Compute a strategy or check one from a file, print how good it is, write and draw it.
 
-    Args:
-        family: Which.
-        setting: What for.
-        outputs: Where to.
-        checks: What was verified before, for the same table.
+    Raises:
+        ConfigError: Flags that do not suit one another.
+        DataError: A file is not what it, or the flags, say.
     """
+    if family.matrix is None:
+        if said.b_matrix is not None:
+            raise ConfigError(f"--b-matrix {said.b_matrix}: belongs to --matrix, the file of C")
+        setting = flags.setting()
+        _answer(family, setting, outputs, {}, lambda: families.answer_of(family, setting.workload, setting.participation))
+    elif Path(family.matrix).suffix == strategy_file.SUFFIX:
+        _again(family, family.matrix, flags, said, outputs)
+    else:
+        _verified(family, family.matrix, flags, said, outputs)
+
+
+def _verified(family: Family, matrix: str, flags: SettingFlags, said: Claims, outputs: Outputs) -> None:
+    """A published matrix."""
+    found = published.verified(matrix, bands=said.bands)
+    setting = flags.setting(found.strategy.rounds)
+    stated = "" if said.bands is None else f", at most {said.bands} as stated"
+    checks = {
+        "lower triangular": "yes, no zero on the diagonal",
+        "bands": f"{found.bands}{stated}",
+        "norms of columns": f"{found.column_norms[0]!r} to {found.column_norms[1]!r}",
+    }
+    if said.b_matrix is not None:
+        difference = published.decoder_difference(said.b_matrix, found.strategy, setting.workload)
+        checks["B·C"] = f"the workload, to {difference:.2g} of its largest entry ({published.TOLERANCE:g} is allowed)"
+    _answer(family, setting, outputs, checks, lambda: families.answer_of(family, setting.workload, setting.participation))
+
+
+def _again(family: Family, matrix: str, flags: SettingFlags, said: Claims, outputs: Outputs) -> None:
+    """What this command wrote: with no setting, that which the file states, and then its error must be what it states."""
+    if said.b_matrix is not None or said.bands is not None:
+        raise ConfigError(f"--b-matrix, --bands: are said of published matrices; {matrix} has them from hubbub")
+    stored = strategy_file.load_answer(matrix)
+    stated = stored.answer
+    checks = {"made by": f"hubbub {stored.hubbub}, it says, by: {stored.command or 'unknown'}"}
+    if not flags.empty:
+        setting = flags.setting(stated.strategy.rounds)
+        _answer(family, setting, outputs, checks, lambda: families.answer_of(family, setting.workload, setting.participation))
+        return
+    setting = Setting(stated.workload, stated.participation)
+
+    def found() -> Optimized[Strategy]:
+        roots = root_errors(setting, stated.strategy)
+        error = float((roots**2).mean() if stated.objective == "mean" else roots.max() ** 2)
+        if not math.isclose(error, stated.squared_error, rel_tol=_SAME):
+            raise DataError(f"{matrix}: states squared_error = {stated.squared_error!r}, it is {error!r}")
+        bound = lower_bound(setting.workload, setting.participation, stated.objective)
+        return replace(stated, squared_error=error, lower_bound=bound, bound_family="every strategy")
+
+    checks["stated error"] = "the same, to 1e-06"
+    _answer(family, setting, outputs, checks, found)
+
+
+def _answer(
+    family: Family, setting: Setting, outputs: Outputs, checks: dict[str, str], found: Callable[[], Optimized[Strategy]]
+) -> None:
+    """Compute, write, draw and print."""
     outputs.require(setting.workload.rounds)
     wall, cpu = time.perf_counter(), time.process_time()
     with console(stderr=True).status(f"{family.name}, {setting.workload.rounds:,} rounds …"):
-        answer = families.answer_of(family, setting.workload, setting.participation)
+        answer = found()
     seconds = time.process_time() - cpu
     facts = {
         **_facts(family, setting, answer),
         "cpu_seconds": seconds,
         "wall_seconds": time.perf_counter() - wall,
         "peak_memory_bytes": _peak_memory(),
-        "checks": checks or {},
-        "file": None if outputs.file is None else str(outputs.file),
+        "checks": checks,
+        "output": None if outputs.file is None else str(outputs.file),
         "plot": None if outputs.plot is None else str(outputs.plot),
     }
     if outputs.file is not None:
-        strategy_file.save(outputs.file, answer, seconds=seconds, command=_command())
+        strategy_file.save(outputs.file, answer, seconds=seconds, command=outputs.command)
     if outputs.plot is not None:
         files.write_atomic(outputs.plot, _picture(family, setting, answer), mode=0o644)
     if outputs.as_json:
         print_json(facts)
-        return
-    print_table(printable(f"{family.name}: {DESCRIPTIONS[family.name]}"), _rows(setting, answer, facts))
+    else:
+        print_table(f"{family.name}: {DESCRIPTIONS[family.name]}", _rows(setting, answer, facts))
 
 
-def factorize_file(source: PublishedFiles, family: Family, setting: Setting | None, outputs: Outputs) -> None:
-    """The same for a matrix from elsewhere, after everything that can be checked was.
-
-    Args:
-        source: What to check.
-        family: ``"file"`` or ``"dense"``, with the matrix.
-        setting: What for; ``None`` for that which the file states, or one participation and prefix sums.
-        outputs: Where to.
-
-    Raises:
-        ConfigError: Flags that do not suit the file.
-        DataError: The file is not what it, or the flags, say.
-    """
-    if Path(source.matrix).suffix == strategy_file.SUFFIX:
-        _factorize_stored(source, family, setting, outputs)
-        return
-    found = published.verified(
-        source.matrix, None if setting is None else setting.workload, b_matrix=source.b_matrix, bands=source.bands
-    )
-    checks: dict[str, Any] = {
-        "lower_triangular": True,
-        "bands": found.bands,
-        "least_column_norm": found.column_norms[0],
-        "largest_column_norm": found.column_norms[1],
-        "difference_of_bc": found.difference,
+def _facts(family: Family, setting: Setting, answer: Optimized[Strategy]) -> dict[str, Any]:
+    sensitivity = answer.strategy.sensitivity(setting.participation)
+    return {
+        "family": family.name,
+        "strategy": type(answer.strategy).__name__,
+        **setting.as_json(),
+        "objective": answer.objective,
+        "squared_error": answer.squared_error,
+        "root_squared_error": answer.root_squared_error,
+        "lower_bound": answer.lower_bound,
+        "bound_family": answer.bound_family,
+        "relative_gap": answer.relative_gap,
+        "iterations": answer.iterations,
+        "l2_sensitivity": sensitivity.value,
+        "sensitivity_exact": sensitivity.exact,
+        "sensitivity_source": sensitivity.source,
+        "column_norm": answer.strategy.sensitivity(SingleParticipation()).value,
+        "memory_rows": getattr(answer.strategy, "memory_rows", None),
     }
-    if setting is None:
-        raise ConfigError(f"--rounds: is missing; {source.matrix} has {found.strategy.rounds}")
-    factorize(family, setting, outputs, checks)
 
 
-def _factorize_stored(source: PublishedFiles, family: Family, setting: Setting | None, outputs: Outputs) -> None:
-    if source.b_matrix is not None or source.bands is not None:
-        raise ConfigError(f"--b-matrix and --bands: are for published matrices; {source.matrix} was written by hubbub")
-    stored = strategy_file.load_answer(source.matrix)
-    if isinstance(stored.answer.strategy, Described):
-        raise DataError(f"{source.matrix}: holds the matrix of a strategy from outside ({stored.answer.strategy.origin}) only")
-    raise NotImplementedError
+def _rows(setting: Setting, answer: Optimized[Strategy], facts: dict[str, Any]) -> dict[str, str]:
+    """The facts as rows of a table, each number in full."""
+    standing = "exact" if facts["sensitivity_exact"] else "a bound from above"
+    remembered = facts["memory_rows"]
+    rows = {
+        **setting.words(),
+        "squared error": f"{answer.squared_error!r} ({answer.objective} over rounds, at sensitivity 1)",
+        "its root": f"{answer.root_squared_error!r}",
+        "lower bound": f"{answer.lower_bound!r} (no {_singular(answer.bound_family)} is below)",
+        "gap": f"at most {answer.relative_gap:.2g} of the squared error",
+        "L2 sensitivity": f"{facts['l2_sensitivity']!r} ({standing})",
+        "largest column norm": f"{facts['column_norm']!r}",
+        "rows remembered": "unknown" if remembered is None else f"{remembered:,}",
+        **facts["checks"],
+        "time": f"{facts['cpu_seconds']:.2f} s of a processor, {facts['wall_seconds']:.2f} s by the clock",
+        "peak memory": f"{facts['peak_memory_bytes'] / 2**20:,.0f} MiB, Python and libraries included",
+        **{name: facts[key] for name, key in (("written to", "output"), ("drawn in", "plot")) if facts[key]},
+    }
+    return {name: printable(value, _LONGEST) for name, value in rows.items()}
+
+
+def _singular(bound_family: str) -> str:
+    return bound_family.removeprefix("every ")
+
+
+def _picture(family: Family, setting: Setting, answer: Optimized[Strategy]) -> bytes:
+    # Drawing costs a second to import.
+    from hubbub.report.matrices import Curve, draw_matrices
+
+    words = setting.words()
+    curve = Curve(
+        roots=root_errors(setting, answer.strategy),
+        objective=answer.objective,
+        root=answer.root_squared_error,
+        root_bound=math.sqrt(answer.lower_bound),
+        bound_family=answer.bound_family,
+    )
+    title = f"{family.name}: {words['workload']}, {words['participation']}"
+    return draw_matrices(title, setting.workload, answer.strategy, curve)
+
+
+def _peak_memory() -> int:
+    """Bytes that this process has held at most."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak

@@ -13,9 +13,9 @@ from hubbub.strategies import Strategy
 from hubbub.utility import squared_errors
 from hubbub.workloads import Workload
 
-__all__ = ["MOST_DENSE", "Setting", "require_output", "root_errors", "setting_from"]
+__all__ = ["MOST_DENSE", "Setting", "SettingFlags", "require_output", "root_errors"]
 
-COOLDOWN = "cooldown"
+_COOLDOWN = "cooldown"
 # Beyond this the dense matrices behind a picture, or behind the error of a strategy that is not optimized, take minutes.
 MOST_DENSE = 4096
 
@@ -46,22 +46,43 @@ class Setting:
         }
 
 
-def setting_from(
-    rounds: int,
-    *,
-    momentum: float,
-    learning_rates: str | None,
-    separation: tuple[int | None, int | None],
-    rotation: tuple[int | None, int | None],
-) -> Setting:
-    """The setting that the flags describe; none about participation means that each client joins one round."""
-    n = rounds_count(rounds)
-    rates = None
-    if learning_rates is not None:
-        rates = published.cooldown(n) if learning_rates == COOLDOWN else published.learning_rates(learning_rates)
-        if len(rates) != n:
-            raise ConfigError(f"--learning-rates {learning_rates}: has {len(rates)} entries: must have one for each of {n} rounds")
-    return Setting(Workload(n, momentum, rates), _pattern(n, separation, rotation))
+@dataclass(frozen=True)
+class SettingFlags:
+    """The flags that describe a setting, as they were typed; none about participation means one round of each client."""
+
+    rounds: int | None
+    momentum: float | None
+    learning_rates: str | None
+    separation: tuple[int | None, int | None]
+    rotation: tuple[int | None, int | None]
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was typed."""
+        single = (self.rounds, self.momentum, self.learning_rates, *self.separation, *self.rotation)
+        return all(value is None for value in single)
+
+    def setting(self, rounds: int | None = None) -> Setting:
+        """The setting that the flags describe.
+
+        Args:
+            rounds: Where ``--rounds`` was not given.
+
+        Raises:
+            ConfigError: Flags are missing, or contradict each other.
+        """
+        if self.rounds is None and rounds is None:
+            raise ConfigError("--rounds: is missing; say how many rounds the strategy is for")
+        n = rounds_count(rounds if self.rounds is None else self.rounds)
+        rates = None
+        if self.learning_rates is not None:
+            cooled = self.learning_rates == _COOLDOWN
+            rates = published.cooldown(n) if cooled else published.learning_rates(self.learning_rates)
+            if len(rates) != n:
+                raise ConfigError(
+                    f"--learning-rates {self.learning_rates}: has {len(rates)} entries: must have one for each of {n} rounds"
+                )
+        return Setting(Workload(n, self.momentum or 0.0, rates), _pattern(n, self.separation, self.rotation))
 
 
 def _pattern(rounds: int, separation: tuple[int | None, int | None], rotation: tuple[int | None, int | None]) -> Participation:

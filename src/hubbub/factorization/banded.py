@@ -104,7 +104,11 @@ class BandedError:
             K[: n - e, e : e + width] += C[e:, :width] * diagonal[: n - e, None]
 
     def _forward(self, C: Array) -> tuple[list[Array], list[Array]]:
-        """The band of P and the error of each query; L and H of each block."""
+        """The band of P and the error of each query; L and H of each block. A step too far overflows, which is its answer."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._moved_forward(C)
+
+    def _moved_forward(self, C: Array) -> tuple[list[Array], list[Array]]:
         self._fill(C)
         inverse, transfer = [], []
         for r, e in self._blocks():

@@ -72,6 +72,13 @@ class Forest:
                 steps[stops] -= 1
         return np.cumsum(steps[:-1])
 
+    def deepest(self) -> int:
+        """In how many intervals a round lies at most: the very first is in the leftmost of each size; O(1)."""
+        whole = self.rounds >= self.rounds_per_tree or self.begun
+        if whole and self.completed:
+            return self.height + 1
+        return (self.rounds_per_tree if whole else self.rounds).bit_length()
+
     def every_round(self) -> int:
         """The squared sensitivity to a client of all rounds."""
         return sum(int(np.square(stops - starts).sum()) for _, starts, stops in self.levels())

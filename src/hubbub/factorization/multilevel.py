@@ -24,7 +24,7 @@ __all__ = ["BandedOptimum", "Search", "least_error", "warm_start"]
 # Coarser problems than this cost nothing, and say little about finer ones.
 _FEWEST_ROUNDS, _FEWEST_BANDS = 32, 8
 # The error left on coarse levels, relative: below that of carrying them over to the next.
-_COARSE = 3e-5
+_COARSE = 1e-5
 # Proofs cost as much as some evaluations: this many are tried, each after a search to a finer goal.
 _MOST_PROOFS = 8
 _MOST_EVALUATIONS = 3000

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from hubbub._checks import Array, integer, one_of, open_unit, real_array
 from hubbub.factorization.banded_max import least_largest_error
 from hubbub.factorization.bounds import lower_bound
+from hubbub.factorization.certificate import MOST_ROUNDS
 from hubbub.factorization.multilevel import least_error
 from hubbub.factorization.toeplitz import worst_rounds
 from hubbub.participation import FixedSizeSampling, Participation, PoissonSampling, SingleParticipation, every_round
@@ -196,7 +197,7 @@ def optimize(
             f"overlap and cost more than their norms; use bands = {separation}, or dense.optimize"
         )
     shares = _shares(weights, rounds, objective)
-    small = rounds * bands**2 <= _SMALL and objective == "mean"
+    small = rounds <= MOST_ROUNDS and rounds * bands**2 <= _SMALL and objective == "mean"
     gap = (_TIGHT if small else _USUAL) if relative_gap is None else open_unit("relative_gap", relative_gap)
     found = least_error(workload, shares, bands, gap) if objective == "mean" else least_largest_error(workload, bands, gap)
     strategy = Banded(found.C.T)

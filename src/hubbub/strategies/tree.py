@@ -103,7 +103,7 @@ class BinaryTree:
         exact = self.decoder != "full" or self.rounds % self._forest.rounds_per_tree == 0
         match participation:
             case SingleParticipation():
-                squared = int(self._forest.depths().max())
+                squared = self._forest.deepest()
             case FixedEpochs(epochs, rounds_per_epoch):
                 squared = self._forest.fixed_epochs(epochs, rounds_per_epoch)
             case MinSeparation(min_separation, max_participations):
