@@ -100,7 +100,7 @@ def _again(family: Family, matrix: str, flags: SettingFlags, said: Claims, outpu
     setting = Setting(stated.workload, stated.participation)
 
     def found() -> Optimized[Strategy]:
-        roots = root_errors(setting, stated.strategy)
+        roots = root_errors(setting, stated.strategy, stated.strategy.sensitivity(setting.participation).value)
         error = float((roots**2).mean() if stated.objective == "mean" else roots.max() ** 2)
         if not math.isclose(error, stated.squared_error, rel_tol=_SAME):
             raise DataError(f"{matrix}: states squared_error = {stated.squared_error!r}, it is {error!r}")
@@ -168,7 +168,7 @@ def _rows(setting: Setting, answer: Optimized[Strategy], facts: dict[str, Any]) 
         **setting.words(),
         "squared error": f"{answer.squared_error!r} ({answer.objective} over rounds, at sensitivity 1)",
         "its root": f"{answer.root_squared_error!r}",
-        "lower bound": f"{answer.lower_bound!r} (no {_singular(answer.bound_family)} is below)",
+        "lower bound": f"{answer.lower_bound!r} (for {answer.bound_family})",
         "gap": f"at most {answer.relative_gap:.2g} of the squared error",
         "L2 sensitivity": f"{facts['l2_sensitivity']!r} ({standing})",
         "largest column norm": f"{facts['column_norm']!r}",
@@ -181,17 +181,13 @@ def _rows(setting: Setting, answer: Optimized[Strategy], facts: dict[str, Any]) 
     return {name: printable(value, _LONGEST) for name, value in rows.items()}
 
 
-def _singular(bound_family: str) -> str:
-    return bound_family.removeprefix("every ")
-
-
 def _picture(family: Family, setting: Setting, answer: Optimized[Strategy]) -> bytes:
     # Drawing costs a second to import.
     from hubbub.report.matrices import Curve, draw_matrices
 
     words = setting.words()
     curve = Curve(
-        roots=root_errors(setting, answer.strategy),
+        roots=root_errors(setting, answer.strategy, answer.strategy.sensitivity(setting.participation).value),
         objective=answer.objective,
         root=answer.root_squared_error,
         root_bound=math.sqrt(answer.lower_bound),

@@ -98,7 +98,11 @@ def _pattern(rounds: int, separation: tuple[int | None, int | None], rotation: t
     if separated:
         least, most = separation
         b = 1 if least is None else integer("min_separation", least, at_least=1)
-        return SingleParticipation() if least is None and most == 1 else MinSeparation(b, most or math.ceil(rounds / b))
+        return (
+            SingleParticipation()
+            if least is None and most == 1
+            else MinSeparation(b, math.ceil(rounds / b) if most is None else most)
+        )
     return SingleParticipation()
 
 
@@ -123,9 +127,8 @@ def participation_words(participation: Participation) -> str:
             return repr(other)
 
 
-def root_errors(setting: Setting, strategy: Strategy) -> Array:
-    """The error of each round at sensitivity 1 and unit noise, as a standard deviation, ``(rounds,)``."""
-    sensitivity = strategy.sensitivity(setting.participation).value
+def root_errors(setting: Setting, strategy: Strategy, sensitivity: float) -> Array:
+    """The error of each round as a standard deviation, ``(rounds,)``: of unit noise, times the sensitivity."""
     roots: Array = squared_errors(setting.workload, strategy) ** 0.5 * sensitivity
     return roots
 

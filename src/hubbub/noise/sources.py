@@ -33,6 +33,8 @@ _SEGMENT, _SEGMENT_ON_DEVICE = 1 << 16, 1 << 24
 # 64-bit words of two numbers, and of a segment.
 _WORDS_PER_PAIR = 3
 _WORDS = _SEGMENT // 2 * _WORDS_PER_PAIR
+# Odd, so that rows and segments wrap around 2³² apart.
+_SEEDS_PER_ROW = 2**16 + 1
 
 # Writes the next segment of a row to a tensor that is as long, or shorter where the row ends.
 Segments = Callable[[torch.Tensor], None]
@@ -53,6 +55,8 @@ class SimulationSource:
 
     def __init__(self, seed: int) -> None:
         self._key = derive(seed_key(seed), "noise")
+        self._first_seed = seed_for(self._key)
+        self._generators: dict[torch.device, torch.Generator] = {}
 
     @staticmethod
     def segment_length(device: torch.device) -> int:
@@ -62,16 +66,17 @@ class SimulationSource:
     def segments(self, index: int, first: int) -> Segments:
         """The segments of row ``index`` of z, of the dtype and on the device of the tensors that are given."""
         following = itertools.count(first)
-        generators: dict[torch.device, torch.Generator] = {}
-        key = derive(self._key, index)
 
         def fill(out: torch.Tensor) -> None:
             segment = next(following)
             if out.dtype == torch.float64 and out.device.type == "cpu":
-                _fill_wide(word_stream(key, segment * _WORDS), out)
+                _fill_wide(word_stream(derive(self._key, index), segment * _WORDS), out)
                 return
-            generator = generators.setdefault(out.device, torch.Generator(out.device))
-            out.normal_(generator=generator.manual_seed(seed_for(key, segment)))
+            if out.device not in self._generators:
+                self._generators[out.device] = torch.Generator(out.device)
+            # The generator takes 32 bits: counted on from the seed's, so that no two segments share them.
+            seed = (self._first_seed + index * _SEEDS_PER_ROW + segment) % 2**32
+            out.normal_(generator=self._generators[out.device].manual_seed(seed))
 
         return fill
 

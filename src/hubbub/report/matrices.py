@@ -47,7 +47,8 @@ def draw_matrices(title: str, workload: Workload, strategy: Strategy, curve: Cur
     """A PNG of A, B, C and C⁻¹, as the published notebook shows them, above the error over rounds.
 
     Entries of either sign have a colour each, by the logarithm of their size, so that structure is seen at every scale. A large
-    matrix is shown by the entry of largest size in each block: a single diagonal does not get lost.
+    matrix is shown by the entry of largest size in each block: a single diagonal does not get lost. Where C is not square, the
+    noising matrix N stands for C⁻¹.
 
     Source: for the four panels, the notebook published with Choquette-Choo et al. 2023, https://arxiv.org/abs/2306.08153.
     """
@@ -57,7 +58,7 @@ def draw_matrices(title: str, workload: Workload, strategy: Strategy, curve: Cur
     A, C = workload.matrix(), np.asarray(strategy.matrix(), dtype=np.float64)
     square = C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
     N = solve_triangular(C, np.eye(len(C)), lower=True) if square else noising_matrix(strategy)
-    inverse = "C⁻¹" if square else "C⁺"
+    inverse = "C⁻¹" if square else "N"
     figure = Figure(figsize=(9, 11.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=13)
@@ -104,8 +105,7 @@ def _show(figure: Any, axes: Any, matrix: Array) -> None:
         extent=(0, matrix.shape[1], matrix.shape[0], 0),
         aspect="auto",
     )
-    if matrix.shape[0] == matrix.shape[1]:
-        axes.set_box_aspect(1)
+    axes.set_box_aspect(1)
     axes.tick_params(labelsize=8)
     signed = shown.min() < 0
     ticks = [top * 10.0**-decade for decade in range(_DECADES + 1)]

@@ -1,0 +1,316 @@
+"""Every family of strategies in three settings: the numbers and the pictures of docs/choosing-a-strategy.md.
+
+Errors are computed, not taken from papers: of the strategy that hubbub makes, at sensitivity 1 to what one client may join, for
+unit noise. Nothing is random; only the CPU seconds differ from run to run.
+
+    OMP_NUM_THREADS=1 python examples/headlines/strategies.py            # about four minutes of CPU time
+    python examples/headlines/strategies.py --draw                       # tables and pictures again, from the numbers on disk
+"""
+
+import argparse
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hubbub import utility
+from hubbub.factorization.bounds import lower_bound
+from hubbub.families import Family, answer_of
+from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
+from hubbub.report.errors import smoothed, spread
+from hubbub.strategies import Optimized, Strategy, dense, stamped
+from hubbub.workloads import Workload, momentum, prefix_sum
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE, RESULTS, IMAGES = (ROOT / "docs" / part for part in ("choosing-a-strategy.md", "strategies.json", "images"))
+BANDED = ("banded", "banded-toeplitz", "optimal-toeplitz", "normalized-toeplitz")
+FAMILIES = ("identity", "tree", "tree-online", "tree-full", "fourier", *BANDED, "banded-inverse", "blt", "dense")
+# Of each curve, so many points are kept.
+POINTS = 100
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the strategies are for; ``rotation`` is the same with rounds exactly as far apart."""
+
+    workload: Workload
+    participation: Participation
+    rotation: FixedEpochs | None
+    families: tuple[Family, ...]
+
+
+# Of 2000 rounds and clients that come once, as many bands as published matrices have.
+SETTINGS = {
+    "once": Setting(
+        prefix_sum(2000),
+        SingleParticipation(),
+        None,
+        (*(Family(name, bands=400 if name in BANDED else None) for name in FAMILIES), Family("time-varying")),
+    ),
+    "separated": Setting(
+        prefix_sum(2000), MinSeparation(100, 20), FixedEpochs(20, 100), tuple(Family(name) for name in FAMILIES[:-1])
+    ),
+    "momentum": Setting(
+        momentum(1000, 0.9), MinSeparation(100, 10), FixedEpochs(10, 100), tuple(Family(name) for name in FAMILIES[:-1])
+    ),
+}
+SWEEPS = {
+    "once": {
+        "banded-inverse": (2, 3, 5, 9, 17, 33, 65, 129),
+        "optimal-toeplitz": (2, 3, 5, 9, 17, 33, 65, 129, 257, 513, 1025, 2000),
+        "banded": (2, 3, 5, 9, 17, 33, 65, 129, 257, 513),
+        "blt": (1, 2, 3, 4),
+        "time-varying": (1, 2, 3, 4, 5, 6),
+    },
+    "separated": {
+        "banded-inverse": (2, 3, 5, 9, 17, 33, 65),
+        "optimal-toeplitz": (2, 3, 5, 9, 17, 33, 65, 100),
+        "banded": (2, 3, 5, 9, 17, 33, 65, 100),
+        "blt": (1, 2, 3),
+    },
+}
+
+Row = dict[str, Any]
+
+
+def rows_of(key: str) -> Iterator[tuple[str, Callable[[], Row]]]:
+    """The rows of a setting's table by name, each with what computes it."""
+    setting = SETTINGS[key]
+    for family in setting.families:
+        name = family.name if family.bands is None else f"{family.name}, {family.bands} bands"
+        yield name, lambda family=family: measured(lambda: answer_of(family, setting.workload, setting.participation))
+    if setting.rotation is not None:
+        rotation = setting.rotation
+        yield "dense, exactly 100 apart", lambda: measured(lambda: answer_of(Family("dense"), setting.workload, rotation))
+        yield "the same, at least 100 apart", lambda: as_it_is(key, best_for_rotation(key))
+    if key == "separated":
+        part = dense.optimize(prefix_sum(100)).strategy
+        yield "stamped, 20 times the best of 100 rounds", lambda: as_it_is(key, stamped.stamp(part, times=20))
+
+
+def best_for_rotation(key: str) -> Strategy:
+    setting = SETTINGS[key]
+    return dense.optimize(setting.workload, participation=setting.rotation).strategy
+
+
+def measured(make: Callable[[], Optimized[Strategy]]) -> Row:
+    started = time.process_time()
+    answer = make()
+    seconds = time.process_time() - started
+    sensitivity = answer.strategy.sensitivity(answer.participation)
+    errors = utility.squared_errors(answer.workload, answer.strategy) * sensitivity.value**2
+    return {
+        "squared_error": answer.squared_error,
+        "lower_bound": answer.lower_bound,
+        "bound_family": answer.bound_family,
+        "memory_rows": answer.strategy.memory_rows,
+        "exact": sensitivity.exact,
+        # What has a closed form takes no time that would be worth a number.
+        "cpu_seconds": seconds if answer.iterations else None,
+        "curve": [float(f"{value:.5g}") for value in smoothed(np.sqrt(errors))[points(len(errors))]],
+    }
+
+
+def as_it_is(key: str, strategy: Strategy) -> Row:
+    """Of a strategy that was made for something else."""
+    workload, participation = SETTINGS[key].workload, SETTINGS[key].participation
+    error = utility.mean_squared_error(workload, strategy) * strategy.sensitivity(participation).value ** 2
+    bound = lower_bound(workload, participation, "mean")
+    return measured(lambda: Optimized(strategy, workload, participation, "mean", error, bound, "every strategy", 0))
+
+
+def points(rounds: int) -> np.ndarray:
+    return np.unique(np.linspace(0, rounds - 1, POINTS).astype(int))
+
+
+def sweep(key: str, name: str) -> list[list[float]]:
+    """Rows remembered and RMSE, for more and more of them."""
+    setting = SETTINGS[key]
+    found = []
+    for size in SWEEPS[key][name]:
+        knob = {"buffers" if name in ("blt", "time-varying") else "bands": size}
+        answer = answer_of(Family(name, **knob), setting.workload, setting.participation)
+        found.append([answer.strategy.memory_rows, answer.root_squared_error])
+    # Where more buffers do not help, the same answer comes again.
+    return [one for i, one in enumerate(found) if one not in found[:i]]
+
+
+def compute() -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for key in SETTINGS:
+        for name, row in rows_of(key):
+            results[f"{key} | {name}"] = row()
+            print(f"{key} | {name}: {results[f'{key} | {name}']['squared_error']:.6g}", flush=True)
+    for key, families in SWEEPS.items():
+        for name in families:
+            results[f"sweep | {key} | {name}"] = sweep(key, name)
+            print(f"sweep | {key} | {name}", flush=True)
+    return results
+
+
+def table(key: str, results: dict[str, Any]) -> str:
+    """The setting's rows in the order of their errors, as Markdown."""
+    lines = [
+        "| strategy | RMSE | squared error | no strategy below | of | rows remembered | CPU s | sensitivity |",
+        "|---|---:|---:|---:|---|---:|---:|---|",
+    ]
+    names = [name for name, _ in rows_of(key)]
+    for name in sorted(names, key=lambda name: results[f"{key} | {name}"]["squared_error"]):
+        row = results[f"{key} | {name}"]
+        seconds = "" if row["cpu_seconds"] is None else f"{row['cpu_seconds']:.1g}" if row["cpu_seconds"] < 1 else f"{row['cpu_seconds']:.0f}"
+        lines.append(
+            f"| {name} | {rounded(math.sqrt(row['squared_error']), 5, ROUND_CEILING)} "
+            f"| {rounded(row['squared_error'], 7, ROUND_CEILING)} | {rounded(row['lower_bound'], 7, ROUND_FLOOR)} "
+            f"| {row['bound_family'].removeprefix('every ')} | {row['memory_rows']:,} | {seconds} "
+            f"| {'exact' if row['exact'] else 'bound'} |"
+        )
+    return "\n".join(lines)
+
+
+def rounded(value: float, digits: int, way: str) -> str:
+    """An error upwards, a bound downwards: no digit claims more than was computed."""
+    exact = Decimal(value)
+    return str(exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), rounding=way))
+
+
+def with_tables(page: str, results: dict[str, Any]) -> str:
+    """The page with its tables as the results say."""
+
+    def replaced(found: re.Match[str]) -> str:
+        return f"{found[1]}\n{table(found[2], results)}\n{found[4]}"
+
+    return re.sub(r"(<!-- table: (\w+) -->)\n(.*?)(<!-- end -->)", replaced, page, flags=re.DOTALL)
+
+
+# Okabe and Ito's colours; markers and dashes differ, too, for print in black and white.
+LOOKS: dict[str, tuple[str, Any, str]] = {
+    "identity": ("#000000", (0, (1, 1.5)), "X"),
+    "tree": ("#8c8c8c", (0, (2, 1)), "s"),
+    "tree-full": ("#5a5a5a", (0, (6, 1.5)), "D"),
+    "banded-inverse": ("#E69F00", "-", "v"),
+    "blt": ("#009E73", (0, (6, 1.5)), "o"),
+    "optimal-toeplitz": ("#56B4E9", "-", "^"),
+    "banded": ("#0072B2", (0, (6, 1.5)), "s"),
+    "time-varying": ("#CC79A7", "-", "P"),
+    "dense": ("#D55E00", "-", "*"),
+}
+TITLES = {
+    "once": "each client in one round",
+    "separated": "each client in 20 rounds, 100 or more apart",
+}
+
+
+def draw_errors(results: dict[str, Any], file: Path) -> None:
+    """Root squared error over rounds."""
+    figure, panels = _panels((11, 5.4))
+    for axes, key in zip(panels, TITLES, strict=True):
+        drawn = [(name, _row_named(key, name)) for name in LOOKS if _row_named(key, name) in dict_of(key, results)]
+        rounds = points(SETTINGS[key].workload.rounds) + 1
+        for name, row in drawn:
+            color, style, _ = LOOKS[name]
+            axes.plot(rounds, results[f"{key} | {row}"]["curve"], color=color, linestyle=style, linewidth=1.8)
+        _plain_logarithm(axes)
+        axes.set_ylim(*{"once": (1.6, 52), "separated": (9, 240)}[key])
+        axes.set_xlim(1, rounds[-1])
+        _label(axes, [(name, results[f"{key} | {row}"]["curve"][-1]) for name, row in drawn])
+        axes.set_xlabel("round")
+    panels[0].set_ylabel("root squared error at sensitivity 1")
+    figure.savefig(file)
+
+
+def draw_memory(results: dict[str, Any], file: Path) -> None:
+    """RMSE against rows remembered."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    figure, panels = _panels((11, 5.4))
+    for axes, key in zip(panels, TITLES, strict=True):
+        curves = {name: results[f"sweep | {key} | {name}"] for name in SWEEPS[key]}
+        for name in ("identity", "tree", "tree-full", "dense"):
+            row = results[f"{key} | {_row_named(key, name)}"]
+            curves[name] = [[row["memory_rows"], math.sqrt(row["squared_error"])]]
+        for name, curve in curves.items():
+            color, style, marker = LOOKS[name]
+            axes.plot(
+                *zip(*curve, strict=True), color=color, linestyle=style, marker=marker, markersize=7, linewidth=1.6,
+                markeredgecolor="white", markeredgewidth=0.6, label=name, clip_on=False, zorder=3,
+            )  # fmt: skip
+        bound = math.sqrt(results[f"{key} | {_row_named(key, 'dense')}"]["lower_bound"])
+        axes.axhline(bound, color="#5a5a5a", linewidth=0.9)
+        axes.text(0.02, bound * 0.985, "no strategy is below", color="#5a5a5a", fontsize=9, va="top")
+        axes.set_xscale("symlog", linthresh=1, linscale=0.4)
+        axes.xaxis.set_major_locator(FixedLocator([0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000]))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        _plain_logarithm(axes)
+        axes.set_ylim(*{"once": (2.8, 36), "separated": (16, 160)}[key])
+        axes.set_xlim(-0.05, 2200)
+        axes.set_xlabel("rows remembered (each as long as the model)")
+        axes.legend(loc="upper right", frameon=False, fontsize=9)
+    panels[0].set_ylabel("RMSE at sensitivity 1")
+    figure.savefig(file)
+
+
+def dict_of(key: str, results: dict[str, Any]) -> set[str]:
+    return {name.removeprefix(f"{key} | ") for name in results if name.startswith(f"{key} | ")}
+
+
+def _row_named(key: str, name: str) -> str:
+    if name == "dense" and SETTINGS[key].rotation is not None:
+        return "dense, exactly 100 apart"
+    return f"{name}, 400 bands" if key == "once" and name in BANDED else name
+
+
+def _panels(size: tuple[float, float]) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    panels = figure.subplots(1, 2)
+    for axes, title in zip(panels, TITLES.values(), strict=True):
+        axes.set_title(f"2,000 rounds; {title}", loc="left", fontsize=10.5)
+        axes.grid(visible=True, color="#e5e5e5")
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, panels
+
+
+def _plain_logarithm(axes: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _label(axes: Any, ends: list[tuple[str, float]]) -> None:
+    """Names beside the ends of their curves."""
+    low, high = (math.log(value) for value in axes.get_ylim())
+    heights = [(math.log(end) - low) / (high - low) for _, end in ends]
+    for (name, _), height, place in zip(ends, heights, spread(heights, 0.045), strict=True):
+        color, style, _ = LOOKS[name]
+        axes.plot(
+            [1.0, 1.02, 1.07], [height, place, place], transform=axes.transAxes, color=color, linestyle=style, clip_on=False
+        )
+        axes.text(1.08, place, name, transform=axes.transAxes, va="center", fontsize=9)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draw", action="store_true", help="compute nothing: tables and pictures of the numbers on disk")
+    if not parser.parse_args().draw:
+        lines = [f"{json.dumps(name)}: {json.dumps(row)}" for name, row in compute().items()]
+        RESULTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    results = json.loads(RESULTS.read_text())
+    PAGE.write_text(with_tables(PAGE.read_text(), results))
+    draw_errors(results, IMAGES / "strategies_errors.png")
+    draw_memory(results, IMAGES / "strategies_memory.png")
+
+
+if __name__ == "__main__":
+    main()

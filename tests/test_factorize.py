@@ -1,0 +1,352 @@
+"""``hubbub factorize`` and ``hubbub compare``, their pictures, and published matrices, which are verified before use."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from matplotlib.image import imread
+
+import refusals
+from conftest import oracle
+from hubbub import published, sensitivity, strategy_file, utility
+from hubbub.cli.app import app
+from hubbub.errors import DataError
+from hubbub.families import DESCRIPTIONS
+from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
+from hubbub.report.errors import draw_errors, smoothed, spread
+from hubbub.report.matrices import largest_by_block
+from hubbub.strategies import banded
+from hubbub.tensor_proto import read_tensor_proto
+from hubbub.workloads import Workload, momentum, prefix_sum
+from refusals import Refused, output
+
+# Fixtures are found by their names here.
+workplace, refused = refusals.workplace, refusals.refused
+FAMILIES = [name for name in DESCRIPTIONS if name != "file"]
+
+
+def facts(capsys: pytest.CaptureFixture[str], command: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(output(capsys, [*command.split(), "--json"]), parse_constant=pytest.fail)
+    return found
+
+
+def proto(array: np.ndarray) -> bytes:
+    """A TensorProto of doubles, written from the protocol-buffer definition."""
+
+    def message(field: int, content: bytes) -> bytes:
+        return bytes([field << 3 | 2]) + varint(len(content)) + content
+
+    def varint(value: int) -> bytes:
+        return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + varint(value >> 7)
+
+    shape = b"".join(message(2, b"\x08" + varint(size)) for size in array.shape)
+    return b"\x08\x02" + message(2, shape) + message(4, array.astype("<f8").tobytes())
+
+
+# One strategy
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_is_printed_with_the_error_that_its_file_has(capsys: pytest.CaptureFixture[str], family: str) -> None:
+    found = facts(capsys, f"factorize {family} --rounds 24 -o s.safetensors")
+    strategy = strategy_file.load("s.safetensors")
+    C = strategy.matrix()
+    B = np.tri(24) @ (np.linalg.inv(C) if C.shape == (24, 24) else utility.noising_matrix(strategy))
+    worst_column = np.linalg.norm(C, axis=0).max()
+    assert found["squared_error"] == pytest.approx(np.square(B).sum() / 24 * worst_column**2, rel=1e-9)
+    assert found["l2_sensitivity"] == found["column_norm"] == pytest.approx(worst_column, rel=1e-12)
+    assert found["lower_bound"] <= found["squared_error"] * (1 + 1e-12)
+    assert (found["family"], found["strategy"]) == (family, type(strategy).__name__)
+    assert found["memory_rows"] == strategy.memory_rows
+    assert min(found["cpu_seconds"], found["wall_seconds"]) > 0
+    assert 10e6 < found["peak_memory_bytes"] < 100e9
+
+
+def test_a_file_says_what_it_was_made_for_and_how(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "factorize banded --rounds 20 --bands 3 --momentum 0.9 --learning-rates cooldown --epochs 4 --rounds-per-epoch 5"
+    monkeypatch.setattr("sys.argv", ["hubbub", *command.split()])
+    found = facts(capsys, f"{command} -o s.safetensors")
+    stored = strategy_file.load_answer("s.safetensors")
+    assert stored.answer.workload == momentum(20, 0.9, np.array([1.0] * 15 + list(np.linspace(1, 0.05, 5))))
+    assert stored.answer.participation == FixedEpochs(4, 5)
+    assert stored.answer.squared_error == found["squared_error"]
+    assert stored.answer.lower_bound == found["lower_bound"]
+    assert stored.seconds == found["cpu_seconds"]
+    assert stored.command == f"hubbub {command}"
+
+
+def test_the_table_says_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = output(capsys, "factorize banded --rounds 24 --min-separation 6 --max-participations 3 -o s.safetensors".split())
+    for words in (
+        "banded of least error", "prefix sums", "up to 3 rounds of each client, at least 6 apart", "lower bound", "gap",
+        "L2 sensitivity", "exact", "rows remembered", "s of a processor", "MiB", "s.safetensors",
+    ):  # fmt: skip
+        assert words in shown, words
+
+
+def test_one_written_file_is_read_again_with_what_it_was_made_for(capsys: pytest.CaptureFixture[str]) -> None:
+    for objective in ("mean", "max"):
+        made = facts(
+            capsys,
+            f"factorize banded --rounds 24 --min-separation 6 --max-participations 3 --objective {objective} -o s.safetensors",
+        )
+        again = facts(capsys, "factorize file --matrix s.safetensors")
+        assert again["participation"] == {"name": "MinSeparation", "min_separation": 6, "max_participations": 3}
+        assert again["objective"] == objective
+        assert again["squared_error"] == pytest.approx(made["squared_error"], rel=1e-9)
+        assert again["bound_family"] == "every strategy"
+    other = facts(capsys, "factorize file --matrix s.safetensors --rounds 12 --max-participations 1")
+    C = strategy_file.load("s.safetensors").matrix()[:12, :12]
+    B = np.tri(12) @ np.linalg.inv(C)
+    assert other["squared_error"] == pytest.approx(np.square(B).sum() / 12 * np.square(C).sum(axis=0).max(), rel=1e-9)
+
+
+def test_a_file_that_states_another_error_is_refused(refused: Refused) -> None:
+    answer = banded.optimize(prefix_sum(rounds=24), 6)
+    object.__setattr__(answer, "squared_error", answer.squared_error * 0.99)
+    strategy_file.save("s.safetensors", answer)
+    refused("factorize file --matrix s.safetensors".split(), "s.safetensors", "states squared_error = ", "it is ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("factorize bandet --rounds 5", ["'bandet'", "did you mean 'banded'"]),
+        ("factorize banded", ["--rounds", "missing"]),
+        ("factorize banded --rounds 0", ["rounds = 0"]),
+        ("factorize banded --rounds 5 --bands 6", ["bands = 6", "5"]),
+        ("factorize banded --rounds 8 --bands 4 --min-separation 2", ["bands = 4", "2"]),
+        ("factorize tree --rounds 5 --bands 2", ["bands = 2", "'tree'"]),
+        ("factorize banded --rounds 5 --buffers 2", ["buffers = 2", "blt"]),
+        ("factorize banded --rounds 5 --objective median", ["objective = 'median'", "mean, max"]),
+        ("factorize banded --rounds 5 --momentum 1", ["momentum = 1.0"]),
+        ("factorize banded --rounds 5 --momentum much", ["--momentum", "'much'"]),
+        ("factorize banded --rounds 5 --learning-rates nowhere", ["nowhere", "No such file"]),
+        ("factorize banded --rounds 5 --learning-rates rates.npy", ["--learning-rates rates.npy", "4 entries", "5 rounds"]),
+        ("factorize banded --rounds 4 --learning-rates zero.npy", ["zero.npy", "learning_rates[2] = 0.0", "above 0"]),
+        ("factorize banded --rounds 4 --learning-rates c.npy", ["c.npy", "shape (4, 4)"]),
+        ("factorize banded --rounds 8 --epochs 2", ["--epochs", "--rounds-per-epoch"]),
+        ("factorize banded --rounds 8 --rounds-per-epoch 0", ["rounds_per_epoch = 0"]),
+        ("factorize banded --rounds 8 --min-separation 0", ["min_separation = 0"]),
+        ("factorize banded --rounds 8 --max-participations 0", ["max_participations = 0"]),
+        ("factorize banded --rounds 8 --min-separation 2 --epochs 2", ["--min-separation", "--epochs", "one of them"]),
+        ("factorize dense --rounds 8 --min-separation 2", ["min_separation=2", "banded.optimize"]),
+        ("factorize banded --rounds 8 -o s.npy", ["--output s.npy", ".safetensors"]),
+        ("factorize banded --rounds 8 -o no/s.safetensors", ["--output no/s.safetensors", "no folder no"]),
+        ("factorize banded --rounds 8 --plot s.pdf", ["--plot s.pdf", ".png"]),
+        ("factorize blt --rounds 100000 --plot s.png", ["--plot s.png", "100,000", "4,096", "leave it out"]),
+        ("factorize banded --rounds 8 --matrix c.npy", ["matrix = 'c.npy'", "'banded'"]),
+        ("factorize banded --rounds 8 --b-matrix b.npy", ["--b-matrix b.npy", "--matrix"]),
+        ("factorize file", ["needs matrix"]),
+        ("factorize file --matrix nowhere.safetensors", ["nowhere.safetensors", "No such file"]),
+        ("factorize file --matrix good.toml", ["good.toml"]),
+        ("factorize file --matrix c.npy --rounds 5", ["c.npy", "4 rounds"]),
+        ("factorize file --matrix c.npy --objective max", ["objective = 'max'", "'file'"]),
+        ("compare", ["--rounds"]),
+        ("compare --rounds 0", ["rounds = 0"]),
+        ("compare --rounds 5 --families banded,tee", ["--families = 'tee'", "did you mean 'tree'"]),
+        ("compare --rounds 5 --families file", ["--families = 'file'"]),
+        ("compare --rounds 8 --min-separation 2 --families dense,time-varying", ["none", "dense", "min_separation=2"]),
+        ("compare --rounds 5 --objective median", ["objective = 'median'"]),
+        ("compare --rounds 5 --bands 0", ["bands = 0"]),
+        ("compare --rounds 5 --plot no/s.png", ["no folder no"]),
+        ("compare --rounds 100000 --plot s.png", ["--plot s.png", "4,096"]),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(refused: Refused, arguments: str, words: list[str]) -> None:
+    np.save("c.npy", np.eye(4))
+    np.save("rates.npy", np.ones(4))
+    np.save("zero.npy", np.array([1.0, 1.0, 0.0, 1.0]))
+    refused(arguments.split(), *words)
+    assert not list(Path().glob("s.*"))
+
+
+# Published matrices
+
+
+@pytest.fixture
+def files(workplace: Path) -> Workload:
+    """Files of C, B and learning rates as Google publishes them: B·C is the prefix sum times learning rates."""
+    workload = Workload(24, 0.0, published.cooldown(24))
+    C = 0.2**0.5 * banded.optimize(workload, 6).strategy.matrix()
+    Path("c_pb").write_bytes(proto(C))
+    Path("b_pb").write_bytes(proto(np.tri(24) * np.array(workload.learning_rates) @ np.linalg.inv(C)))
+    Path("lr_pb").write_bytes(proto(np.array(workload.learning_rates)))
+    return workload
+
+
+def test_a_published_matrix_is_verified_and_its_sensitivity_computed(
+    capsys: pytest.CaptureFixture[str], files: Workload
+) -> None:
+    flags = "--b-matrix b_pb --learning-rates lr_pb --bands 6 --min-separation 6 --max-participations 3"
+    found = facts(capsys, f"factorize file --matrix c_pb {flags} -o s.safetensors")
+    assert found["rounds"] == 24
+    assert found["l2_sensitivity"] == pytest.approx((3 * 0.2) ** 0.5, rel=1e-12)
+    assert found["checks"]["bands"] == "6, at most 6 as stated"
+    assert "the workload, to" in found["checks"]["B·C"]
+    # The best strategy of 6 bands at a separation of 6, whatever the scale.
+    best = banded.optimize(files, 6, participation=MinSeparation(6, 3))
+    assert found["squared_error"] == pytest.approx(best.squared_error, rel=1e-6)
+    C = strategy_file.load("s.safetensors").matrix()
+    assert sensitivity.of_matrix(C, SingleParticipation()).value ** 2 == pytest.approx(0.2, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--bands 5", ["c_pb: C[5, 0]", "0 in a matrix of 5 bands", "it has 6"]),
+        ("--b-matrix b_pb", ["b_pb: B·C differs from the workload", "1e-06", "learning rates"]),
+        ("--b-matrix b_pb --learning-rates lr_pb --momentum 0.1", ["b_pb: B·C differs from the workload"]),
+        ("--b-matrix b_pb --rounds 12", ["b_pb: B has shape (24, 24)", "12 rounds"]),
+        ("--b-matrix lr_pb", ["lr_pb: B has shape (24,)"]),
+        ("--learning-rates b_pb", ["b_pb: has shape (24, 24)"]),
+        ("--b-matrix nan_pb --learning-rates lr_pb", ["nan_pb: B·C differs from the workload by inf"]),
+        ("--b-matrix nowhere", ["nowhere", "No such file"]),
+    ],
+)
+def test_a_published_matrix_that_is_not_what_is_said_is_refused(
+    refused: Refused, files: Workload, flags: str, words: list[str]
+) -> None:
+    Path("nan_pb").write_bytes(proto(np.full((24, 24), np.nan)))
+    refused(["factorize", "file", "--matrix", "c_pb", *flags.split()], *words)
+
+
+@pytest.mark.parametrize(("i", "j", "value"), [(0, 1, 1e-9), (3, 3, 0.0), (5, 2, np.nan), (5, 2, np.inf)])
+def test_a_published_matrix_that_is_no_strategy_is_refused_with_the_entry(
+    files: Workload, i: int, j: int, value: float
+) -> None:
+    C = published.verified("c_pb").strategy.matrix().copy()
+    C[i, j] = value
+    Path("c_pb").write_bytes(proto(C))
+    with pytest.raises(DataError, match=rf"c_pb: C\[{i}, {j}\] = "):
+        published.verified("c_pb")
+
+
+def test_a_decoder_of_float32_is_near_enough_and_another_in_the_sixth_digit_is_not(files: Workload) -> None:
+    C, B = published.verified("c_pb").strategy, read_tensor_proto("b_pb")
+    np.save("b32.npy", B.astype(np.float32))
+    assert 0 < published.decoder_difference("b32.npy", C, files) < published.TOLERANCE
+    B[20, 3] += 1e-5
+    np.save("off.npy", B)
+    with pytest.raises(DataError, match=r"off\.npy: B·C differs .* at \[20, "):
+        published.decoder_difference("off.npy", C, files)
+
+
+def test_the_published_learning_rates_are_the_cooldown(data_folder: Path) -> None:
+    rates = published.learning_rates(data_folder / "lr_vector_tensor_pb")
+    np.testing.assert_allclose(rates, published.cooldown(2000), rtol=1e-12)
+
+
+# Side by side
+
+
+def test_strategies_are_compared_in_the_order_of_their_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    found = facts(capsys, "compare --rounds 64 --min-separation 16 --max-participations 4")
+    rows = {row["family"]: row for row in found["strategies"]}
+    errors = [row["root_mean_squared_error"] for row in found["strategies"]]
+    assert errors == sorted(errors)
+    assert next(iter(rows)) == "banded"
+    assert set(rows) | set(found["left_out"]) == set(FAMILIES)
+    assert set(found["left_out"]) == {"dense", "time-varying"}
+    # Independent noise, by hand: a client of 4 rounds, and a mean of (1 + … + 64) / 64.
+    assert rows["identity"]["root_mean_squared_error"] == pytest.approx((4 * 65 / 2) ** 0.5)
+    assert rows["identity"]["root_max_squared_error"] == pytest.approx((4 * 64) ** 0.5)
+    assert rows["identity"]["relative_to_best"] == pytest.approx((4 * 65 / 2) ** 0.5 / errors[0])
+    assert all(row["relative_to_bound"] >= 1 for row in found["strategies"])
+    assert all(row["root_max_squared_error"] >= row["root_mean_squared_error"] for row in found["strategies"])
+    assert rows["banded"]["memory_rows"] == 15
+    again = facts(capsys, "factorize banded --rounds 64 --min-separation 16 --max-participations 4")
+    assert rows["banded"]["root_mean_squared_error"] == pytest.approx(again["root_squared_error"], rel=1e-9)
+
+
+def test_the_best_of_all_meets_the_bound_and_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    (reference,) = (row for row in oracle("matrix_factorization")["dense_single_mean"] if row["n"] == 512)
+    found = facts(capsys, "compare --rounds 512 --families dense,identity,dense")
+    first, last = found["strategies"]
+    assert first["root_mean_squared_error"] ** 2 == pytest.approx(reference["mean_sq_error"], rel=1e-8)
+    assert first["relative_to_bound"] == pytest.approx(1, abs=1e-8)
+    assert (first["family"], last["family"]) == ("dense", "identity")
+
+
+def test_knobs_go_to_the_families_that_have_them(capsys: pytest.CaptureFixture[str]) -> None:
+    found = facts(capsys, "compare --rounds 40 --bands 3 --buffers 2 --objective max --families identity,banded,blt")
+    rows = {row["family"]: row for row in found["strategies"]}
+    assert {name: row["memory_rows"] for name, row in rows.items()} == {"identity": 0, "banded": 2, "blt": 2}
+    largest = [row["root_max_squared_error"] for row in found["strategies"]]
+    assert largest == sorted(largest)
+
+
+def test_the_table_names_what_was_left_out_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = output(capsys, "compare --rounds 16 --momentum 0.5 --families tree,time-varying".split())
+    assert shown.index("tree ") < shown.index("Left out:") < shown.index("time-varying: workload.momentum = 0.5")
+
+
+def test_many_rounds_are_compared_by_what_needs_no_matrix(capsys: pytest.CaptureFixture[str]) -> None:
+    found = facts(capsys, "compare --rounds 30000 --families blt,identity")
+    (row,) = found["strategies"]
+    assert (row["family"], row["root_max_squared_error"]) == ("blt", None)
+    assert "from its matrix, for at most 4,096 rounds" in found["left_out"]["identity"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("command", ["factorize", "compare"])
+def test_help_names_every_family_in_any_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = output(capsys, [command, "--help"])
+    assert max(len(line) for line in shown.splitlines()) <= width
+    assert all(name in shown for name in FAMILIES)
+    assert "…" not in shown
+
+
+# Pictures
+
+
+def test_the_four_matrices_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    for family in ("banded", "tree"):
+        output(capsys, ["factorize", family, "--rounds", "20", "--plot", f"{family}.png"])
+        pixels = imread(f"{family}.png")
+        assert pixels.shape[0] > pixels.shape[1] > 1000
+        assert pixels.std() > 0.1
+
+
+def test_the_errors_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    output(capsys, "compare --rounds 20 --families tree,banded --plot e.png".split())
+    assert imread("e.png").std() > 0.05
+
+
+def test_one_round_is_drawn_too(capsys: pytest.CaptureFixture[str]) -> None:
+    output(capsys, "factorize identity --rounds 1 --plot m.png".split())
+    output(capsys, "compare --rounds 1 --families identity,tree --plot e.png".split())
+
+
+def test_a_diagonal_is_not_lost_where_a_matrix_is_drawn_small() -> None:
+    shown = largest_by_block(np.diag(np.arange(1.0, 2001.0)), most=500)
+    assert shown.shape == (500, 500)
+    np.testing.assert_array_equal(np.diag(shown), np.arange(4.0, 2001.0, 4))
+    tall = largest_by_block(-np.ones((2001, 1000)), most=1000)
+    assert tall.shape == (667, 334)
+    np.testing.assert_array_equal(tall, -1)
+
+
+def test_labels_keep_their_order_and_their_distance() -> None:
+    wanted = np.random.default_rng(5).random(12).tolist()
+    places = spread(wanted, 0.05)
+    assert np.argsort(places).tolist() == np.argsort(wanted).tolist()
+    assert np.diff(sorted(places)).min() >= 0.05 - 1e-12
+    assert spread([0.2, 0.9], 0.05) == pytest.approx([0.2, 0.9])
+
+
+def test_only_curves_that_jump_are_smoothed() -> None:
+    calm, jumping = np.sqrt(np.arange(1.0, 257)), np.tile([1.0, 7.0], 128)
+    assert smoothed(calm) is calm
+    np.testing.assert_allclose(smoothed(jumping)[20:-20], 5, rtol=0.05)
+    assert draw_errors("a", "b", {"calm": calm, "jumping": jumping})[:4] == b"\x89PNG"
+
+
+def test_the_commands_are_there() -> None:
+    assert {"factorize", "compare"} <= set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]

@@ -1,0 +1,257 @@
+"""A strategy comes back from its file bit for bit, and a file that is not what it says is refused by name."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save as safetensors
+
+from hubbub import strategy_file
+from hubbub._checks import Array
+from hubbub.errors import DataError
+from hubbub.families import DESCRIPTIONS, Family, answer_of
+from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
+from hubbub.strategies import OWN, Banded, BinaryTree, Columns, Dense, Described, Identity, Optimized, Semiseparable, Stamped
+from hubbub.strategies.record import strategy_arrays, strategy_numbers
+from hubbub.workloads import Workload, momentum, prefix_sum
+
+FAMILIES = [name for name in DESCRIPTIONS if name != "file"]
+MADE = {
+    **{name: answer_of(Family(name), prefix_sum(rounds=12), SingleParticipation()).strategy for name in FAMILIES},
+    "a tree that starts again": BinaryTree(12, decoder="online", rounds_per_tree=5, completed=True),
+    "a matrix": Dense(np.tril(np.random.default_rng(0).normal(size=(12, 12))) + 3 * np.eye(12)),
+    "stamped": Stamped([[1.0, 0.0], [0.5, 1.0]], rounds=12),
+    "a full transition": Semiseparable(np.ones(12), np.ones((12, 2)), np.full((12, 2, 2), 0.1), np.ones((12, 2))),
+    "columns": Columns(12, 3, 0.2),
+    "described": Described(12, np.vstack([np.eye(12), np.ones(12)]), "their.Own"),
+    "a number that no decimal holds": Banded([[0.1] * 12, [1 / 3] * 11 + [0.0]]),
+}
+
+
+def answer(strategy: Any, workload: Workload | None = None, participation: Participation | None = None) -> Optimized:
+    return Optimized(
+        strategy=strategy,
+        workload=workload or prefix_sum(rounds=strategy.rounds),
+        participation=participation or SingleParticipation(),
+        objective="mean",
+        squared_error=1.5,
+        lower_bound=1.25,
+        bound_family="every strategy",
+        iterations=3,
+    )
+
+
+def test_every_strategy_of_the_package_is_among_those_tested() -> None:
+    assert {type(strategy) for strategy in MADE.values()} >= set(OWN)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_strategy_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
+    strategy = MADE[name]
+    strategy_file.save(tmp_path / "s.safetensors", answer(strategy))
+    back = strategy_file.load(tmp_path / "s.safetensors")
+    assert type(back) is type(strategy)
+    assert strategy_numbers(back) == strategy_numbers(strategy)
+    before, after = strategy_arrays(strategy), strategy_arrays(back)
+    assert {key: (a.shape, a.tobytes()) for key, a in after.items()} == {
+        key: (a.shape, a.tobytes()) for key, a in before.items()
+    }
+
+
+@pytest.mark.parametrize("participation", [SingleParticipation(), MinSeparation(4, 3), FixedEpochs(3, 4)], ids=repr)
+def test_what_is_stated_of_a_strategy_comes_back(tmp_path: Path, participation: Participation) -> None:
+    workload = momentum(12, 0.9, np.linspace(1, 0.05, 12))
+    given = replace(answer(Identity(12), workload, participation), objective="max")
+    strategy_file.save(tmp_path / "s.safetensors", given, seconds=0.25, command="hubbub factorize …")
+    stored = strategy_file.load_answer(tmp_path / "s.safetensors")
+    assert stored.answer.workload == workload
+    assert stored.answer.participation == participation
+    for key in ("objective", "squared_error", "lower_bound", "bound_family", "iterations"):
+        assert getattr(stored.answer, key) == getattr(given, key)
+    assert (stored.seconds, stored.command) == (0.25, "hubbub factorize …")
+
+
+def test_the_file_is_one_that_others_read_and_states_no_sensitivity(tmp_path: Path) -> None:
+    from safetensors import safe_open
+
+    strategy_file.save(tmp_path / "s.safetensors", answer(MADE["blt"]))
+    with safe_open(tmp_path / "s.safetensors", "np") as file:
+        assert set(file.keys()) == {"strategy.forgetting", "strategy.output_scales"}
+        assert "sensitivity" not in file.metadata()["hubbub"]
+    assert (tmp_path / "s.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_file_without_its_ending_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"path = .*s\.bin: must end in \.safetensors"):
+        strategy_file.save(tmp_path / "s.bin", answer(Identity(2)))
+    assert not list(tmp_path.iterdir())
+
+
+# Files that are not what they say
+
+
+def forged(change: Callable[[dict[str, Any], dict[str, Array]], None], entries: dict[str, str] | None = None) -> bytes:
+    """The file of a dense strategy, after a change to what it states and to its arrays."""
+    stated: dict[str, Any] = {
+        "schema": 1,
+        "hubbub": "0.1.0",
+        "strategy": {"name": "Dense"},
+        "workload": {"rounds": 2, "momentum": 0.0},
+        "participation": {"name": "SingleParticipation"},
+        "objective": "mean",
+        "squared_error": 1.5,
+        "lower_bound": 1.0,
+        "bound_family": "every strategy",
+        "iterations": 0,
+        "seconds": None,
+        "command": "",
+    }
+    arrays: dict[str, Array] = {"strategy.C": np.array([[1.0, 0.0], [0.5, 1.0]])}
+    change(stated, arrays)
+    return safetensors(arrays, {"hubbub": json.dumps(stated), **(entries or {})})
+
+
+def nothing(stated: dict[str, Any], arrays: dict[str, Array]) -> None:
+    """No change."""
+
+
+def refused(tmp_path: Path, content: bytes) -> str:
+    file = tmp_path / "s.safetensors"
+    file.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        strategy_file.load(file)
+    message = str(caught.value)
+    assert message.startswith(f"{file}: ")
+    assert len(message.splitlines()) == 1
+    assert len(message) < 600
+    return message
+
+
+def test_the_file_that_is_forged_below_is_good_before_it_is(tmp_path: Path) -> None:
+    (tmp_path / "s.safetensors").write_bytes(forged(nothing))
+    assert isinstance(strategy_file.load(tmp_path / "s.safetensors"), Dense)
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "words"),
+    [
+        ("schema", 2, ["schema = '2'", "reads 1"]),
+        ("schema", True, ["schema = 'True'"]),
+        ("hubbub", 3, ["hubbub = '3'", "text"]),
+        ("strategy", [], ["strategy", "must be a table"]),
+        ("strategy.name", "os.system", ["strategy.name = 'os.system'", "must be one of"]),
+        ("strategy.name", None, ["strategy.name = None"]),
+        ("strategy.C", 1.0, ["strategy.C", "twice"]),
+        ("strategy.bands", 2, ["bands"]),
+        ("strategy.bands", [2], ["strategy.bands = [2]", "arrays stand apart"]),
+        ("workload.rounds", 3, ["workload.rounds = 3", "at most 2"]),
+        ("workload.rounds", 10**18, ["workload.rounds", "at most 2"]),
+        ("workload.momentum", 1.5, ["momentum = 1.5"]),
+        ("workload.momentum", "0", ["momentum = '0'"]),
+        ("workload.more", 1, ["workload", "must have rounds and momentum"]),
+        ("participation.name", "Often", ["participation.name = 'Often'"]),
+        ("participation.epochs", 3, ["epochs"]),
+        ("objective", "median", ["objective = 'median'"]),
+        ("squared_error", -1.0, ["squared_error = -1.0"]),
+        ("squared_error", True, ["squared_error = True"]),
+        ("lower_bound", "0", ["lower_bound = '0'"]),
+        ("bound_family", "x" * 10_000, ["bound_family", "at most 8192 letters"]),
+        ("iterations", 0.5, ["iterations = 0.5"]),
+        ("seconds", -1, ["seconds = -1"]),
+        ("command", None, ["command = 'None'"]),
+        ("l2_sensitivity", 0.1, ["'l2_sensitivity'", "no part of a strategy file"]),
+    ],
+)
+def test_a_forged_statement_is_refused_by_its_name(tmp_path: Path, where: str, value: object, words: list[str]) -> None:
+    def change(stated: dict[str, Any], arrays: dict[str, Array]) -> None:
+        *path, last = where.split(".")
+        for step in path:
+            stated = stated[step]
+        stated[last] = value
+
+    message = refused(tmp_path, forged(change))
+    assert not [word for word in words if word not in message], message
+
+
+def test_a_missing_statement_is_refused_by_its_name(tmp_path: Path) -> None:
+    for key in ("hubbub", "strategy", "workload", "participation", "squared_error", "command"):
+
+        def change(stated: dict[str, Any], arrays: dict[str, Array], key: str = key) -> None:
+            del stated[key]
+
+        assert f"{key}: is missing" in refused(tmp_path, forged(change))
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "words"),
+    [
+        ("strategy.C", [[1.0, 0.5], [0.5, 1.0]], ["C[0, 1] = 0.5", "lower triangular"]),
+        ("strategy.C", [[1.0, 0.0], [0.5, 0.0]], ["C[1, 1] = 0.0"]),
+        ("strategy.C", [[1.0, 0.0], [float("nan"), 1.0]], ["C[1, 0] = nan", "finite"]),
+        ("strategy.C", [[1.0, 0.0], [float("inf"), 1.0]], ["C[1, 0] = inf", "finite"]),
+        ("strategy.C", [1.0, 1.0], ["C has shape (2,)"]),
+        ("strategy.C", [[[[1.0]]]], ["array 'strategy.C': shape", "1 to 3 axes"]),
+        ("strategy.C", [], ["array 'strategy.C': shape = 0", "at least 1"]),
+        ("strategy.C", np.eye(2, dtype=np.float32), ["array 'strategy.C': dtype = 'F32'", "'F64'"]),
+        ("strategy.C", np.eye(2, dtype=np.int64), ["array 'strategy.C': dtype = 'I64'"]),
+        ("strategy.D", [[1.0]], ["'D'"]),
+        ("sensitivity", [1.0], ["array 'sensitivity'", "no part"]),
+        ("workload.learning_rates", [1.0], ["workload.learning_rates has shape (1,)"]),
+        ("workload.learning_rates", [1.0, 0.0], ["learning_rates[1] = 0.0", "above 0"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_forged_array_is_refused_by_its_name(tmp_path: Path, name: str, array: Any, words: list[str]) -> None:
+    def change(stated: dict[str, Any], arrays: dict[str, Array]) -> None:
+        arrays[name] = np.asarray(array)
+
+    message = refused(tmp_path, forged(change))
+    assert not [word for word in words if word not in message], message
+
+
+def test_a_file_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    content = forged(nothing)
+    for length in [*range(0, len(content), 37), len(content) - 1]:
+        refused(tmp_path, content[:length])
+    refused(tmp_path, content + b"\x00")
+
+
+@pytest.mark.parametrize("length", [2**16 + 1, 2**40, 2**64 - 1])
+def test_a_header_that_claims_much_is_refused_before_it_is_read(tmp_path: Path, length: int) -> None:
+    assert "header claims" in refused(tmp_path, length.to_bytes(8, "little") + b"{}" + b" " * 70_000)
+
+
+def test_a_header_of_arrays_larger_than_the_file_is_refused(tmp_path: Path) -> None:
+    content = forged(nothing)
+    for before, after in ((b'"shape":[2,2]', b'"shape":[2,9]'), (b'"shape":[2,2]', b'"shape":[2,-2]'[:13])):
+        refused(tmp_path, content.replace(before, after))
+
+
+def test_metadata_are_one_entry_of_strict_json(tmp_path: Path) -> None:
+    good = forged(nothing)
+    assert "metadata" in refused(tmp_path, forged(nothing, {"more": "1"}))
+    assert "metadata" in refused(tmp_path, good.replace(b'"hubbub":"{', b'"hubbuc":"{', 1))
+    assert "twice" in refused(tmp_path, good.replace(b'\\"seconds\\"', b'\\"command\\"', 1))
+    assert "NaN" in refused(tmp_path, good.replace(b"null", b"NaN ", 1))
+    assert "__metadata__" in refused(tmp_path, safetensors({"strategy.C": np.eye(2)}))
+
+
+@pytest.mark.parametrize("kind", ["nowhere", "folder", "text"])
+def test_what_is_no_strategy_file_is_refused_by_its_name(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text").write_text("C = I")
+    with pytest.raises(DataError, match=kind):
+        strategy_file.load(tmp_path / kind)
+
+
+def test_a_disk_that_refuses_keeps_the_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy_file.save(tmp_path / "s.safetensors", answer(Identity(2)))
+    before = (tmp_path / "s.safetensors").read_bytes()
+    monkeypatch.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        strategy_file.save(tmp_path / "s.safetensors", answer(Identity(3)))
+    assert (tmp_path / "s.safetensors").read_bytes() == before
