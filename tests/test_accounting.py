@@ -27,9 +27,19 @@ from hubbub.participation import (
 from hubbub.strategies import BinaryTree, Columns, Dense, Identity, toeplitz
 
 ACCOUNTING = oracle("accounting")
-PUBLISHED = oracle("matrix_factorization")["published_notebook"]
+FACTORIZATION = oracle("matrix_factorization")
+PUBLISHED = FACTORIZATION["published_notebook"]
 # What the composed bound may exceed the truth by, as its docstring states.
 TOLERANCE = 1e-4
+
+
+@pytest.mark.parametrize("case", FACTORIZATION["accounting"], ids=lambda case: f"{case['sens2']} at {case['sigma']}")
+def test_a_correlated_run_costs_half_its_squared_sensitivity_over_its_variance(case: dict) -> None:
+    # One column of that norm: the noise multiplier is relative to it.
+    column = math.sqrt(case["sens2"])
+    mechanism = Mechanism(Dense([[column]]), SingleParticipation(), case["sigma"] / column)
+    assert mechanism.stddev == pytest.approx(case["sigma"], rel=1e-15)
+    assert mechanism.zcdp_rho == pytest.approx(case["zcdp"], rel=1e-14)
 
 
 @pytest.mark.parametrize("case", PUBLISHED, ids=lambda case: case["id"])
