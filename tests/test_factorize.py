@@ -111,6 +111,13 @@ def test_a_file_that_states_another_error_is_refused(refused: Refused) -> None:
     refused("factorize file --matrix s.safetensors".split(), "s.safetensors", "states squared_error = ", "it is ")
 
 
+def test_what_a_file_says_is_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    strategy_file.save("s.safetensors", banded.optimize(prefix_sum(rounds=8), 2), command="rm \x1b[2J\n[red]it[/red]")
+    shown = output(capsys, "factorize file --matrix s.safetensors".split())
+    assert "\x1b" not in shown
+    assert "rm \\x1b[2J\\n[red]it[/red]" in shown.replace("\n", " ").replace("  ", "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

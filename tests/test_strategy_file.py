@@ -220,6 +220,24 @@ def test_a_file_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
     refused(tmp_path, content + b"\x00")
 
 
+def test_a_file_with_flipped_bytes_is_refused_or_is_a_strategy(tmp_path: Path) -> None:
+    generator = np.random.default_rng(7)
+    file, refusals = tmp_path / "s.safetensors", []
+    for name in ("banded", "tree", "time-varying"):
+        strategy_file.save(file, answer(MADE[name], momentum(12, 0.9, np.linspace(1, 0.05, 12))))
+        content = file.read_bytes()
+        header = 8 + int.from_bytes(content[:8], "little")
+        for _ in range(200):
+            damaged = bytearray(content)
+            damaged[generator.integers(header)] = generator.choice(np.frombuffer(b'0129-eE."{}[],:na\x00\xff', dtype=np.uint8))
+            file.write_bytes(damaged)
+            try:
+                assert strategy_file.load(file).rounds == 12
+            except DataError as error:
+                refusals.append(str(error))
+    assert all(message.startswith(f"{file}: ") for message in refusals)
+
+
 @pytest.mark.parametrize("length", [2**16 + 1, 2**40, 2**64 - 1])
 def test_a_header_that_claims_much_is_refused_before_it_is_read(tmp_path: Path, length: int) -> None:
     assert "header claims" in refused(tmp_path, length.to_bytes(8, "little") + b"{}" + b" " * 70_000)

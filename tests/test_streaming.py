@@ -10,6 +10,7 @@ from hubbub.errors import NoiseExhaustedError
 from hubbub.mechanism import Mechanism
 from hubbub.noise import NoiseStream, SecureSource, Segments, SimulationSource
 from hubbub.noise.blocks import block_of, progress
+from hubbub.noise.slots import SlotBuffer
 from hubbub.participation import MinSeparation
 from hubbub.strategies import BinaryTree, Dense, Identity, Strategy, toeplitz
 from hubbub.utility import noising_matrix
@@ -146,3 +147,26 @@ def test_a_secure_stream_in_parts_and_passes_is_the_same_noise() -> None:
     parts = [NoiseStream(mechanism, DIM, source=SecureSource(bytes(32)), part=part) for part in ((0, 70_000), (70_000, DIM))]
     for _ in range(20):
         torch.testing.assert_close(torch.cat([part.next_row() for part in parts]), whole.next_row(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{type(s).__name__}{s.rounds}")
+def test_the_product_of_a_device_is_that_of_a_processor(strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Run on the processor: the same lines as on a graphics processor.
+    expected = rows(stream(strategy, DIM, part=(7, DIM - 5)), 20)
+    monkeypatch.setattr(SlotBuffer, "_in_cache", SlotBuffer._on_device)
+    for row, again in zip(expected, rows(stream(strategy, DIM, part=(7, DIM - 5)), 20), strict=True):
+        torch.testing.assert_close(again, row, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_stream_on_a_graphics_processor_is_resumed_and_has_its_covariance() -> None:
+    strategy, dim = toeplitz.square_root(6, 3), 200_000
+    noise = stream(strategy, dim, device="cuda", dtype=torch.float32)
+    released = torch.stack(rows(noise, 6)).cpu().numpy()
+    white = strategy.matrix() @ released / noise.mechanism.stddev
+    assert np.abs(white @ white.T / dim - np.eye(6)).max() < 6 * np.sqrt(2 / dim)
+    first = stream(strategy, dim, device="cuda", dtype=torch.float32)
+    rows(first, 3)
+    second = stream(strategy, dim, device="cuda", dtype=torch.float32)
+    second.load_state_dict(first.state_dict())
+    torch.testing.assert_close(second.next_row().cpu(), torch.from_numpy(released[3]), rtol=1e-5, atol=1e-5)

@@ -15,6 +15,7 @@ from hubbub._checks import Array
 from hubbub.workloads import Workload
 
 __all__ = [
+    "largest_row_norm",
     "max_squared_error",
     "mean_squared_error",
     "noising_matrix",
@@ -51,6 +52,17 @@ def noising_matrix(strategy: Streams) -> Array:
         row, memory = strategy.step(t, lambda i: unit[i], memory)
         rows.append(np.asarray(row, dtype=np.float64))
     return np.stack(rows)
+
+
+def largest_row_norm(strategy: Streams) -> float:
+    """The largest L2 norm of a row of N: how much more a round's noise varies than z does."""
+    C = np.asarray(strategy.matrix(), dtype=np.float64)
+    N = solve_triangular(C, np.eye(len(C)), lower=True) if _triangular(C) else noising_matrix(strategy)
+    return float(np.linalg.norm(N, axis=1).max())
+
+
+def _triangular(C: Array) -> bool:
+    return C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
 
 
 def require_inverse(strategy: Streams) -> None:
@@ -108,7 +120,7 @@ def squared_errors(workload: Workload, strategy: Streams) -> Array:
     if workload.rounds != strategy.rounds:
         raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
     C = np.asarray(strategy.matrix(), dtype=np.float64)
-    if C.shape[0] == C.shape[1] and not np.triu(C, 1).any():
+    if _triangular(C):
         # N is C⁻¹, whatever the stream: B·C = A.
         B = solve_triangular(C, workload.matrix().T, trans="T", lower=True).T
     else:

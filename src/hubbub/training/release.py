@@ -30,9 +30,12 @@ from hubbub.randomness import derive, fresh_key, seed_key
 from hubbub.strategies import OWN
 from hubbub.strategies.record import strategy_arrays
 from hubbub.training.store import RunStore
-from hubbub.utility import require_inverse, require_no_look_ahead
+from hubbub.utility import largest_row_norm, require_inverse, require_no_look_ahead
 
 __all__ = ["ReleasePath", "Sum"]
+
+# Up to this many rounds the deviation of each is computed from the matrix.
+_EXACT = 2048
 
 
 class Sum(Protocol):
@@ -270,9 +273,12 @@ class ReleasePath:
 
 
 def _largest_deviation(mechanism: Mechanism) -> float:
-    """The largest standard deviation of a round's noise, estimated from a short vector of public noise, with room to spare."""
-    stream = NoiseStream(mechanism, dim=64, seed=0)
-    largest = 1.5 * max(float(stream.next_row().std()) for _ in range(mechanism.rounds))
+    """The largest standard deviation of a round's noise; of long runs estimated from a short vector, with room to spare."""
+    if mechanism.rounds <= _EXACT:
+        largest = mechanism.stddev * largest_row_norm(mechanism.strategy)
+    else:
+        stream = NoiseStream(mechanism, dim=64, seed=0)
+        largest = 1.5 * max(float(stream.next_row().std()) for _ in range(mechanism.rounds))
     return largest if math.isfinite(largest) else sys.float_info.max
 
 
