@@ -104,8 +104,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def real_array(name: str, value: npt.ArrayLike, *, ndim: int) -> Array:
-    """A read-only float64 copy with the given number of axes, every entry finite."""
-    array = np.array(value, dtype=np.float64)
+    """A read-only float64 copy, row by row, with the given number of axes, every entry finite."""
+    array = np.array(value, dtype=np.float64, order="C")
     if array.ndim != ndim:
         raise ValueError(f"{name} has shape {array.shape}: must have {ndim} axes")
     if array.size == 0:

@@ -29,7 +29,7 @@ __all__ = ["Banded", "from_matrix", "optimize"]
 # The inverse would overflow below this.
 _LEAST_DIAGONAL = 1e-100
 # Up to this much work (n·b²) for an evaluation of the error, a near exact answer costs a second or two.
-_SMALL = 2e7
+_SMALL = 6e6
 # relative_gap where none is asked for: of the mean for small and large problems, and of the maximum.
 _TIGHT, _USUAL = 1e-7, 1e-4
 

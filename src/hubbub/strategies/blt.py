@@ -244,7 +244,7 @@ def optimize(
         objective=objective,
         squared_error=error * strategy.sensitivity(participation).value ** 2,
         lower_bound=_bound(workload, participation, objective),
-        bound_family="lower-triangular Toeplitz strategies",
+        bound_family="every lower-triangular Toeplitz strategy",
         iterations=found.evaluations,
     )
 
