@@ -16,6 +16,7 @@ from hubbub.factorization.banded_max import least_largest_error
 from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.certificate import MOST_ROUNDS
 from hubbub.factorization.multilevel import least_error
+from hubbub.factorization.threads import on_one_thread
 from hubbub.factorization.toeplitz import worst_rounds
 from hubbub.participation import FixedSizeSampling, Participation, PoissonSampling, SingleParticipation, every_round
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
@@ -153,6 +154,7 @@ def from_matrix(C: npt.ArrayLike, bands: int | None = None) -> Banded:
     return Banded(diagonals)
 
 
+@on_one_thread
 def optimize(
     workload: Workload,
     bands: int,

@@ -16,6 +16,7 @@ import numpy as np
 from hubbub._checks import Array, integer, one_of, rounds_count
 from hubbub.factorization import banded_inverse, power_series, toeplitz, toeplitz_bounds
 from hubbub.factorization.bounds import lower_bound
+from hubbub.factorization.threads import on_one_thread
 from hubbub.participation import MinSeparation, Participation, SingleParticipation
 from hubbub.sensitivity import Sensitivity
 from hubbub.strategies.optimized import Objective, Optimized
@@ -151,6 +152,7 @@ def square_root_of(workload: Workload, bands: int) -> BandedInverse:
     return BandedInverse(workload.rounds, tuple(toeplitz.root_series(workload.momentum, bands, -0.5).tolist()))
 
 
+@on_one_thread
 def optimize(
     workload: Workload,
     *,

@@ -18,6 +18,7 @@ from hubbub.factorization import toeplitz
 from hubbub.factorization.blt_sums import squared_errors as inverse_errors
 from hubbub.factorization.blt_sums import toeplitz_bound
 from hubbub.factorization.bounds import lower_bound
+from hubbub.factorization.threads import on_one_thread
 from hubbub.participation import (
     FixedEpochs,
     FixedSizeSampling,
@@ -193,6 +194,7 @@ def squared_errors(workload: Workload, strategy: BufferedLinearToeplitz) -> Arra
     return errors
 
 
+@on_one_thread
 def optimize(
     workload: Workload,
     *,

@@ -14,6 +14,7 @@ from hubbub._checks import Array, one_of, real_array
 from hubbub.factorization import recursions, single
 from hubbub.factorization.epochs import best_for_epochs
 from hubbub.factorization.normal_form import gram_root, triangular_form
+from hubbub.factorization.threads import on_one_thread
 from hubbub.participation import (
     FixedEpochs,
     FixedSizeSampling,
@@ -154,6 +155,7 @@ def load(path: str | Path) -> Dense:
         raise ValueError(f"{path}: {error}") from error
 
 
+@on_one_thread
 def optimize(
     workload: Workload,
     *,

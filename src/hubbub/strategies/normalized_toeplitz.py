@@ -13,6 +13,7 @@ import numpy as np
 from hubbub._checks import Array, integer
 from hubbub.factorization import normalized_toeplitz, toeplitz
 from hubbub.factorization.bounds import lower_bound
+from hubbub.factorization.threads import on_one_thread
 from hubbub.participation import (
     FixedSizeSampling,
     MinSeparation,
@@ -103,6 +104,7 @@ class NormalizedToeplitz:
         return float(self.column_norms[left - 1]) * row, kept
 
 
+@on_one_thread
 def optimize(
     workload: Workload,
     *,

@@ -17,6 +17,7 @@ from hubbub.factorization import recursions
 from hubbub.factorization.recursions import Recursion
 from hubbub.factorization.reduction import reduced
 from hubbub.factorization.single import best_recursion
+from hubbub.factorization.threads import on_one_thread
 from hubbub.participation import Participation, SingleParticipation
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.strategies.optimized import Objective, Optimized
@@ -140,6 +141,7 @@ class Semiseparable:
         return row, tuple(mixed)
 
 
+@on_one_thread
 def optimize(
     workload: Workload,
     *,

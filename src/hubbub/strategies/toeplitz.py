@@ -12,6 +12,7 @@ import numpy as np
 from hubbub._checks import Array, integer, one_of, rounds_count
 from hubbub.factorization import toeplitz, toeplitz_bounds
 from hubbub.factorization.bounds import lower_bound
+from hubbub.factorization.threads import on_one_thread
 from hubbub.participation import MinSeparation, Participation, SingleParticipation
 from hubbub.sensitivity import Sensitivity
 from hubbub.strategies.optimized import Objective, Optimized
@@ -130,6 +131,7 @@ def square_root_of(workload: Workload, bands: int) -> BandedToeplitz:
     return BandedToeplitz(workload.rounds, tuple(toeplitz.root_series(workload.momentum, bands).tolist()))
 
 
+@on_one_thread
 def optimize(
     workload: Workload,
     *,
