@@ -18,7 +18,7 @@ from hubbub.factorization.banded import BandedError
 from hubbub.factorization.certificate import lower_bound
 from hubbub.factorization.normal_form import gram_root
 from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
-from hubbub.strategies import banded
+from hubbub.strategies import Identity, banded
 from hubbub.strategies.banded import Banded
 from hubbub.testing import brute_force_sensitivity, check_strategy
 from hubbub.workloads import Workload
@@ -330,3 +330,37 @@ def test_the_minimizer_steps_back_from_where_there_is_no_value() -> None:
     np.testing.assert_allclose(found.point, [1, 1], atol=1e-5)
     with pytest.raises(ValueError, match="start: its value is inf"):
         lbfgs.minimize(barrier, np.array([-1.0]))
+
+
+def test_columns_that_nobody_may_join_are_no_part_of_the_bound() -> None:
+    # They could be of any norm: then the error of a banded strategy is lower.
+    A, pattern = workloads.prefix_sum(10), FixedEpochs(1, 5)
+    result = banded.optimize(A, 3, participation=pattern)
+    diagonals = np.array(result.strategy.diagonals)
+    diagonals[:, 5:] *= 1e3
+    other = banded.Banded(diagonals)
+    reached = utility.mean_squared_error(A, other) * other.sensitivity(pattern).value ** 2
+    assert reached < result.squared_error
+    assert result.lower_bound <= reached or "equal norm" in result.bound_family
+
+
+def test_the_bound_holds_for_uneven_rates_with_momentum() -> None:
+    generator = np.random.default_rng(1)
+    for beta in (0.0, 0.5, 0.9, 0.999):
+        for _ in range(20):
+            n = int(generator.integers(2, 8))
+            A = workloads.momentum(n, beta, 10 ** generator.uniform(-3, 3, n))
+            identity = utility.mean_squared_error(A, Identity(n))
+            assert banded.optimize(A, int(generator.integers(1, n + 1))).lower_bound <= identity * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rates_too_uneven_for_float64_are_refused_or_solved(seed: int) -> None:
+    A = workloads.momentum(128, 0.0, 10 ** np.random.default_rng(seed).uniform(-3, 3, 128))
+    try:
+        result = banded.optimize(A, 30)
+    except ValueError as error:
+        assert "too uneven" in str(error)  # noqa: PT017 # the other outcome is as good
+        return
+    assert result.squared_error == pytest.approx(utility.mean_squared_error(A, result.strategy), rel=1e-6)
+    assert result.squared_error <= utility.mean_squared_error(A, Identity(128))

@@ -160,3 +160,12 @@ def test_numbers_that_do_not_fit_are_refused(change: dict, message: str) -> None
 def test_what_few_buffers_cannot_do_is_refused(keywords: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         semiseparable.optimize(**keywords)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e4, 1e6, 1e8])
+def test_buffers_that_nearly_cancel_understate_nothing(size: float) -> None:
+    outputs = np.tile([size, -size], (4, 1))
+    outputs[:, 1] += np.random.default_rng(0).normal(size=4)
+    strategy = Semiseparable(np.full(4, 1e-3), outputs, np.full((4, 2), 0.6), np.full((4, 2), 0.8))
+    stated = strategy.sensitivity(SingleParticipation())
+    assert stated.value == pytest.approx(float(np.linalg.norm(strategy.matrix(), axis=0).max()), rel=1e-9)

@@ -214,3 +214,7 @@ def test_a_matrix_that_is_none_is_refused_by_name(bad: list) -> None:
 
 def test_a_separation_beyond_the_rounds_is_one_participation_and_costs_no_memory() -> None:
     assert sensitivity.of_columns(np.ones(100), MinSeparation(10**12, 3)).value == 1
+
+
+def test_a_matrix_of_the_largest_entries_has_a_sensitivity() -> None:
+    assert sensitivity.of_matrix([[1e99]], SingleParticipation()).value == pytest.approx(1e99)

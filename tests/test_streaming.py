@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hubbub.errors import NoiseExhaustedError
+from hubbub.errors import NoiseExhaustedError, RunFolderError
 from hubbub.mechanism import Mechanism
 from hubbub.noise import NoiseStream, SecureSource, Segments, SimulationSource
 from hubbub.noise.blocks import block_of, progress
@@ -170,3 +170,54 @@ def test_a_stream_on_a_graphics_processor_is_resumed_and_has_its_covariance() ->
     second = stream(strategy, dim, device="cuda", dtype=torch.float32)
     second.load_state_dict(first.state_dict())
     torch.testing.assert_close(second.next_row().cpu(), torch.from_numpy(released[3]), rtol=1e-5, atol=1e-5)
+
+
+def test_a_state_of_another_pass_or_kind_is_refused() -> None:
+    noise = stream(STRATEGIES[2], rounds_per_pass=8)
+    rows(noise, 12)
+    with pytest.raises(RunFolderError, match="rounds_per_pass = 8"):
+        stream(STRATEGIES[2], rounds_per_pass=1).load_state_dict(noise.state_dict())
+
+
+@pytest.mark.parametrize("rounds_per_pass", [None, 1, 3])
+def test_noise_that_is_at_its_end_stays_there(rounds_per_pass: int | None) -> None:
+    noise = NoiseStream(
+        Mechanism(toeplitz.square_root(4, 2), MinSeparation(2, 2), 1.0), 3, seed=0, rounds_per_pass=rounds_per_pass
+    )
+    rows(noise, 4)
+    for _ in range(3):
+        with pytest.raises(NoiseExhaustedError, match="rounds 0 to 3 only"):
+            noise.next_row()
+    assert noise.state_dict()["round_index"] == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.complex64, torch.int64])
+def test_noise_of_less_precision_is_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match="dtype"):
+        stream(Identity(3), dtype=dtype)
+
+
+def test_coefficients_beyond_a_dtype_are_refused() -> None:
+    noise = NoiseStream(Mechanism(Dense([[1e-45]]), MinSeparation(1, 1), 1.0), 3, seed=0, dtype=torch.float32)
+    with pytest.raises(ValueError, match="float32"):
+        noise.next_row()
+
+
+def test_memory_of_rows_that_were_let_go_is_used_again() -> None:
+    noise, seen = stream(STRATEGIES[2], DIM), set()
+    for _ in range(ROUNDS):
+        seen.add(noise.next_row().data_ptr())
+    # A pass, and the row that was held while it was made.
+    assert len(seen) <= noise._pass + 1
+
+
+def test_no_two_segments_of_a_simulation_share_a_seed() -> None:
+    source, filled = SimulationSource(0), []
+    for row, segment in ((0, 0), (0, 1), (1, 0), (2**16 - 1, 1), (2**20 - 1, 0)):
+        out = torch.empty(8)
+        source.segments(row, segment)(out)
+        filled.append(tuple(out.tolist()))
+    assert len(set(filled)) == len(filled)
+    for row, segment in ((2**20, 0), (0, 2**12)):
+        with pytest.raises(ValueError, match="seeds for"):
+            source.segments(row, segment)(torch.empty(8))

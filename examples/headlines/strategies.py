@@ -3,7 +3,7 @@
 Errors are computed, not taken from papers: of the strategy that hubbub makes, at sensitivity 1 to what one client may join, for
 unit noise. Nothing is random; only the CPU seconds differ from run to run.
 
-    OMP_NUM_THREADS=1 python examples/headlines/strategies.py            # about four minutes of CPU time
+    OMP_NUM_THREADS=1 python examples/headlines/strategies.py            # some minutes of CPU time
     python examples/headlines/strategies.py --draw                       # tables and pictures again, from the numbers on disk
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 from hubbub import utility
 from hubbub.families import Family, answer_of
 from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
-from hubbub.report.errors import smoothed, spread
+from hubbub.report.errors import smoothed
 from hubbub.strategies import Optimized, Strategy, dense, stamped
 from hubbub.workloads import Workload, momentum, prefix_sum
 
@@ -32,8 +32,9 @@ ROOT = Path(__file__).parent.parent.parent
 PAGE, RESULTS, IMAGES = (ROOT / "docs" / part for part in ("choosing-a-strategy.md", "strategies.json", "images"))
 BANDED = ("banded", "banded-toeplitz", "optimal-toeplitz", "normalized-toeplitz")
 FAMILIES = ("identity", "tree", "tree-online", "tree-full", "fourier", *BANDED, "banded-inverse", "blt", "dense")
-# Of each curve, so many points are kept.
-POINTS = 100
+DRAWN = ("identity", "tree", "tree-full", "banded-inverse", "blt", "optimal-toeplitz", "banded", "time-varying", "dense")
+# Of each curve in a picture, so many points are kept.
+POINTS = 250
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,12 @@ def compute(wanted: str) -> None:
     made = {f"{key} | {name}": row for key in SETTINGS for name, row in rows_of(key)}
     made |= {f"sweep | {key} | {name}": partial(sweep, key, name) for key in SWEEPS for name in SWEEPS[key]}
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    curves = {row for key in SWEEPS for row in drawn(key).values()}
     for name, row in made.items():
         if wanted in name:
             results[name] = row()
+            if isinstance(results[name], dict) and name not in curves:
+                del results[name]["curve"]
             lines = [f"{json.dumps(known)}: {json.dumps(results[known])}" for known in made if known in results]
             RESULTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
             print(name, flush=True)
@@ -170,11 +174,10 @@ def compute(wanted: str) -> None:
 def table(key: str, results: dict[str, Any]) -> str:
     """The setting's rows in the order of their errors, as Markdown."""
     lines = [
-        "| strategy | RMSE | squared error | no strategy below | of | rows remembered | CPU s | sensitivity |",
+        "| strategy | RMSE | squared error | lower bound | holds for | rows remembered | CPU s | sensitivity |",
         "|---|---:|---:|---:|---|---:|---:|---|",
     ]
-    names = [name for name, _ in rows_of(key)]
-    for name in sorted(names, key=lambda name: results[f"{key} | {name}"]["squared_error"]):
+    for name in sorted(rows(key), key=lambda name: results[f"{key} | {name}"]["squared_error"]):
         row = results[f"{key} | {name}"]
         seconds = (
             ""
@@ -186,7 +189,7 @@ def table(key: str, results: dict[str, Any]) -> str:
         lines.append(
             f"| {name} | {rounded(math.sqrt(row['squared_error']), 5, ROUND_CEILING)} "
             f"| {rounded(row['squared_error'], 7, ROUND_CEILING)} | {rounded(row['lower_bound'], 7, ROUND_FLOOR)} "
-            f"| {row['bound_family'].removeprefix('every ')} | {row['memory_rows']:,} | {seconds} "
+            f"| {row['bound_family']} | {row['memory_rows']:,} | {seconds} "
             f"| {'exact' if row['exact'] else 'bound'} |"
         )
     return "\n".join(lines)
@@ -207,115 +210,37 @@ def with_tables(page: str, results: dict[str, Any]) -> str:
     return re.sub(r"(<!-- table: (\w+) -->)\n(.*?)(<!-- end -->)", replaced, page, flags=re.DOTALL)
 
 
-# Okabe and Ito's colours; markers and dashes differ, too, for print in black and white.
-LOOKS: dict[str, tuple[str, Any, str]] = {
-    "identity": ("#000000", (0, (1, 1.5)), "X"),
-    "tree": ("#8c8c8c", (0, (2, 1)), "s"),
-    "tree-full": ("#5a5a5a", (0, (6, 1.5)), "D"),
-    "banded-inverse": ("#E69F00", "-", "v"),
-    "blt": ("#009E73", (0, (6, 1.5)), "o"),
-    "optimal-toeplitz": ("#56B4E9", "-", "^"),
-    "banded": ("#0072B2", (0, (6, 1.5)), "s"),
-    "time-varying": ("#CC79A7", "-", "P"),
-    "dense": ("#D55E00", "-", "*"),
-}
-TITLES = {
-    "once": "each client in one round",
-    "separated": "each client in 20 rounds, 100 or more apart",
-}
+def rows(key: str) -> list[str]:
+    return [name for name, _ in rows_of(key)]
 
 
-def draw_errors(results: dict[str, Any], file: Path) -> None:
-    """Root squared error over rounds."""
-    figure, panels = _panels((11, 5.4))
-    for axes, key in zip(panels, TITLES, strict=True):
-        drawn = [(name, _row_named(key, name)) for name in LOOKS if _row_named(key, name) in dict_of(key, results)]
-        rounds = points(SETTINGS[key].workload.rounds) + 1
-        for name, row in drawn:
-            color, style, _ = LOOKS[name]
-            axes.plot(rounds, results[f"{key} | {row}"]["curve"], color=color, linestyle=style, linewidth=1.8)
-        _plain_logarithm(axes)
-        axes.set_ylim(*{"once": (1.6, 52), "separated": (9, 240)}[key])
-        axes.set_xlim(1, rounds[-1])
-        _label(axes, [(name, results[f"{key} | {row}"]["curve"][-1]) for name, row in drawn])
-        axes.set_xlabel("round")
-    panels[0].set_ylabel("root squared error at sensitivity 1")
-    figure.savefig(file)
+def drawn(key: str) -> dict[str, str]:
+    """The families in the pictures, and the names of their rows."""
+    named = {name: f"{key} | {row_named(key, name)}" for name in DRAWN}
+    return {name: row for name, row in named.items() if row.removeprefix(f"{key} | ") in rows(key)}
 
 
-def draw_memory(results: dict[str, Any], file: Path) -> None:
-    """RMSE against rows remembered."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    figure, panels = _panels((11, 5.4))
-    for axes, key in zip(panels, TITLES, strict=True):
-        curves = {name: results[f"sweep | {key} | {name}"] for name in SWEEPS[key]}
-        for name in ("identity", "tree", "tree-full", "dense"):
-            row = results[f"{key} | {_row_named(key, name)}"]
-            curves[name] = [[row["memory_rows"], math.sqrt(row["squared_error"])]]
-        for name, curve in curves.items():
-            color, style, marker = LOOKS[name]
-            axes.plot(
-                *zip(*curve, strict=True), color=color, linestyle=style, marker=marker, markersize=7, linewidth=1.6,
-                markeredgecolor="white", markeredgewidth=0.6, label=name, clip_on=False, zorder=3,
-            )  # fmt: skip
-        bound = math.sqrt(results[f"{key} | {_row_named(key, 'dense')}"]["lower_bound"])
-        axes.axhline(bound, color="#5a5a5a", linewidth=0.9)
-        axes.text(0.02, bound * 0.985, "no strategy is below", color="#5a5a5a", fontsize=9, va="top")
-        axes.set_xscale("symlog", linthresh=1, linscale=0.4)
-        axes.xaxis.set_major_locator(FixedLocator([0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000]))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        _plain_logarithm(axes)
-        axes.set_ylim(*{"once": (2.8, 36), "separated": (16, 160)}[key])
-        axes.set_xlim(-0.05, 2200)
-        axes.set_xlabel("rows remembered (each as long as the model)")
-        axes.legend(loc="upper right", frameon=False, fontsize=9)
-    panels[0].set_ylabel("RMSE at sensitivity 1")
-    figure.savefig(file)
-
-
-def dict_of(key: str, results: dict[str, Any]) -> set[str]:
-    return {name.removeprefix(f"{key} | ") for name in results if name.startswith(f"{key} | ")}
-
-
-def _row_named(key: str, name: str) -> str:
+def row_named(key: str, name: str) -> str:
     if name == "dense" and SETTINGS[key].rotation is not None:
         return "dense, exactly 100 apart"
     return f"{name}, 400 bands" if key == "once" and name in BANDED else name
 
 
-def _panels(size: tuple[float, float]) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
+def draw(results: dict[str, Any]) -> None:
+    from strategies_pictures import draw_errors, draw_memory
 
-    figure = Figure(figsize=size, dpi=150, layout="constrained")
-    panels = figure.subplots(1, 2)
-    for axes, title in zip(panels, TITLES.values(), strict=True):
-        axes.set_title(f"2,000 rounds; {title}", loc="left", fontsize=10.5)
-        axes.grid(visible=True, color="#e5e5e5")
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure, panels
-
-
-def _plain_logarithm(axes: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _label(axes: Any, ends: list[tuple[str, float]]) -> None:
-    """Names beside the ends of their curves."""
-    low, high = (math.log(value) for value in axes.get_ylim())
-    heights = [(math.log(end) - low) / (high - low) for _, end in ends]
-    for (name, _), height, place in zip(ends, heights, spread(heights, 0.045), strict=True):
-        color, style, _ = LOOKS[name]
-        axes.plot(
-            [1.0, 1.02, 1.07], [height, place, place], transform=axes.transAxes, color=color, linestyle=style, clip_on=False
-        )
-        axes.text(1.08, place, name, transform=axes.transAxes, va="center", fontsize=9)
+    rounds = points(2000) + 1
+    draw_errors(
+        IMAGES / "strategies_errors.png",
+        {key: (rounds, {name: results[row]["curve"] for name, row in drawn(key).items()}) for key in SWEEPS},
+    )
+    memory = {}
+    for key, sweeps in SWEEPS.items():
+        curves = {name: results[f"sweep | {key} | {name}"] for name in sweeps}
+        for name, row in drawn(key).items():
+            curves.setdefault(name, [[results[row]["memory_rows"], math.sqrt(results[row]["squared_error"])]])
+        memory[key] = (curves, math.sqrt(results[drawn(key)["dense"]]["lower_bound"]))
+    draw_memory(IMAGES / "strategies_memory.png", memory)
 
 
 def main() -> None:
@@ -327,8 +252,7 @@ def main() -> None:
         compute(arguments.only)
     results = json.loads(RESULTS.read_text())
     PAGE.write_text(with_tables(PAGE.read_text(), results))
-    draw_errors(results, IMAGES / "strategies_errors.png")
-    draw_memory(results, IMAGES / "strategies_memory.png")
+    draw(results)
 
 
 if __name__ == "__main__":

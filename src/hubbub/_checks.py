@@ -103,7 +103,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def real_array(name: str, value: npt.ArrayLike, *, ndim: int) -> Array:
+def real_array(name: str, value: npt.ArrayLike, *, ndim: int, at_most: float = _LARGEST_ENTRY) -> Array:
     """A read-only float64 copy, row by row, with the given number of axes, every entry finite."""
     array = np.array(value, dtype=np.float64, order="C")
     if array.ndim != ndim:
@@ -114,9 +114,9 @@ def real_array(name: str, value: npt.ArrayLike, *, ndim: int) -> Array:
     if bad.size:
         where = tuple(int(i) for i in bad[0])
         raise ValueError(f"{name}{list(where)} = {array[where]}: must be finite")
-    huge = np.argwhere(np.abs(array) > _LARGEST_ENTRY)
+    huge = np.argwhere(np.abs(array) > at_most)
     if huge.size:
         where = tuple(int(i) for i in huge[0])
-        raise ValueError(f"{name}{list(where)} = {array[where]}: must be at most {_LARGEST_ENTRY:g}, or its square overflows")
+        raise ValueError(f"{name}{list(where)} = {array[where]}: must be at most {at_most:g}, or its square overflows")
     array.setflags(write=False)
     return array

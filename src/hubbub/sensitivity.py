@@ -40,6 +40,8 @@ __all__ = ["Sensitivity", "of_columns", "of_matrix", "of_sets"]
 
 # Below this many sets of rounds, trying each costs less than a second; so do the eigenvalues of this many rounds.
 _ENUMERABLE = 20_000
+# The square of the largest entry that a matrix may have.
+_LARGEST_SQUARE = 1e200
 _MOST_EIGEN = 1000
 # Relative, and well above that of LAPACK at this size: a bound must err on the high side.
 _EIGEN_ERROR = 1e-11
@@ -77,7 +79,7 @@ def of_columns(squared_norms: npt.ArrayLike, participation: Participation) -> Se
     Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", Algorithms 3 and 5,
     https://arxiv.org/abs/2306.08153.
     """
-    c = real_array("squared_norms", squared_norms, ndim=1)
+    c = real_array("squared_norms", squared_norms, ndim=1, at_most=_LARGEST_SQUARE)
     if (c < 0).any():
         raise ValueError(f"squared_norms holds {c.min()}: must not be negative")
     match participation:

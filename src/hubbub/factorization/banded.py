@@ -22,6 +22,9 @@ from hubbub._checks import Array
 
 __all__ = ["BandedError", "Weigh"]
 
+# Of an error, what rounding may take from it.
+_LOST = 1e-9
+
 # Of the errors of all rows: a value, and its gradient by them.
 Weigh = Callable[[Array], tuple[float, Array]]
 
@@ -116,13 +119,16 @@ class BandedError:
             L, info = dtrtri(np.asfortranarray(self._K.transposed(new, new).T), lower=1)
             H = L @ self._K.transposed(win, new).T
             own = L @ L.T
+            least = np.diagonal(own) * (1 - _LOST)
             if r:
                 coupling = self._P.transposed(win, new)
                 np.matmul(self._P.transposed(win, win), -H.T, out=coupling)
                 self._P.transposed(new, win)[:] = coupling.T
                 own -= H @ coupling
             self._P.transposed(new, new)[:] = own
-            self.errors[r:e] = np.diagonal(own) if info == 0 else np.inf
+            # What earlier rows add is not negative: where it comes out so, digits were lost.
+            sound = info == 0 and bool((np.diagonal(own) >= least).all())
+            self.errors[r:e] = np.diagonal(own) if sound else np.inf
             inverse.append(L)
             transfer.append(H)
         return inverse, transfer

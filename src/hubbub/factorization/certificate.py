@@ -91,13 +91,31 @@ def _dual(C: Array, inverse_bands: Array, weights: Array) -> Array:
 
 
 def _queried(V: Array, inverse_bands: Array, weights: Array) -> Array:
-    """(W^(1/2)·A·V)ᵀ, in the memory of V."""
-    for i in range(len(V)):
-        for e in range(1, min(i, len(inverse_bands) - 1) + 1):
-            V[i] -= inverse_bands[e, i - e] * V[i - e]
-        V[i] /= inverse_bands[0, i]
+    """(W^(1/2)·A·V)ᵀ, in the memory of V.
+
+    By the momentum buffer and the models themselves, m ← βm + V_i and θ ← θ + η_i·m: A⁻¹ has differences of reciprocal learning
+    rates, in which uneven ones lose their digits.
+    """
+    rates = 1 / inverse_bands[0]
+    beta = _momentum(inverse_bands)
+    buffer, model = np.zeros(V.shape[1]), np.zeros(V.shape[1])
+    for i, rate in enumerate(rates.tolist()):
+        buffer *= beta
+        buffer += V[i]
+        model += rate * buffer
+        V[i] = model
     V *= np.sqrt(weights)[:, None]
     return np.ascontiguousarray(V.T)
+
+
+def _momentum(inverse_bands: Array) -> float:
+    """β of the workload: the third band is β/η."""
+    if len(inverse_bands) < 3:
+        return 0.0
+    if inverse_bands.shape[1] > 2:
+        return float(inverse_bands[2, 0] / inverse_bands[0, 1])
+    # Of two rounds there is no such entry, only −1/η₁ − β/η₀.
+    return float(-(inverse_bands[1, 0] + inverse_bands[0, -1]) / inverse_bands[0, 0])
 
 
 def _sum_of_roots(N: Array) -> tuple[float, float]:

@@ -58,6 +58,11 @@ def least_error(
     """
     C = warm_start(workload, weights, bands) if start is None else start
     search = Search(workload, weights, C)
+    if workload.learning_rates and not np.isfinite(search.error.squared_errors(C)).all():
+        # Rates so uneven that coarser rounds tell nothing of these.
+        C = np.zeros_like(C)
+        C[:, 0] = 1.0
+        search = Search(workload, weights, C)
     goal, evaluations, best = relative_gap, 1, 0.0
     for _ in range(_MOST_PROOFS):
         found = search.run(goal, _MOST_EVALUATIONS - evaluations)

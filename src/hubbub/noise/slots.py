@@ -5,13 +5,14 @@ multiplies them by the block's matrix, and writes what the next pass needs to sl
 stay whole until the pass is settled, so that a checkpoint can be taken in its middle.
 """
 
-import sys
+import weakref
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from hubbub._checks import Array
 from hubbub.errors import RunFolderError
 from hubbub.noise.blocks import Block
 from hubbub.noise.sources import NoiseSource
@@ -20,7 +21,7 @@ __all__ = ["SlotBuffer"]
 
 # Numbers that a product takes at a time, so that they stay in the processor's cache, and the least columns of one.
 _IN_CACHE, _LEAST_COLUMNS = 1 << 20, 1 << 10
-# Rows that may be waiting for their owners to let them go.
+# Rows whose memory waits to be used again.
 _MOST_SPARE = 32
 
 # Multiplies one segment of fresh rows, which begins at the given number, with what is remembered, and writes the results.
@@ -100,7 +101,7 @@ class SlotBuffer:
     def _in_cache(self, block: Block) -> tuple[torch.Tensor, Product]:
         """Room for fresh rows, and the product on a processor. NumPy's is the faster one for few rows and many columns."""
         rows, memory = self._rows.numpy(), len(self._memory)
-        factors = block.coefficients.astype(rows.dtype)
+        factors = _cast(block.coefficients, self._like).numpy()
         height = factors.shape[1]
         columns = min(self._segment, max(_LEAST_COLUMNS, 1 << (_IN_CACHE // height).bit_length() - 1), self._width)
         operands, product = np.empty((height, columns), rows.dtype), np.empty((len(factors), columns), rows.dtype)
@@ -130,7 +131,7 @@ class SlotBuffer:
         return self._like.new_empty(len(block.drawn), min(self._segment, self._width))
 
     def _on_device(self, block: Block) -> tuple[torch.Tensor, Product]:
-        factors, memory = torch.from_numpy(block.coefficients).to(self._like), len(self._memory)
+        factors, memory = _cast(block.coefficients, self._like), len(self._memory)
         runs = _runs(self._memory)
 
         def multiply(fresh: torch.Tensor, start: int) -> None:
@@ -186,6 +187,14 @@ class SlotBuffer:
         self._rows = grown
 
 
+def _cast(coefficients: Array, like: torch.Tensor) -> torch.Tensor:
+    """The coefficients in the dtype and on the device of rows."""
+    cast = torch.from_numpy(coefficients).to(like)
+    if not bool(torch.isfinite(cast).all()):
+        raise ValueError(f"dtype = {like.dtype}: cannot hold the strategy's coefficients; scale C, or use float64")
+    return cast
+
+
 def _runs(slots: Sequence[int]) -> list[tuple[int, int, int]]:
     """Slots in runs of neighbours: where a run begins in the list, its first slot, and how many there are."""
     runs: list[tuple[int, int, int]] = []
@@ -200,20 +209,23 @@ def _runs(slots: Sequence[int]) -> list[tuple[int, int, int]]:
 class _SpareRows:
     """Memory of released rows that their owners have let go, used again: fresh memory costs more to touch than noise to add.
 
-    On a processor a row lies in a NumPy array. Whoever holds a tensor on it, or a view of one, holds a reference to the array;
-    when only this object does, nobody can see it any more.
+    On a processor a row lies in a NumPy array that nobody else sees. The storage of the tensors on it, and so whoever holds
+    one of them or a view, keeps that array alive; its memory comes back when the array dies.
     """
 
     def __init__(self) -> None:
-        self._arrays: list[npt.NDArray[np.uint8]] = []
+        self._spare: list[npt.NDArray[np.uint8]] = []
 
     def take(self, like: torch.Tensor, length: int) -> torch.Tensor:
+        """Room for a row of ``like``'s dtype and device."""
         if like.device.type != "cpu":
             return like.new_empty(length)
-        for array in self._arrays:
-            # The list's, the loop's and the call's own reference.
-            if sys.getrefcount(array) == 3:
-                return torch.from_numpy(array).view(like.dtype)
-        array = np.empty(length * like.element_size(), dtype=np.uint8)
-        self._arrays = [*self._arrays[-_MOST_SPARE:], array]
-        return torch.from_numpy(array).view(like.dtype)
+        memory = self._spare.pop() if self._spare else np.empty(length * like.element_size(), dtype=np.uint8)
+        seen = memory[:]
+        weakref.finalize(seen, _keep, self._spare, memory).atexit = False
+        return torch.from_numpy(seen).view(like.dtype)
+
+
+def _keep(spare: list[npt.NDArray[np.uint8]], memory: npt.NDArray[np.uint8]) -> None:
+    if len(spare) < _MOST_SPARE:
+        spare.append(memory)

@@ -33,8 +33,8 @@ _SEGMENT, _SEGMENT_ON_DEVICE = 1 << 16, 1 << 24
 # 64-bit words of two numbers, and of a segment.
 _WORDS_PER_PAIR = 3
 _WORDS = _SEGMENT // 2 * _WORDS_PER_PAIR
-# Odd, so that rows and segments wrap around 2³² apart.
-_SEEDS_PER_ROW = 2**16 + 1
+# A processor's generator takes 32 bits: of 2²⁰ rows and 2¹² segments each has its own seed.
+_ROWS, _SEGMENTS = 2**20, 2**12
 
 # Writes the next segment of a row to a tensor that is as long, or shorter where the row ends.
 Segments = Callable[[torch.Tensor], None]
@@ -74,8 +74,12 @@ class SimulationSource:
                 return
             if out.device not in self._generators:
                 self._generators[out.device] = torch.Generator(out.device)
-            # The generator takes 32 bits: counted on from the seed's, so that no two segments share them.
-            seed = (self._first_seed + index * _SEEDS_PER_ROW + segment) % 2**32
+            if index >= _ROWS or segment >= _SEGMENTS:
+                raise ValueError(
+                    f"row {index}, segment {segment}: a simulation in {out.dtype} has seeds for {_ROWS} rows of "
+                    f"{_SEGMENTS * _SEGMENT} numbers; use dtype = torch.float64"
+                )
+            seed = (self._first_seed + index * _SEGMENTS + segment) % 2**32
             out.normal_(generator=self._generators[out.device].manual_seed(seed))
 
         return fill

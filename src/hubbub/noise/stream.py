@@ -17,6 +17,7 @@ from hubbub.noise import blocks
 from hubbub.noise.slots import SlotBuffer
 from hubbub.noise.sources import NoiseSource, SecureSource, SimulationSource
 from hubbub.randomness import fresh_key
+from hubbub.strategies.strategy import require_round
 
 __all__ = ["NoiseStream"]
 
@@ -43,7 +44,7 @@ class NoiseStream:
 
     Raises:
         TypeError: Both a seed and a source.
-        ValueError: A part that is no part of the vector.
+        ValueError: A part that is no part of the vector, or a dtype other than float32 and float64.
         NoiseExhaustedError: From :meth:`next_row`, after the strategy's last round, or in a forked process.
 
     Example:
@@ -77,6 +78,8 @@ class NoiseStream:
         # What is remembered is secret noise too; a simulation's anybody may draw.
         self._process = None if isinstance(source, SimulationSource) else os.getpid()
         most = getattr(mechanism.strategy, "memory_rows", 0)
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"dtype = {dtype}: must be torch.float32 or torch.float64; with less precision it is not Gaussian")
         like = torch.empty(0, device=device, dtype=dtype)
         self._buffer = SlotBuffer(source, self.dim, part or (0, self.dim), like, most=most, scale=mechanism.stddev)
         pass_of = blocks.rounds_per_pass(mechanism.strategy) if rounds_per_pass is None else rounds_per_pass
@@ -127,6 +130,7 @@ class NoiseStream:
         if block is not None:
             if not self._made:
                 self._buffer.make(block, release=False)
+            require_round(self.round_index, self.mechanism.rounds)
             self._settle(block)
         self._block = self._plan(self.round_index)
         self._made = False
@@ -155,7 +159,8 @@ class NoiseStream:
         if self._block is not None and self.round_index == self._block.stop and self.round_index % self._pass == 0:
             self._settle(self._block)
             self._block = None
-        return {"round_index": self.round_index, "drawn": self.drawn, "memory": self._buffer.memory()}
+        memory = self._buffer.memory()
+        return {"round_index": self.round_index, "drawn": self.drawn, "rounds_per_pass": self._pass, "memory": memory}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken, from the same source.
@@ -164,6 +169,11 @@ class NoiseStream:
             RunFolderError: The state is not one that this stream can be in.
             ValueError, TypeError: A number out of range.
         """
+        if state["rounds_per_pass"] != self._pass:
+            raise RunFolderError(
+                f"noise state: was taken with rounds_per_pass = {state['rounds_per_pass']!r}, and its memory belongs to that; "
+                f"this stream has {self._pass}"
+            )
         rows = tuple(state["memory"])
         strategy = self.mechanism.strategy
         round_index = integer("noise state: round_index", state["round_index"], at_least=0, at_most=strategy.rounds)

@@ -6,6 +6,7 @@ Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", h
 https://arxiv.org/abs/2405.15913.
 """
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +19,19 @@ from hubbub.factorization.certificate import MOST_ROUNDS
 from hubbub.factorization.multilevel import least_error
 from hubbub.factorization.threads import on_one_thread
 from hubbub.factorization.toeplitz import worst_rounds
-from hubbub.participation import FixedSizeSampling, Participation, PoissonSampling, SingleParticipation, every_round
+from hubbub.participation import (
+    FixedEpochs,
+    FixedSizeSampling,
+    Participation,
+    PoissonSampling,
+    SingleParticipation,
+    every_round,
+)
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.strategies.optimized import Objective, Optimized
 from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
 from hubbub.strategies.substitution import substituted
+from hubbub.utility import squared_errors
 from hubbub.workloads import Workload
 
 __all__ = ["Banded", "from_matrix", "optimize"]
@@ -203,13 +212,30 @@ def optimize(
     gap = (_TIGHT if small else _USUAL) if relative_gap is None else open_unit("relative_gap", relative_gap)
     found = least_error(workload, shares, bands, gap) if objective == "mean" else least_largest_error(workload, bands, gap)
     strategy = Banded(found.C.T)
+    _require_sound(workload, strategy, found.errors)
     # Columns have norm 1 but for rounding: what is left of it is in the sensitivity.
     squared = strategy.sensitivity(participation).value ** 2
-    equal = " with columns of equal norm" if participations > 1 else ""
+    # A column that nobody may join could be of any norm.
+    unused = isinstance(participation, FixedEpochs) and participation.epochs * participation.rounds_per_epoch < rounds
+    equal = " with columns of equal norm" if participations > 1 or unused else ""
     bound, family = found.lower_bound * squared, f"every strategy of at most {bands} bands{equal}"
     if weights is None:
-        bound, family = max((bound, family), (lower_bound(workload, participation, objective), "every strategy"))
+        with contextlib.suppress(ArithmeticError):
+            bound, family = max((bound, family), (lower_bound(workload, participation, objective), "every strategy"))
     return Optimized(strategy, workload, participation, objective, found.value * squared, bound, family, found.evaluations)
+
+
+def _require_sound(workload: Workload, strategy: Banded, errors: Array) -> None:
+    """Refuse an answer that rounding has spoilt, which uneven learning rates may do."""
+    sound = bool(np.isfinite(errors).all())
+    if sound and workload.learning_rates and workload.rounds <= MOST_ROUNDS:
+        sound = bool(np.allclose(squared_errors(workload, strategy), errors, rtol=1e-6, atol=0.0))
+    if not sound:
+        rates = workload.learning_rates or (1.0,)
+        raise ValueError(
+            f"workload: its learning rates, from {min(rates):g} to {max(rates):g}, are too uneven for float64 with momentum "
+            f"{workload.momentum:g}; use dense.optimize, or toeplitz.optimize for equal ones"
+        )
 
 
 def _shares(weights: npt.ArrayLike | None, rounds: int, objective: str) -> Array:

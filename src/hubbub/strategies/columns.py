@@ -26,7 +26,7 @@ class Columns:
     Args:
         rounds: n, at least 1.
         bands: b, from 1 to n.
-        squared_norm: The largest squared L2 norm of a column, from 1e-12 to 1e12.
+        squared_norm: The squared L2 norm of every column, from 1e-12 to 1e12; where it is the largest, what follows is a bound.
 
     Raises:
         ValueError: More bands than rounds, or a number out of range.

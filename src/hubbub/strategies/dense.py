@@ -185,7 +185,13 @@ def optimize(
     https://arxiv.org/abs/2211.06530.
     """
     one_of("objective", objective, ("mean", "max"))
-    strategy, errors, bound, iterations = _optimum(workload, participation, objective)
+    try:
+        strategy, errors, bound, iterations = _optimum(workload, participation, objective)
+    except (ArithmeticError, np.linalg.LinAlgError) as failure:
+        raise ValueError(
+            f"workload: its momentum and learning rates are too uneven for float64 to find the best strategy ({failure}); "
+            "use banded.optimize"
+        ) from failure
     error = float(errors.mean() if objective == "mean" else errors.max())
     # Columns of a recursion have norm 1 as they are made.
     sensitivity = 1.0 if isinstance(strategy, Semiseparable) else strategy.sensitivity(participation).value

@@ -30,6 +30,8 @@ __all__ = ["Semiseparable", "optimize"]
 _MOST_ROUNDS = 20_000
 # The inverse would overflow below this.
 _LEAST_DIAGONAL = 1e-100
+# Where less is kept of the numbers that make the column norms, they are computed from the matrix.
+_LEAST_KEPT = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +116,9 @@ class Semiseparable:
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x: for one participation by exact column norms without the matrix."""
         if isinstance(participation, SingleParticipation):
-            return of_columns(recursions.column_norms(self.recursion()), participation)
+            norms, kept = recursions.column_norms(self.recursion()), recursions.digits_kept(self.recursion())
+            if kept > _LEAST_KEPT:
+                return of_columns(norms, participation)
         return of_matrix(self.matrix(), participation)
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:

@@ -246,7 +246,11 @@ class RunStore:
         if noise:
             state = noise.state_dict()
             rows = {f"memory.{i:06d}": row for i, row in enumerate(state["memory"])}
-            parts[f"noise-{rounds}.safetensors"] = {"drawn": torch.tensor(state["drawn"]), **rows}
+            parts[f"noise-{rounds}.safetensors"] = {
+                "drawn": torch.tensor(state["drawn"]),
+                "rounds_per_pass": torch.tensor(state["rounds_per_pass"]),
+                **rows,
+            }
         manifest: dict[str, Any] = {"schema": 1, "rounds": rounds, "head": head, "files": {}}
         for name, part in parts.items():
             content = save_tensors({key: tensor.cpu().contiguous() for key, tensor in part.items()})
