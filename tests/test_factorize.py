@@ -357,3 +357,15 @@ def test_only_curves_that_jump_are_smoothed() -> None:
 
 def test_the_commands_are_there() -> None:
     assert {"factorize", "compare"} <= set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def test_a_flag_beside_a_file_leaves_the_rest_of_its_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    stated = facts(capsys, "factorize banded --rounds 24 --min-separation 6 --max-participations 3 -o kept.safetensors")
+    for flags in ("", "--rounds 24", "--momentum 0", "--max-participations 3 --min-separation 6"):
+        again = facts(capsys, f"factorize file --matrix kept.safetensors {flags}")
+        assert again["participation"] == stated["participation"]
+        assert again["squared_error"] == pytest.approx(stated["squared_error"], rel=1e-12)
+        assert "stated error" in again["checks"]
+    other = facts(capsys, "factorize file --matrix kept.safetensors --momentum 0.5")
+    assert (other["participation"], other["momentum"]) == (stated["participation"], 0.5)
+    assert other["checks"]["setting"] == "another than the file states"

@@ -8,8 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub import sensitivity, worst_sets
+from hubbub import sensitivity, workloads, worst_sets
+from hubbub.mechanism import Mechanism
 from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.strategies import (
+    BinaryTree,
+    Dense,
+    Identity,
+    banded,
+    banded_inverse,
+    blt,
+    dense,
+    semiseparable,
+    toeplitz,
+)
 from hubbub.testing import brute_force_sensitivity
 
 MF = oracle("matrix_factorization")
@@ -218,3 +230,21 @@ def test_a_separation_beyond_the_rounds_is_one_participation_and_costs_no_memory
 
 def test_a_matrix_of_the_largest_entries_has_a_sensitivity() -> None:
     assert sensitivity.of_matrix([[1e99]], SingleParticipation()).value == pytest.approx(1e99)
+
+
+@pytest.mark.parametrize("value", [3, None, "single", MinSeparation])
+def test_what_is_no_participation_is_refused_by_name(value: object) -> None:
+    A = workloads.prefix_sum(6)
+    for asked in (
+        lambda: sensitivity.of_matrix(np.eye(6), value),
+        lambda: sensitivity.of_columns(np.ones(6), value),
+        lambda: Mechanism(Identity(6), value, 1.0),
+        *(lambda m=m: m.optimize(A, participation=value) for m in (dense, blt, semiseparable)),
+        *(
+            lambda f=f: f(A, bands=2, participation=value)
+            for f in (banded.optimize, toeplitz.optimize, banded_inverse.optimize)
+        ),
+        *(lambda s=s: s.sensitivity(value) for s in (Identity(6), BinaryTree(6), toeplitz.square_root(6, 3), Dense(np.eye(6)))),
+    ):
+        with pytest.raises(TypeError, match="must be SingleParticipation"):
+            asked()

@@ -11,7 +11,7 @@ import numpy as np
 
 from hubbub._checks import Array, integer, scale
 from hubbub.errors import ParticipationError
-from hubbub.participation import FixedEpochs, Participation, SingleParticipation
+from hubbub.participation import FixedEpochs, Participation, SingleParticipation, require_participation
 from hubbub.sensitivity import Sensitivity, of_matrix
 from hubbub.strategies import OWN
 from hubbub.strategies.strategy import Strategy, WithLeadingPart
@@ -46,6 +46,7 @@ class Mechanism:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
+        require_participation(self.participation)
         object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
         match self.participation:
             case FixedEpochs(epochs, rounds_per_epoch) if (epochs - 1) * rounds_per_epoch >= self.rounds:

@@ -24,6 +24,7 @@ __all__ = [
     "RandomParticipation",
     "SingleParticipation",
     "every_round",
+    "require_participation",
 ]
 
 
@@ -160,6 +161,19 @@ class FixedSizeSampling:
 Pattern = SingleParticipation | FixedEpochs | MinSeparation
 RandomParticipation = PoissonSampling | FixedSizeSampling
 Participation = Pattern | RandomParticipation
+
+
+def require_participation(value: object) -> None:
+    """Refuse what says nothing about who may contribute when.
+
+    Raises:
+        TypeError: The value is of none of the participations.
+    """
+    if not isinstance(value, Participation):
+        raise TypeError(
+            f"participation = {value!r}: must be SingleParticipation(), FixedEpochs(epochs, rounds_per_epoch), "
+            "MinSeparation(min_separation, max_participations), or random cohorts, from hubbub.participation"
+        )
 
 
 def every_round(rounds: int) -> MinSeparation:

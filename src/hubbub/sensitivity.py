@@ -23,6 +23,7 @@ from hubbub.participation import (
     PoissonSampling,
     SingleParticipation,
     every_round,
+    require_participation,
 )
 from hubbub.worst_sets import (
     best_of_banded,
@@ -79,6 +80,7 @@ def of_columns(squared_norms: npt.ArrayLike, participation: Participation) -> Se
     Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", Algorithms 3 and 5,
     https://arxiv.org/abs/2306.08153.
     """
+    require_participation(participation)
     c = real_array("squared_norms", squared_norms, ndim=1, at_most=_LARGEST_SQUARE)
     if (c < 0).any():
         raise ValueError(f"squared_norms holds {c.min()}: must not be negative")
@@ -116,6 +118,7 @@ def of_matrix(C: npt.ArrayLike, participation: Participation) -> Sensitivity:
 
     Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2211.06530 and https://arxiv.org/abs/2306.08153 (Theorem 2).
     """
+    require_participation(participation)
     strategy = real_array("C", C, ndim=2)
     X = strategy.T @ strategy
     match participation:

@@ -40,6 +40,8 @@ def read_tensor_proto(path: str | Path) -> Array:
         content = files.read(file.resolve(), at_most=_LARGEST)
     except (OSError, RuntimeError) as error:
         raise DataError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    if not content:
+        raise DataError(f"{file}: is empty; it must be a NumPy file, or a TensorProto of floats or doubles")
     if content.startswith(MAGIC):
         return _from_npy(file, content)
     try:
@@ -53,9 +55,11 @@ def _from_npy(file: Path, content: bytes) -> Array:
         stream = io.BytesIO(content)
         dtype, fortran_order, shape = read_header(stream)
         _require_shape(shape)
+        if dtype.kind != "f" or dtype.itemsize not in (4, 8):
+            raise ValueError(f"its numbers are {dtype}: save them as float64")
         wanted, entries = math.prod(shape) * dtype.itemsize, stream.read()
-        if dtype.kind != "f" or dtype.itemsize not in (4, 8) or len(entries) != wanted:
-            raise ValueError(f"{dtype} {shape} needs {wanted} bytes of float32 or float64, the file holds {len(entries)}")
+        if len(entries) != wanted:
+            raise ValueError(f"{dtype} {shape} needs {wanted} bytes, the file holds {len(entries)}")
         array = np.frombuffer(entries, dtype).reshape(shape, order="F" if fortran_order else "C")
         return array.astype(np.float64)
     except (ValueError, TypeError) as error:

@@ -58,9 +58,16 @@ class Wanted:
             )
         known = strategy_name("--strategy", self.name)
         if self.column_norm_squared is None:
-            return strategy_of(
-                Family(known, self.bands, self.buffers, None, self.matrix), prefix_sum(self.rounds), participation
-            )
+            family = Family(known, self.bands, self.buffers, None, self.matrix)
+            try:
+                return strategy_of(family, prefix_sum(self.rounds), participation)
+            except ValueError as error:
+                if participation != every_round(self.rounds):
+                    raise
+                raise ConfigError(
+                    f"{error}; without flags each client may join every round: say --min-separation and --max-participations, "
+                    "or --epochs and --rounds-per-epoch"
+                ) from error
         if known != "banded":
             raise ConfigError(f"--column-norm-squared {self.column_norm_squared}: describes --strategy banded, this is {known}")
         if self.bands is None:

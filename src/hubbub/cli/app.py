@@ -386,7 +386,9 @@ def _run(arguments: list[str] | None) -> int:
         return app(given or ["--help"], prog_name="hubbub", standalone_mode=False) or 0
     except _UsageError as error:
         where = error.ctx.command_path if error.ctx else "hubbub"
-        _stop(f"{error.format_message()} (see '{where} --help')")
+        # Of a flag that no variable sets.
+        message = error.format_message().replace(" (env var: 'None')", "")
+        _stop(f"{message} (see '{where} --help')")
 
 
 def _stop(message: str) -> NoReturn:

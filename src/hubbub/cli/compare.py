@@ -153,6 +153,9 @@ def _facts(one: Compared, best: Compared, bound: float, objective: Objective) ->
     }
 
 
+_TABLE = 90
+
+
 def _print(setting: Setting, objective: Objective, found: Sequence[Compared], bound: float, left_out: dict[str, str]) -> None:
     screen = console()
     words = setting.words()
@@ -174,6 +177,8 @@ def _print(setting: Setting, objective: Objective, found: Sequence[Compared], bo
             "unknown" if facts["memory_rows"] is None else f"{facts['memory_rows']:,}",
             f"{one.cpu_seconds:.2f}",
         )
+    # On a narrow terminal lines wrap: digits that tell strategies apart are never cut.
+    screen.width = max(screen.width, _TABLE)
     screen.print(table)
     if not all(one.exact for one in found):
         say(screen, "≤: the sensitivity is a bound from above, and so is the error.")

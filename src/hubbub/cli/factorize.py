@@ -87,17 +87,17 @@ def _verified(family: Family, matrix: str, flags: SettingFlags, said: Claims, ou
 
 
 def _again(family: Family, matrix: str, flags: SettingFlags, said: Claims, outputs: Outputs) -> None:
-    """What this command wrote: with no setting, that which the file states, and then its error must be what it states."""
+    """What this command wrote, in the setting that the file states but for what was typed; in its own, its error is checked."""
     if said.b_matrix is not None or said.bands is not None:
         raise ConfigError(f"--b-matrix, --bands: are said of published matrices; {matrix} has them from hubbub")
     stored = strategy_file.load_answer(matrix)
     stated = stored.answer
     checks = {"made by": f"hubbub {stored.hubbub}, it says, by: {stored.command or 'unknown'}"}
-    if not flags.empty:
-        setting = flags.setting(stated.strategy.rounds)
+    setting = flags.over(Setting(stated.workload, stated.participation))
+    if setting != Setting(stated.workload, stated.participation):
+        checks["setting"] = "another than the file states"
         _answer(family, setting, outputs, checks, lambda: families.answer_of(family, setting.workload, setting.participation))
         return
-    setting = Setting(stated.workload, stated.participation)
 
     def found() -> Optimized[Strategy]:
         roots = root_errors(setting, stated.strategy, stated.strategy.sensitivity(setting.participation).value)

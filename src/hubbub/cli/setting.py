@@ -62,6 +62,24 @@ class SettingFlags:
         single = (self.rounds, self.momentum, self.learning_rates, *self.separation, *self.rotation)
         return all(value is None for value in single)
 
+    def over(self, stated: Setting) -> Setting:
+        """The setting that a file states, with what was typed in place of it.
+
+        Raises:
+            ConfigError: Fewer rounds than the learning rates that the file states.
+        """
+        rates, rounds = stated.workload.learning_rates, stated.workload.rounds
+        wanted = rounds if self.rounds is None else self.rounds
+        if rates is not None and self.learning_rates is None and wanted != rounds:
+            raise ConfigError(f"--rounds {wanted}: the file states {rounds} learning rates; say --learning-rates, too")
+        typed = self.setting(rounds)
+        momentum = stated.workload.momentum if self.momentum is None else self.momentum
+        if self.learning_rates is not None:
+            rates = typed.workload.learning_rates
+        chosen = any(value is not None for value in (*self.separation, *self.rotation))
+        workload = Workload(typed.workload.rounds, momentum, rates)
+        return Setting(workload, typed.participation if chosen else stated.participation)
+
     def setting(self, rounds: int | None = None) -> Setting:
         """The setting that the flags describe.
 

@@ -18,6 +18,7 @@ from hubbub.participation import (
     Participation,
     PoissonSampling,
     SingleParticipation,
+    require_participation,
 )
 from hubbub.workloads import Workload
 
@@ -68,6 +69,7 @@ def lower_bound(workload: Workload, participation: Participation, objective: str
 
 def classes_of(rounds: int, participation: Participation) -> Classes:
     """Classes of rounds that one client may join together, as many of them as the participation gives."""
+    require_participation(participation)
     match participation:
         case SingleParticipation():
             return alone(rounds)

@@ -24,6 +24,7 @@ from hubbub.participation import (
     PoissonSampling,
     SingleParticipation,
     every_round,
+    require_participation,
 )
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.workloads import Workload
@@ -80,6 +81,7 @@ def worst_rounds(participation: Participation, rounds: int) -> tuple[int, int]:
     Raises:
         ValueError: Participation is random, which is no pattern.
     """
+    require_participation(participation)
     match participation:
         case SingleParticipation():
             return rounds, 1

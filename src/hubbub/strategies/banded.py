@@ -40,6 +40,8 @@ __all__ = ["Banded", "from_matrix", "optimize"]
 _LEAST_DIAGONAL = 1e-100
 # Up to this much work (n·b²) for an evaluation of the error, a near exact answer costs a second or two.
 _SMALL = 6e6
+# Entries of C: a search holds some ten times as many.
+_MOST_ENTRIES = 5e7
 # relative_gap where none is asked for: of the mean for small and large problems, and of the maximum.
 _TIGHT, _USUAL = 1e-7, 1e-4
 
@@ -206,6 +208,11 @@ def optimize(
         raise ValueError(
             f"bands = {bands}: must be at most {separation}, the separation of {participation!r}, or columns of one client "
             f"overlap and cost more than their norms; use bands = {separation}, or dense.optimize"
+        )
+    if rounds * bands > _MOST_ENTRIES:
+        raise ValueError(
+            f"bands = {bands}: {rounds:,} rounds of so many are {rounds * bands:,} numbers, more than {_MOST_ENTRIES:,.0f}; "
+            "use fewer bands, or toeplitz.optimize"
         )
     shares = _shares(weights, rounds, objective)
     small = rounds <= MOST_ROUNDS and rounds * bands**2 <= _SMALL and objective == "mean"

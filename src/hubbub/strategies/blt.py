@@ -27,6 +27,7 @@ from hubbub.participation import (
     PoissonSampling,
     SingleParticipation,
     every_round,
+    require_participation,
 )
 from hubbub.sensitivity import Sensitivity
 from hubbub.strategies.optimized import Objective, Optimized
@@ -264,6 +265,7 @@ def _bound(workload: Workload, participation: Participation, objective: Objectiv
 
 def _spacing(participation: Participation, rounds: int) -> tuple[int, int]:
     """b and k of the worst set of rounds 0, b, …, (k − 1)·b."""
+    require_participation(participation)
     match participation:
         case SingleParticipation():
             return rounds, 1

@@ -22,6 +22,7 @@ from hubbub.participation import (
     Participation,
     PoissonSampling,
     SingleParticipation,
+    require_participation,
 )
 from hubbub.sensitivity import Sensitivity, of_matrix
 from hubbub.strategies.optimized import Objective, Optimized
@@ -72,9 +73,7 @@ class Dense:
             )
         zero = np.flatnonzero(np.abs(np.diag(C)) < _LEAST_DIAGONAL)
         if zero.size:
-            raise ValueError(
-                f"C[{zero[0]}, {zero[0]}] = {C[zero[0], zero[0]]}: the diagonal of C must not be 0, or C has no inverse"
-            )
+            raise ValueError(f"C[{zero[0]}, {zero[0]}] = {C[zero[0], zero[0]]}: the diagonal of C must not be 0, or nearly so")
         object.__setattr__(self, "C", C)
 
     @property
@@ -211,6 +210,7 @@ def _optimum(
     workload: Workload, participation: Participation, objective: Objective
 ) -> tuple[Dense | Semiseparable, Array, float, int]:
     """The strategy, the squared error of each round for unit noise, the bound, and the number of evaluations."""
+    require_participation(participation)
     n = workload.rounds
     match participation:
         case SingleParticipation():

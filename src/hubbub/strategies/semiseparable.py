@@ -18,6 +18,7 @@ from hubbub.factorization.recursions import Recursion
 from hubbub.factorization.reduction import reduced
 from hubbub.factorization.single import best_recursion
 from hubbub.factorization.threads import on_one_thread
+from hubbub.factorization.toeplitz import worst_rounds
 from hubbub.participation import Participation, SingleParticipation
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.strategies.optimized import Objective, Optimized
@@ -175,7 +176,7 @@ def optimize(
     """
     one_of("objective", objective, ("mean", "max"))
     integer("buffers", buffers, at_least=1)
-    if not isinstance(participation, SingleParticipation):
+    if worst_rounds(participation, workload.rounds)[1] > 1:
         raise ValueError(
             f"participation = {participation!r}: buffers that change from round to round are optimized for "
             "SingleParticipation() only; use banded, blt, or dense.optimize"

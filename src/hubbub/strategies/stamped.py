@@ -66,7 +66,7 @@ class Stamped:
             raise ValueError(f"C has shape {C.shape}: must be square and lower triangular; stamp() takes any strategy")
         zero = np.flatnonzero(np.abs(np.diag(C)) < _LEAST_DIAGONAL)
         if zero.size:
-            raise ValueError(f"C[{zero[0]}, {zero[0]}] = {C[zero[0], zero[0]]}: must not be 0, or C has no inverse")
+            raise ValueError(f"C[{zero[0]}, {zero[0]}] = {C[zero[0], zero[0]]}: must not be 0, or nearly so")
         object.__setattr__(self, "C", real_array("C", C[: self.rounds, : self.rounds], ndim=2))
 
     @property

@@ -31,6 +31,7 @@ from hubbub.participation import (
     Participation,
     PoissonSampling,
     SingleParticipation,
+    require_participation,
 )
 from hubbub.sensitivity import Sensitivity
 from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
@@ -100,6 +101,7 @@ class BinaryTree:
         Exact, but for a full decoder that stops within a tree, which is bounded by the intervals of the whole tree, and for
         thousands of participations a few rounds apart.
         """
+        require_participation(participation)
         exact = self.decoder != "full" or self.rounds % self._forest.rounds_per_tree == 0
         match participation:
             case SingleParticipation():
