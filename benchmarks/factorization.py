@@ -135,7 +135,8 @@ def banded_rows(seconds: float) -> list[_runner.Row]:
     found = measured(seconds, "banded", 2000, bands=400, relative_gap=gap)
     good, quality = worth(found.answer, optimum, gap)
     name = "banded, 2,000 rounds, 400 bands"
-    for scan_fn, peer in (("equinox", "jax_privacy to 1e-4"), ("ours", "jax_privacy with a faster scan of ours, to 1e-4")):
+    # The goal of the second is ours: it is a peer that nobody ships.
+    for scan_fn, goal, peer in (("equinox", 300, "jax_privacy"), ("ours", 200, "jax_privacy with a faster scan of ours")):
         far = _runner.alone(partial(jax_banded, 2000, 400, few + 1, 0.0, scan_fn))
         step = (far.answer.seconds[-1] - far.answer.seconds[0]) / few
         note = (
@@ -143,7 +144,9 @@ def banded_rows(seconds: float) -> list[_runner.Row]:
             f"it took from 500 rounds and 100 bands; it reached {far.answer.losses[-1]:.5g}, "
             f"and used {far.peak_bytes / 1e9:.2g} GB"
         )
-        rows.append(_runner.Row(f"{name}; peer: {peer}", found.seconds, step * needed, 300, "CPU seconds", True, good, note))
+        rows.append(
+            _runner.Row(f"{name}; peer: {peer} to 1e-4", found.seconds, step * needed, goal, "CPU seconds", True, good, note)
+        )
     megabytes = found.peak_bytes / 1e6
     rows.append(_runner.Row(f"{name}, peak memory; peer: a limit of 400 MB", megabytes, 400, 1.0, unit="MB"))
     found = measured(seconds, "banded", 2000, bands=1000, relative_gap=gap)
