@@ -135,6 +135,8 @@ def test_what_a_file_says_is_shown_and_not_obeyed(capsys: pytest.CaptureFixture[
         ("factorize banded --rounds 5 --learning-rates rates.npy", ["--learning-rates rates.npy", "4 entries", "5 rounds"]),
         ("factorize banded --rounds 4 --learning-rates zero.npy", ["zero.npy", "learning_rates[2] = 0.0", "above 0"]),
         ("factorize banded --rounds 4 --learning-rates c.npy", ["c.npy", "shape (4, 4)"]),
+        ("factorize identity --rounds 10000000", ["rounds = 10000000", "20,000", "blt"]),
+        ("factorize banded --rounds 10000000", ["bands = 10000000", "use fewer bands"]),
         ("factorize banded --rounds 8 --epochs 2", ["--epochs", "--rounds-per-epoch"]),
         ("factorize banded --rounds 8 --rounds-per-epoch 0", ["rounds_per_epoch = 0"]),
         ("factorize banded --rounds 8 --min-separation 0", ["min_separation = 0"]),

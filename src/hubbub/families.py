@@ -49,6 +49,7 @@ _WITH_OBJECTIVE = ("optimal-toeplitz", "banded", "banded-inverse", *_WITH_BUFFER
 _WITH_MATRIX = ("dense", "file")
 _BUFFERS = {"blt": 4, "time-varying": 6}
 _INVERSE_BANDS = 16
+_MOST_BY_MATRIX = 20_000
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,11 @@ def answer_of(family: Family, workload: Workload, participation: Participation) 
     made = _closed_form(family, workload, participation)
     if made is None:
         return _optimized(family, workload, participation)
+    if workload.rounds > _MOST_BY_MATRIX:
+        raise ConfigError(
+            f"rounds = {workload.rounds}: the error of strategy {family.name!r} is computed from its matrix, of at most "
+            f"{_MOST_BY_MATRIX:,} rounds; an optimized one such as blt has a closed form"
+        )
     objective: Objective = family.objective or "mean"
     errors = utility.squared_errors(workload, made) * made.sensitivity(participation).value ** 2
     return Optimized(
