@@ -7,6 +7,7 @@ import pytest
 from conftest import oracle
 from hubbub import utility, workloads
 from hubbub.errors import DataError, NoiseExhaustedError
+from hubbub.noise.blocks import progress
 from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.strategies import (
     OWN,
@@ -71,6 +72,11 @@ def test_matrix_stream_and_sensitivity_agree(strategy: Strategy) -> None:
     check_strategy(strategy)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda value: repr(value)[:40])
+def test_our_own_strategies_say_exactly_how_many_rows_they_remember(strategy: Strategy) -> None:
+    assert strategy.memory_rows == progress(strategy, strategy.rounds).most_remembered
+
+
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s.rounds <= 10], ids=lambda value: repr(value)[:40])
 def test_no_strategy_understates_any_pattern(strategy: Strategy) -> None:
     n = strategy.rounds
@@ -108,6 +114,9 @@ def test_a_broken_stream_is_caught() -> None:
         def sensitivity(self, participation):  # as above
             return Identity(1).sensitivity(participation)
 
+    class Forgetful(BandedToeplitz):
+        memory_rows = 0  # as above
+
     class NeverEnds(Identity):
         def step(self, round_index, draw, memory):  # as above
             return draw(min(round_index, self.rounds - 1)), ()
@@ -117,6 +126,7 @@ def test_a_broken_stream_is_caught() -> None:
         (LooksAhead(4), "belongs to a later round"),
         (Understates(4), "brute force finds"),
         (NeverEnds(4), "past the last"),
+        (Forgetful(4, (1.0, 0.5)), "memory_rows = 0"),
     ):
         with pytest.raises(ContractError, match=message):
             check_strategy(broken)

@@ -23,9 +23,10 @@ from hubbub.strategies import (
     toeplitz,
 )
 from hubbub.strategies.optimized import Objective
+from hubbub.strategies.strategy import WithLeadingPart
 from hubbub.workloads import Workload
 
-__all__ = ["DESCRIPTIONS", "Family", "answer_of", "default_bands", "strategy_of"]
+__all__ = ["BY_MATRIX", "DESCRIPTIONS", "Family", "answer_of", "default_bands", "strategy_of"]
 
 DESCRIPTIONS = {
     "identity": "independent noise: DP-SGD, DP-FedAvg",
@@ -43,6 +44,8 @@ DESCRIPTIONS = {
     "fourier": "the Fourier mechanism with its best decoder",
     "file": "a matrix file, or what 'hubbub factorize' wrote",
 }
+# Families in closed form, whose errors are computed from their matrices: in time of the cube of the rounds.
+BY_MATRIX = ("identity", "tree", "tree-online", "tree-full", "banded-toeplitz", "fourier")
 _WITH_BANDS = ("banded-toeplitz", "optimal-toeplitz", "normalized-toeplitz", "banded", "banded-inverse")
 _WITH_BUFFERS = ("blt", "time-varying")
 _WITH_OBJECTIVE = ("optimal-toeplitz", "banded", "banded-inverse", *_WITH_BUFFERS, "dense")
@@ -168,12 +171,11 @@ def _from_file(matrix: str, rounds: int) -> Strategy:
         raise ConfigError(f"rounds = {rounds}: the matrix {matrix} has {strategy.rounds} rounds")
     if strategy.rounds == rounds:
         return strategy
-    if not hasattr(strategy, "leading"):
+    if not isinstance(strategy, WithLeadingPart):
         raise ConfigError(
             f"rounds = {rounds}: the strategy of {matrix} has {strategy.rounds} rounds and cannot be cut; run all"
         )
-    leading: Strategy = strategy.leading(rounds)
-    return leading
+    return strategy.leading(rounds)
 
 
 def _optimized(family: Family, workload: Workload, participation: Participation) -> Optimized[Strategy]:

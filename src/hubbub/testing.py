@@ -13,6 +13,7 @@ from hubbub._checks import Array
 from hubbub.errors import HubbubError
 from hubbub.participation import FixedEpochs, MinSeparation, Pattern, SingleParticipation, every_round
 from hubbub.strategies import Strategy
+from hubbub.strategies.strategy import memory_rows
 from hubbub.training import Population
 from hubbub.utility import require_inverse, require_no_look_ahead
 
@@ -31,7 +32,8 @@ def check_strategy(strategy: Strategy, patterns: Sequence[Pattern] | None = None
     """Check that a strategy's matrix, stream and sensitivity agree.
 
     Fed with unit vectors, its stream must give a noising matrix N with N·C = I; no row may need a later round; a row past
-    the last must be refused; and its stated sensitivities must not be below brute force, nor above it where they say exact.
+    the last must be refused; steps must not carry more rows than its ``memory_rows``, where it has them, says; and its
+    stated sensitivities must not be below brute force, nor above it where they say exact.
 
     Args:
         strategy: The strategy; up to about 500 rounds this takes seconds.
@@ -65,8 +67,12 @@ def _check_stream(strategy: Strategy) -> None:
         drawn.append(row)
         return np.ones(1)
 
+    most, stated = 0, memory_rows(strategy)
     for t in range(strategy.rounds):
         _, memory = strategy.step(t, draw, memory)
+        most = max(most, len(memory))
+    if stated is not None and stated < most:
+        raise ContractError(f"memory_rows = {stated}: its steps carry {most} rows")
     if drawn != sorted(set(drawn)):
         raise ContractError("rows of z are drawn twice or out of order")
     try:

@@ -15,15 +15,14 @@ from hubbub.cli.output import console, print_json, printable, say
 from hubbub.cli.setting import MOST_DENSE, Setting, require_output, root_errors
 from hubbub.errors import ConfigError, HubbubError
 from hubbub.factorization.bounds import lower_bound
-from hubbub.families import DESCRIPTIONS, Family
+from hubbub.families import BY_MATRIX, DESCRIPTIONS, Family
 from hubbub.strategies import Optimized, Strategy
 from hubbub.strategies.optimized import Objective
+from hubbub.strategies.strategy import memory_rows
 
 __all__ = ["Knobs", "compare"]
 
 _LONGEST = 300
-# Of these the error is computed from the matrix, in time of the cube of the rounds.
-_BY_MATRIX = ("identity", "tree", "tree-online", "tree-full", "banded-toeplitz", "fourier")
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def _computed(setting: Setting, knobs: Knobs, names: Sequence[str]) -> tuple[lis
 
 def _one(setting: Setting, family: Family) -> Compared:
     many = setting.workload.rounds > MOST_DENSE
-    if many and family.name in _BY_MATRIX:
+    if many and family.name in BY_MATRIX:
         raise ValueError(f"its error is computed from its matrix, for at most {MOST_DENSE:,} rounds")
     started = time.process_time()
     answer = families.answer_of(family, setting.workload, setting.participation)
@@ -148,7 +147,7 @@ def _facts(one: Compared, best: Compared, bound: float, objective: Objective) ->
         "relative_to_best": None if error is None or least is None else error / least,
         "relative_to_bound": None if error is None else error / bound,
         "sensitivity_exact": one.exact,
-        "memory_rows": getattr(one.answer.strategy, "memory_rows", None),
+        "memory_rows": memory_rows(one.answer.strategy),
         "cpu_seconds": one.cpu_seconds,
     }
 

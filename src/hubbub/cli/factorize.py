@@ -17,6 +17,7 @@ from hubbub.factorization.bounds import lower_bound
 from hubbub.families import DESCRIPTIONS, Family
 from hubbub.participation import SingleParticipation
 from hubbub.strategies import Optimized, Strategy
+from hubbub.strategies.strategy import memory_rows
 
 __all__ = ["Claims", "Outputs", "factorize"]
 
@@ -156,7 +157,7 @@ def _facts(family: Family, setting: Setting, answer: Optimized[Strategy]) -> dic
         "sensitivity_exact": sensitivity.exact,
         "sensitivity_source": sensitivity.source,
         "column_norm": answer.strategy.sensitivity(SingleParticipation()).value,
-        "memory_rows": getattr(answer.strategy, "memory_rows", None),
+        "memory_rows": memory_rows(answer.strategy),
     }
 
 

@@ -8,6 +8,7 @@ from hubbub.build import Run, build
 from hubbub.cli.accounts import guarantee_rows
 from hubbub.cli.output import console, print_json, print_table
 from hubbub.noise.blocks import progress
+from hubbub.strategies.strategy import memory_rows
 from hubbub.training.flat import FlatModel
 from hubbub.training.simulate import SimulatedPopulation
 
@@ -60,7 +61,7 @@ def _noise_rows(run: Run) -> int:
     if run.plan.mechanism is None:
         return 0
     strategy = run.plan.mechanism.strategy
-    known: int | None = getattr(strategy, "memory_rows", None)
+    known = memory_rows(strategy)
     return progress(strategy, min(run.plan.rounds, 4096)).most_remembered if known is None else known
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hubbub._checks import Array, integer
-from hubbub.strategies.strategy import Strategy, require_round
+from hubbub.strategies.strategy import Strategy, memory_rows, require_round
 
 __all__ = ["Block", "Kept", "Progress", "block_of", "progress", "rounds_per_pass"]
 
@@ -45,17 +45,18 @@ class Block:
 
 def rounds_per_pass(strategy: Strategy) -> int:
     """How many rounds a pass makes: few where little is remembered, since each needs a row of room."""
-    return _FEW if getattr(strategy, "memory_rows", _MANY) <= _FEW else _MANY
+    remembered = memory_rows(strategy)
+    return _FEW if remembered is not None and remembered <= _FEW else _MANY
 
 
-def block_of(strategy: Strategy, start: int, stop: int, memory_rows: int, drawn: int) -> Block:
+def block_of(strategy: Strategy, start: int, stop: int, remembered: int, drawn: int) -> Block:
     """The block of rounds ``start`` to ``stop`` − 1.
 
     Args:
         strategy: Any; its ``step`` is called with NumPy vectors.
         start: The first round.
         stop: One more than the last; what lies beyond the strategy's last round is left out.
-        memory_rows: How many rows are remembered before.
+        remembered: How many rows are remembered before.
         drawn: One more than the last row of z that was drawn before.
 
     Raises:
@@ -63,15 +64,15 @@ def block_of(strategy: Strategy, start: int, stop: int, memory_rows: int, drawn:
     """
     require_round(start, strategy.rounds)
     stop = min(integer("stop", stop, at_least=start + 1), strategy.rounds)
-    width = memory_rows + _count_draws(strategy, start, stop, memory_rows)
+    width = remembered + _count_draws(strategy, start, stop, remembered)
     unit = np.eye(width)
-    memory: tuple[Any, ...] = tuple(unit[:memory_rows])
+    memory: tuple[Any, ...] = tuple(unit[:remembered])
     before = {id(row): Kept("memory", number) for number, row in enumerate(memory)}
     rows, order, after, released = memory, [], [], []
 
     def draw(index: int) -> Array:
         order.append(index)
-        row: Array = unit[memory_rows + len(order) - 1]
+        row: Array = unit[remembered + len(order) - 1]
         return row
 
     for t in range(start, stop):
@@ -91,7 +92,7 @@ def block_of(strategy: Strategy, start: int, stop: int, memory_rows: int, drawn:
     return Block(start, stop, tuple(order), tuple(after), coefficients, tuple(kept))
 
 
-def _count_draws(strategy: Strategy, start: int, stop: int, memory_rows: int) -> int:
+def _count_draws(strategy: Strategy, start: int, stop: int, remembered: int) -> int:
     count = 0
 
     def draw(index: int) -> Array:
@@ -99,7 +100,7 @@ def _count_draws(strategy: Strategy, start: int, stop: int, memory_rows: int) ->
         count += 1
         return np.zeros(1)
 
-    memory: tuple[Any, ...] = (np.zeros(1),) * memory_rows
+    memory: tuple[Any, ...] = (np.zeros(1),) * remembered
     for t in range(start, stop):
         _, memory = strategy.step(t, draw, memory)
     return count

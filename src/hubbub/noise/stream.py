@@ -17,7 +17,7 @@ from hubbub.noise import blocks
 from hubbub.noise.slots import SlotBuffer
 from hubbub.noise.sources import NoiseSource, SecureSource, SimulationSource
 from hubbub.randomness import fresh_key
-from hubbub.strategies.strategy import require_round
+from hubbub.strategies.strategy import memory_rows, require_round
 
 __all__ = ["NoiseStream"]
 
@@ -77,7 +77,7 @@ class NoiseStream:
         self.source: NoiseSource = source
         # What is remembered is secret noise too; a simulation's anybody may draw.
         self._process = None if isinstance(source, SimulationSource) else os.getpid()
-        most = getattr(mechanism.strategy, "memory_rows", 0)
+        most = memory_rows(mechanism.strategy) or 0
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype = {dtype}: must be torch.float32 or torch.float64; with less precision it is not Gaussian")
         like = torch.empty(0, device=device, dtype=dtype)

@@ -27,7 +27,6 @@ from hubbub.participation import (
     PoissonSampling,
     SingleParticipation,
     every_round,
-    require_participation,
 )
 from hubbub.sensitivity import Sensitivity
 from hubbub.strategies.optimized import Objective, Optimized
@@ -151,7 +150,7 @@ class BufferedLinearToeplitz:
             case PoissonSampling() | FixedSizeSampling():
                 return self.sensitivity(every_round(self.rounds))
             case SingleParticipation() | FixedEpochs() | MinSeparation():
-                b, k = _spacing(participation, self.rounds)
+                b, k = toeplitz.worst_rounds(participation, self.rounds)
         if min(self.output_scales) >= 0 and k <= _MOST_STRETCHES:
             problem = factorization.Problem(self.rounds, b, k, mean=False)
             logs = np.log1p(-np.array(self.forgetting))
@@ -228,7 +227,7 @@ def optimize(
     integer("buffers", buffers, at_least=1, at_most=_MOST_BUFFERS)
     one_of("objective", objective, ("mean", "max"))
     rate, n = _learning_rate(workload), workload.rounds
-    b, k = _spacing(participation, n)
+    b, k = toeplitz.worst_rounds(participation, n)
     if k > _MOST_STRETCHES:
         raise ValueError(
             f"participation = {participation}: allows {k:,} participations in {n:,} rounds; optimize for at most "
@@ -255,29 +254,12 @@ def optimize(
 def _bound(workload: Workload, participation: Participation, objective: Objective) -> float:
     """What no Toeplitz strategy is below."""
     n = workload.rounds
-    b, k = _spacing(participation, n)
+    b, k = toeplitz.worst_rounds(participation, n)
     root = toeplitz.root_series(workload.momentum, n)
     bound = _learning_rate(workload) ** 2 * toeplitz_bound(root, b, k, objective == "mean")
     if n > _SUMMED or (k == 1 and objective == "max"):
         return bound
     return max(bound, lower_bound(workload, participation, objective))
-
-
-def _spacing(participation: Participation, rounds: int) -> tuple[int, int]:
-    """b and k of the worst set of rounds 0, b, …, (k − 1)·b."""
-    require_participation(participation)
-    match participation:
-        case SingleParticipation():
-            return rounds, 1
-        case FixedEpochs(epochs, rounds_per_epoch):
-            return min(rounds_per_epoch, rounds), min(epochs, -(-rounds // rounds_per_epoch))
-        case MinSeparation(min_separation, max_participations):
-            return min(min_separation, rounds), min(max_participations, -(-rounds // min_separation))
-        case PoissonSampling() | FixedSizeSampling():
-            raise ValueError(
-                f"participation = {participation}: random cohorts promise nothing about one client's rounds; optimize for a "
-                "pattern such as MinSeparation, and enforce it"
-            )
 
 
 def _learning_rate(workload: Workload) -> float:

@@ -23,7 +23,8 @@ class Optimized(Generic[AnyStrategy]):
         participation: What one client may join.
         objective: ``"mean"`` of the squared errors over rounds, or their ``"max"``.
         squared_error: That of ``strategy``, at sensitivity 1 to ``participation`` and unit noise.
-        lower_bound: Below which no strategy of ``bound_family`` comes, proved; at most ``squared_error``, but for rounding.
+        lower_bound: Below which no strategy of ``bound_family`` comes, proved by duality; at most ``squared_error``, but for
+            rounding, for which allowances are taken off that are customary for the libraries used, or measured, not proved.
         bound_family: The strategies that the bound holds for, in words: the family that was searched, or a larger one.
         iterations: How many steps or evaluations it took.
     """

@@ -13,7 +13,7 @@ from hubbub.errors import NoiseExhaustedError
 from hubbub.participation import Participation
 from hubbub.sensitivity import Sensitivity
 
-__all__ = ["Draw", "Memory", "Strategy", "WithLeadingPart"]
+__all__ = ["Draw", "Memory", "Strategy", "WithLeadingPart", "memory_rows"]
 
 # A row of z, or a combination of rows: any array type with + and scalar ×; strategies never look inside.
 Row = Any
@@ -52,6 +52,12 @@ class WithLeadingPart(Protocol):
 
     def leading(self, rounds: int) -> Strategy:
         """The part of C that the first ``rounds`` rounds use."""
+
+
+def memory_rows(strategy: Strategy) -> int | None:
+    """The most rows that a strategy's steps carry, as its ``memory_rows`` says; ``None`` where it has none to say so."""
+    stated: int | None = getattr(strategy, "memory_rows", None)
+    return stated
 
 
 _MOST_DENSE = 20_000
