@@ -381,7 +381,7 @@ def test_what_cannot_be_optimized_is_refused_with_the_next_step() -> None:
         ({"buffers": 13}, "buffers = 13"),
         ({"objective": "last"}, "objective = 'last'"),
         ({"participation": PoissonSampling(0.1)}, "participation = PoissonSampling.*pattern, such as"),
-        ({"participation": FixedSizeSampling(1, 9)}, "participation = FixedSizeSampling.*pattern such as"),
+        ({"participation": FixedSizeSampling(1, 9)}, "participation = FixedSizeSampling.*pattern, such as"),
     ):
         with pytest.raises(ValueError, match=message):
             blt.optimize(A, **options)

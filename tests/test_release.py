@@ -1,8 +1,6 @@
 """The release path: what is charged, hidden and persisted in which order, and what it refuses."""
 
-import hashlib
 import json
-import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,10 +9,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.accounting.chain import read_chain
-from hubbub.accounting.ledger import end_run
 from hubbub.accounting.promise import Promise
 from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, RunFolderError
 from hubbub.lattice import Lattice, require_room
@@ -24,60 +20,27 @@ from hubbub.sensitivity import Sensitivity
 from hubbub.strategies import BandedToeplitz, BinaryTree, Identity, toeplitz
 from hubbub.training import (
     LatticeSum,
-    LocalTraining,
     PlainSum,
     ReleasePath,
     RunPlan,
     RunStore,
-    SimulatedPopulation,
     train,
 )
-from hubbub.training.state import RunState
-
-ROUNDS, CLIENTS, DIM, CLIP = 6, 12, 8, 0.5
-PATTERN = MinSeparation(3, 2)
-PROMISE = Promise(ROUNDS, Mechanism(toeplitz.square_root(ROUNDS, 3), PATTERN, 1.0))
-
-
-def opened(store: RunStore | None = None, promise: Promise = PROMISE, head: str | None = None) -> ReleasePath:
-    path = ReleasePath(promise, DIM, clients=CLIENTS, store=store, head=head)
-    path.start()
-    return path
-
-
-def total(value: int = 0, clip_norm: float = CLIP) -> LatticeSum:
-    return LatticeSum(torch.full((DIM,), value), Lattice(clip_norm), {})
-
-
-def one_round(path: ReleasePath, *clients: int, value: int = 0) -> torch.Tensor:
-    ticket = path.begin(clients, total(value), CLIP)
-    release = total(value).open(path.row(ticket))
-    path.commit(ticket, release)
-    return release
-
-
-def locked(folder: Path) -> RunStore:
-    store = RunStore(folder)
-    with store.locked():
-        pass
-    return store
-
-
-def plan(strategy: Identity, **others: object) -> RunPlan:
-    return replace(RunPlan(ROUNDS, PATTERN, 3, Mechanism(strategy, PATTERN, 0.8), clip_norm=CLIP), **others)
-
-
-def silent() -> SimulatedPopulation:
-    nothing = (torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
-    return SimulatedPopulation([nothing] * CLIENTS, F.cross_entropy, LocalTraining())
-
-
-def some_rounds(folder: Path, rounds: int, strategy: Identity | None = None) -> RunPlan:
-    planned = plan(strategy or toeplitz.square_root(ROUNDS, 3))
-    for result in train(planned, silent(), nn.Linear(3, 2), RunStore(folder)):
-        if result.round_index + 1 == rounds:
-            break
-    return planned
+from release_paths import (
+    CLIENTS,
+    CLIP,
+    DIM,
+    PATTERN,
+    PROMISE,
+    ROUNDS,
+    locked,
+    one_round,
+    opened,
+    plan,
+    silent,
+    some_rounds,
+    total,
+)
 
 
 def test_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only() -> None:
@@ -203,104 +166,6 @@ def test_a_promise_is_read_from_its_record_alone(tmp_path: Path, strategy: Ident
     again = Promise.from_record(record, RunStore(tmp_path).load_strategy())
     for rounds in (0, 1, ROUNDS):
         assert again.after(rounds, 1e-6).epsilon == pytest.approx(promise.after(rounds, 1e-6).epsilon, rel=1e-12)
-
-
-def test_a_kept_head_tells_a_rolled_back_ledger(tmp_path: Path) -> None:
-    path = opened(locked(tmp_path))
-    kept = path.ledger.head
-    one_round(path, 0)
-    opened(RunStore(tmp_path), head=kept)
-    with pytest.raises(LedgerError, match="rolled back"):
-        opened(RunStore(tmp_path), head="f" * 64)
-
-
-@pytest.mark.parametrize("rounds", [2, 5, 6])
-@pytest.mark.parametrize("keep", [True, False], ids=["all releases", "no old releases"])
-def test_a_ledger_that_was_rolled_back_by_any_number_of_records_does_not_come_back_to_life(
-    tmp_path: Path, rounds: int, keep: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
-    planned = plan(toeplitz.square_root(ROUNDS, 3))
-    for result in train(planned, silent(), nn.Linear(3, 2), RunStore(tmp_path / "run", keep_releases=keep)):
-        if result.round_index + 1 == rounds:
-            break
-    lines = (tmp_path / "run" / "ledger.jsonl").read_bytes().splitlines(keepends=True)
-    left = tmp_path / "run" / "state" / "releases" / f"{rounds - 1}.safetensors"
-    last = left.read_bytes() if left.exists() else b""
-    for cut in range(1, len(lines) + 1):
-        folder = tmp_path / f"cut-{cut}"
-        shutil.copytree(tmp_path / "run", folder)
-        (folder / "ledger.jsonl").write_bytes(b"".join(lines[:-cut]))
-        try:
-            next(train(planned, silent(), nn.Linear(3, 2), RunStore(folder, keep_releases=keep)), None)
-        except (LedgerError, RunFolderError):
-            continue
-        # What comes back is the same run: a release that is whole is committed again, with the same content.
-        ledger = {b.get("round"): b for b in read_chain(folder / "ledger.jsonl").records if b["kind"] == "commit"}
-        assert cut == 1
-        assert rounds - 1 in ledger
-        assert ledger[rounds - 1]["release"] == hashlib.sha256(last).hexdigest()
-
-
-def test_a_ledger_by_which_a_client_took_part_too_often_is_refused(tmp_path: Path) -> None:
-    store = locked(tmp_path)
-    path = opened(store)
-    path.ledger.promise = replace(PROMISE, mechanism=replace(PROMISE.mechanism, participation=MinSeparation(1, 6)))
-    one_round(path, 0)
-    one_round(path, 0)
-    with pytest.raises(LedgerError, match=r"took part in rounds \[0, 1\]"):
-        opened(RunStore(tmp_path))
-
-
-def test_a_closed_run_stays_closed_and_holds_no_secret(tmp_path: Path) -> None:
-    some_rounds(tmp_path, ROUNDS)
-    store = RunStore(tmp_path)
-    secrets = [path.read_bytes() for path in store.secret_files()]
-    end_run(store.ledger_path)
-    store.destroy_secrets()
-    assert store.secret_files() == []
-    assert len(secrets) >= 3
-    with pytest.raises(RunFolderError, match="a closed run has none"):
-        next(train(plan(toeplitz.square_root(ROUNDS, 3)), silent(), nn.Linear(3, 2), RunStore(tmp_path)))
-
-
-def test_a_run_with_rounds_left_is_closed_only_early(tmp_path: Path) -> None:
-    some_rounds(tmp_path, 2)
-    with pytest.raises(LedgerError, match="2 of 6 rounds"):
-        end_run(tmp_path / "ledger.jsonl")
-    end_run(tmp_path / "ledger.jsonl", early=True)
-    head = read_chain(tmp_path / "ledger.jsonl").head
-    end_run(tmp_path / "ledger.jsonl")
-    assert read_chain(tmp_path / "ledger.jsonl").head == head
-
-
-def test_no_file_beside_the_keys_holds_a_key(tmp_path: Path) -> None:
-    some_rounds(tmp_path, 4)
-    keys = [path.read_bytes() for path in (tmp_path / "state" / "keys").iterdir()]
-    others = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "keys"]
-    assert len(keys) == 2
-    assert not any(key in content or key.hex().encode() in content for key in keys for content in others)
-
-
-def test_every_file_of_a_run_is_its_owners_alone(tmp_path: Path) -> None:
-    some_rounds(tmp_path / "run", 4)
-    for path in [tmp_path / "run", *(tmp_path / "run").rglob("*")]:
-        assert path.stat().st_mode & 0o077 == 0, path
-
-
-def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
-    some_rounds(tmp_path, 2)
-    (tmp_path / "state" / "keys" / "epoch-0").chmod(0o644)
-    with pytest.raises(RunFolderError, match="read by others"):
-        some_rounds(tmp_path, 4)
-
-
-def test_a_symbolic_link_in_the_folder_is_not_followed(tmp_path: Path) -> None:
-    some_rounds(tmp_path / "run", 2)
-    (tmp_path / "run" / "state" / "releases").rename(tmp_path / "elsewhere")
-    (tmp_path / "run" / "state" / "releases").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RunFolderError):
-        some_rounds(tmp_path / "run", 4)
 
 
 def test_a_model_that_diverges_keeps_its_last_good_state_and_its_charge(tmp_path: Path) -> None:
@@ -432,46 +297,3 @@ def test_a_class_made_from_ours_is_not_taken_for_ours() -> None:
         Promise(ROUNDS, Mechanism(Correlated(ROUNDS), PoissonSampling(0.5), 1.0)).after(2, 1e-5)
     mechanism = Mechanism(Correlated(ROUNDS), MinSeparation(1, ROUNDS), 1.0)
     assert mechanism.sensitivity_after(3).value > Identity(3).sensitivity(MinSeparation(1, 3)).value
-
-
-def test_two_copies_of_a_run_draw_cohorts_of_their_own(tmp_path: Path) -> None:
-    promise = Promise(ROUNDS, Mechanism(Identity(ROUNDS), PoissonSampling(0.5), 1.0))
-    opened(locked(tmp_path / "run"), promise)
-    shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    keys = {opened(RunStore(tmp_path / name), promise).cohort_key for name in ("run", "copy")}
-    assert len(keys) == 2
-
-
-def test_closing_settles_the_round_under_way_and_wipes_what_was_half_written(tmp_path: Path) -> None:
-    path = opened(locked(tmp_path))
-    ticket = path.begin([3], total(), CLIP)
-    store = RunStore(tmp_path)
-    content = store.save_release(0, total().open(path.row(ticket)))
-    (tmp_path / "state" / ".noise-10.safetensors.new").write_bytes(b"secret rows")
-    (tmp_path / "state" / "keys" / ".epoch-1.new").write_bytes(b"secret key")
-    end_run(store.ledger_path, early=True, release=content)
-    store.destroy_secrets()
-    assert [record["kind"] for record in read_chain(store.ledger_path).records][-2:] == ["commit", "close"]
-    assert not list((tmp_path / "state" / "keys").iterdir())
-    assert not list((tmp_path / "state").glob(".noise*"))
-
-
-def test_a_file_with_another_name_elsewhere_is_not_written_over(tmp_path: Path) -> None:
-    opened(locked(tmp_path / "run"))
-    (tmp_path / "precious").write_bytes(b"precious")
-    os.link(tmp_path / "precious", tmp_path / "run" / "state" / "keys" / "epoch-7")
-    with pytest.raises(OSError, match="another name"):
-        RunStore(tmp_path / "run").destroy_secrets()
-    assert (tmp_path / "precious").read_bytes() == b"precious"
-
-
-def test_a_run_begins_again_with_the_model_that_it_began_with(tmp_path: Path) -> None:
-    planned = plan(toeplitz.square_root(ROUNDS, 3))
-    model = nn.Linear(3, 2)
-    first = model.weight.detach().clone()
-    run = train(planned, silent(), model, RunStore(tmp_path))
-    next(run)
-    run.close()
-    RunState.start(planned, model, RunStore(tmp_path), clients=CLIENTS)
-    released = RunStore(tmp_path).parse_release(0, RunStore(tmp_path).release_content(0))
-    torch.testing.assert_close(model.weight.flatten(), first.flatten() + (released[:6] / 3).float())

@@ -1,0 +1,68 @@
+"""A release path on small sums, for tests of it and of its folder."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub.accounting.promise import Promise
+from hubbub.lattice import Lattice
+from hubbub.mechanism import Mechanism
+from hubbub.participation import MinSeparation
+from hubbub.strategies import Identity, toeplitz
+from hubbub.training import (
+    LatticeSum,
+    LocalTraining,
+    ReleasePath,
+    RunPlan,
+    RunStore,
+    SimulatedPopulation,
+    train,
+)
+
+ROUNDS, CLIENTS, DIM, CLIP = 6, 12, 8, 0.5
+PATTERN = MinSeparation(3, 2)
+PROMISE = Promise(ROUNDS, Mechanism(toeplitz.square_root(ROUNDS, 3), PATTERN, 1.0))
+
+
+def opened(store: RunStore | None = None, promise: Promise = PROMISE, head: str | None = None) -> ReleasePath:
+    path = ReleasePath(promise, DIM, clients=CLIENTS, store=store, head=head)
+    path.start()
+    return path
+
+
+def total(value: int = 0, clip_norm: float = CLIP) -> LatticeSum:
+    return LatticeSum(torch.full((DIM,), value), Lattice(clip_norm), {})
+
+
+def one_round(path: ReleasePath, *clients: int, value: int = 0) -> torch.Tensor:
+    ticket = path.begin(clients, total(value), CLIP)
+    release = total(value).open(path.row(ticket))
+    path.commit(ticket, release)
+    return release
+
+
+def locked(folder: Path) -> RunStore:
+    store = RunStore(folder)
+    with store.locked():
+        pass
+    return store
+
+
+def plan(strategy: Identity, **others: object) -> RunPlan:
+    return replace(RunPlan(ROUNDS, PATTERN, 3, Mechanism(strategy, PATTERN, 0.8), clip_norm=CLIP), **others)
+
+
+def silent() -> SimulatedPopulation:
+    nothing = (torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+    return SimulatedPopulation([nothing] * CLIENTS, F.cross_entropy, LocalTraining())
+
+
+def some_rounds(folder: Path, rounds: int, strategy: Identity | None = None) -> RunPlan:
+    planned = plan(strategy or toeplitz.square_root(ROUNDS, 3))
+    for result in train(planned, silent(), nn.Linear(3, 2), RunStore(folder)):
+        if result.round_index + 1 == rounds:
+            break
+    return planned
