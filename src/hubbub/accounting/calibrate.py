@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from hubbub import gaussian
 from hubbub._checks import integer, open_unit, scale
+from hubbub.accounting.charge import event_of
 from hubbub.accounting.composition import epsilon as composed_epsilon
 from hubbub.accounting.events import Event, Gaussian, require_relation
-from hubbub.accounting.guarantee import event_of, guarantee
+from hubbub.accounting.guarantee import guarantee
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import FixedSizeSampling, Participation, PoissonSampling

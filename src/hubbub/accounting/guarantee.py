@@ -5,43 +5,13 @@ from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 
 from hubbub._checks import integer, one_of, open_unit
+from hubbub.accounting.charge import event_of, stated_relation
 from hubbub.accounting.composition import ACCOUNTANTS, epsilon
-from hubbub.accounting.events import (
-    RELATIONS,
-    Event,
-    FixedSizeSampled,
-    Gaussian,
-    NeighboringRelation,
-    PoissonSampled,
-)
-from hubbub.errors import ConfigError
+from hubbub.accounting.events import FixedSizeSampled, NeighboringRelation, PoissonSampled
+from hubbub.accounting.wording import assumptions, describe
 from hubbub.mechanism import Mechanism
-from hubbub.participation import (
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    SingleParticipation,
-)
-from hubbub.strategies import (
-    OWN,
-    Banded,
-    BandedInverse,
-    BandedToeplitz,
-    BinaryTree,
-    BufferedLinearToeplitz,
-    Columns,
-    Described,
-    Fourier,
-    Identity,
-    NormalizedToeplitz,
-    Semiseparable,
-    Stamped,
-    Strategy,
-)
 
-__all__ = ["PrivacyGuarantee", "default_relation", "guarantee", "rounded_up", "unprotected"]
+__all__ = ["PrivacyGuarantee", "guarantee", "rounded_up", "unprotected"]
 
 
 @dataclass(frozen=True)
@@ -119,11 +89,6 @@ def rounded_up(epsilon: float) -> str:
     return f"{up.normalize():f}"
 
 
-def default_relation(participation: Participation) -> NeighboringRelation:
-    """Add-or-remove-one for Poisson cohorts, zero-out for all others."""
-    return "add-or-remove-one" if isinstance(participation, PoissonSampling) else "zero-out"
-
-
 def guarantee(
     mechanism: Mechanism,
     delta: float,
@@ -141,7 +106,7 @@ def guarantee(
     Args:
         mechanism: What the run promises.
         delta: Strictly between 0 and 1.
-        neighboring_relation: By default that of :func:`default_relation`.
+        neighboring_relation: By default that of :func:`hubbub.accounting.charge.default_relation`.
         rounds: From 0 to the mechanism's; by default all.
         accountant: ``"tight"`` or ``"pld"``.
         privacy_unit: Whose contribution is clipped as one.
@@ -155,7 +120,7 @@ def guarantee(
     """
     open_unit("delta", delta)
     one_of("accountant", accountant, ACCOUNTANTS)
-    stated = _relation(mechanism.participation, neighboring_relation)
+    stated = stated_relation(mechanism.participation, neighboring_relation)
     done = mechanism.rounds if rounds is None else integer("rounds", rounds, at_least=0, at_most=mechanism.rounds)
     event, count = event_of(mechanism, done)
     eps = epsilon([(event, count)], delta, stated, accountant)
@@ -176,7 +141,7 @@ def guarantee(
         mechanism=describe(mechanism),
         accountant=accountant,
         rounds=done,
-        assumptions=_assumptions(mechanism.participation),
+        assumptions=assumptions(mechanism.participation),
     )
 
 
@@ -196,107 +161,4 @@ def unprotected(rounds: int, delta: float, privacy_unit: str = "client") -> Priv
         accountant="none",
         rounds=rounds,
         assumptions=(),
-    )
-
-
-def event_of(mechanism: Mechanism, rounds: int) -> tuple[Event, int]:
-    """What the first rounds cost, as one event and how often it happens.
-
-    Raises:
-        ConfigError: Random cohorts together with correlated noise.
-    """
-    participation, z = mechanism.participation, mechanism.noise_multiplier
-    match participation:
-        case PoissonSampling() | FixedSizeSampling() if type(mechanism.strategy) is not Identity:
-            raise ConfigError(
-                f"strategy = {type(mechanism.strategy).__name__} with {type(participation).__name__}: random cohorts are "
-                "accounted for independent noise only; use the identity strategy, or a participation pattern"
-            )
-        case PoissonSampling(sampling_probability):
-            return PoissonSampled(z, sampling_probability), rounds
-        case FixedSizeSampling(cohort_size, population):
-            return FixedSizeSampled(z, cohort_size, population), rounds
-        case _:
-            return Gaussian(1 / mechanism.mu_after(max(rounds, 1))), min(rounds, 1)
-
-
-def _relation(participation: Participation, relation: str | None) -> NeighboringRelation:
-    """The relation to state. Cohorts that a ledger draws depend on who is there, so adding a unit is not covered there."""
-    stated = one_of("neighboring_relation", default_relation(participation) if relation is None else relation, RELATIONS)
-    if stated == "add-or-remove-one" and not isinstance(participation, PoissonSampling):
-        raise ValueError(
-            "neighboring_relation = 'add-or-remove-one': not offered for cohorts that follow a pattern or have a fixed size, "
-            "whose other members would change; state 'zero-out' or 'replace-one', or draw Poisson cohorts"
-        )
-    return stated  # type: ignore[return-value] # one_of has checked that it is one of the literal's words
-
-
-def describe(mechanism: Mechanism) -> str:
-    """The mechanism in words."""
-    strategy = mechanism.strategy
-    independent = type(strategy) is Identity
-    name = "independent Gaussian noise" if independent else f"correlated Gaussian noise ({_family(strategy)})"
-    return f"{name} with noise multiplier {mechanism.noise_multiplier:.6g}, {_cohorts(mechanism.participation)}"
-
-
-def _family(strategy: Strategy) -> str:  # noqa: C901 # one line a family
-    if type(strategy) not in (*OWN, Described):
-        return type(strategy).__name__
-    match strategy:
-        case Banded(bands=bands) | Columns(bands=bands):
-            return f"banded, {bands} bands"
-        case BandedInverse(noising_coefficients=coefficients):
-            return f"banded inverse, {len(coefficients)} bands"
-        case BandedToeplitz(bands=bands):
-            return f"banded Toeplitz, {bands} bands"
-        case NormalizedToeplitz(coefficients=coefficients):
-            return f"banded Toeplitz with columns of norm 1, {len(coefficients)} bands"
-        case BinaryTree(decoder="plain"):
-            return "binary tree aggregation"
-        case BinaryTree(decoder=decoder):
-            return f"binary tree aggregation, {decoder} estimates"
-        case BufferedLinearToeplitz(output_scales=scales):
-            return f"buffered linear Toeplitz, {len(scales)} buffers"
-        case Fourier():
-            return "Fourier"
-        case Semiseparable(memory_rows=buffers):
-            return f"time-varying buffers, {buffers} of them"
-        case Stamped(stamp=stamp):
-            return f"copies of one strategy of {len(stamp)} rounds"
-        case Described(origin=origin):
-            return origin.rpartition(".")[2]
-        case other:
-            return type(other).__name__
-
-
-def _cohorts(participation: Participation) -> str:
-    match participation:
-        case SingleParticipation():
-            return "each client in at most one round"
-        case FixedEpochs(epochs, rounds_per_epoch):
-            return f"each client in at most {epochs} rounds exactly {rounds_per_epoch} apart"
-        case MinSeparation(1, max_participations):
-            return f"each client in at most {max_participations} rounds"
-        case MinSeparation(min_separation, max_participations):
-            return f"each client in at most {max_participations} rounds at least {min_separation} apart"
-        case PoissonSampling(sampling_probability):
-            return f"each client in a round with probability {sampling_probability:g}"
-        case FixedSizeSampling(cohort_size, population):
-            return f"cohorts of {cohort_size} of {population} clients drawn at random"
-
-
-def _assumptions(participation: Participation) -> tuple[str, ...]:
-    match participation:
-        case PoissonSampling() | FixedSizeSampling():
-            drawn: tuple[str, ...] = (
-                "cohorts were drawn by the operator's random coins exactly as stated, never filtered, and stay secret",
-            )
-        case SingleParticipation() | FixedEpochs() | MinSeparation():
-            drawn = ("the ledger of the run enforces the participation pattern; one person is one client",)
-    return (
-        *drawn,
-        "readers see the released models, not the single updates, the cohorts or the noise",
-        "metrics that are computed from clients' updates stay with the operator",
-        "the number of clients and the classes of the data are public",
-        "the guarantee covers this run alone: tuning on the same people, and other runs, cost extra",
     )

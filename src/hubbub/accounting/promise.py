@@ -9,9 +9,10 @@ import numpy as np
 
 from hubbub import strict_json
 from hubbub._checks import Array, integer, one_of, open_unit
+from hubbub.accounting.charge import default_relation
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS
-from hubbub.accounting.guarantee import PrivacyGuarantee, default_relation, guarantee, unprotected
+from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee, unprotected
 from hubbub.errors import LedgerError, ParticipationError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
