@@ -7,7 +7,17 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.mechanism import Mechanism
-from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, Participation, PoissonSampling, every_round
+from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+    TruncatedPoissonSampling,
+    every_round,
+)
 from hubbub.strategies import BinaryTree, Identity, toeplitz
 from hubbub.training import LocalTraining, RunPlan, ServerOptimizer, SimulatedPopulation
 
@@ -45,6 +55,9 @@ def plan_with(strategy: Identity, participation: Participation, **changes: objec
 PLANS = {
     "independent, Poisson": plan_with(Identity(6), PoissonSampling(1 / 3)),
     "independent, fixed size": plan_with(Identity(6), FixedSizeSampling(4, CLIENTS)),
+    "independent, truncated Poisson": plan_with(Identity(6), TruncatedPoissonSampling(1 / 3, 4, CLIENTS)),
+    "independent, balls in bins": plan_with(Identity(6), BallsInBinsSampling(3)),
+    "banded, cyclic Poisson": plan_with(toeplitz.square_root(6, 2), CyclicPoissonSampling(0.7, 2)),
     "independent, everyone": plan_with(Identity(6), every_round(6), expected_cohort_size=CLIENTS),
     "banded, separated": plan_with(toeplitz.square_root(6, 3), MinSeparation(3, 2)),
     "tree, rotation": plan_with(BinaryTree(6), FixedEpochs(2, 3)),

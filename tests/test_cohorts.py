@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Hashable, Sequence
 
 import pytest
 import torch
@@ -14,25 +15,29 @@ from hubbub.accounting.promise import Promise
 from hubbub.errors import ParticipationError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
     FixedEpochs,
     FixedSizeSampling,
     MinSeparation,
     Participation,
     PoissonSampling,
     SingleParticipation,
+    TruncatedPoissonSampling,
 )
 from hubbub.strategies import Identity
-from hubbub.training.cohorts import draw, require_feasible
+from hubbub.training.cohorts import CohortKeys, draw, require_feasible
 from small_runs import CLIENTS
 
 FALSE_ALARM = 1e-6
+KEYS = CohortKeys(bytes(32), bytes(32))
 
 
 def members(participation: Participation, rounds: int, size: float, key: bytes = bytes(32)) -> list[list[int]]:
     ledger = Ledger(Promise(rounds, Mechanism(Identity(rounds), participation, 1.0)), bytes(32))
     cohorts = []
     for t in range(rounds):
-        cohort = draw(participation, t, range(CLIENTS), size, key=key, ledger=ledger)
+        cohort = draw(participation, t, range(CLIENTS), size, keys=CohortKeys(key, key), ledger=ledger)
         ledger.burn(ledger.begin(t, cohort, ""))
         cohorts.append([int(str(c)) for c in cohort])
     return cohorts
@@ -74,13 +79,101 @@ def test_poisson_coins_are_fair_and_independent() -> None:
     counts = torch.zeros(rounds, CLIENTS)
     ledger = Ledger(Promise(rounds, None), bytes(32))
     for t in range(rounds):
-        for client in draw(PoissonSampling(q), t, range(CLIENTS), 1, key=bytes(32), ledger=ledger):
+        for client in draw(PoissonSampling(q), t, range(CLIENTS), 1, keys=KEYS, ledger=ledger):
             counts[t, int(str(client))] = 1
     low, high = stats.binom.ppf([FALSE_ALARM / 24, 1 - FALSE_ALARM / 24], rounds, q)
     assert (counts.sum(dim=0) >= low).all()
     assert (counts.sum(dim=0) <= high).all()
     correlation = torch.corrcoef(counts.T)[torch.triu_indices(CLIENTS, CLIENTS, 1).unbind()].abs().max()
     assert float(correlation) * math.sqrt(rounds) < stats.norm.isf(FALSE_ALARM / 132)
+
+
+def drawn(
+    participation: Participation, rounds: int, clients: Sequence[Hashable], keys: CohortKeys = KEYS
+) -> list[list[Hashable]]:
+    ledger = Ledger(Promise(rounds, None), bytes(32))
+    return [draw(participation, t, clients, 1, keys=keys, ledger=ledger) for t in range(rounds)]
+
+
+def test_a_truncated_cohort_is_a_poisson_cohort_cut_to_a_random_part_of_it() -> None:
+    rounds, most = 4000, 3
+    whole = drawn(PoissonSampling(0.3), rounds, range(CLIENTS))
+    cut = drawn(TruncatedPoissonSampling(0.3, most, CLIENTS), rounds, range(CLIENTS))
+    kept = [0] * CLIENTS
+    for before, after in zip(whole, cut, strict=True):
+        assert set(after) <= set(before)
+        assert len(after) == min(len(before), most)
+        for client in after:
+            kept[int(str(client))] += 1
+    sizes = stats.binom(CLIENTS, 0.3)
+    chance = sum(sizes.pmf(k) * min(k, most) for k in range(CLIENTS + 1)) / CLIENTS
+    low, high = stats.binom.ppf([FALSE_ALARM / 24, 1 - FALSE_ALARM / 24], rounds, chance)
+    assert low <= min(kept)
+    assert max(kept) <= high
+
+
+def test_clients_of_cyclic_cohorts_keep_their_group_and_toss_a_fair_coin_in_each_of_its_rounds() -> None:
+    rounds, groups, q = 6000, 3, 0.4
+    joined: dict[Hashable, list[int]] = {}
+    for t, cohort in enumerate(drawn(CyclicPoissonSampling(q, groups), rounds, range(CLIENTS))):
+        for client in cohort:
+            joined.setdefault(client, []).append(t)
+    assert len(joined) == CLIENTS
+    assert all(len({t % groups for t in mine}) == 1 for mine in joined.values())
+    low, high = stats.binom.ppf([FALSE_ALARM / 24, 1 - FALSE_ALARM / 24], rounds // groups, q)
+    assert all(low <= len(mine) <= high for mine in joined.values())
+
+
+def test_a_ball_falls_into_its_bin_once_for_the_whole_run() -> None:
+    cohorts = drawn(BallsInBinsSampling(4), 12, range(CLIENTS))
+    assert sorted(itertools.chain.from_iterable(cohorts[:4])) == list(range(CLIENTS))
+    assert cohorts[:4] == cohorts[4:8] == cohorts[8:]
+
+
+def test_bins_are_equally_likely_and_clients_fall_independently() -> None:
+    clients, bins = 30_000, 7
+    slots = [set(cohort) for cohort in drawn(BallsInBinsSampling(bins), bins, range(clients))]
+    assert stats.chisquare([len(slot) for slot in slots]).pvalue > FALSE_ALARM
+    together = sum(any({i, i + 1} <= slot for slot in slots) for i in range(0, clients, 2))
+    assert stats.binomtest(together, clients // 2, 1 / bins).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("participation", [BallsInBinsSampling(3), CyclicPoissonSampling(1.0, 3)], ids=repr)
+def test_the_slot_of_a_client_does_not_depend_on_who_else_is_there(participation: Participation) -> None:
+    everyone = drawn(participation, 3, [f"client {i}" for i in range(40)])
+    fewer = drawn(participation, 3, [f"client {i}" for i in range(39, -1, -1) if i % 4])
+    for cohort, rest in zip(everyone, fewer, strict=True):
+        assert set(rest) == {client for client in cohort if int(str(client).split()[1]) % 4}
+
+
+def test_a_new_start_keeps_groups_and_slots_and_tosses_new_coins() -> None:
+    cyclic = CyclicPoissonSampling(0.5, 2)
+    again = KEYS.renewed(cyclic, bytes([1] * 32))
+    first, second = (drawn(cyclic, 40, range(CLIENTS), keys) for keys in (KEYS, again))
+    assert first != second
+    group = {client: t % 2 for t, cohort in enumerate(first) for client in cohort}
+    assert all(group[client] == t % 2 for t, cohort in enumerate(second) for client in cohort)
+    bins = BallsInBinsSampling(3)
+    assert drawn(bins, 6, range(CLIENTS)) == drawn(bins, 6, range(CLIENTS), KEYS.renewed(bins, bytes([1] * 32)))
+    assert KEYS.renewed(MinSeparation(1, 2), bytes([1] * 32)) == KEYS
+
+
+def test_another_run_draws_other_slots() -> None:
+    bins = BallsInBinsSampling(3)
+    assert drawn(bins, 3, range(CLIENTS)) != drawn(bins, 3, range(CLIENTS), CohortKeys(bytes([1] * 32), bytes(32)))
+
+
+@pytest.mark.parametrize(
+    "participation",
+    [TruncatedPoissonSampling(0.5, 4, CLIENTS), CyclicPoissonSampling(0.5, 2), BallsInBinsSampling(3)],
+    ids=repr,
+)
+def test_of_random_cohorts_the_ledger_keeps_no_list(participation: Participation) -> None:
+    ledger = Ledger(Promise(6, Mechanism(Identity(6), participation, 1.0)), bytes(32))
+    for t in range(6):
+        ledger.burn(ledger.begin(t, draw(participation, t, range(CLIENTS), 4, keys=KEYS, ledger=ledger), ""))
+    assert all(ledger.participations(client) == () for client in range(CLIENTS))
+    assert all(ledger.may_join(client, 6) for client in range(CLIENTS))
 
 
 @pytest.mark.parametrize(
@@ -91,6 +184,7 @@ def test_poisson_coins_are_fair_and_independent() -> None:
         (SingleParticipation(), 4, 4, "need 16 clients"),
         (FixedEpochs(2, 3), 7, 4, "the run has 7 rounds"),
         (FixedSizeSampling(4, 13), 6, 4, "population = 13"),
+        (TruncatedPoissonSampling(0.3, 4, 11), 6, 4, "population = 11"),
     ],
     ids=repr,
 )

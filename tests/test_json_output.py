@@ -17,6 +17,9 @@ STRICT = {
     "independent": "",
     "poisson": "--sampling-probability 0.1",
     "fixed size": "--cohort-size 2 --population 10",
+    "truncated": "--sampling-probability 0.1 --max-cohort-size 3 --population 10",
+    "cyclic": "--strategy banded-toeplitz --bands 2 --sampling-probability 0.1 --cycle-length 2",
+    "bins": "--bins 3",
     "toeplitz": "--strategy banded-toeplitz --bands 2",
     "tree": "--strategy tree",
 }

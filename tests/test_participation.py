@@ -5,13 +5,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
     FixedEpochs,
     FixedSizeSampling,
     MinSeparation,
+    Participation,
     PoissonSampling,
     SingleParticipation,
+    TruncatedPoissonSampling,
+    covering,
     every_round,
 )
+
+EVERY_KIND = [
+    SingleParticipation(),
+    FixedEpochs(3, 2),
+    MinSeparation(2, 3),
+    MinSeparation(1, 2),
+    PoissonSampling(0.1),
+    FixedSizeSampling(2, 9),
+    TruncatedPoissonSampling(0.1, 3, 9),
+    CyclicPoissonSampling(0.5, 3),
+    BallsInBinsSampling(2),
+    every_round(4),
+]
 
 
 def test_a_separation_of_b_allows_rounds_r_and_r_plus_b_and_not_one_less() -> None:
@@ -42,11 +60,33 @@ def test_everybody_may_join_every_round_where_every_round_is_promised() -> None:
     assert every_round(5).allows(range(5))
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [SingleParticipation(), FixedEpochs(3, 2), MinSeparation(2, 3), PoissonSampling(0.1), FixedSizeSampling(2, 9)],
-)
-def test_what_is_allowed_is_allowed_in_part(pattern: MinSeparation) -> None:
+@pytest.mark.parametrize("slots", [CyclicPoissonSampling(0.5, 4), BallsInBinsSampling(4)], ids=repr)
+def test_a_client_of_a_group_or_a_slot_joins_rounds_of_one_remainder_only(slots: BallsInBinsSampling) -> None:
+    assert slots.allows([1, 5, 13])
+    assert not slots.allows([1, 4])
+    assert not slots.allows([1, 3])
+    assert not slots.allows([5, 5])
+    assert slots.allows([])
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 6])
+@pytest.mark.parametrize("participation", EVERY_KIND, ids=repr)
+def test_the_covering_pattern_allows_all_that_is_allowed(participation: Participation, rounds: int) -> None:
+    pattern = covering(participation, rounds)
+    for joined in itertools.chain.from_iterable(itertools.combinations(range(rounds), k) for k in range(rounds + 1)):
+        if participation.allows(joined):
+            assert pattern.allows(joined)
+        elif not isinstance(participation, FixedEpochs):
+            assert not pattern.allows(joined)
+
+
+def test_what_is_no_participation_is_covered_by_nothing() -> None:
+    with pytest.raises(TypeError, match="participation = 3"):
+        covering(3, 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pattern", EVERY_KIND, ids=repr)
+def test_what_is_allowed_is_allowed_in_part(pattern: Participation) -> None:
     for rounds in itertools.chain.from_iterable(itertools.combinations(range(6), k) for k in range(1, 5)):
         if pattern.allows(rounds):
             assert all(pattern.allows(part) for part in itertools.combinations(rounds, len(rounds) - 1))
@@ -68,22 +108,29 @@ def test_a_pattern_refuses_numbers_that_count_nothing(bad: object) -> None:
 def test_a_sampling_probability_is_above_0_and_at_most_1(bad: float) -> None:
     with pytest.raises((ValueError, TypeError), match="sampling_probability"):
         PoissonSampling(bad)
+    with pytest.raises((ValueError, TypeError), match="sampling_probability"):
+        TruncatedPoissonSampling(bad, 3, 9)
+    with pytest.raises((ValueError, TypeError), match="sampling_probability"):
+        CyclicPoissonSampling(bad, 3)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.5, True, "3", float("nan"), None])
+def test_random_cohorts_refuse_numbers_that_count_nothing(bad: object) -> None:
+    for make, name in (
+        (lambda: TruncatedPoissonSampling(0.1, bad, 9), "max_cohort_size"),  # type: ignore[arg-type]
+        (lambda: TruncatedPoissonSampling(0.1, 3, bad), "population"),  # type: ignore[arg-type]
+        (lambda: CyclicPoissonSampling(0.1, bad), "cycle_length"),  # type: ignore[arg-type]
+        (lambda: BallsInBinsSampling(bad), "bins"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises((ValueError, TypeError), match=name):
+            make()
 
 
 @given(
-    st.sampled_from(
-        [
-            SingleParticipation(),
-            FixedEpochs(3, 2),
-            MinSeparation(2, 3),
-            MinSeparation(1, 2),
-            PoissonSampling(0.1),
-            every_round(4),
-        ]
-    ),
+    st.sampled_from(EVERY_KIND),
     st.lists(st.integers(0, 9), unique=True, max_size=5).map(sorted),
     st.integers(0, 10),
 )
-def test_the_quick_answer_for_a_later_round_is_the_answer(pattern: MinSeparation, rounds: list[int], later: int) -> None:
+def test_the_quick_answer_for_a_later_round_is_the_answer(pattern: Participation, rounds: list[int], later: int) -> None:
     if pattern.allows(rounds) and (not rounds or later >= rounds[-1]):
         assert pattern.may_follow(rounds, later) == pattern.allows([*rounds, later])

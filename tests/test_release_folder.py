@@ -139,8 +139,9 @@ def test_two_copies_of_a_run_draw_cohorts_of_their_own(tmp_path: Path) -> None:
     promise = Promise(ROUNDS, Mechanism(Identity(ROUNDS), PoissonSampling(0.5), 1.0))
     opened(locked(tmp_path / "run"), promise)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    keys = {opened(RunStore(tmp_path / name), promise).cohort_key for name in ("run", "copy")}
-    assert len(keys) == 2
+    keys = [opened(RunStore(tmp_path / name), promise).cohort_keys for name in ("run", "copy")]
+    assert len({key.fresh for key in keys}) == 2
+    assert len({key.lasting for key in keys}) == 1
 
 
 def test_closing_settles_the_round_under_way_and_wipes_what_was_half_written(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ workplace, refused = refusals.workplace, refusals.refused
         (["account", "--rounds", "5"], ["--delta"]),
         (["account", "--delta", "1e-5"], ["--rounds"]),
         (["calibrate", "--rounds", "5", "--delta", "1e-5"], ["--epsilon"]),
+        (["gaussian", "--epsilon", "1"], ["--delta"]),
+        (["gausian", "--epsilon", "1", "--delta", "1e-5"], ["gausian", "did you mean 'gaussian'"]),
         (["train"], ["config"]),
         (["resume"], ["run"]),
         (["plan"], ["config"]),
@@ -46,9 +48,15 @@ def test_hubbub_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[s
     assert any("calibrate" in line.split() for line in lines)
 
 
-@pytest.mark.parametrize("value", ["many", "2.5", "true", "1e12", "nan", ""])
+@pytest.mark.parametrize("value", ["many", "2.5", "true", "1e-3", "2.5e0", "nan", ""])
 def test_a_flag_that_needs_a_whole_number_says_so_and_shows_what_it_got(refused: Refused, value: str) -> None:
     refused(["account", "--rounds", value, "--delta", "1e-5", "--noise-multiplier", "1"], "--rounds", value)
+
+
+@pytest.mark.parametrize("flag", ["--max-cohort-size", "--cycle-length", "--bins"])
+@pytest.mark.parametrize("value", ["many", "2.5", "nan"])
+def test_a_number_of_random_cohorts_is_whole(refused: Refused, flag: str, value: str) -> None:
+    refused([*ACCOUNT, flag, value], flag, value)
 
 
 @pytest.mark.parametrize("flag", ["--delta", "--noise-multiplier", "--clip-noise-multiplier", "--sampling-probability"])
@@ -150,7 +158,25 @@ def test_account_takes_exactly_one_noise_multiplier(refused: Refused, both: bool
         ("--strategy tree --sampling-probability 0.1", ["random cohorts", "independent noise"]),
         ("--strategy banded-toeplitz --cohort-size 2 --population 10", ["random cohorts", "independent noise"]),
         ("--neighboring-relation add-or-remove-one", ["'add-or-remove-one'", "zero-out"]),
-        ("--cohort-size 2 --population 10 --neighboring-relation add-or-remove-one", ["'add-or-remove-one'", "zero-out"]),
+        ("--bins 0", ["bins = 0", "at least 1"]),
+        ("--bins 20000000", ["bins = 20000000", "at most"]),
+        ("--bins 3 --sampling-probability 0.1", ["--sampling-probability with --bins", "no kind of random cohorts"]),
+        ("--bins 3 --cycle-length 2", ["--cycle-length with --bins", "no kind of random cohorts"]),
+        ("--bins 3 --min-separation 2", ["--min-separation", "--bins", "say one of them"]),
+        ("--cycle-length 3", ["--cycle-length: ", "need --sampling-probability, too"]),
+        ("--cycle-length 0 --sampling-probability 0.1", ["cycle_length = 0", "at least 1"]),
+        ("--cycle-length 3 --sampling-probability 1.5", ["sampling_probability = 1.5", "at most 1"]),
+        ("--cycle-length 3 --epochs 2 --rounds-per-epoch 2", ["--cycle-length", "--epochs", "say one of them"]),
+        ("--cycle-length 3 --sampling-probability 0.1 --max-cohort-size 2 --population 9", ["no kind of random cohorts"]),
+        ("--max-cohort-size 3", ["--max-cohort-size: ", "need --sampling-probability with --population, too"]),
+        ("--max-cohort-size 3 --sampling-probability 0.1", ["--max-cohort-size", "need --population, too"]),
+        ("--max-cohort-size 3 --population 9", ["--max-cohort-size", "need --sampling-probability, too"]),
+        ("--max-cohort-size 0 --population 9 --sampling-probability 0.1", ["max_cohort_size = 0", "at least 1"]),
+        ("--max-cohort-size 3 --population 0 --sampling-probability 0.1", ["population = 0", "at least 1"]),
+        ("--population 9 --sampling-probability 0.1", ["--population", "need --max-cohort-size, too"]),
+        ("--strategy banded-toeplitz --bands 3 --cycle-length 2 --sampling-probability 0.1", ["3 bands", "cycle_length = 2"]),
+        ("--strategy tree --cycle-length 2 --sampling-probability 0.1", ["BinaryTree", "square and lower triangular"]),
+        ("--strategy banded-toeplitz --bands 2 --bins 2", ["BandedToeplitz", "independent noise only"]),
     ],
 )
 def test_account_refuses_flags_that_describe_no_mechanism(refused: Refused, flags: str, words: list[str]) -> None:

@@ -11,20 +11,27 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub.accounting import calibrate
+from hubbub.accounting.beside import calibrate_beside
 from hubbub.accounting.promise import Promise
-from hubbub.config import DATASETS, MODELS, Config, ParticipationConfig, strategy_name
+from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.statement import rounded_up
+from hubbub.accounting.together import run_charges
+from hubbub.config import DATASETS, MODELS, SAMPLINGS, Config, ParticipationConfig, strategy_name
 from hubbub.datasets import Dataset, by_user, dirichlet, iid
 from hubbub.errors import BudgetError, ConfigError, HubbubError
 from hubbub.families import Family, strategy_of
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
     FixedEpochs,
     FixedSizeSampling,
     MinSeparation,
     Participation,
     PoissonSampling,
+    RandomParticipation,
     SingleParticipation,
+    TruncatedPoissonSampling,
     every_round,
 )
 from hubbub.strategies import Strategy
@@ -32,9 +39,21 @@ from hubbub.strategies.optimized import Objective
 from hubbub.training import LocalTraining, RunPlan, ServerOptimizer, SimulatedPopulation
 from hubbub.training.cohorts import require_feasible
 from hubbub.training.flat import FlatModel
+from hubbub.training.record import read_run
 from hubbub.workloads import Workload, momentum
 
 __all__ = ["Run", "build", "make_strategy"]
+
+# Of which pattern, or of which random cohorts, a number is.
+_OWNERS = {
+    "min_separation": "min-separation",
+    "max_participations": "min-separation",
+    "epochs": "fixed-epochs",
+    "rounds_per_epoch": "fixed-epochs",
+    "max_cohort_size": "truncated-poisson",
+    "cycle_length": "cyclic-poisson",
+    "bins": "balls-in-bins",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +67,14 @@ class Run:
     dataset: Dataset
 
 
-def build(config: Config, *, allow_import: bool = False) -> Run:
+def build(config: Config, *, allow_import: bool = False, earlier: tuple[RunCharge, ...] | None = None) -> Run:
     """Make a run from its settings.
 
     Args:
         config: Checked settings.
         allow_import: Whether names ``"pkg.mod:Name"`` may be imported: that runs the code that they name.
+        earlier: What runs over the same people cost before this one, as a ledger has it; by default read from the settings'
+            folders.
 
     Raises:
         ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
@@ -68,7 +89,8 @@ def build(config: Config, *, allow_import: bool = False) -> Run:
         dataset = dataset.without_test(config.training.validation, config.training.seed)
     parts = _parts(config, dataset)
     examples = [(dataset.train_inputs[part], dataset.train_targets[part]) for part in parts]
-    plan = replace(_plan(config, len(examples), allow_import), settings=_settings(config))
+    before = _earlier(config) if earlier is None else earlier
+    plan = replace(_plan(config, len(examples), before, allow_import), settings=_settings(config))
     training = config.training
     local = LocalTraining(
         training.local_epochs, training.batch_size, training.learning_rate, training.momentum, training.weight_decay
@@ -111,13 +133,26 @@ def make_strategy(
     return strategy
 
 
-def _plan(config: Config, clients: int, allow_import: bool) -> RunPlan:
+def _earlier(config: Config) -> tuple[RunCharge, ...]:
+    """What the earlier runs that the settings name have cost so far, each counted once."""
+    folders = config.privacy.earlier_runs or ()
+    runs = run_charges([read_run(Path(folder).expanduser()) for folder in folders])
+    for run in runs:
+        if run.simulation and config.privacy.noise == "secure":
+            raise ConfigError(
+                f"privacy.earlier_runs: the run of ledger {run.first[:16]} is a simulation, whose noise anybody can remove: it "
+                "costs nothing if it was never released, and else no noise mends it; leave it out"
+            )
+    return runs
+
+
+def _plan(config: Config, clients: int, earlier: tuple[RunCharge, ...], allow_import: bool) -> RunPlan:
     training, privacy = config.training, config.privacy
     size = training.cohort_size or max(1, clients // 10)
     if size > clients:
         raise ConfigError(f"training.cohort_size = {size}: there are {clients} clients")
     participation, expected = _participation(config, clients, size)
-    mechanism = None if privacy.mode == "none" else _mechanism(config, participation, allow_import)
+    mechanism = None if privacy.mode == "none" else _mechanism(config, participation, earlier, allow_import)
     plan = RunPlan(
         rounds=training.rounds,
         participation=participation,
@@ -134,6 +169,7 @@ def _plan(config: Config, clients: int, allow_import: bool) -> RunPlan:
         ),
         seed=training.seed,
         noise=privacy.noise,  # type: ignore[arg-type] # checked by the config
+        earlier=earlier,
     )
     if privacy.stop_epsilon is not None:
         plan = replace(plan, rounds=_rounds_within(plan.promise(), privacy.stop_epsilon, plan.delta))
@@ -157,11 +193,9 @@ def _participation(config: Config, clients: int, size: int) -> tuple[Participati
             f"privacy.sampling = {sampling!r} with participation.pattern = {pattern!r}: random cohorts are never filtered by "
             "a pattern, or their amplification is void; leave one of them out"
         )
-    _require_fitting(wanted, pattern)
-    if sampling == "poisson":
-        return PoissonSampling(size / clients), float(size)
-    if sampling == "fixed-size":
-        return FixedSizeSampling(size, clients), float(size)
+    _require_fitting(wanted, pattern or sampling)
+    if sampling != "pattern":
+        return _random(config, sampling, clients, size)
     match pattern or "min-separation":
         case "single":
             return SingleParticipation(), float(size)
@@ -184,18 +218,55 @@ def _participation(config: Config, clients: int, size: int) -> tuple[Participati
             return MinSeparation(separation, wanted.max_participations or math.ceil(rounds / separation)), float(size)
 
 
-def _require_fitting(wanted: ParticipationConfig, pattern: str | None) -> None:
-    """Refuse keys of a pattern that is not the one that is drawn: they would promise what nobody keeps."""
-    belongs = {
-        "min-separation": ("min_separation", "max_participations"),
-        "fixed-epochs": ("epochs", "rounds_per_epoch"),
-    }.get(pattern or "", ())
-    for key in ("min_separation", "max_participations", "epochs", "rounds_per_epoch"):
-        if getattr(wanted, key) is not None and key not in belongs:
-            raise ConfigError(f"participation.{key} = {getattr(wanted, key)}: is no part of pattern {pattern!r}; leave it out")
+def _random(config: Config, sampling: str, clients: int, size: int) -> tuple[RandomParticipation, float]:
+    """Random cohorts of a kind, and their expected size."""
+    wanted = config.participation
+    match sampling:
+        case "poisson":
+            return PoissonSampling(size / clients), float(size)
+        case "fixed-size":
+            return FixedSizeSampling(size, clients), float(size)
+        case "truncated-poisson":
+            if wanted.max_cohort_size is None:
+                raise ConfigError("participation.max_cohort_size: is missing; truncated Poisson cohorts have at most so many")
+            if wanted.max_cohort_size < size:
+                raise ConfigError(
+                    f"participation.max_cohort_size = {wanted.max_cohort_size}: is below training.cohort_size = {size}, what "
+                    "cohorts have on average before they are cut"
+                )
+            return TruncatedPoissonSampling(size / clients, wanted.max_cohort_size, clients), float(size)
+        case "cyclic-poisson":
+            if wanted.cycle_length is None:
+                raise ConfigError("participation.cycle_length: is missing; cyclic Poisson cohorts take turns in so many groups")
+            if wanted.cycle_length * size > clients:
+                raise ConfigError(
+                    f"participation.cycle_length = {wanted.cycle_length}: a group of {clients / wanted.cycle_length:g} of "
+                    f"{clients} clients gives no cohorts of {size}; lower it to {clients // size}, or training.cohort_size to "
+                    f"{clients // wanted.cycle_length}"
+                )
+            return CyclicPoissonSampling(wanted.cycle_length * size / clients, wanted.cycle_length), float(size)
+        case _:
+            bins = wanted.bins or max(1, clients // size)
+            if config.training.cohort_size is not None and round(clients / bins) != size:
+                raise ConfigError(
+                    f"training.cohort_size = {size}: {clients} clients in {bins} bins make cohorts of {clients / bins:g} on "
+                    "average; leave one of them out"
+                )
+            return BallsInBinsSampling(bins), clients / bins
 
 
-def _mechanism(config: Config, participation: Participation, allow_import: bool) -> Mechanism:
+def _require_fitting(wanted: ParticipationConfig, drawn: str) -> None:
+    """Refuse numbers of another pattern or of other cohorts than are drawn: they would promise what nobody keeps."""
+    for key, owner in _OWNERS.items():
+        value = getattr(wanted, key)
+        if value is not None and owner != drawn:
+            home, here = (
+                f"{'privacy.sampling' if name in SAMPLINGS else 'participation.pattern'} = {name!r}" for name in (owner, drawn)
+            )
+            raise ConfigError(f"participation.{key} = {value}: belongs to {home}, this run has {here}; leave it out")
+
+
+def _mechanism(config: Config, participation: Participation, earlier: tuple[RunCharge, ...], allow_import: bool) -> Mechanism:
     privacy = config.privacy
     strategy = make_strategy(_family(config), _workload(config), participation, allow_import=allow_import)
     if privacy.noise_multiplier is not None:
@@ -205,7 +276,8 @@ def _mechanism(config: Config, participation: Participation, allow_import: bool)
             'privacy.noise_multiplier and privacy.epsilon: both are missing; give one, or say mode = "none" for a run '
             "without privacy"
         )
-    return calibrate(
+    return calibrate_beside(
+        earlier,
         strategy,
         participation,
         epsilon=privacy.epsilon,
@@ -243,6 +315,10 @@ def _workload(config: Config) -> Workload:
 
 def _rounds_within(promise: Promise, budget: float, delta: float) -> int:
     """The largest number of rounds whose epsilon is within the budget: known before the first, so it may be stated."""
+    if promise.earlier and (before := promise.after(0, delta).epsilon) >= budget:
+        raise BudgetError(
+            f"privacy.stop_epsilon = {budget}: the earlier runs alone cost {rounded_up(before)}; raise it"
+        )
     fits, exceeds = 0, promise.rounds + 1
     while exceeds - fits > 1:
         middle = (fits + exceeds) // 2

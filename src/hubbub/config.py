@@ -22,6 +22,7 @@ __all__ = [
     "DATASETS",
     "MODELS",
     "MODES",
+    "SAMPLINGS",
     "STRATEGIES",
     "Config",
     "dump",
@@ -38,6 +39,9 @@ STRATEGIES = tuple(DESCRIPTIONS)
 # Names that people type for the same thing.
 _ALIASES = {"toeplitz": "banded-toeplitz", "binary-tree": "tree", "independent": "identity"}
 _PATTERNS = ("min-separation", "fixed-epochs", "single", "every-round")
+SAMPLINGS = ("poisson", "truncated-poisson", "cyclic-poisson", "balls-in-bins", "fixed-size", "pattern")
+# The only kind of list that a setting may be.
+_TEXTS = tuple[str, ...]
 _LARGEST_FILE = 1_000_000
 _LARGEST_NUMBER = 10**300
 
@@ -64,7 +68,10 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """``[privacy]``: what is promised. Give ``noise_multiplier``, or ``epsilon`` and the noise that meets it is computed."""
+    """``[privacy]``: what is promised. Give ``noise_multiplier``, or ``epsilon`` and the noise that meets it is computed.
+
+    ``earlier_runs`` are folders of runs over the same people: their charges are where this one starts, and are in its epsilon.
+    """
 
     mode: str = "dp-fedavg"
     clip_norm: float = 1.0
@@ -82,17 +89,21 @@ class PrivacyConfig:
     neighboring_relation: str | None = None
     accountant: str = "tight"
     stop_epsilon: float | None = None
+    earlier_runs: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
 class ParticipationConfig:
-    """``[participation]``: who may contribute when, where cohorts follow a pattern."""
+    """``[participation]``: who may contribute when: a pattern and its numbers, or those of random cohorts."""
 
     pattern: str | None = None
     min_separation: int | None = None
     max_participations: int | None = None
     epochs: int | None = None
     rounds_per_epoch: int | None = None
+    max_cohort_size: int | None = None
+    cycle_length: int | None = None
+    bins: int | None = None
 
 
 @dataclass(frozen=True)
@@ -241,18 +252,27 @@ def _section(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
     for key in wants_float & keys.keys():
         if isinstance(keys[key], int) and abs(keys[key]) > _LARGEST_NUMBER:
             raise ConfigError(f"{section}.{key} = {str(keys[key])[:20]}…: is too large, must be at most 1e300")
-    return kind(**{key: float(value) if key in wants_float else value for key, value in keys.items()})
+    plain = {key: float(value) if key in wants_float else value for key, value in keys.items()}
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()})
 
 
 def _fits(value: Any, hint: Any) -> bool:
     options = list(get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
     if isinstance(value, bool):
         return bool in options
-    return isinstance(value, tuple(int | float if option is float else option for option in options))
+    if isinstance(value, list):
+        return _TEXTS in options and all(isinstance(item, str) for item in value)
+    return isinstance(value, tuple(int | float if option is float else option for option in options if option != _TEXTS))
 
 
 def _words(hint: Any) -> str:
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    names = {
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        _TEXTS: 'a list such as ["runs/one"]',
+    }
     return " or ".join(names[option] for option in (get_args(hint) or (hint,)) if option in names)
 
 
@@ -296,7 +316,7 @@ def _check_privacy(privacy: PrivacyConfig) -> None:
             _checks.scale(f"privacy.{key}", getattr(privacy, key))
     _checks.open_unit("privacy.delta", privacy.delta)
     if privacy.sampling is not None:
-        _checks.one_of("privacy.sampling", privacy.sampling, ("poisson", "fixed-size", "pattern"))
+        _checks.one_of("privacy.sampling", privacy.sampling, SAMPLINGS)
     _checks.one_of("privacy.noise", privacy.noise, ("secure", "simulation"))
     _checks.one_of("privacy.unit", privacy.unit, ("client",))
     _checks.one_of("privacy.accountant", privacy.accountant, ("tight", "pld"))
@@ -320,9 +340,9 @@ def _check_rest(config: Config) -> None:
     participation = config.participation
     if participation.pattern is not None:
         _checks.one_of("participation.pattern", participation.pattern, _PATTERNS)
-    for key in ("min_separation", "max_participations", "epochs", "rounds_per_epoch"):
-        if getattr(participation, key) is not None:
-            _checks.integer(f"participation.{key}", getattr(participation, key), at_least=1)
+    for key, value in asdict(participation).items():
+        if key != "pattern" and value is not None:
+            _checks.integer(f"participation.{key}", value, at_least=1)
     _checks.integer("data.clients", config.data.clients, at_least=1)
     _checks.one_of("data.partition", config.data.partition, ("iid", "dirichlet", "user"))
     _checks.scale("data.alpha", config.data.alpha)

@@ -7,7 +7,14 @@ from hubbub import strategy_file, utility
 from hubbub._checks import integer, one_of
 from hubbub.errors import ConfigError
 from hubbub.factorization.bounds import lower_bound
-from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, Participation, PoissonSampling
+from hubbub.participation import (
+    CyclicPoissonSampling,
+    FixedEpochs,
+    MinSeparation,
+    Participation,
+    RandomParticipation,
+    SingleParticipation,
+)
 from hubbub.strategies import (
     BinaryTree,
     Fourier,
@@ -103,7 +110,11 @@ class Family:
 def default_bands(participation: Participation, rounds: int) -> int:
     """As many bands as leave the columns of one client apart."""
     match participation:
-        case MinSeparation(min_separation=separation) | FixedEpochs(rounds_per_epoch=separation):
+        case (
+            MinSeparation(min_separation=separation)
+            | FixedEpochs(rounds_per_epoch=separation)
+            | CyclicPoissonSampling(cycle_length=separation)
+        ):
             return min(separation, rounds)
         case _:
             return rounds
@@ -179,13 +190,16 @@ def _from_file(matrix: str, rounds: int) -> Strategy:
 
 
 def _optimized(family: Family, workload: Workload, participation: Participation) -> Optimized[Strategy]:
-    if isinstance(participation, PoissonSampling | FixedSizeSampling):
-        raise ConfigError(
-            f"strategy = {family.name!r} with {type(participation).__name__}: random cohorts are accounted for independent "
-            "noise only; use the identity strategy, or a participation pattern"
-        )
     objective: Objective = family.objective or "mean"
     bands = family.bands or default_bands(participation, workload.rounds)
+    if isinstance(participation, CyclicPoissonSampling):
+        # Its price depends on the largest column norm alone, as that of one participation does.
+        participation = SingleParticipation()
+    if isinstance(participation, RandomParticipation):
+        raise ConfigError(
+            f"strategy = {family.name!r} with {type(participation).__name__}: random cohorts are accounted for independent "
+            "noise only; use the identity strategy, cyclic Poisson cohorts, or a participation pattern"
+        )
     answer: Optimized[Strategy]
     match family.name:
         case "optimal-toeplitz":

@@ -63,13 +63,18 @@ class Mechanism:
         return self.strategy.rounds
 
     @cached_property
+    def column_sensitivity(self) -> Sensitivity:
+        """The sensitivity of C to one participation, with its standing."""
+        return _sensitivity(self.strategy, SingleParticipation())
+
+    @property
     def column_norm(self) -> float:
         """The sensitivity of C to one participation."""
-        return _sensitivity(self.strategy, SingleParticipation()).value
+        return self.column_sensitivity.value
 
     @cached_property
     def sensitivity(self) -> Sensitivity:
-        """The sensitivity of C to the whole participation pattern, zero-out relation, with its standing."""
+        """The sensitivity of C to the whole participation pattern, zero-out relation, with its standing; never amplified."""
         return _sensitivity(self.strategy, self.participation)
 
     @property

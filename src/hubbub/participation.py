@@ -4,17 +4,22 @@ A participation pattern is a promise about the rounds of *one* client. The cohor
 enforces it, and the sensitivity of a strategy is the worst case over what it allows. The union is closed: every
 function that takes a pattern apart names each case, so a new one cannot be forgotten.
 
-Random participation promises nothing about which rounds a client gets: only that coins which nobody sees or filters
-decide. Accounting may amplify by them; a sensitivity must assume every round.
+Random participation promises that coins which nobody sees or filters decide which rounds a client gets. Accounting may amplify
+by them; a sensitivity must assume every round that chance can give one client: see :func:`covering`.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from hubbub._checks import integer, probability
 
 __all__ = [
+    "PARTICIPATIONS",
+    "BallsInBinsSampling",
+    "CyclicPoissonSampling",
     "FixedEpochs",
     "FixedSizeSampling",
     "MinSeparation",
@@ -23,6 +28,8 @@ __all__ = [
     "PoissonSampling",
     "RandomParticipation",
     "SingleParticipation",
+    "TruncatedPoissonSampling",
+    "covering",
     "every_round",
     "require_participation",
 ]
@@ -158,9 +165,126 @@ class FixedSizeSampling:
         return not rounds or round_index > rounds[-1]
 
 
+@dataclass(frozen=True)
+class TruncatedPoissonSampling:
+    """Poisson cohorts, of which one that is larger than ``max_cohort_size`` is cut to that many, each subset equally likely.
+
+    Source: Ganesh et al. 2025, https://arxiv.org/abs/2508.15089.
+    """
+
+    sampling_probability: float
+    max_cohort_size: int
+    population: int
+
+    def __post_init__(self) -> None:
+        probability("sampling_probability", self.sampling_probability)
+        integer("population", self.population, at_least=1)
+        integer("max_cohort_size", self.max_cohort_size, at_least=1)
+
+    def allows(self, rounds: Sequence[int]) -> bool:
+        """Whether one client may take part in all of these rounds: chance excludes none."""
+        return _distinct(rounds) is not None
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, in order, may join a later one: chance excludes none."""
+        return not rounds or round_index > rounds[-1]
+
+
+@dataclass(frozen=True)
+class CyclicPoissonSampling:
+    """Each client belongs for good to one of ``cycle_length`` groups; in round t Poisson cohorts are drawn from one of them.
+
+    It is group t mod ``cycle_length``, whose clients take part with the same probability, each by a coin of its own. A client's
+    group depends neither on the data nor on the other clients.
+
+    Args:
+        sampling_probability: Of a client in a round of its group.
+        cycle_length: b: the rounds of one client lie multiples of it apart.
+
+    Source: Choquette-Choo et al. 2023, Algorithm 2 and Theorem 5, https://arxiv.org/abs/2306.08153.
+    """
+
+    sampling_probability: float
+    cycle_length: int
+
+    def __post_init__(self) -> None:
+        probability("sampling_probability", self.sampling_probability)
+        integer("cycle_length", self.cycle_length, at_least=1)
+
+    def allows(self, rounds: Sequence[int]) -> bool:
+        """Whether one client may take part in all of these rounds: those of one group."""
+        return _of_one_slot(rounds, self.cycle_length)
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
+        return _next_of_slot(rounds, round_index, self.cycle_length)
+
+
+@dataclass(frozen=True)
+class BallsInBinsSampling:
+    """Each client draws one of ``bins`` slots, once for the whole run, and joins the rounds slot, slot + bins, and so on.
+
+    No client's slot depends on the other clients. With ``bins`` slots a round has a ``bins``-th of the clients on average, and
+    every client takes part once in ``bins`` rounds.
+
+    Source: Chua et al. 2025, https://arxiv.org/abs/2412.16802; jax_privacy calls ``bins`` the cycle length.
+    """
+
+    bins: int
+
+    def __post_init__(self) -> None:
+        # No strategy has more rounds, and slots without a round are of no use.
+        integer("bins", self.bins, at_least=1, at_most=10**7)
+
+    def allows(self, rounds: Sequence[int]) -> bool:
+        """Whether one client may take part in all of these rounds: those of one slot."""
+        return _of_one_slot(rounds, self.bins)
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
+        return _next_of_slot(rounds, round_index, self.bins)
+
+
+def _of_one_slot(rounds: Sequence[int], slots: int) -> bool:
+    ordered = _distinct(rounds)
+    return ordered is not None and len({r % slots for r in ordered}) <= 1
+
+
+def _next_of_slot(rounds: Sequence[int], round_index: int, slots: int) -> bool:
+    gap = round_index - rounds[-1] if rounds else slots
+    return gap > 0 and gap % slots == 0
+
+
 Pattern = SingleParticipation | FixedEpochs | MinSeparation
-RandomParticipation = PoissonSampling | FixedSizeSampling
+RandomParticipation = (
+    PoissonSampling | FixedSizeSampling | TruncatedPoissonSampling | CyclicPoissonSampling | BallsInBinsSampling
+)
 Participation = Pattern | RandomParticipation
+# As records and files name them.
+PARTICIPATIONS: dict[str, type] = {kind.__name__: kind for kind in get_args(Participation)}
+
+
+def covering(participation: Participation, rounds: int) -> Pattern:
+    """The pattern that allows one client whatever the participation can give it within ``rounds`` rounds.
+
+    What holds for the pattern without amplification holds for the participation: a pattern is its own, groups and slots
+    are rounds exactly so far apart, other random cohorts may ask a client in every round.
+
+    Raises:
+        TypeError: The value is of none of the participations.
+
+    Example:
+        >>> covering(BallsInBinsSampling(bins=10), rounds=25)
+        FixedEpochs(epochs=3, rounds_per_epoch=10)
+    """
+    require_participation(participation)
+    match participation:
+        case SingleParticipation() | FixedEpochs() | MinSeparation():
+            return participation
+        case PoissonSampling() | FixedSizeSampling() | TruncatedPoissonSampling():
+            return every_round(rounds)
+        case CyclicPoissonSampling(cycle_length=slots) | BallsInBinsSampling(bins=slots):
+            return FixedEpochs(math.ceil(rounds / slots), slots)
 
 
 def require_participation(value: object) -> None:

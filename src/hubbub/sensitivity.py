@@ -17,12 +17,10 @@ import numpy.typing as npt
 from hubbub._checks import Array, real_array
 from hubbub.participation import (
     FixedEpochs,
-    FixedSizeSampling,
     MinSeparation,
     Participation,
-    PoissonSampling,
     SingleParticipation,
-    every_round,
+    covering,
     require_participation,
 )
 from hubbub.worst_sets import (
@@ -84,7 +82,7 @@ def of_columns(squared_norms: npt.ArrayLike, participation: Participation) -> Se
     c = real_array("squared_norms", squared_norms, ndim=1, at_most=_LARGEST_SQUARE)
     if (c < 0).any():
         raise ValueError(f"squared_norms holds {c.min()}: must not be negative")
-    match participation:
+    match covering(participation, len(c)):
         case SingleParticipation():
             squared = float(c.max())
         case FixedEpochs(epochs, rounds_per_epoch):
@@ -93,8 +91,6 @@ def of_columns(squared_norms: npt.ArrayLike, participation: Participation) -> Se
             )
         case MinSeparation(min_separation, max_participations):
             squared = best_of_columns(c, min_separation, max_participations)
-        case PoissonSampling() | FixedSizeSampling():
-            squared = math.fsum(c)
     return Sensitivity(math.sqrt(squared), exact=True, source="column norms, Choquette-Choo et al. 2023, Algorithm 5")
 
 
@@ -107,7 +103,7 @@ def of_matrix(C: npt.ArrayLike, participation: Participation) -> Sensitivity:
 
     Args:
         C: ``(rows, rounds)``; need not be square.
-        participation: What one client may join. Random participation allows every round.
+        participation: What one client may join. Random cohorts may give it every round, or every round of its slot.
 
     Raises:
         ValueError: An entry is not finite, or C has not two axes.
@@ -121,15 +117,13 @@ def of_matrix(C: npt.ArrayLike, participation: Participation) -> Sensitivity:
     require_participation(participation)
     strategy = real_array("C", C, ndim=2)
     X = strategy.T @ strategy
-    match participation:
+    match covering(participation, len(X)):
         case SingleParticipation():
-            return of_columns(np.diag(X), participation)
+            return of_columns(np.diag(X), SingleParticipation())
         case FixedEpochs(epochs, rounds_per_epoch):
             return _fixed_epochs(X, epochs, rounds_per_epoch)
         case MinSeparation(min_separation, max_participations):
             return _min_separation(X, MinSeparation(min_separation, max_participations))
-        case PoissonSampling() | FixedSizeSampling():
-            return _min_separation(X, every_round(len(X)))
 
 
 def of_sets(C: npt.ArrayLike, sets: Iterable[Sequence[int]]) -> Sensitivity:

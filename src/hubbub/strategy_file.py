@@ -18,14 +18,7 @@ from safetensors import numpy as safetensors
 from hubbub import __version__, files, strict_json
 from hubbub._checks import Array, integer, non_negative, one_of
 from hubbub.errors import DataError, HubbubError
-from hubbub.participation import (
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    SingleParticipation,
-)
+from hubbub.participation import PARTICIPATIONS, Participation
 from hubbub.strategies import Optimized, Strategy
 from hubbub.strategies.record import from_parts, strategy_arrays, strategy_numbers
 from hubbub.workloads import Workload
@@ -42,9 +35,6 @@ _LARGEST = 2**32
 _LARGEST_HEADER = 2**16
 _MOST_AXES = 3
 _LONGEST_TEXT = 2**13
-_PARTICIPATIONS = {
-    kind.__name__: kind for kind in (SingleParticipation, FixedEpochs, MinSeparation, PoissonSampling, FixedSizeSampling)
-}
 _KEYS = {
     "schema", "hubbub", "strategy", "workload", "participation", "objective", "squared_error", "lower_bound", "bound_family",
     "iterations", "seconds", "command",
@@ -227,8 +217,8 @@ def _workload(stated: Mapping[str, Any], rates: Array | None, rounds: int) -> Wo
 
 def _participation(stated: Mapping[str, Any]) -> Participation:
     described = dict(stated)
-    name = one_of("participation.name", described.pop("name", None), _PARTICIPATIONS)
-    participation: Participation = _PARTICIPATIONS[name](**described)
+    name = one_of("participation.name", described.pop("name", None), PARTICIPATIONS)
+    participation: Participation = PARTICIPATIONS[name](**described)
     return participation
 
 

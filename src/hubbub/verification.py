@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from hubbub import files, strict_json
-from hubbub.accounting import Gaussian, epsilon, rounded_up
+from hubbub.accounting import rounded_up
 from hubbub.accounting.chain import Chain, read_chain
 from hubbub.accounting.history import History
 from hubbub.accounting.ledger import key_digest, require_fitting
 from hubbub.accounting.promise import Promise
+from hubbub.accounting.spent import Spent, spent
 from hubbub.errors import HubbubError, LedgerError, ParticipationError, RunFolderError
 from hubbub.lattice import Lattice
-from hubbub.sensitivity import of_sets
 from hubbub.training import RunStore
 from hubbub.training.checkpoint import Checkpoint
 from hubbub.training.metrics import read_metrics
@@ -77,22 +77,22 @@ def verify(folder: Path, head: str | None = None) -> Verdict:
             checks.append(_kept_head(chain, head))
         history = History.of(chain.records[1:])
         promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
-        spent = promise.after(len(history.rounds), promise.delta).epsilon
+        cost = spent(promise, history)
         checks += [
             _rounds(promise, history),
             _promise(promise, chain.records[0]),
-            _participation(promise, history),
+            _participation(promise, history, cost),
             _releases(folder, promise, history),
             _secrets(folder, chain, history),
             *_checkpoint(folder, chain, history),
-            _epsilon(folder, promise, history, spent),
+            _epsilon(folder, promise, history, cost),
             *_model(folder, chain),
         ]
     except (HubbubError, ValueError, TypeError, OverflowError) as error:
         where = "" if "ledger.jsonl" in str(error) or "safetensors" in str(error) else "ledger.jsonl: "
         checks.append(Check("record", False, f"{where}{error}; nothing that stands on it was checked"))
         return Verdict(tuple(checks), None, None, None)
-    return Verdict(tuple(checks), chain.head, spent, promise.delta)
+    return Verdict(tuple(checks), chain.head, cost.guarantee.epsilon, promise.delta)
 
 
 def _chain(chain: Chain) -> Check:
@@ -129,12 +129,12 @@ def _promise(promise: Promise, stated: Mapping[str, Any]) -> Check:
     wrong += _differences({"kind": "promise", "key": key, **promise.record()}, stated)
     if promise.mechanism is None:
         return Check("promise", not wrong, "; ".join(wrong[:3]) or "nothing is promised: epsilon is infinite")
-    again = promise.record()["mechanism"]
-    detail = f"sensitivity {again['l2_sensitivity']:.6g}, noise {again['stddev']:.6g}, epsilon {rounded_up(again['epsilon'])}"
+    again, cost = promise.record()["mechanism"], rounded_up(promise.after(promise.rounds, promise.delta).epsilon)
+    detail = f"sensitivity {again['l2_sensitivity']:.6g}, noise {again['stddev']:.6g}, epsilon {cost}"
     return Check("promise", not wrong, "; ".join(wrong[:3]) or f"computed again from the strategy: {detail}")
 
 
-def _participation(promise: Promise, history: History) -> Check:
+def _participation(promise: Promise, history: History, cost: Spent) -> Check:
     mechanism = promise.mechanism
     if mechanism is None or not history.joined:
         drawn = "cohorts were drawn at random, and of them there is no list" if mechanism else "nothing is promised"
@@ -148,14 +148,11 @@ def _participation(promise: Promise, history: History) -> Check:
             f"{len(history.joined)} clients, each in at most {most} rounds, kept {mechanism.participation}",
         )
     client, joined = next(iter(broken.items()))
-    real = of_sets(mechanism.strategy.matrix(), broken.values()).value / mechanism.stddev
-    relation = promise.after(0, promise.delta).neighboring_relation
-    cost = epsilon([(Gaussian(1 / real), 1)], promise.delta, relation)
     return Check(
         "participation",
         False,
-        f"{len(broken)} clients broke {mechanism.participation}, such as {client} in rounds {joined}; for them epsilon is "
-        f"{rounded_up(cost)}",
+        f"{len(broken)} clients broke {mechanism.participation}, such as {client} in rounds {joined}; as it happened "
+        f"epsilon is {rounded_up(cost.happened.epsilon)}",
     )
 
 
@@ -243,13 +240,15 @@ def _checkpoint(folder: Path, chain: Chain, history: History) -> Iterator[Check]
     yield Check("checkpoint", fits, f"{path.relative_to(folder)} holds the state after {checkpoint.rounds} rounds, {which}")
 
 
-def _epsilon(folder: Path, promise: Promise, history: History, spent: float) -> Check:
+def _epsilon(folder: Path, promise: Promise, history: History, cost: Spent) -> Check:
     """What was released costs what was stated: in the guarantee for all rounds, in the metrics for those so far."""
     promised = promise.after(promise.rounds, promise.delta)
-    wrong = []
+    wrong = list(cost.warnings()[:1]) if cost.worse else []
     try:
         stated = strict_json.loads(files.read(folder / "guarantee.json", at_most=2**20))
-        wrong += [f"guarantee.json: {difference}" for difference in _differences(promised.as_json(), stated)]
+        # Who computed it then may be another version than today's.
+        computed = promised.as_json() | {"versions": _versions(stated)}
+        wrong += [f"guarantee.json: {difference}" for difference in _differences(computed, stated)]
     except OSError as error:
         wrong.append(f"guarantee.json: cannot be read ({error.strerror})")
     except (ValueError, TypeError) as error:
@@ -258,11 +257,18 @@ def _epsilon(folder: Path, promise: Promise, history: History, spent: float) -> 
         wrong += _shown(folder, promise, len(history.rounds))
     except RunFolderError as error:
         wrong.append(str(error))
-    found = (
-        f"{rounded_up(spent)} for the {len(history.rounds)} rounds charged, {rounded_up(promised.epsilon)} for all "
-        f"{promise.rounds}, at delta {promise.delta:g}, as stated"
-    )
+    so_far, whole = rounded_up(cost.guarantee.epsilon), rounded_up(promised.epsilon)
+    beside = f" and {_count(len(promise.earlier), 'earlier run')}" if promise.earlier else ""
+    charged = f"{so_far} for the {len(history.rounds)} rounds charged{beside}"
+    found = f"{charged}, {whole} for all {promise.rounds}, at delta {promise.delta:g}, as stated"
     return Check("epsilon", not wrong, "; ".join(wrong[:3]) or found)
+
+
+def _versions(stated: object) -> object:
+    """The versions of libraries that a guarantee names, where they are text; nothing follows from them."""
+    versions = stated.get("versions") if isinstance(stated, Mapping) else None
+    named = isinstance(versions, Mapping) and all(isinstance(v, str) and v.isprintable() for v in versions.values())
+    return versions if named else "names and versions of libraries"
 
 
 def _shown(folder: Path, promise: Promise, charged: int) -> Iterator[str]:
@@ -273,7 +279,7 @@ def _shown(folder: Path, promise: Promise, charged: int) -> Iterator[str]:
     if last >= charged:
         yield f"metrics.jsonl: goes to round {last}, the ledger has {charged} rounds"
         return
-    after = promise.after(last + 1, promise.delta).epsilon
+    after = promise.after(min(last + 1, promise.rounds), promise.delta).epsilon
     if not _equal(math.inf if shown is None else shown, after):
         yield f"metrics.jsonl: epsilon = {shown!r} after round {last}, computed again it is {after!r}"
 
@@ -305,9 +311,11 @@ def _differences(computed: Any, stated: Any, name: str = "") -> list[str]:
             for key in sorted({*computed, *stated}, key=str)
             for difference in _differences(computed.get(key), stated.get(key), f"{name}.{key}" if name else str(key))
         ]
+    if isinstance(computed, list | tuple) and isinstance(stated, list) and len(computed) == len(stated):
+        pairs = enumerate(zip(computed, stated, strict=True))
+        return [difference for number, (own, theirs) in pairs for difference in _differences(own, theirs, f"{name}[{number}]")]
     same = type(computed) is type(stated) and computed == stated
-    number = isinstance(computed, float) and _equal(stated, computed)
-    if same or number or (isinstance(computed, list | tuple) and list(computed) == stated):
+    if same or (isinstance(computed, float) and _equal(stated, computed)):
         return []
     return [f"{name or 'it'} is stated as {str(stated)[:80]!r}, computed again it is {str(computed)[:80]!r}"]
 

@@ -26,6 +26,7 @@ EVERY = (VERIFY, RESUME, LEDGER)
 ACCOUNT: Command = ("account", "--rounds", "6", "--delta", "1e-5")
 NOISY: Command = (*ACCOUNT, "--noise-multiplier", "1")
 CALIBRATE: Command = ("calibrate", "--rounds", "6", "--delta", "1e-5", "--epsilon", "2")
+GAUSSIAN: Command = ("gaussian", "--epsilon", "2", "--delta", "1e-5")
 
 CONFIG = """\
 [training]

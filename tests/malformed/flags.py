@@ -4,7 +4,7 @@ import itertools
 import json
 from collections.abc import Iterator
 
-from malformed.base import ACCOUNT, CALIBRATE, NOISY, Case, Command, Run, Word
+from malformed.base import ACCOUNT, CALIBRATE, GAUSSIAN, NOISY, Case, Command, Run, Word
 from malformed.damages import nothing
 
 BANDED = ("--strategy", "banded", "--bands", "2", "--column-norm-squared", "1")
@@ -17,10 +17,13 @@ WHOLE_FLAGS: dict[str, Command] = {
     "--rounds-per-epoch": (),
     "--cohort-size": ("--population", "9"),
     "--population": ("--cohort-size", "2"),
+    "--max-cohort-size": ("--sampling-probability", "0.5", "--population", "9"),
+    "--cycle-length": ("--sampling-probability", "0.5"),
+    "--bins": (),
 }
 REAL_FLAGS: dict[str, Command] = {"--delta": (), "--sampling-probability": (), "--column-norm-squared": BANDED}
 ODD = ("-inf", "1e999", "0,5", "½", "ten", " ", "\x1b[31m3", "1e", "NaN(1)", "[3]", "3;4", "1\u202e2", "None", "--3")
-NO_WHOLE_FLAG = (*ODD, "-7", "0x10", "1.0", "9" * 5000, "1e3", "infinity")
+NO_WHOLE_FLAG = (*ODD, "-7", "0x10", "1.0", "9" * 5000, "1e-3", "1.5e0", "infinity")
 NO_REAL_FLAG = (*ODD, "-0.5", "0x1p3", "1d5", "9" * 5000, "1e-400", "infinity", "-1e-5")
 
 
@@ -41,9 +44,11 @@ def flags(run: Run) -> Iterator[Case]:
         for (flag, needs), text in itertools.product(known.items(), values):
             base = CALIBRATE if (number + len(text)) % 2 else NOISY
             yield Case(f"{base[0]} {flag} {text[:40]!r}", ((*base, *needs, flag, text),), given(flag, text), nothing)
-    for base, flag in ((ACCOUNT, "--noise-multiplier"), (ACCOUNT, "--clip-noise-multiplier"), (CALIBRATE, "--epsilon")):
+    release = tuple((GAUSSIAN, flag) for flag in ("--epsilon", "--delta", "--sensitivity"))
+    mechanism = ((ACCOUNT, "--noise-multiplier"), (ACCOUNT, "--clip-noise-multiplier"), (CALIBRATE, "--epsilon"))
+    for base, flag in (*mechanism, *release):
         for text in NO_REAL_FLAG:
-            yield Case(f"{flag} {text[:40]!r}", ((*base, flag, text),), given(flag, text), nothing)
+            yield Case(f"{base[0]} {flag} {text[:40]!r}", ((*base, flag, text),), given(flag, text), nothing)
 
 
 def kept_heads(run: Run) -> Iterator[Case]:

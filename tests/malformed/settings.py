@@ -13,7 +13,15 @@ from malformed.damages import holding, nothing
 WHOLE = {
     "training": ("rounds", "local_epochs", "batch_size", "evaluate_every", "seed", "cohort_size"),
     "privacy": ("bands",),
-    "participation": ("min_separation", "max_participations", "epochs", "rounds_per_epoch"),
+    "participation": (
+        "min_separation",
+        "max_participations",
+        "epochs",
+        "rounds_per_epoch",
+        "max_cohort_size",
+        "cycle_length",
+        "bins",
+    ),
     "data": ("clients",),
 }
 REAL = {

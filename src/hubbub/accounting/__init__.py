@@ -1,22 +1,74 @@
 """What a run costs in privacy: events, their composition, guarantees, calibration and the ledger of what was released."""
 
 from hubbub.accounting.calibrate import calibrate, calibrate_noise_multiplier
-from hubbub.accounting.composition import ACCOUNTANTS, epsilon
-from hubbub.accounting.events import RELATIONS, FixedSizeSampled, Gaussian, NeighboringRelation, PoissonSampled
+from hubbub.accounting.composition import ACCOUNTANTS, delta, epsilon
+from hubbub.accounting.conversions import (
+    bun_steinke_epsilon_from_zcdp,
+    delta_from_rdp,
+    delta_from_zcdp,
+    epsilon_from_rdp,
+    epsilon_from_zcdp,
+    split_noise_multiplier,
+)
+from hubbub.accounting.events import (
+    RELATIONS,
+    BallsInBins,
+    Event,
+    FixedSizeSampled,
+    Gaussian,
+    NeighboringRelation,
+    PoissonSampled,
+    TreeAggregation,
+    TruncatedPoissonSampled,
+)
+from hubbub.accounting.groups import group_epsilon, group_noise_multiplier
 from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee, rounded_up, unprotected
+from hubbub.accounting.limits import (
+    calibrate_cohort_size,
+    calibrate_min_separation,
+    calibrate_rounds,
+    calibrate_sampling_probability,
+)
+from hubbub.accounting.rdp import rdp
+from hubbub.accounting.sampled_bins import SampledDelta, sampled_delta
+from hubbub.accounting.trade_off import gdp_mu, trade_off
+from hubbub.accounting.without_replacement import compute_rdp_sample_without_replacement
 
 __all__ = [
     "ACCOUNTANTS",
     "RELATIONS",
+    "BallsInBins",
+    "Event",
     "FixedSizeSampled",
     "Gaussian",
     "NeighboringRelation",
     "PoissonSampled",
     "PrivacyGuarantee",
+    "SampledDelta",
+    "TreeAggregation",
+    "TruncatedPoissonSampled",
+    "bun_steinke_epsilon_from_zcdp",
     "calibrate",
+    "calibrate_cohort_size",
+    "calibrate_min_separation",
     "calibrate_noise_multiplier",
+    "calibrate_rounds",
+    "calibrate_sampling_probability",
+    "compute_rdp_sample_without_replacement",
+    "delta",
+    "delta_from_rdp",
+    "delta_from_zcdp",
     "epsilon",
+    "epsilon_from_rdp",
+    "epsilon_from_zcdp",
+    "gdp_mu",
+    "group_epsilon",
+    "group_noise_multiplier",
     "guarantee",
+    "rdp",
     "rounded_up",
+    "sampled_delta",
+    "split_noise_multiplier",
+    "trade_off",
     "unprotected",
 ]

@@ -1,23 +1,31 @@
-"""From a budget to the noise that meets it; the answer never exceeds the budget."""
+"""From a budget to the noise that meets it; the answer never exceeds the budget.
+
+It was accounted for and fits, and a millionth less noise was and does not.
+"""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from hubbub import gaussian
-from hubbub._checks import integer, open_unit, scale
-from hubbub.accounting.charge import event_of
+from hubbub._checks import integer, one_of, open_unit, scale
+from hubbub.accounting.charge import charges, stated_relation
+from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.composition import epsilon as composed_epsilon
 from hubbub.accounting.events import Event, Gaussian, require_relation
+from hubbub.accounting.gauges import log_noise
 from hubbub.accounting.guarantee import guarantee
+from hubbub.accounting.search import Grid, Line, first
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism
-from hubbub.participation import FixedSizeSampling, Participation, PoissonSampling
+from hubbub.participation import Participation, RandomParticipation
 from hubbub.strategies.strategy import Strategy
 
-__all__ = ["calibrate", "calibrate_noise_multiplier"]
+__all__ = ["calibrate", "calibrate_noise_multiplier", "cost_of"]
 
-_LARGEST = 1e9
-_RELATIVE_WIDTH = 1e-6
+# Of noise, relatively.
+_WIDTH = 1e-6
+_MOST_NOISE = 1e12
 
 
 def calibrate_noise_multiplier(
@@ -25,48 +33,75 @@ def calibrate_noise_multiplier(
 ) -> float:
     """The least noise multiplier with which ``rounds`` such events cost at most ``epsilon``, rounded up.
 
+    It is at most a millionth above the least that the accountant accepts.
+
     Args:
         event: What a round costs; its own noise multiplier is ignored.
         rounds: At least 1.
-        epsilon: Above 0.
+        epsilon: From 1e-12 to 1e12.
         delta: Strictly between 0 and 1.
         neighboring_relation: As for :func:`hubbub.accounting.epsilon`.
-        accountant: ``"tight"`` or ``"pld"``.
+        accountant: As for :func:`hubbub.accounting.epsilon`.
 
     Raises:
-        BudgetError: No noise multiplier up to 1e9 meets the budget.
+        BudgetError: No noise multiplier up to 1e12 meets the budget, or the accountant has no bound for the event.
         ValueError: A number out of range.
+
+    Example:
+        >>> from hubbub.accounting import PoissonSampled
+        >>> event = PoissonSampled(noise_multiplier=1.0, sampling_probability=0.01)
+        >>> f"{calibrate_noise_multiplier(event, 2000, 2.0, 1e-6, 'add-or-remove-one'):.3f}"
+        '1.246'
     """
     target = scale("epsilon", epsilon)
+    relation = require_relation(neighboring_relation)
     integer("rounds", rounds, at_least=1)
-    factor = 2 if require_relation(event, neighboring_relation) == "replace-one" else 1
-    # Without amplification it is one Gaussian; sampling can only need less.
-    high = factor * math.sqrt(rounds) * gaussian.noise_multiplier(target, open_unit("delta", delta)) * (1 + 1e-12)
+    open_unit("delta", delta)
 
-    def cost(noise_multiplier: float) -> float:
-        events = [(replace(event, noise_multiplier=noise_multiplier), rounds)]
+    def events(z: float) -> list[tuple[Event, int]]:
+        return [(replace(event, noise_multiplier=z), rounds)]
+
+    cost = cost_of(lambda z: composed_epsilon(events(z), delta, relation, accountant))
+    if isinstance(event, Gaussian) and accountant == "tight":
+        factor = 2 if relation == "replace-one" else 1
+        return _nudged(cost, target, factor * math.sqrt(rounds) * gaussian.noise_multiplier(target, delta))
+    line = Line(lambda eps: log_noise(event, rounds, relation, eps, delta), target)
+    most = math.floor(math.log(_MOST_NOISE) / _WIDTH)
+    grid = Grid(-most, most, lambda i: i * _WIDTH, lambda log_z: math.ceil(log_z / _WIDTH))
+    found = first(lambda i: cost(math.exp(i * _WIDTH)), line, grid, grid.index(line.wanted or 0.0))
+    if found is None:
+        # The accountant's own refusal, where it has one, says more.
+        composed_epsilon(events(_MOST_NOISE), delta, relation, accountant)
+        raise _no_noise(epsilon)
+    return math.exp(found * _WIDTH)
+
+
+def _no_noise(epsilon: float) -> BudgetError:
+    return BudgetError(
+        f"epsilon = {epsilon!r}: no noise multiplier up to {_MOST_NOISE:g} meets it; allow a larger epsilon or delta"
+    )
+
+
+def cost_of(of: Callable[[float], float]) -> Callable[[float], float]:
+    """A cost for a search: infinite where the accountant has no answer, as the second opinion for little noise."""
+
+    def cost(value: float) -> float:
         try:
-            return composed_epsilon(events, delta, neighboring_relation, accountant)
+            return of(value)
         except BudgetError:
-            # The second opinion does not answer for so little noise.
             return math.inf
 
-    while cost(high) > target:
-        high *= 1.01 if isinstance(event, Gaussian) else 2
-        if high > _LARGEST:
-            raise BudgetError(f"epsilon = {epsilon!r}: no noise multiplier up to {_LARGEST:g} meets it")
-    if isinstance(event, Gaussian) and accountant == "tight":
-        return high
-    low = high / 2
-    while cost(low) <= target:
-        low, high = low / 2, low
-    while high > low * (1 + _RELATIVE_WIDTH):
-        middle = math.sqrt(low * high)
-        if cost(middle) <= target:
-            high = middle
-        else:
-            low = middle
-    return high
+    return cost
+
+
+def _nudged(cost: Callable[[float], float], target: float, noise_multiplier: float) -> float:
+    """The noise multiplier, raised until its cost meets the target: what rounding needs, and no more."""
+    z, step = max(noise_multiplier, 1 / _MOST_NOISE), 2.0**-52
+    while z <= _MOST_NOISE:
+        if cost(z) <= target:
+            return z
+        z, step = z * (1 + step), step * 2
+    raise _no_noise(target)
 
 
 def calibrate(
@@ -83,10 +118,10 @@ def calibrate(
     Args:
         strategy: How noise is correlated.
         participation: Who may contribute when.
-        epsilon: Above 0.
+        epsilon: From 1e-12 to 1e12.
         delta: Strictly between 0 and 1.
         neighboring_relation: By default zero-out for patterns and add-or-remove-one for Poisson cohorts.
-        accountant: ``"tight"`` or ``"pld"``.
+        accountant: As for :func:`hubbub.accounting.epsilon`.
 
     Raises:
         BudgetError: No noise meets the budget.
@@ -100,15 +135,18 @@ def calibrate(
         6.305
     """
     trial = Mechanism(strategy, participation, noise_multiplier=1.0)
-    relation = guarantee(trial, delta, neighboring_relation).neighboring_relation
-    if isinstance(participation, PoissonSampling | FixedSizeSampling):
-        event, rounds = event_of(trial, trial.rounds)
+    open_unit("delta", delta)
+    one_of("accountant", accountant, ACCOUNTANTS)
+    relation = stated_relation(participation, neighboring_relation)
+    charged = charges(trial, trial.rounds)
+    if isinstance(participation, RandomParticipation):
+        [(event, rounds)] = charged
         z = calibrate_noise_multiplier(event, rounds, epsilon, delta, relation, accountant)
     else:
         whole = calibrate_noise_multiplier(Gaussian(1.0), 1, epsilon, delta, relation, accountant)
         z = whole * trial.l2_sensitivity / trial.column_norm
-    mechanism = Mechanism(strategy, participation, z)
-    while guarantee(mechanism, delta, relation, accountant=accountant).epsilon > epsilon:
-        z *= 1 + 1e-12
-        mechanism = Mechanism(strategy, participation, z)
-    return mechanism
+
+    def cost(multiplier: float) -> float:
+        return guarantee(Mechanism(strategy, participation, multiplier), delta, relation, accountant=accountant).epsilon
+
+    return Mechanism(strategy, participation, _nudged(cost, epsilon, z))

@@ -1,47 +1,172 @@
-"""What a mechanism costs: its rounds as events, and the relation under which they are stated."""
+"""What a mechanism costs: its rounds as events, and the relation under which they are stated.
+
+Random cohorts amplify where a theorem says so, by the number of bands of C, which must be square and lower triangular:
+
+* one band, independent noise: every round is an event of its own;
+* at most as many bands as there are groups of cyclic cohorts: two columns of one client share no row, so that the client's
+  rounds are Poisson-sampled Gaussians, one after the other, each with the noise of its column's norm or more.
+
+Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", Theorems 4 and 5, https://arxiv.org/abs/2306.08153.
+"""
+
+import math
+
+import numpy as np
 
 from hubbub._checks import one_of
-from hubbub.accounting.events import RELATIONS, Event, FixedSizeSampled, Gaussian, NeighboringRelation, PoissonSampled
+from hubbub.accounting.events import (
+    RELATIONS,
+    BallsInBins,
+    Event,
+    FixedSizeSampled,
+    Gaussian,
+    NeighboringRelation,
+    PoissonSampled,
+    TruncatedPoissonSampled,
+)
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
-from hubbub.participation import FixedSizeSampling, Participation, PoissonSampling
-from hubbub.strategies import Identity
+from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+    SingleParticipation,
+    TruncatedPoissonSampling,
+)
+from hubbub.strategies import (
+    OWN,
+    Banded,
+    BandedInverse,
+    BandedToeplitz,
+    BufferedLinearToeplitz,
+    Columns,
+    Dense,
+    Fourier,
+    Identity,
+    NormalizedToeplitz,
+    Semiseparable,
+    Stamped,
+    Strategy,
+)
+from hubbub.strategies.substitution import bands_of
 
-__all__ = ["default_relation", "event_of", "stated_relation"]
+__all__ = ["charges", "default_relation", "stated_relation"]
 
 
 def default_relation(participation: Participation) -> NeighboringRelation:
-    """Add-or-remove-one for Poisson cohorts, zero-out for all others."""
-    return "add-or-remove-one" if isinstance(participation, PoissonSampling) else "zero-out"
+    """Add-or-remove-one for cohorts drawn by a coin of each unit, zero-out for patterns and cohorts of a fixed size."""
+    match participation:
+        case SingleParticipation() | FixedEpochs() | MinSeparation() | FixedSizeSampling():
+            return "zero-out"
+        case PoissonSampling() | TruncatedPoissonSampling() | CyclicPoissonSampling() | BallsInBinsSampling():
+            return "add-or-remove-one"
 
 
-def event_of(mechanism: Mechanism, rounds: int) -> tuple[Event, int]:
-    """What the first rounds cost, as one event and how often it happens.
+def charges(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, int], ...]:
+    """What the first rounds cost: events, and how often each happens. No round costs nothing.
+
+    Args:
+        mechanism: Its noise multiplier is over the largest column norm of C, as that of an event is over the norm of one
+            contribution.
+        rounds: From 0 to the mechanism's.
 
     Raises:
-        ConfigError: Random cohorts together with correlated noise.
+        ConfigError: Random cohorts together with correlated noise for which no theorem holds.
+
+    Example:
+        >>> from hubbub.strategies import Identity, toeplitz
+        >>> charges(Mechanism(Identity(100), PoissonSampling(0.1), 2.0), rounds=30)
+        ((PoissonSampled(noise_multiplier=2.0, sampling_probability=0.1), 30),)
+        >>> cyclic = Mechanism(toeplitz.square_root(100, bands=8), CyclicPoissonSampling(0.4, cycle_length=8), 2.0)
+        >>> charges(cyclic, rounds=100)
+        ((PoissonSampled(noise_multiplier=2.0, sampling_probability=0.4), 13),)
     """
-    participation, z = mechanism.participation, mechanism.noise_multiplier
-    match participation:
-        case PoissonSampling() | FixedSizeSampling() if type(mechanism.strategy) is not Identity:
-            raise ConfigError(
-                f"strategy = {type(mechanism.strategy).__name__} with {type(participation).__name__}: random cohorts are "
-                "accounted for independent noise only; use the identity strategy, or a participation pattern"
-            )
+    z = mechanism.noise_multiplier
+    _require_theorem(mechanism.strategy, mechanism.participation)
+    if rounds == 0:
+        return ()
+    match mechanism.participation:
+        case SingleParticipation() | FixedEpochs() | MinSeparation():
+            return ((Gaussian(1 / mechanism.mu_after(rounds)), 1),)
         case PoissonSampling(sampling_probability):
-            return PoissonSampled(z, sampling_probability), rounds
+            return ((PoissonSampled(z, sampling_probability), rounds),)
         case FixedSizeSampling(cohort_size, population):
-            return FixedSizeSampled(z, cohort_size, population), rounds
-        case _:
-            return Gaussian(1 / mechanism.mu_after(max(rounds, 1))), min(rounds, 1)
+            return ((FixedSizeSampled(z, cohort_size, population), rounds),)
+        case TruncatedPoissonSampling(sampling_probability, max_cohort_size, population):
+            return ((TruncatedPoissonSampled(z, sampling_probability, max_cohort_size, population), rounds),)
+        case CyclicPoissonSampling(sampling_probability, cycle_length):
+            return ((PoissonSampled(z, sampling_probability), math.ceil(rounds / cycle_length)),)
+        case BallsInBinsSampling(bins):
+            # The first rounds of a cycle show less than all of it: they are charged as the whole cycle.
+            return ((BallsInBins(z, bins, max(rounds, bins)), 1),)
 
 
 def stated_relation(participation: Participation, relation: str | None) -> NeighboringRelation:
-    """The relation to state. Cohorts that a ledger draws depend on who is there, so adding a unit is not covered there."""
+    """The relation to state. Cohorts of a pattern depend on who is there: adding a unit is not covered."""
     stated = one_of("neighboring_relation", default_relation(participation) if relation is None else relation, RELATIONS)
-    if stated == "add-or-remove-one" and not isinstance(participation, PoissonSampling):
-        raise ValueError(
-            "neighboring_relation = 'add-or-remove-one': not offered for cohorts that follow a pattern or have a fixed size, "
-            "whose other members would change; state 'zero-out' or 'replace-one', or draw Poisson cohorts"
-        )
-    return stated  # type: ignore[return-value] # one_of has checked that it is one of the literal's words
+    match participation:
+        case SingleParticipation() | FixedEpochs() | MinSeparation() if stated == "add-or-remove-one":
+            raise ValueError(
+                "neighboring_relation = 'add-or-remove-one': not offered for cohorts that follow a pattern, whose other "
+                "members would change; state 'zero-out' or 'replace-one', or draw random cohorts"
+            )
+        case _:
+            return stated  # type: ignore[return-value] # one_of has checked that it is one of the literal's words
+
+
+def _require_theorem(strategy: Strategy, participation: Participation) -> None:
+    """Refuse random cohorts whose amplification no theorem gives for this C."""
+    name, cohorts = type(strategy).__name__, type(participation).__name__
+    match participation:
+        case SingleParticipation() | FixedEpochs() | MinSeparation():
+            return
+        case PoissonSampling() | FixedSizeSampling() | TruncatedPoissonSampling() if _bands(strategy) != 1:
+            raise ConfigError(
+                f"strategy = {name} with {cohorts}: random cohorts that may ask a client in any round are accounted for "
+                "independent noise only; use the identity strategy, a banded one with cyclic Poisson cohorts, or a "
+                "participation pattern"
+            )
+        case BallsInBinsSampling() if _bands(strategy) != 1:
+            raise ConfigError(
+                f"strategy = {name} with {cohorts}: with correlated noise what two slots show overlaps, and the mixture is "
+                "bounded for independent noise only; use the identity strategy, a banded one with cyclic Poisson cohorts, or "
+                "the pattern FixedEpochs, without amplification"
+            )
+        case CyclicPoissonSampling(cycle_length=cycle_length):
+            bands = _bands(strategy)
+            if bands is None:
+                raise ConfigError(
+                    f"strategy = {name} with {cohorts}: its C is not square and lower triangular, and cyclic cohorts are "
+                    "accounted for banded noise only; use a banded strategy, the identity, or a participation pattern"
+                )
+            if bands > cycle_length:
+                raise ConfigError(
+                    f"strategy = {name} with {cohorts}: has {bands} bands, cycle_length = {cycle_length}: two contributions "
+                    "of one client would meet in one release, and no theorem amplifies that; use at most "
+                    f"{cycle_length} bands, or a cycle_length of at least {bands}"
+                )
+        case PoissonSampling() | FixedSizeSampling() | TruncatedPoissonSampling() | BallsInBinsSampling():
+            return
+
+
+def _bands(strategy: Strategy) -> int | None:
+    """At most so many diagonals C has, if it is square and lower triangular; ``None`` if it is not."""
+    if type(strategy) not in OWN:
+        C = strategy.matrix()
+        return None if C.shape[0] != C.shape[1] or np.triu(C, 1).any() else bands_of(C)
+    match strategy:
+        case Identity():
+            return 1
+        case Banded(bands=bands) | BandedToeplitz(bands=bands) | NormalizedToeplitz(bands=bands) | Columns(bands=bands):
+            return bands
+        case Dense(bands=bands) | Stamped(bands=bands):
+            return bands
+        case BandedInverse() | BufferedLinearToeplitz() | Fourier() | Semiseparable():
+            # The bands of a BandedInverse are those of C⁻¹.
+            return strategy.rounds
+        case _:
+            return None

@@ -82,7 +82,7 @@ class FixedSizeSampled:
 
 @dataclass(frozen=True)
 class TruncatedPoissonSampled:
-    """One release of a Poisson cohort that is cut to ``max_cohort_size`` members, drawn without replacement, where it is larger.
+    """One release of a Poisson cohort that is cut to ``max_cohort_size`` members by a random draw where it is larger.
 
     Source: Ganesh et al. 2025, https://arxiv.org/abs/2508.15089.
     """
@@ -146,11 +146,10 @@ class TreeAggregation:
 Event = Gaussian | PoissonSampled | FixedSizeSampled | TruncatedPoissonSampled | BallsInBins | TreeAggregation
 
 
-def require_relation(event: Event, neighboring_relation: str) -> NeighboringRelation:
-    """The relation, checked: one that exists. Every event is covered under each of them, at its own price.
+def require_relation(neighboring_relation: str) -> NeighboringRelation:
+    """The relation, checked.
 
     Raises:
         ValueError: No such relation.
     """
-    relation = one_of("neighboring_relation", neighboring_relation, RELATIONS)
-    return relation  # type: ignore[return-value] # one_of has checked that it is one of the literal's words
+    return one_of("neighboring_relation", neighboring_relation, RELATIONS)  # type: ignore[return-value] # one of its words

@@ -1,17 +1,37 @@
 """From a mechanism to a guarantee: what is promised, to whom, and under which assumptions."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from decimal import ROUND_CEILING, Context, Decimal
+from functools import cached_property
 
+from hubbub import gaussian
 from hubbub._checks import integer, one_of, open_unit
-from hubbub.accounting.charge import event_of, stated_relation
+from hubbub.accounting.charge import charges, stated_relation
 from hubbub.accounting.composition import ACCOUNTANTS, epsilon
-from hubbub.accounting.events import FixedSizeSampled, NeighboringRelation, PoissonSampled
-from hubbub.accounting.wording import assumptions, describe
+from hubbub.accounting.events import RELATIONS, NeighboringRelation
+from hubbub.accounting.runs import Events, RunCharge, event_record, events_of, require_together
+from hubbub.accounting.statement import RunFacts, library_versions, rounded_up, written
+from hubbub.accounting.unamplified import one_gaussian, unamplified_mu
+from hubbub.accounting.wording import FIXED_RUNS, NOT_COVERED, Assumption, assumptions, describe
+from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism
+from hubbub.participation import Participation, RandomParticipation
 
-__all__ = ["PrivacyGuarantee", "guarantee", "rounded_up", "unprotected"]
+__all__ = ["PrivacyGuarantee", "Restated", "covered_relations", "guarantee", "rounded_up", "unprotected"]
+
+_CURVE = (1e-3, 1e-5, 1e-6, 1e-8, 1e-10, 1e-12)
+# Of a Gaussian that hides anything at all.
+_MOST_MU = 1e12
+
+
+@dataclass(frozen=True)
+class Restated:
+    """The same releases under another neighboring relation: its epsilon, or ``None`` and why no theorem gives one."""
+
+    neighboring_relation: NeighboringRelation
+    epsilon: float | None
+    why: str
 
 
 @dataclass(frozen=True)
@@ -22,7 +42,8 @@ class PrivacyGuarantee:
         epsilon: Rounded up; infinite where nothing is promised.
         delta: As asked for.
         zcdp_rho: Of zero-concentrated DP, where the whole run is one Gaussian release; else ``None``.
-        l2_sensitivity: Of C to the participation pattern under the zero-out relation; ``None`` where nothing is promised.
+        l2_sensitivity: Of C to the participation pattern under the zero-out relation, for random cohorts to one participation;
+            ``None`` where nothing is promised.
         sensitivity_exact: Whether that is exact, or a bound from above.
         noise_multiplier: Standard deviation of z over clip norm × largest column norm.
         clip_noise_multiplier: Standard deviation of z over the clip norm alone.
@@ -31,8 +52,12 @@ class PrivacyGuarantee:
         mechanism: In words.
         accountant: Who computed epsilon.
         rounds: How many rounds it covers.
-        assumptions: What must hold for it.
+        assumptions: What must hold for it, and who sees to each.
         simulation: Whether cohorts and noise came from a known seed: then it is what a real run would have, not a guarantee.
+        events: What was charged, those of ``earlier`` counted; ``None`` where nothing bounds it.
+        relations: The neighboring relations under which a theorem covers the events.
+        not_covered: What costs extra, or is not hidden at all.
+        earlier: The runs over the same people that are charged beside this one.
     """
 
     epsilon: float
@@ -47,46 +72,125 @@ class PrivacyGuarantee:
     mechanism: str
     accountant: str
     rounds: int
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Assumption, ...]
     simulation: bool = False
+    events: Events | None = None
+    relations: tuple[NeighboringRelation, ...] = ()
+    not_covered: tuple[str, ...] = NOT_COVERED
+    earlier: tuple[RunCharge, ...] = ()
 
     @property
     def private(self) -> bool:
         """Whether anything is promised at all."""
         return math.isfinite(self.epsilon)
 
+    @property
+    def amplified(self) -> bool:
+        """Whether epsilon counts on random cohorts."""
+        return self.events is not None and not one_gaussian(self.events)
+
+    @property
+    def gdp_mu(self) -> float | None:
+        """μ of Gaussian DP, where all that is covered is one Gaussian release; else ``None``."""
+        return None if self.amplified else self.unamplified_mu
+
+    @property
+    def unamplified_mu(self) -> float | None:
+        """μ of Gaussian DP if nobody's coins are believed; ``None`` where nothing is promised."""
+        return None if self.events is None else unamplified_mu(self.events, self.neighboring_relation)
+
+    @property
+    def unamplified_zcdp_rho(self) -> float | None:
+        """ρ of zero-concentrated DP, without amplification; ``None`` where nothing is promised."""
+        mu = self.unamplified_mu
+        return None if mu is None else mu**2 / 2
+
+    @property
+    def unamplified_epsilon(self) -> float:
+        """Epsilon in the worst case over the random cohorts, at the stated delta."""
+        mu = self.unamplified_mu
+        if mu is None or mu > _MOST_MU:
+            return math.inf
+        return gaussian.epsilon(self.delta, 1 / max(mu, 1 / _MOST_MU)) if mu else 0.0
+
+    def at(self, delta: float) -> float:
+        """Epsilon at another delta; infinite where nothing is promised.
+
+        Raises:
+            BudgetError: dp_accounting cannot answer.
+            ValueError: Not strictly between 0 and 1.
+        """
+        open_unit("delta", delta)
+        if self.events is None:
+            return math.inf
+        return epsilon(self.events, delta, self.neighboring_relation, self.accountant)
+
+    @cached_property
+    def curve(self) -> tuple[tuple[float, float], ...]:
+        """Pairs (delta, epsilon), delta falling, the stated one among them; of dp_accounting, which is slow, that one alone."""
+        others = _CURVE if self.accountant != "pld" and self.private else ()
+        known = {self.delta: self.epsilon} | {delta: self.at(delta) for delta in others if delta != self.delta}
+        return tuple(sorted(known.items(), reverse=True))
+
+    @cached_property
+    def other_relations(self) -> tuple[Restated, ...]:
+        """The same releases under the other neighboring relations, each computed anew where a theorem covers it."""
+        return tuple(self._under(relation) for relation in RELATIONS if relation != self.neighboring_relation)
+
+    def _under(self, relation: NeighboringRelation) -> Restated:
+        if self.events is None:
+            return Restated(relation, None, "nothing is promised under any relation")
+        if relation not in self.relations:
+            return Restated(relation, None, "no theorem: with another unit the cohorts of the others would change, too")
+        try:
+            restated = epsilon(self.events, self.delta, relation, self.accountant)
+        except BudgetError as error:
+            return Restated(relation, None, str(error))
+        how = "computed anew from the charged rounds" if self.amplified else "of the sensitivity under it"
+        return Restated(relation, restated, how)
+
     def sentence(self) -> str:
         """The guarantee in one sentence."""
         if not self.private:
             return f"This run has no privacy guarantee: epsilon is infinite for every {self.privacy_unit} ({self.mechanism})."
+        runs = f", together with {len(self.earlier)} earlier run{'s' if len(self.earlier) > 1 else ''}" if self.earlier else ""
         return (
             f"({rounded_up(self.epsilon)}, {self.delta:g})-differential privacy for each {self.privacy_unit} "
-            f"({self.neighboring_relation} relation) over {self.rounds} rounds, by {self.mechanism}."
+            f"({self.neighboring_relation} relation) over {self.rounds} rounds, by {self.mechanism}{runs}."
             + (" Simulation, not for release: cohorts and noise come from a known seed." if self.simulation else "")
         )
 
+    def statement(self, facts: RunFacts | None = None) -> str:
+        """The guarantee in full, fit for publication.
+
+        Args:
+            facts: What is known of the run beside its guarantee, such as its clip norm and the head of its ledger.
+
+        Source: the checklist of Ponomareva et al. 2023, "How to DP-fy ML", Section 5.3, https://arxiv.org/abs/2303.00654.
+        """
+        return written(self, RunFacts() if facts is None else facts)
+
     def as_json(self) -> dict[str, object]:
         """All fields as strict JSON values: an infinite epsilon is ``None`` beside ``"private": False``."""
-        fields = asdict(self)
-        fields["private"] = self.private
-        fields["assumptions"] = list(self.assumptions)
-        return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in fields.items()}
+        fields = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
+        return {
+            **{name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in fields.items()},
+            "private": self.private,
+            "assumptions": [asdict(assumption) for assumption in self.assumptions],
+            "not_covered": list(self.not_covered),
+            "relations": list(self.relations),
+            "events": None if self.events is None else [event_record(event, count) for event, count in self.events],
+            "earlier": [run.record() for run in self.earlier],
+            "gdp_mu": self.gdp_mu,
+            "without_amplification": {"epsilon": _finite(self.unamplified_epsilon), "zcdp_rho": self.unamplified_zcdp_rho},
+            "curve": [{"delta": delta, "epsilon": _finite(eps)} for delta, eps in self.curve],
+            "other_relations": [{**asdict(other), "epsilon": _finite(other.epsilon)} for other in self.other_relations],
+            "versions": library_versions(self.accountant),
+        }
 
 
-def rounded_up(epsilon: float) -> str:
-    """Epsilon with four digits, rounded up: a statement may be too high, never too low.
-
-    Example:
-        >>> rounded_up(3.42400727), rounded_up(8.0), rounded_up(1407.97), rounded_up(math.inf)
-        ('3.425', '8', '1408', '∞')
-    """
-    if not math.isfinite(epsilon):
-        return "∞"
-    if epsilon == 0:
-        return "0"
-    exact = Decimal(epsilon)
-    up = exact.quantize(Decimal(1).scaleb(exact.adjusted() - 3), rounding=ROUND_CEILING, context=Context(prec=60))
-    return f"{up.normalize():f}"
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def guarantee(
@@ -97,6 +201,7 @@ def guarantee(
     rounds: int | None = None,
     accountant: str = "tight",
     privacy_unit: str = "client",
+    earlier: Sequence[RunCharge] = (),
 ) -> PrivacyGuarantee:
     """The guarantee of a mechanism, for all of its rounds or the first few.
 
@@ -110,9 +215,11 @@ def guarantee(
         rounds: From 0 to the mechanism's; by default all.
         accountant: ``"tight"`` or ``"pld"``.
         privacy_unit: Whose contribution is clipped as one.
+        earlier: Runs over the same people whose charges are counted, too.
 
     Raises:
-        ConfigError: Random cohorts together with correlated noise, for which no theorem is implemented.
+        ConfigError: Random cohorts together with correlated noise for which no theorem holds (see :func:`.charge.charges`), or
+            an earlier run of another unit, or one that the relation does not cover.
         ValueError: A number out of range, an unknown word, or a relation that no theorem covers.
 
     Source: Denisov et al. 2022, Theorem 2.1 (adaptivity of correlated noise), https://arxiv.org/abs/2202.08312; for random
@@ -122,18 +229,20 @@ def guarantee(
     one_of("accountant", accountant, ACCOUNTANTS)
     stated = stated_relation(mechanism.participation, neighboring_relation)
     done = mechanism.rounds if rounds is None else integer("rounds", rounds, at_least=0, at_most=mechanism.rounds)
-    event, count = event_of(mechanism, done)
-    eps = epsilon([(event, count)], delta, stated, accountant)
-    sampled = isinstance(event, PoissonSampled | FixedSizeSampled)
-    factor = 4 if stated == "replace-one" else 1
-    mu = mechanism.mu_after(done) if done and not sampled else 0.0
-    sensitivity = min(mechanism.sensitivity_after(max(done, 1)), mechanism.sensitivity, key=lambda s: s.value)
+    require_together(earlier, privacy_unit, stated)
+    before = events_of(earlier)
+    events = None if before is None else (*before, *charges(mechanism, done))
+    if isinstance(mechanism.participation, RandomParticipation):
+        sensitivity = mechanism.column_sensitivity
+    else:
+        sensitivity = min(mechanism.sensitivity_after(max(done, 1)), mechanism.sensitivity, key=lambda s: s.value)
+    covered = covered_relations(mechanism.participation)
     return PrivacyGuarantee(
-        epsilon=eps,
+        epsilon=math.inf if events is None else epsilon(events, delta, stated, accountant),
         delta=float(delta),
-        zcdp_rho=None if sampled else factor * mu**2 / 2,
-        l2_sensitivity=1.0 if sampled else sensitivity.value if done else 0.0,
-        sensitivity_exact=sampled or sensitivity.exact or not done,
+        zcdp_rho=None if events is None or not one_gaussian(events) else unamplified_mu(events, stated) ** 2 / 2,
+        l2_sensitivity=sensitivity.value if done or isinstance(mechanism.participation, RandomParticipation) else 0.0,
+        sensitivity_exact=sensitivity.exact or not done,
         noise_multiplier=mechanism.noise_multiplier,
         clip_noise_multiplier=mechanism.stddev,
         neighboring_relation=stated,
@@ -141,8 +250,22 @@ def guarantee(
         mechanism=describe(mechanism),
         accountant=accountant,
         rounds=done,
-        assumptions=assumptions(mechanism.participation),
+        assumptions=(*assumptions(mechanism.participation, stated), *((FIXED_RUNS,) if earlier else ())),
+        events=events,
+        relations=tuple(r for r in covered if all(r in run.relations for run in earlier)),
+        earlier=tuple(earlier),
     )
+
+
+def covered_relations(participation: Participation) -> tuple[NeighboringRelation, ...]:
+    """The neighboring relations under which a theorem covers these cohorts."""
+    found = []
+    for relation in RELATIONS:
+        try:
+            found.append(stated_relation(participation, relation))
+        except ValueError:
+            continue
+    return tuple(found)
 
 
 def unprotected(rounds: int, delta: float, privacy_unit: str = "client") -> PrivacyGuarantee:

@@ -25,7 +25,7 @@ from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.accounting.history import Epoch, History
 from hubbub.accounting.promise import Promise
 from hubbub.errors import LedgerError, ParticipationError
-from hubbub.participation import FixedSizeSampling, PoissonSampling
+from hubbub.participation import RandomParticipation
 
 __all__ = ["Ledger", "Ticket", "end_run", "key_digest", "require_fitting"]
 
@@ -189,7 +189,10 @@ class Ledger:
         return None if pending is None else Ticket(pending, self._history.rounds[pending].clip_norm)
 
     def spent(self, delta: float) -> PrivacyGuarantee:
-        """The guarantee of the rounds charged so far, burned ones counted.
+        """The guarantee of the rounds charged so far, burned ones counted, together with the earlier runs.
+
+        Here it is the promise so far: whatever would cost more is refused, when the ledger is opened and at each begin. For the
+        records of others see :func:`hubbub.accounting.spent.spent`.
 
         It may be stated for the whole run if the run ends here for a reason that does not depend on the data; otherwise the
         promise for all rounds is the statement.
@@ -241,7 +244,7 @@ class Ledger:
         if len(set(members)) != len(members):
             raise ParticipationError(f"round {round_index}: two clients of the cohort have one name as text")
         mechanism = self.promise.mechanism
-        if mechanism is None or isinstance(mechanism.participation, PoissonSampling | FixedSizeSampling):
+        if mechanism is None or isinstance(mechanism.participation, RandomParticipation):
             return []
         for client, member in zip(cohort, members, strict=True):
             joined = self._history.joined.get(member, [])

@@ -2,12 +2,23 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from hubbub._checks import open_unit
-from hubbub.accounting.events import Event, FixedSizeSampled, Gaussian, NeighboringRelation, PoissonSampled
+from hubbub.accounting.events import (
+    BallsInBins,
+    Event,
+    FixedSizeSampled,
+    Gaussian,
+    NeighboringRelation,
+    PoissonSampled,
+    TreeAggregation,
+    TruncatedPoissonSampled,
+)
+from hubbub.accounting.trees import as_gaussian
 from hubbub.errors import BudgetError
 
-__all__ = ["epsilon"]
+__all__ = ["delta", "epsilon"]
 
 # At a smaller multiplier its grid asks for gigabytes.
 _LEAST_MULTIPLIER = 0.1
@@ -21,25 +32,53 @@ def epsilon(events: Sequence[tuple[Event, int]], delta: float, relation: Neighbo
     Raises:
         BudgetError: An event that it does not account, or noise so small that it would not answer.
     """
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+    answer = float(_composed(events, relation).get_epsilon(open_unit("delta", delta)))
+    return math.inf if math.isnan(answer) else answer
+
+
+def delta(events: Sequence[tuple[Event, int]], epsilon: float, relation: NeighboringRelation) -> float:
+    """Delta by dp_accounting's PLD accountant at its default mesh.
+
+    Raises:
+        BudgetError: An event that it does not account, or noise so small that it would not answer.
+    """
+    answer = float(_composed(events, relation).get_delta(epsilon))
+    return 1.0 if math.isnan(answer) else answer
+
+
+def _composed(events: Sequence[tuple[Event, int]], relation: NeighboringRelation) -> Any:
+    """The peer's accountant with the events in it; every number that reaches it is a float, every count is told apart."""
+    from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
+    from dp_accounting.dp_event import TruncatedSubsampledGaussianDpEvent
     from dp_accounting.pld import PLDAccountant
 
-    accountant = PLDAccountant()
+    known = {
+        "zero-out": NeighboringRelation.REPLACE_SPECIAL,
+        "add-or-remove-one": NeighboringRelation.ADD_OR_REMOVE_ONE,
+        "replace-one": NeighboringRelation.REPLACE_ONE,
+    }
+    # Where nothing depends on the difference, its own default is the one that publications used.
+    plain = relation != "replace-one" and not any(isinstance(event, TruncatedPoissonSampled) for event, _ in events)
+    accountant = PLDAccountant(known["add-or-remove-one" if plain else relation])
     for event, rounds in events:
-        factor = 0.5 if relation == "replace-one" else 1.0
         match event:
             case Gaussian(z):
                 # Rounds of one Gaussian are one Gaussian: exact, and no rounding piles up.
-                accountant.compose(GaussianDpEvent(_large_enough(float(z * factor / math.sqrt(rounds)))))
-            case PoissonSampled(z, q) if relation != "replace-one":
+                accountant.compose(GaussianDpEvent(_large_enough(float(z / math.sqrt(rounds)))))
+            case TreeAggregation():
+                whole = as_gaussian(event).noise_multiplier / math.sqrt(rounds)
+                accountant.compose(GaussianDpEvent(_large_enough(float(whole))))
+            case PoissonSampled(z, q):
                 release = PoissonSampledDpEvent(float(q), GaussianDpEvent(_large_enough(float(z))))
                 accountant.compose(SelfComposedDpEvent(release, int(rounds)))
-            case PoissonSampled() | FixedSizeSampled():
+            case TruncatedPoissonSampled(z, q, most, population):
+                cut = TruncatedSubsampledGaussianDpEvent(int(population), float(q), int(most), _large_enough(float(z)))
+                accountant.compose(SelfComposedDpEvent(cut, int(rounds)))
+            case FixedSizeSampled() | BallsInBins():
                 raise BudgetError(
-                    f"accountant = 'pld': dp_accounting has no bound for {type(event).__name__} under {relation!r}; use 'tight'"
+                    f"accountant = 'pld': dp_accounting has no tight bound for {type(event).__name__}; use 'tight'"
                 )
-    answer = float(accountant.get_epsilon(open_unit("delta", delta)))
-    return math.inf if math.isnan(answer) else answer
+    return accountant
 
 
 def _large_enough(noise_multiplier: float) -> float:

@@ -1,291 +1,228 @@
-"""Privacy loss distributions on a grid, composed by an exponentially tilted FFT: sound upper bounds on epsilon.
+"""Sound upper bounds on the epsilon and the delta of a composition, by its privacy loss distribution on a grid.
 
-Letters: P, Q the two output distributions, L = ln P/Q the privacy loss, h the mesh, q the sampling probability, z the noise
-multiplier, λ the tilt, K(λ) = ln E_P[e^{λL}] summed over rounds.
+Letters: L the privacy loss, λ the tilt, K(λ) = ln E_P[e^{λL}] summed over rounds.
 
-Each loss is split between its two neighbours on the grid so that its mass under P and under Q is kept ("connect the dots"),
-which can only raise the privacy profile. The composed law is convolved under the tilted measure P·e^{λL − K(λ)}, whose bulk
-lies where δ is decided; so the rounding of the FFT stays relative to δ, and δ = 1e-100 is no harder than 1e-5.
+A tilt is chosen from a few hundred losses of each law; a mesh from the tilt: splitting a loss on the mesh h adds the variance
+h²/6, so that n rounds answer too high by n·(a + 1)·h²/12, where −δ' falls as e^{−aε}: at the saddle point a is λ, elsewhere it
+may be steeper. Whatever tilt and mesh, the answer is a bound; they decide how near.
 
-Source: Doroshenko et al. 2022, Algorithm 1, https://arxiv.org/abs/2207.04380; the tilt is the saddle point of the moments
-accountant (Alghamdi et al. 2023, https://arxiv.org/abs/2208.09595). Composition under adaptivity: Zhu, Dong and Wang 2022,
-Theorem 10, https://arxiv.org/abs/2106.08567.
+Source: the moments' bound is Canonne, Kamath and Steinke 2020, Proposition 12, https://arxiv.org/abs/2004.00010; else see
+:mod:`hubbub.accounting.pairs` and :mod:`hubbub.accounting.tilted`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import ndtr
 
 from hubbub._checks import Array
-from hubbub.accounting.events import Event, FixedSizeSampled, Gaussian, NeighboringRelation, PoissonSampled
+from hubbub.accounting.pairs import LossLaw
+from hubbub.accounting.tilted import Composed, composed
 
-__all__ = ["epsilon"]
+__all__ = ["Rounds", "delta", "epsilon", "estimate"]
 
-# The answer is refined until halving the mesh changes it by less than this, absolutely or relatively.
-_TOLERANCE = 1e-4
-_RELATIVE_TOLERANCE = 1e-5
-_MOST_POINTS = 2**22
-# An epsilon above this is no privacy; the moments accountant's bound on a coarse mesh says so at once.
-_USELESS = 1000.0
-# Wrapped mass and rounding of the FFT, relative to the tilted law's total of 1: charged to delta.
-_FFT_ERROR = 1e-12
-_TAIL = 1e-15
-
-
-@dataclass(frozen=True)
-class _Loss:
-    """A discretized loss: ``mass[j]`` under P at (``first`` + j)·h, and the mass at infinity."""
-
-    first: int
-    mass: Array
-    infinite: float
+# How far an answer may lie above the truth, in epsilon: the greatest of the three, but at most a hundredth of a small answer.
+TOLERANCE = 1e-4
+RELATIVE_TOLERANCE = 1e-5
+LEAST_TOLERANCE = 1e-7
+_MOST_POINTS = 2**19
+_MOST_EPSILON = 1e30
+# Of a tilted law, on either side: where the mesh need not be fine.
+_RARE = 1 / 512
+# Below this logarithm a mass is no number any more.
+_LEAST_LOG = -700.0
+_TILTS = np.exp(np.linspace(math.log(1e-5), math.log(1e6), 80))
+Rounds = Sequence[tuple[LossLaw, int]]
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """A pair of a Gaussian base N(0, z²) and the mixture (1−q)·N(0, z²) + q·N(1, z²), in one of two directions.
+class _Cumulant:
+    """K near enough to choose a tilt by: of some hundred losses of each law."""
 
-    ``remove``: P is the mixture; otherwise P is the base. ``mirrored``: the symmetric pair whose profile is that of the
-    removal for ε ≥ 0 (fixed-size cohorts and replacement).
-    """
+    losses: list[Array]
+    logs: list[Array]
+    counts: list[int]
 
-    z: float
-    q: float
-    remove: bool
-    mirrored: bool = False
-
-    def loss_at(self, x: float) -> float:
-        """ln mixture/base at x."""
-        exponent = (2 * x - 1) / (2 * self.z**2)
-        if self.q == 1:
-            return exponent
-        return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + exponent))
-
-    def discretized(self, h: float, log_tail: float) -> _Loss:
-        """The loss on the mesh h; mass e^log_tail beyond what is kept counts as infinite loss."""
-        reach = self.z * math.sqrt(-2 * log_tail)
-        low, high = self.loss_at(-reach), self.loss_at(1 + reach)
-        if not self.remove:
-            low, high = -high, -low
-        first, last = math.floor(low / h), math.ceil(high / h)
-        edges: Array = np.arange(first, last + 1, dtype=np.float64) * h
-        x = self._arguments(edges if self.remove else -edges)
-        base, shifted = _masses(x / self.z), _masses((x - 1) / self.z)
-        mixture = (1 - self.q) * base + self.q * shifted
-        p, q_mass = (mixture, base) if self.remove else (base, mixture)
-        if not self.remove:
-            p, q_mass = np.abs(p), np.abs(q_mass)
-        # The part of each interval's mass that goes to its upper end keeps the mass under Q: ∫ e^{-L} dP.
+    @classmethod
+    def of(cls, rounds: Rounds, log_tail: float) -> "_Cumulant":
+        sampled = [law.sampled(log_tail) for law, _ in rounds]
         with np.errstate(divide="ignore"):
-            # In logarithms: e^L alone overflows where its product with the mass does not.
-            below = np.exp(np.minimum(np.log(q_mass) + edges[:-1], 700))
-        upper = np.clip((p - below) / -math.expm1(-h), 0, p)
-        mass = np.zeros(len(edges))
-        mass[1:] += upper
-        mass[:-1] += p - upper
-        outside = math.exp(log_tail)
-        # What lies below the mesh is lifted to its lowest point, which only raises the profile.
-        mass[0] += max(0.0, 1 - float(mass.sum()) - outside)
-        loss = _Loss(first, mass, outside)
-        return _mirrored(loss, h) if self.mirrored else loss
+            logs = [np.log(mass) for _, mass in sampled]
+        return cls([losses for losses, _ in sampled], logs, [count for _, count in rounds])
 
-    def _arguments(self, losses: Array) -> Array:
-        """x with loss_at(x) = loss; −∞ below the least loss."""
-        if self.q == 1:
-            return self.z**2 * losses + 0.5
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            # ln((e^L − (1−q))/q), without overflow for large L.
-            inside = losses + np.log1p(-(1 - self.q) * np.exp(-losses)) - math.log(self.q)
-        return np.where(np.isnan(inside), -np.inf, self.z**2 * inside + 0.5)
+    def at(self, tilts: Array) -> tuple[Array, Array, Array]:
+        """K, its slope and its curvature at each tilt."""
+        value, slope, curvature = np.zeros(len(tilts)), np.zeros(len(tilts)), np.zeros(len(tilts))
+        for losses, log, count in zip(self.losses, self.logs, self.counts, strict=True):
+            exponents = log + tilts[:, None] * losses
+            top = exponents.max(axis=1)
+            weights = np.exp(exponents - top[:, None])
+            total = weights.sum(axis=1)
+            mean = weights @ losses / total
+            value += count * (top + np.log(total))
+            slope += count * mean
+            curvature += count * np.maximum(weights @ np.square(losses) / total - mean**2, 0)
+        return value, slope, curvature
 
+    def saddle(self, loss: float) -> float:
+        """The tilt whose law has its mean at a loss."""
+        return float(np.exp(np.interp(loss, np.maximum.accumulate(self.at(_TILTS)[1]), np.log(_TILTS))))
 
-def _masses(x: Array) -> Array:
-    """Φ(x_{i+1}) − Φ(x_i), each from the side that keeps its relative precision."""
-    left, right = x[:-1], x[1:]
-    masses: Array = np.where(left + right > 0, ndtr(-left) - ndtr(-right), ndtr(right) - ndtr(left))
-    return masses
-
-
-def _mirrored(loss: _Loss, h: float) -> _Loss:
-    """The symmetric law with the same positive losses: mass e^{-l}·p(l) at −l, and what is left at 0."""
-    positive = loss.mass[max(0, 1 - loss.first) :]
-    positive = np.concatenate([np.zeros(max(0, loss.first - 1)), positive])
-    mass = np.zeros(2 * len(positive) + 1)
-    mass[len(positive) + 1 :] = positive
-    mass[: len(positive)] = (positive * np.exp(-h * np.arange(1, len(positive) + 1)))[::-1]
-    mass[len(positive)] = max(0.0, 1 - float(mass.sum()) - loss.infinite)
-    return _Loss(-len(positive), mass, loss.infinite)
+    def common(self, tilt: float) -> list[tuple[float, float]]:
+        """For each law the losses between which all but a few of its tilted masses lie."""
+        answer = []
+        for losses, log in zip(self.losses, self.logs, strict=True):
+            order = np.argsort(losses)
+            exponents = (log + tilt * losses)[order]
+            sums = np.cumsum(np.exp(exponents - exponents.max()))
+            ends = np.searchsorted(sums, [_RARE * sums[-1], (1 - _RARE) * sums[-1]])
+            answer.append((float(losses[order[max(ends[0] - 1, 0)]]), float(losses[order[min(ends[1] + 1, len(order) - 1)]])))
+        return answer
 
 
-def _pairs(event: Event, relation: NeighboringRelation) -> list[_Pair]:
-    """The dominating pairs of an event; a guarantee must hold for each."""
-    match event:
-        case Gaussian(z):
-            return [_Pair(z / 2 if relation == "replace-one" else z, 1.0, remove=True)]
-        case PoissonSampled(z, q):
-            if relation == "replace-one":
-                return [_Pair(z / 2, q, remove=True, mirrored=True)]
-            return [_Pair(z, q, remove=True), _Pair(z, q, remove=False)]
-        case FixedSizeSampled(z):
-            return [_Pair(z / 2, event.sampling_probability, remove=True, mirrored=True)]
+def _slack(tilts: Array) -> Array:
+    """What the moments' bound has beside K: λ ln λ − (1 + λ) ln(1 + λ)."""
+    return tilts * np.log(tilts) - (1 + tilts) * np.log1p(tilts)
 
 
-def epsilon(events: Sequence[tuple[Event, int]], delta: float, relation: NeighboringRelation) -> float:
-    """A sound upper bound on the epsilon of the composition, near the truth by 1e-4, or 1e-5 of itself where that is more.
+def estimate(rounds: Rounds, delta: float) -> float:
+    """Epsilon by the saddle point, near the truth and no bound: where a search begins."""
+    value, slope, curvature = _Cumulant.of(rounds, _log_tail(rounds, math.log(delta))).at(_TILTS)
+    epsilons = slope - 1 / _TILTS - 1 / (1 + _TILTS)
+    spread = curvature + 1 / _TILTS**2 + 1 / (1 + _TILTS) ** 2
+    logs = value - _TILTS * epsilons - np.log(_TILTS) - np.log1p(_TILTS) - np.log(2 * math.pi * spread) / 2
+    order = np.argsort(logs)
+    return max(0.0, float(np.interp(math.log(delta), logs[order], epsilons[order])))
+
+
+def epsilon(rounds: Rounds, delta: float, enough: float = 0.0) -> float:
+    """The least epsilon that the composition in this direction is shown to have at ``delta``.
 
     Args:
-        events: Each with the number of rounds that cost it; parameters fixed before the first round.
+        rounds: The law of each kind of round and how many there are; not empty.
         delta: Strictly between 0 and 1.
-        relation: A neighboring relation that every event allows.
+        enough: An answer that is at most this need not be near the truth.
     """
-    directions = max(len(_pairs(event, relation)) for event, _ in events)
-    answer = 0.0
-    for direction in range(directions):
-        pairs = [(_pairs(event, relation)[-1 if direction else 0], rounds) for event, rounds in events]
-        answer = max(answer, _one_direction(pairs, delta))
-    return answer
+    if sum(count for _, count in rounds) == 1:
+        return _single(rounds[0][0], delta)
+    target = math.log(delta)
+    log_tail = _log_tail(rounds, target)
+    cumulant = _Cumulant.of(rounds, log_tail)
 
+    def bounds(tilts: Array) -> Array:
+        return np.asarray((cumulant.at(tilts)[0] + _slack(tilts) - target) / tilts)
 
-def _one_direction(pairs: list[tuple[_Pair, int]], delta: float) -> float:
-    rounds = sum(count for _, count in pairs)
-    log_tail = math.log(delta) - math.log(rounds) - 25
-    span = max(abs(pair.loss_at(x)) for pair, _ in pairs for x in (-pair.z * 8.0, 1 + pair.z * math.sqrt(-2 * log_tail)))
-    # The error falls with the square of the mesh only where the mesh is finer than the loss of one round is wide.
-    width = min((pair.loss_at(0.5 + pair.z) - pair.loss_at(0.5 - pair.z)) / 2 for pair, _ in pairs)
-    h = max(min(2 * math.sqrt(_TOLERANCE / rounds), width), span / 2**16)
+    tilt, near = _best(bounds)
+    tolerance = max(RELATIVE_TOLERANCE * near, min(TOLERANCE, 1e-2 * near), LEAST_TOLERANCE)
+    search = _Search(rounds, cumulant, tilt, log_tail)
     best = math.inf
-    coarse = max(h, span / 2**12)
-    first = _composed(pairs, coarse, log_tail)
-    tilt = first.best_tilt(delta)
-    if first.bound(tilt, delta) > _USELESS:
-        return first.bound(tilt, delta)
-    for _ in range(12):
-        if span / h > _MOST_POINTS:
+    for loose in (256.0, 16.0, 1.0) if enough else (1.0,):
+        for _ in range(8):
+            law = search.composed(tolerance * loose)
+            answer = law.epsilon(delta)
+            best = min(best, law.bound(delta), answer)
+            if best <= enough or (law.holds(answer) and not search.too_coarse(law, answer)):
+                break
+            if not law.holds(answer):
+                search.tilt = search.tilt * 2 if math.isinf(answer) else cumulant.saddle(min(answer, best))
+        if best <= enough:
             break
-        composed = _composed(pairs, h, log_tail)
-        answer = composed.epsilon(delta, tilt)
-        # The error falls fourfold with each halving, so what is left is a third of the change.
-        if math.isfinite(best) and best - answer <= 1.5 * max(_TOLERANCE, _RELATIVE_TOLERANCE * answer):
-            return max(0.0, min(best, answer))
-        best = min(best, answer)
-        if best <= 0:
-            return 0.0
-        h /= 2
     return max(0.0, best)
 
 
-def _composed(pairs: list[tuple[_Pair, int]], h: float, log_tail: float) -> "_Composed":
-    return _Composed([(pair.discretized(h, log_tail), count) for pair, count in pairs], h)
+def delta(rounds: Rounds, epsilon: float) -> float:
+    """The least delta that the composition in this direction is shown to have at ``epsilon``."""
+    if sum(count for _, count in rounds) == 1:
+        return min(1.0, rounds[0][0].delta(epsilon))
+    cumulant = _Cumulant.of(rounds, _LEAST_LOG)
+
+    def bounds(tilts: Array) -> Array:
+        return np.asarray(cumulant.at(tilts)[0] + _slack(tilts) - tilts * epsilon)
+
+    tilt, near = _best(bounds)
+    if near < _LEAST_LOG:
+        # Nothing, or next to nothing: a tilt that shows as much is enough.
+        tilt = float(_TILTS[int(np.argmax(bounds(_TILTS) < _LEAST_LOG))])
+    log_tail = _log_tail(rounds, min(near - 5, 0.0))
+    tolerance = min(max(RELATIVE_TOLERANCE * epsilon, TOLERANCE), 1e-3 / tilt)
+    search = _Search(rounds, cumulant, tilt, log_tail)
+    best = 1.0
+    for _ in range(3):
+        law = search.composed(tolerance)
+        best = min(best, law.delta(epsilon))
+        if not search.too_coarse(law, epsilon):
+            break
+    return best
 
 
-class _Composed:
-    """The composition of discretized losses on one mesh."""
+def _best(bounds: Callable[[Array], Array]) -> tuple[float, float]:
+    """The tilt at which a bound is least, and the bound."""
+    coarse = _least(bounds(_TILTS))
+    tilts = np.geomspace(_TILTS[max(coarse - 1, 0)], _TILTS[min(coarse + 1, len(_TILTS) - 1)], 33)
+    values = bounds(tilts)
+    at = _least(values)
+    return float(tilts[at]), float(values[at])
 
-    def __init__(self, losses: list[tuple[_Loss, int]], h: float) -> None:
-        self.losses = losses
-        self.h = h
-        self.infinite = sum(loss.infinite * count for loss, count in losses)
-        self.grids = [(loss.first + np.arange(len(loss.mass))) * h for loss, _ in losses]
-        with np.errstate(divide="ignore"):
-            self.logs = [np.log(loss.mass) for loss, _ in losses]
 
-    def cumulant(self, tilt: float) -> float:
-        """K(λ)."""
-        total = 0.0
-        for (_, count), grid, log in zip(self.losses, self.grids, self.logs, strict=True):
-            exponents = log + tilt * grid
-            top = float(exponents.max())
-            total += count * (top + math.log(float(np.exp(exponents - top).sum())))
-        return total
+def _least(values: Array) -> int:
+    return int(np.argmin(np.where(np.isfinite(values), values, np.inf)))
 
-    def bound(self, tilt: float, delta: float) -> float:
-        """Epsilon by the moments accountant at order 1 + λ (Canonne, Kamath and Steinke 2020, Proposition 12)."""
-        slack = tilt * math.log(tilt) - (1 + tilt) * math.log1p(tilt) - math.log(delta)
-        return (self.cumulant(tilt) + slack) / tilt
 
-    def best_tilt(self, delta: float) -> float:
-        """λ that makes :meth:`bound` least: a scan, then a golden section."""
-        candidates = np.exp(np.linspace(math.log(1e-2), math.log(1e5), 40))
-        start = float(min(candidates, key=lambda tilt: self.bound(float(tilt), delta)))
-        low, high = math.log(start) - 0.4, math.log(start) + 0.4
-        ratio = (math.sqrt(5) - 1) / 2
-        for _ in range(10):
-            a, b = high - ratio * (high - low), low + ratio * (high - low)
-            if self.bound(math.exp(a), delta) < self.bound(math.exp(b), delta):
-                high = b
-            else:
-                low = a
-        return math.exp((low + high) / 2)
+def _log_tail(rounds: Rounds, log_delta: float) -> float:
+    """The mass of a round that may count as infinite loss: e^-20 of delta, shared among the rounds."""
+    return max(log_delta - math.log(sum(count for _, count in rounds)) - 20, _LEAST_LOG)
 
-    def epsilon(self, delta: float, tilt: float) -> float:
-        """The least sound answer among the moments accountant and the convolution at a few tilts."""
-        best = self.bound(tilt, delta)
-        for _ in range(6):
-            answer, centre, width = self._convolved(delta, tilt)
-            best = min(best, answer)
-            if math.isfinite(answer) and abs(answer - centre) <= 5 * width:
-                break
-            tilt *= 0.6 if answer < centre or math.isinf(answer) else 1.6
-        return best
 
-    def _convolved(self, delta: float, tilt: float) -> tuple[float, float, float]:
-        """Epsilon by the tilted convolution, with the centre and the width of the tilted law."""
-        h, weights, mean, variance = self.h, [], 0.0, 0.0
-        for (_, count), grid, log in zip(self.losses, self.grids, self.logs, strict=True):
-            exponents = log + tilt * grid
-            weight = np.exp(exponents - exponents.max())
-            weight /= weight.sum()
-            centre = float((weight * grid).sum())
-            variance += count * float((weight * np.square(grid - centre)).sum())
-            mean += count * centre
-            weights.append(weight)
-        width = math.sqrt(variance)
-        low, high = math.floor(self._edge(tilt, -1, width) / h), math.ceil(self._edge(tilt, 1, width) / h)
-        size = next_fast_len(high - low + 2, real=True)
-        if size > _MOST_POINTS:
-            return math.inf, mean, math.inf
-        spectrum = np.ones(size // 2 + 1, dtype=np.complex128)
-        offset = 0
-        for (loss, count), weight in zip(self.losses, weights, strict=True):
-            folded = np.zeros(-(-len(weight) // size) * size)
-            folded[: len(weight)] = weight
-            spectrum *= rfft(folded.reshape(-1, size).sum(axis=0)) ** count
-            offset += loss.first * count
-        law = np.maximum(np.roll(irfft(spectrum, size), (offset - low) % size), 0)
-        return self._crossing(law, low, delta, tilt, mean), mean, width
+@dataclass
+class _Search:
+    """Composes on a mesh fine enough for a tolerance; how fine that is, it learns from what it composed."""
 
-    def _edge(self, tilt: float, side: int, width: float) -> float:
-        """A loss beyond which the tilted law has mass below ``_TAIL`` on that side, by Chernoff's bound."""
-        scale = math.sqrt(-2 * math.log(_TAIL)) / max(width, self.h)
-        here = self.cumulant(tilt)
-        steps = [side * scale * factor for factor in (0.25, 0.5, 1.0, 2.0)]
-        edges = [(self.cumulant(tilt + step) - here - math.log(_TAIL)) / step for step in steps]
-        return min(edges) if side > 0 else max(edges)
+    rounds: Rounds
+    cumulant: _Cumulant
+    tilt: float
+    log_tail: float
+    steepness: float = 0.0
 
-    def _crossing(self, law: Array, low: int, delta: float, tilt: float, mean: float) -> float:
-        """The loss at which δ(ε) falls to ``delta``, or the window's lower end where it has fallen before."""
-        offsets = (low + np.arange(len(law))) * self.h - mean
-        # Further left the weights overflow; δ is decided at the centre.
-        kept = offsets > -600 / (1 + tilt)
-        law, offsets = law[kept], offsets[kept]
-        log_scale = self.cumulant(tilt) - tilt * mean
-        if delta <= self.infinite:
+    def composed(self, tolerance: float) -> Composed:
+        """The composition on a mesh that answers too high by about the tolerance, or more where memory does not allow it."""
+        count = sum(number for _, number in self.rounds)
+        spans = [law.span(self.log_tail) for law, _ in self.rounds]
+        # 12, but for the points left out where losses are rare, and for the second stage of the composition.
+        mesh = min(math.sqrt(8 * tolerance / (count * (max(self.tilt, self.steepness) + 1))), 0.5 / self.tilt)
+        mesh = max(mesh, max(high - low for low, high in spans) / _MOST_POINTS)
+        common = self.cumulant.common(self.tilt)
+        while True:
+            losses = [
+                (law.discretized(mesh, self.log_tail, fine), number)
+                for (law, number), fine in zip(self.rounds, common, strict=True)
+            ]
+            law = composed(losses, mesh, self.tilt)
+            if law is not None:
+                return law
+            mesh *= 4
+
+    def too_coarse(self, law: Composed, epsilon: float) -> bool:
+        """Whether the profile falls so much more steeply there than the tilt says that the mesh must be finer."""
+        before, self.steepness = max(self.tilt, self.steepness), max(self.steepness, law.steepness(epsilon))
+        return self.steepness > 1.3 * before
+
+
+def _single(law: LossLaw, delta: float) -> float:
+    """Epsilon of one round, by bisection of its profile."""
+    low, high = 0.0, 1.0
+    if law.delta(0.0) <= delta:
+        return 0.0
+    while law.delta(high) > delta:
+        low, high = high, 2 * high
+        if high > _MOST_EPSILON:
             return math.inf
-        target = math.exp(min(700.0, math.log(delta - self.infinite) - log_scale)) - _FFT_ERROR
-        if target <= 0:
-            return math.inf
-        above = np.cumsum((law * np.exp(-tilt * offsets))[::-1])[::-1]
-        beside = np.cumsum((law * np.exp(-(tilt + 1) * offsets))[::-1])[::-1]
-        # Beyond e^600 the subtracted part is left out, which only raises the profile.
-        profile = above[1:] - np.where(offsets[:-1] < 600, np.exp(np.minimum(offsets[:-1], 600)), 0) * beside[1:]
-        higher = np.flatnonzero(profile > target)
-        if not higher.size:
-            return float(mean + offsets[0])
-        at = int(higher[-1]) + 1
-        if beside[at] == 0:
-            return float(mean + offsets[at])
-        return float(mean + min(math.log(above[at] - target) - math.log(beside[at]), offsets[at]))
+    while high - low > 2e-16 * high:
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        if law.delta(middle) > delta:
+            low = middle
+        else:
+            high = middle
+    return high

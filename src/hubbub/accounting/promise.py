@@ -13,23 +13,18 @@ from hubbub.accounting.charge import default_relation
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee, unprotected
+from hubbub.accounting.runs import RunCharge
 from hubbub.errors import LedgerError, ParticipationError
 from hubbub.mechanism import Mechanism
-from hubbub.participation import (
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    SingleParticipation,
-)
+from hubbub.participation import PARTICIPATIONS, Participation
 from hubbub.strategies import Strategy
 from hubbub.strategies.record import from_parts, strategy_arrays, strategy_numbers
 
-__all__ = ["Promise"]
+__all__ = ["Promise", "earlier_from"]
 
-SCHEMA = 2
-_PARTICIPATIONS = (SingleParticipation, FixedEpochs, MinSeparation, PoissonSampling, FixedSizeSampling)
+# A promise that counts on earlier runs is of the later schema, which older versions refuse: they would not charge them.
+SCHEMA, WITH_EARLIER = 2, 3
+_MOST_RUNS = 1000
 _NOT_FOR_RELEASE = "simulation, not for release"
 
 
@@ -46,6 +41,7 @@ class Promise:
         delta: Of the epsilon that the record states.
         simulation: Whether cohorts and noise come from a known seed, so that the run is an experiment, not a release.
         settings: All else that a resumed run must have in common with the interrupted one, as strict JSON values.
+        earlier: Runs over the same people whose charges this one starts with.
     """
 
     rounds: int
@@ -56,6 +52,7 @@ class Promise:
     delta: float = 1e-5
     simulation: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
+    earlier: tuple[RunCharge, ...] = ()
 
     def __post_init__(self) -> None:
         integer("rounds", self.rounds, at_least=1)
@@ -63,9 +60,9 @@ class Promise:
             integer("rounds", self.rounds, at_least=1, at_most=self.mechanism.rounds)
 
     def after(self, rounds: int, delta: float) -> PrivacyGuarantee:
-        """The guarantee of the first rounds."""
+        """The guarantee of the first rounds, together with the earlier runs."""
         if self.mechanism is None:
-            return unprotected(rounds, delta, self.privacy_unit)
+            return replace(unprotected(rounds, delta, self.privacy_unit), earlier=self.earlier)
         answer = guarantee(
             self.mechanism,
             delta,
@@ -73,13 +70,16 @@ class Promise:
             rounds=rounds,
             accountant=self.accountant,
             privacy_unit=self.privacy_unit,
+            earlier=self.earlier,
         )
         return replace(answer, simulation=self.simulation)
 
     def record(self) -> dict[str, Any]:
         """The promise as strict JSON, for the ledger's first line; the strategy's arrays stand in it by their SHA-256."""
+        before = {"earlier": [run.record() for run in self.earlier]} if self.earlier else {}
         return {
-            "schema": SCHEMA,
+            "schema": WITH_EARLIER if self.earlier else SCHEMA,
+            **before,
             "rounds": self.rounds,
             "noise": _NOT_FOR_RELEASE if self.simulation else "secure",
             "privacy_unit": self.privacy_unit,
@@ -90,6 +90,7 @@ class Promise:
         }
 
     def _mechanism_record(self, mechanism: Mechanism) -> dict[str, Any]:
+        promised = self.after(self.rounds, self.delta)
         return {
             "strategy": _strategy_record(mechanism.strategy),
             "participation": {"name": type(mechanism.participation).__name__, **asdict(mechanism.participation)},
@@ -97,7 +98,7 @@ class Promise:
             "stddev": mechanism.stddev,
             "l2_sensitivity": mechanism.l2_sensitivity,
             "neighboring_relation": self.neighboring_relation or default_relation(mechanism.participation),
-            "epsilon": self.after(self.rounds, self.delta).epsilon,
+            "epsilon": promised.epsilon if promised.private else None,
         }
 
     @classmethod
@@ -111,10 +112,10 @@ class Promise:
         Raises:
             LedgerError: The record is of a newer schema, is damaged, or its arrays are not those given.
         """
-        if type(record.get("schema")) is not int or record["schema"] != SCHEMA:
+        if type(record.get("schema")) is not int or record["schema"] != (WITH_EARLIER if "earlier" in record else SCHEMA):
             raise LedgerError(
                 f"ledger.jsonl, line 1: schema = {str(record.get('schema'))[:80]!r}: this hubbub reads ledgers of schema "
-                f"{SCHEMA}; use the one that wrote it"
+                f"{SCHEMA}, and {WITH_EARLIER} with earlier runs; use the one that wrote it"
             )
         try:
             _require_words(record)
@@ -129,10 +130,27 @@ class Promise:
                 delta=record["delta"],
                 simulation=record["noise"] == _NOT_FOR_RELEASE,
                 settings=record["settings"],
+                earlier=earlier_from(record),
             )
         except (KeyError, ValueError, TypeError, AttributeError, ParticipationError) as error:
             what = f"has no {error}" if isinstance(error, KeyError) else str(error)
             raise LedgerError(f"ledger.jsonl, line 1: the promise cannot be read ({what})") from error
+
+
+def earlier_from(record: Mapping[str, Any]) -> tuple[RunCharge, ...]:
+    """The earlier runs that the record of a promise names.
+
+    Raises:
+        ValueError: One that cannot be, or the same run twice.
+        TypeError: A value of another type.
+    """
+    stated = record.get("earlier", [])
+    if not isinstance(stated, list) or len(stated) > _MOST_RUNS:
+        raise TypeError(f"earlier = {str(stated)[:80]!r}: must be a list of at most {_MOST_RUNS} runs")
+    runs = tuple(RunCharge.from_record(run) for run in stated)
+    if len({run.first for run in runs}) < len(runs):
+        raise ValueError("earlier: names one run twice")
+    return runs
 
 
 def _strategy_record(strategy: Strategy) -> dict[str, Any]:
@@ -161,9 +179,8 @@ def _mechanism(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Mechan
     try:
         one_of("neighboring_relation", stated["neighboring_relation"], RELATIONS)
         described = dict(_table("participation", stated["participation"]))
-        participations = {kind.__name__: kind for kind in _PARTICIPATIONS}
-        name = one_of("participation.name", described.pop("name", None), participations)
-        participation: Participation = participations[name](**described)
+        name = one_of("participation.name", described.pop("name", None), PARTICIPATIONS)
+        participation: Participation = PARTICIPATIONS[name](**described)
         return Mechanism(_strategy(_table("strategy", stated["strategy"]), arrays), participation, stated["noise_multiplier"])
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"mechanism: {f'has no {error}' if isinstance(error, KeyError) else error}") from error

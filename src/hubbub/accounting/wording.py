@@ -1,13 +1,20 @@
 """A mechanism, its cohorts and what must hold for its guarantee, in words."""
 
+from dataclasses import dataclass
+from typing import Literal
+
+from hubbub.accounting.events import NeighboringRelation
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
     FixedEpochs,
     FixedSizeSampling,
     MinSeparation,
     Participation,
     PoissonSampling,
     SingleParticipation,
+    TruncatedPoissonSampling,
 )
 from hubbub.strategies import (
     OWN,
@@ -26,7 +33,40 @@ from hubbub.strategies import (
     Strategy,
 )
 
-__all__ = ["assumptions", "describe"]
+__all__ = ["FIXED_RUNS", "NOT_COVERED", "Assumption", "assumptions", "describe"]
+
+NOT_COVERED = (
+    "metrics that are computed from clients' updates, such as their training loss",
+    "choosing settings, models or features on the same people: each try is a run of its own",
+    "other runs and other releases about the same people, where they are not named here",
+    "what the time, the traffic and the failures of clients show to those who watch them",
+    "facts about groups: for k clients that act as one, epsilon is that of k times the sensitivity",
+)
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """What must hold for a guarantee, and who sees to it: ``"ledger"``, ``"software"`` or ``"operator"``."""
+
+    text: str
+    enforced_by: Literal["ledger", "software", "operator"]
+
+    def __str__(self) -> str:
+        """Both in one line."""
+        return f"{self.text} ({self.enforced_by})"
+
+
+_COINS = Assumption(
+    "cohorts were drawn by random coins exactly as stated, never filtered by who answered, and stay secret", "operator"
+)
+FIXED_RUNS = Assumption("no run's noise, cohorts or number of rounds was chosen by what another released", "operator")
+_ALWAYS = (
+    Assumption("all data of one client enter one update, which is held to the clip norm as one vector", "software"),
+    Assumption("every round that was begun is charged, whether or not it was released", "ledger"),
+    Assumption("one person is one client", "operator"),
+    Assumption("readers see the released models, not the single updates, the cohorts, the noise or its keys", "operator"),
+    Assumption("the number of clients and the classes of the data are public", "operator"),
+)
 
 
 def describe(mechanism: Mechanism) -> str:
@@ -81,21 +121,52 @@ def _cohorts(participation: Participation) -> str:
             return f"each client in a round with probability {sampling_probability:g}"
         case FixedSizeSampling(cohort_size, population):
             return f"cohorts of {cohort_size} of {population} clients drawn at random"
-
-
-def assumptions(participation: Participation) -> tuple[str, ...]:
-    """What must hold for the guarantee."""
-    match participation:
-        case PoissonSampling() | FixedSizeSampling():
-            drawn: tuple[str, ...] = (
-                "cohorts were drawn by the operator's random coins exactly as stated, never filtered, and stay secret",
+        case TruncatedPoissonSampling(sampling_probability, max_cohort_size, population):
+            return (
+                f"each client in a round with probability {sampling_probability:g}, of {population} clients at most "
+                f"{max_cohort_size}"
             )
+        case CyclicPoissonSampling(sampling_probability, cycle_length):
+            return (
+                f"each client in one of {cycle_length} groups that take turns, and in a round of its group with probability "
+                f"{sampling_probability:g}"
+            )
+        case BallsInBinsSampling(bins):
+            return f"each client in one of {bins} slots drawn at random, and so in every {bins}th round"
+
+
+def assumptions(
+    participation: Participation, neighboring_relation: NeighboringRelation | None = None
+) -> tuple[Assumption, ...]:
+    """What must hold for the guarantee, under the relation in which it is stated, and who sees to it."""
+    match participation:
         case SingleParticipation() | FixedEpochs() | MinSeparation():
-            drawn = ("the ledger of the run enforces the participation pattern; one person is one client",)
-    return (
-        *drawn,
-        "readers see the released models, not the single updates, the cohorts or the noise",
-        "metrics that are computed from clients' updates stay with the operator",
-        "the number of clients and the classes of the data are public",
-        "the guarantee covers this run alone: tuning on the same people, and other runs, cost extra",
-    )
+            drawn: tuple[Assumption, ...] = (Assumption("no client breaks the participation pattern", "ledger"),)
+        case PoissonSampling() | FixedSizeSampling() | TruncatedPoissonSampling():
+            drawn = (_COINS,)
+        case CyclicPoissonSampling():
+            group = "each client's group is given for good by its name alone, whatever the data and the other clients are"
+            drawn = (_COINS, Assumption(group, "operator"))
+        case BallsInBinsSampling():
+            slot = "each client's slot is drawn once for the whole run, whatever the data and the other clients are"
+            drawn = (_COINS, Assumption(slot, "operator"))
+    if neighboring_relation is not None:
+        drawn = (*drawn, *_compared(participation, neighboring_relation))
+    return (*drawn, *_ALWAYS)
+
+
+def _compared(participation: Participation, neighboring_relation: NeighboringRelation) -> tuple[Assumption, ...]:
+    """What the two data sets that the relation compares have in common, where that is not plain."""
+    if neighboring_relation == "add-or-remove-one":
+        same = "the cohorts' law and the fixed divisor of the sums are the same numbers whether a client is there or not"
+        match participation:
+            case FixedSizeSampling(population=population) | TruncatedPoissonSampling(population=population):
+                same = f"{same}; the client that may be missing is one of the {population}"
+            case _:
+                pass
+        return (Assumption(same, "operator"),)
+    match participation:
+        case CyclicPoissonSampling() | BallsInBinsSampling() if neighboring_relation == "replace-one":
+            return (Assumption("a client that replaces another takes its name, and with it its rounds", "operator"),)
+        case _:
+            return ()

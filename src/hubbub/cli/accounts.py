@@ -1,7 +1,8 @@
-"""``hubbub account`` and ``hubbub calibrate``."""
+"""``hubbub account``, and the flags that it shares with ``hubbub calibrate``."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, fields
 
 from hubbub import accounting
 from hubbub._checks import integer, rounds_count, scale
@@ -12,18 +13,22 @@ from hubbub.errors import ConfigError
 from hubbub.families import Family, strategy_of
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
     FixedEpochs,
     FixedSizeSampling,
     MinSeparation,
     Participation,
     PoissonSampling,
+    RandomParticipation,
     SingleParticipation,
+    TruncatedPoissonSampling,
     every_round,
 )
 from hubbub.strategies import Columns, Strategy
 from hubbub.workloads import prefix_sum
 
-__all__ = ["Statement", "Wanted", "account", "calibrated", "participation_from"]
+__all__ = ["CohortFlags", "Statement", "Wanted", "account", "participation_from", "print_guarantee"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Statement:
     neighboring_relation: str | None
     accountant: str
     as_json: bool
+    in_full: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,13 +82,62 @@ class Wanted:
         return Columns(self.rounds, self.bands, self.column_norm_squared)
 
 
+# By the flags that name them; no other combination is a kind of cohorts.
+_COHORTS: dict[frozenset[str], Callable[..., RandomParticipation]] = {
+    frozenset({"sampling_probability"}): PoissonSampling,
+    frozenset({"sampling_probability", "max_cohort_size", "population"}): TruncatedPoissonSampling,
+    frozenset({"sampling_probability", "cycle_length"}): CyclicPoissonSampling,
+    frozenset({"bins"}): BallsInBinsSampling,
+    frozenset({"cohort_size", "population"}): FixedSizeSampling,
+}
+
+
+@dataclass(frozen=True)
+class CohortFlags:
+    """The flags that name random cohorts."""
+
+    sampling_probability: float | None = None
+    cohort_size: int | None = None
+    population: int | None = None
+    max_cohort_size: int | None = None
+    cycle_length: int | None = None
+    bins: int | None = None
+
+    def given(self) -> dict[str, float]:
+        """Those that were given."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def participation(self) -> RandomParticipation:
+        """The cohorts that they name together.
+
+        Raises:
+            ConfigError: Together they name none.
+        """
+        given = self.given()
+        names = frozenset(given)
+        if names in _COHORTS:
+            return _COHORTS[names](**given)
+        missing = [_as_typed(name for name in _NAMES if name in kind - names) for kind in _COHORTS if names < kind]
+        if missing:
+            raise ConfigError(f"{_as_typed(given)}: random cohorts need {' or '.join(missing)}, too")
+        known = ", ".join(_as_typed(name for name in _NAMES if name in kind) for kind in _COHORTS)
+        raise ConfigError(f"{_as_typed(given)}: name no kind of random cohorts together; there are {known}")
+
+
+_NAMES = tuple(field.name for field in fields(CohortFlags))
+
+
+def _as_typed(names: Iterable[str]) -> str:
+    """Names as flags."""
+    return " with ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
 def participation_from(
     rounds: int,
     *,
     separation: tuple[int | None, int | None],
     rotation: tuple[int | None, int | None],
-    sampling_probability: float | None,
-    fixed_size: tuple[int | None, int | None],
+    random: CohortFlags,
 ) -> Participation:
     """The participation that the flags name; none of them means that each client may join each round."""
     given = [
@@ -90,20 +145,14 @@ def participation_from(
         for flag, values in {
             "--min-separation/--max-participations": separation,
             "--epochs/--rounds-per-epoch": rotation,
-            "--sampling-probability": (sampling_probability,),
-            "--cohort-size/--population": fixed_size,
+            _as_typed(random.given()): random.given().values(),
         }.items()
         if any(value is not None for value in values)
     ]
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(given)}: say one of them; random cohorts and patterns do not combine")
-    if sampling_probability is not None:
-        return PoissonSampling(sampling_probability)
-    if any(value is not None for value in fixed_size):
-        cohort_size, population = fixed_size
-        if cohort_size is None or population is None:
-            raise ConfigError("--cohort-size and --population: cohorts of a fixed size need both")
-        return FixedSizeSampling(cohort_size, population)
+    if random.given():
+        return random.participation()
     if any(value is not None for value in rotation):
         epochs, rounds_per_epoch = rotation
         if rounds_per_epoch is None:
@@ -134,29 +183,23 @@ def account(
     if relative is None:
         column_norm = strategy.sensitivity(SingleParticipation()).value
         relative = scale("--clip-noise-multiplier", absolute) / column_norm
-    _print(Mechanism(strategy, participation, relative), statement)
+    print_guarantee(Mechanism(strategy, participation, relative), statement)
 
 
-def calibrated(wanted: Wanted, participation: Participation, *, epsilon: float, statement: Statement) -> None:
-    """Print the mechanism that meets a budget."""
-    mechanism = accounting.calibrate(
-        wanted.strategy(participation),
-        participation,
-        epsilon=epsilon,
-        delta=statement.delta,
-        neighboring_relation=statement.neighboring_relation,
-        accountant=statement.accountant,
-    )
-    _print(mechanism, statement)
-
-
-def _print(mechanism: Mechanism, statement: Statement) -> None:
+def print_guarantee(mechanism: Mechanism, statement: Statement) -> None:
+    """Print what a mechanism guarantees, as a table or as JSON."""
     answer = accounting.guarantee(mechanism, statement.delta, statement.neighboring_relation, accountant=statement.accountant)
     if statement.as_json:
         print_json(answer.as_json())
         return
+    if statement.in_full:
+        console().print(answer.statement(), end="")
+        return
     print_table("Guarantee", guarantee_rows(answer))
     console().print(f"\n{answer.sentence()}")
+    if answer.amplified:
+        worst = accounting.rounded_up(answer.unamplified_epsilon)
+        console().print(f"Assuming the cohorts as stated; in the worst case, without amplification, epsilon is {worst}.")
     if isinstance(mechanism.participation, MinSeparation) and mechanism.participation.min_separation > 1:
         b = mechanism.participation.min_separation
         console().print(
@@ -169,7 +212,7 @@ def guarantee_rows(answer: PrivacyGuarantee) -> dict[str, str]:
     return {
         "epsilon": f"{answer.epsilon!r}",
         "delta": f"{answer.delta:g}",
-        "zCDP rho": "none: cohorts are amplified" if answer.zcdp_rho is None else f"{answer.zcdp_rho!r}",
+        "zCDP rho": f"{answer.unamplified_zcdp_rho!r} (without amplification)" if answer.amplified else f"{answer.zcdp_rho!r}",
         "L2 sensitivity": f"{answer.l2_sensitivity!r} ({'exact' if answer.sensitivity_exact else 'a bound'})",
         "noise multiplier": f"{answer.noise_multiplier!r} (over clip norm × largest column norm)",
         "clip noise multiplier": f"{answer.clip_noise_multiplier!r} (over the clip norm)",

@@ -1,7 +1,9 @@
 """The commands and their flags; what they do is in the sibling files."""
 
 import os
+import re
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -30,7 +32,12 @@ _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 
 
 def _whole(text: str) -> int:
+    """A whole number, in digits or as 1e6 or 6.5e3, as long as that is exact."""
     try:
+        if re.fullmatch(r"\d{1,18}(\.\d{1,18})?[eE]\+?\d{1,2}", text, re.ASCII):
+            exact = Decimal(text)
+            if exact == exact.to_integral_value():
+                return int(exact)
         return int(text)
     except ValueError as error:
         raise typer.BadParameter(f"{text[:40]!r} is not a whole number") from error
@@ -82,7 +89,27 @@ CohortSize = Annotated[
     int | None, typer.Option(parser=_whole, metavar="N", help="Clients of a random cohort of fixed size, with --population.")
 ]
 Population = Annotated[
-    int | None, typer.Option(parser=_whole, metavar="N", help="Clients that cohorts of fixed size are drawn from.")
+    int | None, typer.Option(parser=_whole, metavar="N", help="Clients that cohorts of fixed or largest size are drawn from.")
+]
+MaxCohortSize = Annotated[
+    int | None,
+    typer.Option(
+        parser=_whole,
+        metavar="N",
+        help="Poisson cohorts are cut to so many, with --sampling-probability and --population.",
+    ),
+]
+CycleLength = Annotated[
+    int | None,
+    typer.Option(
+        parser=_whole,
+        metavar="N",
+        help="Groups that take turns, with --sampling-probability within a group; C may have so many bands.",
+    ),
+]
+Bins = Annotated[
+    int | None,
+    typer.Option(parser=_whole, metavar="N", help="Each client draws one of so many slots for good (balls in bins)."),
 ]
 Delta = Annotated[float, typer.Option(parser=_number, metavar="X", help="Delta of the guarantee.")]
 Accountant = Annotated[str, typer.Option(help="tight (exact, ours) or pld (dp_accounting, for published numbers).")]
@@ -102,7 +129,21 @@ LearningRates = Annotated[
         metavar="FILE|cooldown", help="One a round: .npy, TensorProto, or 1 falling to 0.05 in the last quarter (cooldown)."
     ),
 ]
-Relation = Annotated[str | None, typer.Option(help="zero-out, add-or-remove-one (default for Poisson) or replace-one.")]
+Relation = Annotated[str | None, typer.Option(help="zero-out, add-or-remove-one (default for coins) or replace-one.")]
+
+
+def _given(context: typer.Context) -> set[str]:
+    """The parameters that stand on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def _require_only(given: set[str], allowed: set[str]) -> None:
+    """Refuse flags of a mechanism beside the folders of runs, which say it themselves."""
+    others = sorted(given - allowed)
+    if others:
+        flag = others[0].replace("_", "-")
+        raise typer.BadParameter(f"--{flag}: describes a mechanism; runs say it by their ledgers, leave it out")
 
 
 def _version(wanted: bool) -> None:
@@ -191,8 +232,15 @@ def plan(
 
 @app.command()
 def account(
-    rounds: Rounds,
-    delta: Delta,
+    context: typer.Context,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders of runs over the same people, instead of a mechanism.", show_default=False),
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(parser=_whole, metavar="N", help="Number of rounds.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(parser=_number, metavar="X", help="Delta of the guarantee; of runs by default theirs.")
+    ] = None,
     strategy: Strategy = "identity",
     noise_multiplier: Annotated[
         float | None,
@@ -215,27 +263,41 @@ def account(
     sampling_probability: SamplingProbability = None,
     cohort_size: CohortSize = None,
     population: Population = None,
+    max_cohort_size: MaxCohortSize = None,
+    cycle_length: CycleLength = None,
+    bins: Bins = None,
     accountant: Accountant = "tight",
     neighboring_relation: Relation = None,
     as_json: AsJson = False,
+    in_full: Annotated[bool, typer.Option("--statement", help="Print the guarantee in full, fit for publication.")] = False,
 ) -> None:
-    """The epsilon of a mechanism.
+    """The epsilon of a mechanism, or of runs from their ledgers, alone and together.
 
-    Takes exactly one of the two noise multipliers and prints both.
+    A mechanism takes exactly one of the two noise multipliers and prints both.
     """
     from hubbub.cli import accounts
 
+    if runs:
+        from hubbub.cli.runs import Asked, account_runs
+
+        given = _given(context)
+        _require_only(given, {"runs", "delta", "accountant", "neighboring_relation", "as_json", "in_full"})
+        chosen = accountant if "accountant" in given else None
+        account_runs(runs, Asked(delta, neighboring_relation, chosen, as_json, in_full))
+        return
+    if rounds is None or delta is None:
+        missing = "--rounds" if rounds is None else "--delta"
+        raise typer.BadParameter(f"{missing} is missing; name --rounds and --delta of a mechanism, or the folders of runs")
     accounts.account(
         accounts.Wanted(strategy, rounds, bands, buffers, column_norm_squared, matrix),
         accounts.participation_from(
             rounds,
             separation=(min_separation, max_participations),
             rotation=(epochs, rounds_per_epoch),
-            sampling_probability=sampling_probability,
-            fixed_size=(cohort_size, population),
+            random=accounts.CohortFlags(sampling_probability, cohort_size, population, max_cohort_size, cycle_length, bins),
         ),
         multipliers=(noise_multiplier, clip_noise_multiplier),
-        statement=accounts.Statement(delta, neighboring_relation, accountant, as_json),
+        statement=accounts.Statement(delta, neighboring_relation, accountant, as_json, in_full),
     )
 
 
@@ -244,7 +306,21 @@ def calibrate(
     rounds: Rounds,
     epsilon: Annotated[float, typer.Option(parser=_number, metavar="X", help="The budget.")],
     delta: Delta,
-    strategy: Strategy = "identity",
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="A family, as 'hubbub compare --help' lists them, by default identity; banded with --column-norm-squared is "
+            "described."
+        ),
+    ] = None,
+    cohort: Annotated[
+        int | None,
+        typer.Option(
+            parser=_whole,
+            metavar="N",
+            help="Clients that are to take part in a round, with --population: recommends a mechanism, shows the runners-up.",
+        ),
+    ] = None,
     bands: Bands = None,
     buffers: Buffers = None,
     column_norm_squared: ColumnNorm = None,
@@ -256,24 +332,43 @@ def calibrate(
     sampling_probability: SamplingProbability = None,
     cohort_size: CohortSize = None,
     population: Population = None,
+    max_cohort_size: MaxCohortSize = None,
+    cycle_length: CycleLength = None,
+    bins: Bins = None,
     accountant: Accountant = "tight",
     neighboring_relation: Relation = None,
     as_json: AsJson = False,
 ) -> None:
-    """The least noise that meets a budget."""
-    from hubbub.cli import accounts
+    """The least noise that meets a budget; with --cohort and --population, the mechanism of least error that does.
 
-    accounts.calibrated(
-        accounts.Wanted(strategy, rounds, bands, buffers, column_norm_squared, matrix),
+    Without --cohort the flags name a mechanism, as those of account do.
+    """
+    from hubbub.cli import accounts, calibrating
+
+    statement = accounts.Statement(delta, neighboring_relation, accountant, as_json)
+    random = accounts.CohortFlags(sampling_probability, cohort_size, population, max_cohort_size, cycle_length, bins)
+    if cohort is not None:
+        named: dict[str, object] = {"strategy": strategy, "bands": bands, "buffers": buffers, "matrix": matrix}
+        named |= {"column-norm-squared": column_norm_squared, "max-participations": max_participations}
+        named |= {"epochs": epochs, "rounds-per-epoch": rounds_per_epoch, "sampling-probability": sampling_probability}
+        named |= {"cohort-size": cohort_size, "max-cohort-size": max_cohort_size, "cycle-length": cycle_length, "bins": bins}
+        calibrating.recommended(
+            (rounds, population, cohort, min_separation),
+            {f"--{name}": value for name, value in named.items()},
+            epsilon=epsilon,
+            statement=statement,
+        )
+        return
+    calibrating.calibrated(
+        accounts.Wanted("identity" if strategy is None else strategy, rounds, bands, buffers, column_norm_squared, matrix),
         accounts.participation_from(
             rounds,
             separation=(min_separation, max_participations),
             rotation=(epochs, rounds_per_epoch),
-            sampling_probability=sampling_probability,
-            fixed_size=(cohort_size, population),
+            random=random,
         ),
         epsilon=epsilon,
-        statement=accounts.Statement(delta, neighboring_relation, accountant, as_json),
+        statement=statement,
     )
 
 
@@ -353,6 +448,24 @@ def compare(
     flags = SettingFlags(rounds, momentum, learning_rates, (min_separation, max_participations), (epochs, rounds_per_epoch))
     knobs = command.Knobs(bands, buffers, objective)  # type: ignore[arg-type] # it checks
     command.compare(flags.setting(), knobs, only, plot=plot, as_json=as_json)
+
+
+@app.command()
+def gaussian(
+    epsilon: Annotated[float, typer.Option(parser=_number, metavar="X", help="The budget.")],
+    delta: Annotated[float, typer.Option(parser=_number, metavar="X", help="Delta of the guarantee.")],
+    sensitivity: Annotated[
+        float, typer.Option(parser=_number, metavar="X", help="L2: how far one person can move what is released.")
+    ] = 1.0,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", "-o", metavar="FILE", help="Draw the noise of each over epsilon, as .png.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The noise of one Gaussian release by every calibration, and the delta that each attains."""
+    from hubbub.cli import gaussian as command
+
+    command.show(epsilon, delta, sensitivity, plot=plot, as_json=as_json)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

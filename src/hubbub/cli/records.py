@@ -7,12 +7,11 @@ from rich.table import Table
 
 from hubbub.accounting import rounded_up
 from hubbub.accounting.chain import read_chain
-from hubbub.accounting.history import History
 from hubbub.accounting.ledger import end_run
-from hubbub.accounting.promise import Promise
+from hubbub.accounting.spent import spent
 from hubbub.cli.output import console, print_json, say
-from hubbub.errors import LedgerError, RunFolderError
 from hubbub.training import RunStore
+from hubbub.training.record import ledger_of, read_run
 from hubbub.verification import Verdict
 from hubbub.verification import verify as verified
 
@@ -21,13 +20,9 @@ __all__ = ["close", "ledger", "verify"]
 
 def ledger(folder: Path, *, as_json: bool) -> None:
     """Print the record of a run."""
-    chain = read_chain(_ledger_of(folder))
-    try:
-        history = History.of(chain.records[1:])
-    except ValueError as error:
-        raise LedgerError(f"{chain.path}, {error}") from error
-    promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
-    spent = promise.after(len(history.rounds), promise.delta)
+    run = read_run(folder)
+    promise, history = run.promise, run.history
+    cost = spent(promise, history)
     rows: list[dict[str, Any]] = [
         {
             "round_index": t,
@@ -43,10 +38,14 @@ def ledger(folder: Path, *, as_json: bool) -> None:
             {
                 "rounds": rows,
                 "planned_rounds": promise.rounds,
-                "epsilon": spent.epsilon,
+                "epsilon": cost.guarantee.epsilon,
+                "promised_epsilon": cost.promised.epsilon,
+                "worse_than_promised": cost.worse,
+                "breaches": list(cost.breaches),
+                "earlier_runs": [earlier.record() for earlier in promise.earlier],
                 "delta": promise.delta,
-                "head": chain.head,
-                "noise": chain.records[0]["noise"],
+                "head": run.chain.head,
+                "noise": run.chain.records[0]["noise"],
                 "closed": history.closed,
             }
         )
@@ -61,11 +60,18 @@ def ledger(folder: Path, *, as_json: bool) -> None:
     screen.print(table)
     say(
         screen,
-        f"{len(rows)} of {promise.rounds} rounds charged: epsilon {rounded_up(spent.epsilon)} at delta {promise.delta:g}.",
+        f"{len(rows)} of {promise.rounds} rounds charged: epsilon {rounded_up(cost.guarantee.epsilon)} at delta "
+        f"{promise.delta:g}{_beside(len(promise.earlier))}.",
     )
+    for warning in cost.warnings():
+        say(screen, f"{warning[0].upper()}{warning[1:]}.")
     if promise.simulation:
         say(screen, "Simulation, not for release.")
-    say(screen, f"Head: {chain.head}")
+    say(screen, f"Head: {run.chain.head}")
+
+
+def _beside(earlier: int) -> str:
+    return f", together with {earlier} earlier run{'s' if earlier > 1 else ''}" if earlier else ""
 
 
 def verify(folder: Path, head: str | None, *, as_json: bool) -> int:
@@ -91,7 +97,7 @@ def _print(folder: Path, verdict: Verdict) -> None:
 
 def close(folder: Path, *, early: bool) -> None:
     """End a run and destroy its keys."""
-    path, store = _ledger_of(folder), RunStore(folder)
+    path, store = ledger_of(folder), RunStore(folder)
     with store.locked():
         kept = store.released()
         begun = sum(record.get("kind") == "begin" for record in read_chain(path).records)
@@ -107,10 +113,3 @@ def close(folder: Path, *, early: bool) -> None:
         f"{folder} is closed: {gone} secret files were written over and removed. Its noise can never be drawn again, and "
         "nobody can tell from the ledger who took part.",
     )
-
-
-def _ledger_of(folder: Path) -> Path:
-    path = folder / "ledger.jsonl"
-    if not path.is_file():
-        raise RunFolderError(f"{folder}: is no run (ledger.jsonl not there); name the folder that 'hubbub train' made")
-    return path

@@ -18,10 +18,22 @@ from hubbub import config as configs
 from hubbub import files, report, strict_json
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.chain import read_chain
+from hubbub.accounting.promise import earlier_from
+from hubbub.accounting.runs import RunCharge
 from hubbub.build import Run, build
 from hubbub.cli.output import console, print_json, say, strict
-from hubbub.errors import RunFolderError
-from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.errors import LedgerError, RunFolderError
+from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+    SingleParticipation,
+    TruncatedPoissonSampling,
+)
 from hubbub.strategies import BandedToeplitz
 from hubbub.training import RoundResult, RunStore, evaluate
 from hubbub.training import train as training_rounds
@@ -55,9 +67,21 @@ def resume(folder: Path, head: str | None, *, allow_import: bool, as_json: bool)
         raise RunFolderError(f"{folder}: is no run ({' and '.join(missing)} not there); start one with 'hubbub train'")
     if not missing and read_chain(folder / "ledger.jsonl").records[-1].get("kind") == "close":
         raise RunFolderError(f"{folder}: was closed and its keys destroyed; start a new run, which is charged beside it")
-    run = build(configs.resolve(configs.load(folder / "config.toml")), allow_import=allow_import)
+    # Earlier runs count as they did when this one began, wherever their folders are now.
+    earlier = None if missing else _recorded_earlier(folder)
+    run = build(configs.resolve(configs.load(folder / "config.toml")), allow_import=allow_import, earlier=earlier)
     promised = run.plan.promise().after(run.plan.rounds, run.plan.delta)
+    if missing and run.plan.earlier:
+        files.write_atomic(folder / "guarantee.json", strict_json.canonical(promised.as_json()))
     _train(run, promised, folder, RunStore(folder, keep_releases=run.config.training.keep_releases), head, as_json=as_json)
+
+
+def _recorded_earlier(folder: Path) -> tuple[RunCharge, ...]:
+    path = folder / "ledger.jsonl"
+    try:
+        return earlier_from(read_chain(path).records[0])
+    except (ValueError, TypeError) as error:
+        raise LedgerError(f"{path}, line 1: the promise cannot be read ({error})") from error
 
 
 def _train(
@@ -197,7 +221,6 @@ def _resolved(run: Run) -> configs.Config:
     """The settings with everything that was derived from others written out, so that the file alone repeats the run."""
     config, plan = run.config, run.plan
     privacy = replace(config.privacy, epsilon=None, noise_multiplier=None)
-    participation = config.participation
     if plan.mechanism is not None:
         strategy = plan.mechanism.strategy
         name = config.privacy.strategy or ("identity" if config.privacy.mode == "dp-fedavg" else "banded-toeplitz")
@@ -205,24 +228,39 @@ def _resolved(run: Run) -> configs.Config:
             privacy,
             noise_multiplier=plan.mechanism.noise_multiplier,
             strategy=name,
-            bands=strategy.bands if isinstance(strategy, BandedToeplitz) and ":" not in name else None,
+            bands=strategy.bands if isinstance(strategy, BandedToeplitz) and ":" not in name else config.privacy.bands,
             matrix=None if config.privacy.matrix is None else str(Path(config.privacy.matrix).expanduser().absolute()),
             neighboring_relation=plan.promise().after(0, plan.delta).neighboring_relation,
         )
-    match plan.participation:
-        case PoissonSampling():
-            privacy = replace(privacy, sampling="poisson")
-        case FixedSizeSampling():
-            privacy = replace(privacy, sampling="fixed-size")
-        case SingleParticipation():
-            participation = configs.ParticipationConfig(pattern="single")
-        case FixedEpochs() as pattern:
-            participation = configs.ParticipationConfig(pattern="fixed-epochs", **asdict(pattern))
-        case MinSeparation() as pattern:
-            participation = configs.ParticipationConfig(pattern="min-separation", **asdict(pattern))
+    if privacy.earlier_runs:
+        folders = tuple(str(Path(run).expanduser().absolute()) for run in privacy.earlier_runs)
+        privacy = replace(privacy, earlier_runs=folders)
+    sampling, participation = _named(plan.participation, config.participation)
+    privacy = replace(privacy, sampling=sampling or privacy.sampling)
     data = config.data
     if data.path:
         data = replace(data, path=str(Path(data.path).expanduser().absolute()))
-    size = int(plan.expected_cohort_size) if not isinstance(plan.participation, FixedEpochs) else None
+    size = None if isinstance(plan.participation, FixedEpochs | BallsInBinsSampling) else int(plan.expected_cohort_size)
     training = replace(config.training, cohort_size=size)
     return replace(config, training=training, privacy=privacy, participation=participation, data=data)
+
+
+def _named(participation: Participation, wanted: configs.ParticipationConfig) -> tuple[str | None, configs.ParticipationConfig]:
+    """How a config names it: as ``privacy.sampling``, and by the section ``[participation]``."""
+    match participation:
+        case PoissonSampling():
+            return "poisson", wanted
+        case FixedSizeSampling():
+            return "fixed-size", wanted
+        case TruncatedPoissonSampling():
+            return "truncated-poisson", wanted
+        case CyclicPoissonSampling():
+            return "cyclic-poisson", wanted
+        case BallsInBinsSampling(bins):
+            return "balls-in-bins", configs.ParticipationConfig(bins=bins)
+        case SingleParticipation():
+            return None, configs.ParticipationConfig(pattern="single")
+        case FixedEpochs() as pattern:
+            return None, configs.ParticipationConfig(pattern="fixed-epochs", **asdict(pattern))
+        case MinSeparation() as pattern:
+            return None, configs.ParticipationConfig(pattern="min-separation", **asdict(pattern))

@@ -13,10 +13,9 @@ from hubbub._checks import one_of
 from hubbub.factorization.diagonal import Classes, Effort, alone, maximize
 from hubbub.participation import (
     FixedEpochs,
-    FixedSizeSampling,
     MinSeparation,
     Participation,
-    PoissonSampling,
+    RandomParticipation,
     SingleParticipation,
     require_participation,
 )
@@ -70,6 +69,11 @@ def lower_bound(workload: Workload, participation: Participation, objective: str
 def classes_of(rounds: int, participation: Participation) -> Classes:
     """Classes of rounds that one client may join together, as many of them as the participation gives."""
     require_participation(participation)
+    if isinstance(participation, RandomParticipation):
+        raise ValueError(
+            f"participation = {participation!r}: random cohorts promise no set of rounds to optimize for; give a pattern, "
+            "such as SingleParticipation() or MinSeparation(...)"
+        )
     match participation:
         case SingleParticipation():
             return alone(rounds)
@@ -82,8 +86,3 @@ def classes_of(rounds: int, participation: Participation) -> Classes:
             most = min(max_participations, -(-rounds // min_separation))
             stride = max(min_separation, -(-rounds // most))
             return np.arange(rounds) % stride
-        case PoissonSampling() | FixedSizeSampling():
-            raise ValueError(
-                f"participation = {participation!r}: random cohorts promise no set of rounds to optimize for; give a pattern, "
-                "such as SingleParticipation() or MinSeparation(...)"
-            )

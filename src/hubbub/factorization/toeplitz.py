@@ -18,12 +18,11 @@ from hubbub.factorization.lbfgs import Minimum, ValueAndGradient, minimize
 from hubbub.factorization.power_series import binomial, correlate, divide, multiply, transposed_divide
 from hubbub.participation import (
     FixedEpochs,
-    FixedSizeSampling,
     MinSeparation,
     Participation,
-    PoissonSampling,
+    RandomParticipation,
     SingleParticipation,
-    every_round,
+    covering,
     require_participation,
 )
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
@@ -82,6 +81,11 @@ def worst_rounds(participation: Participation, rounds: int) -> tuple[int, int]:
         ValueError: Participation is random, which is no pattern.
     """
     require_participation(participation)
+    if isinstance(participation, RandomParticipation):
+        raise ValueError(
+            f"participation = {participation!r}: random cohorts have no separation to optimize for; optimize for a "
+            "pattern, such as SingleParticipation(), and calibrate the noise for the random cohorts"
+        )
     match participation:
         case SingleParticipation():
             return rounds, 1
@@ -89,11 +93,6 @@ def worst_rounds(participation: Participation, rounds: int) -> tuple[int, int]:
             d = min(d, rounds)
             r = min(r, -(-rounds // d))
             return (d, r) if r > 1 else (rounds, 1)
-        case PoissonSampling() | FixedSizeSampling():
-            raise ValueError(
-                f"participation = {participation!r}: random cohorts have no separation to optimize for; optimize for a "
-                "pattern, such as SingleParticipation(), and calibrate the noise for the random cohorts"
-            )
 
 
 def first_column(name: str, values: npt.ArrayLike, rounds: int) -> tuple[float, ...]:
@@ -144,9 +143,8 @@ def sensitivity(c: Array, rounds: int, participation: Participation) -> Sensitiv
 
     Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763.
     """
-    if isinstance(participation, PoissonSampling | FixedSizeSampling):
-        participation = every_round(rounds)
-    separation, participations = worst_rounds(participation, rounds)
+    pattern = covering(participation, rounds)
+    separation, participations = worst_rounds(pattern, rounds)
     if participations == 1 or len(c) <= separation:
         # Later columns run out of rounds: none is longer than an earlier one.
         lengths = np.minimum(rounds - separation * np.arange(participations), len(c))
@@ -155,7 +153,7 @@ def sensitivity(c: Array, rounds: int, participation: Participation) -> Sensitiv
     magnitude = np.abs(c)
     rounding = _ROUNDING * float(magnitude.max())
     exact = bool(c.min() >= -rounding)
-    if isinstance(participation, FixedEpochs):
+    if isinstance(pattern, FixedEpochs):
         return _stacked(magnitude, rounds, separation, participations, exact)
     majorant = np.maximum.accumulate(magnitude[::-1])[::-1]
     exact = exact and bool((majorant <= magnitude + rounding).all())

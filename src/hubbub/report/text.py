@@ -48,18 +48,23 @@ def _row(row: Mapping[str, Any]) -> str:
 
 
 def _guarantee(promised: PrivacyGuarantee) -> list[str]:
-    rho = "" if promised.zcdp_rho is None else f" It is {promised.zcdp_rho:.6g}-zCDP."
+    rho = promised.unamplified_zcdp_rho
+    zcdp = "" if rho is None else f" It is {rounded_up(rho)}-zCDP{' without amplification' if promised.amplified else ''}."
     standing = "exact" if promised.sensitivity_exact else "a bound from above"
     return [
         "## The guarantee",
         "",
         f"- Unit: one {promised.privacy_unit}; relation: {promised.neighboring_relation}.",
         f"- Noise multiplier {promised.noise_multiplier:.6g} (noise over clip norm: {promised.clip_noise_multiplier:.6g}); "
-        f"sensitivity {promised.l2_sensitivity:.6g} per unit of clip norm, {standing}.{rho}",
+        f"sensitivity {promised.l2_sensitivity:.6g} per unit of clip norm, {standing}.{zcdp}",
         f"- Accountant: {promised.accountant}.",
         "",
-        "It assumes, and covers, this:",
+        "It assumes this; in brackets stands who sees to it:",
         "",
         *(f"- {assumption}" for assumption in promised.assumptions),
+        "",
+        "It does not cover this:",
+        "",
+        *(f"- {what}" for what in promised.not_covered),
         "",
     ]

@@ -21,11 +21,9 @@ from hubbub.factorization.threads import on_one_thread
 from hubbub.factorization.toeplitz import worst_rounds
 from hubbub.participation import (
     FixedEpochs,
-    FixedSizeSampling,
     Participation,
-    PoissonSampling,
     SingleParticipation,
-    every_round,
+    covering,
 )
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.strategies.optimized import Objective, Optimized
@@ -123,11 +121,11 @@ class Banded:
 
         With more bands than that, or for random cohorts, the inner products of columns are needed: O(rounds²) memory.
         """
-        pattern = every_round(self.rounds) if isinstance(participation, PoissonSampling | FixedSizeSampling) else participation
+        pattern = covering(participation, self.rounds)
         separation, participations = worst_rounds(pattern, self.rounds)
         if self.bands <= separation or participations == 1:
-            return of_columns(np.square(self._stored).sum(axis=0), participation)
-        return of_matrix(self.matrix(), participation)
+            return of_columns(np.square(self._stored).sum(axis=0), pattern)
+        return of_matrix(self.matrix(), pattern)
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
         """Row ``round_index`` of C⁻¹z, by forward substitution over the last ``bands`` − 1 rows."""

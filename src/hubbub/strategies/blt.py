@@ -20,13 +20,9 @@ from hubbub.factorization.blt_sums import toeplitz_bound
 from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.threads import on_one_thread
 from hubbub.participation import (
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
     Participation,
-    PoissonSampling,
     SingleParticipation,
-    every_round,
+    covering,
 )
 from hubbub.sensitivity import Sensitivity
 from hubbub.strategies.optimized import Objective, Optimized
@@ -146,17 +142,14 @@ class BufferedLinearToeplitz:
 
         Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763, with no demand on c_0.
         """
-        match participation:
-            case PoissonSampling() | FixedSizeSampling():
-                return self.sensitivity(every_round(self.rounds))
-            case SingleParticipation() | FixedEpochs() | MinSeparation():
-                b, k = toeplitz.worst_rounds(participation, self.rounds)
+        pattern = covering(participation, self.rounds)
+        b, k = toeplitz.worst_rounds(pattern, self.rounds)
         if min(self.output_scales) >= 0 and k <= _MOST_STRETCHES:
             problem = factorization.Problem(self.rounds, b, k, mean=False)
             logs = np.log1p(-np.array(self.forgetting))
             squared = factorization.squared_sensitivity(problem, logs, np.array(self.output_scales))[0]
             return Sensitivity(math.sqrt(squared), exact=True, source=_SOURCE)
-        stated = toeplitz.sensitivity(self.coefficients(self.rounds), self.rounds, participation)
+        stated = toeplitz.sensitivity(self.coefficients(self.rounds), self.rounds, pattern)
         # Scales of both signs cancel: rounded against us.
         size = 1 + float(np.abs(self.output_scales).sum())
         return Sensitivity(stated.value + _ROUNDING * k * math.sqrt(self.rounds) * size, stated.exact, stated.source)

@@ -10,7 +10,7 @@ import numpy as np
 
 from hubbub._checks import Array, integer, rounds_count, scale
 from hubbub.errors import ConfigError
-from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
+from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, covering
 from hubbub.sensitivity import Sensitivity, of_columns
 from hubbub.strategies.strategy import Draw, Memory, Row
 
@@ -52,14 +52,12 @@ class Columns:
 
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x: exact for columns that do not overlap, else a bound by adding their norms."""
-        match participation:
+        match pattern := covering(participation, self.rounds):
             case SingleParticipation():
                 separation = self.rounds
             case FixedEpochs(rounds_per_epoch=separation) | MinSeparation(min_separation=separation):
                 pass
-            case _:
-                separation = 1
-        norms = of_columns(np.full(self.rounds, self.squared_norm), participation)
+        norms = of_columns(np.full(self.rounds, self.squared_norm), pattern)
         if self.bands <= separation:
             return norms
         participations = round(norms.value**2 / self.squared_norm)

@@ -17,10 +17,9 @@ from hubbub.factorization.normal_form import gram_root, triangular_form
 from hubbub.factorization.threads import on_one_thread
 from hubbub.participation import (
     FixedEpochs,
-    FixedSizeSampling,
     MinSeparation,
     Participation,
-    PoissonSampling,
+    RandomParticipation,
     SingleParticipation,
     require_participation,
 )
@@ -212,6 +211,11 @@ def _optimum(
     """The strategy, the squared error of each round for unit noise, the bound, and the number of evaluations."""
     require_participation(participation)
     n = workload.rounds
+    if isinstance(participation, RandomParticipation):
+        raise ValueError(
+            f"participation = {participation!r}: random cohorts promise no set of rounds to optimize for; optimize for a "
+            "pattern, such as SingleParticipation()"
+        )
     match participation:
         case SingleParticipation():
             return _for_one(workload, objective)
@@ -225,11 +229,6 @@ def _optimum(
             raise ValueError(
                 f"participation = {participation!r}: the best dense strategy is known for SingleParticipation and FixedEpochs "
                 f"only; use banded.optimize with at most {min_separation} bands"
-            )
-        case PoissonSampling() | FixedSizeSampling():
-            raise ValueError(
-                f"participation = {participation!r}: random cohorts promise no set of rounds to optimize for; optimize for a "
-                "pattern, such as SingleParticipation()"
             )
 
 

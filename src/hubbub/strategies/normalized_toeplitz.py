@@ -15,12 +15,10 @@ from hubbub.factorization import normalized_toeplitz, toeplitz
 from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.threads import on_one_thread
 from hubbub.participation import (
-    FixedSizeSampling,
     MinSeparation,
     Participation,
-    PoissonSampling,
     SingleParticipation,
-    every_round,
+    covering,
 )
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.strategies.optimized import Optimized
@@ -88,7 +86,7 @@ class NormalizedToeplitz:
 
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x: exact while the bands are no more than the separation, otherwise a bound."""
-        pattern = every_round(self.rounds) if isinstance(participation, PoissonSampling | FixedSizeSampling) else participation
+        pattern = covering(participation, self.rounds)
         separation, participations = toeplitz.worst_rounds(pattern, self.rounds)
         if self.bands <= separation or participations == 1:
             return of_columns(np.ones(self.rounds), MinSeparation(separation, participations))

@@ -20,12 +20,10 @@ from hubbub._checks import Array, integer, real_array, rounds_count
 from hubbub.factorization.normal_form import triangular_form
 from hubbub.participation import (
     FixedEpochs,
-    FixedSizeSampling,
     MinSeparation,
     Participation,
-    PoissonSampling,
     SingleParticipation,
-    every_round,
+    covering,
 )
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.strategies.strategy import Draw, Memory, Row, Strategy, require_dense, require_round
@@ -103,20 +101,18 @@ class Stamped:
         Exact where a client comes at most once within a stamp, and wherever it is for a single stamp; for separations shorter
         than a stamp it is a bound if there are many rounds.
         """
-        match participation:
+        match pattern := covering(participation, self.rounds):
             case SingleParticipation():
-                return of_columns(self._squared_norms(), participation)
+                return of_columns(self._squared_norms(), pattern)
             case FixedEpochs(rounds_per_epoch=b) | MinSeparation(min_separation=b) if b >= len(self.stamp):
-                return of_columns(self._squared_norms(), participation)
+                return of_columns(self._squared_norms(), pattern)
             case FixedEpochs(epochs, rounds_per_epoch):
                 stated = self._fixed_epochs(epochs, rounds_per_epoch)
             case MinSeparation(min_separation, max_participations):
                 stated = self._separated(MinSeparation(min_separation, max_participations))
-            case PoissonSampling() | FixedSizeSampling():
-                return self._separated(every_round(self.rounds))
         if stated.exact or self.rounds > _DENSE:
             return stated
-        whole = of_matrix(self.matrix(), participation)
+        whole = of_matrix(self.matrix(), pattern)
         return min(stated, whole, key=lambda answer: (answer.value, not answer.exact))
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:

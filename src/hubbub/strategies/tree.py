@@ -26,11 +26,10 @@ from hubbub._checks import Array, integer, one_of, rounds_count
 from hubbub.factorization.dyadic import Forest
 from hubbub.participation import (
     FixedEpochs,
-    FixedSizeSampling,
     MinSeparation,
     Participation,
-    PoissonSampling,
     SingleParticipation,
+    covering,
     require_participation,
 )
 from hubbub.sensitivity import Sensitivity
@@ -103,7 +102,7 @@ class BinaryTree:
         """
         require_participation(participation)
         exact = self.decoder != "full" or self.rounds % self._forest.rounds_per_tree == 0
-        match participation:
+        match covering(participation, self.rounds):
             case SingleParticipation():
                 squared = self._forest.deepest()
             case FixedEpochs(epochs, rounds_per_epoch):
@@ -111,8 +110,6 @@ class BinaryTree:
             case MinSeparation(min_separation, max_participations):
                 squared, found = self._forest.separated(min_separation, max_participations)
                 exact = exact and found
-            case PoissonSampling() | FixedSizeSampling():
-                squared = self._forest.every_round()
         return Sensitivity(math.sqrt(squared), exact, "Kairouz et al. 2021, Appendix D")
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:

@@ -4,24 +4,49 @@ Random cohorts are never filtered: a client that is left out for any reason brea
 Cohorts that follow a pattern are drawn from the clients that the ledger lets join, and the ledger checks them again.
 """
 
+import hmac
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from hubbub.accounting.ledger import Ledger
 from hubbub.errors import ParticipationError
 from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
     FixedEpochs,
     FixedSizeSampling,
     MinSeparation,
     Participation,
     PoissonSampling,
+    RandomParticipation,
     SingleParticipation,
+    TruncatedPoissonSampling,
 )
 from hubbub.randomness import bits, derive, uniform_choice
 
-__all__ = ["draw", "require_feasible"]
+__all__ = ["CohortKeys", "draw", "require_feasible"]
+
+
+@dataclass(frozen=True)
+class CohortKeys:
+    """From what cohorts are drawn; secret in a real run.
+
+    Args:
+        lasting: The same for the whole run: of what is drawn once, and of patterns, whose history the ledger keeps.
+        fresh: Of the coins of a round. Another one at each start of a real run with random cohorts: two copies of a folder
+            would else toss the same coins, and their costs not add up.
+    """
+
+    lasting: bytes
+    fresh: bytes
+
+    def renewed(self, participation: Participation, key: bytes) -> "CohortKeys":
+        """The keys of a start that has this key of its own."""
+        return CohortKeys(self.lasting, derive(key, "cohorts")) if isinstance(participation, RandomParticipation) else self
 
 
 def draw(
@@ -30,37 +55,62 @@ def draw(
     clients: Sequence[Hashable],
     size: float,
     *,
-    key: bytes,
+    keys: CohortKeys,
     ledger: Ledger,
 ) -> list[Hashable]:
-    """The cohort of a round, a function of the key and, for patterns, of who took part before.
+    """The cohort of a round, a function of the keys and, for patterns, of who took part before.
 
     Args:
         participation: How cohorts are drawn.
         round_index: Which round.
         clients: All clients, in a fixed order.
         size: Of the cohort, for a pattern.
-        key: Secret in a real run.
+        keys: Secret in a real run.
         ledger: Asked who may join, for a pattern.
 
     Raises:
         ParticipationError: Too few clients may join.
     """
-    coins = derive(key, "cohort", round_index)
+    coins = derive(keys.fresh, "cohort", round_index)
     match participation:
         case PoissonSampling(sampling_probability):
-            # 53 of 64 random bits: the probability is never above what was stated, and within 2^-53 of it.
-            limit = math.floor(sampling_probability * 2.0**53)
-            chosen = np.flatnonzero((bits(coins, len(clients)) >> np.uint64(11)) < np.uint64(limit)).tolist()
+            chosen = np.flatnonzero(_heads(coins, len(clients), sampling_probability)).tolist()
+        case TruncatedPoissonSampling(sampling_probability, max_cohort_size):
+            chosen = np.flatnonzero(_heads(coins, len(clients), sampling_probability)).tolist()
+            if len(chosen) > max_cohort_size:
+                kept = uniform_choice(derive(coins, "kept"), len(chosen), max_cohort_size)
+                chosen = [chosen[i] for i in kept]
+        case CyclicPoissonSampling(sampling_probability, cycle_length):
+            # A coin for each client, those of other groups too: whom it asks does not depend on who else is in the group.
+            heads = _heads(coins, len(clients), sampling_probability)
+            turn, key = round_index % cycle_length, derive(keys.lasting, "groups")
+            chosen = [i for i in np.flatnonzero(heads).tolist() if _slot(key, clients[i], cycle_length) == turn]
+        case BallsInBinsSampling(bins):
+            turn, key = round_index % bins, derive(keys.lasting, "slots")
+            chosen = [i for i, client in enumerate(clients) if _slot(key, client, bins) == turn]
         case FixedSizeSampling(cohort_size):
             chosen = uniform_choice(coins, len(clients), cohort_size)
         case FixedEpochs(rounds_per_epoch=rounds_per_epoch):
             # One secret order for the whole run deals the clients to the rounds of an epoch.
-            order = np.argsort(bits(derive(key, "rotation"), len(clients)), kind="stable")
+            order = np.argsort(bits(derive(keys.lasting, "rotation"), len(clients)), kind="stable")
             chosen = sorted(order[round_index % rounds_per_epoch :: rounds_per_epoch].tolist())
         case SingleParticipation() | MinSeparation():
             chosen = _eligible(round_index, clients, int(size), coins, ledger)
     return [clients[i] for i in chosen]
+
+
+def _heads(coins: bytes, clients: int, probability: float) -> npt.NDArray[np.bool_]:
+    """``(clients,)``: whose coin says yes."""
+    # 53 of 64 random bits: the probability is never above what was stated, and within 2^-53 of it.
+    limit = np.uint64(math.floor(probability * 2.0**53))
+    heads: npt.NDArray[np.bool_] = (bits(coins, clients) >> np.uint64(11)) < limit
+    return heads
+
+
+def _slot(key: bytes, client: Hashable, slots: int) -> int:
+    """Of ``slots`` the client's, for good: by its name as text, as the ledger knows it, and by nothing of the other clients."""
+    # The remainder of 256 random bits: no slot is likelier than another by more than 2^-200.
+    return int.from_bytes(hmac.digest(key, str(client).encode(), "sha256")) % slots
 
 
 def _eligible(round_index: int, clients: Sequence[Hashable], size: int, coins: bytes, ledger: Ledger) -> list[int]:
@@ -82,9 +132,9 @@ def require_feasible(participation: Participation, rounds: int, clients: int, si
     Raises:
         ParticipationError: Too few clients for the separation or for the number of participations.
     """
-    if isinstance(participation, FixedSizeSampling) and participation.population != clients:
-        raise ParticipationError(f"population = {participation.population}: there are {clients} clients")
     match participation:
+        case FixedSizeSampling(population=counted) | TruncatedPoissonSampling(population=counted) if counted != clients:
+            raise ParticipationError(f"population = {counted}: there are {clients} clients")
         case SingleParticipation() if rounds * size > clients:
             raise ParticipationError(
                 f"pattern 'single': {rounds} rounds of {size:g} clients need {rounds * size:g} clients, there are {clients}"

@@ -8,6 +8,7 @@ import torch
 
 from hubbub._checks import finite, integer, one_of, open_unit, positive, scale
 from hubbub.accounting.promise import Promise
+from hubbub.accounting.runs import RunCharge
 from hubbub.errors import ConfigError
 from hubbub.lattice import require_room
 from hubbub.mechanism import Mechanism
@@ -70,6 +71,7 @@ class RunPlan:
         noise: ``"secure"``: cohorts and noise under secret keys; ``"simulation"``: under the seed, not for release.
         settings: What else the run depends on (data, model, local training), as strict JSON values: a run is resumed with the
             same ones only.
+        earlier: Runs over the same people whose charges this one starts with.
 
     Raises:
         ConfigError: The mechanism was made for other rounds or another participation, or has no clip norm, or has more
@@ -89,6 +91,7 @@ class RunPlan:
     seed: int = 0
     noise: NoiseKind = "secure"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    earlier: tuple[RunCharge, ...] = ()
 
     def __post_init__(self) -> None:
         integer("rounds", self.rounds, at_least=1)
@@ -128,4 +131,5 @@ class RunPlan:
             delta=self.delta,
             simulation=self.noise == "simulation",
             settings={**own, **found, **self.settings},
+            earlier=self.earlier,
         )

@@ -25,10 +25,10 @@ from hubbub.errors import LedgerError, RunFolderError
 from hubbub.lattice import Lattice, require_room
 from hubbub.mechanism import Mechanism
 from hubbub.noise import NoiseStream, SecureSource, Segments, SimulationSource, sampler
-from hubbub.participation import FixedSizeSampling, PoissonSampling
 from hubbub.randomness import derive, fresh_key, seed_key
 from hubbub.strategies import OWN
 from hubbub.strategies.record import strategy_arrays
+from hubbub.training.cohorts import CohortKeys
 from hubbub.training.store import RunStore
 from hubbub.utility import largest_row_norm, require_inverse, require_no_look_ahead
 
@@ -93,7 +93,7 @@ class ReleasePath:
             store.save_strategy(strategy_arrays(promise.mechanism.strategy) if promise.mechanism else {})
         secret = store.secret() if store and self._secure else fresh_key() if self._secure else derive(seed_key(seed), "run")
         self.ledger = Ledger(promise, secret, store.ledger_path if store else None, head=head)
-        self.cohort_key = derive(secret, "cohorts")
+        self.cohort_keys = CohortKeys(derive(secret, "cohorts"), derive(secret, "cohorts"))
         self._digest_key = derive(secret, "sums")
         self._require_folder_not_newer()
         source = _EpochSource(self._epoch_keys()) if self._secure else SimulationSource(seed)
@@ -135,9 +135,8 @@ class ReleasePath:
         if isinstance(self._source, _EpochSource) and key:
             self._source.start(drawn, key)
             mechanism = self.ledger.promise.mechanism
-            if mechanism and isinstance(mechanism.participation, PoissonSampling | FixedSizeSampling):
-                # New coins at each start: two copies of a folder would else draw the same cohorts, and their costs not add up.
-                self.cohort_key = derive(key, "cohorts")
+            if mechanism:
+                self.cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
 
     @property
     def next_round(self) -> int:

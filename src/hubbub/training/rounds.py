@@ -89,7 +89,7 @@ def _rounds(plan: RunPlan, population: Population, model: nn.Module, run: RunSta
             round_index,
             population.clients,
             plan.expected_cohort_size,
-            key=path.cohort_key,
+            keys=path.cohort_keys,
             ledger=path.ledger,
         )
         total = population.collect(cohort, model, plan.clip_norm, round_index)

@@ -1,0 +1,121 @@
+"""Which laws of privacy loss stand behind an event under a neighboring relation."""
+
+import math
+
+import numpy as np
+from scipy.special import bdtr, bdtrc
+
+from hubbub.accounting import balls_in_bins
+from hubbub.accounting.events import (
+    BallsInBins,
+    Event,
+    FixedSizeSampled,
+    Gaussian,
+    NeighboringRelation,
+    PoissonSampled,
+    TreeAggregation,
+    TruncatedPoissonSampled,
+)
+from hubbub.accounting.pairs import Blend, Law, LossLaw, Pair
+from hubbub.accounting.trees import as_gaussian
+
+__all__ = ["directions", "unamplified_mu"]
+
+# Chances of truncation are raised by this part of 1, so that their rounding does not lower a profile.
+_ROUNDING = 1e-9
+_LEAST_CHANCE = 1e-14
+
+
+def directions(event: Event, relation: NeighboringRelation) -> tuple[LossLaw, LossLaw]:
+    """The laws of the loss with the record against without, and the reverse; equal where the two are symmetric."""
+    match event:
+        case Gaussian(z):
+            return _both(_one(Pair(1.0, (2 if relation == "replace-one" else 1) / z, 0.0)))
+        case PoissonSampled(z, q):
+            return _poisson(q, 1 / z, relation)
+        case FixedSizeSampled(z):
+            return _fixed_size(event.sampling_probability, 1 / z, relation)
+        case TruncatedPoissonSampled():
+            return _truncated(event, relation)
+        case TreeAggregation():
+            return directions(as_gaussian(event), relation)
+        case BallsInBins():
+            return balls_in_bins.directions(event, relation)
+
+
+def unamplified_mu(event: Event, relation: NeighboringRelation) -> float:
+    """μ of the Gaussian release that an event is to an adversary who sees the coins: a bound, by joint quasi-convexity.
+
+    With the cohort seen, a record moves the sum by at most C where zero takes its place, and by 2C where another record does.
+    """
+    factor = 2.0 if relation == "replace-one" else 1.0
+    match event:
+        case Gaussian(z) | PoissonSampled(z):
+            return factor / z
+        case FixedSizeSampled(z) | TruncatedPoissonSampled(z):
+            return (1 if relation == "zero-out" else 2) / z
+        case BallsInBins(z, bins, rounds):
+            return factor * math.sqrt(math.ceil(rounds / bins)) / z
+        case TreeAggregation():
+            return factor / as_gaussian(event).noise_multiplier
+
+
+def _one(pair: Pair) -> Law:
+    return Law(pair, pair)
+
+
+def _both(law: LossLaw) -> tuple[LossLaw, LossLaw]:
+    return law, law
+
+
+def _reverse(pair: Pair) -> Pair:
+    return Pair(pair.q, pair.a, pair.b, not pair.reverse)
+
+
+def _poisson(q: float, shift: float, relation: NeighboringRelation) -> tuple[LossLaw, LossLaw]:
+    if relation == "replace-one":
+        return _both(_one(Pair(q, shift, -shift)))
+    pair = Pair(q, shift, 0.0)
+    return _one(pair), _one(_reverse(pair))
+
+
+def _fixed_size(q: float, shift: float, relation: NeighboringRelation) -> tuple[LossLaw, LossLaw]:
+    displaced = Pair(q, 2 * shift, 0.0)
+    match relation:
+        case "add-or-remove-one":
+            return _one(displaced), _one(_reverse(displaced))
+        case "replace-one":
+            return _both(Law(upper=displaced, lower=_reverse(displaced)))
+        case "zero-out":
+            present, alone = Pair(q, 2 * shift, shift), Pair(q, shift, 0.0)
+            return Law(present, _reverse(alone)), Law(alone, _reverse(present))
+
+
+def _truncated(event: TruncatedPoissonSampled, relation: NeighboringRelation) -> tuple[LossLaw, LossLaw]:
+    """Where the others fill the cohort, a member takes another's place, as in a cohort of a fixed size; else it just joins.
+
+    The number of others is the same with and without the record, so an adversary may see it. Where there are M ≥ B of them the
+    record is in with probability q·B/(M + 1).
+    """
+    q, most, others = event.sampling_probability, event.max_cohort_size, event.population - 1
+    shift = 1 / event.noise_multiplier
+    laws, weights = [_poisson(q, shift, relation)], [_rounded_up(float(bdtr(most - 1, others, q)))]
+    for low, high in _bins(q, most, others):
+        laws.append(_fixed_size(q * most / (low + 1), shift, relation))
+        weights.append(_rounded_up(float(bdtrc(low - 1, others, q) - (bdtrc(high - 1, others, q) if high <= others else 0.0))))
+    first, second = (Blend(tuple(weights), side) for side in zip(*laws, strict=True))
+    return _both(first) if relation == "replace-one" else (first, second)
+
+
+def _bins(q: float, most: int, others: int) -> list[tuple[int, int]]:
+    """Numbers of others from ``most`` on in a few ranges, where they are likely; each law takes the least of its range."""
+    if others < most:
+        return []
+    mean, deviation = others * q, math.sqrt(others * q * (1 - q))
+    low, high = (max(most, min(others, math.ceil(mean + k * deviation))) for k in (-6, 5))
+    starts = sorted({most, *np.linspace(low, high, 25).astype(int).tolist()})
+    return list(zip(starts, [*starts[1:], others + 1], strict=True))
+
+
+def _rounded_up(chance: float) -> float:
+    return min(1.0, max(0.0, chance) * (1 + _ROUNDING) + _LEAST_CHANCE)

@@ -1,0 +1,198 @@
+"""A guarantee as a text that can be published: each point of the checklist of "How to DP-fy ML", in one place.
+
+Source: Ponomareva et al. 2023, Section 5.3, https://arxiv.org/abs/2303.00654.
+"""
+
+import math
+import sys
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hubbub.accounting.guarantee import PrivacyGuarantee
+
+__all__ = ["RunFacts", "library_versions", "rounded_up", "written"]
+
+_RELATIONS = {
+    "zero-out": "the data of one {unit} count as nothing, while all cohorts stay the same",
+    "add-or-remove-one": "one {unit} is there or is not",
+    "replace-one": "one {unit} is replaced by another with any data",
+}
+_ACCOUNTANTS = {
+    "tight": "hubbub's own: the exact curve of one Gaussian, privacy loss distributions on a grid otherwise, rounded up",
+    "rdp": "hubbub's Rényi accountant: moments converted to epsilon, an upper bound",
+    "pld": "the PLD accountant of dp_accounting at its default mesh; for many rounds and a small delta it can be too low",
+    "none": "none: nothing is promised",
+}
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known of a run beside its guarantee; ``None`` where it is not a run.
+
+    Args:
+        clip_norm: The largest L2 norm of one update.
+        expected_cohort_size: The fixed number that sums are divided by.
+        secure_noise: Whether noise and cohorts came from secret random keys, added on a lattice.
+        planned_rounds: How many rounds were promised.
+        heads: Hash of the last record of each ledger.
+        worse: Where what happened is not what was promised.
+        audited_epsilon: A lower bound that an audit found.
+    """
+
+    clip_norm: float | None = None
+    expected_cohort_size: float | None = None
+    secure_noise: bool | None = None
+    planned_rounds: int | None = None
+    heads: tuple[str, ...] = ()
+    worse: tuple[str, ...] = ()
+    audited_epsilon: float | None = None
+
+
+def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
+    """The statement as text, its points numbered as in the checklist."""
+    points = {
+        "Setting": _setting(answer),
+        "What is covered": _covered(answer, facts),
+        "What is released": "the model after every round, as seen through its noisy sum; so every round is charged, not "
+        "the last model alone.",
+        "Unit of privacy": f"one {answer.privacy_unit}, with all of its data; its update is clipped as one vector.",
+        "Neighboring relation": _relation(answer),
+        "Sampling": _sampling(answer),
+        "Accountant": f"{_ACCOUNTANTS[answer.accountant]}. {_versions(answer.accountant)}.",
+        "Guarantee": _numbers(answer),
+        "Noise": _noise(answer, facts),
+        "Tuning": "its cost is not in epsilon: every run that was made on these people to choose settings adds its own.",
+        "Audit": "no lower bound was measured."
+        if facts.audited_epsilon is None
+        else f"attacks show that epsilon is at least {facts.audited_epsilon:.4g}.",
+        "Record": _record(facts),
+    }
+    lines = ["Privacy statement", "", answer.sentence(), ""]
+    lines += [f"({number}) {name}: {text}" for number, (name, text) in enumerate(points.items(), start=1)]
+    for title, items in (
+        ("Worse than promised", facts.worse),
+        ("It assumes (and who sees to it)", answer.assumptions),
+        ("It does not cover", answer.not_covered),
+    ):
+        lines += ["", f"{title}:", *(f"- {item}" for item in items)] if items else []
+    return "\n".join(lines) + "\n"
+
+
+def _setting(answer: "PrivacyGuarantee") -> str:
+    return (
+        f"central: the operator receives the update of each {answer.privacy_unit}, and is trusted to sum them, to add the "
+        "noise before anybody else looks, and to keep updates, cohorts and keys secret."
+    )
+
+
+def _covered(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
+    planned = "" if facts.planned_rounds in (None, answer.rounds) else f" of {facts.planned_rounds} that were planned"
+    earlier = "".join(
+        f"; the run of ledger {run.first[:16]} as of head {run.head[:16]}, {run.rounds} of {run.planned} rounds"
+        for run in answer.earlier
+    )
+    alone = "" if earlier else "; other runs over the same people add to it"
+    simulated = " It was a simulation, whose noise anybody can remove: not for release." if answer.simulation else ""
+    return f"training, {answer.rounds} rounds{planned}{earlier}{alone}.{simulated}"
+
+
+def _relation(answer: "PrivacyGuarantee") -> str:
+    unit = answer.privacy_unit
+    others = [
+        f"under {other.neighboring_relation} "
+        + (f"epsilon is {rounded_up(other.epsilon)} ({other.why})" if other.epsilon is not None else f"none ({other.why})")
+        for other in answer.other_relations
+    ]
+    meant = f"{answer.neighboring_relation}: {_RELATIONS[answer.neighboring_relation].format(unit=unit)}."
+    return f"{meant} At the same delta, {'; '.join(others)}."
+
+
+def _sampling(answer: "PrivacyGuarantee") -> str:
+    if not answer.amplified:
+        return f"{answer.mechanism}. Epsilon counts on no random cohorts: it is the worst case over who took part when."
+    believed, worst = rounded_up(answer.epsilon), rounded_up(answer.unamplified_epsilon)
+    return (
+        f"{answer.mechanism}. Assuming that cohorts were drawn as stated and stay secret, epsilon is {believed}; in the worst "
+        f"case, without amplification, it is {worst}, at the same delta."
+    )
+
+
+def _numbers(answer: "PrivacyGuarantee") -> str:
+    if not answer.private:
+        return "none: epsilon is infinite."
+    curve = ", ".join(f"({rounded_up(epsilon)}, {delta:g})" for delta, epsilon in answer.curve)
+    mu, rho = answer.unamplified_mu or 0.0, answer.unamplified_zcdp_rho or 0.0
+    if answer.amplified:
+        return (
+            f"(epsilon, delta) = {curve}. Without amplification it is {rounded_up(rho)}-zCDP and {rounded_up(mu)}-Gaussian DP. "
+            "Numbers are rounded up."
+        )
+    return f"(epsilon, delta) = {curve}; {rounded_up(rho)}-zCDP; {rounded_up(mu)}-Gaussian DP. Numbers are rounded up."
+
+
+def _noise(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
+    if answer.noise_multiplier is None or answer.clip_noise_multiplier is None:
+        return "that of each run, as its ledger says." if answer.private else "none."
+    standing = "exact" if answer.sensitivity_exact else "a bound"
+    parts = [
+        f"noise multiplier {answer.noise_multiplier!r} over clip norm × largest column norm, {answer.clip_noise_multiplier!r} "
+        f"over the clip norm; sensitivity {answer.l2_sensitivity!r} clip norms, {standing}"
+    ]
+    if facts.clip_norm is not None:
+        stddev = answer.clip_noise_multiplier * facts.clip_norm
+        parts.append(f"updates clipped to norm {facts.clip_norm:g}; z on the sum has standard deviation {stddev:.6g}")
+    if facts.expected_cohort_size is not None:
+        parts.append(f"sums divided by the fixed number {facts.expected_cohort_size:g}, however many took part")
+    if facts.secure_noise is not None:
+        parts.append(
+            "secret keys from the operating system, sums and noise exact on a lattice"
+            if facts.secure_noise
+            else "noise from a known seed: it hides nothing from who knows the seed"
+        )
+    return "; ".join(parts) + "."
+
+
+def _record(facts: RunFacts) -> str:
+    if not facts.heads:
+        return "no run: this is what a mechanism promises."
+    return f"epsilon is computed from what the ledger says was released; head{'s' if len(facts.heads) > 1 else ''} " + (
+        ", ".join(facts.heads) + ". 'hubbub verify' computes it again."
+    )
+
+
+def _versions(accountant: str) -> str:
+    return ", ".join(f"{name} {number}" for name, number in library_versions(accountant).items())
+
+
+def library_versions(accountant: str = "tight") -> dict[str, str]:
+    """The versions of what computed: hubbub, NumPy, SciPy; torch where it is loaded, and dp_accounting where it was asked."""
+    names = ["hubbub", "numpy", "scipy"]
+    names += ["torch"] if "torch" in sys.modules else []
+    names += ["dp-accounting"] if accountant == "pld" else []
+    return {name: _version(name) for name in names}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed as a package"
+
+
+def rounded_up(epsilon: float) -> str:
+    """Epsilon with four digits, rounded up: a statement may be too high, never too low.
+
+    Example:
+        >>> rounded_up(3.42400727), rounded_up(8.0), rounded_up(1407.97), rounded_up(math.inf)
+        ('3.425', '8', '1408', '∞')
+    """
+    if not math.isfinite(epsilon):
+        return "∞"
+    if epsilon == 0:
+        return "0"
+    exact = Decimal(epsilon)
+    up = exact.quantize(Decimal(1).scaleb(exact.adjusted() - 3), rounding=ROUND_CEILING, context=Context(prec=60))
+    return f"{up.normalize():f}"

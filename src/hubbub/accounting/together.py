@@ -1,0 +1,148 @@
+"""Several runs over the same people: one account of all that they released."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hubbub._checks import one_of, open_unit
+from hubbub.accounting.chain import Chain
+from hubbub.accounting.composition import ACCOUNTANTS, epsilon
+from hubbub.accounting.events import RELATIONS, NeighboringRelation
+from hubbub.accounting.guarantee import PrivacyGuarantee
+from hubbub.accounting.history import History
+from hubbub.accounting.promise import Promise
+from hubbub.accounting.runs import RunCharge, events_of, require_together
+from hubbub.accounting.spent import run_charge
+from hubbub.accounting.unamplified import one_gaussian, unamplified_mu
+from hubbub.accounting.wording import FIXED_RUNS, Assumption
+from hubbub.errors import ConfigError, LedgerError
+
+__all__ = ["Recorded", "compose_runs", "run_charges"]
+
+_EACH = Assumption("each run's own assumptions hold, as its own statement names them", "operator")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run as its folder tells it: a name for messages, its ledger, and what that means."""
+
+    name: str
+    chain: Chain
+    promise: Promise
+    history: History
+
+
+def run_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
+    """What runs cost, each one counted once: those given, and the earlier ones that they were told of.
+
+    Raises:
+        LedgerError: One run twice, a copy of one, or one that was rolled back behind what another was told of it.
+    """
+    for number, run in enumerate(runs):
+        for other in runs[:number]:
+            _require_distinct(other, run)
+    found = {run.chain.hashes[0]: run_charge(run.chain, run.promise, run.history) for run in runs}
+    given = {run.chain.hashes[0]: run for run in runs}
+    for run in runs:
+        for earlier in run.promise.earlier:
+            if earlier.first in given:
+                if earlier.head not in given[earlier.first].chain.hashes:
+                    raise LedgerError(
+                        f"{given[earlier.first].name}: does not hold head {earlier.head}, which {run.name} was told of: it was "
+                        "rolled back; restore its ledger"
+                    )
+            elif found.setdefault(earlier.first, earlier) != earlier:
+                raise LedgerError(
+                    f"{run.name}: was told of the run of ledger {earlier.first[:16]} at another head than the runs before; "
+                    "name that run, too"
+                )
+    return tuple(found.values())
+
+
+def compose_runs(
+    runs: Sequence[RunCharge], delta: float, neighboring_relation: str | None = None, *, accountant: str = "tight"
+) -> PrivacyGuarantee:
+    """The guarantee of several runs over the same people together.
+
+    Gaussians add their μ²; with random cohorts all events are composed.
+
+    Args:
+        runs: As :func:`run_charges` answers, each run once.
+        delta: Strictly between 0 and 1, of the whole.
+        neighboring_relation: By default that of all runs; needed where they differ, and then each is computed anew under it.
+        accountant: ``"tight"`` or ``"pld"``.
+
+    Raises:
+        ConfigError: Runs of different units, or of different relations and none is given, or one that does not cover a run.
+        ValueError: No run, or a number out of range.
+
+    Source: Dong, Roth and Su 2022, Corollary 2 (Gaussians), https://arxiv.org/abs/1905.02383; Zhu, Dong and Wang 2022, Theorem
+    10, https://arxiv.org/abs/2106.08567.
+    """
+    open_unit("delta", delta)
+    one_of("accountant", accountant, ACCOUNTANTS)
+    if not runs:
+        raise ValueError("runs = (): name at least one run")
+    relation = _relation(runs, neighboring_relation)
+    unit = runs[0].privacy_unit
+    require_together(runs, unit, relation)
+    events = events_of(runs)
+    return PrivacyGuarantee(
+        epsilon=math.inf if events is None else epsilon(events, delta, relation, accountant),
+        delta=float(delta),
+        zcdp_rho=None if events is None or not one_gaussian(events) else unamplified_mu(events, relation) ** 2 / 2,
+        l2_sensitivity=None,
+        sensitivity_exact=False,
+        noise_multiplier=None,
+        clip_noise_multiplier=None,
+        neighboring_relation=relation,
+        privacy_unit=unit,
+        mechanism=" and ".join(_words(runs)),
+        accountant=accountant,
+        rounds=sum(run.rounds for run in runs),
+        assumptions=(_EACH, FIXED_RUNS),
+        simulation=any(run.simulation for run in runs),
+        events=events,
+        relations=tuple(r for r in RELATIONS if all(r in run.relations for run in runs)),
+    )
+
+
+def _words(runs: Sequence[RunCharge]) -> Iterator[str]:
+    """The runs by kind: how many, and of how many rounds in all."""
+    for without, kind in ((False, "run"), (True, "run without a bound")):
+        some = [run for run in runs if (run.events is None) is without]
+        if some:
+            yield f"{len(some)} {kind.replace('run', 'runs', 1) if len(some) > 1 else kind} over the same people"
+
+
+def _relation(runs: Sequence[RunCharge], wanted: str | None) -> NeighboringRelation:
+    if wanted is not None:
+        return one_of("neighboring_relation", wanted, RELATIONS)  # type: ignore[return-value] # checked to be one of its words
+    stated = sorted({run.neighboring_relation for run in runs if run.events is not None}) or ["zero-out"]
+    if len(stated) > 1:
+        common = [r for r in RELATIONS if all(r in run.relations for run in runs if run.events is not None)]
+        raise ConfigError(
+            f"neighboring_relation: the runs state {' and '.join(map(repr, stated))}, which do not add up as they are; name "
+            f"one, under which all are computed anew: {' or '.join(map(repr, common)) or 'there is none that covers all'}"
+        )
+    return stated[0]
+
+
+def _require_distinct(one: Recorded, other: Recorded) -> None:
+    """Refuse two ledgers of one run."""
+    a, b = one.chain.hashes, other.chain.hashes
+    if a == b:
+        raise LedgerError(f"{one.name} and {other.name}: are the same ledger; name each run once")
+    if a[0] == b[0]:
+        shorter, longer = sorted((one, other), key=lambda run: len(run.chain.hashes))
+        if longer.chain.hashes[: len(shorter.chain.hashes)] == shorter.chain.hashes:
+            raise LedgerError(f"{shorter.name}: is an older copy of {longer.name}; name that alone, which holds all of it")
+        raise LedgerError(
+            f"{one.name} and {other.name}: are copies of one run that went on separately, so that they share noise; no theorem "
+            "adds their costs up"
+        )
+    keys = {run.chain.records[0].get("key") for run in (one, other)}
+    if len(keys) == 1 and not (one.promise.simulation and other.promise.simulation):
+        raise LedgerError(
+            f"{one.name} and {other.name}: were written under one key, so that they may share noise; no theorem adds up"
+        )

@@ -1,0 +1,133 @@
+"""The trade-off curve: how often a test of whether one unit took part must err, if it is wrong about absence at most so often.
+
+Letters: α false positive rate (type I error), f(α) the least false negative rate (type II error) of any test at it, μ the
+distance of two Gaussians in standard deviations. A composition of Gaussian releases has f(α) = Φ(Φ⁻¹(1 − α) − μ). Otherwise
+each point (ε, δ) of the privacy profile says f(α) ≥ max{0, 1 − δ − e^ε·α, e^{−ε}(1 − δ − α)}, and the largest over ε is taken.
+
+Source: Dong, Roth and Su 2022, "Gaussian Differential Privacy", Propositions 2.4 and 2.12 and Corollary 3.3,
+https://arxiv.org/abs/1905.02383.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtr, ndtri
+
+from hubbub._checks import Array, finite, integer
+from hubbub.accounting import composition
+from hubbub.accounting.domination import unamplified_mu
+from hubbub.accounting.events import Event, Gaussian, TreeAggregation, require_relation
+
+__all__ = ["gdp_mu", "trade_off", "trade_off_from_profile"]
+
+_POINTS, _REFINEMENTS = 24, 3
+_ROUNDING = 2.0**-50
+_LARGEST_EPSILON = 700.0
+
+
+def gdp_mu(events: Sequence[tuple[Event, int]], neighboring_relation: str) -> float | None:
+    """μ of Gaussian differential privacy, exact where the whole is one Gaussian release; ``None`` otherwise.
+
+    Example:
+        >>> gdp_mu([(Gaussian(noise_multiplier=2.0), 16)], neighboring_relation="zero-out")
+        2.0
+
+    Source: Dong, Roth and Su 2022, Corollary 3.3, https://arxiv.org/abs/1905.02383.
+    """
+    relation = require_relation(neighboring_relation)
+    counted = [(event, integer("rounds", rounds, at_least=0)) for event, rounds in events]
+    if not all(isinstance(event, Gaussian | TreeAggregation) for event, rounds in counted if rounds):
+        return None
+    return math.sqrt(math.fsum(rounds * unamplified_mu(event, relation) ** 2 for event, rounds in counted if rounds))
+
+
+def trade_off(events: Sequence[tuple[Event, int]], false_positive_rates: npt.ArrayLike, neighboring_relation: str) -> Array:
+    """A lower bound on the false negative rate of any test of one unit's presence: exact for Gaussian releases.
+
+    Args:
+        events: Pairs (event, number of rounds that cost it).
+        false_positive_rates: α, each from 0 to 1.
+        neighboring_relation: ``"zero-out"``, ``"add-or-remove-one"`` or ``"replace-one"``.
+
+    Returns:
+        One rate for each, ``(rates,)``.
+
+    Raises:
+        ValueError: A number out of range, or no such relation.
+
+    Example:
+        >>> releases = [(Gaussian(noise_multiplier=2.0), 4)]
+        >>> trade_off(releases, false_positive_rates=(0.01, 0.5), neighboring_relation="zero-out").round(4).tolist()
+        [0.9076, 0.1587]
+
+    Source: Dong, Roth and Su 2022, Definition 2.1, https://arxiv.org/abs/1905.02383.
+    """
+    rates = _require_rates(false_positive_rates)
+    mu = gdp_mu(events, neighboring_relation)
+    if mu is None:
+        return trade_off_from_profile(lambda epsilon: composition.delta(events, epsilon, neighboring_relation), rates)
+    if mu == 0:
+        return 1 - rates
+    x = -ndtri(rates) - mu
+    # The relative error of Φ(x) grows with x².
+    errors: Array = ndtr(x) * (1 - _ROUNDING * (1 + np.minimum(x * x, 2000.0)))
+    return np.where(rates == 1, 0.0, errors)
+
+
+def trade_off_from_profile(profile: Callable[[float], float], false_positive_rates: npt.ArrayLike) -> Array:
+    """The lower bound on false negative rates that a privacy profile gives, by some dozens of its points.
+
+    Args:
+        profile: The delta at an epsilon ≥ 0, an upper bound for both directions.
+        false_positive_rates: α, each from 0 to 1.
+
+    Returns:
+        One rate for each, ``(rates,)``.
+
+    Example:
+        >>> from hubbub import gaussian
+        >>> curve = trade_off_from_profile(lambda epsilon: gaussian.delta(epsilon, noise_multiplier=1.0), (0.01, 0.5))
+        >>> curve.round(3).tolist()
+        [0.908, 0.159]
+    """
+    rates = _require_rates(false_positive_rates)
+    inner = rates[(rates > 0) & (rates < 1)]
+    # At larger epsilons neither form can gain more than a thousandth of the smallest rate asked for.
+    enough = 1e-3 * float(np.minimum(inner, 1 - inner).min()) if inner.size else 1e-6
+    end = 1.0
+    while end < _LARGEST_EPSILON and profile(end) > enough:
+        end = min(2 * end, _LARGEST_EPSILON)
+    known = {float(epsilon): profile(float(epsilon)) for epsilon in np.linspace(0.0, end, _POINTS)}
+    for _ in range(_REFINEMENTS):
+        epsilons = np.array(sorted(known))
+        best = np.argmax(_errors(epsilons, known, rates), axis=1)
+        # Where the best line lies between two known ones, one more is drawn on either side of it.
+        left, right = np.maximum(best - 1, 0), np.minimum(best + 1, len(epsilons) - 1)
+        between = np.concatenate([epsilons[left] + epsilons[best], epsilons[best] + epsilons[right]]) / 2
+        known |= {float(epsilon): profile(float(epsilon)) for epsilon in between if float(epsilon) not in known}
+    errors = _errors(np.array(sorted(known)), known, rates).max(axis=1)
+    # What the subtractions lose is taken off; no test of rate 1 errs.
+    bound: Array = np.clip(errors * (1 - _ROUNDING) - _ROUNDING, 0.0, 1 - rates)
+    return bound
+
+
+def _errors(epsilons: Array, profile: dict[float, float], rates: Array) -> Array:
+    """The larger of both lines at each epsilon, ``(rates, epsilons)``."""
+    kept = 1 - np.minimum(1.0, [profile[float(epsilon)] for epsilon in epsilons])
+    rate = rates[:, None]
+    lines: Array = np.maximum(kept - np.exp(epsilons) * rate, np.exp(-epsilons) * (kept - rate))
+    return lines
+
+
+def _require_rates(values: npt.ArrayLike) -> Array:
+    if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
+        raise TypeError(f"false_positive_rates = {values!r}: must be a sequence of numbers from 0 to 1")
+    rates = [finite(f"false_positive_rates[{i}]", value) for i, value in enumerate(values)]
+    for i, rate in enumerate(rates):
+        if not 0 <= rate <= 1:
+            raise ValueError(f"false_positive_rates[{i}] = {rate!r}: must be from 0 to 1")
+    if not rates:
+        raise ValueError("false_positive_rates is empty: give at least one number from 0 to 1")
+    return np.array(rates)

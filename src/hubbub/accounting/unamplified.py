@@ -1,0 +1,35 @@
+"""What releases cost together if nobody's coins are believed: one Gaussian, of which μ says everything."""
+
+import math
+from collections.abc import Sequence
+
+from hubbub.accounting import domination
+from hubbub.accounting.events import Event, Gaussian, NeighboringRelation, TreeAggregation
+
+__all__ = ["one_gaussian", "unamplified_mu"]
+
+
+def one_gaussian(events: Sequence[tuple[Event, int]]) -> bool:
+    """Whether the events together are one Gaussian release, with no coin in it."""
+    return all(isinstance(event, Gaussian | TreeAggregation) for event, _ in events)
+
+
+def unamplified_mu(events: Sequence[tuple[Event, int]], neighboring_relation: NeighboringRelation) -> float:
+    """μ of a Gaussian release that costs at least what the events cost together, without amplification by sampling.
+
+    A release by random cohorts is a mixture over the coins. Rényi divergence is jointly quasi-convex, so two mixtures are no
+    farther apart than the farthest of the pairs that share their coins: the releases are μ²/2-zCDP.
+
+    Args:
+        events: Pairs (event, how often it happens).
+        neighboring_relation: Replacing a unit moves a sum by twice the clip norm.
+
+    Example:
+        >>> from hubbub.accounting.events import PoissonSampled
+        >>> unamplified_mu([(PoissonSampled(2.0, 0.01), 100)], "add-or-remove-one")
+        5.0
+
+    Source: van Erven and Harremoës 2014, Theorem 13 (quasi-convexity), https://arxiv.org/abs/1206.2459; Dong, Roth and Su 2022,
+    Corollary 2 (composition), https://arxiv.org/abs/1905.02383.
+    """
+    return math.sqrt(math.fsum(count * domination.unamplified_mu(event, neighboring_relation) ** 2 for event, count in events))

@@ -1,0 +1,194 @@
+"""A lower bound on epsilon from one run: many canaries, each kept by its own fair coin, and guesses about some of them.
+
+Letters: m canaries, r guesses, v of them right, W ~ Bin(r, e^ε/(1 + e^ε)). Under (ε, δ)-DP
+
+    P[v or more right] ≤ P[W ≥ v] + 2·m·δ·max over i of P[v > W ≥ v − i]/i.
+
+The weights C(r, w)·e^(εw) are built outward from the largest of them and divided by their sum: all terms are positive,
+nothing cancels.
+
+Source: Steinke, Nasr and Jagielski 2023, "Privacy Auditing with One (1) Training Run", Theorem 5.2,
+https://arxiv.org/abs/2305.08846.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hubbub._checks import Array, integer, non_negative
+from hubbub.audit.bound import LowerBound, delta_or_zero, largest_rejected, scores, significance
+
+__all__ = ["COINS", "GuessCount", "count_guesses", "one_run_epsilon", "one_run_p_value", "require_counts"]
+
+_MOST = 10**7
+COINS = (
+    "Each canary was kept by its own fair coin, whoever guessed saw no coin, the numbers of guesses were chosen before any "
+    "score was seen, and neighbours differ by one canary."
+)
+
+
+@dataclass(frozen=True)
+class GuessCount:
+    """How many of the guesses about the canaries of one run were right.
+
+    Args:
+        canaries: Each was kept or left out by its own fair coin.
+        guesses: How many of them were guessed about; this number is chosen before any score is seen.
+        correct: How many guesses were right.
+
+    Raises:
+        ValueError: More correct than guesses, or more guesses than canaries.
+    """
+
+    canaries: int
+    guesses: int
+    correct: int
+
+    def __post_init__(self) -> None:
+        canaries = integer("canaries", self.canaries, at_least=1, at_most=_MOST)
+        guesses = integer("guesses", self.guesses, at_least=1)
+        correct = integer("correct", self.correct, at_least=0)
+        if guesses > canaries:
+            raise ValueError(f"guesses = {guesses}: there are only {canaries} canaries")
+        if correct > guesses:
+            raise ValueError(f"correct = {correct}: there were only {guesses} guesses")
+        for name, value in (("canaries", canaries), ("guesses", guesses), ("correct", correct)):
+            object.__setattr__(self, name, value)
+
+
+def count_guesses(present: npt.ArrayLike, absent: npt.ArrayLike, *, highest: int, lowest: int = 0) -> GuessCount:
+    """Guess "present" for the highest scores and "absent" for the lowest, and count what was right.
+
+    Ties are broken against us: as if the canary about which the guess is wrong came first.
+
+    Args:
+        present: One score for each canary that took part; larger means "looks present".
+        absent: One score for each canary that did not; one of the two may be empty, as the coins fall.
+        highest: How many guesses of "present".
+        lowest: How many guesses of "absent".
+
+    Raises:
+        ValueError: No guess, more guesses than canaries, a score that is not finite.
+
+    Example:
+        >>> count_guesses([3.0, 2.0, 0.5], [1.0, 0.0, -1.0], highest=3, lowest=2)
+        GuessCount(canaries=6, guesses=5, correct=4)
+    """
+    kept, left = _maybe_none("present", present), _maybe_none("absent", absent)
+    canaries = kept.size + left.size
+    first = integer("highest", highest, at_least=0)
+    last = integer("lowest", lowest, at_least=0)
+    if first + last == 0:
+        raise ValueError("highest = 0 and lowest = 0: there must be at least one guess")
+    if first + last > canaries:
+        raise ValueError(f"highest + lowest = {first + last}: there are only {canaries} canaries")
+    right = _right_among_highest(kept, left, first) + _right_among_highest(-left, -kept, last)
+    return GuessCount(canaries=canaries, guesses=first + last, correct=right)
+
+
+def _maybe_none(name: str, value: npt.ArrayLike) -> Array:
+    array = np.asarray(value)
+    return np.zeros(0) if array.ndim == 1 and array.size == 0 else scores(name, value)
+
+
+def _right_among_highest(right: Array, wrong: Array, guesses: int) -> int:
+    """Of the highest scores of both, how many are in ``right``; ties go to ``wrong``."""
+    both = np.concatenate([right, wrong])
+    is_right = np.concatenate([np.ones(right.size, dtype=bool), np.zeros(wrong.size, dtype=bool)])
+    order = np.lexsort((is_right, -both))
+    return int(np.count_nonzero(is_right[order[:guesses]]))
+
+
+def one_run_p_value(canaries: int, guesses: int, correct: int, *, epsilon: float, delta: float) -> float:
+    """The largest probability, under (epsilon, delta)-DP, of so many correct guesses or more (or a bound on it).
+
+    O(guesses) steps.
+
+    Args:
+        canaries: Each kept by its own fair coin.
+        guesses: At most the number of canaries.
+        correct: At most the number of guesses.
+        epsilon: At least 0.
+        delta: At least 0 and below 1.
+
+    Raises:
+        ValueError: A number out of range.
+
+    Example:
+        >>> f"{one_run_p_value(1000, 100, 98, epsilon=2.0, delta=1e-5):.4e}"
+        '1.6524e-03'
+
+    Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2, https://arxiv.org/abs/2305.08846.
+    """
+    count = GuessCount(canaries, guesses, correct)
+    return _p_value(count, non_negative("epsilon", epsilon), delta_or_zero(delta))
+
+
+def _p_value(count: GuessCount, epsilon: float, delta: float) -> float:
+    r, v = count.guesses, count.correct
+    w = np.arange(r)
+    steps = np.log((r - w) / (w + 1)) + epsilon
+    mode = int(np.count_nonzero(steps > 0))
+    logs = np.zeros(r + 1)
+    logs[mode + 1 :] = np.cumsum(steps[mode:])
+    logs[:mode] = -np.cumsum(steps[:mode][::-1])[::-1]
+    weights = np.exp(logs)
+    total = float(weights.sum())
+    p = float(weights[v:].sum()) / total
+    if delta > 0 and v > 0:
+        averages = np.cumsum(weights[:v][::-1]) / np.arange(1, v + 1)
+        p += 2 * count.canaries * delta * float(averages.max()) / total
+    return min(p, 1.0)
+
+
+def one_run_epsilon(counts: Sequence[GuessCount], *, delta: float, confidence: float) -> LowerBound:
+    """An epsilon that is too small for the run that was audited; no shape of the trade-off curve is assumed.
+
+    Args:
+        counts: One or more numbers of guesses about the same canaries; which numbers was chosen before any score was seen.
+            The significance is divided among them (Bonferroni).
+        delta: At least 0 and below 1.
+        confidence: Strictly between 0 and 1.
+
+    Raises:
+        ValueError: No count, counts of different canaries, a number out of range.
+        TypeError: Something that is no count or no number.
+
+    Example:
+        >>> bound = one_run_epsilon([GuessCount(canaries=1000, guesses=100, correct=98)], delta=1e-5, confidence=0.95)
+        >>> round(bound.epsilon, 3)
+        2.711
+
+    Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2, https://arxiv.org/abs/2305.08846.
+    """
+    allowed = delta_or_zero(delta)
+    known = require_counts(counts)
+    level = significance(confidence) / len(known)
+
+    def best(count: GuessCount) -> float:
+        return largest_rejected(lambda epsilon: _p_value(count, epsilon, allowed) * (1 + 1e-9) <= level)
+
+    return LowerBound(
+        epsilon=max(best(count) for count in known),
+        delta=allowed,
+        confidence=float(confidence),
+        mu=None,
+        assumptions=(COINS,),
+        source="Steinke, Nasr and Jagielski 2023, Theorem 5.2",
+    )
+
+
+def require_counts(counts: Sequence[GuessCount]) -> tuple[GuessCount, ...]:
+    """One or more counts about the same canaries."""
+    if not isinstance(counts, Sequence) or not all(isinstance(count, GuessCount) for count in counts):
+        raise TypeError(
+            f"counts = {counts!r}: must be a list of GuessCount, such as [count_guesses(present, absent, highest=100)]"
+        )
+    if not counts:
+        raise ValueError("counts is empty: must hold at least one GuessCount")
+    sizes = sorted({count.canaries for count in counts})
+    if len(sizes) > 1:
+        raise ValueError(f"counts speak of {sizes[0]} and of {sizes[1]} canaries: must be about the same canaries")
+    return tuple(counts)

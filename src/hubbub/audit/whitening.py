@@ -1,0 +1,196 @@
+"""Does a system of correlated noise add the noise that it claims? Scores of canaries that are exactly Gaussian if it does.
+
+The release is X̂ = X + stddev·C⁻¹Z. A canary contributes u_t·c in round t: the pattern u says in which rounds, the direction c
+what.
+C whitens the noise, so that the best test of one canary is
+
+    s = ⟨C·X̂, (C·u)·cᵀ⟩ / (stddev·‖C·u‖·‖c‖) ~ N(0, 1) if absent, N(‖C·u‖·‖c‖/stddev, 1) if present.
+
+The largest such mean over all patterns that are allowed is the μ of the guarantee. Orthogonal directions make the scores of
+different canaries independent, and keep one canary out of the scores of the others: so every law below is exact.
+
+Source: Denisov et al. 2022, Theorem 2.1 (the Gaussian mechanism on C·X), https://arxiv.org/abs/2202.08312; the optimal test
+between two Gaussian laws: Dong, Roth and Su 2022, Section 2, https://arxiv.org/abs/1905.02383.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import gammainccinv, gammaincinv, ndtri
+
+from hubbub._checks import Array, non_negative, open_unit, positive, real_array
+from hubbub.audit.bound import scores
+
+__all__ = ["Check", "check_whitened_scores", "present_means", "whitened_scores"]
+
+_FALSE_ALARM = 1e-6
+_ORTHOGONAL = 1e-9
+Rows: TypeAlias = npt.ArrayLike
+
+
+@dataclass(frozen=True)
+class Check:
+    """One test of a system, and how often it fails a right one.
+
+    Args:
+        name: ``"null standard deviation"``, ``"mean of the present"`` or ``"mu"``.
+        value: What was measured.
+        low: It must not be below this.
+        high: It must not be above this.
+        false_alarm: A system that does what it claims fails this test with at most this probability.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    false_alarm: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the value is where a right system has it."""
+        return self.low <= self.value <= self.high
+
+
+def present_means(C: Rows, patterns: Rows, directions: Rows, *, stddev: float) -> Array:
+    """The mean ‖C·u‖·‖c‖/stddev of the score of each canary, if it is present.
+
+    Args:
+        C: The strategy, ``(rounds, rounds)``.
+        patterns: How much of its direction each canary contributes in each round, ``(canaries, rounds)``.
+        directions: ``(canaries, dim)``; orthogonal to one another.
+        stddev: Standard deviation of z, in the unit of the directions.
+
+    Raises:
+        ValueError: Shapes that do not fit, a zero pattern or direction, a number that is not finite.
+    """
+    _, lengths, norms = _canaries(C, patterns, directions)
+    return lengths * norms / positive("stddev", stddev)
+
+
+def whitened_scores(C: Rows, released: Rows, patterns: Rows, directions: Rows, *, stddev: float) -> Array:
+    """The score of each canary: exactly N(0, 1) if absent, N(:func:`present_means`, 1) if present.
+
+    Exact if along the directions the released rows hold nothing but noise and these canaries: whatever else was summed must
+    have been subtracted, or be orthogonal to them.
+
+    Args:
+        C: The strategy, ``(rounds, rounds)``.
+        released: The noisy sums of all rounds, ``(rounds, dim)``.
+        patterns: How much of its direction each canary contributes in each round, ``(canaries, rounds)``.
+        directions: ``(canaries, dim)``; orthogonal to one another, as the rows of ``numpy.linalg.qr(...)[0].T`` are.
+        stddev: Standard deviation of z, in the unit of the rows.
+
+    Raises:
+        ValueError: Shapes that do not fit, directions that are not orthogonal, a zero pattern or direction, a number that is
+            not finite.
+
+    Example:
+        >>> import numpy as np
+        >>> C, u, c = np.eye(2), [[1.0, 1.0]], [[1.0, 0.0, 0.0]]
+        >>> whitened_scores(C, [[1.0, 9.0, 9.0], [1.0, 9.0, 9.0]], u, c, stddev=0.5).round(4).tolist()
+        [2.8284]
+        >>> present_means(C, u, c, stddev=0.5).round(4).tolist()
+        [2.8284]
+    """
+    whitened, lengths, norms = _canaries(C, patterns, directions)
+    matrix, rows, vectors = (
+        real_array("C", C, ndim=2),
+        real_array("released", released, ndim=2),
+        real_array("directions", directions, ndim=2),
+    )
+    if rows.shape != (matrix.shape[0], vectors.shape[1]):
+        raise ValueError(f"released has shape {rows.shape}: must be (rounds, dim) = {(matrix.shape[0], vectors.shape[1])}")
+    along = matrix @ (rows @ vectors.T)
+    scale: Array = positive("stddev", stddev) * lengths * norms
+    result: Array = np.einsum("tj,tj->j", along, whitened) / scale
+    return result
+
+
+def check_whitened_scores(
+    absent: npt.ArrayLike, present: npt.ArrayLike, means: npt.ArrayLike, *, mu: float, false_alarm: float = _FALSE_ALARM
+) -> tuple[Check, Check, Check]:
+    """Three tests of a system by the whitened scores of canaries; each fails a right system with at most the given probability.
+
+    1. The root mean square of the absent scores, between exact chi-square quantiles: catches another size or correlation.
+    2. The mean of the present scores minus its prediction, between exact normal quantiles: catches canaries that took part more
+       often, or counted more, than their pattern says.
+    3. The mean of the present scores in units of the *measured* standard deviation against the claimed ``mu``. Its threshold
+       divides the false alarm between the mean and the standard deviation, so that it is exact on the safe side.
+
+    Args:
+        absent: Whitened scores of canaries that took no part.
+        present: Whitened scores of canaries that did.
+        means: :func:`present_means` of the present ones, in the same order.
+        mu: What the guarantee claims: sensitivity over stddev.
+        false_alarm: Of each test, strictly between 0 and 1.
+
+    Raises:
+        ValueError: No score, another number of means than of present scores, a mean above ``mu``, a number out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> absent, present = rng.normal(size=300), 0.7 + rng.normal(size=300)
+        >>> [check.passed for check in check_whitened_scores(absent, present, np.full(300, 0.7), mu=0.7)]
+        [True, True, True]
+        >>> [check.passed for check in check_whitened_scores(absent, present + 0.6, np.full(300, 0.7), mu=0.7)]
+        [True, False, False]
+    """
+    null, seen, expected = scores("absent", absent), scores("present", present), scores("means", means)
+    alarm = open_unit("false_alarm", false_alarm)
+    claimed = non_negative("mu", mu)
+    if expected.size != seen.size:
+        raise ValueError(f"means holds {expected.size} numbers: must hold one for each of the {seen.size} present scores")
+    if float(expected.max()) > claimed * (1 + 1e-9):
+        raise ValueError(
+            f"means holds {expected.max()}, above mu = {claimed}: a pattern that the guarantee does not cover is no test of it"
+        )
+    half = null.size / 2
+    deviation = math.sqrt(float(np.mean(null**2)))
+    smallest = math.sqrt(float(gammaincinv(half, alarm / 2)) / half)
+    largest = math.sqrt(float(gammainccinv(half, alarm / 2)) / half)
+    margin = -float(ndtri(alarm / 2)) / math.sqrt(seen.size)
+    excess = float(np.mean(seen - expected))
+    measured = float(np.mean(seen)) / deviation if deviation > 0 else math.inf
+    return (
+        Check("null standard deviation", deviation, smallest, largest, alarm),
+        Check("mean of the present", excess, -margin, margin, alarm),
+        Check("mu", measured, -math.inf, (claimed + margin) / smallest, alarm),
+    )
+
+
+def _canaries(C: Rows, patterns: Rows, directions: Rows) -> tuple[Array, Array, Array]:
+    """C·u of every canary as columns, its norms, and the norms of the directions."""
+    matrix, shares, vectors = (
+        real_array("C", C, ndim=2),
+        real_array("patterns", patterns, ndim=2),
+        real_array("directions", directions, ndim=2),
+    )
+    rounds = matrix.shape[0]
+    if matrix.shape != (rounds, rounds):
+        raise ValueError(f"C has shape {matrix.shape}: must be square")
+    if shares.shape != (vectors.shape[0], rounds):
+        raise ValueError(f"patterns has shape {shares.shape}: must be (canaries, rounds) = {(vectors.shape[0], rounds)}")
+    norms = np.linalg.norm(vectors, axis=1)
+    whitened = matrix @ shares.T
+    lengths = np.linalg.norm(whitened, axis=0)
+    for name, sizes in (("directions", norms), ("patterns", lengths)):
+        if not sizes.all():
+            raise ValueError(f"{name}[{int(np.argmin(sizes))}] is zero (after C): such a canary cannot be seen")
+    _require_orthogonal(vectors / norms[:, None])
+    return whitened, lengths, norms
+
+
+def _require_orthogonal(units: Array) -> None:
+    cosines = np.abs(units @ units.T)
+    np.fill_diagonal(cosines, 0.0)
+    i, j = np.unravel_index(int(np.argmax(cosines)), cosines.shape)
+    if cosines[i, j] > _ORTHOGONAL:
+        raise ValueError(
+            f"directions[{int(i)}] and directions[{int(j)}] have the cosine {cosines[i, j]:.3g}: must be orthogonal, or one "
+            f"score depends on another; take the rows of numpy.linalg.qr(directions.T)[0].T"
+        )

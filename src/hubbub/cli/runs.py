@@ -1,0 +1,108 @@
+"""``hubbub account RUN …``: what runs cost, from their ledgers, alone and together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hubbub.accounting import PrivacyGuarantee, rounded_up
+from hubbub.accounting.spent import Spent, spent
+from hubbub.accounting.statement import RunFacts
+from hubbub.accounting.together import Recorded, compose_runs, run_charges
+from hubbub.cli.output import console, print_json, printable, say
+from hubbub.errors import ConfigError
+from hubbub.training.record import read_run
+
+__all__ = ["Asked", "account_runs"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How the answer is wanted; ``None`` takes what the runs say."""
+
+    delta: float | None
+    neighboring_relation: str | None
+    accountant: str | None
+    as_json: bool
+    in_full: bool
+
+
+def account_runs(folders: Sequence[Path], asked: Asked) -> None:
+    """Print what the runs cost, one by one and together."""
+    runs = [read_run(folder) for folder in folders]
+    delta = _delta(runs) if asked.delta is None else asked.delta
+    accountant = asked.accountant or "tight"
+    # First, since it says which runs do not add up.
+    composed = compose_runs(run_charges(runs), delta, asked.neighboring_relation, accountant=accountant) if runs[1:] else None
+    costs = [_cost(run, delta, asked) for run in runs]
+    if composed is None:
+        answer, facts = costs[0].guarantee, costs[0].facts(runs[0].promise, runs[0].chain.head)
+    else:
+        answer = composed
+        worse = tuple(f"{run.name}: {warning}" for run, cost in zip(runs, costs, strict=True) for warning in cost.warnings())
+        facts = RunFacts(heads=tuple(run.chain.head for run in runs), worse=worse)
+    rows = [_row(run, cost) for run, cost in zip(runs, costs, strict=True)]
+    if asked.as_json:
+        print_json({**answer.as_json(), "runs": rows})
+    elif asked.in_full:
+        for line in answer.statement(facts).splitlines():
+            console().print(printable(line))
+    else:
+        _print(answer, rows)
+
+
+def _cost(run: Recorded, delta: float, asked: Asked) -> Spent:
+    promise = replace(
+        run.promise,
+        neighboring_relation=asked.neighboring_relation or run.promise.neighboring_relation,
+        accountant=asked.accountant or run.promise.accountant,
+    )
+    return spent(promise, run.history, delta)
+
+
+def _delta(runs: Sequence[Recorded]) -> float:
+    stated = sorted({run.promise.delta for run in runs})
+    if len(stated) > 1:
+        raise ConfigError(f"--delta: the runs state {' and '.join(f'{delta:g}' for delta in stated)}; name that of the whole")
+    return stated[0]
+
+
+def _row(run: Recorded, cost: Spent) -> dict[str, Any]:
+    charged, planned = len(run.history.rounds), run.promise.rounds
+    return {
+        "run": run.name,
+        "head": run.chain.head,
+        "rounds": charged,
+        "planned_rounds": planned,
+        "state": "closed" if run.history.closed else "finished" if charged >= planned else "interrupted",
+        "simulation": run.promise.simulation,
+        "epsilon": cost.guarantee.epsilon,
+        "promised_epsilon": cost.promised.epsilon,
+        "worse_than_promised": cost.worse,
+        "breaches": list(cost.breaches),
+        "earlier_runs": len(run.promise.earlier),
+    }
+
+
+def _print(answer: PrivacyGuarantee, rows: Sequence[dict[str, Any]]) -> None:
+    screen = console()
+    for row in rows:
+        beside = f", with {row['earlier_runs']} earlier" if row["earlier_runs"] else ""
+        label = "; simulation, not for release" if row["simulation"] else ""
+        say(
+            screen,
+            f"{row['run']}: {row['rounds']} of {row['planned_rounds']} rounds, {row['state']}{beside}: epsilon "
+            f"{rounded_up(row['epsilon'])}{label}",
+        )
+        if row["worse_than_promised"]:
+            promised, happened = rounded_up(row["promised_epsilon"]), rounded_up(row["epsilon"])
+            say(screen, f"  worse than promised: promised {promised}, happened {happened}")
+        for breach in row["breaches"]:
+            say(screen, f"  {breach}")
+    say(screen)
+    say(screen, answer.sentence())
+    if answer.amplified:
+        worst = rounded_up(answer.unamplified_epsilon)
+        say(screen, f"Assuming the random cohorts as stated; in the worst case, without amplification, epsilon is {worst}.")
+    if any(row["state"] == "interrupted" for row in rows):
+        say(screen, "Rounds that an interrupted run still does will add to it.")

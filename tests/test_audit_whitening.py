@@ -1,0 +1,256 @@
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.linalg import solve_triangular, toeplitz
+from scipy.special import bdtrc, binom
+
+from conftest import oracle
+from hubbub import audit, gaussian
+from hubbub.audit import NormalLaw
+
+ROUNDS, DIM, EACH, SEPARATION, CLIP = 32, 500, 200, 8, 0.25
+SCORES = oracle("accounting")["audit_scores"]
+
+
+def strategy() -> np.ndarray:
+    """The square root of the prefix sum: C has the coefficients of (1 − x)^(−1/2)."""
+    column = [binom(2 * k, k) / 4**k for k in range(ROUNDS)]
+    return toeplitz(column, np.zeros(ROUNDS))
+
+
+class System:
+    """Canaries that take part every SEPARATION rounds, half of them present, under noise of μ = 2."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.C = strategy()
+        self.directions = CLIP * np.linalg.qr(self.rng.normal(size=(DIM, 2 * EACH)))[0].T
+        offsets = self.rng.integers(0, SEPARATION, 2 * EACH)
+        self.patterns = ((np.arange(ROUNDS) - offsets[:, None]) % SEPARATION == 0).astype(float)
+        worst = max(np.linalg.norm(self.C @ pattern) for pattern in self.patterns)
+        self.mu, self.stddev = 2.0, CLIP * worst / 2.0
+
+    def sum(self, patterns: np.ndarray) -> np.ndarray:
+        return patterns[:EACH].T @ self.directions[:EACH]
+
+    def noise(self) -> np.ndarray:
+        return solve_triangular(self.C, self.rng.normal(size=(ROUNDS, DIM)), lower=True)
+
+    def checks(self, released: np.ndarray) -> dict[str, bool]:
+        scores = audit.whitened_scores(self.C, released, self.patterns, self.directions, stddev=self.stddev)
+        means = audit.present_means(self.C, self.patterns[:EACH], self.directions[:EACH], stddev=self.stddev)
+        return {c.name: c.passed for c in audit.check_whitened_scores(scores[EACH:], scores[:EACH], means, mu=self.mu)}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_system_that_adds_what_it_claims_passes(seed: int) -> None:
+    # False alarm of each seed: 3e-6.
+    system = System(seed)
+    released = system.sum(system.patterns) + system.stddev * system.noise()
+    assert all(system.checks(released).values())
+
+
+def test_independent_noise_instead_of_correlated_is_caught() -> None:
+    system = System(0)
+    released = system.sum(system.patterns) + system.stddev * system.rng.normal(size=(ROUNDS, DIM))
+    assert not system.checks(released)["null standard deviation"]
+
+
+def test_a_standard_deviation_that_was_squared_is_caught_twice() -> None:
+    system = System(0)
+    checks = system.checks(system.sum(system.patterns) + system.stddev**2 * system.noise())
+    assert not checks["null standard deviation"]
+    assert not checks["mu"]
+
+
+def test_the_same_noise_in_every_round_is_caught() -> None:
+    system = System(0)
+    z = np.repeat(system.rng.normal(size=(1, DIM)), ROUNDS, axis=0)
+    released = system.sum(system.patterns) + system.stddev * solve_triangular(system.C, z, lower=True)
+    assert not system.checks(released)["null standard deviation"]
+
+
+def test_canaries_that_take_part_twice_as_often_are_caught_twice() -> None:
+    system = System(0)
+    twice = np.minimum(system.patterns + np.roll(system.patterns, SEPARATION // 2, axis=1), 1.0)
+    checks = system.checks(system.sum(twice) + system.stddev * system.noise())
+    assert checks["null standard deviation"]
+    assert not checks["mean of the present"]
+    assert not checks["mu"]
+
+
+def test_noise_that_repeats_in_two_layers_is_caught_by_canaries_of_opposite_halves() -> None:
+    system = System(0)
+    halves = CLIP * np.linalg.qr(system.rng.normal(size=(DIM // 2, DIM // 2)))[0].T / math.sqrt(2)
+    directions = np.hstack([halves, -halves])[:EACH]
+    noise = system.noise()[:, : DIM // 2]
+    released = system.stddev * np.hstack([noise, noise])
+    scores = audit.whitened_scores(system.C, released, system.patterns[:EACH], directions, stddev=system.stddev)
+    assert np.abs(scores).max() < 1e-10
+    assert not audit.check_whitened_scores(scores, scores, np.full(EACH, 1.0), mu=2.0)[0].passed
+
+
+def test_without_noise_a_score_is_its_mean_and_that_of_the_absent_is_zero() -> None:
+    system = System(1)
+    scores = audit.whitened_scores(
+        system.C, system.sum(system.patterns), system.patterns, system.directions, stddev=system.stddev
+    )
+    means = audit.present_means(system.C, system.patterns, system.directions, stddev=system.stddev)
+    assert scores[:EACH] == pytest.approx(means[:EACH], rel=1e-10)
+    assert scores[EACH:] == pytest.approx(0, abs=1e-10)
+    assert means.max() == pytest.approx(system.mu)
+
+
+def test_a_score_is_the_inner_product_of_whitened_matrices() -> None:
+    system = System(2)
+    released = system.noise()
+    ours = audit.whitened_scores(system.C, released, system.patterns, system.directions, stddev=system.stddev)
+    for j in (0, 7, 399):
+        canary = system.C @ np.outer(system.patterns[j], system.directions[j])
+        assert ours[j] == pytest.approx(
+            np.sum(system.C @ released * canary) / (system.stddev * np.linalg.norm(canary)), rel=1e-9
+        )
+
+
+def test_the_false_alarms_of_each_test_are_as_often_as_stated() -> None:
+    # The first two are exact, the third is on the safe side. Each count of 400 leaves its range with probability below 1e-6.
+    rng, alarms = np.random.default_rng(4), np.zeros(3)
+    for _ in range(400):
+        absent, present = rng.normal(size=3), 5 + rng.normal(size=300)
+        checks = audit.check_whitened_scores(absent, present, np.full(300, 5.0), mu=5.0, false_alarm=0.3)
+        alarms += [not check.passed for check in checks]
+    most = next(k for k in range(400) if bdtrc(k, 400, 0.3) <= 1e-6)
+    least = next(k for k in range(400) if 1 - bdtrc(k, 400, 0.3) > 1e-6)
+    assert (alarms <= most).all()
+    assert (alarms[:2] >= least).all()
+
+
+def test_the_range_of_the_null_standard_deviation_is_that_of_chi_square() -> None:
+    check = audit.check_whitened_scores(np.ones(50), np.ones(50), np.ones(50), mu=1.0)[0]
+    with mpmath.workdps(30):
+        below = mpmath.gammainc(25, 0, 25 * mpmath.mpf(check.low) ** 2, regularized=True)
+        above = mpmath.gammainc(25, 25 * mpmath.mpf(check.high) ** 2, mpmath.inf, regularized=True)
+    assert (float(below), float(above)) == pytest.approx((5e-7, 5e-7), rel=1e-9)
+    assert check.false_alarm == 1e-6
+
+
+GOOD = {"C": np.eye(2), "released": np.ones((2, 3)), "patterns": np.ones((2, 2)), "directions": np.eye(3)[:2], "stddev": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("C", np.ones((2, 3))),
+        ("C", [[math.nan]]),
+        ("released", np.ones((2, 2))),
+        ("released", np.ones((3, 3))),
+        ("released", np.full((2, 3), math.inf)),
+        ("patterns", np.ones((1, 2))),
+        ("patterns", np.zeros((2, 2))),
+        ("directions", [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]),
+        ("directions", [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]),
+        ("stddev", 0.0),
+        ("stddev", math.nan),
+        ("stddev", True),
+    ],
+)
+def test_a_system_of_the_wrong_shape_is_refused_by_name(name: str, bad: object) -> None:
+    with pytest.raises((ValueError, TypeError), match=name):
+        audit.whitened_scores(**{**GOOD, name: bad})
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("absent", []),
+        ("present", [math.nan, 1.0]),
+        ("means", [1.0]),
+        ("means", [1.0, 3.0]),
+        ("mu", -1.0),
+        ("mu", "1"),
+        ("false_alarm", 0.0),
+        ("false_alarm", 1),
+    ],
+)
+def test_scores_that_cannot_be_checked_are_refused_by_name(name: str, bad: object) -> None:
+    good = {"absent": [0.0, 1.0], "present": [1.0, 2.0], "means": [1.0, 1.0], "mu": 2.0, "false_alarm": 1e-6}
+    with pytest.raises((ValueError, TypeError), match=name):
+        audit.check_whitened_scores(**{**good, name: bad})
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("law", [(1.0, 1.0), (1.0, 1.5), (1.0, 0.7), (0.0, 2.0), (0.0, 0.5), (-2.0, 1.0), (0.3, 1.0 + 1e-9)])
+def test_the_delta_of_two_gaussians_is_the_integral_of_its_definition(law: tuple[float, float], epsilon: float) -> None:
+    m, s = law
+
+    x, step = np.linspace(-40, 40, 1_000_001, retstep=True)
+    density_p, density_q = np.exp(-(((x - m) / s) ** 2) / 2) / s, np.exp(-(x**2) / 2)
+    truth = np.maximum(density_p - math.exp(epsilon) * density_q, 0).sum() * step / math.sqrt(2 * math.pi)
+    # The scale and the origin do not matter.
+    ours = audit.two_normals_delta(NormalLaw(3 + 10 * m, 10 * s), NormalLaw(3.0, 10.0), epsilon=epsilon)
+    assert ours == pytest.approx(truth, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("delta", [1e-10, 1e-5, 0.01])
+def test_two_gaussians_of_one_variance_have_the_epsilon_of_one_release(delta: float) -> None:
+    p, q = NormalLaw(2.0, 4.0), NormalLaw(0.0, 4.0)
+    truth = gaussian.epsilon(delta=delta, noise_multiplier=2.0)
+    assert audit.two_normals_epsilon(p, q, delta=delta) == pytest.approx(truth, rel=1e-6)
+    assert audit.two_normals_epsilon(q, p, delta=delta) == pytest.approx(truth, rel=1e-6)
+
+
+def test_the_estimate_of_a_gaussian_mechanism_is_near_its_epsilon_and_says_that_it_is_no_bound() -> None:
+    rng, dim, canaries = np.random.default_rng(0), 5000, 500
+    c = rng.normal(size=(canaries, dim))
+    c /= np.linalg.norm(c, axis=1, keepdims=True)
+    release = c.sum(axis=0) + rng.normal(size=dim)
+    estimate = audit.one_shot_estimate(c @ release / np.linalg.norm(release), NormalLaw.of_unseen_cosines(dim), delta=1e-5)
+    assert estimate.epsilon == pytest.approx(gaussian.epsilon(delta=1e-5, noise_multiplier=1.0), rel=0.15)
+    assert "not a bound" in estimate.statement
+
+
+def test_the_estimate_is_the_larger_of_both_directions() -> None:
+    rng = np.random.default_rng(1)
+    seen, unseen = rng.normal(1, 2, 500), NormalLaw.fitted("unseen", rng.normal(0, 1, 500))
+    law = NormalLaw.fitted("seen", seen)
+    there, back = audit.two_normals_epsilon(law, unseen, delta=1e-3), audit.two_normals_epsilon(unseen, law, delta=1e-3)
+    assert audit.one_shot_estimate(seen, unseen, delta=1e-3).epsilon == max(there, back) != min(there, back)
+
+
+def test_what_no_gaussian_fits_is_refused_by_name() -> None:
+    good = NormalLaw(0.0, 1.0)
+    for bad in ([], [1.0], [1.0, 1.0], [math.nan, 1.0], ["a", "b"]):
+        with pytest.raises((ValueError, TypeError), match="seen"):
+            audit.one_shot_estimate(bad, good, delta=1e-5)
+    for law in (None, (0.0, 1.0)):
+        with pytest.raises(TypeError, match="unseen"):
+            audit.one_shot_estimate([0.0, 1.0], law, delta=1e-5)
+    for delta in (0.0, 1.0, math.nan):
+        with pytest.raises(ValueError, match="delta"):
+            audit.one_shot_estimate([0.0, 1.0], good, delta=delta)
+    for stddev in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="stddev"):
+            NormalLaw(0.0, stddev)
+    with pytest.raises(ValueError, match="means differ"):
+        audit.two_normals_epsilon(NormalLaw(1e90, 1.0), good, delta=1e-5)
+    with pytest.raises(ValueError, match="ratio of the standard deviations"):
+        audit.two_normals_epsilon(NormalLaw(0.0, 1e-200), good, delta=1e-5)
+    for dim in (1, 0, 2.5, True):
+        with pytest.raises((ValueError, TypeError), match="dim"):
+            NormalLaw.of_unseen_cosines(dim)
+
+
+def test_measurements_for_a_report_are_those_of_the_reference() -> None:
+    assert audit.hull_auroc(SCORES["in"], SCORES["out"]) == pytest.approx(SCORES["auroc"], rel=1e-12)
+    assert audit.tpr_at_fpr(SCORES["in"], SCORES["out"], fpr=0.01) == pytest.approx(SCORES["tpr_at_fpr_0.01"], rel=1e-12)
+    by_pairs = np.mean([(p > a) + (p == a) / 2 for p in SCORES["in"] for a in SCORES["out"]])
+    assert audit.auroc(SCORES["in"], SCORES["out"]) == pytest.approx(by_pairs, rel=1e-12)
+    assert [audit.tpr_at_fpr(SCORES["in"], SCORES["out"], fpr=f) for f in (0, 1)] == [
+        0.165,
+        1.0,
+    ]  # 33 of the 200 present scores lie above all absent ones
+    for bad in (-0.1, 1.1, math.nan, "0"):
+        with pytest.raises((ValueError, TypeError), match="fpr"):
+            audit.tpr_at_fpr(SCORES["in"], SCORES["out"], fpr=bad)

@@ -1,0 +1,331 @@
+"""From a budget to noise, rounds, sampling, cohorts and separation, and to the mechanism of least error."""
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import oracle
+from hubbub import accounting, gaussian
+from hubbub.accounting.calibrate import calibrate_noise_multiplier
+from hubbub.accounting.composition import epsilon as epsilon_of
+from hubbub.accounting.events import (
+    BallsInBins,
+    Event,
+    FixedSizeSampled,
+    Gaussian,
+    PoissonSampled,
+    TreeAggregation,
+    TruncatedPoissonSampled,
+)
+from hubbub.accounting.limits import (
+    calibrate_cohort_size,
+    calibrate_min_separation,
+    calibrate_rounds,
+    calibrate_sampling_probability,
+)
+from hubbub.accounting.search import Grid, Line, first
+from hubbub.errors import BudgetError
+from hubbub.mechanism import Mechanism
+from hubbub.participation import MinSeparation
+from hubbub.strategies import Identity, toeplitz
+
+ORACLE = oracle("accounting")
+RELATION = "add-or-remove-one"
+# What an accountant's answer may exceed the truth by; a peer's has the same freedom.
+MESH = 2e-4
+
+
+def points(block: str) -> Sequence[dict]:
+    found = ORACLE[block]
+    return found["points"] if isinstance(found, dict) else found
+
+
+# The search
+
+
+def whole_grid(lowest: int, highest: int) -> Grid:
+    return Grid(lowest, highest, float, math.ceil)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(-1000, 10**9), st.integers(1, 10**9), st.floats(0.01, 30), st.floats(0, 1e-2), st.integers(-2000, 2 * 10**9))
+def test_the_answer_of_a_search_meets_the_target_and_the_index_before_it_does_not(
+    lowest: int, size: int, steepness: float, roughness: float, start: int
+) -> None:
+    """Whatever line it is told, and though the cost does not fall everywhere."""
+    highest = lowest + size
+    root = lowest + (size * 0.37)
+    costs: dict[int, float] = {}
+
+    def cost(index: int) -> float:
+        assert lowest <= index <= highest
+        rough = roughness * (hash((index, 1)) % 1000) / 1000
+        costs[index] = math.exp(max(-700, min(700, steepness * (root - index) / size))) * (1 + rough)
+        return costs[index]
+
+    found = first(cost, Line(lambda c: -math.log(c) * size / 3, 1.0), whole_grid(lowest, highest), start)
+    if found is None:
+        assert costs[highest] > 1
+    else:
+        assert costs[found] <= 1
+        assert found == lowest or costs[found - 1] > 1
+    assert len(costs) <= 100
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.5, 3), (2.0, None)], ids=["all meet it", "none does"])
+def test_a_search_answers_at_the_ends_of_its_grid(value: float, expected: int | None) -> None:
+    assert first(lambda _: value, Line(lambda c: None, 1.0), whole_grid(3, 10**6), 500) == expected
+
+
+def test_a_search_gets_by_without_a_line_and_with_costs_that_nobody_knows() -> None:
+    line = Line(lambda c: None, 1.0)
+    assert first(lambda i: math.inf if i < 77_777 else 0.0, line, whole_grid(1, 10**9), 5) == 77_777
+
+
+# Noise
+
+
+@pytest.mark.parametrize("point", points("calibrate_sigma"), ids=str)
+def test_the_noise_is_that_of_the_second_opinion(point: dict) -> None:
+    event = PoissonSampled(1.0, point["q"])
+    ours = calibrate_noise_multiplier(event, point["n"], point["eps"], point["delta"], RELATION)
+    cost = epsilon_of([(PoissonSampled(ours, point["q"]), point["n"])], point["delta"], RELATION)
+    assert point["eps"] - 2e-5 * point["eps"] <= cost <= point["eps"]
+    # As much noise as makes up for the mesh of either accountant.
+    assert ours == pytest.approx(point["sigma_pld"], rel=MESH / point["eps"])
+    assert ours < point["sigma_rdp"]
+
+
+EVENTS: list[tuple[Event, int, str]] = [
+    (Gaussian(1.0), 7, "replace-one"),
+    (PoissonSampled(1.0, 0.02), 300, "zero-out"),
+    (PoissonSampled(1.0, 0.02), 300, "replace-one"),
+    (PoissonSampled(1.0, 1.0), 3, RELATION),
+    (FixedSizeSampled(1.0, 20, 1000), 100, "zero-out"),
+    (TruncatedPoissonSampled(1.0, 0.05, 80, 1000), 50, RELATION),
+    (BallsInBins(1.0, 2, 4), 1, RELATION),
+    (TreeAggregation(1.0, 100, 3, 20), 2, "zero-out"),
+]
+
+
+def with_noise(event: Event, noise_multiplier: float) -> Event:
+    return type(event)(noise_multiplier, *list(vars(event).values())[1:])
+
+
+@pytest.mark.parametrize(("event", "rounds", "relation"), EVENTS, ids=str)
+def test_the_noise_of_every_event_meets_the_budget_and_a_millionth_less_does_not(
+    event: Event, rounds: int, relation: str
+) -> None:
+    def cost(z: float) -> float:
+        return epsilon_of([(with_noise(event, z), rounds)], 1e-5, relation)
+
+    z = calibrate_noise_multiplier(event, rounds, 1.5, 1e-5, relation)
+    assert cost(z) <= 1.5
+    assert cost(z * math.exp(-1e-6)) > 1.5
+    assert calibrate_noise_multiplier(with_noise(event, 123.0), rounds, 1.5, 1e-5, relation) == z
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(-3, 0), st.integers(1, 2000), st.floats(-5, 3), st.floats(-12, -2))
+def test_what_was_calibrated_never_exceeds_the_budget_when_it_is_accounted(
+    log_q: float, rounds: int, log_epsilon: float, log_delta: float
+) -> None:
+    q, epsilon, delta = 10**log_q, 10**log_epsilon, 10**log_delta
+    z = calibrate_noise_multiplier(PoissonSampled(1.0, q), rounds, epsilon, delta, RELATION)
+    assert epsilon_of([(PoissonSampled(z, q), rounds)], delta, RELATION) <= epsilon
+    # Sampling never needs more noise than none, but for the last millionth.
+    assert z <= gaussian.noise_multiplier(epsilon, delta) * math.sqrt(rounds) * (1 + 2e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(-8, 6), st.floats(-290, -1), st.integers(1, 10**6), st.sampled_from(["zero-out", "replace-one"]))
+def test_the_noise_of_gaussian_rounds_has_no_search_in_it(
+    log_epsilon: float, log_delta: float, rounds: int, relation: str
+) -> None:
+    epsilon, delta = 10**log_epsilon, 10**log_delta
+    sensitivity = math.sqrt(rounds) * (2 if relation == "replace-one" else 1)
+    expected = gaussian.noise_multiplier(epsilon, delta) * sensitivity
+    if expected > 1e12:
+        with pytest.raises(BudgetError, match="no noise multiplier up to 1e\\+12"):
+            calibrate_noise_multiplier(Gaussian(1.0), rounds, epsilon, delta, relation)
+        return
+    z = calibrate_noise_multiplier(Gaussian(1.0), rounds, epsilon, delta, relation)
+    assert z == pytest.approx(expected, rel=1e-10)
+    assert epsilon_of([(Gaussian(z), rounds)], delta, relation) <= epsilon
+
+
+@pytest.mark.parametrize("accountant", ["tight", "rdp", pytest.param("pld", marks=pytest.mark.slow)])
+def test_each_accountant_calibrates_to_its_own_bound(accountant: str) -> None:
+    z = calibrate_noise_multiplier(PoissonSampled(1.0, 0.05), 20, 3.0, 1e-5, RELATION, accountant)
+    for factor, meets in ((1, True), (math.exp(-1e-6), False)):
+        cost = epsilon_of([(PoissonSampled(z * factor, 0.05), 20)], 1e-5, RELATION, accountant)
+        assert (cost <= 3.0) is meets
+
+
+def test_what_an_accountant_does_not_cover_is_said_in_its_own_words() -> None:
+    with pytest.raises(BudgetError, match="no tight bound for FixedSizeSampled"):
+        calibrate_noise_multiplier(FixedSizeSampled(1.0, 2, 10), 5, 1.0, 1e-5, "zero-out", "pld")
+
+
+@pytest.mark.parametrize(("epsilon", "q", "rounds"), [(2.0, 0.01, 2000), (8.0, 0.1, 100), (0.5, 0.01, 1000), (4.0, 0.001, 500)])
+def test_a_calibration_asks_the_accountant_few_times(
+    epsilon: float, q: float, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("hubbub.accounting.calibrate")
+    asked: list[float] = []
+
+    def counting(*arguments: object) -> float:
+        asked.append(epsilon_of(*arguments))  # type: ignore[arg-type] # passes on what it is given
+        return asked[-1]
+
+    monkeypatch.setattr(module, "composed_epsilon", counting)
+    calibrate_noise_multiplier(PoissonSampled(1.0, q), rounds, epsilon, 1e-6, RELATION)
+    assert 2 <= len(asked) <= 8
+
+
+# Rounds, sampling, cohorts, separation
+
+
+@pytest.mark.parametrize("point", points("calibrate_rounds"), ids=str)
+def test_as_many_rounds_fit_as_the_second_opinion_finds_and_one_more_does_not(point: dict) -> None:
+    event = PoissonSampled(point["z"], point["q"])
+    n = calibrate_rounds(event, epsilon=point["eps"], delta=point["delta"], neighboring_relation=RELATION)
+    assert n >= point["rounds_pld"] * (1 - MESH)
+    assert epsilon_of([(event, n)], point["delta"], RELATION) <= point["eps"]
+    assert epsilon_of([(event, n + 1)], point["delta"], RELATION) > point["eps"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(-1, 5), st.floats(-2, 3), st.floats(-200, -1))
+def test_the_rounds_of_gaussian_releases_are_those_of_the_closed_form(
+    log_z: float, log_epsilon: float, log_delta: float
+) -> None:
+    event, epsilon, delta = Gaussian(10**log_z), 10**log_epsilon, 10**log_delta
+    # n rounds are one release at z/√n.
+    exact = (event.noise_multiplier / gaussian.noise_multiplier(epsilon, delta)) ** 2
+    if exact < 1:
+        with pytest.raises(BudgetError, match=r"one round alone costs .*; a noise multiplier of .* would allow one"):
+            calibrate_rounds(event, epsilon, delta, "zero-out")
+        return
+    assert calibrate_rounds(event, epsilon, delta, "zero-out") == pytest.approx(math.floor(exact), rel=1e-9, abs=1)
+
+
+def test_restarts_of_a_tree_are_counted_like_rounds() -> None:
+    tree = TreeAggregation(20.0, 50)
+    n = calibrate_rounds(tree, 2.0, 1e-5, "zero-out")
+    assert n > 1
+    assert epsilon_of([(tree, n)], 1e-5, "zero-out") <= 2.0 < epsilon_of([(tree, n + 1)], 1e-5, "zero-out")
+
+
+def test_what_would_allow_a_round_is_said_where_none_fits() -> None:
+    event = PoissonSampled(0.5, 0.5)
+    with pytest.raises(BudgetError) as refusal:
+        calibrate_rounds(event, epsilon=0.5, delta=1e-6, neighboring_relation=RELATION)
+    cost = epsilon_of([(event, 1)], 1e-6, RELATION)
+    z = calibrate_noise_multiplier(event, 1, 0.5, 1e-6, RELATION)
+    assert f"{cost:.6g}" in str(refusal.value)
+    assert f"{z:.6g}" in str(refusal.value)
+    assert calibrate_rounds(PoissonSampled(z, 0.5), 0.5, 1e-6, RELATION) >= 1
+
+
+@pytest.mark.parametrize("point", points("calibrate_sampling_rate"), ids=str)
+def test_as_many_clients_may_be_sampled_as_the_second_opinion_finds(point: dict) -> None:
+    event = PoissonSampled(point["z"], 0.5)
+    q = calibrate_sampling_probability(event, point["n"], point["eps"], point["delta"], RELATION)
+    assert q >= point["q_pld"] * (1 - MESH)
+    for factor, meets in ((1, True), (math.exp(1e-6), False)):
+        cost = epsilon_of([(PoissonSampled(point["z"], q * factor), point["n"])], point["delta"], RELATION)
+        assert (cost <= point["eps"]) is meets
+
+
+def test_everybody_may_be_sampled_where_the_noise_allows_it() -> None:
+    assert calibrate_sampling_probability(PoissonSampled(100.0, 0.1), 10, 1.0, 1e-5, RELATION) == 1.0
+    assert calibrate_cohort_size(FixedSizeSampled(1000.0, 1, 50), 10, 1.0, 1e-5, "replace-one") == 50
+
+
+def test_sampling_that_no_probability_saves_is_refused() -> None:
+    with pytest.raises(BudgetError, match="not even a sampling probability of 1e-12"):
+        calibrate_sampling_probability(PoissonSampled(0.01, 0.1), 10, 0.01, 1e-30, RELATION)
+    with pytest.raises(BudgetError, match="not even a cohort of one client"):
+        calibrate_cohort_size(FixedSizeSampled(0.3, 1, 50), 10, 1.0, 1e-5, "replace-one")
+
+
+def test_one_more_member_of_a_cohort_would_cost_more_than_the_budget() -> None:
+    m = calibrate_cohort_size(FixedSizeSampled(2.0, 1, 5000), 200, 1.5, 1e-5, "zero-out")
+    costs = [epsilon_of([(FixedSizeSampled(2.0, size, 5000), 200)], 1e-5, "zero-out") for size in (m, m + 1)]
+    assert costs[0] <= 1.5 < costs[1]
+
+
+@pytest.mark.parametrize("strategy", [Identity(60), toeplitz.square_root(60, 5)], ids=repr)
+@pytest.mark.parametrize("most", [None, 3])
+def test_the_least_separation_is_that_of_trying_them_all(strategy: Identity, most: int | None) -> None:
+    def cost(separation: int) -> float:
+        k = min(math.ceil(60 / separation), most or 60)
+        return accounting.guarantee(Mechanism(strategy, MinSeparation(separation, k), 5.0), 1e-5).epsilon
+
+    found = calibrate_min_separation(strategy, noise_multiplier=5.0, epsilon=1.6, delta=1e-5, max_participations=most)
+    assert found == min(b for b in range(1, 61) if cost(b) <= 1.6)
+
+
+def test_a_separation_that_no_number_of_rounds_gives_is_refused() -> None:
+    with pytest.raises(BudgetError, match="one round of each client alone costs"):
+        calibrate_min_separation(Identity(10), noise_multiplier=0.5, epsilon=0.1, delta=1e-5)
+
+
+# Bad arguments
+
+POISSON, FIXED = PoissonSampled(1.0, 0.1), FixedSizeSampled(1.0, 2, 10)
+NUMBERS: dict[str, Callable[..., object]] = {
+    "noise": lambda epsilon=1.0, delta=1e-5, rounds=3: calibrate_noise_multiplier(POISSON, rounds, epsilon, delta, RELATION),
+    "rounds": lambda epsilon=1.0, delta=1e-5: calibrate_rounds(POISSON, epsilon, delta, RELATION),
+    "sampling": lambda epsilon=1.0, delta=1e-5, rounds=3: calibrate_sampling_probability(
+        POISSON, rounds, epsilon, delta, RELATION
+    ),
+    "cohort": lambda epsilon=1.0, delta=1e-5, rounds=3: calibrate_cohort_size(FIXED, rounds, epsilon, delta, RELATION),
+    "separation": lambda epsilon=1.0, delta=1e-5, noise_multiplier=1.0, max_participations=None: calibrate_min_separation(
+        Identity(5),
+        noise_multiplier=noise_multiplier,
+        epsilon=epsilon,
+        delta=delta,
+        max_participations=max_participations,
+    ),
+}
+BAD = {
+    "epsilon": [math.nan, math.inf, -math.inf, 0.0, -1.0, 1e13, 1e-13, True, "1", None, 10**400, np.float64("nan")],
+    "delta": [math.nan, math.inf, 0.0, 1.0, -1e-5, True, "1", None, np.float64(2.0)],
+    "rounds": [0, -1, 1.5, math.nan, True, "3", None, np.float64(3.0)],
+    "noise_multiplier": [math.nan, 0.0, -1.0, True, "1"],
+    "max_participations": [0, -1, 1.5, True, "1"],
+}
+CASES = [(kind, name, value) for kind, call in NUMBERS.items() for name in call.__code__.co_varnames for value in BAD[name]]
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), [c for c in CASES if c[1:] != ("max_participations", None)], ids=str)
+def test_a_malformed_number_is_refused_by_its_name(kind: str, name: str, value: object) -> None:
+    with pytest.raises((ValueError, TypeError), match=name):
+        NUMBERS[kind](**{name: value})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    plain = calibrate_noise_multiplier(POISSON, 3, 1.0, 1e-5, RELATION)
+    assert calibrate_noise_multiplier(POISSON, np.int64(3), np.float64(1.0), np.float64(1e-5), RELATION) == plain
+
+
+@pytest.mark.parametrize("word", ["zero out", "", "replace"])
+def test_a_relation_or_an_accountant_that_there_is_not_is_refused(word: str) -> None:
+    with pytest.raises(ValueError, match="neighboring_relation"):
+        calibrate_rounds(POISSON, 1.0, 1e-5, word)
+    with pytest.raises(ValueError, match="accountant"):
+        calibrate_noise_multiplier(POISSON, 3, 1.0, 1e-5, RELATION, word)
+
+
+def test_an_event_without_the_number_that_is_asked_for_is_refused_with_what_to_use() -> None:
+    with pytest.raises(TypeError, match="use calibrate_cohort_size"):
+        calibrate_sampling_probability(FIXED, 3, 1.0, 1e-5, RELATION)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="use calibrate_sampling_probability"):
+        calibrate_cohort_size(POISSON, 3, 1.0, 1e-5, RELATION)  # type: ignore[arg-type]

@@ -1,0 +1,316 @@
+"""What mechanisms are charged, against the mixtures of Gaussians that they release, by the definition of delta."""
+
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from hubbub import accounting
+from hubbub._checks import Array
+from hubbub.accounting.charge import charges, default_relation, stated_relation
+from hubbub.accounting.events import (
+    RELATIONS,
+    BallsInBins,
+    FixedSizeSampled,
+    Gaussian,
+    NeighboringRelation,
+    PoissonSampled,
+    TruncatedPoissonSampled,
+)
+from hubbub.accounting.promise import Promise
+from hubbub.accounting.wording import assumptions, describe
+from hubbub.errors import ConfigError
+from hubbub.mechanism import Mechanism
+from hubbub.participation import (
+    PARTICIPATIONS,
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+    RandomParticipation,
+    SingleParticipation,
+    TruncatedPoissonSampling,
+)
+from hubbub.sensitivity import Sensitivity, of_matrix
+from hubbub.strategies import (
+    BandedInverse,
+    BandedToeplitz,
+    BinaryTree,
+    Columns,
+    Dense,
+    Fourier,
+    Identity,
+    NormalizedToeplitz,
+    Stamped,
+    Strategy,
+    banded,
+    toeplitz,
+)
+from hubbub.strategies.strategy import Draw, Memory, Row
+from hubbub.strategies.substitution import substituted
+from hubbub.workloads import prefix_sum
+
+ROUNDS = 6
+PATTERNS = [SingleParticipation(), FixedEpochs(2, 3), MinSeparation(2, 3)]
+COHORTS = [
+    PoissonSampling(0.3),
+    FixedSizeSampling(3, 10),
+    TruncatedPoissonSampling(0.3, 5, 10),
+    CyclicPoissonSampling(0.3, 2),
+    BallsInBinsSampling(3),
+]
+
+
+class Foreign:
+    """A strategy that says nothing of itself but its matrix."""
+
+    def __init__(self, C: Array) -> None:
+        self.C, self.rounds = np.array(C, dtype=float), len(np.array(C)[0])
+
+    def matrix(self) -> Array:
+        return self.C
+
+    def sensitivity(self, participation: Participation) -> Sensitivity:
+        return of_matrix(self.C, participation)
+
+    def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
+        return substituted(self.C[round_index, : round_index + 1], draw(round_index), memory, self.rounds)
+
+
+def delta_shown(mixture: Mapping[tuple[float, ...], float], other: Mapping[tuple[float, ...], float], epsilon: float) -> float:
+    """∫ max(0, P − e^ε Q) of two mixtures of unit Gaussians, on a grid in the space of their means."""
+    means = np.array([*mixture, *other])
+    span = np.linalg.svd(means)[2][: max(1, np.linalg.matrix_rank(means))]
+    placed = means @ span.T
+    points = 4001 if len(span) == 1 else 401 if len(span) == 2 else 121
+    axes = [np.linspace(at.min() - 7, at.max() + 7, points) for at in placed.T]
+    cell = float(np.prod([axis[1] - axis[0] for axis in axes]))
+
+    def density(weights: list[float], centres: Array) -> Array:
+        total = np.zeros([points] * len(axes))
+        for weight, centre in zip(weights, centres, strict=True):
+            factors = [stats.norm.pdf(axis - c) for axis, c in zip(axes, centre, strict=True)]
+            product = factors[0]
+            for factor in factors[1:]:
+                product = np.multiply.outer(product, factor)
+            total += weight * product
+        return total
+
+    p = density([*mixture.values()], placed[: len(mixture)])
+    q = density([*other.values()], placed[len(mixture) :])
+    return float(np.maximum(0.0, p - np.exp(epsilon) * q).sum() * cell)
+
+
+def subsampled(C: Array, rounds: list[int], probability: float, stddev: float) -> dict[tuple[float, ...], float]:
+    """What a unit of these rounds moves C·x to, coin by coin, in units of the noise."""
+    mixture: dict[tuple[float, ...], float] = {}
+    for coins in itertools.product((0, 1), repeat=len(rounds)):
+        mean = tuple(sum((c * C[:, r] for c, r in zip(coins, rounds, strict=True)), np.zeros(len(C))) / stddev)
+        chance = float(np.prod([probability if c else 1 - probability for c in coins]))
+        mixture[mean] = mixture.get(mean, 0.0) + chance
+    return mixture
+
+
+NOTHING = {(0.0,) * ROUNDS: 1.0}
+BANDED = {
+    "identity": Identity(ROUNDS),
+    "square root, 2 bands": toeplitz.square_root(ROUNDS, 2),
+    "normalized": NormalizedToeplitz(ROUNDS, (1.0, 0.6)),
+    "banded of least error": banded.optimize(prefix_sum(ROUNDS), 2).strategy,
+    "from outside": Foreign(toeplitz.square_root(ROUNDS, 2).matrix()),
+    "negative": Dense(np.eye(ROUNDS) * 2 - np.eye(ROUNDS, k=-1)),
+}
+
+
+@pytest.mark.parametrize("name", BANDED)
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_cyclic_cohorts_of_banded_noise_cost_at_least_what_their_mixture_shows(name: str, direction: str) -> None:
+    mechanism = Mechanism(BANDED[name], CyclicPoissonSampling(0.3, 2), 0.8)
+    ((event, count),) = charges(mechanism, ROUNDS)
+    assert (event, count) == (PoissonSampled(0.8, 0.3), 3)
+    C = mechanism.strategy.matrix()
+    for delta, rounds in itertools.product((0.03, 0.003), ([0, 2, 4], [1, 3, 5])):
+        epsilon = accounting.epsilon([(event, count)], delta, "add-or-remove-one")
+        with_unit = subsampled(C, rounds, 0.3, mechanism.stddev)
+        pair = (with_unit, NOTHING) if direction == "remove" else (NOTHING, with_unit)
+        assert delta_shown(*pair, epsilon) <= delta * (1 + 2e-3)
+
+
+@pytest.mark.parametrize("name", ["identity", "normalized"])
+def test_with_columns_of_one_norm_they_cost_no_more_than_that(name: str) -> None:
+    mechanism = Mechanism(BANDED[name], CyclicPoissonSampling(0.3, 2), 0.8)
+    epsilon = accounting.epsilon(charges(mechanism, ROUNDS), 0.003, "add-or-remove-one")
+    mixture = subsampled(mechanism.strategy.matrix(), [0, 2, 4], 0.3, mechanism.stddev)
+    assert delta_shown(mixture, NOTHING, epsilon - 0.01) > 0.003
+
+
+def test_more_bands_than_groups_would_cost_more_than_the_composition_of_samples() -> None:
+    mechanism = Mechanism(BandedToeplitz(ROUNDS, (1.0, 0.9, 0.9, 0.9)), CyclicPoissonSampling(0.5, 2), 1.0)
+    claimed = accounting.epsilon([(PoissonSampled(1.0, 0.5), 3)], 0.01, "add-or-remove-one")
+    mixture = subsampled(mechanism.strategy.matrix(), [0, 2, 4], 0.5, mechanism.stddev)
+    assert delta_shown(mixture, NOTHING, claimed) > 0.015
+    with pytest.raises(ConfigError, match=r"4 bands, cycle_length = 2.*at most 2 bands, or a cycle_length of at least 4"):
+        charges(mechanism, ROUNDS)
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_the_first_rounds_of_bins_cost_at_least_what_their_mixture_shows(rounds: int, direction: str) -> None:
+    bins, z = 3, 0.9
+    event = charges(Mechanism(Identity(ROUNDS), BallsInBinsSampling(bins), z), rounds)
+    mixture: dict[tuple[float, ...], float] = {}
+    for slot in range(bins):
+        mean = tuple(np.eye(ROUNDS)[slot] / z) if slot < rounds else (0.0,) * ROUNDS
+        mixture[mean] = mixture.get(mean, 0.0) + 1 / bins
+    for delta in (0.05, 0.005):
+        epsilon = accounting.epsilon(event, delta, "add-or-remove-one")
+        pair = (mixture, NOTHING) if direction == "remove" else (NOTHING, mixture)
+        assert delta_shown(*pair, epsilon) <= delta * (1 + 2e-3)
+
+
+def test_fixed_size_cohorts_under_add_or_remove_cost_what_a_displaced_unit_shows() -> None:
+    guarantee = accounting.guarantee(
+        Mechanism(Identity(1), FixedSizeSampling(1, 10), 1.0), 1e-3, neighboring_relation="add-or-remove-one"
+    )
+    # All others at -1: the sum is -1, or 1 where the unit is drawn in the place of another.
+    with_unit, without = {(1.0,): 0.1, (-1.0,): 0.9}, {(-1.0,): 1.0}
+    assert delta_shown(with_unit, without, guarantee.epsilon) == pytest.approx(1e-3, rel=1e-2)
+    assert delta_shown(with_unit, without, guarantee.epsilon) <= 1e-3 * (1 + 1e-4)
+
+
+def test_each_participation_is_charged_by_its_event() -> None:
+    z = 1.3
+    expected = {
+        COHORTS[0]: ((PoissonSampled(z, 0.3), 4),),
+        COHORTS[1]: ((FixedSizeSampled(z, 3, 10), 4),),
+        COHORTS[2]: ((TruncatedPoissonSampled(z, 0.3, 5, 10), 4),),
+        COHORTS[3]: ((PoissonSampled(z, 0.3), 2),),
+        COHORTS[4]: ((BallsInBins(z, 3, 4), 1),),
+        PATTERNS[0]: ((Gaussian(z), 1),),
+    }
+    for participation, events in expected.items():
+        mechanism = Mechanism(Identity(ROUNDS), participation, z)
+        assert charges(mechanism, 4) == events
+        assert charges(mechanism, 0) == ()
+
+
+@pytest.mark.parametrize(("rounds", "turns"), [(1, 1), (2, 1), (3, 2), (5, 3), (6, 3)])
+def test_a_cycle_that_was_begun_is_charged(rounds: int, turns: int) -> None:
+    mechanism = Mechanism(Identity(ROUNDS), CyclicPoissonSampling(0.3, 2), 1.0)
+    assert charges(mechanism, rounds) == ((PoissonSampled(1.0, 0.3), turns),)
+
+
+@pytest.mark.parametrize("name", [*BANDED, "square root", "inverse, of two bands", "stamped", "dense", "tree", "Fourier"])
+def test_without_amplification_a_slot_is_a_rotation_and_a_coin_may_fall_in_every_round(name: str) -> None:
+    strategy = BANDED.get(name) or CORRELATED[name]
+    for slots in (CyclicPoissonSampling(0.1, 2), BallsInBinsSampling(2)):
+        assert strategy.sensitivity(slots).value == pytest.approx(strategy.sensitivity(FixedEpochs(3, 2)).value, rel=1e-12)
+    for coins in (PoissonSampling(0.1), FixedSizeSampling(2, 9), TruncatedPoissonSampling(0.1, 2, 9)):
+        assert strategy.sensitivity(coins).value == pytest.approx(of_matrix(strategy.matrix(), MinSeparation(1, 6)).value)
+
+
+@pytest.mark.parametrize("participation", [*COHORTS, *PATTERNS], ids=repr)
+def test_more_rounds_never_cost_less(participation: Participation) -> None:
+    mechanism = Mechanism(Identity(ROUNDS), participation, 1.0)
+    costs = [accounting.guarantee(mechanism, 1e-5, rounds=rounds).epsilon for rounds in range(ROUNDS + 1)]
+    assert costs[0] == 0
+    assert all(b >= a - 1e-6 for a, b in itertools.pairwise(costs))
+
+
+def test_the_scale_of_a_strategy_changes_no_charge() -> None:
+    small, large = (BandedToeplitz(ROUNDS, (f, f / 2)) for f in (1.0, 100.0))
+    cyclic = CyclicPoissonSampling(0.2, 2)
+    assert charges(Mechanism(small, cyclic, 1.0), ROUNDS) == charges(Mechanism(large, cyclic, 1.0), ROUNDS)
+
+
+def test_a_diagonal_is_independent_noise_whoever_wrote_it() -> None:
+    unequal = Foreign(np.diag([1.0, 2.0, 0.5, 1.0, 1.0, 1.0]))
+    for participation in COHORTS:
+        expected = charges(Mechanism(Identity(ROUNDS), participation, 1.0), ROUNDS)
+        assert charges(Mechanism(unequal, participation, 1.0), ROUNDS) == expected
+
+
+CORRELATED: dict[str, Strategy] = {
+    "square root": toeplitz.square_root(ROUNDS, 3),
+    "described by columns": Columns(ROUNDS, 3, 1.0),
+    "inverse, of two bands": BandedInverse(ROUNDS, (1.0, -0.5)),
+    "stamped": Stamped(np.tril(np.ones((3, 3))), ROUNDS),
+    "dense": Dense(np.tril(np.ones((ROUNDS, ROUNDS)))),
+    "tree": BinaryTree(ROUNDS),
+    "Fourier": Fourier(ROUNDS),
+    "looks ahead": Foreign(np.eye(ROUNDS) + np.eye(ROUNDS, k=1)),
+    "tall": Foreign(np.vstack([np.eye(ROUNDS), np.eye(ROUNDS)])),
+}
+
+
+@pytest.mark.parametrize("participation", COHORTS, ids=repr)
+@pytest.mark.parametrize("name", CORRELATED)
+def test_what_no_theorem_covers_is_refused_with_the_next_step(name: str, participation: Participation) -> None:
+    mechanism = Mechanism(CORRELATED[name], participation, 1.0)
+    for rounds in (0, ROUNDS):
+        with pytest.raises(ConfigError, match=rf"strategy = {type(mechanism.strategy).__name__} with .*; use "):
+            charges(mechanism, rounds)
+
+
+def test_a_client_of_one_round_is_amplified_under_any_triangular_strategy() -> None:
+    dense = CORRELATED["dense"]
+    assert charges(Mechanism(dense, CyclicPoissonSampling(0.2, ROUNDS), 1.0), ROUNDS) == ((PoissonSampled(1.0, 0.2), 1),)
+
+
+@pytest.mark.parametrize("participation", [*COHORTS, *PATTERNS], ids=repr)
+def test_each_relation_is_stated_or_refused(participation: Participation) -> None:
+    drawn_by_coins = isinstance(participation, RandomParticipation)
+    for relation in RELATIONS:
+        if drawn_by_coins or relation != "add-or-remove-one":
+            assert stated_relation(participation, relation) == relation
+            continue
+        with pytest.raises(ValueError, match=r"'add-or-remove-one': not offered.*'zero-out' or 'replace-one', or draw random"):
+            stated_relation(participation, relation)
+    own_coins = drawn_by_coins and not isinstance(participation, FixedSizeSampling)
+    assert default_relation(participation) == ("add-or-remove-one" if own_coins else "zero-out")
+
+
+@pytest.mark.parametrize("participation", COHORTS, ids=repr)
+def test_replacing_a_client_costs_at_least_as_much_as_emptying_its_data(participation: Participation) -> None:
+    mechanism = Mechanism(Identity(ROUNDS), participation, 2.0)
+    costs = {r: accounting.guarantee(mechanism, 1e-5, neighboring_relation=r).epsilon for r in RELATIONS}
+    assert costs["replace-one"] >= costs["zero-out"] > 0
+    assert costs["add-or-remove-one"] >= costs["zero-out"] * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("participation", [*COHORTS, *PATTERNS], ids=repr)
+def test_a_ledger_reads_back_the_participation_that_it_wrote(participation: Participation) -> None:
+    promise = Promise(ROUNDS, Mechanism(Identity(ROUNDS), participation, 1.0))
+    read = Promise.from_record({"kind": "promise", **promise.record()}, {})
+    assert read.mechanism is not None
+    assert read.mechanism.participation == participation
+    assert type(participation).__name__ in PARTICIPATIONS
+
+
+def test_the_words_of_random_cohorts_name_all_their_numbers() -> None:
+    words = [describe(Mechanism(Identity(ROUNDS), participation, 1.0)) for participation in COHORTS]
+    assert all(number in words[2] for number in ("0.3", "10 clients", "at most 5"))
+    assert all(number in words[3] for number in ("0.3", "2 groups"))
+    assert "3 slots" in words[4]
+
+
+def said(participation: Participation, relation: NeighboringRelation) -> str:
+    return " / ".join(str(assumption) for assumption in assumptions(participation, relation))
+
+
+def test_what_a_relation_takes_for_granted_is_said() -> None:
+    for participation in COHORTS:
+        assert "fixed divisor" in said(participation, "add-or-remove-one")
+        assert "fixed divisor" not in said(participation, "zero-out")
+        assert "never filtered" in said(participation, "zero-out")
+    assert "one of the 10" in said(COHORTS[1], "add-or-remove-one")
+    assert "one of the 10" in said(COHORTS[2], "add-or-remove-one")
+    assert "group is given for good" in said(COHORTS[3], "add-or-remove-one")
+    assert "slot is drawn once" in said(COHORTS[4], "add-or-remove-one")
+    for slots in COHORTS[3:]:
+        assert "takes its name" in said(slots, "replace-one")

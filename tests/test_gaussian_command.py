@@ -1,0 +1,200 @@
+"""``hubbub gaussian``, the page on one release, and its table of epsilons, printed and true."""
+
+import doctest
+import io
+import json
+import re
+import runpy
+import shlex
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import matplotlib.image
+import mpmath
+import numpy as np
+import pytest
+
+import refusals
+from conftest import oracle
+from hubbub import gaussian
+from hubbub.report.calibrations import Curve, draw_calibrations
+from refusals import Refused, output
+
+# Fixtures are found by their names here.
+workplace, refused = refusals.workplace, refusals.refused
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "gaussian.md").read_text()
+SCRIPT = ROOT / "examples" / "headlines" / "epsilon_table.py"
+COMMAND = ["gaussian", "--epsilon", "2", "--delta", "1e-5", "--sensitivity", "1"]
+CELLS = oracle("accounting")["seed_C_sigma_table_delta_1e-3"]["points"]
+
+
+def rows_of(text: str) -> dict[str, list[str]]:
+    """The lines of the printed table, by the name in front."""
+    found = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    return {name: found[name] for name in gaussian.NAMES if name in found}
+
+
+def test_the_table_shows_every_calibration_with_what_it_attains(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, COMMAND)
+    rows = rows_of(text)
+    assert tuple(rows) == gaussian.NAMES
+    for name, row in rows.items():
+        answer = gaussian.computed(name, 2.0, 1e-5)
+        # What is printed is rounded up, noise and delta alike.
+        assert answer.noise_multiplier <= float(row[1]) <= answer.noise_multiplier * (1 + 1e-5)
+        assert answer.attained_delta <= float(row[2]) <= answer.attained_delta * 1.01
+        assert row[-1] == ("refused" if name in ("classical", "dwork2006") else "noise" if name == "analytic" else "holds")
+    assert "'classical' is proved only for epsilon below 1" in text
+    assert "attains delta 1.34e-07" in text
+
+
+def test_a_claim_that_is_proved_is_not_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, ["gaussian", "--epsilon", "0.5", "--delta", "1e-5"])
+    assert "refused" not in text.lower()
+    assert len(rows_of(text)) == len(gaussian.NAMES)
+
+
+def test_the_json_says_the_same_and_names_its_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = json.loads(output(capsys, [*COMMAND[:-1], "3", "--json"]), parse_constant=pytest.fail)
+    assert (answer["epsilon"], answer["delta"], answer["sensitivity"], answer["plot"]) == (2.0, 1e-5, 3.0, None)
+    by_name = {row["name"]: row for row in answer["calibrations"]}
+    assert tuple(by_name) == gaussian.NAMES
+    for name, row in by_name.items():
+        expected = gaussian.computed(name, 2.0, 1e-5, 3.0)
+        assert row["noise_multiplier"] == expected.noise_multiplier
+        assert row["attained_delta"] == expected.attained_delta
+        assert row["holds"] is expected.holds
+        assert (row["refused"] is None) is expected.proved
+        assert "https://" in row["source"]
+    least = by_name["analytic"]["noise_multiplier"]
+    assert by_name["zhao2"]["relative_to_analytic"] == by_name["zhao2"]["noise_multiplier"] / least
+
+
+def test_a_formula_without_a_value_is_shown_as_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of(output(capsys, ["gaussian", "--epsilon", "2", "--delta", "0.6"]))
+    assert rows["zhao2"][-1] == rows["simple"][-1] == "refused"
+    assert rows["zhao1"][-1] == rows["extended"][-1] == "holds"
+    answer = json.loads(output(capsys, ["gaussian", "--epsilon", "2", "--delta", "0.6", "--json"]))
+    assert [row["noise_multiplier"] for row in answer["calibrations"] if row["name"] == "zhao2"] == [None]
+
+
+def test_digits_are_not_cut_on_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert rows_of(output(capsys, COMMAND))["zhao2"][1] == "2.35629"
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [("2", "1e-5"), ("1e-12", "1e-300"), ("1e12", "0.99999"), ("0.01", "0.45")])
+def test_the_picture_is_drawn_for_every_budget(
+    capsys: pytest.CaptureFixture[str], workplace: Path, epsilon: str, delta: str
+) -> None:
+    output(capsys, ["gaussian", "--epsilon", epsilon, "--delta", delta, "-o", "new.png"])
+    pixels = matplotlib.image.imread(workplace / "new.png")
+    assert pixels.shape[:2] == (900, 1350)
+
+
+def test_every_curve_of_the_picture_has_a_colour_that_any_eye_tells_from_the_others() -> None:
+    epsilons = np.geomspace(0.01, 50, 20)
+    curves = [Curve(f"calibration {k}", epsilons, np.full(20, 1.1 + 0.1 * k), np.ones(20, dtype=bool)) for k in range(8)]
+    pixels = matplotlib.image.imread(io.BytesIO(draw_calibrations(2.0, 1e-5, curves)))
+    seen = {tuple(pixel) for pixel in np.unique(np.round(255 * pixels[::3, ::3, :3]).reshape(-1, 3), axis=0)}
+    # Okabe and Ito 2008, without yellow: one curve each.
+    wanted = [(0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (0, 0, 0), (86, 180, 233), (230, 159, 0)]
+    assert not [colour for colour in wanted if colour not in seen]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--epsilon 0 --delta 1e-5", ["epsilon = 0.0", "above 0"]),
+        ("--epsilon -1 --delta 1e-5", ["epsilon = -1.0", "above 0"]),
+        ("--epsilon nan --delta 1e-5", ["epsilon = nan", "finite"]),
+        ("--epsilon inf --delta 1e-5", ["epsilon = inf", "finite"]),
+        ("--epsilon 1e300 --delta 1e-5", ["epsilon = 1e+300", "1e-12 to 1e12"]),
+        ("--epsilon two --delta 1e-5", ["--epsilon", "'two'", "not a number"]),
+        ("--epsilon 2 --delta 0", ["delta = 0.0", "strictly between 0 and 1"]),
+        ("--epsilon 2 --delta 1", ["delta = 1.0", "strictly between 0 and 1"]),
+        ("--epsilon 2 --delta nan", ["delta = nan"]),
+        ("--epsilon 2 --delta tiny", ["--delta", "'tiny'"]),
+        ("--epsilon 2 --delta 1e-5 --sensitivity 0", ["sensitivity = 0.0", "above 0"]),
+        ("--epsilon 2 --delta 1e-5 --sensitivity inf", ["sensitivity = inf"]),
+        ("--epsilon 2 --delta 1e-5 --sensitivity 1e13", ["sensitivity = 1", "1e-12 to 1e12"]),
+        ("--epsilon 2", ["--delta"]),
+        ("--delta 1e-5", ["--epsilon"]),
+        ("--epsilon 2 --delta 1e-5 --sensitivty 1", ["--sensitivty", "--sensitivity"]),
+        ("--epsilon 2 --delta 1e-5 --plot new.jpg", ["--plot", "new.jpg", ".png"]),
+        ("--epsilon 2 --delta 1e-5 --plot nowhere/new.png", ["nowhere"]),
+        ("--epsilon 2 --delta 1e-5 --json=yes", ["--json"]),
+    ],
+)
+def test_a_release_that_is_none_is_refused_in_one_line(refused: Refused, flags: str, words: list[str]) -> None:
+    refused(["gaussian", *flags.split()], *words)
+
+
+@pytest.fixture(scope="module")
+def table() -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(SCRIPT)))
+
+
+def test_the_table_of_the_page_is_what_the_script_prints(
+    table: SimpleNamespace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT)])
+    table.main()
+    printed = capsys.readouterr().out
+    assert re.findall(r"<!-- table: epsilon -->\n(.*?)<!-- end -->", PAGE, re.DOTALL) == [printed]
+    assert len(printed.splitlines()) == 2 + 9 * 4
+
+
+@pytest.mark.parametrize("point", CELLS, ids=lambda point: f"{point['C']}-{point['sigma']}" if isinstance(point, dict) else "")
+def test_each_cell_of_the_table_is_the_reference(table: SimpleNamespace, point: dict) -> None:
+    row = table.cell(point["C"], point["sigma"])
+    for key, value in point.items():
+        if key.startswith("seed_printed"):
+            assert row["as printed"] == pytest.approx(value, rel=1e-12)
+        elif key.startswith("classical"):
+            assert row["as meant"] == pytest.approx(value, rel=1e-12)
+        elif key[:2] in ("A:", "B:", "C:", "D:"):
+            # The exact epsilon is above the reference, and by nothing that shows.
+            assert float(value["analytic"]) * (1 - 1e-15) <= row[key[0]] <= float(value["analytic"]) * (1 + 1e-11)
+    reference = point["A: noise std=sigma, sens=C -> z=sigma/C"]
+    for name, column in (("zhao1", "zhao1"), ("zhao2", "zhao2"), ("extended", "phan_extended")):
+        assert row[f"A, {name}"] == pytest.approx(float(reference[column]), rel=1e-11)
+
+
+def test_the_table_marks_as_false_what_lies_below_the_truth(table: SimpleNamespace) -> None:
+    lines = table.table().splitlines()[2:]
+    for (_, _, row), line in zip(table.rows(), lines, strict=True):
+        assert ("!" in line) == (row["as meant"] > 7.463)
+        assert row["as printed"] < row["A"] < row["B"] < row["C"] < row["D"]
+
+
+def test_what_ran_is_that_of_the_theorem_for_its_noise_and_its_eight_tensors(table: SimpleNamespace) -> None:
+    # One cell from first principles: eight tensors clipped to C each, noise of standard deviation σ²C².
+    epsilon = table.cell(0.5, 0.1)["D"]
+    with mpmath.workdps(60):
+        stddev, sensitivity = mpmath.mpf(0.1) ** 2 * mpmath.mpf(0.5) ** 2, mpmath.mpf(0.5) * mpmath.sqrt(8)
+
+        def delta(eps: float) -> mpmath.mpf:
+            h, t = sensitivity / stddev, mpmath.mpf(eps) * stddev / sensitivity
+            return mpmath.ncdf(h / 2 - t) - mpmath.exp(eps) * mpmath.ncdf(-h / 2 - t)
+
+        assert delta(epsilon * (1 - 1e-9)) > 1e-3 > delta(epsilon * (1 + 1e-9))
+
+
+def test_the_code_of_the_page_gives_what_stands_there() -> None:
+    (block,) = re.findall(r"```pycon\n(.*?)```", PAGE, re.DOTALL)
+    runner = doctest.DocTestRunner()
+    runner.run(doctest.DocTestParser().get_doctest(block, {}, "page", "gaussian.md", 0))
+    assert runner.summarize(verbose=False).failed == 0
+
+
+def test_the_command_of_the_page_runs_and_the_names_of_the_page_are_all(
+    capsys: pytest.CaptureFixture[str], workplace: Path
+) -> None:
+    (line,) = re.findall(r"^\$ hubbub (gaussian .*)$", PAGE, re.MULTILINE)
+    output(capsys, shlex.split(line))
+    assert (workplace / "calibrations.png").exists()
+    assert tuple(re.findall(r"^\| `(\w+)` \| .* \| .* \| .* \d{4}.* \|$", PAGE, re.MULTILINE)) == gaussian.NAMES

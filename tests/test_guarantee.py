@@ -1,0 +1,241 @@
+"""A guarantee as an object and as a text: every number in it is a bound, and nothing that it leaves open is unsaid."""
+
+import json
+import math
+import re
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import logsumexp
+
+from conftest import oracle
+from hubbub import accounting, gaussian
+from hubbub.accounting import FixedSizeSampled, Gaussian, PoissonSampled
+from hubbub.accounting.statement import RunFacts
+from hubbub.accounting.unamplified import unamplified_mu
+from hubbub.errors import BudgetError
+from hubbub.mechanism import Mechanism
+from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+    SingleParticipation,
+    TruncatedPoissonSampling,
+)
+from hubbub.strategies import Identity, toeplitz
+
+CONTOUR = oracle("accounting")["poisson_contour_reference"]["points"]
+CORRELATED = Mechanism(toeplitz.square_root(30, 5), MinSeparation(5, 4), 2.0)
+COHORTS: list[Participation] = [
+    PoissonSampling(0.1),
+    FixedSizeSampling(10, 100),
+    TruncatedPoissonSampling(0.1, 30, 100),
+    CyclicPoissonSampling(0.4, 4),
+    BallsInBinsSampling(5),
+]
+
+
+def of(participation: Participation, relation: str | None = None, z: float = 1.5) -> accounting.PrivacyGuarantee:
+    return accounting.guarantee(Mechanism(Identity(20), participation, z), 1e-6, relation)
+
+
+# The curve
+
+
+def test_every_point_of_the_curve_of_a_gaussian_is_where_its_exact_delta_is() -> None:
+    answer = accounting.guarantee(CORRELATED, 3e-7)
+    assert answer.gdp_mu == pytest.approx(CORRELATED.l2_sensitivity / CORRELATED.stddev, rel=1e-14)
+    assert {delta for delta, _ in answer.curve} >= {1e-3, 3e-7, 1e-12}
+    for delta, epsilon in answer.curve:
+        # Balle and Wang 2018, Theorem 8, at sensitivity 1 and standard deviation 1/μ.
+        assert gaussian.delta(epsilon, 1 / answer.gdp_mu) == pytest.approx(delta, rel=1e-9)
+
+
+@pytest.mark.parametrize("point", [p for p in CONTOUR if p["n"] <= 2000][:3], ids=str)
+def test_epsilon_at_another_delta_is_never_below_the_contour_integral(point: dict) -> None:
+    mechanism = Mechanism(Identity(point["n"]), PoissonSampling(point["q"]), point["z"])
+    answer = accounting.guarantee(mechanism, 1e-3)
+    exact = point["eps_contour"]
+    assert exact * (1 - 1e-9) <= answer.at(point["delta"]) <= exact + 1e-3
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.3, 20), st.integers(1, 30), st.floats(1e-11, 1e-2), st.floats(1e-11, 1e-2))
+def test_a_smaller_delta_costs_more(z: float, rounds: int, one: float, other: float) -> None:
+    answer = accounting.guarantee(Mechanism(Identity(rounds), MinSeparation(1, rounds), z), one)
+    assert (answer.at(other) >= answer.epsilon) == (other <= one) or math.isclose(one, other, rel_tol=1e-6)
+    falling = [epsilon for _, epsilon in answer.curve]
+    assert falling == sorted(falling)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan, math.inf, True, "1e-5", None])
+def test_a_delta_that_is_none_is_refused_by_name(delta: object) -> None:
+    with pytest.raises((ValueError, TypeError), match=f"delta = {delta!r}"):
+        of(PoissonSampling(0.1)).at(delta)
+
+
+# Without amplification
+
+
+@pytest.mark.parametrize("q", [0.01, 0.3, 1.0])
+@pytest.mark.parametrize("order", [1.5, 4.0, 32.0])
+def test_a_sampled_round_is_as_concentrated_as_it_says_without_amplification(q: float, order: float) -> None:
+    z = 0.8
+    rho = unamplified_mu([(PoissonSampled(z, q), 1)], "add-or-remove-one") ** 2 / 2
+    # The trapezoid rule is exact to rounding for what falls off like a Gaussian on both sides.
+    x = np.arange(-order - 12 * z, order + 12 * z, 0.005)
+    base, moved = -(x**2) / (2 * z * z), -((x - 1) ** 2) / (2 * z * z)
+    mixture = np.logaddexp(np.log1p(-q) + base, np.log(q) + moved) if q < 1 else moved
+    for p, against in ((mixture, base), (base, mixture)):
+        log_moment = logsumexp(order * p + (1 - order) * against) + math.log(0.005 / math.sqrt(2 * math.pi * z * z))
+        assert log_moment / (order - 1) <= rho * order * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "add-or-remove-one", "replace-one"])
+@pytest.mark.parametrize("participation", COHORTS, ids=lambda p: type(p).__name__)
+def test_what_is_stated_for_random_cohorts_is_at_most_the_worst_case(participation: Participation, relation: str) -> None:
+    answer = of(participation, relation)
+    assert answer.amplified
+    assert answer.zcdp_rho is None
+    assert answer.gdp_mu is None
+    assert 0 < answer.epsilon <= answer.unamplified_epsilon
+    assert answer.unamplified_zcdp_rho == pytest.approx(answer.unamplified_mu**2 / 2)
+
+
+def test_the_worst_case_of_coins_is_a_client_of_every_round() -> None:
+    rounds, z = 20, 1.5
+    assert of(PoissonSampling(0.1)).unamplified_zcdp_rho == pytest.approx(rounds / (2 * z * z), rel=1e-12)
+    assert of(PoissonSampling(0.1), "replace-one").unamplified_zcdp_rho == pytest.approx(4 * rounds / (2 * z * z), rel=1e-12)
+    # A client of a cohort of fixed size takes another's place: both contributions change.
+    displaced = of(FixedSizeSampling(10, 100), "add-or-remove-one").unamplified_zcdp_rho
+    assert displaced == pytest.approx(4 * rounds / (2 * z * z), rel=1e-12)
+    assert of(BallsInBinsSampling(5)).unamplified_zcdp_rho == pytest.approx(4 / (2 * z * z), rel=1e-12)
+    every = accounting.guarantee(Mechanism(Identity(rounds), MinSeparation(1, rounds), z), 1e-6)
+    assert of(PoissonSampling(0.1)).unamplified_epsilon == pytest.approx(every.epsilon, rel=1e-12)
+
+
+def test_so_little_noise_that_nothing_is_hidden_is_stated_as_infinite_in_the_worst_case() -> None:
+    assert of(PoissonSampling(0.1), z=1e-12).unamplified_epsilon == math.inf
+
+
+# Other relations
+
+
+def test_one_gaussian_is_restated_for_replacement_at_twice_its_mu() -> None:
+    answer = accounting.guarantee(CORRELATED, 1e-6)
+    other = {restated.neighboring_relation: restated for restated in answer.other_relations}
+    assert other["replace-one"].epsilon == pytest.approx(gaussian.epsilon(1e-6, 1 / (2 * answer.gdp_mu)), rel=1e-12)
+    assert other["add-or-remove-one"].epsilon is None
+    assert "cohorts of the others would change" in other["add-or-remove-one"].why
+
+
+@pytest.mark.parametrize("participation", COHORTS, ids=lambda p: type(p).__name__)
+def test_random_cohorts_are_computed_anew_under_each_relation(participation: Participation) -> None:
+    answer = of(participation, "zero-out")
+    assert [restated.neighboring_relation for restated in answer.other_relations] == ["add-or-remove-one", "replace-one"]
+    for restated in answer.other_relations:
+        assert restated.epsilon == of(participation, restated.neighboring_relation).epsilon
+
+
+# The text
+
+
+def points(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^\(\d+\) ([^:]+): (.*)$", text, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("participation", [*COHORTS, SingleParticipation()], ids=lambda p: type(p).__name__)
+def test_a_statement_holds_each_point_of_the_checklist(participation: Participation) -> None:
+    text = of(participation).statement()
+    assert list(points(text)) == [
+        "Setting",
+        "What is covered",
+        "What is released",
+        "Unit of privacy",
+        "Neighboring relation",
+        "Sampling",
+        "Accountant",
+        "Guarantee",
+        "Noise",
+        "Tuning",
+        "Audit",
+        "Record",
+    ]
+    assert all(text for text in points(text).values())
+    assert len(re.findall(r"\((?:ledger|operator|software)\)$", text, flags=re.MULTILINE)) >= 6
+    assert "- choosing settings" in text
+    assert "numpy " + np.__version__ in text
+
+
+def test_a_statement_says_both_what_the_sampling_gives_and_the_worst_case() -> None:
+    answer = of(PoissonSampling(0.1))
+    believed, worst = re.search(r"epsilon is ([\d.]+); in the worst case, .* it is ([\d.]+)", answer.statement()).groups()
+    assert answer.epsilon <= float(believed) <= answer.epsilon * 1.001
+    assert answer.unamplified_epsilon <= float(worst) <= answer.unamplified_epsilon * 1.001
+    assert "worst case over who took part when" in accounting.guarantee(CORRELATED, 1e-6).statement()
+
+
+def test_no_number_of_a_statement_is_below_the_computed_one() -> None:
+    answer = accounting.guarantee(CORRELATED, 1e-6)
+    stated = points(answer.statement())["Guarantee"]
+    shown = re.findall(r"\(([\d.]+), ([\d.e-]+)\)", stated)
+    assert [float(delta) for _, delta in shown] == [delta for delta, _ in answer.curve]
+    for (epsilon, _), (_, computed) in zip(shown, answer.curve, strict=True):
+        assert Decimal(epsilon) >= Decimal(computed)
+    rho, mu = re.search(r"; ([\d.]+)-zCDP; ([\d.]+)-Gaussian DP", stated).groups()
+    assert Decimal(rho) >= Decimal(answer.zcdp_rho)
+    assert Decimal(mu) >= Decimal(answer.gdp_mu)
+
+
+def test_a_statement_of_a_run_names_its_scale_its_divisor_and_its_record() -> None:
+    facts = RunFacts(0.5, 40.0, True, 90, ("ab" * 32,), ("round 3 was not clipped",), 0.7)
+    text = accounting.guarantee(CORRELATED, 1e-6).statement(facts)
+    for words in (
+        "norm 0.5",
+        "fixed number 40",
+        "of 90 that were planned",
+        "ab" * 32,
+        "- round 3 was not clipped",
+        "at least 0.7",
+    ):
+        assert words in text
+    assert f"standard deviation {CORRELATED.stddev * 0.5:.6g}" in text
+
+
+def test_what_promises_nothing_says_so_in_full() -> None:
+    nothing = accounting.unprotected(4, 1e-5)
+    assert nothing.at(1e-3) == nothing.unamplified_epsilon == math.inf
+    assert "epsilon is infinite" in nothing.statement()
+    assert nothing.as_json()["curve"] == [{"delta": 1e-5, "epsilon": None}]
+
+
+@pytest.mark.parametrize("participation", [*COHORTS, SingleParticipation()], ids=lambda p: type(p).__name__)
+def test_a_guarantee_is_strict_json_with_all_that_its_text_says(participation: Participation) -> None:
+    answer = of(participation)
+    read = json.loads(json.dumps(answer.as_json(), allow_nan=False))
+    assert [point["epsilon"] for point in read["curve"]] == [epsilon for _, epsilon in answer.curve]
+    assert {fact["enforced_by"] for fact in read["assumptions"]} <= {"ledger", "software", "operator"}
+    assert read["without_amplification"]["zcdp_rho"] == answer.unamplified_zcdp_rho
+    assert read["versions"]["numpy"] == np.__version__
+    assert read["not_covered"]
+    assert sum(event["count"] for event in read["events"]) >= 1
+
+
+def test_the_second_opinion_is_asked_for_one_delta_and_named_with_its_version() -> None:
+    mechanism = Mechanism(Identity(3), FixedSizeSampling(1, 10), 2.0)
+    with pytest.raises(BudgetError, match="dp_accounting has no"):
+        accounting.guarantee(mechanism, 1e-5, accountant="pld")
+    answer = accounting.guarantee(CORRELATED, 1e-6, accountant="pld")
+    assert answer.curve == ((1e-6, answer.epsilon),)
+    assert answer.as_json()["versions"]["dp-accounting"] in answer.statement()
+
+
+def test_events_of_all_kinds_add_up_without_amplification() -> None:
+    events = [(Gaussian(2.0), 2), (PoissonSampled(1.0, 0.5), 3), (FixedSizeSampled(4.0, 1, 5), 4)]
+    assert unamplified_mu(events, "replace-one") ** 2 == pytest.approx(4 * (2 / 4 + 3 / 1 + 4 / 16), rel=1e-14)

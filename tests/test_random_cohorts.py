@@ -1,0 +1,126 @@
+"""Runs with random cohorts of each kind, from a config to a resumed run: what is drawn is what is charged."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hubbub import accounting
+from hubbub import config as configs
+from hubbub.accounting.chain import read_chain
+from hubbub.build import Run, build
+from hubbub.cli import main, training
+from hubbub.mechanism import Mechanism
+from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    MinSeparation,
+    Participation,
+    TruncatedPoissonSampling,
+)
+from hubbub.strategies import Banded, BandedToeplitz, Identity
+from hubbub.training import evaluate
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "digits.toml"
+QUICK = (
+    "training.rounds=4",
+    "training.cohort_size=10",
+    "training.local_epochs=1",
+    "data.clients=50",
+    "privacy.noise_multiplier=1.0",
+)
+KINDS: dict[str, tuple[tuple[str, ...], Participation]] = {
+    "truncated": (
+        ("privacy.sampling=truncated-poisson", "participation.max_cohort_size=14"),
+        TruncatedPoissonSampling(0.2, 14, 50),
+    ),
+    "cyclic": (("privacy.sampling=cyclic-poisson", "participation.cycle_length=2"), CyclicPoissonSampling(0.4, 2)),
+    "cyclic, correlated": (
+        ("privacy.mode=dp-ftrl", "privacy.sampling=cyclic-poisson", "participation.cycle_length=2"),
+        CyclicPoissonSampling(0.4, 2),
+    ),
+    "cyclic, banded": (
+        (
+            "privacy.mode=dp-ftrl",
+            "privacy.sampling=cyclic-poisson",
+            "participation.cycle_length=3",
+            "privacy.strategy=banded",
+            "privacy.bands=2",
+        ),
+        CyclicPoissonSampling(0.6, 3),
+    ),
+    "bins": (("privacy.sampling=balls-in-bins",), BallsInBinsSampling(5)),
+}
+
+
+def made(*assignments: str) -> Run:
+    return build(configs.resolve(configs.load(EXAMPLE), configs.overrides(QUICK), configs.overrides(assignments)))
+
+
+@pytest.mark.parametrize(("assignments", "participation"), KINDS.values(), ids=KINDS.keys())
+def test_a_config_names_each_kind_of_random_cohorts(assignments: tuple[str, ...], participation: Participation) -> None:
+    plan = made(*assignments).plan
+    assert plan.participation == participation
+    assert plan.expected_cohort_size == 10
+    promised = plan.promise().after(plan.rounds, plan.delta)
+    everyone = accounting.guarantee(Mechanism(Identity(4), MinSeparation(2, 2), 1.0), plan.delta, "replace-one")
+    assert 0 < promised.epsilon < everyone.epsilon
+    assert promised.neighboring_relation == "add-or-remove-one"
+
+
+def test_cyclic_cohorts_have_as_many_bands_as_groups_and_independent_noise_without_being_asked() -> None:
+    cyclic = ("privacy.sampling=cyclic-poisson", "participation.cycle_length=2")
+    independent, correlated = (
+        made(*cyclic, f"privacy.mode={mode}", "privacy.epsilon=3").plan.mechanism for mode in ("dp-fedavg", "dp-ftrl")
+    )
+    assert independent is not None
+    assert isinstance(independent.strategy, Identity)
+    assert correlated is not None
+    assert isinstance(correlated.strategy, BandedToeplitz)
+    assert correlated.strategy.bands == 2
+    assert correlated.noise_multiplier == pytest.approx(independent.noise_multiplier, rel=1e-6)
+
+
+def test_optimized_strategies_are_made_for_cyclic_cohorts() -> None:
+    mechanism = made(*KINDS["cyclic, banded"][0]).plan.mechanism
+    assert mechanism is not None
+    assert isinstance(mechanism.strategy, Banded)
+    assert mechanism.strategy.bands == 2
+
+
+def hubbub(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_of_each_kind_goes_on_where_it_was_interrupted_and_holds(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rounds = itertools.count()
+
+    def stop_in_the_third(*arguments: Any) -> tuple[float, float]:
+        if next(rounds) == 2:
+            raise KeyboardInterrupt
+        return evaluate(*arguments)
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(training, "evaluate", stop_in_the_third)
+        assignments = [word for assignment in (*QUICK, *KINDS[kind][0]) for word in ("--set", assignment)]
+        assert hubbub("train", str(EXAMPLE), "--out", "run", *assignments) != 0
+    assert hubbub("resume", "run") == 0
+    assert hubbub("verify", "run") == 0
+    records = read_chain(Path("run/ledger.jsonl")).records
+    begun = [record for record in records if record["kind"] == "begin"]
+    assert len(begun) == 4
+    assert sum(record["kind"] == "epoch" for record in records) == 2
+    assert all(record["clients"] == [] for record in begun)
+    again = build(configs.resolve(configs.load("run/config.toml")))
+    assert again.plan.participation == KINDS[kind][1]
+    guarantee = json.loads(Path("run/guarantee.json").read_text())
+    assert again.plan.promise().after(4, again.plan.delta).epsilon == guarantee["epsilon"]

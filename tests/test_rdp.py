@@ -1,0 +1,481 @@
+import itertools
+import math
+import time
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import oracle
+from hubbub import gaussian
+from hubbub.accounting import conversions
+from hubbub.accounting.conversions import (
+    bun_steinke_epsilon_from_zcdp,
+    delta_from_rdp,
+    delta_from_zcdp,
+    epsilon_from_rdp,
+    epsilon_from_zcdp,
+    split_noise_multiplier,
+)
+from hubbub.accounting.events import (
+    RELATIONS,
+    BallsInBins,
+    Event,
+    FixedSizeSampled,
+    Gaussian,
+    PoissonSampled,
+    TreeAggregation,
+    TruncatedPoissonSampled,
+)
+from hubbub.accounting.groups import group_epsilon, group_noise_multiplier
+from hubbub.accounting.moments import log_expm1
+from hubbub.accounting.rdp import DEFAULT_ORDERS, rdp, rdp_delta, rdp_epsilon
+from hubbub.accounting.without_replacement import compute_rdp_sample_without_replacement
+
+ACCOUNTING = oracle("accounting")
+# What a stated divergence may exceed the true one by, relative.
+TOLERANCE = 3e-11
+
+
+def density_of(parts, z, x):
+    """A mixture Σ w·N(c, z²) at x, relative to N(0, z²)."""
+    return mpmath.fsum(w * mpmath.exp((c * x - mpmath.mpf(c) ** 2 / 2) / z**2) for c, w in parts)
+
+
+def divergence_of(halves, z, order, breaks):
+    """ln(1 + ∫ Q((P/Q)^a − 1 − a(P/Q − 1)))/(a − 1) by 24-digit quadrature; each half is (P, Q, from, to)."""
+    with mpmath.workdps(24):
+        a, z = mpmath.mpf(order), mpmath.mpf(z)
+        total = mpmath.mpf(0)
+        for p_parts, q_parts, low, high in halves:
+
+            def integrand(x, p_parts=p_parts, q_parts=q_parts):
+                p, q = density_of(p_parts, z, x), density_of(q_parts, z, x)
+                return (p**a * q ** (1 - a) - q - a * (p - q)) * mpmath.npdf(x, 0, z)
+
+            reach = 14 * z
+            low, high = max(low, min(0, 1 - order, 2) - 2 - reach), min(high, 2 * order + reach)
+            points = [low, *(b for b in breaks if low < b < high), high]
+            total += mpmath.quad(integrand, points)
+        return float(mpmath.log1p(total) / (a - 1))
+
+
+def laws_by_definition(q):
+    """Sampled events as the pairs of outputs behind them, in clip norms: (P, Q, from, to) for each half."""
+    none = [(0, mpmath.mpf(1))]
+
+    def mixture(c):
+        return [(0, 1 - mpmath.mpf(q)), (c, mpmath.mpf(q))]
+
+    return {
+        ("poisson", "add-or-remove-one"): [
+            [(mixture(1), none, -mpmath.inf, mpmath.inf)],
+            [(none, mixture(1), -mpmath.inf, mpmath.inf)],
+        ],
+        ("poisson", "replace-one"): [[(mixture(1), mixture(-1), -mpmath.inf, mpmath.inf)]],
+        ("fixed", "add-or-remove-one"): [
+            [(mixture(2), none, -mpmath.inf, mpmath.inf)],
+            [(none, mixture(2), -mpmath.inf, mpmath.inf)],
+        ],
+        # Above loss 0 one pair, below it the reverse, so that both halves lie beyond the same point.
+        ("fixed", "replace-one"): [[(mixture(2), none, 1, mpmath.inf), (none, mixture(2), 1, mpmath.inf)]],
+        ("fixed", "zero-out"): [
+            [(mixture(2), mixture(1), 1.5, mpmath.inf), (none, mixture(1), 0.5, mpmath.inf)],
+            [(mixture(1), none, 0.5, mpmath.inf), (mixture(1), mixture(2), 1.5, mpmath.inf)],
+        ],
+    }
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(("kind", "q", "z", "order", "relation"), [
+    ("poisson", 0.1, 4.0, 1.1, "add-or-remove-one"),
+    ("poisson", 0.01, 1.0, 7.3, "zero-out"),
+    ("poisson", 0.01, 1.0, 7.3, "replace-one"),
+    ("fixed", 0.01, 1.5, 2.2, "replace-one"),
+    ("fixed", 0.01, 1.5, 2.2, "zero-out"),
+    *(pytest.param(*case, relation, marks=SLOW) for relation in RELATIONS for case in [
+        ("poisson", 0.5, 0.5, 2.5), ("fixed", 0.1, 4.0, 1.5), ("fixed", 0.5, 0.8, 3.7), ("fixed", 0.1, 0.3, 2.3)
+    ]),
+])  # fmt: skip
+def test_divergences_at_real_orders_are_those_of_the_dominating_pair(kind, q, z, order, relation) -> None:
+    event = PoissonSampled(z, q) if kind == "poisson" else FixedSizeSampled(z, round(1000 * q), 1000)
+    # Poisson sampling does not tell zero-out from removal: in either the record's place is left empty.
+    key = (kind, "add-or-remove-one" if kind == "poisson" and relation == "zero-out" else relation)
+    breaks = [-4 * z, -2 * z, -z, 0, 0.5, 1, 1.5, 2, order, 1 + z, 2 + 2 * z, order + 2 * z, 2 * order + 4 * z]
+    truth = max(divergence_of(halves, z, order, sorted(set(breaks))) for halves in laws_by_definition(q)[key])
+    ours = float(rdp(event, [order], relation)[0])
+    assert truth * (1 - 1e-13) <= ours <= truth * (1 + TOLERANCE)
+
+
+@pytest.mark.parametrize("point", ACCOUNTING["raw_rdp_poisson"]["points"],
+                         ids=lambda p: f"{p['q']}-{p['z']}")  # fmt: skip
+def test_whole_orders_of_poisson_sampling_are_the_published_ones_and_fractional_ones_no_larger(point: dict) -> None:
+    ours = rdp(PoissonSampled(point["z"], point["q"]), point["orders"], "add-or-remove-one")
+    for order, value, peer in zip(point["orders"], ours, point["rdp"], strict=True):
+        if peer is None or math.isinf(peer):
+            continue
+        if order == int(order):
+            assert value == pytest.approx(peer, rel=1e-9, abs=5e-14)
+        else:
+            # The peer adds up the absolute values of an alternating series.
+            assert value <= peer * (1 + 1e-9) + 5e-14
+
+
+@pytest.mark.parametrize("q", [1e-300, 1e-9, 1e-3, 0.5, 1 - 1e-12, 1.0])
+@pytest.mark.parametrize("z", [1e-12, 1e-3, 0.05, 1.0, 1e3, 1e12])
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_no_noise_and_no_rate_gives_nan_or_less_than_the_binomial_sum_or_more_than_no_sampling(q, z, relation) -> None:
+    orders = [1.0001, 1.5, 2.0, 3.0, 17.0, 63.0, 1e5]
+    ours = rdp(PoissonSampled(z, q), orders, relation)
+    unsampled = rdp(Gaussian(z), orders, relation)
+    assert np.all(np.isfinite(ours))
+    assert np.all(ours > 0)
+    assert np.all(ours <= unsampled)
+    for order, value in zip(orders[2:5], ours[2:5], strict=True):
+        with mpmath.workdps(60):
+            a, rate, noise = int(order), mpmath.mpf(q), mpmath.mpf(z)
+            if relation == "replace-one":
+                continue
+            terms = [
+                mpmath.binomial(a, k) * (1 - rate) ** (a - k) * rate**k * mpmath.expm1((k * k - k) / (2 * noise**2))
+                for k in range(2, a + 1)
+            ]
+            truth = mpmath.log1p(mpmath.fsum(terms)) / (a - 1)
+            assert truth * (1 - 1e-13) <= mpmath.mpf(float(value)) <= truth * (1 + TOLERANCE) + 2e-300
+
+
+EVENTS = st.one_of(
+    st.builds(PoissonSampled, st.floats(0.05, 50), st.floats(1e-6, 1)),
+    st.builds(
+        lambda z, m, n: FixedSizeSampled(z, min(m, n), n), st.floats(0.05, 50), st.integers(1, 500), st.integers(1, 5000)
+    ),
+    st.builds(TruncatedPoissonSampled, st.floats(0.05, 50), st.floats(1e-5, 1), st.integers(1, 20), st.integers(1, 30)),
+)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(
+    event=EVENTS,
+    relation=st.sampled_from(RELATIONS),
+    orders=st.lists(st.floats(1.001, 300), min_size=3, max_size=3, unique=True),
+)
+def test_divergences_grow_with_the_order_and_their_cumulant_is_convex(event: Event, relation: str, orders: list[float]) -> None:
+    low, middle, high = sorted(orders)
+    r = rdp(event, [low, middle, high], relation)
+    assert r[0] <= r[1] * (1 + TOLERANCE)
+    assert r[1] <= r[2] * (1 + TOLERANCE)
+    k = r * (np.array([low, middle, high]) - 1)
+    chord = k[0] + (k[2] - k[0]) * (middle - low) / (high - low)
+    assert k[1] <= chord * (1 + 1e-9) + 1e-15
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(event=EVENTS, order=st.floats(1.01, 80), factor=st.floats(1.01, 3))
+def test_more_noise_never_costs_more_and_a_stronger_relation_never_less(event: Event, order: float, factor: float) -> None:
+    quieter = type(event)(**{**event.__dict__, "noise_multiplier": event.noise_multiplier * factor})
+    costs = {relation: float(rdp(event, [order], relation)[0]) for relation in RELATIONS}
+    for relation, cost in costs.items():
+        assert rdp(quieter, [order], relation)[0] <= cost * (1 + TOLERANCE)
+    assert costs["zero-out"] <= costs["replace-one"] * (1 + TOLERANCE)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(z=st.floats(0.2, 20), q=st.floats(1e-6, 0.9), order=st.floats(1.01, 60), relation=st.sampled_from(RELATIONS))
+def test_an_order_costs_the_same_alone_and_among_others(z: float, q: float, order: float, relation: str) -> None:
+    # Others change the nodes; next to 1 they are panels instead of equidistant ones.
+    event = PoissonSampled(z, q)
+    alone = float(rdp(event, [order], relation)[0])
+    near_one = float(rdp(event, [1 + 1e-7], relation)[0])
+    assert near_one <= alone * (1 + TOLERANCE)
+    shared = rdp(event, [order, *DEFAULT_ORDERS], relation)[0]
+    assert shared == pytest.approx(alone, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_cohort_that_is_never_cut_is_a_poisson_cohort(relation: str) -> None:
+    orders = (1.5, 2, 9.5)
+    cut = rdp(TruncatedPoissonSampled(1.0, 0.1, 50, 50), orders, relation)
+    assert cut == pytest.approx(rdp(PoissonSampled(1.0, 0.1), orders, relation), rel=1e-12)
+    # Five of fifty are wanted: a limit of ten cuts a few cohorts, one of three most.
+    some, most = (rdp(TruncatedPoissonSampled(1.0, 0.1, limit, 50), orders, relation) for limit in (10, 3))
+    assert np.all(cut < some)
+    assert np.all(some < most)
+
+
+def test_a_cohort_cut_to_one_is_a_chance_of_two_mixtures() -> None:
+    # Population 2, limit 1, under add-or-remove-one: the other one is out with 1 − q, then nothing is cut; else the
+    # record takes its place with q/2, which moves the sum by up to 2C.
+    q, z, a = 0.3, 1.5, 2
+    alone, displacing = q**2 * math.expm1(1 / z**2), (q / 2) ** 2 * math.expm1(4 / z**2)
+    expected = math.log1p((1 - q) * alone + q * displacing)
+    assert rdp(TruncatedPoissonSampled(z, q, 1, 2), [a], "add-or-remove-one")[0] == pytest.approx(expected, rel=1e-8)
+
+
+def test_a_tree_is_a_gaussian_and_a_restart_another() -> None:
+    tree = TreeAggregation(noise_multiplier=2.0, rounds=7)
+    # A unit lies in three nodes.
+    assert rdp(tree, [2, 5.5], "zero-out") == pytest.approx([3 / 4, 3 / 8 * 5.5], rel=1e-12)
+    assert rdp(tree, [2], "replace-one") == pytest.approx([3.0], rel=1e-12)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_nobody_pays_more_than_without_sampling(relation: str) -> None:
+    displacing = 1 if relation == "zero-out" else 2
+    event = FixedSizeSampled(0.7, 1000, 1000)
+    assert rdp(event, [3], relation) == pytest.approx([3 * displacing**2 / (2 * 0.49)], rel=1e-10)
+    factor = 4 if relation == "replace-one" else 1
+    assert rdp(PoissonSampled(0.7, 1.0), [3], relation) == pytest.approx([3 * factor / (2 * 0.49)], rel=1e-10)
+    assert rdp(BallsInBins(0.7, 10, 95), [3], relation)[0] <= 3 * factor * 10 / (2 * 0.49) * (1 + 1e-12)
+
+
+OPACUS_ORDERS = [1 + x / 10 for x in range(1, 100)] + list(range(12, 64))
+
+
+@pytest.mark.parametrize("point", ACCOUNTING["opacus_poisson"]["points"])
+def test_epsilons_of_poisson_sampling_are_those_of_opacus_and_lower_at_the_best_real_order(point: dict) -> None:
+    event = PoissonSampled(point["z"], point["q"])
+    curve = point["n"] * rdp(event, OPACUS_ORDERS, "add-or-remove-one")
+    assert epsilon_from_rdp(OPACUS_ORDERS, curve, point["delta"]) == pytest.approx(point["opacus_rdp"], rel=1e-9)
+    ours = rdp_epsilon([(event, point["n"])], point["delta"], "add-or-remove-one")
+    assert ours <= point["opacus_rdp"] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("point", ACCOUNTING["poisson_subsampled_gaussian"]["points"])  # fmt: skip
+def test_epsilons_are_no_larger_than_the_peers_and_equal_where_its_orders_are_whole(point: dict) -> None:
+    event = PoissonSampled(point["z"], point["q"])
+    whole = list(range(2, 33))
+    curve = point["n"] * rdp(event, whole, "add-or-remove-one")
+    assert epsilon_from_rdp(whole, curve, point["delta"]) == pytest.approx(point["rdp_orders_2_32"], rel=1e-9, abs=1e-9)
+    default = point["n"] * rdp(event, DEFAULT_ORDERS, "add-or-remove-one")
+    assert epsilon_from_rdp(DEFAULT_ORDERS, default, point["delta"]) <= point["rdp_default_orders"] * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("point", ACCOUNTING["poisson_contour_reference"]["points"][::5])  # fmt: skip
+def test_epsilon_and_delta_by_divergences_are_above_the_truth(point: dict) -> None:
+    events = [(PoissonSampled(point["z"], point["q"]), point["n"])]
+    ours = rdp_epsilon(events, point["delta"], "add-or-remove-one")
+    assert ours >= point["eps_contour"]
+    if ours > 0:
+        assert rdp_delta(events, ours, "add-or-remove-one") == pytest.approx(point["delta"], rel=1e-4)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(z=st.floats(1e-3, 100), rounds=st.integers(1, 10**5), log_delta=st.floats(-300, -1), relation=st.sampled_from(RELATIONS))
+def test_gaussians_cost_more_by_divergences_than_exactly_and_never_beyond_the_zcdp_bound(
+    z, rounds, log_delta, relation
+) -> None:
+    delta = 10.0**log_delta
+    factor = 2 if relation == "replace-one" else 1
+    mu = factor * math.sqrt(rounds) / z
+    exact = gaussian.epsilon(delta, 1 / mu)
+    ours = rdp_epsilon([(Gaussian(z), rounds)], delta, relation)
+    best = epsilon_from_zcdp(mu**2 / 2, delta)
+    assert exact <= ours <= bun_steinke_epsilon_from_zcdp(mu**2 / 2, delta)
+    # The search over real orders finds what the closed loop does.
+    assert best * (1 - 1e-12) <= ours <= best * (1 + 1e-5) + 1e-12
+
+
+def test_rounds_of_different_parameters_add_up() -> None:
+    orders = (1.5, 4, 17.5)
+    events = [(PoissonSampled(1.0, 0.01), 30), (PoissonSampled(0.8, 0.02), 10), (Gaussian(20.0), 2)]
+    curve = sum(rounds * rdp(event, orders, "add-or-remove-one") for event, rounds in events)
+    assert rdp_epsilon(events, 1e-6, "add-or-remove-one") <= epsilon_from_rdp(orders, curve, 1e-6)
+    assert rdp_epsilon([*events, (PoissonSampled(1.0, 0.5), 0)], 1e-6, "add-or-remove-one") == rdp_epsilon(
+        events, 1e-6, "add-or-remove-one"
+    )
+    assert rdp_epsilon([], 1e-6, "zero-out") == 0
+    assert rdp_delta([], 1.0, "zero-out") == 0
+
+
+@pytest.mark.parametrize("point", ACCOUNTING["raw_rdp_wor"]["points"],
+                         ids=lambda p: f"{p['q']}-{p['z']}")  # fmt: skip
+def test_the_old_recipe_gives_the_old_numbers(point: dict) -> None:
+    ours = compute_rdp_sample_without_replacement(point["q"], point["z"], 1, point["orders"])
+    for order, value, peer in zip(point["orders"], ours, point["rdp"], strict=True):
+        if (point["q"], point["z"]) == (0.5, 20.0) and 20 <= order <= 256:
+            # The peer's differences have cancelled: on other processors it does not repeat its own number.
+            assert value <= peer * (1 + 1e-8)
+        else:
+            assert value == pytest.approx(peer, rel=1e-10)
+
+
+def test_the_old_recipe_is_its_theorem_where_the_peer_has_cancelled() -> None:
+    q, z, order = 0.5, 20.0, 64
+    with mpmath.workdps(60):
+
+        def difference(length):
+            return mpmath.fsum(
+                (-1) ** (length - i) * mpmath.binomial(length, i) * mpmath.exp(mpmath.mpf(i * (i - 1)) / (2 * z**2))
+                for i in range(length + 1)
+            )  # fmt: skip
+
+        even = {length: difference(length) for length in range(0, order + 2, 2)}
+        total = mpmath.mpf(1) + q**2 * mpmath.binomial(order, 2) * min(
+            4 * mpmath.expm1(mpmath.mpf(1) / z**2), 2 * mpmath.exp(mpmath.mpf(1) / z**2)
+        )
+        for j in range(3, order + 1):
+            product = 4 * mpmath.sqrt(even[2 * (j // 2)] * even[2 * ((j + 1) // 2)])
+            total += q**j * mpmath.binomial(order, j) * min(product, 2 * mpmath.exp((j - 1) * j / (2 * mpmath.mpf(z) ** 2)))
+        expected = float(mpmath.log(total) / (order - 1))
+    assert compute_rdp_sample_without_replacement(q, z, 1, [order])[0] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("point", ACCOUNTING["rdp_without_replacement"]["points"][::3])  # fmt: skip
+def test_the_old_recipe_gives_the_old_epsilons(point: dict) -> None:
+    for name, orders in (("eps_orders_2_32", range(2, 33)), ("eps_default_orders", DEFAULT_ORDERS)):
+        curve = compute_rdp_sample_without_replacement(point["q"], point["z"], point["n"], list(orders))
+        assert epsilon_from_rdp(list(orders), curve, point["delta"]) == pytest.approx(point[name], rel=1e-9)
+
+
+def test_the_old_recipe_with_half_the_sensitivity_understates_six_to_eight_times() -> None:
+    # One round of 10 of 1000 at σ = C: what was claimed, and what the recipe says of sensitivity 2C.
+    orders = list(range(2, 33))
+    claimed, right = (
+        epsilon_from_rdp(orders, compute_rdp_sample_without_replacement(0.01, z, 1000, orders), 1e-6) for z in (1.0, 0.5)
+    )
+    assert 5 < right / claimed < 8
+    tight = rdp_epsilon([(FixedSizeSampled(1.0, 100, 10_000), 1000)], 1e-6, "replace-one")
+    # Attained by two datasets: 15.484.
+    assert 15.484 < tight < right
+
+
+@pytest.mark.parametrize("point", ACCOUNTING["zcdp_to_eps"]["points"], ids=lambda p: f"{p['rho']}-{p['delta']}")
+def test_zcdp_converts_at_the_optimum_and_back(point: dict) -> None:
+    ours = epsilon_from_zcdp(point["rho"], point["delta"])
+    assert ours == pytest.approx(point["cks20_eps"], rel=1e-11)
+    assert point["gaussian_exact_eps"] < ours <= point["dp_accounting_RDP_ZCDpEvent_eps"] * (1 + 1e-12)
+    assert bun_steinke_epsilon_from_zcdp(point["rho"], point["delta"]) == pytest.approx(
+        point["bun_steinke_rho+2sqrt(rho*ln(1/delta))"], rel=1e-14
+    )
+    assert delta_from_zcdp(point["rho"], ours) == pytest.approx(point["delta"], rel=1e-9)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(log_rho=st.floats(-12, 12), log_delta=st.floats(-300, -0.01), log_order=st.floats(-6, 6))
+def test_no_order_does_better_than_the_optimum(log_rho: float, log_delta: float, log_order: float) -> None:
+    rho, delta, order = 10.0**log_rho, 10.0**log_delta, 1 + 10.0**log_order
+    best = epsilon_from_zcdp(rho, delta)
+    assert 0 <= best <= epsilon_from_rdp([order], [rho * order], delta) * (1 + 1e-12) + 1e-12
+    assert delta_from_zcdp(rho, best) <= delta * (1 + 1e-9 * (1 + best))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(orders=st.lists(st.floats(1.0001, 1e6), min_size=1, max_size=5), log_r=st.floats(-6, 3), epsilon=st.floats(0, 50))
+def test_conversions_are_not_below_proposition_12_in_60_digits(orders: list[float], log_r: float, epsilon: float) -> None:
+    curve = [10.0**log_r * a for a in orders]
+    ours = delta_from_rdp(orders, curve, epsilon)
+    with mpmath.workdps(60):
+        bounds = [
+            mpmath.exp((mpmath.mpf(a) - 1) * (r - mpmath.mpf(epsilon) + mpmath.log(1 - 1 / mpmath.mpf(a)))) / a
+            for a, r in zip(orders, curve, strict=True)
+        ]
+        truth = min(1, *bounds, mpmath.sqrt(-mpmath.expm1(-mpmath.mpf(min(curve)))))
+        # Below the smallest number the exponential is 0.
+        assert ours >= truth or truth < 1e-300
+        assert ours <= truth * (1 + mpmath.mpf("1e-10") * (1 + max(orders) * 60)) or truth < 1e-300
+    if 1e-300 < ours < 0.999 * math.sqrt(-math.expm1(-min(curve))):
+        back = epsilon_from_rdp(orders, curve, ours)
+        assert back <= epsilon + 1e-9 * (1 + epsilon)
+
+
+@pytest.mark.parametrize("case", ACCOUNTING["adaptive_clipping_split"]["points"], ids=lambda c: f"{c['z']}-{c['sigma_b']}")
+def test_updates_and_count_together_cost_the_whole(case: dict) -> None:
+    ours = split_noise_multiplier(case["z"], case["sigma_b"])
+    assert ours == pytest.approx(case["z_delta"], rel=1e-13)
+    # Two Gaussians: μ² adds up; the centred count has sensitivity 1/2.
+    assert 1 / ours**2 + 1 / (2 * case["sigma_b"]) ** 2 <= 1 / case["z"] ** 2
+
+
+def test_a_group_meets_less_noise_and_the_general_bound_is_above_the_exact_one() -> None:
+    assert group_noise_multiplier(3.0, 2) == 1.5
+    for k, z, delta in itertools.product((1, 2, 5), (2.0, 10.0), (1e-9, 1e-3)):
+        exact = gaussian.epsilon(delta, group_noise_multiplier(z, k))
+        general = group_epsilon(lambda d, z=z: gaussian.epsilon(d, z), delta, k)
+        assert exact <= general or k == 1
+    assert group_epsilon(lambda d: 0.3, 1e-5, 4) == pytest.approx(1.2)
+    # δ/(1 + e^0.3 + e^0.6 + e^0.9) is what is left for one unit.
+    assert group_epsilon(lambda d: 0.3 if d >= 1e-5 / 7 else math.inf, 1e-5, 4) == math.inf
+    assert math.isinf(group_epsilon(lambda d: math.inf, 1e-5, 2))
+
+
+def test_the_excess_over_one_neither_overflows_nor_cancels() -> None:
+    y = np.array([0.0, 1e-300, 1e-9, 1.0, 29.99, 30.01, 1e5])
+    with mpmath.workdps(60):
+        expected = [float(mpmath.log(mpmath.expm1(mpmath.mpf(v)))) if v else -math.inf for v in y]
+    assert log_expm1(y) == pytest.approx(expected, rel=1e-15)
+
+
+BAD_NUMBERS = [math.nan, math.inf, -1.0, True, "2", None]
+
+
+@pytest.mark.parametrize("bad", [*BAD_NUMBERS, 1.0, 0.5, 10**400, np.float64("nan"), 1e10])
+def test_an_order_must_be_a_number_above_one(bad) -> None:
+    for call in (
+        lambda: rdp(Gaussian(1.0), [2, bad], "zero-out"),
+        lambda: epsilon_from_rdp([2, bad], [1.0, 1.0], 1e-5),
+        lambda: compute_rdp_sample_without_replacement(0.1, 1.0, 1, [2, bad]),
+    ):
+        with pytest.raises((ValueError, TypeError), match=r"orders\[1\] = "):
+            call()
+
+
+@pytest.mark.parametrize("bad", [math.nan, -1e-9])
+def test_a_divergence_that_is_nan_or_negative_is_refused(bad) -> None:
+    for call in (lambda: epsilon_from_rdp([2, 3], [1.0, bad], 1e-5), lambda: delta_from_rdp([2, 3], [1.0, bad], 1.0)):
+        with pytest.raises(ValueError, match=r"rdp\[1\] = "):
+            call()
+    with pytest.raises(ValueError, match="one value for each"):
+        epsilon_from_rdp([2, 3], [1.0], 1e-5)
+    assert epsilon_from_rdp([2, 3], [math.inf, 1.0], 1e-5) == epsilon_from_rdp([3], [1.0], 1e-5)
+    assert math.isinf(epsilon_from_rdp([2], [math.inf], 1e-5))
+    assert delta_from_rdp([2], [math.inf], 1.0) == 1
+
+
+@pytest.mark.parametrize("bad", BAD_NUMBERS)
+def test_malformed_numbers_are_refused_by_name(bad) -> None:
+    calls = {
+        "delta": [lambda: rdp_epsilon([(Gaussian(1.0), 1)], bad, "zero-out"), lambda: epsilon_from_zcdp(1.0, bad)],
+        "epsilon": [lambda: rdp_delta([(Gaussian(1.0), 1)], bad, "zero-out"), lambda: delta_from_zcdp(1.0, bad)],
+        "zcdp_rho": [lambda: epsilon_from_zcdp(bad, 1e-5), lambda: bun_steinke_epsilon_from_zcdp(bad, 1e-5)],
+        "noise_multiplier": [lambda: split_noise_multiplier(bad, 5.0), lambda: group_noise_multiplier(bad, 2)],
+        "count_stddev": [lambda: split_noise_multiplier(1.0, bad)],
+        "group_size": [lambda: group_noise_multiplier(1.0, bad)],
+        "rounds": [lambda: rdp_epsilon([(Gaussian(1.0), bad)], 1e-5, "zero-out")],
+        "q": [lambda: compute_rdp_sample_without_replacement(bad, 1.0, 1, [2])],
+        "steps": [lambda: compute_rdp_sample_without_replacement(0.5, 1.0, bad, [2])],
+    }
+    for name, functions in calls.items():
+        for call in functions:
+            with pytest.raises((ValueError, TypeError), match=rf"^{name} = "):
+                call()
+
+
+def test_what_is_no_event_no_relation_or_no_sequence_is_refused() -> None:
+    with pytest.raises(TypeError, match="must be an event"):
+        rdp(1.0, [2], "zero-out")
+    with pytest.raises(ValueError, match="neighboring_relation"):
+        rdp(Gaussian(1.0), [2], "substitute")
+    with pytest.raises(TypeError, match="orders = 2"):
+        rdp(Gaussian(1.0), 2, "zero-out")
+    with pytest.raises(ValueError, match="orders is empty"):
+        rdp(Gaussian(1.0), [], "zero-out")
+    with pytest.raises(ValueError, match="count alone costs"):
+        split_noise_multiplier(noise_multiplier=1.0, count_stddev=0.5)
+    with pytest.raises(ValueError, match="at most 100000"):
+        compute_rdp_sample_without_replacement(0.1, 1.0, 1, [1e6])
+
+
+def test_tiny_noise_answers_at_once() -> None:
+    started = time.process_time()
+    for event in (PoissonSampled(1e-3, 0.01), PoissonSampled(1e-6, 0.5), FixedSizeSampled(1e-3, 10, 1000)):
+        assert math.isfinite(rdp_epsilon([(event, 2000)], 1e-6, "replace-one"))
+    # A third of it each, on a machine that others share.
+    assert time.process_time() - started < 9
+
+
+def test_every_public_name_of_the_conversions_is_tested_here() -> None:
+    assert set(conversions.__all__) <= set(globals())

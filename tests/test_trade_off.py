@@ -1,0 +1,83 @@
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import ndtri
+
+from hubbub import gaussian
+from hubbub.accounting.events import Gaussian, PoissonSampled, TreeAggregation
+from hubbub.accounting.trade_off import gdp_mu, trade_off, trade_off_from_profile
+
+RATES = (1e-300, 1e-12, 1e-3, 0.05, 0.5, 0.9, 1 - 1e-9)
+
+
+def test_gaussian_releases_have_the_curve_of_two_gaussians() -> None:
+    # Sixteen rounds at z = 2 are two standard deviations apart, four under replace-one.
+    for relation, mu in (("zero-out", 2), ("replace-one", 4)):
+        ours = trade_off([(Gaussian(2.0), 16)], RATES, relation)
+        with mpmath.workdps(40):
+            for rate, value in zip(RATES, ours, strict=True):
+                threshold = mpmath.findroot(
+                    lambda t, rate=rate: mpmath.log(mpmath.ncdf(-t) / rate), -mpmath.mpf(float(ndtri(rate)))
+                )
+                truth = mpmath.ncdf(threshold - mu)
+                assert truth * (1 - mpmath.mpf("1e-11")) <= mpmath.mpf(float(value)) <= truth * (1 + mpmath.mpf("1e-13"))
+
+
+def test_the_ends_of_the_curve() -> None:
+    assert trade_off([(Gaussian(2.0), 16)], (0, 1), "zero-out").tolist() == [pytest.approx(1.0), 0.0]
+    assert trade_off([], (0, 0.25, 1), "zero-out").tolist() == [1.0, 0.75, 0.0]
+    assert trade_off([(PoissonSampled(1.0, 0.1), 3)], (0, 1), "zero-out")[1] == 0.0
+
+
+def test_mu_is_stated_only_where_all_is_one_gaussian() -> None:
+    assert gdp_mu([(Gaussian(1.0), 3), (Gaussian(0.5), 1)], "zero-out") == pytest.approx(math.sqrt(7))
+    assert gdp_mu([(TreeAggregation(1.0, rounds=8), 4)], "replace-one") == pytest.approx(2 * math.sqrt(4 * 4))
+    assert gdp_mu([(Gaussian(1.0), 3), (PoissonSampled(1.0, 0.1), 1)], "zero-out") is None
+    assert gdp_mu([(Gaussian(1.0), 3), (PoissonSampled(1.0, 0.1), 0)], "zero-out") == pytest.approx(math.sqrt(3))
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(mu=st.floats(0.05, 8), rates=st.lists(st.floats(1e-9, 1 - 1e-9), min_size=1, max_size=6))
+def test_a_profile_bounds_the_curve_from_below_and_nearly(mu: float, rates: list[float]) -> None:
+    ours = trade_off_from_profile(lambda epsilon: gaussian.delta(epsilon, 1 / mu), rates)
+    exact = trade_off([(Gaussian(1 / mu), 1)], rates, "zero-out")
+    assert np.all(ours <= exact * (1 + 1e-12))
+    assert np.all(ours >= exact - 0.02)
+
+
+def test_pure_differential_privacy_has_the_curve_of_randomized_response() -> None:
+    # δ(ε) of randomized response at ε₀: its curve is the largest of the lines through its two corners.
+    e0 = 1.0
+    profile = lambda epsilon: max(0.0, -math.expm1(epsilon - e0)) * math.exp(e0) / (1 + math.exp(e0))  # noqa: E731
+    corner = 1 / (1 + math.exp(e0))
+    rates = np.array([0.0, corner / 2, corner, 1 - corner, 1.0])
+    expected = [1.0, 1 - corner / 2 * math.exp(e0), corner, math.exp(-e0) * corner, 0.0]
+    assert trade_off_from_profile(profile, rates) == pytest.approx(expected, abs=2e-3)
+    assert np.all(trade_off_from_profile(profile, rates) <= np.array(expected) + 1e-15)
+
+
+def test_a_sampled_release_errs_as_much_as_its_best_test() -> None:
+    # One round: the likelihood ratio tests of (1−q)N(0)+qN(1) against N(0) at thresholds t, and of the reverse.
+    q, t = 0.3, np.linspace(-6, 6, 241)
+    positive = np.array([float(mpmath.ncdf(-x)) for x in t])
+    negative = np.array([float((1 - q) * mpmath.ncdf(x) + q * mpmath.ncdf(x - 1)) for x in t])
+    rates = np.array([1e-3, 0.05, 0.3, 0.6, 0.9])
+    forth, back = np.interp(rates, positive[::-1], negative[::-1]), np.interp(rates, negative, positive)
+    ours = trade_off([(PoissonSampled(1.0, q), 1)], rates, "add-or-remove-one")
+    # The thresholds' chords lie above the curve by less than 1e-3.
+    assert np.all(ours <= np.minimum(forth, back))
+    assert np.all(ours >= np.minimum(forth, back) - 0.01)
+
+
+@pytest.mark.parametrize("bad", [math.nan, -0.1, 1.1, True, "0.5", None])
+def test_rates_that_are_none_are_refused(bad) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"false_positive_rates\[1\] = "):
+        trade_off([(Gaussian(1.0), 1)], [0.5, bad], "zero-out")
+    with pytest.raises(TypeError, match=r"false_positive_rates = 0\.5"):
+        trade_off([(Gaussian(1.0), 1)], 0.5, "zero-out")
+    with pytest.raises(ValueError, match="empty"):
+        trade_off([(Gaussian(1.0), 1)], [], "zero-out")
