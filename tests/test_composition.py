@@ -171,7 +171,7 @@ def test_no_two_rounds_of_data_sets_attain_more_than_is_stated(relation: str) ->
 
 
 def moved(q: float, a: float, b: float, start: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Densities of two mixtures on a grid from ``start`` on, at the middle of each step, and the loss of one against the other."""
+    """Densities of two mixtures on a grid from ``start`` on, at the middle of each step, and the loss of the first."""
     x = np.arange(start + STEP * 2.5, 44.0, STEP * 5)
     p, reference = mixture(q, a, x), mixture(q, b, x)
     kept = (p > 1e-280) & (reference > 1e-280)
@@ -192,7 +192,7 @@ def test_compositions_agree_with_a_contour_integral(q: float, z: float, rounds: 
 
 @pytest.mark.parametrize(
     ("q", "z", "rounds", "delta"),
-    [(0.05, 2.0, 700, 1e-6), (0.1, 4.0, 2000, 1e-8), (0.3, 3.0, 150, 1e-4), (0.5, 6.0, 90, 1e-20)],
+    [(0.05, 2.0, 700, 1e-6), (0.1, 4.0, 2000, 1e-8), (0.5, 6.0, 90, 1e-20)],
 )
 def test_fixed_cohorts_agree_with_a_contour_integral(q: float, z: float, rounds: int, delta: float) -> None:
     event, s = FixedSizeSampled(z, round(200 * q), 200), 1 / z

@@ -316,9 +316,7 @@ def _workload(config: Config) -> Workload:
 def _rounds_within(promise: Promise, budget: float, delta: float) -> int:
     """The largest number of rounds whose epsilon is within the budget: known before the first, so it may be stated."""
     if promise.earlier and (before := promise.after(0, delta).epsilon) >= budget:
-        raise BudgetError(
-            f"privacy.stop_epsilon = {budget}: the earlier runs alone cost {rounded_up(before)}; raise it"
-        )
+        raise BudgetError(f"privacy.stop_epsilon = {budget}: the earlier runs alone cost {rounded_up(before)}; raise it")
     fits, exceeds = 0, promise.rounds + 1
     while exceeds - fits > 1:
         middle = (fits + exceeds) // 2

@@ -1,5 +1,6 @@
 """What a run costs in privacy: events, their composition, guarantees, calibration and the ledger of what was released."""
 
+from hubbub.accounting.beside import calibrate_beside
 from hubbub.accounting.calibrate import calibrate, calibrate_noise_multiplier
 from hubbub.accounting.composition import ACCOUNTANTS, delta, epsilon
 from hubbub.accounting.conversions import (
@@ -10,6 +11,7 @@ from hubbub.accounting.conversions import (
     epsilon_from_zcdp,
     split_noise_multiplier,
 )
+from hubbub.accounting.deployment import Budget, Deployment
 from hubbub.accounting.events import (
     RELATIONS,
     BallsInBins,
@@ -22,7 +24,7 @@ from hubbub.accounting.events import (
     TruncatedPoissonSampled,
 )
 from hubbub.accounting.groups import group_epsilon, group_noise_multiplier
-from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee, rounded_up, unprotected
+from hubbub.accounting.guarantee import PrivacyGuarantee, Restated, guarantee, rounded_up, unprotected
 from hubbub.accounting.limits import (
     calibrate_cohort_size,
     calibrate_min_separation,
@@ -30,30 +32,44 @@ from hubbub.accounting.limits import (
     calibrate_sampling_probability,
 )
 from hubbub.accounting.rdp import rdp
+from hubbub.accounting.recommend import Recommendation, recommend
+from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.sampled_bins import SampledDelta, sampled_delta
+from hubbub.accounting.statement import RunFacts
+from hubbub.accounting.together import compose_runs, run_charges
 from hubbub.accounting.trade_off import gdp_mu, trade_off
 from hubbub.accounting.without_replacement import compute_rdp_sample_without_replacement
+from hubbub.accounting.wording import Assumption
 
 __all__ = [
     "ACCOUNTANTS",
     "RELATIONS",
+    "Assumption",
     "BallsInBins",
+    "Budget",
+    "Deployment",
     "Event",
     "FixedSizeSampled",
     "Gaussian",
     "NeighboringRelation",
     "PoissonSampled",
     "PrivacyGuarantee",
+    "Recommendation",
+    "Restated",
+    "RunCharge",
+    "RunFacts",
     "SampledDelta",
     "TreeAggregation",
     "TruncatedPoissonSampled",
     "bun_steinke_epsilon_from_zcdp",
     "calibrate",
+    "calibrate_beside",
     "calibrate_cohort_size",
     "calibrate_min_separation",
     "calibrate_noise_multiplier",
     "calibrate_rounds",
     "calibrate_sampling_probability",
+    "compose_runs",
     "compute_rdp_sample_without_replacement",
     "delta",
     "delta_from_rdp",
@@ -66,7 +82,9 @@ __all__ = [
     "group_noise_multiplier",
     "guarantee",
     "rdp",
+    "recommend",
     "rounded_up",
+    "run_charges",
     "sampled_delta",
     "split_noise_multiplier",
     "trade_off",

@@ -87,7 +87,8 @@ def calibrate_beside(
     while high > low * (1 + _RELATIVE_WIDTH):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if cost(middle) <= target else (middle, high)
-    found = replace(alone, noise_multiplier=high)
+    found, step = replace(alone, noise_multiplier=high), 2.0**-52
     while guarantee(found, delta, relation, accountant=accountant, earlier=earlier).epsilon > target:
-        found = replace(found, noise_multiplier=found.noise_multiplier * (1 + 1e-9))
+        # What the rounding of a factor in each event takes.
+        found, step = replace(found, noise_multiplier=found.noise_multiplier * (1 + step)), 2 * step
     return found

@@ -111,11 +111,13 @@ def _plain_epsilon(mu: float, delta: float) -> float:
     if mu > _LARGEST_NUMBER:
         # Bun and Steinke 2016, Proposition 1.3: so large that nothing is lost.
         return mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
-    return gaussian.epsilon(delta, min(1 / mu, _LARGEST_NUMBER))
+    return gaussian.epsilon(delta, noise_multiplier=1.0, sensitivity=max(mu, 1 / _LARGEST_NUMBER))
 
 
 def _plain_delta(mu: float, epsilon: float) -> float:
-    return 1.0 if mu > _LARGEST_NUMBER else gaussian.delta(epsilon, min(1 / mu, _LARGEST_NUMBER))
+    return (
+        1.0 if mu > _LARGEST_NUMBER else gaussian.delta(epsilon, noise_multiplier=1.0, sensitivity=max(mu, 1 / _LARGEST_NUMBER))
+    )
 
 
 def _mu(events: Events, relation: NeighboringRelation) -> float:
