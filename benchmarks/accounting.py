@@ -1,7 +1,7 @@
 """Epsilon and calibration, against dp_accounting, Opacus and prv_accountant, and against limits.
 
 Both sides compute from nothing in each repetition. dp_accounting composes privacy loss distributions at its default mesh;
-Opacus' and Microsoft's accountants bound privacy random variables with an additive error of 0.01 in epsilon, of which the upper end is
+Opacus' and Microsoft's accountants bound privacy random variables with an additive error of 0.01 in epsilon; the upper end is
 compared. The dearest problem is given to the peer once.
 
 Source: https://github.com/google/differential-privacy/tree/main/python/dp_accounting, https://github.com/pytorch/opacus,

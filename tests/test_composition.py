@@ -17,7 +17,14 @@ from hockey_stick import (
     truncated_cohorts,
 )
 from hubbub import accounting, gaussian
-from hubbub.accounting import FixedSizeSampled, Gaussian, PoissonSampled, TreeAggregation, TruncatedPoissonSampled
+from hubbub.accounting import (
+    FixedSizeSampled,
+    Gaussian,
+    MixtureOfGaussians,
+    PoissonSampled,
+    TreeAggregation,
+    TruncatedPoissonSampled,
+)
 from hubbub.accounting.events import RELATIONS, Event
 
 ACCOUNTING = oracle("accounting")
@@ -101,6 +108,37 @@ def test_banded_noise_with_cyclic_cohorts_is_as_many_sampled_rounds_as_cycles(po
     event = PoissonSampled(point["z"], point["sampling_prob_within_group"])
     ours = accounting.epsilon([(event, cycles)], point["delta"], "add-or-remove-one")
     assert ours == pytest.approx(point["pld"], abs=2e-4 + 1e-5 * ours)
+
+
+@pytest.mark.parametrize("point", ACCOUNTING["mixture_of_gaussians"]["points"], ids=lambda p: str(p["std"]))
+def test_contributions_drawn_by_chance_cost_what_the_reference_says(point: dict) -> None:
+    event = MixtureOfGaussians(point["std"], point["sensitivities"], point["probs"])
+    ours = accounting.epsilon([(event, point["n"])], point["delta"], "add-or-remove-one")
+    assert ours == pytest.approx(point["pld"], abs=3e-4)
+    assert accounting.epsilon([(event, point["n"])], point["delta"], "replace-one") > ours
+
+
+def test_a_mixture_of_two_is_a_sampled_round() -> None:
+    for relation in RELATIONS:
+        for rounds in (1, 50):
+            mixed = accounting.epsilon([(MixtureOfGaussians(1.3, (0.0, 1.0), (0.8, 0.2)), rounds)], 1e-6, relation)
+            assert mixed == pytest.approx(accounting.epsilon([(PoissonSampled(1.3, 0.2), rounds)], 1e-6, relation), abs=2e-6)
+
+
+def test_no_mixture_attains_more_than_is_stated() -> None:
+    generator = np.random.default_rng(3)
+    x = np.arange(-16.0, 16.0, STEP)
+    for _ in range(20):
+        norms, chances = np.sort(generator.uniform(0, 2, 3)), generator.dirichlet([1, 1, 1])
+        event = MixtureOfGaussians(1.0, tuple(norms), tuple(chances / chances.sum()))
+        for relation, other in (("zero-out", 0.0), ("replace-one", float(generator.uniform(-1, 1)))):
+            stated = np.array([accounting.delta([(event, 1)], float(eps), relation) for eps in EPSILONS])
+            mine, theirs = (
+                sum(p * np.exp(-((x - s * u) ** 2) / 2) for p, s in zip(chances, norms, strict=True)) / math.sqrt(2 * math.pi)
+                for u in (float(generator.choice([-1.0, 1.0])), other)
+            )
+            for p, q in ((mine, theirs), (theirs, mine)):
+                assert np.all(attained(p, q, STEP, EPSILONS) <= stated * (1 + 2e-6) + 1e-12)
 
 
 CASES = [

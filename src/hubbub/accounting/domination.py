@@ -1,6 +1,7 @@
 """Which laws of privacy loss stand behind an event under a neighboring relation."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import bdtr, bdtrc
@@ -11,12 +12,14 @@ from hubbub.accounting.events import (
     Event,
     FixedSizeSampled,
     Gaussian,
+    MixtureOfGaussians,
     NeighboringRelation,
     PoissonSampled,
     TreeAggregation,
     TruncatedPoissonSampled,
 )
-from hubbub.accounting.pairs import Blend, Law, LossLaw, Pair
+from hubbub.accounting.mixtures import MixturePair
+from hubbub.accounting.pairs import Blend, Law, LossLaw, LossPair, Pair
 from hubbub.accounting.trees import as_gaussian
 
 __all__ = ["directions", "unamplified_mu"]
@@ -39,6 +42,10 @@ def directions(event: Event, relation: NeighboringRelation) -> tuple[LossLaw, Lo
             return _truncated(event, relation)
         case TreeAggregation():
             return directions(as_gaussian(event), relation)
+        case MixtureOfGaussians(z, sensitivities, probabilities):
+            shifts = tuple(sensitivity / z for sensitivity in sensitivities)
+            mixed = MixturePair(probabilities, shifts, mirrored=relation == "replace-one")
+            return _both(_one(mixed)) if mixed.mirrored else (_one(mixed), _one(replace(mixed, reverse=True)))
         case BallsInBins():
             return balls_in_bins.directions(event, relation)
 
@@ -54,13 +61,15 @@ def unamplified_mu(event: Event, relation: NeighboringRelation) -> float:
             return factor / z
         case FixedSizeSampled(z) | TruncatedPoissonSampled(z):
             return (1 if relation == "zero-out" else 2) / z
+        case MixtureOfGaussians(z, sensitivities):
+            return factor * max(sensitivities) / z
         case BallsInBins(z, bins, rounds):
             return factor * math.sqrt(math.ceil(rounds / bins)) / z
         case TreeAggregation():
             return factor / as_gaussian(event).noise_multiplier
 
 
-def _one(pair: Pair) -> Law:
+def _one(pair: LossPair) -> Law:
     return Law(pair, pair)
 
 

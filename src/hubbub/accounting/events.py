@@ -4,10 +4,12 @@
 :data:`RELATIONS`; each event knows under which of them a theorem bounds it.
 """
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from hubbub._checks import integer, one_of, probability, scale
+from hubbub._checks import integer, non_negative, one_of, probability, scale
 
 __all__ = [
     "RELATIONS",
@@ -15,6 +17,7 @@ __all__ = [
     "Event",
     "FixedSizeSampled",
     "Gaussian",
+    "MixtureOfGaussians",
     "NeighboringRelation",
     "PoissonSampled",
     "TreeAggregation",
@@ -143,7 +146,43 @@ class TreeAggregation:
         integer("min_separation", self.min_separation, at_least=1)
 
 
-Event = Gaussian | PoissonSampled | FixedSizeSampled | TruncatedPoissonSampled | BallsInBins | TreeAggregation
+@dataclass(frozen=True)
+class MixtureOfGaussians:
+    """One release to which the unit contributes with a norm drawn by chance, unseen.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise over the clip norm.
+        sensitivities: Norms that may be drawn, over the clip norm, each at least 0 and one above 0.
+        probabilities: Of each; they sum to 1.
+
+    Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2310.15526.
+    """
+
+    noise_multiplier: float
+    sensitivities: tuple[float, ...]
+    probabilities: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
+        for name, check in (("sensitivities", non_negative), ("probabilities", probability)):
+            values = getattr(self, name)
+            if isinstance(values, str) or not isinstance(values, Iterable):
+                raise TypeError(f"{name} = {values!r}: must be a tuple of numbers")
+            object.__setattr__(self, name, tuple(check(name, value) for value in values))
+        if len(self.sensitivities) != len(self.probabilities):
+            raise ValueError(
+                f"probabilities = {self.probabilities!r}: there are {len(self.sensitivities)} sensitivities, each needs one"
+            )
+        if not self.sensitivities or max(self.sensitivities) == 0:
+            raise ValueError(f"sensitivities = {self.sensitivities!r}: one must be above 0")
+        scale("sensitivities", max(self.sensitivities))
+        if abs(math.fsum(self.probabilities) - 1) > 1e-12:
+            raise ValueError(f"probabilities = {self.probabilities!r}: must sum to 1, not {math.fsum(self.probabilities)!r}")
+
+
+Event = (
+    Gaussian | PoissonSampled | FixedSizeSampled | TruncatedPoissonSampled | BallsInBins | TreeAggregation | MixtureOfGaussians
+)
 
 
 def require_relation(neighboring_relation: str) -> NeighboringRelation:

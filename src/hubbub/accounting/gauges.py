@@ -14,6 +14,7 @@ from hubbub.accounting.events import (
     Event,
     FixedSizeSampled,
     Gaussian,
+    MixtureOfGaussians,
     PoissonSampled,
     TreeAggregation,
     TruncatedPoissonSampled,
@@ -59,6 +60,8 @@ def _sampling(event: Event, rounds: int) -> tuple[float, int, bool]:
             return q, rounds, False
         case FixedSizeSampled():
             return event.sampling_probability, rounds, True
+        case MixtureOfGaussians(_, sensitivities, probabilities):
+            return max(p for p, s in zip(probabilities, sensitivities, strict=True) if s), rounds, False
         case BallsInBins(_, bins, steps):
             return 1 / bins, rounds * steps, False
 

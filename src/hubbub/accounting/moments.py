@@ -55,11 +55,11 @@ def log_excess(law: LossLaw, orders: Array) -> Array:
             parts = [math.log(w) + log_excess(part, orders) for w, part in zip(weights, laws, strict=True) if w > 0]
             blended: Array = np.logaddexp.reduce(parts, axis=0)
             return blended
-        case Law(upper, lower) if upper != lower:
+        case Law(Pair() as upper, Pair() as lower) if upper != lower:
             return np.logaddexp(_integrals(_Part.half(upper, True), orders), _integrals(_Part.half(lower, False), orders))
         case Law(Pair(1, a, b)):
             return log_expm1(orders * (orders - 1) * (a - b) ** 2 / 2)
-        case Law(pair):
+        case Law(Pair() as pair):
             return _integrals(_Part(pair.q, *_means(pair)), orders)
         case _:
             raise TypeError(f"no moments of {type(law).__name__}: its loss is known on a mesh only")

@@ -34,10 +34,10 @@ from hubbub.accounting.loss import Loss
 
 IntArray = npt.NDArray[np.int64]
 
-__all__ = ["EVERYWHERE", "Blend", "Law", "LossLaw", "Pair"]
+__all__ = ["EVERYWHERE", "LOW_TAIL", "Blend", "Law", "LossLaw", "LossPair", "Pair", "between"]
 
 # Of the mass below the lowest loss on the mesh; it is lifted to that loss, which only raises the profile.
-_LOW_TAIL = -40.0
+LOW_TAIL = -40.0
 EVERYWHERE = (-math.inf, math.inf)
 # How many points of the mesh lie between two that are used where losses are rare.
 _STRIDE = 8
@@ -62,6 +62,22 @@ class LossLaw(Protocol):
 
     def delta(self, epsilon: float) -> float:
         """The profile of one round at epsilon ≥ 0, exact but for rounding, which is upwards."""
+
+
+class LossPair(Protocol):
+    """Two laws on a line whose ratio increases along it, in one of two directions."""
+
+    def extremes(self, log_tail: float) -> tuple[float, float]:
+        """The losses that the first law of the direction leaves with mass e^log_tail above, and e^-40 below."""
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """The masses of both laws of the direction between increasing losses, ``(edges − 1,)`` each."""
+
+    def above(self, loss: float) -> tuple[float, float]:
+        """The mass of each law of the direction above a loss."""
+
+    def nodes(self, low: float, high: float, points: int) -> tuple[Array, Array]:
+        """Losses between two, evenly along the line, and the masses around them."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +121,7 @@ class Pair:
 
     def extremes(self, log_tail: float) -> tuple[float, float]:
         """The losses that the first law of the direction leaves with mass e^log_tail above, and e^-40 below."""
-        high, low = math.sqrt(-2 * log_tail), math.sqrt(-2 * max(log_tail, _LOW_TAIL))
+        high, low = math.sqrt(-2 * log_tail), math.sqrt(-2 * max(log_tail, LOW_TAIL))
         if self.reverse:
             x = np.array([max(0.0, self.b) + low, min(0.0, self.b) - high])
             below, above = -self.losses(x)
@@ -117,7 +133,7 @@ class Pair:
     def masses(self, edges: Array) -> tuple[Array, Array]:
         """The masses of both laws of the direction between increasing losses, ``(edges − 1,)`` each."""
         x = self.arguments(-edges[::-1] if self.reverse else edges)
-        base = _between(x)
+        base = between(x)
         first = _mixed(self.q, base, x, self.a)
         second = base if self.b == 0 else _mixed(self.q, base, x, self.b)
         return (second[::-1], first[::-1]) if self.reverse else (first, second)
@@ -137,7 +153,7 @@ class Pair:
         """Losses between two, evenly in x, and the masses around them."""
         ends = self.arguments(np.array([-high, -low] if self.reverse else [low, high]))
         x = np.linspace(max(ends[0], -40.0), ends[1], points + 1)
-        mass = _mixed(self.q, _between(x), x, self.b if self.reverse else self.a)
+        mass = _mixed(self.q, between(x), x, self.b if self.reverse else self.a)
         losses = self.losses((x[1:] + x[:-1]) / 2)
         return (-losses if self.reverse else losses), mass
 
@@ -150,7 +166,7 @@ def _steps(first: int, last: int, low: float, high: float) -> IntArray:
     return np.concatenate([left, np.arange(low, high + 1), right])
 
 
-def _between(x: Array) -> Array:
+def between(x: Array) -> Array:
     """Φ(x_{i+1}) − Φ(x_i), each from the side that keeps its relative precision."""
     tail = ndtr(-np.abs(x))
     masses: Array = np.abs(np.diff(tail))
@@ -163,15 +179,15 @@ def _between(x: Array) -> Array:
 def _mixed(q: float, base: Array, x: Array, mean: float) -> Array:
     if mean == 0:
         return base
-    return (1 - q) * base + q * _between(x - mean)
+    return (1 - q) * base + q * between(x - mean)
 
 
 @dataclass(frozen=True)
 class Law:
     """The loss of ``upper`` where it is above 0, and of ``lower`` where it is below; the same pair, or two that meet at 0."""
 
-    upper: Pair
-    lower: Pair
+    upper: LossPair
+    lower: LossPair
 
     def span(self, log_tail: float) -> tuple[float, float]:
         """The losses between which all but a mass of e^log_tail lies."""

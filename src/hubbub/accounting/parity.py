@@ -10,6 +10,7 @@ from hubbub.accounting.events import (
     Event,
     FixedSizeSampled,
     Gaussian,
+    MixtureOfGaussians,
     NeighboringRelation,
     PoissonSampled,
     TreeAggregation,
@@ -49,7 +50,7 @@ def delta(events: Sequence[tuple[Event, int]], epsilon: float, relation: Neighbo
 def _composed(events: Sequence[tuple[Event, int]], relation: NeighboringRelation) -> Any:
     """The peer's accountant with the events in it; every number that reaches it is a float, every count is told apart."""
     from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
-    from dp_accounting.dp_event import TruncatedSubsampledGaussianDpEvent
+    from dp_accounting.dp_event import MixtureOfGaussiansDpEvent, TruncatedSubsampledGaussianDpEvent
     from dp_accounting.pld import PLDAccountant
 
     known = {
@@ -74,7 +75,10 @@ def _composed(events: Sequence[tuple[Event, int]], relation: NeighboringRelation
             case TruncatedPoissonSampled(z, q, most, population):
                 cut = TruncatedSubsampledGaussianDpEvent(int(population), float(q), int(most), _large_enough(float(z)))
                 accountant.compose(SelfComposedDpEvent(cut, int(rounds)))
-            case FixedSizeSampled() | BallsInBins():
+            case MixtureOfGaussians(z, sensitivities, probabilities) if plain:
+                mixed = MixtureOfGaussiansDpEvent(_large_enough(float(z)), list(sensitivities), list(probabilities))
+                accountant.compose(SelfComposedDpEvent(mixed, int(rounds)))
+            case FixedSizeSampled() | BallsInBins() | MixtureOfGaussians():
                 raise BudgetError(
                     f"accountant = 'pld': dp_accounting has no tight bound for {type(event).__name__}; use 'tight'"
                 )

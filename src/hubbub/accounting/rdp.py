@@ -23,6 +23,7 @@ from hubbub.accounting.events import (
     Event,
     FixedSizeSampled,
     Gaussian,
+    MixtureOfGaussians,
     NeighboringRelation,
     PoissonSampled,
     TreeAggregation,
@@ -30,7 +31,7 @@ from hubbub.accounting.events import (
     require_relation,
 )
 from hubbub.accounting.moments import log_excess
-from hubbub.accounting.pairs import Blend, Law, LossLaw
+from hubbub.accounting.pairs import Blend, Law, LossLaw, Pair
 
 __all__ = ["DEFAULT_ORDERS", "rdp", "rdp_delta", "rdp_epsilon"]
 
@@ -81,7 +82,7 @@ def _require_event(event: object) -> Event:
 def _curve(event: Event, orders: Array, relation: NeighboringRelation) -> Array:
     seen = orders * (unamplified_mu(event, relation) ** 2 / 2)
     match event:
-        case Gaussian() | TreeAggregation() | BallsInBins():
+        case Gaussian() | TreeAggregation() | BallsInBins() | MixtureOfGaussians():
             return seen
         case PoissonSampled() | FixedSizeSampled() | TruncatedPoissonSampled():
             logs = _larger(*directions(event, relation), orders)
@@ -105,7 +106,11 @@ def _larger(first: LossLaw, second: LossLaw, orders: Array) -> Array:
 
 def _is_removal(law: LossLaw) -> bool:
     """Whether it is a mixture against its base on the whole line, whose reverse is never the larger."""
-    return isinstance(law, Law) and law.upper == law.lower and law.upper.b == 0 and not law.upper.reverse
+    match law:
+        case Law(Pair() as upper, lower):
+            return upper == lower and upper.b == 0 and not upper.reverse
+        case _:
+            return False
 
 
 def rdp_epsilon(events: Sequence[tuple[Event, int]], delta: float, neighboring_relation: str) -> float:

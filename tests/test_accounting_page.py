@@ -1,0 +1,126 @@
+"""The page that says which theorem stands behind what is complete, and says what the code does."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from hubbub import accounting
+from hubbub.accounting import events
+from hubbub.errors import BudgetError, ConfigError
+from hubbub.mechanism import Mechanism
+from hubbub.participation import (
+    PARTICIPATIONS,
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    PoissonSampling,
+    SingleParticipation,
+    TruncatedPoissonSampling,
+)
+from hubbub.strategies import BinaryTree, Identity, toeplitz
+
+PAGE = (Path(__file__).parent.parent / "docs" / "accounting.md").read_text()
+EVENTS = {
+    "Gaussian": events.Gaussian(1.0),
+    "PoissonSampled": events.PoissonSampled(1.0, 0.2),
+    "FixedSizeSampled": events.FixedSizeSampled(1.0, 2, 10),
+    "TruncatedPoissonSampled": events.TruncatedPoissonSampled(1.0, 0.2, 3, 10),
+    "BallsInBins": events.BallsInBins(1.0, 3, 6),
+    "MixtureOfGaussians": events.MixtureOfGaussians(1.0, (0, 0.5, 1), (0.5, 0.3, 0.2)),
+    "TreeAggregation": events.TreeAggregation(1.0, 6),
+}
+COHORTS = {
+    "SingleParticipation": SingleParticipation(),
+    "FixedEpochs": FixedEpochs(3, 4),
+    "MinSeparation": MinSeparation(4, 3),
+    "PoissonSampling": PoissonSampling(0.2),
+    "FixedSizeSampling": FixedSizeSampling(2, 10),
+    "TruncatedPoissonSampling": TruncatedPoissonSampling(0.2, 3, 10),
+    "CyclicPoissonSampling": CyclicPoissonSampling(0.5, 4),
+    "BallsInBinsSampling": BallsInBinsSampling(4),
+}
+
+
+def rows(header: str) -> Iterator[list[str]]:
+    """The cells of the table whose first column has this name."""
+    lines = iter(PAGE.splitlines())
+    for line in lines:
+        if line.startswith(f"| {header} |"):
+            next(lines)
+            for row in lines:
+                if not row.startswith("|"):
+                    return
+                yield [cell.strip().strip("`") for cell in row.strip("|").split("|")]
+
+
+def test_every_event_has_a_row_for_every_relation_with_its_source() -> None:
+    named = [(row[0], row[1]) for row in rows("event")]
+    assert len(named) == len(set(named))
+    assert set(named) == {(kind.__name__, relation) for kind in get_args(events.Event) for relation in accounting.RELATIONS}
+    assert set(EVENTS) == {kind.__name__ for kind in get_args(events.Event)}
+    assert all(len(row) == 5 and all(row) for row in rows("event"))
+
+
+def test_every_cohort_and_every_accountant_has_a_row() -> None:
+    assert {row[0] for row in rows("cohorts")} == set(PARTICIPATIONS) == set(COHORTS)
+    assert tuple(row[0] for row in rows("accountant")) == accounting.ACCOUNTANTS
+
+
+@pytest.mark.parametrize("row", list(rows("event")), ids=lambda row: f"{row[0]}, {row[1]}")
+def test_every_row_of_an_event_answers(row: list[str]) -> None:
+    event, relation = EVENTS[row[0]], row[1]
+    tight = accounting.epsilon([(event, 3)], 1e-5, relation)
+    assert 0 < tight <= accounting.epsilon([(event, 3)], 1e-5, relation, accountant="rdp")
+    assert 0 < accounting.delta([(event, 3)], tight / 2, relation) <= 1
+    assert len(accounting.rdp(event, (1.5, 8), relation)) == 2
+    if "exact, also composed" in row[3]:
+        # Composing is not lossy: a third of a composition's moments is a round's.
+        assert tight == pytest.approx(accounting.epsilon([(event, 1), (event, 2)], 1e-5, relation), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_the_second_opinion_answers_for_what_the_page_says(name: str) -> None:
+    said = next(row[2] for row in rows("accountant") if row[0] == "pld")
+    if name in re.findall(r"\w+", said):
+        assert accounting.epsilon([(EVENTS[name], 2)], 1e-5, "add-or-remove-one", accountant="pld") > 0
+    else:
+        with pytest.raises(BudgetError, match=name):
+            accounting.epsilon([(EVENTS[name], 2)], 1e-5, "add-or-remove-one", accountant="pld")
+
+
+@pytest.mark.parametrize("row", list(rows("cohorts")), ids=lambda row: row[0])
+def test_a_run_is_charged_as_its_row_says(row: list[str]) -> None:
+    cohorts, noise, charged = row[0], row[1], row[2]
+    participation = COHORTS[cohorts]
+    said = re.search(r"`(\w+)`", charged)
+    allowed = {"any strategy": 3, "independent": 1, "C lower triangular with at most as many bands as groups": 2}[noise]
+    kinds = [Identity(12), toeplitz.square_root(12, bands=4), BinaryTree(12)]
+    for number, strategy in enumerate(kinds):
+        mechanism = Mechanism(strategy, participation, 1.0)
+        if number >= allowed:
+            with pytest.raises(ConfigError, match=cohorts):
+                accounting.guarantee(mechanism, 1e-5)
+            continue
+        stated = accounting.guarantee(mechanism, 1e-5)
+        if said:
+            assert {type(event).__name__ for event, _ in stated.events} == {said[1]}
+
+
+def test_the_numbers_of_the_page_are_true() -> None:
+    event = events.FixedSizeSampled(1.0, 10, 1000)
+    assert accounting.delta([(event, 1)], 0.985, "zero-out") == pytest.approx(1.74e-4, rel=5e-3)
+    assert accounting.delta([(event, 1)], 0.985, "replace-one") == pytest.approx(2.81e-4, rel=5e-3)
+    orders = range(2, 33)
+    naive = accounting.epsilon_from_rdp(orders, accounting.compute_rdp_sample_without_replacement(0.01, 1.0, 1, orders), 1e-5)
+    assert naive == pytest.approx(0.985, abs=1e-3)
+    many = [(events.PoissonSampled(1.0, 0.01), 100_000)]
+    assert accounting.epsilon(many, 1e-10, "add-or-remove-one") == pytest.approx(34.6170, abs=5e-4)
+    # What rounding makes of it differs between machines.
+    assert 34.5 < accounting.epsilon(many, 1e-10, "add-or-remove-one", accountant="pld") < 34.6
+    gaussians = [(events.Gaussian(2000.0), 10**6)]
+    assert accounting.epsilon(gaussians, 1e-12, "zero-out") == pytest.approx(3.4491, abs=1e-4)
