@@ -167,7 +167,7 @@ def test_a_budget_that_is_none_is_refused(bad: float) -> None:
 def test_dp_accounting_is_not_asked_what_it_cannot_answer() -> None:
     with pytest.raises(BudgetError, match="outgrows memory"):
         accounting.epsilon([(Gaussian(1e-3), 1)], 1e-5, "zero-out", accountant="pld")
-    with pytest.raises(BudgetError, match="no bound for FixedSizeSampled"):
+    with pytest.raises(BudgetError, match="no tight bound for FixedSizeSampled"):
         accounting.epsilon([(FixedSizeSampled(1.0, 1, 2), 1)], 1e-5, "zero-out", accountant="pld")
 
 

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from decimal import Decimal
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -239,3 +240,16 @@ def test_the_second_opinion_is_asked_for_one_delta_and_named_with_its_version() 
 def test_events_of_all_kinds_add_up_without_amplification() -> None:
     events = [(Gaussian(2.0), 2), (PoissonSampled(1.0, 0.5), 3), (FixedSizeSampled(4.0, 1, 5), 4)]
     assert unamplified_mu(events, "replace-one") ** 2 == pytest.approx(4 * (2 / 4 + 3 / 1 + 4 / 16), rel=1e-14)
+
+
+def test_a_guarantee_states_its_renyi_curve_and_its_trade_off() -> None:
+    poisson = accounting.guarantee(Mechanism(Identity(50), PoissonSampling(0.1), 1.0), 1e-5)
+    event = poisson.events[0][0]
+    assert poisson.rdp((1.5, 8)) == pytest.approx(50 * accounting.rdp(event, (1.5, 8), "add-or-remove-one"))
+    gaussian = accounting.guarantee(Mechanism(Identity(50), MinSeparation(10, 5), 1.0), 1e-5)
+    assert gaussian.rdp([2.0])[0] == pytest.approx(2 * gaussian.zcdp_rho)
+    # Of one Gaussian release the curve is exact: a test that is never wrong about absence misses presence always.
+    errors = gaussian.trade_off((0.0, 0.25, 1.0))
+    assert errors == pytest.approx([1, NormalDist().cdf(NormalDist().inv_cdf(0.75) - gaussian.gdp_mu), 0], abs=1e-11)
+    with pytest.raises(ValueError, match="no privacy guarantee"):
+        accounting.unprotected(3, 1e-5).rdp([2.0])

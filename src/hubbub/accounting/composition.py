@@ -75,7 +75,7 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
 
     Example:
         >>> f"{delta([(Gaussian(noise_multiplier=1.0), 1)], epsilon=2.0, neighboring_relation='zero-out') :.6f}"
-        '0.020939'
+        '0.020924'
     """
     non_negative("epsilon", epsilon)
     counted, relation = _checked(events, neighboring_relation, accountant)

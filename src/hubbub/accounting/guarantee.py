@@ -5,14 +5,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
 from hubbub import gaussian
-from hubbub._checks import integer, one_of, open_unit
+from hubbub._checks import Array, integer, one_of, open_unit
 from hubbub.accounting.charge import charges, stated_relation
 from hubbub.accounting.composition import ACCOUNTANTS, epsilon
+from hubbub.accounting.conversions import require_orders
 from hubbub.accounting.events import RELATIONS, NeighboringRelation
+from hubbub.accounting.rdp import rdp
 from hubbub.accounting.runs import Events, RunCharge, event_record, events_of, require_together
 from hubbub.accounting.statement import RunFacts, library_versions, rounded_up, written
-from hubbub.accounting.unamplified import one_gaussian, unamplified_mu
+from hubbub.accounting.trade_off import trade_off
+from hubbub.accounting.unamplified import one_gaussian, unamplified_mu, unamplified_zcdp_rho
 from hubbub.accounting.wording import FIXED_RUNS, NOT_COVERED, Assumption, assumptions, describe
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism
@@ -102,8 +108,7 @@ class PrivacyGuarantee:
     @property
     def unamplified_zcdp_rho(self) -> float | None:
         """ρ of zero-concentrated DP, without amplification; ``None`` where nothing is promised."""
-        mu = self.unamplified_mu
-        return None if mu is None else mu**2 / 2
+        return None if self.events is None else unamplified_zcdp_rho(self.events, self.neighboring_relation)
 
     @property
     def unamplified_epsilon(self) -> float:
@@ -124,6 +129,30 @@ class PrivacyGuarantee:
         if self.events is None:
             return math.inf
         return epsilon(self.events, delta, self.neighboring_relation, self.accountant)
+
+    def rdp(self, orders: npt.ArrayLike) -> Array:
+        """An upper bound on the Rényi divergence of all that is covered at each order above 1, ``(orders,)``.
+
+        Raises:
+            ValueError: An order that is not above 1, or nothing is promised.
+        """
+        total = np.zeros(len(require_orders(orders)))
+        for event, count in self._promised():
+            total += count * rdp(event, orders, self.neighboring_relation)
+        return total
+
+    def trade_off(self, false_positive_rates: npt.ArrayLike) -> Array:
+        """From below, the least false negative rate of any test of a unit's presence, at each false positive rate.
+
+        Raises:
+            ValueError: A rate that is not from 0 to 1, or nothing is promised.
+        """
+        return trade_off(self._promised(), false_positive_rates, self.neighboring_relation)
+
+    def _promised(self) -> Events:
+        if self.events is None:
+            raise ValueError("this run has no privacy guarantee: nothing bounds what its releases tell")
+        return self.events
 
     @cached_property
     def curve(self) -> tuple[tuple[float, float], ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hubbub.accounting import domination
 from hubbub.accounting.events import Event, Gaussian, NeighboringRelation, TreeAggregation
 
-__all__ = ["one_gaussian", "unamplified_mu"]
+__all__ = ["one_gaussian", "unamplified_mu", "unamplified_zcdp_rho"]
 
 
 def one_gaussian(events: Sequence[tuple[Event, int]]) -> bool:
@@ -32,4 +32,19 @@ def unamplified_mu(events: Sequence[tuple[Event, int]], neighboring_relation: Ne
     Source: van Erven and Harremoës 2014, Theorem 13 (quasi-convexity), https://arxiv.org/abs/1206.2459; Dong, Roth and Su 2022,
     Corollary 2 (composition), https://arxiv.org/abs/1905.02383.
     """
-    return math.sqrt(math.fsum(count * domination.unamplified_mu(event, neighboring_relation) ** 2 for event, count in events))
+    return math.sqrt(_mu_squared(events, neighboring_relation))
+
+
+def unamplified_zcdp_rho(events: Sequence[tuple[Event, int]], neighboring_relation: NeighboringRelation) -> float:
+    """ρ of zero-concentrated DP, without amplification by sampling: μ²/2.
+
+    Example:
+        >>> from hubbub.accounting.events import PoissonSampled
+        >>> unamplified_zcdp_rho([(PoissonSampled(1.0, 0.01), 2000)], "add-or-remove-one")
+        1000.0
+    """
+    return _mu_squared(events, neighboring_relation) / 2
+
+
+def _mu_squared(events: Sequence[tuple[Event, int]], neighboring_relation: NeighboringRelation) -> float:
+    return math.fsum(count * domination.unamplified_mu(event, neighboring_relation) ** 2 for event, count in events)
