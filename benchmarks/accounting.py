@@ -11,20 +11,6 @@ https://github.com/microsoft/prv_accountant.
 from collections.abc import Callable
 from functools import partial
 
-from dp_accounting import (
-    ComposedDpEvent,
-    DpEvent,
-    ExplicitBracketInterval,
-    GaussianDpEvent,
-    PoissonSampledDpEvent,
-    SelfComposedDpEvent,
-    calibrate_dp_mechanism,
-)
-from dp_accounting.pld import PLDAccountant
-from opacus.accountants import PRVAccountant
-from prv_accountant import PoissonSubsampledGaussianMechanism
-from prv_accountant import PRVAccountant as MicrosoftAccountant
-
 import _runner
 from hubbub import gaussian
 from hubbub.accounting import Event, Gaussian, PoissonSampled, TreeAggregation, calibrate_noise_multiplier, epsilon
@@ -44,43 +30,13 @@ MANY: Rounds = [(PoissonSampled(1.0, 0.01), 100_000)]
 DIFFERENT: Rounds = [(PoissonSampled(1 + i / 100, 0.01 + i / 10_000), 20) for i in range(100)]
 
 
-def as_peer(rounds: Rounds) -> DpEvent:
-    events = []
-    for event, count in rounds:
-        match event:
-            case PoissonSampled(z, q):
-                events.append(SelfComposedDpEvent(PoissonSampledDpEvent(q, GaussianDpEvent(z)), count))
-            case Gaussian(z):
-                events.append(SelfComposedDpEvent(GaussianDpEvent(z), count))
-            case _:
-                raise ValueError(f"{event}: is not measured against a peer")
-    return ComposedDpEvent(events)
-
-
-def google(rounds: Rounds) -> float:
-    return float(PLDAccountant().compose(as_peer(rounds)).get_epsilon(DELTA))
-
-
-def opacus(rounds: Rounds) -> float:
-    accountant = PRVAccountant()
-    accountant.history = [(event.noise_multiplier, event.sampling_probability, count) for event, count in rounds]
-    return float(accountant.get_epsilon(DELTA, eps_error=0.01))
-
-
-def microsoft(rounds: Rounds) -> float:
-    variables = [PoissonSubsampledGaussianMechanism(event.sampling_probability, event.noise_multiplier) for event, _ in rounds]
-    counts = [count for _, count in rounds]
-    accountant = MicrosoftAccountant(variables, eps_error=0.01, delta_error=DELTA / 1000, max_self_compositions=counts)
-    return float(accountant.compute_epsilon(DELTA, counts)[2])
-
-
 def compare_epsilon(
-    name: str, rounds: Rounds, peer: Callable[[Rounds], float], goal: float, seconds: float, tolerance: float = TOLERANCE
+    name: str, rounds: Rounds, peer: Callable[[Rounds, float], float], goal: float, seconds: float, tolerance: float = TOLERANCE
 ) -> _runner.Row:
     return _runner.compare(
         f"{name}; {peer.__name__}",
         lambda: epsilon(rounds, DELTA, RELATION),
-        lambda: peer(rounds),
+        lambda: peer(rounds, DELTA),
         seconds=seconds,
         tolerance=tolerance,
         goal=goal,
@@ -88,6 +44,8 @@ def compare_epsilon(
 
 
 def epsilon_rows(seconds: float) -> list[_runner.Row]:
+    from _accountants import google, microsoft, opacus
+
     return [
         compare_epsilon("epsilon, one Gaussian", [(Gaussian(1.0), 1)], google, 20, seconds),
         compare_epsilon("epsilon, 2,000 rounds", FEW, google, 20, seconds),
@@ -99,26 +57,28 @@ def epsilon_rows(seconds: float) -> list[_runner.Row]:
 
 
 def different_rows(seconds: float) -> list[_runner.Row]:
+    from _accountants import google
+
     # The peer takes half a minute, so it is called once; ours as often as fits.
     ours = _runner.measure(lambda: epsilon(DIFFERENT, DELTA, RELATION), lambda: 0.0, seconds)
-    peer = _runner.measure(lambda: 0.0, lambda: google(DIFFERENT), 0)
+    peer = _runner.measure(lambda: 0.0, lambda: google(DIFFERENT, DELTA), 0)
     name = "epsilon, 100 kinds of round, 20 of each; google"
     _runner.require_agreement(name, ours.our_answer, peer.peer_answer, TOLERANCE)
     return [_runner.Row(name, ours.ours, peer.peer, 50)]
 
 
 def calibration_rows(seconds: float) -> list[_runner.Row]:
-    def peer() -> float:
-        return float(calibrate_dp_mechanism(PLDAccountant, sampled, BUDGET, DELTA, ExplicitBracketInterval(0.5, 5.0)))
-
-    def sampled(noise_multiplier: float) -> DpEvent:
-        return as_peer([(PoissonSampled(noise_multiplier, 0.01), 2000)])
-
-    def ours() -> float:
-        return calibrate_noise_multiplier(PoissonSampled(1.0, 0.01), 2000, BUDGET, DELTA, RELATION)
+    from _accountants import google_noise
 
     return [
-        _runner.compare("noise multiplier, 2,000 rounds; google", ours, peer, seconds=seconds, tolerance=TOLERANCE, goal=50)
+        _runner.compare(
+            "noise multiplier, 2,000 rounds; google",
+            lambda: calibrate_noise_multiplier(PoissonSampled(1.0, 0.01), 2000, BUDGET, DELTA, RELATION),
+            lambda: google_noise(0.01, 2000, BUDGET, DELTA),
+            seconds=seconds,
+            tolerance=TOLERANCE,
+            goal=50,
+        )
     ]
 
 

@@ -1,5 +1,6 @@
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -329,3 +330,38 @@ def test_extreme_numbers_answer_at_once_and_not_below_the_truth() -> None:
         answer = accounting.epsilon([(PoissonSampled(1.0, 0.01), 1000)], delta, "zero-out")
         assert previous < answer < math.inf
         previous = answer
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_cap_that_is_never_reached_is_none(relation: str) -> None:
+    free = [(PoissonSampled(1.0, 0.1), 100)]
+    for cap in (128, 129, 10**6):
+        capped = [(TruncatedPoissonSampled(1.0, 0.1, cap, 128), 100)]
+        assert accounting.epsilon(capped, 1e-6, relation) == pytest.approx(accounting.epsilon(free, 1e-6, relation), rel=1e-5)
+        assert accounting.rdp(capped[0][0], (4,), relation) == pytest.approx(
+            accounting.rdp(free[0][0], (4,), relation), rel=1e-6
+        )
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(-1, 12), st.floats(-8, 0), st.floats(-6, 0.5))
+def test_the_profile_of_one_round_is_never_below_the_truth(log_z: float, log_q: float, log_epsilon: float) -> None:
+    z, q, epsilon = 10**log_z, 10**log_q, 10**log_epsilon / 10**log_z
+    with mpmath.workdps(60):
+        # The set where the loss exceeds epsilon begins at x: from the definition of the two densities.
+        x = z * mpmath.log(1 + mpmath.expm1(mpmath.mpf(epsilon)) / mpmath.mpf(q)) + 1 / (2 * mpmath.mpf(z))
+        tail, moved = mpmath.ncdf(-x), mpmath.ncdf(1 / mpmath.mpf(z) - x)
+        truth = (1 - mpmath.mpf(q)) * tail + q * moved - mpmath.exp(mpmath.mpf(epsilon)) * tail
+        stated = accounting.delta([(PoissonSampled(z, q), 1)], epsilon, "zero-out")
+        assert stated >= truth * (1 - mpmath.mpf(10) ** -14)
+
+
+def test_delta_and_epsilon_tell_the_same_where_losses_are_rare() -> None:
+    for event, rounds, delta in (
+        (FixedSizeSampled(7.551128959506019, 20, 10**5), 1502, 1.1e-48),
+        (PoissonSampled(5.8375, 0.0010014), 544, 3.3e-87),
+        (PoissonSampled(1.0, 1e-6), 10**5, 1e-12),
+    ):
+        epsilon = accounting.epsilon([(event, rounds)], delta, "add-or-remove-one")
+        assert accounting.delta([(event, rounds)], epsilon, "add-or-remove-one") <= 1.2 * delta
+        assert accounting.delta([(event, rounds)], epsilon * 0.98, "add-or-remove-one") >= delta

@@ -17,8 +17,9 @@ Events = Sequence[tuple[Event, int]]
 # Below this the mass that counts as infinite loss is no number any more; without amplification the answer stays exact.
 _LEAST_DELTA = 1e-290
 # With so little noise in a round sampling hides nothing that is worth a computation.
-_LARGEST_MU = 300.0
+_LARGEST_MU = 100.0
 _LARGEST_NUMBER = 1e11
+_LARGE_EPSILON = 1000.0
 
 
 def epsilon(events: Events, delta: float, neighboring_relation: str, accountant: str = "tight") -> float:
@@ -30,7 +31,7 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
         neighboring_relation: ``"zero-out"``, ``"add-or-remove-one"`` or ``"replace-one"``; the last doubles the
             sensitivity.
         accountant: ``"tight"`` (ours: exact for Gaussians, otherwise a privacy loss distribution, near the truth by 1e-4, or
-            1e-5 of itself where that is more), ``"rdp"`` (Rényi DP at its best order) or ``"pld"`` (dp_accounting's, for parity
+            1e-5 of itself where that is more, as far as memory allows), ``"rdp"`` (Rényi DP at its best order) or ``"pld"`` (dp_accounting's, for parity
             with published numbers).
 
     Raises:
@@ -51,12 +52,17 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
         return rdp_epsilon(counted, delta, relation)
     mu = _mu(counted, relation)
     plain = _plain_epsilon(mu, delta)
-    if _all_certain(counted) or plain == 0 or delta < _LEAST_DELTA or _hopeless(counted, relation):
+    if _all_certain(counted) or plain == 0 or delta < _LEAST_DELTA:
         return plain
+    if _hopeless(counted, relation):
+        return min(plain, rdp_epsilon(counted, delta, relation))
     forth, back = _laws(counted, relation)
     answer = pld.epsilon(forth, delta)
     if back is not None:
         answer = max(answer, pld.epsilon(back, delta, enough=answer))
+    if answer > _LARGE_EPSILON:
+        # There the mesh is coarse for want of memory.
+        answer = min(answer, rdp_epsilon(counted, delta, relation))
     return min(plain, answer)
 
 
@@ -87,8 +93,10 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
         return rdp_delta(counted, epsilon, relation)
     mu = _mu(counted, relation)
     plain = _plain_delta(mu, epsilon)
-    if _all_certain(counted) or plain < _LEAST_DELTA or _hopeless(counted, relation):
+    if _all_certain(counted) or plain < _LEAST_DELTA:
         return plain
+    if _hopeless(counted, relation):
+        return min(plain, rdp_delta(counted, epsilon, relation))
     forth, back = _laws(counted, relation)
     return min(plain, max(pld.delta(laws, epsilon) for laws in (forth, back) if laws is not None))
 

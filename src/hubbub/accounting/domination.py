@@ -106,7 +106,8 @@ def _truncated(event: TruncatedPoissonSampled, relation: NeighboringRelation) ->
     The number of others is the same with and without the record, so an adversary may see it. Where there are M ≥ B of them the
     record is in with probability q·B/(M + 1).
     """
-    q, most, others = event.sampling_probability, event.max_cohort_size, event.population - 1
+    # A cap that is never reached is none.
+    q, most, others = event.sampling_probability, min(event.max_cohort_size, event.population), event.population - 1
     shift = 1 / event.noise_multiplier
     laws, weights = [_poisson(q, shift, relation)], [_rounded_up(float(bdtr(most - 1, others, q)))]
     for low, high in _bins(q, most, others):
@@ -127,4 +128,6 @@ def _bins(q: float, most: int, others: int) -> list[tuple[int, int]]:
 
 
 def _rounded_up(chance: float) -> float:
+    if not -_ROUNDING <= chance <= 1 + _ROUNDING:
+        raise ArithmeticError(f"chance = {chance!r}: the binomial law of the cohort's size could not be computed")
     return min(1.0, max(0.0, chance) * (1 + _ROUNDING) + _LEAST_CHANCE)

@@ -87,6 +87,8 @@ class FixedSizeSampled:
 class TruncatedPoissonSampled:
     """One release of a Poisson cohort that is cut to ``max_cohort_size`` members by a random draw where it is larger.
 
+    Under add-or-remove-one the unit that may be missing is one of the ``population``.
+
     Source: Ganesh et al. 2025, https://arxiv.org/abs/2508.15089.
     """
 

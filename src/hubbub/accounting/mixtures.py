@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from hubbub._checks import Array
-from hubbub.accounting.pairs import LOW_TAIL, between
+from hubbub.accounting.pairs import LOW_TAIL, between, outward
 
 __all__ = ["MixturePair"]
 
@@ -111,11 +111,12 @@ class MixturePair:
         return np.asarray(sum(parts))
 
     def above(self, loss: float) -> tuple[float, float]:
-        """The mass of each law of the direction above a loss."""
+        """The mass of each law of the direction above a loss: of the first from above, of the second from below."""
         x = float(self.arguments(np.array([-loss if self.reverse else loss]))[0])
         side = -1.0 if self.reverse else 1.0
         first, second = (self._tail(x, sign, side) for sign in (1.0, -1.0 if self.mirrored else 0.0))
-        return (second, first) if self.reverse else (first, second)
+        first, second = (second, first) if self.reverse else (first, second)
+        return outward(first, second, abs(x) + max(self.shifts))
 
     def _tail(self, x: float, sign: float, side: float) -> float:
         """The mass beyond x, on the right for side 1 and on the left for −1, of Σ pᵢ·N(sign·sᵢ, 1)."""

@@ -34,15 +34,13 @@ from hubbub.accounting.loss import Loss
 
 IntArray = npt.NDArray[np.int64]
 
-__all__ = ["EVERYWHERE", "LOW_TAIL", "Blend", "Law", "LossLaw", "LossPair", "Pair", "between"]
+__all__ = ["EVERYWHERE", "LOW_TAIL", "Blend", "Law", "LossLaw", "LossPair", "Pair", "between", "outward"]
 
 # Of the mass below the lowest loss on the mesh; it is lifted to that loss, which only raises the profile.
 LOW_TAIL = -40.0
 EVERYWHERE = (-math.inf, math.inf)
 # How many points of the mesh lie between two that are used where losses are rare.
 _STRIDE = 8
-# Of a profile, relative to the mass from which it is taken.
-_ROUNDING = 1e-14
 
 
 class LossLaw(Protocol):
@@ -74,7 +72,7 @@ class LossPair(Protocol):
         """The masses of both laws of the direction between increasing losses, ``(edges − 1,)`` each."""
 
     def above(self, loss: float) -> tuple[float, float]:
-        """The mass of each law of the direction above a loss."""
+        """The mass of each law of the direction above a loss: of the first from above, of the second from below."""
 
     def nodes(self, low: float, high: float, points: int) -> tuple[Array, Array]:
         """Losses between two, evenly along the line, and the masses around them."""
@@ -139,10 +137,10 @@ class Pair:
         return (second[::-1], first[::-1]) if self.reverse else (first, second)
 
     def above(self, loss: float) -> tuple[float, float]:
-        """The mass of each law of the direction above a loss."""
+        """The mass of each law of the direction above a loss: of the first from above, of the second from below."""
         x = float(self.arguments(np.array([-loss if self.reverse else loss]))[0])
-        tails = [float((1 - self.q) * ndtr(t) + self.q * ndtr(m)) for t, m in self._tails(x)]
-        return tails[0], tails[1]
+        first, second = (float((1 - self.q) * ndtr(t) + self.q * ndtr(m)) for t, m in self._tails(x))
+        return outward(first, second, abs(x) + abs(self.a))
 
     def _tails(self, x: float) -> list[tuple[float, float]]:
         if self.reverse:
@@ -156,6 +154,12 @@ class Pair:
         mass = _mixed(self.q, between(x), x, self.b if self.reverse else self.a)
         losses = self.losses((x[1:] + x[:-1]) / 2)
         return (-losses if self.reverse else losses), mass
+
+
+def outward(first: float, second: float, x: float) -> tuple[float, float]:
+    """Masses beyond x standard deviations, rounded up and down: Φ loses precision with the square of x."""
+    error = 2.0**-50 * (16 + x * x)
+    return first * (1 + error), second * max(0.0, 1 - error)
 
 
 def _steps(first: int, last: int, low: float, high: float) -> IntArray:
@@ -231,8 +235,7 @@ class Law:
     def delta(self, epsilon: float) -> float:
         """The profile of one round at epsilon ≥ 0, exact but for rounding, which is upwards."""
         p, q = self.upper.above(epsilon)
-        taken = math.exp(min(epsilon, 700.0)) * q
-        return max(0.0, p - taken) + _ROUNDING * p
+        return max(0.0, p - math.exp(min(epsilon, 700.0)) * q)
 
 
 @dataclass(frozen=True)
@@ -241,6 +244,10 @@ class Blend:
 
     weights: tuple[float, ...]
     laws: tuple[LossLaw, ...]
+
+    def __post_init__(self) -> None:
+        if not math.fsum(self.weights) >= 1 - 1e-12:
+            raise ValueError(f"weights = {self.weights!r}: what sums to less than 1 bounds nothing")
 
     def span(self, log_tail: float) -> tuple[float, float]:
         """The losses between which all but a mass of e^log_tail lies."""

@@ -27,7 +27,12 @@ TOLERANCE = 1e-4
 RELATIVE_TOLERANCE = 1e-5
 LEAST_TOLERANCE = 1e-7
 _MOST_POINTS = 2**19
+# Above this epsilon nobody asks for digits.
+_LARGE = 100.0
 _MOST_EPSILON = 1e30
+_MOST_TRIALS = 10
+# So many rounds are as smooth as a Gaussian is.
+_MANY = 64
 # Of a tilted law, on either side: where the mesh need not be fine.
 _RARE = 1 / 512
 # Below this logarithm a mass is no number any more.
@@ -114,18 +119,10 @@ def epsilon(rounds: Rounds, delta: float, enough: float = 0.0) -> float:
         return np.asarray((cumulant.at(tilts)[0] + _slack(tilts) - target) / tilts)
 
     tilt, near = _best(bounds)
-    tolerance = max(RELATIVE_TOLERANCE * near, min(TOLERANCE, 1e-2 * near), LEAST_TOLERANCE)
-    search = _Search(rounds, cumulant, tilt, log_tail)
+    search = _Search(rounds, cumulant, tilt, log_tail, near)
     best = math.inf
     for loose in (256.0, 16.0, 1.0) if enough else (1.0,):
-        for _ in range(8):
-            law = search.composed(tolerance * loose)
-            answer = law.epsilon(delta)
-            best = min(best, law.bound(delta), answer)
-            if best <= enough or (law.holds(answer) and not search.too_coarse(law, answer)):
-                break
-            if not law.holds(answer):
-                search.tilt = search.tilt * 2 if math.isinf(answer) else cumulant.saddle(min(answer, best))
+        best = min(best, search.answer(delta, loose, enough))
         if best <= enough:
             break
     return max(0.0, best)
@@ -135,24 +132,30 @@ def delta(rounds: Rounds, epsilon: float) -> float:
     """The least delta that the composition in this direction is shown to have at ``epsilon``."""
     if sum(count for _, count in rounds) == 1:
         return min(1.0, rounds[0][0].delta(epsilon))
-    cumulant = _Cumulant.of(rounds, _LEAST_LOG)
+    log_tail, best = _LEAST_LOG, 1.0
+    for _ in range(_MOST_TRIALS):
+        cumulant = _Cumulant.of(rounds, log_tail)
 
-    def bounds(tilts: Array) -> Array:
-        return np.asarray(cumulant.at(tilts)[0] + _slack(tilts) - tilts * epsilon)
+        def bounds(tilts: Array, cumulant: _Cumulant = cumulant) -> Array:
+            return np.asarray(cumulant.at(tilts)[0] + _slack(tilts) - tilts * epsilon)
 
-    tilt, near = _best(bounds)
-    if near < _LEAST_LOG:
-        # Nothing, or next to nothing: a tilt that shows as much is enough.
-        tilt = float(_TILTS[int(np.argmax(bounds(_TILTS) < _LEAST_LOG))])
-    log_tail = _log_tail(rounds, min(near - 5, 0.0))
-    tolerance = min(max(RELATIVE_TOLERANCE * epsilon, TOLERANCE), 1e-3 / tilt)
-    search = _Search(rounds, cumulant, tilt, log_tail)
-    best = 1.0
-    for _ in range(3):
-        law = search.composed(tolerance)
-        best = min(best, law.delta(epsilon))
-        if not search.too_coarse(law, epsilon):
+        tilt, near = _best(bounds)
+        if near < _LEAST_LOG:
+            # Nothing, or next to nothing: a tilt that shows as much is enough.
+            tilt = float(_TILTS[int(np.argmax(bounds(_TILTS) < _LEAST_LOG))])
+        guess = min(near - 5, math.log(best)) if best > 0 else near
+        log_tail = _log_tail(rounds, min(guess, 0.0))
+        search = _Search(rounds, cumulant, tilt, log_tail, max(epsilon, 1e-2))
+        before = best
+        for _ in range(3):
+            law = search.composed(min(search.tolerance, max(1e-3 / tilt, LEAST_TOLERANCE)))
+            best = min(best, law.delta(epsilon))
+            if not search.too_coarse(law, epsilon):
+                break
+        # What counts as infinite loss, and the tilt, follow from delta: they are chosen anew until it falls no more.
+        if best > before * (1 - 1e-4) or best == 0:
             break
+        log_tail = _log_tail(rounds, math.log(best))
     return best
 
 
@@ -176,13 +179,53 @@ def _log_tail(rounds: Rounds, log_delta: float) -> float:
 
 @dataclass
 class _Search:
-    """Composes on a mesh fine enough for a tolerance; how fine that is, it learns from what it composed."""
+    """Composes on a mesh fine enough for a tolerance; how fine that is, it learns from what it composed.
+
+    Args:
+        rounds: What is composed.
+        cumulant: By which a tilt is chosen.
+        tilt: λ.
+        log_tail: Mass of a round that counts as infinite loss.
+        near: An epsilon that is not below the answer.
+        steepness: The steepest profile met so far.
+    """
 
     rounds: Rounds
     cumulant: _Cumulant
     tilt: float
     log_tail: float
+    near: float
     steepness: float = 0.0
+
+    @property
+    def tolerance(self) -> float:
+        """How far an answer may lie above the truth."""
+        return max(RELATIVE_TOLERANCE * self.near, min(TOLERANCE, 1e-2 * self.near), LEAST_TOLERANCE)
+
+    def answer(self, delta: float, loose: float, enough: float) -> float:
+        """The least epsilon shown, by a mesh so fine that a finer one changes little, or one that is at most ``enough``."""
+        best, settled, finer = math.inf, math.inf, 1.0
+        for _ in range(_MOST_TRIALS):
+            law = self.composed(self.tolerance * loose * finer)
+            found = law.epsilon(delta)
+            best = min(best, law.bound(delta), found)
+            if best <= enough or best <= 0:
+                break
+            if not law.holds(found):
+                tilt = self.tilt * 2 if math.isinf(found) else self.cumulant.saddle(min(found, best))
+                if tilt == self.tilt:
+                    break
+                self.tilt = tilt
+                continue
+            before, self.near = self.tolerance, min(self.near, best)
+            steep = self.too_coarse(law, found)
+            if steep or self.tolerance < before / 2:
+                continue
+            # The law of few rounds is no smooth one: only a finer mesh can tell.
+            if sum(count for _, count in self.rounds) > _MANY or settled - found <= self.tolerance * loose:
+                break
+            settled, finer = found, finer / 4
+        return best
 
     def composed(self, tolerance: float) -> Composed:
         """The composition on a mesh that answers too high by about the tolerance, or more where memory does not allow it."""
@@ -190,7 +233,8 @@ class _Search:
         spans = [law.span(self.log_tail) for law, _ in self.rounds]
         # 12, but for the points left out where losses are rare, and for the second stage of the composition.
         mesh = min(math.sqrt(8 * tolerance / (count * (max(self.tilt, self.steepness) + 1))), 0.5 / self.tilt)
-        mesh = max(mesh, max(high - low for low, high in spans) / _MOST_POINTS)
+        points = _MOST_POINTS if self.near < _LARGE else _MOST_POINTS // 4
+        mesh = max(mesh, max(high - low for low, high in spans) / points)
         common = self.cumulant.common(self.tilt)
         while True:
             losses = [

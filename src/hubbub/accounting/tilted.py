@@ -99,6 +99,9 @@ class Composed:
     def delta(self, epsilon: float) -> float:
         """δ(ε), from above."""
         above, beside, offsets = self._tails
+        if epsilon - self.mean < offsets[0] and len(offsets) < len(self.offsets):
+            # So far below the mean that the weights there are no numbers.
+            return 1.0
         at = int(np.searchsorted(offsets, epsilon - self.mean, side="right"))
         relative = self.error * math.exp(min(-self.tilt * (epsilon - self.mean), 600.0))
         if at < len(offsets):
@@ -111,7 +114,7 @@ class Composed:
         if delta <= self.infinite:
             return math.inf
         slack = self.tilt * math.log(self.tilt) - (1 + self.tilt) * math.log1p(self.tilt) - math.log(delta - self.infinite)
-        return (self.log_scale + self.tilt * self.mean + slack) / self.tilt
+        return (self.log_scale + self.tilt * self.mean + slack + self.error) / self.tilt
 
     def holds(self, epsilon: float) -> bool:
         """Whether an answer lies where this tilt resolves it."""
@@ -124,7 +127,7 @@ class Composed:
         low, high = (min(int(end), len(offsets) - 1) for end in ends)
         if low == high or beside[high] <= 0:
             return 0.0
-        return float(math.log(beside[low] / beside[high]) / (offsets[high] - offsets[low])) - 1
+        return float((math.log(beside[low]) - math.log(beside[high])) / (offsets[high] - offsets[low])) - 1
 
     @cached_property
     def _tails(self) -> tuple[Array, Array, Array]:
@@ -160,7 +163,10 @@ def composed(losses: Sequence[tuple[Loss, int]], mesh: float, tilt: float) -> Co
     low, high, mean, width = _window(parts, mesh)
     error = _FFT_ERROR + _FACTOR_ERROR * rounds + 2 * _TAIL
     if high - low > _ONE_STAGE and rounds > 4 * len(parts):
-        parts, factor, gained = _coarser(parts, mesh, tilt, (high - low) * mesh / _ONE_STAGE)
+        coarser = _coarser(parts, mesh, tilt, (high - low) * mesh / _ONE_STAGE)
+        if coarser is None:
+            return None
+        parts, factor, gained = coarser
         mesh, cumulant = mesh * factor, cumulant + gained
         # Each stage-one law is off by as much as the last one may be, and enters as often as it is composed.
         error += sum(part.count for part in parts) * (_FFT_ERROR + 2 * _TAIL + 2 * _TRIMMED)
@@ -244,19 +250,28 @@ def _power(base: ComplexArray, exponent: int) -> ComplexArray:
         base = base * base
 
 
-def _coarser(parts: Sequence[_Tilted], mesh: float, tilt: float, target: float) -> tuple[list[_Tilted], int, float]:
-    """Sums of several rounds on a coarser mesh: the parts, how many times coarser, and what the cumulant grows by."""
+def _coarser(parts: Sequence[_Tilted], mesh: float, tilt: float, target: float) -> tuple[list[_Tilted], int, float] | None:
+    """Sums of several rounds on a coarser mesh: the parts, how many times coarser, and what the cumulant grows by.
+
+    ``None`` where one of the sums would not fit into memory.
+    """
     groups: list[_Tilted] = []
     for part in parts:
         root = math.isqrt(part.count)
         # Near the root, and without a rest where that can be.
         together = min(range(max(1, root // 2), root + 1), key=lambda size: (part.count % size > 0, root - size))
         sums, rest = divmod(part.count, together)
-        groups += [_summed(part, together, sums, mesh)] if together > 1 else [_Tilted(part.first, part.weight, sums)]
-        groups += [_summed(part, rest, 1, mesh)] if rest else []
+        for size, number in ((together, sums), (rest, 1)):
+            if size == 0:
+                continue
+            group = _summed(part, size, number, mesh)
+            if group is None:
+                return None
+            groups.append(group)
     # The error of a stage grows with its rounds and the square of its mesh: the second gets a quarter of the first.
     rounds, later = sum(part.count for part in parts), sum(group.count for group in groups)
-    factor = max(1, min(math.ceil(target / mesh * 8), math.isqrt(rounds // later) // 2))
+    # A coarser mesh must stay fine for the tilt, too.
+    factor = max(1, min(math.ceil(target / mesh * 8), math.isqrt(rounds // later) // 2, int(min(0.5 / (tilt * mesh), 1e9))))
     coarse, gained = [], 0.0
     for group in groups:
         split, total = _split(group, mesh, tilt, factor)
@@ -265,12 +280,14 @@ def _coarser(parts: Sequence[_Tilted], mesh: float, tilt: float, target: float) 
     return coarse, factor, gained
 
 
-def _summed(part: _Tilted, together: int, count: int, mesh: float) -> _Tilted:
-    """The law of the sum of several rounds, itself a part."""
+def _summed(part: _Tilted, together: int, count: int, mesh: float) -> _Tilted | None:
+    """The law of the sum of several rounds, itself a part; ``None`` where it would not fit into memory."""
     if together == 1:
         return _Tilted(part.first, part.weight, count)
     one = [_Tilted(part.first, part.weight, together)]
     low, high, _, _ = _window(one, mesh)
+    if high - low > _MOST_POINTS:
+        return None
     law = _convolved(one, low, high)
     sums = np.cumsum(law)
     begin, end = np.searchsorted(sums, [_TRIMMED, sums[-1] - _TRIMMED])
