@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 
+from conftest import oracle
 from hubbub import accounting
 from hubbub.accounting import events
 from hubbub.errors import BudgetError, ConfigError
@@ -121,6 +122,23 @@ def test_the_numbers_of_the_page_are_true() -> None:
     many = [(events.PoissonSampled(1.0, 0.01), 100_000)]
     assert accounting.epsilon(many, 1e-10, "add-or-remove-one") == pytest.approx(34.6170, abs=5e-4)
     # What rounding makes of it differs between machines.
-    assert 34.5 < accounting.epsilon(many, 1e-10, "add-or-remove-one", accountant="pld") < 34.6
+    with pytest.raises(BudgetError, match=r"epsilon of 34\.5\d+ lies below the truth"):
+        accounting.epsilon(many, 1e-10, "add-or-remove-one", accountant="pld")
     gaussians = [(events.Gaussian(2000.0), 10**6)]
     assert accounting.epsilon(gaussians, 1e-12, "zero-out") == pytest.approx(3.4491, abs=1e-4)
+
+
+def test_the_published_epsilons_stand_beside_ours() -> None:
+    published = {row[1]: row for row in rows("published")}
+    points = oracle("accounting")["published_gboard"]["points"]
+    assert len(published) == len(points)
+    for point in points:
+        row = published[repr(point["rho"])]
+        assert (float(row[2]), float(row[3])) == (point["delta"], point["published_eps"])
+        event = [(events.Gaussian(point["sigma_total"]), 1)]
+        assert float(row[4]) == pytest.approx(
+            accounting.epsilon(event, point["delta"], "zero-out", accountant="pld"), rel=1e-14
+        )
+        assert float(row[4]) == pytest.approx(float(row[3]), rel=1e-14)
+        assert float(row[5]) == pytest.approx(accounting.epsilon(event, point["delta"], "zero-out"), rel=1e-13)
+        assert float(row[5]) == pytest.approx(float(point["exact_eps"]), rel=1e-15)

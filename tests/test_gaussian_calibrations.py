@@ -1,6 +1,8 @@
 """Calibrations by name: the published numbers, what each really attains, and where its theorem ends."""
 
 import math
+import re
+from decimal import Decimal
 
 import mpmath
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from conftest import oracle
 from hubbub import gaussian
+from hubbub.gaussian.closed_forms import shown
 
 CLOSED = oracle("accounting")["closed_form_sigma"]["points"]
 COLUMNS = {
@@ -92,10 +95,44 @@ def test_a_budget_beyond_the_theorem_is_refused_with_the_delta_that_would_be_att
     with mpmath.workdps(40):
         sigma = mpmath.sqrt(2 * mpmath.log(mpmath.mpf("1.25e5"))) / 10
         truth = mpmath.ncdf(1 / (2 * sigma) - 10 * sigma) - mpmath.exp(10) * mpmath.ncdf(-1 / (2 * sigma) - 10 * sigma)
-    with pytest.raises(ValueError, match=f"attains delta {float(truth):.3g} here, more than claimed") as refused:
+    with pytest.raises(ValueError, match=r"attains delta .* here, more than claimed") as refused:
         gaussian.calibrate("classical", 10.0, 1e-5)
     assert truth > 1e-5
+    stated = re.search(r"its noise (\S+) attains delta (\S+) here", str(refused.value))
+    assert stated is not None
+    # Rounded up, in the last digit shown.
+    assert sigma <= mpmath.mpf(stated[1]) <= sigma + 1e-6
+    assert truth <= mpmath.mpf(stated[2]) <= truth + mpmath.mpf(f"1e{math.floor(mpmath.log10(truth)) - 2}")
     assert "use 'analytic'" in str(refused.value)
+
+
+@given(st.floats(5e-324, 1e100), st.integers(1, 12))
+def test_a_number_in_a_refusal_is_never_below_the_one_it_stands_for(value: float, digits: int) -> None:
+    text = Decimal(shown(value, digits))
+    assert Decimal(value) <= text <= Decimal(value) + Decimal(1).scaleb(Decimal(value).adjusted() - digits + 1)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-7), (2.0, 1e-5), (7.77, 3e-9), (3.0, 1e-100)])
+@pytest.mark.parametrize("name", ["classical", "dwork2006"])
+def test_a_refusal_states_no_less_noise_and_no_less_delta_than_there_is(name: str, epsilon: float, delta: float) -> None:
+    answer = gaussian.computed(name, epsilon, delta)
+    if answer.proved:
+        assert (name, epsilon) == ("dwork2006", 1.0)
+        return
+    with pytest.raises(ValueError, match="its noise") as refused:
+        gaussian.calibrate(name, epsilon, delta)
+    noise, attained = re.search(r"its noise (\S+) attains delta (\S+) here", str(refused.value)).groups()
+    assert Decimal(noise) >= Decimal(answer.noise_multiplier)
+    assert Decimal(attained) >= Decimal(answer.attained_delta)
+
+
+@pytest.mark.parametrize("name", ["zhao2", "vinterbo", "extended"])
+def test_the_largest_delta_that_a_refusal_names_is_not_itself_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is for delta") as refused:
+        gaussian.calibrate(name, 1.0, 0.9)
+    closed, limit = re.search(r"is for delta (below|at most) ([\d.]+);", str(refused.value)).groups()
+    known = float(limit) if closed == "at most" else math.nextafter(float(limit), 0.0)
+    assert gaussian.calibrate(name, 1.0, known).holds
 
 
 @pytest.mark.parametrize(

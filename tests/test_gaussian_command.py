@@ -14,6 +14,7 @@ import matplotlib.image
 import mpmath
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 import refusals
 from conftest import oracle
@@ -81,6 +82,51 @@ def test_a_formula_without_a_value_is_shown_as_refused(capsys: pytest.CaptureFix
     assert [row["noise_multiplier"] for row in answer["calibrations"] if row["name"] == "zhao2"] == [None]
 
 
+@pytest.mark.parametrize(("epsilon", "delta"), [("2", "1e-5"), ("2", "0.6"), ("20", "1e-5"), ("0.01", "1e-5")])
+def test_rows_come_in_the_order_of_their_noise_refused_or_not(
+    capsys: pytest.CaptureFixture[str], epsilon: str, delta: str
+) -> None:
+    text = output(capsys, ["gaussian", "--epsilon", epsilon, "--delta", delta])
+    printed = [line.split()[:2] for line in text.splitlines() if line.split()[:1] and line.split()[0] in gaussian.NAMES]
+    assert {name for name, _ in printed} == set(gaussian.NAMES)
+    noise = [float("inf") if value == "-" else float(value) for _, value in printed]
+    assert noise == sorted(noise)
+    # Their reasons stand in the same order.
+    reasons = re.findall(r"calibration '(\w+)'", text)
+    assert reasons == [name for name, _ in printed if name in reasons]
+
+
+LOOKS = {
+    "zhao1": (0, 114, 178),
+    "simple": (213, 94, 0),
+    "zhao2": (0, 158, 115),
+    "vinterbo": (204, 121, 167),
+    "zcdp": (86, 180, 233),
+    "classical": (230, 159, 0),
+}
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [("2", "1e-5"), ("2", "0.6"), ("0.01", "0.9"), ("300", "1e-9")])
+def test_a_calibration_has_the_same_colour_in_every_picture_and_a_refused_one_its_name(
+    capsys: pytest.CaptureFixture[str], workplace: Path, monkeypatch: pytest.MonkeyPatch, epsilon: str, delta: str
+) -> None:
+    texts: dict[str, str] = {}
+    write = Axes.text
+
+    def text(self: Axes, x: float, y: float, s: str, **words: str) -> object:
+        texts[s] = words["color"]
+        return write(self, x, y, s, **words)
+
+    monkeypatch.setattr(Axes, "text", text)
+    rows = rows_of(output(capsys, ["gaussian", "--epsilon", epsilon, "--delta", delta, "-o", "new.png"]))
+    wanted = {f"{name}, refused" if row[-1] == "refused" else name for name, row in rows.items() if name != "analytic"}
+    assert set(texts) == wanted
+    named = {name.removesuffix(", refused"): color for name, color in texts.items()}
+    assert {name: named[name].lstrip("#").lower() for name in LOOKS} == {
+        name: "".join(f"{part:02x}" for part in colour) for name, colour in LOOKS.items()
+    }
+
+
 def test_digits_are_not_cut_on_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     assert rows_of(output(capsys, COMMAND))["zhao2"][1] == "2.35629"
@@ -118,6 +164,9 @@ def test_every_curve_of_the_picture_has_a_colour_that_any_eye_tells_from_the_oth
         ("--epsilon 2 --delta 1", ["delta = 1.0", "strictly between 0 and 1"]),
         ("--epsilon 2 --delta nan", ["delta = nan"]),
         ("--epsilon 2 --delta tiny", ["--delta", "'tiny'"]),
+        ("--epsilon 2 --delta 1e-400", ["--delta", "'1e-400'", "underflows"]),
+        ("--epsilon 2 --delta 0.00e-400", ["delta = 0.0", "strictly between 0 and 1"]),
+        ("--epsilon 0.1e-999 --delta 1e-5", ["--epsilon", "'0.1e-999'", "underflows"]),
         ("--epsilon 2 --delta 1e-5 --sensitivity 0", ["sensitivity = 0.0", "above 0"]),
         ("--epsilon 2 --delta 1e-5 --sensitivity inf", ["sensitivity = inf"]),
         ("--epsilon 2 --delta 1e-5 --sensitivity 1e13", ["sensitivity = 1", "1e-12 to 1e12"]),

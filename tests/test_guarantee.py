@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from decimal import Decimal
 from statistics import NormalDist
 
@@ -15,13 +16,19 @@ from scipy.special import logsumexp
 from conftest import oracle
 from hubbub import accounting, gaussian
 from hubbub.accounting import FixedSizeSampled, Gaussian, PoissonSampled
+from hubbub.accounting.earlier import charge_assumptions
+from hubbub.accounting.events import BallsInBins, Event, MixtureOfGaussians, TreeAggregation, TruncatedPoissonSampled
+from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.unamplified import unamplified_mu
-from hubbub.errors import BudgetError
+from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS, cohort_words
+from hubbub.cli.accounts import guarantee_rows
+from hubbub.errors import BudgetError, ConfigError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
+    FixedEpochs,
     FixedSizeSampling,
     MinSeparation,
     Participation,
@@ -29,7 +36,7 @@ from hubbub.participation import (
     SingleParticipation,
     TruncatedPoissonSampling,
 )
-from hubbub.strategies import Identity, toeplitz
+from hubbub.strategies import Identity, Strategy, toeplitz
 
 CONTOUR = oracle("accounting")["poisson_contour_reference"]["points"]
 CORRELATED = Mechanism(toeplitz.square_root(30, 5), MinSeparation(5, 4), 2.0)
@@ -144,6 +151,61 @@ def test_random_cohorts_are_computed_anew_under_each_relation(participation: Par
         assert restated.epsilon == of(participation, restated.neighboring_relation).epsilon
 
 
+# The sensitivity
+
+PATTERNS: list[Participation] = [SingleParticipation(), FixedEpochs(3, 7), MinSeparation(5, 4), MinSeparation(1, 20)]
+ROUNDS_OF_A_CLIENT = {"CyclicPoissonSampling": 5, "BallsInBinsSampling": 4}
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "add-or-remove-one", "replace-one"])
+@pytest.mark.parametrize("participation", [*COHORTS, *PATTERNS], ids=str)
+@pytest.mark.parametrize("strategy", [Identity(20), toeplitz.square_root(20, 4)], ids=["independent", "correlated"])
+@pytest.mark.parametrize("z", [0.1, 1.7])
+def test_rho_is_that_of_the_stated_sensitivity_and_noise(
+    strategy: Strategy, participation: Participation, relation: str, z: float
+) -> None:
+    """Bun and Steinke 2016, Proposition 1.6, of the numbers as printed; of random cohorts for each round of a client."""
+    try:
+        answer = accounting.guarantee(Mechanism(strategy, participation, z), 1e-6, relation)
+    except (ConfigError, ValueError) as refused:
+        assert "no theorem" in str(refused) or "not offered" in str(refused) or "independent noise only" in str(refused)  # noqa: PT017
+        return
+    rows = guarantee_rows(answer)
+    rho, sensitivity, stddev = (float(rows[k].split()[0]) for k in ("zCDP rho", "L2 sensitivity", "clip noise multiplier"))
+    random = participation in COHORTS
+    rounds = ROUNDS_OF_A_CLIENT.get(type(participation).__name__, 20) if random else 1
+    assert rho == pytest.approx(rounds * sensitivity**2 / (2 * stddev**2), rel=1e-12)
+    assert ("of one round" in rows["L2 sensitivity"]) == random
+    assert ("of the whole run" in rows["L2 sensitivity"]) != random
+    noise = points(answer.statement())["Noise"]
+    assert f"L2 sensitivity of {answer.sensitivity_of} {sensitivity!r} clip norms under {relation}, exact" in noise
+    assert answer.as_json()["l2_sensitivity"] == sensitivity
+
+
+@pytest.mark.parametrize(
+    ("participation", "relation", "moved"),
+    [
+        (PoissonSampling(0.1), "add-or-remove-one", 1.0),
+        (PoissonSampling(0.1), "replace-one", 2.0),
+        (FixedSizeSampling(10, 100), "zero-out", 1.0),
+        (FixedSizeSampling(10, 100), "add-or-remove-one", 2.0),
+        (TruncatedPoissonSampling(0.1, 30, 100), "add-or-remove-one", 2.0),
+        (CyclicPoissonSampling(0.4, 4), "replace-one", 2.0),
+        (BallsInBinsSampling(5), "zero-out", 1.0),
+        (MinSeparation(5, 4), "zero-out", 2.0),
+        (MinSeparation(5, 4), "replace-one", 4.0),
+    ],
+)
+@pytest.mark.parametrize("rounds", [1, 20])
+def test_the_sensitivity_is_how_far_one_unit_moves_what_is_released(
+    participation: Participation, relation: str, moved: float, rounds: int
+) -> None:
+    answer = accounting.guarantee(Mechanism(Identity(20), participation, 0.3), 1e-6, relation, rounds=rounds)
+    whole = answer.sensitivity_of == "the whole run"
+    assert answer.l2_sensitivity == (moved / 2 if whole and rounds == 1 else moved)
+    assert answer.sensitivity_exact
+
+
 # The text
 
 
@@ -169,7 +231,9 @@ def test_a_statement_holds_each_point_of_the_checklist(participation: Participat
         "Record",
     ]
     assert all(text for text in points(text).values())
-    assert len(re.findall(r"\((?:ledger|operator|software)\)$", text, flags=re.MULTILINE)) >= 6
+    assert len(re.findall(r"\(to be enforced by the ledger\)$", text, flags=re.MULTILINE)) >= 1
+    assert len(re.findall(r"\(the operator is to see to it\)$", text, flags=re.MULTILINE)) >= 3
+    assert not re.search(r"\((?:ledger|operator|software)\)$", text, flags=re.MULTILINE)
     assert "- choosing settings" in text
     assert "numpy " + np.__version__ in text
 
@@ -207,6 +271,101 @@ def test_a_statement_of_a_run_names_its_scale_its_divisor_and_its_record() -> No
     ):
         assert words in text
     assert f"standard deviation {CORRELATED.stddev * 0.5:.6g}" in text
+
+
+def test_only_a_statement_of_a_run_says_who_sees_to_its_assumptions() -> None:
+    answer = accounting.guarantee(CORRELATED, 1e-6)
+    promised, done = answer.statement(), answer.statement(RunFacts(heads=("ab" * 32,)))
+    assert "no run: this is what a mechanism promises" in promised
+    for text, heading in ((promised, "It holds for a run of which this is true:"), (done, "It assumes (and who sees to it):")):
+        items = text.split(heading)[1].split("\n\n")[0].strip().splitlines()
+        assert [item.removeprefix("- ").split(" (")[0] for item in items] == [a.text for a in answer.assumptions]
+    assert len(re.findall(r"\((?:ledger|operator|software)\)$", done, flags=re.MULTILINE)) == len(answer.assumptions)
+    assert "to be enforced" not in done
+
+
+def test_a_relation_that_no_theorem_covers_has_a_sentence_of_its_own() -> None:
+    stated = points(accounting.guarantee(CORRELATED, 1e-6).statement())["Neighboring relation"]
+    assert re.search(r"\. Under replace-one epsilon is [\d.]+ at the same delta \(.*?\)\.", stated)
+    assert "Under add-or-remove-one no epsilon can be stated: no theorem covers it, since " in stated
+    assert stated.endswith("too.")
+
+
+@pytest.mark.parametrize("participation", [*COHORTS, *PATTERNS], ids=str)
+def test_what_is_said_of_the_sampling_is_of_cohorts_alone(participation: Participation) -> None:
+    said = points(of(participation).statement())["Sampling"]
+    assert said.startswith(cohort_words(participation))
+    assert "noise" not in said
+
+
+# Several runs
+
+
+def charge(number: int, *events: tuple[Event, int], rounds: int = 6, relation: str = "zero-out") -> RunCharge:
+    marks = f"{number:x}" * 64, f"{number + 1:x}" * 64
+    return RunCharge(*marks, rounds, 8, events, relation, accounting.events.RELATIONS, "client")
+
+
+CHARGES = [
+    (charge(1, (Gaussian(1.75), 1)), ["noise multiplier 1.75", "whole run"], "no client breaks the participation pattern"),
+    (charge(2, (PoissonSampled(2.5, 0.125), 6)), ["noise multiplier 2.5", "probability 0.125"], "drawn by random coins"),
+    (charge(3, (PoissonSampled(2.5, 0.125), 2)), ["multiplier 2.5", "take turns", "2 rounds"], "group is given for good"),
+    (charge(4, (FixedSizeSampled(0.7, 3, 40), 6)), ["noise multiplier 0.7", "cohorts of 3 of 40"], "drawn by random coins"),
+    (
+        charge(5, (TruncatedPoissonSampled(0.7, 0.25, 9, 40), 6)),
+        ["multiplier 0.7", "probability 0.25", "of 40 clients at most 9"],
+        "drawn by random coins",
+    ),
+    (charge(6, (BallsInBins(1.25, 3, 6), 1)), ["multiplier 1.25", "one of 3 slots"], "slot is drawn once"),
+    (charge(7, (TreeAggregation(5.5, 6), 1)), ["tree", "multiplier 5.5"], "no client breaks the participation pattern"),
+    (
+        charge(8, (MixtureOfGaussians(4.5, (0.0, 1.0), (0.5, 0.5)), 6)),
+        ["multiplier 4.5", "6 times"],
+        "one person is one client",
+    ),
+    (charge(9), ["nothing was released"], ""),
+    (replace(charge(10), events=None, simulation=True), ["nothing bounds", "simulation"], ""),
+]
+
+
+@pytest.mark.parametrize(("run", "words", "assumed"), CHARGES, ids=lambda value: "")
+def test_a_run_that_is_charged_beside_is_told_in_full(run: RunCharge, words: list[str], assumed: str) -> None:
+    text = accounting.guarantee(CORRELATED, 1e-6, earlier=(run,)).statement(RunFacts(heads=("ab" * 32,)))
+    (line,) = [line for line in text.splitlines() if line.startswith(f"- the run of ledger {run.first[:16]}")]
+    for part in (*words, run.head[:16], "6 of 8 rounds", "zero-out relation"):
+        assert part in line
+    (own,) = [line for line in text.splitlines() if line.startswith("- this run: ")]
+    assert "with noise multiplier 2, each client in at most 4 rounds at least 5 apart; 30 rounds, zero-out relation" in own
+    assumptions = re.findall(r"^- (.*) \((?:ledger|operator|software)\)$", text, flags=re.MULTILINE)
+    assert any(assumed in text for text in assumptions)
+    assert len(assumptions) == len(set(assumptions))
+
+
+def test_the_statement_of_several_runs_holds_each_in_a_line_and_all_that_they_assume() -> None:
+    first, second = of(PoissonSampling(0.1), "zero-out"), accounting.guarantee(CORRELATED, 1e-6)
+    other = CHARGES[5][0]
+    heads = "ab" * 32, "cd" * 32
+    # As compose_runs makes it.
+    both = replace(
+        second,
+        noise_multiplier=None,
+        mechanism="3 runs over the same people",
+        cohorts="",
+        assumptions=(EACH_RUN, FIXED_RUNS),
+    )
+    text = both.statement(RunFacts(heads=heads, runs=(first, second), others=(other,)))
+    listed = text.split("The runs:\n")[1].split("\n\n")[0].splitlines()
+    assert len(listed) == 3
+    for line, run, head in zip(listed, (first, second), heads, strict=False):
+        assert line == f"- the run of head {head[:16]}: {run.mechanism}; {run.rounds} rounds, zero-out relation"
+        assert f"noise multiplier {run.noise_multiplier:.6g}" in line
+        assert run.cohorts in line
+    assert other.head[:16] in listed[2]
+    assumed = text.split("It assumes (and who sees to it):\n")[1].split("\n\n")[0].splitlines()
+    union = {*first.assumptions, *second.assumptions, *charge_assumptions(other, "zero-out"), FIXED_RUNS}
+    assert set(assumed) == {f"- {assumption}" for assumption in union}
+    assert len(assumed) == len(union)
+    assert points(text)["Noise"] == "that of each run, named below."
 
 
 def test_what_promises_nothing_says_so_in_full() -> None:

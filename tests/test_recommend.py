@@ -8,6 +8,7 @@ import pytest
 
 import refusals
 from hubbub import accounting, build, config, utility
+from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.deployment import Budget, Deployment
 from hubbub.accounting.recommend import Recommendation, recommend
 from hubbub.cli.calibrating import settings_of
@@ -80,9 +81,9 @@ def test_the_settings_that_are_shown_run_and_promise_what_was_recommended(answer
     kinds = {option.cohorts: option for option in reversed(answer.options)}
     option = list(kinds.values())[index]
     tables = settings_of(option, SMALL, BUDGET)
-    run = build.build(config.resolve({**tables, "data": {"name": "digits", "clients": 600}}, {}))
+    run = build.build(config.resolve(tables, {}))
     assert run.plan.mechanism is not None
-    assert run.plan.mechanism.noise_multiplier == pytest.approx(option.mechanism.noise_multiplier, rel=1e-9)
+    assert run.plan.mechanism.noise_multiplier == option.mechanism.noise_multiplier
     assert run.plan.mechanism.participation == option.mechanism.participation
     assert run.plan.expected_cohort_size == 50
     assert run.plan.promise().after(48, BUDGET.delta).epsilon <= 4.0
@@ -168,6 +169,41 @@ def test_a_budget_that_is_none_is_refused_by_name(values: tuple, name: str) -> N
 
 
 # On the command line
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--epsilon 4 --rounds 60 --population 200 --cohort 40 --delta 1e-4",
+        "--epsilon 0.5 --rounds 20 --population 300 --cohort 20 --delta 1e-5",
+        "--epsilon 1 --rounds 12 --population 60 --cohort 20 --delta 1e-3 --neighboring-relation replace-one",
+    ],
+)
+def test_a_config_of_the_printed_lines_has_exactly_the_noise_that_was_recommended(
+    capsys: pytest.CaptureFixture[str], workplace: Path, flags: str
+) -> None:
+    command = ["calibrate", *flags.split()]
+    best = json.loads(output(capsys, [*command, "--json"]))["options"][0]
+    printed = output(capsys, command)
+    (workplace / "pasted.toml").write_text(printed[printed.index("  [training]") :])
+    planned = json.loads(output(capsys, ["plan", "pasted.toml", "--json"]))
+    assert planned["noise_multiplier"] == best["noise_multiplier"]
+    assert planned["clip_noise_multiplier"] == best["clip_noise_multiplier"]
+
+
+def test_the_printed_lines_name_the_accountant_that_calibrated(answer: Recommendation) -> None:
+    other = Budget(4.0, 1e-5, accountant="pld")
+    assert settings_of(answer.options[0], SMALL, other)["privacy"]["accountant"] == "pld"
+
+
+@pytest.mark.parametrize("command", ["account", "calibrate"])
+def test_the_help_names_every_accountant(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, workplace: Path, command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    (line,) = [line for line in output(capsys, [command, "--help"]).splitlines() if "--accountant" in line]
+    assert all(f"{name} (" in line for name in ACCOUNTANTS)
+
 
 ASKED = ["calibrate", "--epsilon", "4", "--delta", "1e-5", "--rounds", "48", "--population", "600", "--cohort", "50"]
 

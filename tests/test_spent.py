@@ -373,7 +373,7 @@ def test_a_trained_run_keeps_its_earlier_charge_over_stop_resume_and_verify(
     monkeypatch.setattr(Line, "may_learn", True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    recorded(tmp_path / "one", BAND, THREE)
+    recorded(tmp_path / "one", BAND, THREE, close=True)
     text = CONFIG.replace("rounds = 12", "rounds = 4").replace(
         "noise_multiplier = 1.0", 'epsilon = 6.0\nearlier_runs = ["one"]'
     )
@@ -407,7 +407,7 @@ def test_the_settings_refuse_what_is_no_earlier_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "run.toml").write_text(CONFIG)
-    recorded(tmp_path / "played", replace(BAND, simulation=True), THREE)
+    recorded(tmp_path / "played", replace(BAND, simulation=True), THREE, close=True)
     for value, words in {
         '"one"': "must be a list",
         "[1]": "must be a list",
@@ -418,11 +418,36 @@ def test_the_settings_refuse_what_is_no_earlier_run(
     }.items():
         assert hubbub("plan", "run.toml", "--allow-import", "--set", f"privacy.earlier_runs={value}") == 2
         assert words in capsys.readouterr().err
-    recorded(tmp_path / "real", BAND, THREE)
+    recorded(tmp_path / "real", BAND, THREE, close=True)
     for budget, words in (("stop_epsilon", "the earlier runs alone cost"), ("epsilon", "earlier runs alone cost")):
         told = ("--set", 'privacy.earlier_runs=["real"]', "--set", f"privacy.{budget}=0.5")
         assert hubbub("plan", "run.toml", "--allow-import", *told) == 2
         assert words in capsys.readouterr().err
+
+
+def test_a_run_whose_folder_shows_more_than_its_ledger_or_that_may_go_on_is_refused_before_its_charge_is_promised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Line, "may_learn", True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "run.toml").write_text(CONFIG)
+    one = recorded(tmp_path / "one", BAND, THREE)
+    told = ("run.toml", "--allow-import", "--set", 'privacy.earlier_runs=["one"]')
+    for command in (("plan", *told), ("train", *told, "--out", "two")):
+        assert hubbub(*command) == 2
+        shown = capsys.readouterr().err
+        for words in ("one: 3 of the 8 rounds", "hubbub resume one", "hubbub close one --early"):
+            assert words in shown
+    assert hubbub("close", "one", "--early") == 0
+    assert hubbub("plan", *told) == 0
+    release = one / "state" / "releases" / "3.safetensors"
+    release.write_bytes(b"a release")
+    for command in (("plan", *told), ("train", *told, "--out", "two")):
+        capsys.readouterr()
+        assert hubbub(*command) == 2
+        assert "state/releases/3.safetensors is no release of it: it was rolled back" in capsys.readouterr().err
+    assert not (tmp_path / "two").exists()
 
 
 def test_what_follows_a_run_without_a_bound_has_none(tmp_path: Path) -> None:

@@ -15,18 +15,30 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 _LARGEST_ENTRY = 1e100
+# Of a value in a message.
+_LONGEST = 100
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: whole, or its beginning."""
+    try:
+        text = repr(value)
+    except ValueError:
+        # Python does not print whole numbers of thousands of digits.
+        return f"a number of {value.bit_length()} bits" if isinstance(value, int) else object.__repr__(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def finite(name: str, value: object) -> float:
     """Any finite real number."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | np.floating | np.integer):
-        raise TypeError(f"{name} = {value!r}: must be a number, not {type(value).__name__}")
+        raise TypeError(f"{name} = {shown(value)}: must be a number, not {type(value).__name__}")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise ValueError(f"{name} = {value!r}: must be finite")
+        raise ValueError(f"{name} = {shown(value)}: must be finite")
     return number
 
 
@@ -34,7 +46,7 @@ def positive(name: str, value: object) -> float:
     """A finite number above zero."""
     number = finite(name, value)
     if number <= 0:
-        raise ValueError(f"{name} = {value!r}: must be above 0")
+        raise ValueError(f"{name} = {shown(value)}: must be above 0")
     return number
 
 
@@ -42,7 +54,7 @@ def scale(name: str, value: object) -> float:
     """A number from 1e-12 to 1e12: below it nothing is hidden or moved, and beyond it float64 cannot compute."""
     number = positive(name, value)
     if not 1e-12 <= number <= 1e12:
-        raise ValueError(f"{name} = {value!r}: must be from 1e-12 to 1e12")
+        raise ValueError(f"{name} = {shown(value)}: must be from 1e-12 to 1e12")
     return number
 
 
@@ -50,7 +62,7 @@ def non_negative(name: str, value: object) -> float:
     """A finite number, zero allowed."""
     number = finite(name, value)
     if number < 0:
-        raise ValueError(f"{name} = {value!r}: must not be negative")
+        raise ValueError(f"{name} = {shown(value)}: must not be negative")
     return number
 
 
@@ -58,7 +70,7 @@ def open_unit(name: str, value: object) -> float:
     """A number strictly between 0 and 1, such as delta."""
     number = finite(name, value)
     if not 0 < number < 1:
-        raise ValueError(f"{name} = {value!r}: must lie strictly between 0 and 1")
+        raise ValueError(f"{name} = {shown(value)}: must lie strictly between 0 and 1")
     return number
 
 
@@ -66,19 +78,19 @@ def probability(name: str, value: object) -> float:
     """A number above 0 and at most 1, such as a sampling probability."""
     number = finite(name, value)
     if not 0 < number <= 1:
-        raise ValueError(f"{name} = {value!r}: must be above 0 and at most 1")
+        raise ValueError(f"{name} = {shown(value)}: must be above 0 and at most 1")
     return number
 
 
 def integer(name: str, value: object, *, at_least: int, at_most: int | None = None) -> int:
     """A whole number in a range."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral | np.integer):
-        raise TypeError(f"{name} = {value!r}: must be a whole number, not {type(value).__name__}")
+        raise TypeError(f"{name} = {shown(value)}: must be a whole number, not {type(value).__name__}")
     number = int(value)
     if number < at_least:
-        raise ValueError(f"{name} = {value!r}: must be at least {at_least}")
+        raise ValueError(f"{name} = {shown(value)}: must be at least {at_least}")
     if at_most is not None and number > at_most:
-        raise ValueError(f"{name} = {value!r}: must be at most {at_most}")
+        raise ValueError(f"{name} = {shown(value)}: must be at most {at_most}")
     return number
 
 
@@ -91,9 +103,9 @@ def one_of(name: str, value: object, options: Iterable[str]) -> str:
     """One of a few words; the nearest is offered for a misspelt one."""
     known = tuple(options)
     if not isinstance(value, str):
-        raise TypeError(f"{name} = {value!r}: must be text, one of {', '.join(known)}")
+        raise TypeError(f"{name} = {shown(value)}: must be text, one of {', '.join(known)}")
     if value not in known:
-        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(known)}{nearest(value, known)}")
+        raise ValueError(f"{name} = {shown(value)}: must be one of {', '.join(known)}{nearest(value, known)}")
     return value
 
 

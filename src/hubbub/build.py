@@ -15,7 +15,7 @@ from hubbub.accounting.beside import calibrate_beside
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import rounded_up
-from hubbub.accounting.together import run_charges
+from hubbub.accounting.together import final_charges
 from hubbub.config import DATASETS, MODELS, SAMPLINGS, Config, ParticipationConfig, strategy_name
 from hubbub.datasets import Dataset, by_user, dirichlet, iid
 from hubbub.errors import BudgetError, ConfigError, HubbubError
@@ -134,9 +134,9 @@ def make_strategy(
 
 
 def _earlier(config: Config) -> tuple[RunCharge, ...]:
-    """What the earlier runs that the settings name have cost so far, each counted once."""
+    """What the earlier runs that the settings name have cost, each counted once; one that may go on is refused."""
     folders = config.privacy.earlier_runs or ()
-    runs = run_charges([read_run(Path(folder).expanduser()) for folder in folders])
+    runs = final_charges([read_run(Path(folder).expanduser()) for folder in folders])
     for run in runs:
         if run.simulation and config.privacy.noise == "secure":
             raise ConfigError(

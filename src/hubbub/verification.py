@@ -26,6 +26,7 @@ from hubbub.training import RunStore
 from hubbub.training.checkpoint import Checkpoint
 from hubbub.training.metrics import read_metrics
 from hubbub.training.tensors import metadata, parse
+from hubbub.training.traces import key_ahead, unknown_releases
 
 __all__ = ["Check", "Verdict", "verify"]
 
@@ -129,8 +130,9 @@ def _promise(promise: Promise, stated: Mapping[str, Any]) -> Check:
     wrong += _differences({"kind": "promise", "key": key, **promise.record()}, stated)
     if promise.mechanism is None:
         return Check("promise", not wrong, "; ".join(wrong[:3]) or "nothing is promised: epsilon is infinite")
-    again, cost = promise.record()["mechanism"], rounded_up(promise.after(promise.rounds, promise.delta).epsilon)
-    detail = f"sensitivity {again['l2_sensitivity']:.6g}, noise {again['stddev']:.6g}, epsilon {cost}"
+    again = promise.after(promise.rounds, promise.delta)
+    sensitivity = f"sensitivity {rounded_up(again.l2_sensitivity or 0.0)} of {again.sensitivity_of}"
+    detail = f"{sensitivity}, noise {promise.mechanism.stddev:.6g}, epsilon {rounded_up(again.epsilon)}"
     return Check("promise", not wrong, "; ".join(wrong[:3]) or f"computed again from the strategy: {detail}")
 
 
@@ -166,8 +168,8 @@ def _releases(folder: Path, promise: Promise, history: History) -> Check:
             forgotten = not promise.settings.get("keep_releases", True)
             if not forgotten:
                 wrong.append(f"of round {min(missing)} the release is missing")
-        if unknown := [t for t in kept - needed if t != history.pending]:
-            wrong.append(f"a release of round {min(unknown)} is there, which the ledger does not know as committed")
+        if unknown := unknown_releases(kept, [entry.state for entry in history.rounds]):
+            wrong.append(f"a release of round {unknown[0]} is there, which the ledger does not know as committed")
         for round_index in sorted(kept & needed):
             wrong += _release(store, promise, history, round_index)
     except HubbubError as error:
@@ -212,8 +214,8 @@ def _secrets(folder: Path, chain: Chain, history: History) -> Check:
 
 def _keys(store: RunStore, own: object, history: History) -> Iterator[str]:
     """Keys that are not those of the ledger; a folder that was given away without its keys has none to compare."""
-    if store.epochs() > len(history.epochs) + 1:
-        yield f"the key of epoch {store.epochs() - 1} is there, the ledger has {len(history.epochs)} epochs: it was rolled back"
+    if ahead := key_ahead(store.epochs(), len(history.epochs)):
+        yield f"{ahead} is there, the ledger has {len(history.epochs)} epochs: it was rolled back"
     if not store.has_keys():
         return
     secret = store.secret()

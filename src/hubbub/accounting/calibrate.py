@@ -12,7 +12,7 @@ from hubbub._checks import integer, one_of, open_unit, scale
 from hubbub.accounting.charge import charges, stated_relation
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.composition import epsilon as composed_epsilon
-from hubbub.accounting.events import Event, Gaussian, require_relation
+from hubbub.accounting.events import MOST_ROUNDS, Event, Gaussian, require_relation
 from hubbub.accounting.gauges import log_noise
 from hubbub.accounting.guarantee import guarantee
 from hubbub.accounting.search import Grid, Line, first
@@ -55,7 +55,7 @@ def calibrate_noise_multiplier(
     """
     target = scale("epsilon", epsilon)
     relation = require_relation(neighboring_relation)
-    integer("rounds", rounds, at_least=1)
+    integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
     open_unit("delta", delta)
 
     def events(z: float) -> list[tuple[Event, int]]:

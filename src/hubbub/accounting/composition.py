@@ -4,11 +4,20 @@ import math
 from collections.abc import Sequence
 
 from hubbub import gaussian
-from hubbub._checks import integer, non_negative, one_of, open_unit
+from hubbub._checks import non_negative, one_of, open_unit
 from hubbub.accounting import parity, pld
 from hubbub.accounting.domination import directions, unamplified_mu
-from hubbub.accounting.events import Event, Gaussian, NeighboringRelation, TreeAggregation, require_relation
+from hubbub.accounting.events import (
+    Event,
+    Gaussian,
+    NeighboringRelation,
+    TreeAggregation,
+    TruncatedPoissonSampled,
+    counted,
+    require_relation,
+)
 from hubbub.accounting.rdp import rdp_delta, rdp_epsilon
+from hubbub.errors import BudgetError
 
 __all__ = ["ACCOUNTANTS", "delta", "epsilon"]
 
@@ -31,38 +40,42 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
         neighboring_relation: ``"zero-out"``, ``"add-or-remove-one"`` or ``"replace-one"``; the last doubles the
             sensitivity.
         accountant: ``"tight"`` (ours: exact for Gaussians, otherwise a privacy loss distribution, near the truth by 1e-4, or
-            1e-5 of itself where that is more, as far as memory allows), ``"rdp"`` (Rényi DP at its best order) or ``"pld"`` (dp_accounting's, for parity
-            with published numbers).
+            1e-5 of itself where that is more, as far as memory allows), ``"rdp"`` (Rényi DP at its best order) or ``"pld"``
+            (dp_accounting's, for parity with published numbers; refused where it lies below the truth).
 
     Raises:
         ValueError: A number out of range or an unknown word.
-        BudgetError: dp_accounting cannot answer.
+        BudgetError: dp_accounting cannot answer, or answers below the truth.
 
     Example:
         >>> round(epsilon([(Gaussian(noise_multiplier=1.0), 1)], delta=1e-6, neighboring_relation="zero-out"), 4)
         4.8866
     """
     open_unit("delta", delta)
-    counted, relation = _checked(events, neighboring_relation, accountant)
-    if not counted:
+    rounds, relation = _asked(events, neighboring_relation, accountant)
+    if not rounds:
         return 0.0
-    if accountant == "pld":
-        return parity.epsilon(counted, delta, relation)
     if accountant == "rdp":
-        return rdp_epsilon(counted, delta, relation)
-    mu = _mu(counted, relation)
-    plain = _plain_epsilon(mu, delta)
-    if _all_certain(counted) or plain == 0 or delta < _LEAST_DELTA:
+        return rdp_epsilon(rounds, delta, relation)
+    tight = _epsilon(rounds, delta, relation)
+    if accountant == "tight":
+        return tight
+    return _require_no_less(parity.epsilon(rounds, delta, relation), tight, _all_certain(rounds), "epsilon", rounds)
+
+
+def _epsilon(events: Events, delta: float, relation: NeighboringRelation) -> float:
+    plain = _plain_epsilon(_mu(events, relation), delta)
+    if _all_certain(events) or plain == 0:
         return plain
-    if _hopeless(counted, relation):
-        return min(plain, rdp_epsilon(counted, delta, relation))
-    forth, back = _laws(counted, relation)
+    if delta < _LEAST_DELTA or _hopeless(events, relation):
+        return min(plain, rdp_epsilon(events, delta, relation))
+    forth, back = _laws(events, relation)
     answer = pld.epsilon(forth, delta)
     if back is not None:
         answer = max(answer, pld.epsilon(back, delta, enough=answer))
     if answer > _LARGE_EPSILON:
         # There the mesh is coarse for want of memory.
-        answer = min(answer, rdp_epsilon(counted, delta, relation))
+        answer = min(answer, rdp_epsilon(events, delta, relation))
     return min(plain, answer)
 
 
@@ -77,38 +90,53 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
 
     Raises:
         ValueError: A number out of range or an unknown word.
-        BudgetError: dp_accounting cannot answer.
+        BudgetError: dp_accounting cannot answer, or answers below the truth.
 
     Example:
         >>> f"{delta([(Gaussian(noise_multiplier=1.0), 1)], epsilon=2.0, neighboring_relation='zero-out') :.6f}"
         '0.020924'
     """
-    non_negative("epsilon", epsilon)
-    counted, relation = _checked(events, neighboring_relation, accountant)
-    if not counted:
+    eps = non_negative("epsilon", epsilon)
+    rounds, relation = _asked(events, neighboring_relation, accountant)
+    if not rounds:
         return 0.0
-    if accountant == "pld":
-        return parity.delta(counted, epsilon, relation)
     if accountant == "rdp":
-        return rdp_delta(counted, epsilon, relation)
-    mu = _mu(counted, relation)
-    plain = _plain_delta(mu, epsilon)
-    if _all_certain(counted) or plain < _LEAST_DELTA:
+        return rdp_delta(rounds, eps, relation)
+    if accountant == "pld":
+        answer = parity.delta(rounds, eps, relation)
+        # Compared where both are steep: at the epsilon that the answer would be the delta of.
+        if 0 < answer < 1:
+            _require_no_less(eps, _epsilon(rounds, answer, relation), _all_certain(rounds), "delta at an epsilon", rounds)
+        return answer
+    plain = _plain_delta(_mu(rounds, relation), eps)
+    if _all_certain(rounds) or plain < _LEAST_DELTA:
         return plain
-    if _hopeless(counted, relation):
-        return min(plain, rdp_delta(counted, epsilon, relation))
-    forth, back = _laws(counted, relation)
-    return min(plain, max(pld.delta(laws, epsilon) for laws in (forth, back) if laws is not None))
+    if _hopeless(rounds, relation):
+        return min(plain, rdp_delta(rounds, eps, relation))
+    forth, back = _laws(rounds, relation)
+    answer = min(plain, max(pld.delta(laws, eps) for laws in (forth, back) if laws is not None))
+    # No law here is bounded in both directions: what underflows is not 0.
+    return max(answer, math.ulp(0.0))
 
 
-def _checked(events: Events, neighboring_relation: str, accountant: str) -> tuple[list[tuple[Event, int]], NeighboringRelation]:
-    """The events that happen at all, equal ones together."""
+def _asked(events: Events, neighboring_relation: str, accountant: str) -> tuple[list[tuple[Event, int]], NeighboringRelation]:
     one_of("accountant", accountant, ACCOUNTANTS)
-    relation = require_relation(neighboring_relation)
-    together: dict[Event, int] = {}
-    for event, rounds in events:
-        together[event] = together.get(event, 0) + integer("rounds", rounds, at_least=0)
-    return [(event, rounds) for event, rounds in together.items() if rounds], relation
+    return counted(events), require_relation(neighboring_relation)
+
+
+def _require_no_less(second: float, tight: float, exact: bool, name: str, events: Events) -> float:
+    """The second opinion's answer, unless it lies below the truth.
+
+    The tight answer is above the truth, by its tolerance at most where the dominating laws are attained.
+    """
+    slack = 1e-9 * tight if exact else 2 * max(pld.RELATIVE_TOLERANCE * tight, min(pld.TOLERANCE, 1e-2 * tight))
+    attained = all(not isinstance(event, TruncatedPoissonSampled) for event, _ in events)
+    if attained and second < tight - slack:
+        raise BudgetError(
+            f"accountant = 'pld': dp_accounting's {name} of {second:.6g} lies below the truth (by rounding, for many rounds or "
+            f"a small delta), which is {tight:.6g} or little less; use 'tight'"
+        )
+    return second
 
 
 def _hopeless(events: Events, relation: NeighboringRelation) -> bool:

@@ -24,6 +24,9 @@ __all__ = [
     "split_noise_multiplier",
 ]
 
+# A smaller ρ counts as this one: its square root still is a number of full precision.
+_LEAST_RHO = 1e-290
+
 _ULPS = 8 * 2.0**-52
 
 
@@ -134,6 +137,7 @@ def epsilon_from_zcdp(zcdp_rho: float, delta: float) -> float:
     rho, log_delta = non_negative("zcdp_rho", zcdp_rho), math.log(open_unit("delta", delta))
     if rho == 0:
         return 0.0
+    rho = max(rho, _LEAST_RHO)
     # At the optimum ρ(a − 1)² + ln(δa) = 0; with d = a − 1 the left side grows, and is at least 0 at d = √(−ln δ/ρ).
     d = _root(lambda d: rho * d * d + log_delta + math.log1p(d), math.sqrt(-log_delta / rho))
     a = np.array([1 + d])

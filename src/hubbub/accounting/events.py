@@ -5,13 +5,14 @@
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from hubbub._checks import integer, non_negative, one_of, probability, scale
+from hubbub._checks import integer, non_negative, one_of, probability, scale, shown
 
 __all__ = [
+    "MOST_ROUNDS",
     "RELATIONS",
     "BallsInBins",
     "Event",
@@ -22,9 +23,14 @@ __all__ = [
     "PoissonSampled",
     "TreeAggregation",
     "TruncatedPoissonSampled",
+    "counted",
+    "require_event",
+    "require_relation",
 ]
 
 NeighboringRelation = Literal["zero-out", "add-or-remove-one", "replace-one"]
+# More would not be told apart by the numbers that they are computed with.
+MOST_ROUNDS = 10**12
 RELATIONS: tuple[NeighboringRelation, ...] = get_args(NeighboringRelation)
 
 
@@ -54,7 +60,7 @@ class PoissonSampled:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
-        probability("sampling_probability", self.sampling_probability)
+        object.__setattr__(self, "sampling_probability", probability("sampling_probability", self.sampling_probability))
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ class TruncatedPoissonSampled:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
-        probability("sampling_probability", self.sampling_probability)
+        object.__setattr__(self, "sampling_probability", probability("sampling_probability", self.sampling_probability))
         integer("population", self.population, at_least=1)
         integer("max_cohort_size", self.max_cohort_size, at_least=1)
 
@@ -185,6 +191,43 @@ class MixtureOfGaussians:
 Event = (
     Gaussian | PoissonSampled | FixedSizeSampled | TruncatedPoissonSampled | BallsInBins | TreeAggregation | MixtureOfGaussians
 )
+
+
+def require_event(event: object) -> Event:
+    """The event, checked.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(event, get_args(Event)):
+        raise TypeError(
+            f"event = {shown(event)}: must be an event of hubbub.accounting, such as Gaussian(noise_multiplier=1.0), not "
+            f"{type(event).__name__}"
+        )
+    return event  # type: ignore[no-any-return] # isinstance with the union's own members
+
+
+def counted(events: object) -> list[tuple[Event, int]]:
+    """The events that happen at all, equal ones together.
+
+    Args:
+        events: Pairs (event, number of rounds that cost it).
+
+    Raises:
+        TypeError: No list, something in it that is no pair, or a pair of something else.
+        ValueError: A number of rounds below 0 or above 10¹².
+    """
+    if isinstance(events, str | Event) or not isinstance(events, Iterable):
+        raise TypeError(f"events = {shown(events)}: must be a list of pairs (event, rounds), such as [(event, 2000)]")
+    together: dict[Event, int] = {}
+    for pair in events:
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise TypeError(f"events: {shown(pair)} is no pair (event, rounds), such as (event, 2000)")
+        event = require_event(pair[0])
+        together[event] = together.get(event, 0) + integer("rounds", pair[1], at_least=0, at_most=MOST_ROUNDS)
+    for number in together.values():
+        integer("rounds", number, at_least=0, at_most=MOST_ROUNDS)
+    return [(event, number) for event, number in together.items() if number]
 
 
 def require_relation(neighboring_relation: str) -> NeighboringRelation:

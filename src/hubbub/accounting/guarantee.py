@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +14,18 @@ from hubbub._checks import Array, integer, one_of, open_unit
 from hubbub.accounting.charge import charges, stated_relation
 from hubbub.accounting.composition import ACCOUNTANTS, epsilon
 from hubbub.accounting.conversions import require_orders
+from hubbub.accounting.earlier import charge_assumptions
 from hubbub.accounting.events import RELATIONS, NeighboringRelation
 from hubbub.accounting.rdp import rdp
 from hubbub.accounting.runs import Events, RunCharge, event_record, events_of, require_together
 from hubbub.accounting.statement import RunFacts, library_versions, rounded_up, written
 from hubbub.accounting.trade_off import trade_off
 from hubbub.accounting.unamplified import one_gaussian, unamplified_mu, unamplified_zcdp_rho
-from hubbub.accounting.wording import FIXED_RUNS, NOT_COVERED, Assumption, assumptions, describe
+from hubbub.accounting.wording import FIXED_RUNS, NOT_COVERED, Assumption, assumptions, cohort_words, describe
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import Participation, RandomParticipation
+from hubbub.sensitivity import Sensitivity
 
 __all__ = ["PrivacyGuarantee", "Restated", "covered_relations", "guarantee", "rounded_up", "unprotected"]
 
@@ -48,14 +51,15 @@ class PrivacyGuarantee:
         epsilon: Rounded up; infinite where nothing is promised.
         delta: As asked for.
         zcdp_rho: Of zero-concentrated DP, where the whole run is one Gaussian release; else ``None``.
-        l2_sensitivity: Of C to the participation pattern under the zero-out relation, for random cohorts to one participation;
-            ``None`` where nothing is promised.
+        l2_sensitivity: In clip norms and under the stated relation, of what ``sensitivity_of`` says, never amplified: of a
+            pattern ρ is its square over twice that of ``clip_noise_multiplier``. ``None`` where nothing is promised, or for
+            several runs.
         sensitivity_exact: Whether that is exact, or a bound from above.
         noise_multiplier: Standard deviation of z over clip norm × largest column norm.
         clip_noise_multiplier: Standard deviation of z over the clip norm alone.
         neighboring_relation: What "one unit" may change.
         privacy_unit: Whose contribution is hidden.
-        mechanism: In words.
+        mechanism: In words, its cohorts among them.
         accountant: Who computed epsilon.
         rounds: How many rounds it covers.
         assumptions: What must hold for it, and who sees to each.
@@ -64,6 +68,8 @@ class PrivacyGuarantee:
         relations: The neighboring relations under which a theorem covers the events.
         not_covered: What costs extra, or is not hidden at all.
         earlier: The runs over the same people that are charged beside this one.
+        cohorts: In words, where there is one mechanism.
+        sensitivity_of: How far one unit moves all releases of a pattern; of random cohorts one round that it takes part in.
     """
 
     epsilon: float
@@ -84,6 +90,8 @@ class PrivacyGuarantee:
     relations: tuple[NeighboringRelation, ...] = ()
     not_covered: tuple[str, ...] = NOT_COVERED
     earlier: tuple[RunCharge, ...] = ()
+    cohorts: str = ""
+    sensitivity_of: Literal["the whole run", "one round"] = "the whole run"
 
     @property
     def private(self) -> bool:
@@ -170,7 +178,9 @@ class PrivacyGuarantee:
         if self.events is None:
             return Restated(relation, None, "nothing is promised under any relation")
         if relation not in self.relations:
-            return Restated(relation, None, "no theorem: with another unit the cohorts of the others would change, too")
+            return Restated(
+                relation, None, "no theorem covers it, since with another unit the cohorts of the others would change, too"
+            )
         try:
             restated = epsilon(self.events, self.delta, relation, self.accountant)
         except BudgetError as error:
@@ -242,7 +252,7 @@ def guarantee(
         delta: Strictly between 0 and 1.
         neighboring_relation: By default that of :func:`hubbub.accounting.charge.default_relation`.
         rounds: From 0 to the mechanism's; by default all.
-        accountant: ``"tight"`` or ``"pld"``.
+        accountant: ``"tight"``, ``"rdp"`` or ``"pld"``.
         privacy_unit: Whose contribution is clipped as one.
         earlier: Runs over the same people whose charges are counted, too.
 
@@ -261,17 +271,17 @@ def guarantee(
     require_together(earlier, privacy_unit, stated)
     before = events_of(earlier)
     events = None if before is None else (*before, *charges(mechanism, done))
-    if isinstance(mechanism.participation, RandomParticipation):
-        sensitivity = mechanism.column_sensitivity
-    else:
-        sensitivity = min(mechanism.sensitivity_after(max(done, 1)), mechanism.sensitivity, key=lambda s: s.value)
+    random = isinstance(mechanism.participation, RandomParticipation)
+    sensitivity = _stated_sensitivity(mechanism, done, stated)
+    own = assumptions(mechanism.participation, stated)
+    others = [assumption for run in earlier for assumption in charge_assumptions(run, stated)]
     covered = covered_relations(mechanism.participation)
     return PrivacyGuarantee(
         epsilon=math.inf if events is None else epsilon(events, delta, stated, accountant),
         delta=float(delta),
         zcdp_rho=None if events is None or not one_gaussian(events) else unamplified_mu(events, stated) ** 2 / 2,
-        l2_sensitivity=sensitivity.value if done or isinstance(mechanism.participation, RandomParticipation) else 0.0,
-        sensitivity_exact=sensitivity.exact or not done,
+        l2_sensitivity=sensitivity.value,
+        sensitivity_exact=sensitivity.exact,
         noise_multiplier=mechanism.noise_multiplier,
         clip_noise_multiplier=mechanism.stddev,
         neighboring_relation=stated,
@@ -279,11 +289,25 @@ def guarantee(
         mechanism=describe(mechanism),
         accountant=accountant,
         rounds=done,
-        assumptions=(*assumptions(mechanism.participation, stated), *((FIXED_RUNS,) if earlier else ())),
+        assumptions=tuple(dict.fromkeys((*own, *others, *((FIXED_RUNS,) if earlier else ())))),
         events=events,
         relations=tuple(r for r in covered if all(r in run.relations for run in earlier)),
         earlier=tuple(earlier),
+        cohorts=cohort_words(mechanism.participation),
+        sensitivity_of="one round" if random else "the whole run",
     )
+
+
+def _stated_sensitivity(mechanism: Mechanism, rounds: int, relation: NeighboringRelation) -> Sensitivity:
+    """Of the first rounds of a pattern, or of one round of random cohorts, under a relation."""
+    if isinstance(mechanism.participation, RandomParticipation):
+        # What one round costs at noise of one column norm: what the accountant charges for it, the coins seen.
+        moved = unamplified_mu(charges(replace(mechanism, noise_multiplier=1.0), 1), relation)
+        return replace(mechanism.column_sensitivity, value=moved * mechanism.column_norm)
+    if rounds == 0:
+        return Sensitivity(0.0, True, "nothing is released")
+    least = min(mechanism.sensitivity_after(rounds), mechanism.sensitivity, key=lambda s: s.value)
+    return replace(least, value=2 * least.value) if relation == "replace-one" else least
 
 
 def covered_relations(participation: Participation) -> tuple[NeighboringRelation, ...]:

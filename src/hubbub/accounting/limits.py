@@ -9,7 +9,14 @@ from dataclasses import replace
 from hubbub._checks import integer, open_unit, scale
 from hubbub.accounting.calibrate import calibrate_noise_multiplier, cost_of
 from hubbub.accounting.composition import epsilon as composed_epsilon
-from hubbub.accounting.events import Event, FixedSizeSampled, PoissonSampled, TruncatedPoissonSampled, require_relation
+from hubbub.accounting.events import (
+    MOST_ROUNDS,
+    Event,
+    FixedSizeSampled,
+    PoissonSampled,
+    TruncatedPoissonSampled,
+    require_relation,
+)
 from hubbub.accounting.gauges import log_rounds, log_whole
 from hubbub.accounting.guarantee import guarantee
 from hubbub.accounting.search import Grid, Line, first
@@ -21,7 +28,6 @@ from hubbub.strategies.strategy import Strategy
 __all__ = ["calibrate_cohort_size", "calibrate_min_separation", "calibrate_rounds", "calibrate_sampling_probability"]
 
 _WIDTH = 1e-6
-_MOST_ROUNDS = 10**12
 _LEAST_PROBABILITY = 1e-12
 
 
@@ -52,7 +58,7 @@ def calibrate_rounds(event: Event, epsilon: float, delta: float, neighboring_rel
     open_unit("delta", delta)
     cost = cost_of(lambda n: composed_epsilon([(event, int(n))], delta, relation, accountant))
     line = Line(lambda eps: _twice(log_whole(eps, delta)), target)
-    grid = Grid(-_MOST_ROUNDS, -1, lambda i: -math.log(-i), lambda c: -_whole(-c, _MOST_ROUNDS))
+    grid = Grid(-MOST_ROUNDS, -1, lambda i: -math.log(-i), lambda c: -_whole(-c, MOST_ROUNDS))
     found = first(lambda i: cost(-i), line, grid, grid.index(-log_rounds(event, relation, target, delta)))
     if found is None:
         alone = composed_epsilon([(event, 1)], delta, relation, accountant)
@@ -110,7 +116,7 @@ def calibrate_sampling_probability(
         )
     target = scale("epsilon", epsilon)
     relation = require_relation(neighboring_relation)
-    integer("rounds", rounds, at_least=1)
+    integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
     open_unit("delta", delta)
 
     def cost(q: float) -> float:
@@ -164,7 +170,7 @@ def calibrate_cohort_size(
         )
     target = scale("epsilon", epsilon)
     relation = require_relation(neighboring_relation)
-    integer("rounds", rounds, at_least=1)
+    integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
     open_unit("delta", delta)
 
     def cost(m: float) -> float:

@@ -31,6 +31,7 @@ _MOST_POINTS = 2**19
 _LARGE = 100.0
 _MOST_EPSILON = 1e30
 _MOST_TRIALS = 10
+_SAME_TILT = 1e-3
 # So many rounds are as smooth as a Gaussian is.
 _MANY = 64
 # Of a tilted law, on either side: where the mesh need not be fine.
@@ -147,10 +148,13 @@ def delta(rounds: Rounds, epsilon: float) -> float:
         log_tail = _log_tail(rounds, min(guess, 0.0))
         search = _Search(rounds, cumulant, tilt, log_tail, max(epsilon, 1e-2))
         before = best
-        for _ in range(3):
+        for _ in range(4):
             law = search.composed(min(search.tolerance, max(1e-3 / tilt, LEAST_TOLERANCE)))
-            best = min(best, law.delta(epsilon))
-            if not search.too_coarse(law, epsilon):
+            found = law.delta(epsilon)
+            best = min(best, found)
+            if not law.holds(epsilon, found):
+                search.tilt = cumulant.saddle(epsilon)
+            elif not search.too_coarse(law, epsilon):
                 break
         # What counts as infinite loss, and the tilt, follow from delta: they are chosen anew until it falls no more.
         if best > before * (1 - 1e-4) or best == 0:
@@ -211,12 +215,11 @@ class _Search:
             best = min(best, law.bound(delta), found)
             if best <= enough or best <= 0:
                 break
-            if not law.holds(found):
+            if not law.holds(found, delta):
                 tilt = self.tilt * 2 if math.isinf(found) else self.cumulant.saddle(min(found, best))
-                if tilt == self.tilt:
-                    break
-                self.tilt = tilt
-                continue
+                if abs(tilt / self.tilt - 1) > _SAME_TILT:
+                    self.tilt = tilt
+                    continue
             before, self.near = self.tolerance, min(self.near, best)
             steep = self.too_coarse(law, found)
             if steep or self.tolerance < before / 2:
@@ -244,7 +247,7 @@ class _Search:
             law = composed(losses, mesh, self.tilt)
             if law is not None:
                 return law
-            mesh *= 4
+            mesh *= 2
 
     def too_coarse(self, law: Composed, epsilon: float) -> bool:
         """Whether the profile falls so much more steeply there than the tilt says that the mesh must be finer."""

@@ -10,12 +10,11 @@ for Poisson sampling, removal is the larger at every order.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._checks import Array, integer, non_negative, open_unit
+from hubbub._checks import Array, non_negative, open_unit
 from hubbub.accounting.conversions import delta_from_rdp, epsilon_from_rdp, require_orders
 from hubbub.accounting.domination import directions, unamplified_mu
 from hubbub.accounting.events import (
@@ -28,6 +27,8 @@ from hubbub.accounting.events import (
     PoissonSampled,
     TreeAggregation,
     TruncatedPoissonSampled,
+    counted,
+    require_event,
     require_relation,
 )
 from hubbub.accounting.moments import log_excess
@@ -70,13 +71,7 @@ def rdp(event: Event, orders: npt.ArrayLike, neighboring_relation: str) -> Array
         [0.00012725, 0.00017181]
     """
     a = require_orders(orders)
-    return _curve(_require_event(event), a, require_relation(neighboring_relation))
-
-
-def _require_event(event: object) -> Event:
-    if not isinstance(event, get_args(Event)):
-        raise TypeError(f"event = {event!r}: must be an event of hubbub.accounting, such as Gaussian(noise_multiplier=1.0)")
-    return event  # type: ignore[no-any-return] # isinstance with the union's own members
+    return _curve(require_event(event), a, require_relation(neighboring_relation))
 
 
 def _curve(event: Event, orders: Array, relation: NeighboringRelation) -> Array:
@@ -160,13 +155,11 @@ def rdp_delta(events: Sequence[tuple[Event, int]], epsilon: float, neighboring_r
 
 def _total(events: Sequence[tuple[Event, int]], neighboring_relation: str) -> Callable[[Array], Array]:
     """The Rényi bound of the composition, as a function of the orders."""
-    counted = [(_require_event(event), integer("rounds", rounds, at_least=0)) for event, rounds in events]
-    relation = require_relation(neighboring_relation)
-    counted = [(event, rounds) for event, rounds in counted if rounds]
+    together, relation = counted(events), require_relation(neighboring_relation)
 
     def total(orders: Array) -> Array:
         bounds = np.zeros(len(orders))
-        for event, rounds in counted:
+        for event, rounds in together:
             bounds += rounds * _curve(event, orders, relation)
         return bounds
 

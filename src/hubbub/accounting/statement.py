@@ -10,6 +10,10 @@ from decimal import ROUND_CEILING, Context, Decimal
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from hubbub.accounting.earlier import charge_assumptions, charge_words
+from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.wording import EACH_RUN, Assumption
+
 if TYPE_CHECKING:
     from hubbub.accounting.guarantee import PrivacyGuarantee
 
@@ -40,6 +44,8 @@ class RunFacts:
         heads: Hash of the last record of each ledger.
         worse: Where what happened is not what was promised.
         audited_epsilon: A lower bound that an audit found.
+        runs: Of several runs together, the guarantee of each; in the order of ``heads``.
+        others: What is charged beside these runs, because they were told of it.
     """
 
     clip_norm: float | None = None
@@ -49,6 +55,8 @@ class RunFacts:
     heads: tuple[str, ...] = ()
     worse: tuple[str, ...] = ()
     audited_epsilon: float | None = None
+    runs: "tuple[PrivacyGuarantee, ...]" = ()
+    others: tuple[RunCharge, ...] = ()
 
 
 def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
@@ -72,13 +80,41 @@ def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     }
     lines = ["Privacy statement", "", answer.sentence(), ""]
     lines += [f"({number}) {name}: {text}" for number, (name, text) in enumerate(points.items(), start=1)]
+    assumed = "It assumes (and who sees to it)" if facts.heads else "It holds for a run of which this is true"
     for title, items in (
+        ("The runs", _runs(answer, facts)),
         ("Worse than promised", facts.worse),
-        ("It assumes (and who sees to it)", answer.assumptions),
+        (assumed, _assumptions(answer, facts)),
         ("It does not cover", answer.not_covered),
     ):
         lines += ["", f"{title}:", *(f"- {item}" for item in items)] if items else []
     return "\n".join(lines) + "\n"
+
+
+def _runs(answer: "PrivacyGuarantee", facts: RunFacts) -> list[str]:
+    """Where there are several, each in one line."""
+    own = [
+        f"the run of head {head[:16]}: {run.mechanism}; {run.rounds} rounds, {run.neighboring_relation} relation"
+        + ("; a simulation, not for release" if run.simulation else "")
+        for head, run in zip(facts.heads, facts.runs, strict=bool(facts.runs))
+    ]
+    if answer.earlier:
+        own = [f"this run: {answer.mechanism}; {answer.rounds} rounds, {answer.neighboring_relation} relation"]
+    return [*own, *(charge_words(run) for run in (*answer.earlier, *facts.others))]
+
+
+def _assumptions(answer: "PrivacyGuarantee", facts: RunFacts) -> list[str]:
+    """Those of all that is covered, each once; nobody has seen to them yet where there is no run."""
+    found = [assumption for run in facts.runs for assumption in run.assumptions]
+    found += [assumption for run in facts.others for assumption in charge_assumptions(run, answer.neighboring_relation)]
+    found += [assumption for assumption in answer.assumptions if not facts.runs or assumption != EACH_RUN]
+    return [str(assumption) if facts.heads else _yet_to_be(assumption) for assumption in dict.fromkeys(found)]
+
+
+def _yet_to_be(assumption: Assumption) -> str:
+    if assumption.enforced_by == "operator":
+        return f"{assumption.text} (the operator is to see to it)"
+    return f"{assumption.text} (to be enforced by the {assumption.enforced_by})"
 
 
 def _setting(answer: "PrivacyGuarantee") -> str:
@@ -101,21 +137,23 @@ def _covered(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
 
 def _relation(answer: "PrivacyGuarantee") -> str:
     unit = answer.privacy_unit
+    meant = f"{answer.neighboring_relation}: {_RELATIONS[answer.neighboring_relation].format(unit=unit)}."
     others = [
-        f"under {other.neighboring_relation} "
-        + (f"epsilon is {rounded_up(other.epsilon)} ({other.why})" if other.epsilon is not None else f"none ({other.why})")
+        f"Under {other.neighboring_relation} epsilon is {rounded_up(other.epsilon)} at the same delta ({other.why})."
+        if other.epsilon is not None
+        else f"Under {other.neighboring_relation} no epsilon can be stated: {other.why}."
         for other in answer.other_relations
     ]
-    meant = f"{answer.neighboring_relation}: {_RELATIONS[answer.neighboring_relation].format(unit=unit)}."
-    return f"{meant} At the same delta, {'; '.join(others)}."
+    return " ".join((meant, *others))
 
 
 def _sampling(answer: "PrivacyGuarantee") -> str:
+    cohorts = answer.cohorts or answer.mechanism
     if not answer.amplified:
-        return f"{answer.mechanism}. Epsilon counts on no random cohorts: it is the worst case over who took part when."
+        return f"{cohorts}. Epsilon counts on no random cohorts: it is the worst case over who took part when."
     believed, worst = rounded_up(answer.epsilon), rounded_up(answer.unamplified_epsilon)
     return (
-        f"{answer.mechanism}. Assuming that cohorts were drawn as stated and stay secret, epsilon is {believed}; in the worst "
+        f"{cohorts}. Assuming that cohorts were drawn as stated and stay secret, epsilon is {believed}; in the worst "
         f"case, without amplification, it is {worst}, at the same delta."
     )
 
@@ -135,11 +173,13 @@ def _numbers(answer: "PrivacyGuarantee") -> str:
 
 def _noise(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     if answer.noise_multiplier is None or answer.clip_noise_multiplier is None:
-        return "that of each run, as its ledger says." if answer.private else "none."
+        named = "named below" if facts.runs else "as its ledger says"
+        return f"that of each run, {named}." if answer.private else "none."
     standing = "exact" if answer.sensitivity_exact else "a bound"
     parts = [
         f"noise multiplier {answer.noise_multiplier!r} over clip norm × largest column norm, {answer.clip_noise_multiplier!r} "
-        f"over the clip norm; sensitivity {answer.l2_sensitivity!r} clip norms, {standing}"
+        f"over the clip norm; L2 sensitivity of {answer.sensitivity_of} {answer.l2_sensitivity!r} clip norms under "
+        f"{answer.neighboring_relation}, {standing}"
     ]
     if facts.clip_norm is not None:
         stddev = answer.clip_noise_multiplier * facts.clip_norm

@@ -34,6 +34,8 @@ _RATES = np.outer([-1, 1], np.geomspace(1 / 4096, 2, 20)).ravel()
 # Rounding of one FFT and its inverse, and of each factor of a power, relative to the tilted law's total of 1: charged to delta.
 _FFT_ERROR = 1e-12
 _FACTOR_ERROR = 1e-15
+# Of delta: what may be charged for rounding before another tilt is tried.
+_LITTLE = 1e-3
 # What is cut off at either end of the law of a first stage, where it holds little but rounding; charged too.
 _TRIMMED = 1e-13
 
@@ -116,9 +118,12 @@ class Composed:
         slack = self.tilt * math.log(self.tilt) - (1 + self.tilt) * math.log1p(self.tilt) - math.log(delta - self.infinite)
         return (self.log_scale + self.tilt * self.mean + slack + self.error) / self.tilt
 
-    def holds(self, epsilon: float) -> bool:
-        """Whether an answer lies where this tilt resolves it."""
-        return math.isfinite(epsilon) and abs(epsilon - self.mean) <= 5 * self.width
+    def holds(self, epsilon: float, delta: float) -> bool:
+        """Whether this tilt resolves a point of the profile: near its mean, and with little of delta charged for rounding."""
+        if not math.isfinite(epsilon) or abs(epsilon - self.mean) > 5 * self.width:
+            return False
+        charged = math.log(self.error) - self.tilt * (epsilon - self.mean) + self.log_scale
+        return delta > 0 and charged <= math.log(_LITTLE * delta)
 
     def steepness(self, epsilon: float) -> float:
         """a, where −δ'(ε) falls as e^{−aε}, over the width of the blur."""

@@ -17,19 +17,49 @@ from hubbub.accounting.unamplified import one_gaussian, unamplified_mu
 from hubbub.accounting.wording import FIXED_RUNS, Assumption
 from hubbub.errors import ConfigError, LedgerError
 
-__all__ = ["Recorded", "compose_runs", "run_charges"]
+__all__ = ["Recorded", "compose_runs", "final_charges", "run_charges"]
 
 _EACH = Assumption("each run's own assumptions hold, as its own statement names them", "operator")
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run as its folder tells it: a name for messages, its ledger, and what that means."""
+    """A run as its folder tells it.
+
+    Args:
+        name: For messages.
+        chain: Its ledger.
+        promise: What that promises.
+        history: What happened.
+        alone: Whether nothing lay beside the ledger that shows how far the run went: then its end may have been cut off.
+    """
 
     name: str
     chain: Chain
     promise: Promise
     history: History
+    alone: bool = False
+
+    @property
+    def rounds_left(self) -> int:
+        """How many rounds it may still do; none once it was closed."""
+        return 0 if self.history.closed else max(0, self.promise.rounds - len(self.history.rounds))
+
+
+def final_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
+    """What runs cost that are over, for the promise of a later one: what they still did would be in no account.
+
+    Raises:
+        LedgerError: One that may go on, or what :func:`run_charges` refuses.
+    """
+    for run in runs:
+        if run.rounds_left:
+            raise LedgerError(
+                f"{run.name}: {len(run.history.rounds)} of the {run.promise.rounds} rounds that it promised are done, and "
+                f"what it still does would not be charged; finish it with 'hubbub resume {run.name}', or end it with "
+                f"'hubbub close {run.name} --early'"
+            )
+    return run_charges(runs)
 
 
 def run_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:

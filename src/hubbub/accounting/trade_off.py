@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from hubbub._checks import Array, finite, integer
+from hubbub._checks import Array, finite
 from hubbub.accounting import composition
 from hubbub.accounting.domination import unamplified_mu
-from hubbub.accounting.events import Event, Gaussian, TreeAggregation, require_relation
+from hubbub.accounting.events import Event, Gaussian, TreeAggregation, counted, require_relation
 
 __all__ = ["gdp_mu", "trade_off", "trade_off_from_profile"]
 
@@ -37,10 +37,10 @@ def gdp_mu(events: Sequence[tuple[Event, int]], neighboring_relation: str) -> fl
     Source: Dong, Roth and Su 2022, Corollary 3.3, https://arxiv.org/abs/1905.02383.
     """
     relation = require_relation(neighboring_relation)
-    counted = [(event, integer("rounds", rounds, at_least=0)) for event, rounds in events]
-    if not all(isinstance(event, Gaussian | TreeAggregation) for event, rounds in counted if rounds):
+    together = counted(events)
+    if not all(isinstance(event, Gaussian | TreeAggregation) for event, _ in together):
         return None
-    return math.sqrt(math.fsum(rounds * unamplified_mu(event, relation) ** 2 for event, rounds in counted if rounds))
+    return math.sqrt(math.fsum(rounds * unamplified_mu(event, relation) ** 2 for event, rounds in together))
 
 
 def trade_off(events: Sequence[tuple[Event, int]], false_positive_rates: npt.ArrayLike, neighboring_relation: str) -> Array:

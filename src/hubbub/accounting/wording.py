@@ -33,7 +33,7 @@ from hubbub.strategies import (
     Strategy,
 )
 
-__all__ = ["FIXED_RUNS", "NOT_COVERED", "Assumption", "assumptions", "describe"]
+__all__ = ["EACH_RUN", "FIXED_RUNS", "NOT_COVERED", "Assumption", "assumptions", "cohort_words", "describe"]
 
 NOT_COVERED = (
     "metrics that are computed from clients' updates, such as their training loss",
@@ -60,6 +60,8 @@ _COINS = Assumption(
     "cohorts were drawn by random coins exactly as stated, never filtered by who answered, and stay secret", "operator"
 )
 FIXED_RUNS = Assumption("no run's noise, cohorts or number of rounds was chosen by what another released", "operator")
+# Of several runs, where no statement names what each of them assumes.
+EACH_RUN = Assumption("each run's own assumptions hold, as its own statement names them", "operator")
 _ALWAYS = (
     Assumption("all data of one client enter one update, which is held to the clip norm as one vector", "software"),
     Assumption("every round that was begun is charged, whether or not it was released", "ledger"),
@@ -74,7 +76,7 @@ def describe(mechanism: Mechanism) -> str:
     strategy = mechanism.strategy
     independent = type(strategy) is Identity
     name = "independent Gaussian noise" if independent else f"correlated Gaussian noise ({_family(strategy)})"
-    return f"{name} with noise multiplier {mechanism.noise_multiplier:.6g}, {_cohorts(mechanism.participation)}"
+    return f"{name} with noise multiplier {mechanism.noise_multiplier:.6g}, {cohort_words(mechanism.participation)}"
 
 
 def _family(strategy: Strategy) -> str:  # noqa: C901 # one line a family
@@ -107,7 +109,8 @@ def _family(strategy: Strategy) -> str:  # noqa: C901 # one line a family
             return type(other).__name__
 
 
-def _cohorts(participation: Participation) -> str:
+def cohort_words(participation: Participation) -> str:
+    """Who takes part when, in words."""
     match participation:
         case SingleParticipation():
             return "each client in at most one round"

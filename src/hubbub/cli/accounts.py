@@ -209,11 +209,13 @@ def print_guarantee(mechanism: Mechanism, statement: Statement) -> None:
 
 def guarantee_rows(answer: PrivacyGuarantee) -> dict[str, str]:
     """The guarantee as rows of a table, each number in full."""
+    covered = "of the whole run" + (" and the earlier ones" if answer.earlier else "")
+    standing = "exact" if answer.sensitivity_exact else "a bound"
     return {
         "epsilon": f"{answer.epsilon!r}",
         "delta": f"{answer.delta:g}",
-        "zCDP rho": f"{answer.unamplified_zcdp_rho!r} (without amplification)" if answer.amplified else f"{answer.zcdp_rho!r}",
-        "L2 sensitivity": f"{answer.l2_sensitivity!r} ({'exact' if answer.sensitivity_exact else 'a bound'})",
+        "zCDP rho": f"{answer.unamplified_zcdp_rho!r} ({covered}{', without amplification' if answer.amplified else ''})",
+        "L2 sensitivity": f"{answer.l2_sensitivity!r} (of {answer.sensitivity_of}, {standing})",
         "noise multiplier": f"{answer.noise_multiplier!r} (over clip norm × largest column norm)",
         "clip noise multiplier": f"{answer.clip_noise_multiplier!r} (over the clip norm)",
         "privacy unit": answer.privacy_unit,

@@ -45,9 +45,12 @@ def _whole(text: str) -> int:
 
 def _number(text: str) -> float:
     try:
-        return float(text)
+        number = float(text)
     except ValueError as error:
         raise typer.BadParameter(f"{text[:40]!r} is not a number") from error
+    if number == 0 and re.search("[1-9]", re.split("[eE]", text)[0]):
+        raise typer.BadParameter(f"{text[:40]!r} underflows: it is nearer to 0 than any float64, the least of which is 5e-324")
+    return number
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one strict JSON object; an infinite epsilon is null.")]
@@ -112,7 +115,10 @@ Bins = Annotated[
     typer.Option(parser=_whole, metavar="N", help="Each client draws one of so many slots for good (balls in bins)."),
 ]
 Delta = Annotated[float, typer.Option(parser=_number, metavar="X", help="Delta of the guarantee.")]
-Accountant = Annotated[str, typer.Option(help="tight (exact, ours) or pld (dp_accounting, for published numbers).")]
+Accountant = Annotated[
+    str,
+    typer.Option(help="tight (ours, the least epsilon), rdp (ours, by Rényi moments, looser) or pld (dp_accounting's, slow)."),
+]
 Family = Annotated[str, typer.Argument(help=f"{_FAMILIES}, or file.")]
 MostBands = Annotated[
     int | None,

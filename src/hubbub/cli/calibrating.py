@@ -101,7 +101,7 @@ def _facts(option: Option, best: Option) -> dict[str, Any]:
 
 
 def settings_of(option: Option, deployment: Deployment, budget: Budget) -> dict[str, dict[str, Any]]:
-    """The tables of a config that runs an option, the data aside."""
+    """The tables of a config that runs an option on as many clients, whoever they are."""
     privacy: dict[str, Any] = {
         "mode": "dp-fedavg" if option.family.name == "identity" else "dp-ftrl",
         "strategy": option.family.name,
@@ -112,7 +112,14 @@ def settings_of(option: Option, deployment: Deployment, budget: Budget) -> dict[
     }
     if option.family.bands is not None:
         privacy["bands"] = option.family.bands
-    tables = {"training": {"rounds": deployment.rounds, "cohort_size": deployment.cohort_size}, "privacy": privacy}
+    if budget.accountant != "tight":
+        privacy["accountant"] = budget.accountant
+    data = {"clients": deployment.population}
+    tables: dict[str, dict[str, Any]] = {
+        "training": {"rounds": deployment.rounds, "cohort_size": deployment.cohort_size},
+        "data": data,
+        "privacy": privacy,
+    }
     match option.mechanism.participation:
         case MinSeparation(min_separation, max_participations):
             drawn = {"min_separation": min_separation, "max_participations": max_participations}

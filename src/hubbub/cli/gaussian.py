@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from hubbub import files, gaussian
 from hubbub._checks import open_unit, scale
 from hubbub.cli.output import console, print_json, say
 from hubbub.cli.setting import require_output
-from hubbub.gaussian.closed_forms import Calibration, why_not_proved
+from hubbub.gaussian.closed_forms import Calibration, shown, why_not_proved
 from hubbub.report.calibrations import Curve, draw_calibrations
 
 __all__ = ["show"]
@@ -51,13 +50,13 @@ def show(epsilon: float, delta: float, sensitivity: float, *, plot: Path | None,
     rows = [_row(name, *budget) for name in gaussian.NAMES]
     least = gaussian.noise_multiplier(*budget)
     if plot is not None:
-        files.write_atomic(plot, draw_calibrations(budget[0], budget[1], _curves(budget[0], budget[1])), mode=0o644)
+        files.write_atomic(plot, draw_calibrations(budget[0], budget[1], _curves(*budget[:2], rows)), mode=0o644)
     if as_json:
         shared = dict(zip(("epsilon", "delta", "sensitivity"), budget, strict=True))
         calibrations = [_facts(row, least) for row in rows]
         print_json({**shared, "calibrations": calibrations, "plot": None if plot is None else str(plot)})
     else:
-        _print(budget, rows, least)
+        _print(budget, sorted(rows, key=_by_noise), least)
 
 
 def _row(name: str, epsilon: float, delta: float, sensitivity: float) -> Row:
@@ -66,6 +65,11 @@ def _row(name: str, epsilon: float, delta: float, sensitivity: float) -> Row:
     except ValueError as error:
         return Row(name, None, str(error))
     return Row(name, answer, None if answer.proved else why_not_proved(answer))
+
+
+def _by_noise(row: Row) -> float:
+    """Refused or not; what has no value comes last."""
+    return math.inf if row.computed is None else row.computed.noise_multiplier
 
 
 def _facts(row: Row, least: float) -> dict[str, Any]:
@@ -102,8 +106,8 @@ def _print(budget: tuple[float, float, float], rows: list[Row], least: float) ->
         verdict = "the least noise" if row.name == "analytic" else "holds" if answer.holds else "false"
         table.add_row(
             row.name,
-            _up(answer.noise_multiplier, 6),
-            _up(answer.attained_delta, 3),
+            shown(answer.noise_multiplier, 6),
+            shown(answer.attained_delta, 3),
             f"{ratio:.4g}",
             "█" * max(1, round(_BAR * ratio / max(ratios))),
             verdict if row.refused is None else "refused",
@@ -119,22 +123,20 @@ def _print(budget: tuple[float, float, float], rows: list[Row], least: float) ->
             say(screen, f"  {reason}")
 
 
-def _up(value: float, digits: int) -> str:
-    """So many digits, of which none says less noise or less delta than there is."""
-    exact = Decimal(value)
-    return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), rounding=ROUND_CEILING)):.{digits}g}"
+def _curves(epsilon: float, delta: float, rows: list[Row]) -> list[Curve]:
+    """Noise over that of the analytic calibration, of all but itself, over epsilons around the one asked for.
 
-
-def _curves(epsilon: float, delta: float) -> list[Curve]:
-    """Noise over that of the analytic calibration, of all but itself, over epsilons around the one asked for."""
+    Always all of them and in the order of their names, by which a picture gives them their looks; one that has no value is
+    NaN, and has a name in the legend alone.
+    """
     low, high = max(min(0.01, epsilon / 10), 1e-12), min(max(50.0, epsilon * 10), 1e12)
     epsilons = np.geomspace(low, high, _POINTS)
     least = np.array([gaussian.noise_multiplier(float(eps), delta) for eps in epsilons])
     curves = []
-    for name in gaussian.NAMES:
-        found = [_row(name, float(eps), delta, 1.0).computed for eps in epsilons]
-        known = [one for one in found if one is not None]
-        if name != "analytic" and len(known) == len(epsilons):
-            ratios = np.array([one.noise_multiplier for one in known]) / least
-            curves.append(Curve(name, epsilons, ratios, np.array([one.proved for one in known])))
-    return sorted(curves, key=lambda curve: -math.fsum(curve.ratios[-1:]))
+    for row in rows:
+        if row.name != "analytic":
+            found = [_row(row.name, float(eps), delta, 1.0).computed for eps in epsilons]
+            noise = np.array([math.nan if one is None else one.noise_multiplier for one in found])
+            proved = np.array([one is None or one.proved for one in found])
+            curves.append(Curve(row.name if row.refused is None else f"{row.name}, refused", epsilons, noise / least, proved))
+    return curves

@@ -1,11 +1,12 @@
 """``hubbub account RUN …``: what runs cost, from their ledgers, alone and together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hubbub.accounting import PrivacyGuarantee, rounded_up
+from hubbub.accounting.promise import Promise
 from hubbub.accounting.spent import Spent, spent
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.together import Recorded, compose_runs, run_charges
@@ -41,23 +42,27 @@ def account_runs(folders: Sequence[Path], asked: Asked) -> None:
         answer = composed
         worse = tuple(f"{run.name}: {warning}" for run, cost in zip(runs, costs, strict=True) for warning in cost.warnings())
         facts = RunFacts(heads=tuple(run.chain.head for run in runs), worse=worse)
-    rows = [_row(run, cost) for run, cost in zip(runs, costs, strict=True)]
+    rows = [_row(run, cost, _asked(run, asked)) for run, cost in zip(runs, costs, strict=True)]
     if asked.as_json:
         print_json({**answer.as_json(), "runs": rows})
     elif asked.in_full:
-        for line in answer.statement(facts).splitlines():
+        for line in (*answer.statement(facts).splitlines(), *_unchecked(rows)):
             console().print(printable(line))
     else:
         _print(answer, rows)
 
 
 def _cost(run: Recorded, delta: float, asked: Asked) -> Spent:
-    promise = replace(
+    return spent(_asked(run, asked), run.history, delta)
+
+
+def _asked(run: Recorded, asked: Asked) -> Promise:
+    """The run's promise, as it is to be stated."""
+    return replace(
         run.promise,
         neighboring_relation=asked.neighboring_relation or run.promise.neighboring_relation,
         accountant=asked.accountant or run.promise.accountant,
     )
-    return spent(promise, run.history, delta)
 
 
 def _delta(runs: Sequence[Recorded]) -> float:
@@ -67,17 +72,21 @@ def _delta(runs: Sequence[Recorded]) -> float:
     return stated[0]
 
 
-def _row(run: Recorded, cost: Spent) -> dict[str, Any]:
+def _row(run: Recorded, cost: Spent, promise: Promise) -> dict[str, Any]:
     charged, planned = len(run.history.rounds), run.promise.rounds
+    whole = cost.promised if charged >= planned else promise.after(planned, cost.promised.delta)
     return {
         "run": run.name,
         "head": run.chain.head,
         "rounds": charged,
         "planned_rounds": planned,
-        "state": "closed" if run.history.closed else "finished" if charged >= planned else "interrupted",
+        "rounds_left": run.rounds_left,
+        "state": "closed" if run.history.closed else "interrupted" if run.rounds_left else "finished",
+        "ledger_alone": run.alone,
         "simulation": run.promise.simulation,
         "epsilon": cost.guarantee.epsilon,
         "promised_epsilon": cost.promised.epsilon,
+        "whole_promise_epsilon": whole.epsilon,
         "worse_than_promised": cost.worse,
         "breaches": list(cost.breaches),
         "earlier_runs": len(run.promise.earlier),
@@ -92,7 +101,7 @@ def _print(answer: PrivacyGuarantee, rows: Sequence[dict[str, Any]]) -> None:
         say(
             screen,
             f"{row['run']}: {row['rounds']} of {row['planned_rounds']} rounds, {row['state']}{beside}: epsilon "
-            f"{rounded_up(row['epsilon'])}{label}",
+            f"{rounded_up(row['epsilon'])}{_ahead(row)}{label}",
         )
         if row["worse_than_promised"]:
             promised, happened = rounded_up(row["promised_epsilon"]), rounded_up(row["epsilon"])
@@ -104,5 +113,24 @@ def _print(answer: PrivacyGuarantee, rows: Sequence[dict[str, Any]]) -> None:
     if answer.amplified:
         worst = rounded_up(answer.unamplified_epsilon)
         say(screen, f"Assuming the random cohorts as stated; in the worst case, without amplification, epsilon is {worst}.")
-    if any(row["state"] == "interrupted" for row in rows):
-        say(screen, "Rounds that an interrupted run still does will add to it.")
+    for line in _unchecked(rows):
+        say(screen, line)
+
+
+def _ahead(row: dict[str, Any]) -> str:
+    """What an unfinished run may still add."""
+    left = row["rounds_left"]
+    if not left:
+        return ""
+    rounds = "1 round, which adds" if left == 1 else f"{left} rounds, which add"
+    return f"; it may still do {rounds}: its whole promise is epsilon {rounded_up(row['whole_promise_epsilon'])}"
+
+
+def _unchecked(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Which ledgers were believed as they are."""
+    for row in rows:
+        if row["ledger_alone"]:
+            yield (
+                f"{row['run']}: holds a ledger alone, so that nothing beside it could be checked: if its end was cut off, more "
+                f"was spent; compare head {row['head']} with the one that was kept"
+            )

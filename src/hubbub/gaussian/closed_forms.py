@@ -1,12 +1,13 @@
 """Calibrations of the Gaussian mechanism by the names under which they were published, each with the delta that it attains."""
 
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
 
 from hubbub._checks import one_of, open_unit, scale
 from hubbub.gaussian import exact
 from hubbub.gaussian.formulas import FORMULAS
 
-__all__ = ["NAMES", "Calibration", "Claim", "calibrate", "claimed_epsilon", "computed", "why_not_proved"]
+__all__ = ["NAMES", "Calibration", "Claim", "calibrate", "claimed_epsilon", "computed", "shown", "why_not_proved"]
 
 NAMES = tuple(FORMULAS)
 
@@ -101,10 +102,25 @@ def why_not_proved(answer: Calibration) -> str:
     formula = FORMULAS[answer.name]
     rule = "at most" if formula.epsilon_closed else "below"
     standing = "less than claimed, by luck" if answer.holds else "more than claimed"
+    noise, attained = shown(answer.noise_multiplier, 6), shown(answer.attained_delta, 3)
     return (
         f"the calibration {answer.name!r} is proved only for epsilon {rule} {formula.epsilon_limit:g}: its noise "
-        f"{answer.noise_multiplier:.6g} attains delta {answer.attained_delta:.3g} here, {standing} ({answer.delta!r})"
+        f"{noise} attains delta {attained} here, {standing} ({answer.delta!r})"
     )
+
+
+def shown(value: float, digits: int) -> str:
+    """A number above 0 with so many digits, which never say less noise or less delta than there is.
+
+    Example:
+        >>> shown(4.1137e-08, 3), shown(2.470432, 6), shown(0.5, 3)
+        ('4.12e-08', '2.47044', '0.5')
+    """
+    exact_value = Decimal(value)
+    up = exact_value.quantize(Decimal(1).scaleb(exact_value.adjusted() - digits + 1), rounding=ROUND_CEILING)
+    text = f"{float(up):.{digits}g}"
+    # Where float64 has no digits left, its nearest number may be below.
+    return text if Decimal(text) >= exact_value else f"{up:e}"
 
 
 def computed(name: str, epsilon: float, delta: float, sensitivity: float = 1.0) -> Calibration:

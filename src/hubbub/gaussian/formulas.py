@@ -71,7 +71,7 @@ class Formula:
         if delta > self.delta_limit or (delta == self.delta_limit and not self.delta_closed):
             rule = "at most" if self.delta_closed else "below"
             raise ValueError(
-                f"delta = {delta!r}: the calibration {name!r} is for delta {rule} {self.delta_limit:.6g}; use 'analytic'"
+                f"delta = {delta!r}: the calibration {name!r} is for delta {rule} {self.delta_limit!r}; use 'analytic'"
             )
 
 

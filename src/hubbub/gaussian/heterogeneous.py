@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from hubbub._checks import Array, integer, open_unit, real_array, scale
 from hubbub.gaussian import exact
-from hubbub.gaussian.closed_forms import computed
+from hubbub.gaussian.closed_forms import computed, shown
 from hubbub.gaussian.whitening import Ball, Differences, Known, mahalanobis
 
 __all__ = ["Ball", "BlockNoise", "Differences", "HeterogeneousNoise", "Known", "for_blocks", "redistributed", "with_covariance"]
@@ -192,8 +192,8 @@ def _claimed(noise: HeterogeneousNoise, delta: float | None) -> HeterogeneousNoi
     if delta is not None and noise.attained_delta > open_unit("delta", delta):
         needed = exact.noise_multiplier(noise.epsilon, delta) * noise.mu
         raise ValueError(
-            f"delta = {delta!r}: this noise attains {noise.attained_delta:.3g} at epsilon {noise.epsilon:g}, not the claim; "
-            f"multiply its standard deviations by {needed:.6g}"
+            f"delta = {delta!r}: this noise attains {shown(noise.attained_delta, 3)} at epsilon {noise.epsilon:g}, not the "
+            f"claim; multiply its standard deviations by {shown(needed, 6)}"
         )
     return noise
 

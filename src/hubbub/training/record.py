@@ -8,6 +8,7 @@ from hubbub.accounting.promise import Promise
 from hubbub.accounting.together import Recorded
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.training.store import RunStore
+from hubbub.training.traces import Traces
 
 __all__ = ["ledger_of", "read_run"]
 
@@ -28,13 +29,20 @@ def read_run(folder: Path) -> Recorded:
     """A run's promise and history; nothing is written, and no code that they name is imported.
 
     Raises:
-        RunFolderError: The folder is no run, or its strategy cannot be read.
-        LedgerError: The ledger is damaged, or is none.
+        RunFolderError: The folder is no run, or a part of it cannot be read.
+        LedgerError: The ledger is damaged, is none, or does not account for all that lies in the folder.
     """
-    chain = read_chain(ledger_of(folder))
+    path, store = ledger_of(folder), RunStore(folder)
+    traces = Traces.of(store)
+    chain = read_chain(path)
     try:
         history = History.of(chain.records[1:])
     except ValueError as error:
         raise LedgerError(f"{chain.path}, {error}") from error
-    promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
-    return Recorded(str(folder), chain, promise, history)
+    for unknown in traces.unknown(chain, history):
+        raise LedgerError(
+            f"{path}: holds {len(history.rounds)} rounds, but {unknown}: it was rolled back, or is another run's; restore the "
+            "ledger that goes with this folder"
+        )
+    promise = Promise.from_record(chain.records[0], store.load_strategy())
+    return Recorded(str(folder), chain, promise, history, alone=not traces.tell)

@@ -30,6 +30,7 @@ from hubbub.strategies import OWN
 from hubbub.strategies.record import strategy_arrays
 from hubbub.training.cohorts import CohortKeys
 from hubbub.training.store import RunStore
+from hubbub.training.traces import key_ahead, unknown_releases
 from hubbub.utility import largest_row_norm, require_inverse, require_no_look_ahead
 
 __all__ = ["ReleasePath", "Sum"]
@@ -242,10 +243,9 @@ class ReleasePath:
         if not self._store:
             return
         begun = len(self.ledger.rounds)
-        late = [t for t in self._store.released() if t >= begun]
-        # The key of an epoch is on disk before its record: one more than the ledger names may be there.
-        if late or self._store.epochs() > len(self.ledger.epochs) + 1:
-            what = f"a release of round {late[0]}" if late else f"the key of epoch {self._store.epochs() - 1}"
+        late = unknown_releases(self._store.released(), self.ledger.rounds)
+        what = f"a release of round {late[0]}" if late else key_ahead(self._store.epochs(), len(self.ledger.epochs))
+        if what:
             raise RunFolderError(
                 f"{self._store.folder}: holds {what}, of which its ledger of {begun} rounds and {len(self.ledger.epochs)} "
                 "epochs does not know: it was rolled back; restore the ledger"
