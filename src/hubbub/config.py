@@ -15,6 +15,7 @@ from typing import Any, get_args, get_type_hints
 import tomli_w
 
 from hubbub import _checks
+from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.errors import ConfigError
 from hubbub.families import DESCRIPTIONS
 
@@ -319,7 +320,7 @@ def _check_privacy(privacy: PrivacyConfig) -> None:
         _checks.one_of("privacy.sampling", privacy.sampling, SAMPLINGS)
     _checks.one_of("privacy.noise", privacy.noise, ("secure", "simulation"))
     _checks.one_of("privacy.unit", privacy.unit, ("client",))
-    _checks.one_of("privacy.accountant", privacy.accountant, ("tight", "pld"))
+    _checks.one_of("privacy.accountant", privacy.accountant, ACCOUNTANTS)
     if privacy.neighboring_relation is not None:
         relations = ("zero-out", "add-or-remove-one", "replace-one")
         _checks.one_of("privacy.neighboring_relation", privacy.neighboring_relation, relations)

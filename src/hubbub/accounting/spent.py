@@ -116,11 +116,12 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
     relation = promised.neighboring_relation
     if whole == promised.events:
         return Spent(promised, replace(promised, rounds=charged), tuple(found.words(promise.mechanism.participation)))
+    moved = 2 if relation == "replace-one" else 1
     happened = replace(
         promised,
         epsilon=math.inf if whole is None else epsilon(whole, at, relation, promise.accountant),
         zcdp_rho=None if whole is None or not one_gaussian(whole) else unamplified_mu(whole, relation) ** 2 / 2,
-        l2_sensitivity=promised.l2_sensitivity if sensitivity is None else sensitivity.value,
+        l2_sensitivity=promised.l2_sensitivity if sensitivity is None else sensitivity.value * found.scale * moved,
         sensitivity_exact=promised.sensitivity_exact if sensitivity is None else sensitivity.exact,
         events=whole,
         rounds=charged,

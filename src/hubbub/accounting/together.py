@@ -1,7 +1,7 @@
 """Several runs over the same people: one account of all that they released."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hubbub._checks import one_of, open_unit
@@ -14,12 +14,10 @@ from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge, events_of, require_together
 from hubbub.accounting.spent import run_charge
 from hubbub.accounting.unamplified import one_gaussian, unamplified_mu
-from hubbub.accounting.wording import FIXED_RUNS, Assumption
+from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
 from hubbub.errors import ConfigError, LedgerError
 
 __all__ = ["Recorded", "compose_runs", "final_charges", "run_charges"]
-
-_EACH = Assumption("each run's own assumptions hold, as its own statement names them", "operator")
 
 
 @dataclass(frozen=True)
@@ -127,22 +125,21 @@ def compose_runs(
         clip_noise_multiplier=None,
         neighboring_relation=relation,
         privacy_unit=unit,
-        mechanism=" and ".join(_words(runs)),
+        mechanism=_words(runs),
         accountant=accountant,
         rounds=sum(run.rounds for run in runs),
-        assumptions=(_EACH, FIXED_RUNS),
+        assumptions=(EACH_RUN, FIXED_RUNS),
         simulation=any(run.simulation for run in runs),
         events=events,
         relations=tuple(r for r in RELATIONS if all(r in run.relations for run in runs)),
     )
 
 
-def _words(runs: Sequence[RunCharge]) -> Iterator[str]:
-    """The runs by kind: how many, and of how many rounds in all."""
-    for without, kind in ((False, "run"), (True, "run without a bound")):
-        some = [run for run in runs if (run.events is None) is without]
-        if some:
-            yield f"{len(some)} {kind.replace('run', 'runs', 1) if len(some) > 1 else kind} over the same people"
+def _words(runs: Sequence[RunCharge]) -> str:
+    """How many runs there are, and how many of them nothing bounds."""
+    all_runs = f"{len(runs)} run{'s' if len(runs) > 1 else ''} over the same people"
+    without = sum(run.events is None for run in runs)
+    return f"{all_runs}, of which {without} {'have' if without > 1 else 'has'} no bound" if without else all_runs
 
 
 def _relation(runs: Sequence[RunCharge], wanted: str | None) -> NeighboringRelation:

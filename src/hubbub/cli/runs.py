@@ -34,14 +34,17 @@ def account_runs(folders: Sequence[Path], asked: Asked) -> None:
     delta = _delta(runs) if asked.delta is None else asked.delta
     accountant = asked.accountant or "tight"
     # First, since it says which runs do not add up.
-    composed = compose_runs(run_charges(runs), delta, asked.neighboring_relation, accountant=accountant) if runs[1:] else None
+    found = run_charges(runs)
+    composed = compose_runs(found, delta, asked.neighboring_relation, accountant=accountant) if runs[1:] else None
     costs = [_cost(run, delta, asked) for run in runs]
     if composed is None:
         answer, facts = costs[0].guarantee, costs[0].facts(runs[0].promise, runs[0].chain.head)
     else:
         answer = composed
         worse = tuple(f"{run.name}: {warning}" for run, cost in zip(runs, costs, strict=True) for warning in cost.warnings())
-        facts = RunFacts(heads=tuple(run.chain.head for run in runs), worse=worse)
+        # Those that were named come first.
+        each, others = tuple(cost.guarantee for cost in costs), found[len(runs) :]
+        facts = RunFacts(heads=tuple(run.chain.head for run in runs), worse=worse, runs=each, others=others)
     rows = [_row(run, cost, _asked(run, asked)) for run, cost in zip(runs, costs, strict=True)]
     if asked.as_json:
         print_json({**answer.as_json(), "runs": rows})

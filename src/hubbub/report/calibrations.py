@@ -41,7 +41,7 @@ class Curve:
     Args:
         name: Of the calibration.
         epsilons: ``(points,)``, rising.
-        ratios: ``(points,)``; below 1 the claim is false.
+        ratios: ``(points,)``; below 1 the claim is false; NaN where it makes none.
         proved: ``(points,)``, whether the theorem covers that epsilon.
     """
 

@@ -56,7 +56,7 @@ def _guarantee(promised: PrivacyGuarantee) -> list[str]:
         "",
         f"- Unit: one {promised.privacy_unit}; relation: {promised.neighboring_relation}.",
         f"- Noise multiplier {promised.noise_multiplier:.6g} (noise over clip norm: {promised.clip_noise_multiplier:.6g}); "
-        f"sensitivity {promised.l2_sensitivity:.6g} per unit of clip norm, {standing}.{zcdp}",
+        f"sensitivity of {promised.sensitivity_of} {promised.l2_sensitivity:.6g} per unit of clip norm, {standing}.{zcdp}",
         f"- Accountant: {promised.accountant}.",
         "",
         "It assumes this; in brackets stands who sees to it:",

@@ -39,10 +39,10 @@ def read_run(folder: Path) -> Recorded:
         history = History.of(chain.records[1:])
     except ValueError as error:
         raise LedgerError(f"{chain.path}, {error}") from error
+    promise = Promise.from_record(chain.records[0], store.load_strategy())
     for unknown in traces.unknown(chain, history):
         raise LedgerError(
             f"{path}: holds {len(history.rounds)} rounds, but {unknown}: it was rolled back, or is another run's; restore the "
             "ledger that goes with this folder"
         )
-    promise = Promise.from_record(chain.records[0], store.load_strategy())
     return Recorded(str(folder), chain, promise, history, alone=not traces.tell)
