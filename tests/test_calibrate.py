@@ -212,7 +212,7 @@ def test_the_rounds_of_gaussian_releases_are_those_of_the_closed_form(
         with pytest.raises(BudgetError, match=r"one round alone costs .*; a noise multiplier of .* would allow one"):
             calibrate_rounds(event, epsilon, delta, "zero-out")
         return
-    assert calibrate_rounds(event, epsilon, delta, "zero-out") == pytest.approx(math.floor(exact), rel=1e-9, abs=1)
+    assert calibrate_rounds(event, epsilon, delta, "zero-out") == pytest.approx(min(math.floor(exact), 10**12), rel=1e-9, abs=1)
 
 
 def test_restarts_of_a_tree_are_counted_like_rounds() -> None:

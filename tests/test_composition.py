@@ -409,3 +409,31 @@ def test_where_no_law_can_be_computed_the_answer_is_the_least_of_the_other_bound
     for rounds, delta in (([(PoissonSampled(1.0, 0.01), 2000)], 1e-300), ([(PoissonSampled(1e-3, 0.01), 2000)], 1e-6)):
         tight, renyi = (accounting.epsilon(rounds, delta, "zero-out", accountant=name) for name in ("tight", "rdp"))
         assert 0 < tight <= renyi
+
+
+@pytest.mark.parametrize("point", ACCOUNTING["gaussian_pld"]["points"], ids=lambda p: f"{p['z']}-{p['delta']}")
+def test_one_gaussian_costs_what_is_exact_and_the_second_opinion_little_more(point: dict) -> None:
+    event = [(Gaussian(point["z"]), 1)]
+    for relation, exact, peer in (
+        ("add-or-remove-one", "exact_sens1", "pld_add_remove"),
+        ("replace-one", "exact_sens2", "pld_replace_one"),
+    ):
+        ours = accounting.epsilon(event, point["delta"], relation)
+        assert ours == pytest.approx(float(point[exact]), rel=1e-12, abs=1e-15)
+        assert ours <= point[peer] + 1e-9
+
+
+PRV = [
+    *((p, p["lower"], p["estimate"], p["upper"]) for p in ACCOUNTING["prv_accountant_poisson"]["points"]),
+    *((p, *(p[f"opacus_prv_{n}"] for n in ("lower", "estimate", "upper"))) for p in ACCOUNTING["opacus_poisson"]["points"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("point", "lower", "estimate", "upper"), PRV, ids=lambda p: f"{p['q']}-{p['n']}" if isinstance(p, dict) else ""
+)
+def test_ours_lies_in_the_brackets_of_other_accountants(point: dict, lower: float, estimate: float, upper: float) -> None:
+    ours = accounting.epsilon([(PoissonSampled(point["z"], point["q"]), point["n"])], point["delta"], "add-or-remove-one")
+    assert lower <= ours <= upper
+    # Their estimate is no bound; of ten thousand rounds it is off by their own mesh.
+    assert ours == pytest.approx(estimate, abs=2e-3)

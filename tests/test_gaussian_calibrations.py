@@ -95,7 +95,7 @@ def test_a_budget_beyond_the_theorem_is_refused_with_the_delta_that_would_be_att
     with mpmath.workdps(40):
         sigma = mpmath.sqrt(2 * mpmath.log(mpmath.mpf("1.25e5"))) / 10
         truth = mpmath.ncdf(1 / (2 * sigma) - 10 * sigma) - mpmath.exp(10) * mpmath.ncdf(-1 / (2 * sigma) - 10 * sigma)
-    with pytest.raises(ValueError, match=r"attains delta .* here, more than claimed") as refused:
+    with pytest.raises(ValueError, match=r"attains delta .* here, more than the claimed") as refused:
         gaussian.calibrate("classical", 10.0, 1e-5)
     assert truth > 1e-5
     stated = re.search(r"its noise (\S+) attains delta (\S+) here", str(refused.value))
