@@ -89,10 +89,9 @@ class BinsLaw:
         return self._atoms(_FEWEST_POINTS, log_tail)
 
     def delta(self, epsilon: float) -> float:
-        """The profile at epsilon ≥ 0: never below that of the pair, and above it by some thousandths of itself at most, hundredths
-        below 1e-10.
+        """The profile at epsilon ≥ 0: never below that of the pair, and above it by some thousandths of itself at most.
 
-        It is further off only where μ exceeds 15, or delta is below 1e-60.
+        It is off by hundredths below 1e-10, and by more only where μ exceeds 15, or delta is below 1e-60.
         """
         best, before = self._unamplified.delta(epsilon), math.inf
         points, log_tail = _FEWEST_POINTS, _FIRST_LOG_TAIL

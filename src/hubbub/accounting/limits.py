@@ -32,7 +32,7 @@ _LEAST_PROBABILITY = 1e-12
 
 
 def calibrate_rounds(event: Event, epsilon: float, delta: float, neighboring_relation: str, accountant: str = "tight") -> int:
-    """How many such events cost at most ``epsilon``: one more was accounted for, too, and costs more.
+    """How many such events cost at most ``epsilon``, 10¹² at most: one more was accounted for, too, and costs more.
 
     Args:
         event: What a round costs; of a tree or of balls in bins, what a whole run of its rounds does.
