@@ -89,6 +89,7 @@ def contour_epsilon(parts: Sequence[tuple[np.ndarray, np.ndarray]], step: float,
     c = float(tilts[np.argmin(bounds)])
     tilted = weights * np.exp(c * losses - (c * losses).max())
     tilted /= tilted.sum()
+    mean = rounds * float(tilted @ losses)
     width = math.sqrt(rounds * float(tilted @ (losses - tilted @ losses) ** 2))
     t = np.linspace(0, 14 / width, 2000)
     s = c + 1j * t
@@ -101,7 +102,11 @@ def contour_epsilon(parts: Sequence[tuple[np.ndarray, np.ndarray]], step: float,
         exponents = logs - s * epsilon + kernel
         top = exponents.real.max()
         values = np.exp(exponents - top).real
-        return top + math.log(float(np.trapezoid(values, t)) / math.pi)
+        integral = float(np.trapezoid(values, t))
+        if integral <= 0:
+            # Far from the tilted mean all that is left is rounding.
+            return math.inf if epsilon < mean else -math.inf
+        return top + math.log(integral / math.pi)
 
     low, high = 0.0, float(bounds.min())
     for _ in range(60):

@@ -12,7 +12,7 @@ from hubbub._checks import integer, one_of, open_unit, scale
 from hubbub.accounting.charge import charges, stated_relation
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.composition import epsilon as composed_epsilon
-from hubbub.accounting.events import MOST_ROUNDS, Event, Gaussian, require_relation
+from hubbub.accounting.events import MOST_ROUNDS, Event, Gaussian, NeighboringRelation, require_relation
 from hubbub.accounting.gauges import log_noise
 from hubbub.accounting.guarantee import guarantee
 from hubbub.accounting.search import Grid, Line, first
@@ -21,7 +21,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.participation import Participation, RandomParticipation
 from hubbub.strategies.strategy import Strategy
 
-__all__ = ["calibrate", "calibrate_noise_multiplier", "cost_of"]
+__all__ = ["budget_of", "calibrate", "calibrate_noise_multiplier", "cost_of"]
 
 # Of noise, relatively.
 _WIDTH = 1e-6
@@ -53,10 +53,8 @@ def calibrate_noise_multiplier(
         >>> f"{calibrate_noise_multiplier(event, 2000, 2.0, 1e-6, 'add-or-remove-one'):.3f}"
         '1.246'
     """
-    target = scale("epsilon", epsilon)
-    relation = require_relation(neighboring_relation)
+    target, relation = budget_of(epsilon, delta, neighboring_relation)
     integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
-    open_unit("delta", delta)
 
     def events(z: float) -> list[tuple[Event, int]]:
         return [(replace(event, noise_multiplier=z), rounds)]
@@ -74,6 +72,17 @@ def calibrate_noise_multiplier(
         composed_epsilon(events(_MOST_NOISE), delta, relation, accountant)
         raise _no_noise(epsilon)
     return math.exp(found * _WIDTH)
+
+
+def budget_of(epsilon: float, delta: float, neighboring_relation: str) -> tuple[float, NeighboringRelation]:
+    """The epsilon and the relation of a budget, checked, with its delta.
+
+    Raises:
+        ValueError: A number out of range, or no such relation.
+    """
+    target, relation = scale("epsilon", epsilon), require_relation(neighboring_relation)
+    open_unit("delta", delta)
+    return target, relation
 
 
 def _no_noise(epsilon: float) -> BudgetError:

@@ -3,10 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from hubbub import gaussian
 from hubbub._checks import non_negative, one_of, open_unit
 from hubbub.accounting import parity, pld
-from hubbub.accounting.domination import directions, unamplified_mu
+from hubbub.accounting.domination import directions
 from hubbub.accounting.events import (
     Event,
     Gaussian,
@@ -17,6 +16,7 @@ from hubbub.accounting.events import (
     require_relation,
 )
 from hubbub.accounting.rdp import rdp_delta, rdp_epsilon
+from hubbub.accounting.unamplified import one_gaussian, unamplified_delta, unamplified_epsilon, unamplified_mu
 from hubbub.errors import BudgetError
 
 __all__ = ["ACCOUNTANTS", "delta", "epsilon"]
@@ -27,7 +27,6 @@ Events = Sequence[tuple[Event, int]]
 _LEAST_DELTA = 1e-290
 # With so little noise in a round sampling hides nothing that is worth a computation.
 _LARGEST_MU = 100.0
-_LARGEST_NUMBER = 1e11
 _LARGE_EPSILON = 1000.0
 
 
@@ -60,12 +59,12 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
     tight = _epsilon(rounds, delta, relation)
     if accountant == "tight":
         return tight
-    return _require_no_less(parity.epsilon(rounds, delta, relation), tight, _all_certain(rounds), "epsilon", rounds)
+    return _require_no_less(parity.epsilon(rounds, delta, relation), tight, one_gaussian(rounds), "epsilon", rounds)
 
 
 def _epsilon(events: Events, delta: float, relation: NeighboringRelation) -> float:
-    plain = _plain_epsilon(_mu(events, relation), delta)
-    if _all_certain(events) or plain == 0:
+    plain = unamplified_epsilon(events, delta, relation)
+    if one_gaussian(events) or plain == 0:
         return plain
     if delta < _LEAST_DELTA or _hopeless(events, relation):
         return min(plain, rdp_epsilon(events, delta, relation))
@@ -106,10 +105,10 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
         answer = parity.delta(rounds, eps, relation)
         # Compared where both are steep: at the epsilon that the answer would be the delta of.
         if 0 < answer < 1:
-            _require_no_less(eps, _epsilon(rounds, answer, relation), _all_certain(rounds), "delta at an epsilon", rounds)
+            _require_no_less(eps, _epsilon(rounds, answer, relation), one_gaussian(rounds), "delta at an epsilon", rounds)
         return answer
-    plain = _plain_delta(_mu(rounds, relation), eps)
-    if _all_certain(rounds) or plain < _LEAST_DELTA:
+    plain = unamplified_delta(rounds, eps, relation)
+    if one_gaussian(rounds) or plain < _LEAST_DELTA:
         return plain
     if _hopeless(rounds, relation):
         return min(plain, rdp_delta(rounds, eps, relation))
@@ -129,7 +128,7 @@ def _require_no_less(second: float, tight: float, exact: bool, name: str, events
 
     The tight answer is above the truth, by its tolerance at most where the dominating laws are attained.
     """
-    slack = 1e-9 * tight if exact else 2 * max(pld.RELATIVE_TOLERANCE * tight, min(pld.TOLERANCE, 1e-2 * tight))
+    slack = 1e-9 * tight if exact else 2 * pld.tolerance(tight)
     attained = all(not isinstance(event, TruncatedPoissonSampled) for event, _ in events)
     if attained and second < tight - slack:
         raise BudgetError(
@@ -140,29 +139,7 @@ def _require_no_less(second: float, tight: float, exact: bool, name: str, events
 
 
 def _hopeless(events: Events, relation: NeighboringRelation) -> bool:
-    return any(unamplified_mu(event, relation) > _LARGEST_MU for event, _ in events)
-
-
-def _plain_epsilon(mu: float, delta: float) -> float:
-    if mu > _LARGEST_NUMBER:
-        # Bun and Steinke 2016, Proposition 1.3: so large that nothing is lost.
-        return mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
-    return gaussian.epsilon(delta, noise_multiplier=1.0, sensitivity=max(mu, 1 / _LARGEST_NUMBER))
-
-
-def _plain_delta(mu: float, epsilon: float) -> float:
-    return (
-        1.0 if mu > _LARGEST_NUMBER else gaussian.delta(epsilon, noise_multiplier=1.0, sensitivity=max(mu, 1 / _LARGEST_NUMBER))
-    )
-
-
-def _mu(events: Events, relation: NeighboringRelation) -> float:
-    """μ of the whole as one Gaussian release: exact where nothing is sampled, a bound otherwise."""
-    return math.sqrt(math.fsum(rounds * unamplified_mu(event, relation) ** 2 for event, rounds in events))
-
-
-def _all_certain(events: Events) -> bool:
-    return all(isinstance(event, Gaussian | TreeAggregation) for event, _ in events)
+    return any(unamplified_mu([(event, 1)], relation) > _LARGEST_MU for event, _ in events)
 
 
 def _laws(events: Events, relation: NeighboringRelation) -> tuple[pld.Rounds, pld.Rounds | None]:
@@ -173,7 +150,7 @@ def _laws(events: Events, relation: NeighboringRelation) -> tuple[pld.Rounds, pl
     ]
     if certain:
         # All certain releases are one: exact, and nothing to split on a mesh. Its μ already knows the relation.
-        sampled.append((Gaussian(1 / _mu(certain, relation)), 1))
+        sampled.append((Gaussian(min(1 / unamplified_mu(certain, relation), 1e12)), 1))
     both = [(directions(event, "zero-out" if isinstance(event, Gaussian) else relation), rounds) for event, rounds in sampled]
     forth = [(laws[0], rounds) for laws, rounds in both]
     back = [(laws[1], rounds) for laws, rounds in both]

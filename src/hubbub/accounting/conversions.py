@@ -21,6 +21,7 @@ __all__ = [
     "delta_from_zcdp",
     "epsilon_from_rdp",
     "epsilon_from_zcdp",
+    "require_orders",
     "split_noise_multiplier",
 ]
 

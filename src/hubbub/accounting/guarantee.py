@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from hubbub import gaussian
 from hubbub._checks import Array, integer, one_of, open_unit
 from hubbub.accounting.charge import charges, stated_relation
 from hubbub.accounting.composition import ACCOUNTANTS, epsilon
@@ -20,7 +19,7 @@ from hubbub.accounting.rdp import rdp
 from hubbub.accounting.runs import Events, RunCharge, event_record, events_of, require_together
 from hubbub.accounting.statement import RunFacts, library_versions, rounded_up, written
 from hubbub.accounting.trade_off import trade_off
-from hubbub.accounting.unamplified import one_gaussian, unamplified_mu, unamplified_zcdp_rho
+from hubbub.accounting.unamplified import one_gaussian, unamplified_epsilon, unamplified_mu, unamplified_zcdp_rho
 from hubbub.accounting.wording import FIXED_RUNS, NOT_COVERED, Assumption, assumptions, cohort_words, describe
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism
@@ -30,8 +29,6 @@ from hubbub.sensitivity import Sensitivity
 __all__ = ["PrivacyGuarantee", "Restated", "covered_relations", "guarantee", "rounded_up", "unprotected"]
 
 _CURVE = (1e-3, 1e-5, 1e-6, 1e-8, 1e-10, 1e-12)
-# Of a Gaussian that hides anything at all.
-_MOST_MU = 1e12
 
 
 @dataclass(frozen=True)
@@ -121,10 +118,7 @@ class PrivacyGuarantee:
     @property
     def unamplified_epsilon(self) -> float:
         """Epsilon in the worst case over the random cohorts, at the stated delta."""
-        mu = self.unamplified_mu
-        if mu is None or mu > _MOST_MU:
-            return math.inf
-        return gaussian.epsilon(self.delta, 1 / max(mu, 1 / _MOST_MU)) if mu else 0.0
+        return math.inf if self.events is None else unamplified_epsilon(self.events, self.delta, self.neighboring_relation)
 
     def at(self, delta: float) -> float:
         """Epsilon at another delta; infinite where nothing is promised.

@@ -6,8 +6,8 @@ Every answer was accounted for and fits, and the next one (a round more, a milli
 import math
 from dataclasses import replace
 
-from hubbub._checks import integer, open_unit, scale
-from hubbub.accounting.calibrate import calibrate_noise_multiplier, cost_of
+from hubbub._checks import integer, scale
+from hubbub.accounting.calibrate import budget_of, calibrate_noise_multiplier, cost_of
 from hubbub.accounting.composition import epsilon as composed_epsilon
 from hubbub.accounting.events import (
     MOST_ROUNDS,
@@ -15,7 +15,6 @@ from hubbub.accounting.events import (
     FixedSizeSampled,
     PoissonSampled,
     TruncatedPoissonSampled,
-    require_relation,
 )
 from hubbub.accounting.gauges import log_rounds, log_whole
 from hubbub.accounting.guarantee import guarantee
@@ -53,9 +52,7 @@ def calibrate_rounds(event: Event, epsilon: float, delta: float, neighboring_rel
         >>> calibrate_rounds(PoissonSampled(1.0, 0.01), epsilon=1.0, delta=1e-6, neighboring_relation="add-or-remove-one")
         120
     """
-    target = scale("epsilon", epsilon)
-    relation = require_relation(neighboring_relation)
-    open_unit("delta", delta)
+    target, relation = budget_of(epsilon, delta, neighboring_relation)
     cost = cost_of(lambda n: composed_epsilon([(event, int(n))], delta, relation, accountant))
     line = Line(lambda eps: _twice(log_whole(eps, delta)), target)
     grid = Grid(-MOST_ROUNDS, -1, lambda i: -math.log(-i), lambda c: -_whole(-c, MOST_ROUNDS))
@@ -114,10 +111,8 @@ def calibrate_sampling_probability(
             f"event = {event!r}: has no sampling probability of its own; give PoissonSampled or TruncatedPoissonSampled, "
             "or use calibrate_cohort_size for cohorts of a fixed size"
         )
-    target = scale("epsilon", epsilon)
-    relation = require_relation(neighboring_relation)
+    target, relation = budget_of(epsilon, delta, neighboring_relation)
     integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
-    open_unit("delta", delta)
 
     def cost(q: float) -> float:
         return composed_epsilon([(replace(event, sampling_probability=q), rounds)], delta, relation, accountant)
@@ -168,10 +163,8 @@ def calibrate_cohort_size(
             f"event = {event!r}: has no cohort of a fixed size; give FixedSizeSampled, or use calibrate_sampling_probability "
             "for Poisson cohorts"
         )
-    target = scale("epsilon", epsilon)
-    relation = require_relation(neighboring_relation)
+    target, relation = budget_of(epsilon, delta, neighboring_relation)
     integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
-    open_unit("delta", delta)
 
     def cost(m: float) -> float:
         return composed_epsilon([(replace(event, cohort_size=int(m)), rounds)], delta, relation, accountant)

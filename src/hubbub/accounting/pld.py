@@ -20,7 +20,7 @@ from hubbub._checks import Array
 from hubbub.accounting.pairs import LossLaw
 from hubbub.accounting.tilted import Composed, composed
 
-__all__ = ["Rounds", "delta", "epsilon", "estimate"]
+__all__ = ["Rounds", "delta", "epsilon", "tolerance"]
 
 # How far an answer may lie above the truth, in epsilon: the greatest of the three, but at most a hundredth of a small answer.
 TOLERANCE = 1e-4
@@ -42,6 +42,11 @@ _TILTS = np.exp(np.linspace(math.log(1e-5), math.log(1e6), 80))
 Rounds = Sequence[tuple[LossLaw, int]]
 
 
+def tolerance(near: float) -> float:
+    """How far an answer near an epsilon may lie above the truth, where memory and rounding allow."""
+    return max(RELATIVE_TOLERANCE * near, min(TOLERANCE, 1e-2 * near), LEAST_TOLERANCE)
+
+
 @dataclass(frozen=True)
 class _Cumulant:
     """K near enough to choose a tilt by: of some hundred losses of each law."""
@@ -57,19 +62,17 @@ class _Cumulant:
             logs = [np.log(mass) for _, mass in sampled]
         return cls([losses for losses, _ in sampled], logs, [count for _, count in rounds])
 
-    def at(self, tilts: Array) -> tuple[Array, Array, Array]:
-        """K, its slope and its curvature at each tilt."""
-        value, slope, curvature = np.zeros(len(tilts)), np.zeros(len(tilts)), np.zeros(len(tilts))
+    def at(self, tilts: Array) -> tuple[Array, Array]:
+        """K and its slope at each tilt."""
+        value, slope = np.zeros(len(tilts)), np.zeros(len(tilts))
         for losses, log, count in zip(self.losses, self.logs, self.counts, strict=True):
             exponents = log + tilts[:, None] * losses
             top = exponents.max(axis=1)
             weights = np.exp(exponents - top[:, None])
             total = weights.sum(axis=1)
-            mean = weights @ losses / total
             value += count * (top + np.log(total))
-            slope += count * mean
-            curvature += count * np.maximum(weights @ np.square(losses) / total - mean**2, 0)
-        return value, slope, curvature
+            slope += count * (weights @ losses / total)
+        return value, slope
 
     def saddle(self, loss: float) -> float:
         """The tilt whose law has its mean at a loss."""
@@ -90,16 +93,6 @@ class _Cumulant:
 def _slack(tilts: Array) -> Array:
     """What the moments' bound has beside K: λ ln λ − (1 + λ) ln(1 + λ)."""
     return tilts * np.log(tilts) - (1 + tilts) * np.log1p(tilts)
-
-
-def estimate(rounds: Rounds, delta: float) -> float:
-    """Epsilon by the saddle point, near the truth and no bound: where a search begins."""
-    value, slope, curvature = _Cumulant.of(rounds, _log_tail(rounds, math.log(delta))).at(_TILTS)
-    epsilons = slope - 1 / _TILTS - 1 / (1 + _TILTS)
-    spread = curvature + 1 / _TILTS**2 + 1 / (1 + _TILTS) ** 2
-    logs = value - _TILTS * epsilons - np.log(_TILTS) - np.log1p(_TILTS) - np.log(2 * math.pi * spread) / 2
-    order = np.argsort(logs)
-    return max(0.0, float(np.interp(math.log(delta), logs[order], epsilons[order])))
 
 
 def epsilon(rounds: Rounds, delta: float, enough: float = 0.0) -> float:
@@ -204,7 +197,7 @@ class _Search:
     @property
     def tolerance(self) -> float:
         """How far an answer may lie above the truth."""
-        return max(RELATIVE_TOLERANCE * self.near, min(TOLERANCE, 1e-2 * self.near), LEAST_TOLERANCE)
+        return tolerance(self.near)
 
     def answer(self, delta: float, loose: float, enough: float) -> float:
         """The least epsilon shown, by a mesh so fine that a finer one changes little, or one that is at most ``enough``."""

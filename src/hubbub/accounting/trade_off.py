@@ -8,7 +8,6 @@ Source: Dong, Roth and Su 2022, "Gaussian Differential Privacy", Propositions 2.
 https://arxiv.org/abs/1905.02383.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,8 +16,8 @@ from scipy.special import ndtr, ndtri
 
 from hubbub._checks import Array, finite
 from hubbub.accounting import composition
-from hubbub.accounting.domination import unamplified_mu
-from hubbub.accounting.events import Event, Gaussian, TreeAggregation, counted, require_relation
+from hubbub.accounting.events import Event, counted, require_relation
+from hubbub.accounting.unamplified import one_gaussian, unamplified_mu
 
 __all__ = ["gdp_mu", "trade_off", "trade_off_from_profile"]
 
@@ -31,6 +30,7 @@ def gdp_mu(events: Sequence[tuple[Event, int]], neighboring_relation: str) -> fl
     """μ of Gaussian differential privacy, exact where the whole is one Gaussian release; ``None`` otherwise.
 
     Example:
+        >>> from hubbub.accounting import Gaussian
         >>> gdp_mu([(Gaussian(noise_multiplier=2.0), 16)], neighboring_relation="zero-out")
         2.0
 
@@ -38,9 +38,7 @@ def gdp_mu(events: Sequence[tuple[Event, int]], neighboring_relation: str) -> fl
     """
     relation = require_relation(neighboring_relation)
     together = counted(events)
-    if not all(isinstance(event, Gaussian | TreeAggregation) for event, _ in together):
-        return None
-    return math.sqrt(math.fsum(rounds * unamplified_mu(event, relation) ** 2 for event, rounds in together))
+    return unamplified_mu(together, relation) if one_gaussian(together) else None
 
 
 def trade_off(events: Sequence[tuple[Event, int]], false_positive_rates: npt.ArrayLike, neighboring_relation: str) -> Array:
@@ -58,6 +56,7 @@ def trade_off(events: Sequence[tuple[Event, int]], false_positive_rates: npt.Arr
         ValueError: A number out of range, or no such relation.
 
     Example:
+        >>> from hubbub.accounting import Gaussian
         >>> releases = [(Gaussian(noise_multiplier=2.0), 4)]
         >>> trade_off(releases, false_positive_rates=(0.01, 0.5), neighboring_relation="zero-out").round(4).tolist()
         [0.9076, 0.1587]

@@ -3,10 +3,14 @@
 import math
 from collections.abc import Sequence
 
+from hubbub import gaussian
 from hubbub.accounting import domination
 from hubbub.accounting.events import Event, Gaussian, NeighboringRelation, TreeAggregation
 
-__all__ = ["one_gaussian", "unamplified_mu", "unamplified_zcdp_rho"]
+__all__ = ["one_gaussian", "unamplified_delta", "unamplified_epsilon", "unamplified_mu", "unamplified_zcdp_rho"]
+
+# Beyond this μ nothing is promised; below its inverse it counts as that.
+_MOST_MU = 1e12
 
 
 def one_gaussian(events: Sequence[tuple[Event, int]]) -> bool:
@@ -44,6 +48,24 @@ def unamplified_zcdp_rho(events: Sequence[tuple[Event, int]], neighboring_relati
         1000.0
     """
     return _mu_squared(events, neighboring_relation) / 2
+
+
+def unamplified_epsilon(events: Sequence[tuple[Event, int]], delta: float, neighboring_relation: NeighboringRelation) -> float:
+    """Epsilon to an adversary who sees the coins: exact where there are none."""
+    mu = unamplified_mu(events, neighboring_relation)
+    if mu == 0:
+        return 0.0
+    if mu > _MOST_MU:
+        return math.inf
+    return gaussian.epsilon(delta, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU))
+
+
+def unamplified_delta(events: Sequence[tuple[Event, int]], epsilon: float, neighboring_relation: NeighboringRelation) -> float:
+    """Delta to an adversary who sees the coins: exact where there are none."""
+    mu = unamplified_mu(events, neighboring_relation)
+    if mu == 0:
+        return 0.0
+    return 1.0 if mu > _MOST_MU else gaussian.delta(epsilon, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU))
 
 
 def _mu_squared(events: Sequence[tuple[Event, int]], neighboring_relation: NeighboringRelation) -> float:

@@ -1,15 +1,45 @@
-"""The commands and their flags; what they do is in the sibling files."""
+"""The commands; their common flags are in flags.py, and what they do is in the other sibling files."""
 
 import os
-import re
 import sys
-from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from hubbub import __version__
+from hubbub.cli.flags import (
+    FAMILIES,
+    Accountant,
+    AllowImport,
+    AsJson,
+    Assignments,
+    Bands,
+    Bins,
+    Buffers,
+    CohortSize,
+    ColumnNorm,
+    CycleLength,
+    Delta,
+    Epochs,
+    Family,
+    Head,
+    LearningRates,
+    Matrix,
+    MaxCohortSize,
+    MaxParticipations,
+    MinSeparation,
+    Momentum,
+    MostBands,
+    Population,
+    Relation,
+    Rounds,
+    RoundsPerEpoch,
+    SamplingProbability,
+    Strategy,
+    number,
+    whole,
+)
 
 __all__ = ["main"]
 
@@ -23,119 +53,8 @@ app = typer.Typer(
 )
 
 _LONGEST_MESSAGE = 1000
-_FAMILIES = (
-    "identity, tree, tree-online, tree-full, banded-toeplitz, optimal-toeplitz, normalized-toeplitz, banded, banded-inverse, "
-    "blt, time-varying, dense, fourier"
-)
 # Mistakes on the command line; the class that they share has no public name of its own.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
-
-
-def _whole(text: str) -> int:
-    """A whole number, in digits or as 1e6 or 6.5e3, as long as that is exact."""
-    try:
-        if re.fullmatch(r"\d{1,18}(\.\d{1,18})?[eE]\+?\d{1,2}", text, re.ASCII):
-            exact = Decimal(text)
-            if exact == exact.to_integral_value():
-                return int(exact)
-        return int(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text[:40]!r} is not a whole number") from error
-
-
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text[:40]!r} is not a number") from error
-    if number == 0 and re.search("[1-9]", re.split("[eE]", text)[0]):
-        raise typer.BadParameter(f"{text[:40]!r} underflows: it is nearer to 0 than any float64, the least of which is 5e-324")
-    return number
-
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one strict JSON object; an infinite epsilon is null.")]
-AllowImport = Annotated[bool, typer.Option("--allow-import", help='Run code that the config names as "pkg.mod:Name".')]
-Head = Annotated[
-    str | None, typer.Option(metavar="H", help="A head of the ledger that you kept: a run rolled back behind it is refused.")
-]
-Assignments = Annotated[list[str] | None, typer.Option("--set", help="Set section.key=value over the file; may be repeated.")]
-Strategy = Annotated[
-    str, typer.Option(help="A family, as 'hubbub compare --help' lists them; banded with --column-norm-squared is described.")
-]
-Rounds = Annotated[int, typer.Option(parser=_whole, metavar="N", help="Number of rounds.")]
-Bands = Annotated[int | None, typer.Option(parser=_whole, metavar="N", help="Diagonals of a banded C, the main one counted.")]
-Buffers = Annotated[int | None, typer.Option(parser=_whole, metavar="N", help="Buffers of blt and time-varying.")]
-ColumnNorm = Annotated[
-    float | None, typer.Option(parser=_number, metavar="X", help="Squared norm of the columns of a banded C.")
-]
-Matrix = Annotated[str | None, typer.Option(help="File of C: .npy, a TensorFlow TensorProto, or what factorize wrote.")]
-MinSeparation = Annotated[
-    int | None,
-    typer.Option(
-        parser=_whole,
-        metavar="N",
-        help="A client that joins round r may join again in round r + this. Google's notebook counts one less.",
-    ),
-]
-MaxParticipations = Annotated[int | None, typer.Option(parser=_whole, metavar="N", help="Rounds that one client may join.")]
-Epochs = Annotated[
-    int | None, typer.Option(parser=_whole, metavar="N", help="Rounds that one client joins, exactly --rounds-per-epoch apart.")
-]
-RoundsPerEpoch = Annotated[
-    int | None, typer.Option(parser=_whole, metavar="N", help="Rounds from one participation of a client to the next.")
-]
-SamplingProbability = Annotated[
-    float | None,
-    typer.Option(parser=_number, metavar="X", help="Chance of a client to be in a round, by a coin of its own (Poisson)."),
-]
-CohortSize = Annotated[
-    int | None, typer.Option(parser=_whole, metavar="N", help="Clients of a random cohort of fixed size, with --population.")
-]
-Population = Annotated[
-    int | None, typer.Option(parser=_whole, metavar="N", help="Clients that cohorts of fixed or largest size are drawn from.")
-]
-MaxCohortSize = Annotated[
-    int | None,
-    typer.Option(
-        parser=_whole,
-        metavar="N",
-        help="Poisson cohorts are cut to so many, with --sampling-probability and --population.",
-    ),
-]
-CycleLength = Annotated[
-    int | None,
-    typer.Option(
-        parser=_whole,
-        metavar="N",
-        help="Groups that take turns, with --sampling-probability within a group; C may have so many bands.",
-    ),
-]
-Bins = Annotated[
-    int | None,
-    typer.Option(parser=_whole, metavar="N", help="Each client draws one of so many slots for good (balls in bins)."),
-]
-Delta = Annotated[float, typer.Option(parser=_number, metavar="X", help="Delta of the guarantee.")]
-Accountant = Annotated[
-    str,
-    typer.Option(help="tight (ours, the least epsilon), rdp (ours, by Rényi moments, looser) or pld (dp_accounting's, slow)."),
-]
-Family = Annotated[str, typer.Argument(help=f"{_FAMILIES}, or file.")]
-MostBands = Annotated[
-    int | None,
-    typer.Option(
-        parser=_whole, metavar="N", help="Diagonals, the main one counted; by default the separation, 16 for banded-inverse."
-    ),
-]
-Momentum = Annotated[
-    float | None, typer.Option(parser=_number, metavar="X", help="Momentum of SGD, from 0 to below 1; by default 0.")
-]
-LearningRates = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE|cooldown", help="One a round: .npy, TensorProto, or 1 falling to 0.05 in the last quarter (cooldown)."
-    ),
-]
-Relation = Annotated[str | None, typer.Option(help="zero-out, add-or-remove-one (default for coins) or replace-one.")]
 
 
 def _given(context: typer.Context) -> set[str]:
@@ -243,20 +162,20 @@ def account(
         list[Path] | None,
         typer.Argument(help="Folders of runs over the same people, instead of a mechanism.", show_default=False),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(parser=_whole, metavar="N", help="Number of rounds.")] = None,
+    rounds: Annotated[int | None, typer.Option(parser=whole, metavar="N", help="Number of rounds.")] = None,
     delta: Annotated[
-        float | None, typer.Option(parser=_number, metavar="X", help="Delta of the guarantee; of runs by default theirs.")
+        float | None, typer.Option(parser=number, metavar="X", help="Delta of the guarantee; of runs by default theirs.")
     ] = None,
     strategy: Strategy = "identity",
     noise_multiplier: Annotated[
         float | None,
         typer.Option(
-            parser=_number, metavar="X", help="Noise over clip norm × largest column norm of C; σ/C for independent noise."
+            parser=number, metavar="X", help="Noise over clip norm × largest column norm of C; σ/C for independent noise."
         ),
     ] = None,
     clip_noise_multiplier: Annotated[
         float | None,
-        typer.Option(parser=_number, metavar="X", help="Noise over the clip norm alone, as the Gboard publications state it."),
+        typer.Option(parser=number, metavar="X", help="Noise over the clip norm alone, as the Gboard publications state it."),
     ] = None,
     bands: Bands = None,
     buffers: Buffers = None,
@@ -310,7 +229,7 @@ def account(
 @app.command()
 def calibrate(
     rounds: Rounds,
-    epsilon: Annotated[float, typer.Option(parser=_number, metavar="X", help="The budget.")],
+    epsilon: Annotated[float, typer.Option(parser=number, metavar="X", help="The budget.")],
     delta: Delta,
     strategy: Annotated[
         str | None,
@@ -322,7 +241,7 @@ def calibrate(
     cohort: Annotated[
         int | None,
         typer.Option(
-            parser=_whole,
+            parser=whole,
             metavar="N",
             help="Clients that are to take part in a round, with --population: recommends a mechanism, shows the runners-up.",
         ),
@@ -382,7 +301,7 @@ def calibrate(
 def factorize(
     family: Family,
     rounds: Annotated[
-        int | None, typer.Option(parser=_whole, metavar="N", help="Number of rounds; of a file by default all.")
+        int | None, typer.Option(parser=whole, metavar="N", help="Number of rounds; of a file by default all.")
     ] = None,
     bands: MostBands = None,
     buffers: Buffers = None,
@@ -439,7 +358,7 @@ def compare(
     epochs: Epochs = None,
     rounds_per_epoch: RoundsPerEpoch = None,
     only: Annotated[
-        str | None, typer.Option("--families", metavar="A,B,C", help=f"Some of {_FAMILIES}; by default all.")
+        str | None, typer.Option("--families", metavar="A,B,C", help=f"Some of {FAMILIES}; by default all.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the error of each over rounds, as .png.")] = None,
     as_json: AsJson = False,
@@ -458,10 +377,10 @@ def compare(
 
 @app.command()
 def gaussian(
-    epsilon: Annotated[float, typer.Option(parser=_number, metavar="X", help="The budget.")],
-    delta: Annotated[float, typer.Option(parser=_number, metavar="X", help="Delta of the guarantee.")],
+    epsilon: Annotated[float, typer.Option(parser=number, metavar="X", help="The budget.")],
+    delta: Annotated[float, typer.Option(parser=number, metavar="X", help="Delta of the guarantee.")],
     sensitivity: Annotated[
-        float, typer.Option(parser=_number, metavar="X", help="L2: how far one person can move what is released.")
+        float, typer.Option(parser=number, metavar="X", help="L2: how far one person can move what is released.")
     ] = 1.0,
     plot: Annotated[
         Path | None, typer.Option("--plot", "-o", metavar="FILE", help="Draw the noise of each over epsilon, as .png.")

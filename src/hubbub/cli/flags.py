@@ -1,0 +1,153 @@
+"""Flags that several commands share, and how their numbers are read."""
+
+import re
+from decimal import Decimal
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "FAMILIES",
+    "Accountant",
+    "AllowImport",
+    "AsJson",
+    "Assignments",
+    "Bands",
+    "Bins",
+    "Buffers",
+    "CohortSize",
+    "ColumnNorm",
+    "CycleLength",
+    "Delta",
+    "Epochs",
+    "Family",
+    "Head",
+    "LearningRates",
+    "Matrix",
+    "MaxCohortSize",
+    "MaxParticipations",
+    "MinSeparation",
+    "Momentum",
+    "MostBands",
+    "Population",
+    "Relation",
+    "Rounds",
+    "RoundsPerEpoch",
+    "SamplingProbability",
+    "Strategy",
+    "number",
+    "whole",
+]
+
+FAMILIES = (
+    "identity, tree, tree-online, tree-full, banded-toeplitz, optimal-toeplitz, normalized-toeplitz, banded, banded-inverse, "
+    "blt, time-varying, dense, fourier"
+)
+
+
+def whole(text: str) -> int:
+    """A whole number, in digits or as 1e6 or 6.5e3, as long as that is exact."""
+    try:
+        if re.fullmatch(r"\d{1,18}(\.\d{1,18})?[eE]\+?\d{1,2}", text, re.ASCII):
+            exact = Decimal(text)
+            if exact == exact.to_integral_value():
+                return int(exact)
+        return int(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text[:40]!r} is not a whole number") from error
+
+
+def number(text: str) -> float:
+    """A number that float64 can tell from 0."""
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text[:40]!r} is not a number") from error
+    if value == 0 and re.search("[1-9]", re.split("[eE]", text)[0]):
+        raise typer.BadParameter(f"{text[:40]!r} underflows: it is nearer to 0 than any float64, the least of which is 5e-324")
+    return value
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one strict JSON object; an infinite epsilon is null.")]
+AllowImport = Annotated[bool, typer.Option("--allow-import", help='Run code that the config names as "pkg.mod:Name".')]
+Head = Annotated[
+    str | None, typer.Option(metavar="H", help="A head of the ledger that you kept: a run rolled back behind it is refused.")
+]
+Assignments = Annotated[list[str] | None, typer.Option("--set", help="Set section.key=value over the file; may be repeated.")]
+Strategy = Annotated[
+    str, typer.Option(help="A family, as 'hubbub compare --help' lists them; banded with --column-norm-squared is described.")
+]
+Rounds = Annotated[int, typer.Option(parser=whole, metavar="N", help="Number of rounds.")]
+Bands = Annotated[int | None, typer.Option(parser=whole, metavar="N", help="Diagonals of a banded C, the main one counted.")]
+Buffers = Annotated[int | None, typer.Option(parser=whole, metavar="N", help="Buffers of blt and time-varying.")]
+ColumnNorm = Annotated[
+    float | None, typer.Option(parser=number, metavar="X", help="Squared norm of the columns of a banded C.")
+]
+Matrix = Annotated[str | None, typer.Option(help="File of C: .npy, a TensorFlow TensorProto, or what factorize wrote.")]
+MinSeparation = Annotated[
+    int | None,
+    typer.Option(
+        parser=whole,
+        metavar="N",
+        help="A client that joins round r may join again in round r + this. Google's notebook counts one less.",
+    ),
+]
+MaxParticipations = Annotated[int | None, typer.Option(parser=whole, metavar="N", help="Rounds that one client may join.")]
+Epochs = Annotated[
+    int | None, typer.Option(parser=whole, metavar="N", help="Rounds that one client joins, exactly --rounds-per-epoch apart.")
+]
+RoundsPerEpoch = Annotated[
+    int | None, typer.Option(parser=whole, metavar="N", help="Rounds from one participation of a client to the next.")
+]
+SamplingProbability = Annotated[
+    float | None,
+    typer.Option(parser=number, metavar="X", help="Chance of a client to be in a round, by a coin of its own (Poisson)."),
+]
+CohortSize = Annotated[
+    int | None, typer.Option(parser=whole, metavar="N", help="Clients of a random cohort of fixed size, with --population.")
+]
+Population = Annotated[
+    int | None, typer.Option(parser=whole, metavar="N", help="Clients that cohorts of fixed or largest size are drawn from.")
+]
+MaxCohortSize = Annotated[
+    int | None,
+    typer.Option(
+        parser=whole,
+        metavar="N",
+        help="Poisson cohorts are cut to so many, with --sampling-probability and --population.",
+    ),
+]
+CycleLength = Annotated[
+    int | None,
+    typer.Option(
+        parser=whole,
+        metavar="N",
+        help="Groups that take turns, with --sampling-probability within a group; C may have so many bands.",
+    ),
+]
+Bins = Annotated[
+    int | None,
+    typer.Option(parser=whole, metavar="N", help="Each client draws one of so many slots for good (balls in bins)."),
+]
+Delta = Annotated[float, typer.Option(parser=number, metavar="X", help="Delta of the guarantee.")]
+Accountant = Annotated[
+    str,
+    typer.Option(help="tight (ours, the least epsilon), rdp (ours, by Rényi moments, looser) or pld (dp_accounting's, slow)."),
+]
+Family = Annotated[str, typer.Argument(help=f"{FAMILIES}, or file.")]
+MostBands = Annotated[
+    int | None,
+    typer.Option(
+        parser=whole, metavar="N", help="Diagonals, the main one counted; by default the separation, 16 for banded-inverse."
+    ),
+]
+Momentum = Annotated[
+    float | None, typer.Option(parser=number, metavar="X", help="Momentum of SGD, from 0 to below 1; by default 0.")
+]
+LearningRates = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|cooldown", help="One a round: .npy, TensorProto, or 1 falling to 0.05 in the last quarter (cooldown)."
+    ),
+]
+Relation = Annotated[str | None, typer.Option(help="zero-out, add-or-remove-one (default for coins) or replace-one.")]

@@ -1,0 +1,77 @@
+"""Runs as records and as folders, for the tests of what runs cost."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hubbub.accounting.history import History
+from hubbub.accounting.ledger import Ledger
+from hubbub.accounting.promise import Promise
+from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.together import run_charges
+from hubbub.cli import main
+from hubbub.mechanism import Mechanism
+from hubbub.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling
+from hubbub.strategies import Identity, toeplitz
+from hubbub.strategies.record import strategy_arrays
+from hubbub.strategies.strategy import Strategy
+from hubbub.training import RunStore
+from hubbub.training.record import read_run
+
+ROUNDS = 8
+BANDED = toeplitz.square_root(ROUNDS, 3)
+PATTERN = MinSeparation(3, 2)
+DIGEST = "0" * 64
+
+
+def promise_of(strategy: Strategy, participation: Participation, z: float = 1.0, **more: object) -> Promise:
+    return Promise(strategy.rounds, Mechanism(strategy, participation, z), settings={"clip_norm": 1.0}, **more)
+
+
+def history_of(cohorts: list[set[int]], key: str | None = DIGEST, clip_norm: float | None = 1.0) -> History:
+    """What records say, whoever wrote them: nothing is refused here."""
+    history = History()
+    history.apply({"kind": "epoch", "epoch": 0, "first_row": 0, "key": key, "sampler": DIGEST})
+    for t, cohort in enumerate(cohorts):
+        clients = [f"{client:032x}" for client in sorted(cohort)]
+        history.apply({"kind": "begin", "round": t, "epoch": 0, "clients": clients, "sum": DIGEST, "clip_norm": clip_norm})
+        history.apply({"kind": "burn", "round": t})
+    return history
+
+
+def recorded(folder: Path, promise: Promise, cohorts: list[list[str]], secret: int = 0, close: bool = False) -> Path:
+    """A run's folder with a ledger of these rounds."""
+    folder.mkdir(exist_ok=True)
+    store = RunStore(folder)
+    store.save_strategy(strategy_arrays(promise.mechanism.strategy) if promise.mechanism else {})
+    ledger = Ledger(promise, bytes([secret]) * 32, folder / "ledger.jsonl")
+    start = len(ledger.rounds)
+    ledger.start_epoch(start, None if promise.simulation else bytes([start]) * 32, DIGEST)
+    for t, cohort in enumerate(cohorts, start=start):
+        ledger.commit(ledger.begin(t, cohort, f"sum {t} {secret}", 1.0), b"release")
+    if close:
+        ledger._append({"kind": "close"})  # what end_run writes
+    return folder
+
+
+def hubbub(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return ended.value.code or 0
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict:
+    capsys.readouterr()
+    assert hubbub(*arguments, "--json") == 0
+    return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+
+BAND = promise_of(BANDED, PATTERN, 2.0)
+EVEN = promise_of(Identity(6), FixedEpochs(3, 2), 3.0)
+COIN = promise_of(Identity(5), PoissonSampling(0.2), 1.5)
+THREE = [["a"], ["b"], ["c"]]
+
+
+def charges(*folders: Path) -> tuple[RunCharge, ...]:
+    return run_charges([read_run(folder) for folder in folders])

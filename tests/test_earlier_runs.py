@@ -1,0 +1,242 @@
+"""A run that starts with what earlier ones have spent."""
+
+import json
+import math
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hubbub import accounting, gaussian
+from hubbub.accounting.beside import calibrate_beside
+from hubbub.accounting.chain import Chain
+from hubbub.accounting.ledger import Ledger
+from hubbub.accounting.promise import Promise
+from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.spent import spent
+from hubbub.errors import BudgetError, ConfigError, LedgerError
+from hubbub.mechanism import Mechanism
+from hubbub.participation import Participation, PoissonSampling
+from hubbub.strategies import Identity
+from hubbub.training.record import read_run
+from hubbub.verification import verify
+from malformed import CONFIG, Line
+from recorded_runs import BAND, COIN, EVEN, PATTERN, ROUNDS, THREE, answer, charges, hubbub, recorded
+
+
+def test_a_run_that_is_told_of_earlier_ones_starts_with_their_charge(tmp_path: Path) -> None:
+    one = recorded(tmp_path / "one", BAND, THREE)
+    later = replace(EVEN, earlier=charges(one))
+    assert later.after(0, 1e-5).epsilon == pytest.approx(BAND.after(3, 1e-5).epsilon, rel=1e-12)
+    mu = math.hypot(BAND.after(3, 1e-5).gdp_mu, EVEN.after(6, 1e-5).gdp_mu)
+    assert later.after(6, 1e-5).epsilon == pytest.approx(gaussian.epsilon(1e-5, 1 / mu), rel=1e-9)
+    assert "together with 1 earlier run" in later.after(6, 1e-5).sentence()
+    assert read_run(one).chain.head[:16] in later.after(6, 1e-5).statement()
+    coins = replace(COIN, neighboring_relation="zero-out", earlier=charges(one))
+    assert coins.after(2, 1e-5).gdp_mu is None
+    with pytest.raises(ConfigError, match="no theorem covers"):
+        replace(COIN, earlier=charges(one)).after(2, 1e-5)
+
+
+def test_an_earlier_run_counts_once_beside_the_run_that_was_told_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = recorded(tmp_path / "one", BAND, THREE)
+    old = Path(shutil.copytree(one, tmp_path / "old"))
+    two = recorded(tmp_path / "two", replace(EVEN, earlier=charges(one)), THREE[:2], secret=1)
+    alone, both = answer(capsys, "account", two), answer(capsys, "account", one, two)
+    assert both["epsilon"] == pytest.approx(alone["epsilon"], rel=1e-12)
+    three = recorded(tmp_path / "three", replace(EVEN, earlier=charges(two)), THREE[:1], secret=2)
+    assert len(read_run(three).promise.earlier) == 2
+    recorded(one, BAND, [["d"], ["e"]])
+    grown = answer(capsys, "account", one, two)
+    mu = math.hypot(BAND.after(5, 1e-5).gdp_mu, EVEN.after(2, 1e-5).gdp_mu)
+    assert grown["gdp_mu"] == pytest.approx(mu, rel=1e-9)
+    four = recorded(tmp_path / "four", replace(EVEN, earlier=charges(one)), THREE[:1], secret=3)
+    assert hubbub("account", two, four) == 2
+    assert "at another head" in capsys.readouterr().err
+    assert hubbub("account", old, four) == 2
+    assert "was rolled back" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cohorts", [PATTERN, PoissonSampling(0.3)], ids=["pattern", "Poisson"])
+def test_noise_is_calibrated_so_that_all_runs_together_meet_the_budget(tmp_path: Path, cohorts: Participation) -> None:
+    earlier = charges(recorded(tmp_path / "one", BAND, THREE))
+    spent_before = BAND.after(3, 1e-5).epsilon
+    budget = spent_before + 1.0
+    found = calibrate_beside(earlier, Identity(ROUNDS), cohorts, epsilon=budget, delta=1e-5, neighboring_relation="zero-out")
+    for z, within in ((found.noise_multiplier, True), (found.noise_multiplier * 0.999, False)):
+        mechanism = Mechanism(Identity(ROUNDS), cohorts, z)
+        total = accounting.guarantee(mechanism, 1e-5, "zero-out", earlier=earlier).epsilon
+        assert (total <= budget) is within
+    with pytest.raises(BudgetError, match="earlier runs alone cost"):
+        calibrate_beside(earlier, Identity(ROUNDS), PATTERN, epsilon=spent_before, delta=1e-5)
+
+
+def test_a_trained_run_keeps_its_earlier_charge_over_stop_resume_and_verify(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Line, "may_learn", True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    recorded(tmp_path / "one", BAND, THREE, close=True)
+    text = CONFIG.replace("rounds = 12", "rounds = 4").replace(
+        "noise_multiplier = 1.0", 'epsilon = 6.0\nearlier_runs = ["one"]'
+    )
+    (tmp_path / "run.toml").write_text(text)
+    begin, begun = Ledger.begin, []
+
+    def stopped(ledger: Ledger, round_index: int, *arguments: object) -> object:
+        begun.append(round_index)
+        if len(begun) == 3:
+            raise KeyboardInterrupt
+        return begin(ledger, round_index, *arguments)
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(Ledger, "begin", stopped)
+        assert hubbub("train", "run.toml", "--out", "two", "--allow-import") == 130
+    shutil.rmtree(tmp_path / "one")
+    assert hubbub("verify", "two") == 0
+    assert hubbub("resume", "two", "--allow-import") == 0
+    assert "together with 1 earlier run" in capsys.readouterr().out
+    assert hubbub("verify", "two") == 0
+    stated = json.loads((tmp_path / "two" / "guarantee.json").read_text())
+    assert 6.0 * (1 - 1e-3) <= stated["epsilon"] <= 6.0
+    rows = [json.loads(line) for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[0]["epsilon"] > BAND.after(3, 1e-5).epsilon
+    assert rows[-1]["epsilon"] == stated["epsilon"] == answer(capsys, "account", "two")["epsilon"]
+
+
+def test_the_settings_refuse_what_is_no_earlier_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "run.toml").write_text(CONFIG)
+    recorded(tmp_path / "played", replace(BAND, simulation=True), THREE, close=True)
+    for value, words in {
+        '"one"': "must be a list",
+        "[1]": "must be a list",
+        "7": "must be a list",
+        '["nowhere"]': "nowhere: is no run",
+        '["played"]': "is a simulation",
+        '["played", "played"]': "the same ledger",
+    }.items():
+        assert hubbub("plan", "run.toml", "--allow-import", "--set", f"privacy.earlier_runs={value}") == 2
+        assert words in capsys.readouterr().err
+    recorded(tmp_path / "real", BAND, THREE, close=True)
+    for budget, words in (("stop_epsilon", "the earlier runs alone cost"), ("epsilon", "earlier runs alone cost")):
+        told = ("--set", 'privacy.earlier_runs=["real"]', "--set", f"privacy.{budget}=0.5")
+        assert hubbub("plan", "run.toml", "--allow-import", *told) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_a_run_whose_folder_shows_more_than_its_ledger_or_that_may_go_on_is_refused_before_its_charge_is_promised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Line, "may_learn", True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "run.toml").write_text(CONFIG)
+    one = recorded(tmp_path / "one", BAND, THREE)
+    told = ("run.toml", "--allow-import", "--set", 'privacy.earlier_runs=["one"]')
+    for command in (("plan", *told), ("train", *told, "--out", "two")):
+        assert hubbub(*command) == 2
+        shown = capsys.readouterr().err
+        for words in ("one: 3 of the 8 rounds", "hubbub resume one", "hubbub close one --early"):
+            assert words in shown
+    assert hubbub("close", "one", "--early") == 0
+    assert hubbub("plan", *told) == 0
+    release = one / "state" / "releases" / "3.safetensors"
+    release.write_bytes(b"a release")
+    for command in (("plan", *told), ("train", *told, "--out", "two")):
+        capsys.readouterr()
+        assert hubbub(*command) == 2
+        assert "state/releases/3.safetensors is no release of it: it was rolled back" in capsys.readouterr().err
+    assert not (tmp_path / "two").exists()
+
+
+def test_what_follows_a_run_without_a_bound_has_none(tmp_path: Path) -> None:
+    bare = recorded(tmp_path / "bare", Promise(3, None), THREE)
+    later = replace(EVEN, earlier=charges(bare))
+    two = recorded(tmp_path / "two", later, THREE[:2], secret=1)
+    assert later.after(2, 1e-5).epsilon == math.inf
+    assert spent(read_run(two).promise, read_run(two).history).guarantee.epsilon == math.inf
+    assert {check.name for check in verify(two).checks} >= {"promise", "epsilon"}
+    with pytest.raises(BudgetError, match="cost ∞"):
+        calibrate_beside(charges(bare), Identity(4), PATTERN, epsilon=8.0, delta=1e-5)
+
+
+# What a file may say of earlier runs
+
+
+RECORD = {
+    "first": "a" * 64,
+    "head": "b" * 64,
+    "rounds": 3,
+    "planned": 5,
+    "events": [{"event": "Gaussian", "count": 1, "noise_multiplier": 2.0}],
+    "neighboring_relation": "zero-out",
+    "relations": ["zero-out"],
+    "privacy_unit": "client",
+    "simulation": False,
+}
+WRONG = {
+    "first": (None, 1, "a" * 63, "A" * 64, "g" * 64, ["a" * 64]),
+    "head": (None, "", "b" * 65),
+    "rounds": (None, -1, 1.5, True, "3", 10**30),
+    "planned": (0, -1, None, True, 10**30),
+    "events": (
+        {},
+        "none",
+        [1],
+        [{}],
+        [{"event": "Nothing", "count": 1}],
+        [{"event": "Gaussian", "count": 0, "noise_multiplier": 2.0}],
+        [{"event": "Gaussian", "count": True, "noise_multiplier": 2.0}],
+        [{"event": "Gaussian", "count": 1}],
+        [{"event": "Gaussian", "count": 1, "noise_multiplier": 0.0}],
+        [{"event": "Gaussian", "count": 1, "noise_multiplier": "2"}],
+        [{"event": "Gaussian", "count": 1, "noise_multiplier": 2.0, "more": 1}],
+        [{"event": "PoissonSampled", "count": 1, "noise_multiplier": 2.0, "sampling_probability": 2.0}],
+        [{"event": "BallsInBins", "count": 1, "noise_multiplier": 2.0, "bins": 1, "rounds": 10**30}],
+    ),
+    "neighboring_relation": (None, "", "nobody", 5),
+    "relations": (None, "zero-out", ["nobody"], [None], {}),
+    "privacy_unit": (None, 5, "\x1b[31m"),
+    "simulation": (None, 0, "no"),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values], ids=str)
+def test_a_record_of_an_earlier_run_is_checked_value_by_value(name: str, value: object) -> None:
+    assert RunCharge.from_record(RECORD).record() == RECORD
+    for wrong in ({**RECORD, name: value}, {key: v for key, v in RECORD.items() if key != name}, {**RECORD, "more": 1}):
+        with pytest.raises((ValueError, TypeError)):
+            RunCharge.from_record(wrong)
+
+
+@pytest.mark.parametrize("earlier", [None, {}, "x", [1], [RECORD, RECORD], []], ids=lambda value: str(value)[:10])
+def test_a_promise_with_false_earlier_runs_is_no_promise(tmp_path: Path, earlier: object) -> None:
+    run = recorded(tmp_path / "run", BAND, THREE)
+    records = [dict(record) for record in read_run(run).chain.records]
+    (run / "ledger.jsonl").unlink()
+    chain = Chain(run / "ledger.jsonl")
+    for record in [{**records[0], "schema": 3, "earlier": earlier}, *records[1:]]:
+        chain.append(record)
+    assert hubbub("verify", run) == 1
+    with pytest.raises(LedgerError):
+        Ledger(BAND, bytes(32), run / "ledger.jsonl")
+
+
+def test_an_older_hubbub_refuses_a_ledger_with_earlier_runs_and_ours_reads_one_without(tmp_path: Path) -> None:
+    one = recorded(tmp_path / "one", BAND, THREE)
+    two = recorded(tmp_path / "two", replace(EVEN, earlier=charges(one)), THREE[:1], secret=1)
+    assert read_run(one).chain.records[0]["schema"] == 2
+    assert "earlier" not in read_run(one).chain.records[0]
+    assert read_run(two).chain.records[0]["schema"] == 3
+    assert Ledger(replace(EVEN, earlier=charges(one)), bytes([1]) * 32, two / "ledger.jsonl").next_round == 1
+    with pytest.raises(LedgerError, match="another promise"):
+        Ledger(EVEN, bytes([1]) * 32, two / "ledger.jsonl")
