@@ -3,6 +3,11 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 # Tests of small models are faster, and reproducible, with one thread a process.
 export OMP_NUM_THREADS ?= 1
+# Flower asks for nothing over a network.
+export FLWR_TELEMETRY_ENABLED = 0
+export FLWR_DISABLE_UPDATE_CHECK = 1
+export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION = 1
+export RAY_USAGE_STATS_ENABLED = 0
 
 .PHONY: setup demo check test stress bench clean
 

@@ -15,6 +15,11 @@ SKIPS_ALLOWED_IN_CI = ("needs a GPU",)
 
 def pytest_configure() -> None:
     torch.set_num_threads(1)
+    # Flower asks for nothing over a network.
+    for switch in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"):
+        os.environ[switch] = "0"
+    for switch in ("FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"):
+        os.environ[switch] = "1"
 
 
 @pytest.hookimpl(hookwrapper=True)

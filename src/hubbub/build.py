@@ -42,7 +42,7 @@ from hubbub.training.flat import FlatModel
 from hubbub.training.record import read_run
 from hubbub.workloads import Workload, momentum
 
-__all__ = ["Run", "build", "make_strategy"]
+__all__ = ["ClientSide", "Run", "build", "client_side", "make_strategy"]
 
 # Of which pattern, or of which random cohorts, a number is.
 _OWNERS = {
@@ -67,6 +67,15 @@ class Run:
     dataset: Dataset
 
 
+@dataclass(frozen=True, eq=False)
+class ClientSide:
+    """The part of a run that its clients know: who has which data, and the model as it is before the first round."""
+
+    dataset: Dataset
+    population: SimulatedPopulation
+    model: nn.Module
+
+
 def build(config: Config, *, allow_import: bool = False, earlier: tuple[RunCharge, ...] | None = None) -> Run:
     """Make a run from its settings.
 
@@ -82,6 +91,19 @@ def build(config: Config, *, allow_import: bool = False, earlier: tuple[RunCharg
         BudgetError: A budget that no noise meets, or that not even one round fits in.
         DataError: Missing or damaged data.
     """
+    side = client_side(config, allow_import=allow_import)
+    before = _earlier(config) if earlier is None else earlier
+    plan = replace(_plan(config, len(side.population.clients), before, allow_import), settings=_settings(config))
+    return Run(config, plan, side.population, side.model, side.dataset)
+
+
+def client_side(config: Config, *, allow_import: bool = False) -> ClientSide:
+    """Make what clients train, and on what, from the settings of a run.
+
+    Raises:
+        ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
+        DataError: Missing or damaged data.
+    """
     dataset = _made(config.data.name, DATASETS, "data.name", allow_import, config.data.path)
     if not isinstance(dataset, Dataset):
         raise ConfigError(f"data.name = {config.data.name!r}: made a {type(dataset).__name__}, not a hubbub.datasets.Dataset")
@@ -89,8 +111,6 @@ def build(config: Config, *, allow_import: bool = False, earlier: tuple[RunCharg
         dataset = dataset.without_test(config.training.validation, config.training.seed)
     parts = _parts(config, dataset)
     examples = [(dataset.train_inputs[part], dataset.train_targets[part]) for part in parts]
-    before = _earlier(config) if earlier is None else earlier
-    plan = replace(_plan(config, len(examples), before, allow_import), settings=_settings(config))
     training = config.training
     local = LocalTraining(
         training.local_epochs, training.batch_size, training.learning_rate, training.momentum, training.weight_decay
@@ -101,7 +121,7 @@ def build(config: Config, *, allow_import: bool = False, earlier: tuple[RunCharg
     # In a simulation the seed gives all away; floating point is the faster way to it.
     lattice = config.privacy.noise == "secure"
     population = SimulatedPopulation(examples, F.cross_entropy, local, training.seed, lattice=lattice)
-    return Run(config, plan, population, model, dataset)
+    return ClientSide(dataset, population, model)
 
 
 def _settings(config: Config) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from hubbub.families import DESCRIPTIONS
 
 __all__ = [
     "DATASETS",
+    "ENGINES",
     "MODELS",
     "MODES",
     "SAMPLINGS",
@@ -40,6 +41,7 @@ STRATEGIES = tuple(DESCRIPTIONS)
 # Names that people type for the same thing.
 _ALIASES = {"toeplitz": "banded-toeplitz", "binary-tree": "tree", "independent": "identity"}
 _PATTERNS = ("min-separation", "fixed-epochs", "single", "every-round")
+ENGINES = ("process", "flower")
 SAMPLINGS = ("poisson", "truncated-poisson", "cyclic-poisson", "balls-in-bins", "fixed-size", "pattern")
 # The only kind of list that a setting may be.
 _TEXTS = tuple[str, ...]
@@ -49,7 +51,7 @@ _LARGEST_NUMBER = 10**300
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """``[training]``: what is computed. ``seed`` decides partition, initialisation and shuffles."""
+    """``[training]``: what is computed. ``seed`` decides partition, initialisation and shuffles; ``engine``, what runs clients."""
 
     rounds: int = 50
     cohort_size: int | None = None
@@ -65,6 +67,7 @@ class TrainingConfig:
     validation: float = 0.0
     keep_releases: bool = True
     seed: int = 0
+    engine: str = "process"
 
 
 @dataclass(frozen=True)
@@ -303,6 +306,7 @@ def _check_training(training: TrainingConfig) -> None:
         if not 0 <= _checks.finite(f"training.{key}", getattr(training, key)) < 1:
             raise ConfigError(f"training.{key} = {getattr(training, key)!r}: must be at least 0 and below 1")
     _checks.one_of("training.server_optimizer", training.server_optimizer, ("fedavg", "fedavgm", "fedadam"))
+    _checks.one_of("training.engine", training.engine, ENGINES)
 
 
 def _check_privacy(privacy: PrivacyConfig) -> None:

@@ -12,13 +12,15 @@ https://arxiv.org/abs/2207.10635 (sums); Jin et al. 2021, https://arxiv.org/abs/
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 
 from hubbub._checks import integer, positive, scale
+from hubbub.discrete_gaussian import whole_share
 from hubbub.errors import ConfigError, NoiseExhaustedError
 
-__all__ = ["Lattice", "require_room"]
+__all__ = ["Lattice", "require_room", "share_stddev"]
 
 _BITS = 24
 # Sums and noise stay below this, so that they and their sum are whole numbers that float64 holds exactly.
@@ -127,6 +129,29 @@ class Lattice:
         """Whether every number of a release lies on the lattice."""
         steps = release.to(torch.float64) / self.step
         return bool(torch.isfinite(steps).all()) and torch.equal(steps.round(), steps)
+
+
+def share_stddev(noise_multiplier: float, clip_norm: float, clients: int) -> int:
+    """The standard deviation of a client's share of the noise, in steps of ``Lattice(clip_norm)``, rounded up.
+
+    The least whole number with which the shares of so many clients have at least the standard deviation ``noise_multiplier`` ×
+    ``clip_norm`` together, exactly: z·C/√n in steps is never rounded down, not even by floating point.
+
+    Args:
+        noise_multiplier: From 1e-12 to 1e12.
+        clip_norm: Of the lattice.
+        clients: The fewest whose shares are in a sum.
+
+    Raises:
+        ValueError: A number out of range, or a share of more than 2²⁸ steps, which is not drawn exactly.
+
+    Example:
+        >>> share_stddev(noise_multiplier=1.0, clip_norm=1.0, clients=16) == 2**22
+        True
+    """
+    lattice = Lattice(clip_norm)
+    noise = Fraction(scale("noise_multiplier", noise_multiplier)) * Fraction(lattice.clip_norm) / Fraction(lattice.step)
+    return whole_share(noise, integer("clients", clients, at_least=1))
 
 
 def require_room(clients: int, stddev: float) -> None:

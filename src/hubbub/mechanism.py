@@ -5,18 +5,55 @@ contributions of norm at most 1.
 """
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
 
 from hubbub._checks import Array, integer, scale
-from hubbub.errors import ParticipationError
-from hubbub.participation import FixedEpochs, Participation, SingleParticipation, require_participation
+from hubbub.discrete_gaussian import whole_share
+from hubbub.errors import ConfigError, ParticipationError
+from hubbub.participation import (
+    FixedEpochs,
+    Participation,
+    RandomParticipation,
+    SingleParticipation,
+    require_participation,
+)
 from hubbub.sensitivity import Sensitivity, of_matrix
-from hubbub.strategies import OWN
+from hubbub.strategies import OWN, Identity
 from hubbub.strategies.strategy import Strategy, WithLeadingPart
 
-__all__ = ["Mechanism"]
+__all__ = ["Mechanism", "NoiseShares"]
+
+# Of a clip norm in steps of the lattice of a secure run, whatever the clip norm: from the first to less than the second.
+_LEAST_STEPS, _MOST_STEPS = 2**24, 2**25
+_MOST_SHARES, _MOST_DIM = 10**9, 10**12
+
+
+@dataclass(frozen=True)
+class NoiseShares:
+    """Who adds the noise, where the server adds none: each client its share, discrete Gaussian on the lattice of the sums.
+
+    Args:
+        clients: The fewest whose shares are in a sum that is released.
+        dim: Numbers in a sum, at most. It costs nothing to leave room: shares of a few steps are told from one Gaussian by less
+            than a float holds.
+
+    Raises:
+        ValueError: Fewer than 1, more than 10⁹ clients or than 10¹² numbers.
+    """
+
+    clients: int
+    dim: int = _MOST_DIM
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clients", integer("clients", self.clients, at_least=1, at_most=_MOST_SHARES))
+        object.__setattr__(self, "dim", integer("dim", self.dim, at_least=1, at_most=_MOST_DIM))
+
+    def least_stddev(self, noise_multiplier: float) -> int:
+        """A share's standard deviation in steps of the lattice is at least this, whatever the clip norm."""
+        return whole_share(Fraction(noise_multiplier) * _LEAST_STEPS, self.clients)
 
 
 @dataclass(frozen=True)
@@ -28,9 +65,11 @@ class Mechanism:
         participation: Who may contribute when.
         noise_multiplier: Standard deviation of z, divided by the sensitivity of C to *one* participation (its largest column
             norm). For independent noise it is the σ/C of DP-SGD.
+        shares: Where the clients bring the noise along; ``None`` where the server adds it.
 
     Raises:
         ValueError: The noise multiplier is not a number from 1e-12 to 1e12.
+        ConfigError: Shares with correlated noise, with random cohorts, or of more noise than is drawn exactly.
         ParticipationError: Fixed epochs need more rounds than the strategy has.
 
     Example:
@@ -44,6 +83,7 @@ class Mechanism:
     strategy: Strategy
     participation: Participation
     noise_multiplier: float
+    shares: NoiseShares | None = None
 
     def __post_init__(self) -> None:
         require_participation(self.participation)
@@ -56,6 +96,8 @@ class Mechanism:
                 )
             case _:
                 pass
+        if self.shares is not None:
+            _require_shareable(self, self.shares)
 
     @property
     def rounds(self) -> int:
@@ -89,8 +131,12 @@ class Mechanism:
 
     @property
     def mu(self) -> float:
-        """The Gaussian's μ: sensitivity over standard deviation, without amplification (zero-out relation)."""
-        return self.l2_sensitivity / self.stddev
+        """The Gaussian's μ: sensitivity over standard deviation, without amplification (zero-out relation).
+
+        Raises:
+            ValueError: The noise comes in shares, whose sum is no Gaussian.
+        """
+        return self.mu_after(self.rounds)
 
     @property
     def zcdp_rho(self) -> float:
@@ -111,9 +157,39 @@ class Mechanism:
         return of_matrix(_leading(self.strategy.matrix(), rounds), self.participation)
 
     def mu_after(self, rounds: int) -> float:
-        """μ of what the first ``rounds`` rounds release, never more than :attr:`mu`."""
+        """μ of what the first ``rounds`` rounds release, never more than :attr:`mu`.
+
+        Raises:
+            ValueError: More rounds than the strategy has, or noise in shares, whose sum is no Gaussian.
+        """
+        if self.shares is not None:
+            raise ValueError("mu: a sum of discrete Gaussian shares has none; ask hubbub.accounting.guarantee what it costs")
         # A bound for a part may be looser than the bound for the whole, which covers it.
         return min(self.sensitivity_after(rounds).value, self.l2_sensitivity) / self.stddev
+
+
+def _require_shareable(mechanism: Mechanism, shares: NoiseShares) -> None:
+    """Refuse what no theorem accounts for, or nobody could draw, where clients bring the noise along."""
+    if not isinstance(shares, NoiseShares):
+        raise TypeError(f"shares = {shares!r}: must be NoiseShares(clients, dim), or None for noise that the server adds")
+    name, cohorts = type(mechanism.strategy).__name__, type(mechanism.participation).__name__
+    if type(mechanism.strategy) is not Identity:
+        raise ConfigError(
+            f"shares with strategy = {name}: a client cannot know the noise that others added in earlier rounds, so that its "
+            "noise is independent; use Identity, or let the server add correlated noise"
+        )
+    if isinstance(mechanism.participation, RandomParticipation):
+        raise ConfigError(
+            f"shares with {cohorts}: sums of discrete noise are accounted without amplification by random cohorts; use a "
+            "participation pattern, or let the server add the noise"
+        )
+    try:
+        whole_share(Fraction(mechanism.noise_multiplier) * _MOST_STEPS, shares.clients)
+    except ValueError as error:
+        raise ConfigError(
+            f"noise_multiplier = {mechanism.noise_multiplier!r} in shares of {shares.clients} clients: is more than 8 clip "
+            "norms for each, which is not drawn exactly; take less noise, or ask for more clients"
+        ) from error
 
 
 def _sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity:

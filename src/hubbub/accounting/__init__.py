@@ -15,6 +15,7 @@ from hubbub.accounting.deployment import Budget, Deployment
 from hubbub.accounting.events import (
     RELATIONS,
     BallsInBins,
+    DiscreteGaussianShares,
     Event,
     FixedSizeSampled,
     Gaussian,
@@ -49,6 +50,7 @@ __all__ = [
     "BallsInBins",
     "Budget",
     "Deployment",
+    "DiscreteGaussianShares",
     "Event",
     "FixedSizeSampled",
     "Gaussian",

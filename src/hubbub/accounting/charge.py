@@ -17,6 +17,7 @@ from hubbub._checks import one_of
 from hubbub.accounting.events import (
     RELATIONS,
     BallsInBins,
+    DiscreteGaussianShares,
     Event,
     FixedSizeSampled,
     Gaussian,
@@ -25,7 +26,7 @@ from hubbub.accounting.events import (
     TruncatedPoissonSampled,
 )
 from hubbub.errors import ConfigError
-from hubbub.mechanism import Mechanism
+from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
@@ -54,7 +55,7 @@ from hubbub.strategies import (
 )
 from hubbub.strategies.substitution import bands_of
 
-__all__ = ["charges", "default_relation", "stated_relation"]
+__all__ = ["charges", "default_relation", "shares_of", "stated_relation"]
 
 
 def default_relation(participation: Participation) -> NeighboringRelation:
@@ -91,6 +92,9 @@ def charges(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, int], ...]:
         return ()
     match mechanism.participation:
         case SingleParticipation() | FixedEpochs() | MinSeparation():
+            if mechanism.shares is not None:
+                # Of independent noise the squared sensitivity is the number of a client's rounds.
+                return ((shares_of(mechanism, mechanism.shares), round(mechanism.sensitivity_after(rounds).value ** 2)),)
             return ((Gaussian(1 / mechanism.mu_after(rounds)), 1),)
         case PoissonSampling(sampling_probability):
             return ((PoissonSampled(z, sampling_probability), rounds),)
@@ -103,6 +107,12 @@ def charges(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, int], ...]:
         case BallsInBinsSampling(bins):
             # The first rounds of a cycle show less than all of it: they are charged as the whole cycle.
             return ((BallsInBins(z, bins, max(rounds, bins)), 1),)
+
+
+def shares_of(mechanism: Mechanism, shares: NoiseShares) -> DiscreteGaussianShares:
+    """What one round costs a client that takes part in it, where the clients bring the noise along."""
+    z = mechanism.noise_multiplier
+    return DiscreteGaussianShares(z, shares.clients, shares.least_stddev(z), shares.dim)
 
 
 def stated_relation(participation: Participation, relation: str | None) -> NeighboringRelation:

@@ -16,7 +16,13 @@ from hubbub.accounting.events import (
     require_relation,
 )
 from hubbub.accounting.rdp import rdp_delta, rdp_epsilon
-from hubbub.accounting.unamplified import one_gaussian, unamplified_delta, unamplified_epsilon, unamplified_mu
+from hubbub.accounting.unamplified import (
+    by_divergences,
+    one_gaussian,
+    unamplified_delta,
+    unamplified_epsilon,
+    unamplified_mu,
+)
 from hubbub.errors import BudgetError
 
 __all__ = ["ACCOUNTANTS", "delta", "epsilon"]
@@ -39,8 +45,9 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
         neighboring_relation: ``"zero-out"``, ``"add-or-remove-one"`` or ``"replace-one"``; the last doubles the
             sensitivity.
         accountant: ``"tight"`` (ours: exact for Gaussians, otherwise a privacy loss distribution, near the truth by 1e-4, or
-            1e-5 of itself where that is more, as far as memory allows), ``"rdp"`` (Rényi DP at its best order) or ``"pld"``
-            (dp_accounting's, for parity with published numbers; refused where it lies below the truth).
+            1e-5 of itself where that is more, as far as memory allows; of discrete Gaussian shares, and all together with
+            them, that of ``"rdp"``), ``"rdp"`` (Rényi DP at its best order) or ``"pld"`` (dp_accounting's, for parity with
+            published numbers; refused where it lies below the truth).
 
     Raises:
         ValueError: A number out of range or an unknown word.
@@ -63,6 +70,8 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
 
 
 def _epsilon(events: Events, delta: float, relation: NeighboringRelation) -> float:
+    if by_divergences(events):
+        return rdp_epsilon(events, delta, relation)
     plain = unamplified_epsilon(events, delta, relation)
     if one_gaussian(events) or plain == 0:
         return plain
@@ -99,7 +108,7 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
     rounds, relation = _asked(events, neighboring_relation, accountant)
     if not rounds:
         return 0.0
-    if accountant == "rdp":
+    if accountant == "rdp" or (accountant == "tight" and by_divergences(rounds)):
         return rdp_delta(rounds, eps, relation)
     if accountant == "pld":
         answer = parity.delta(rounds, eps, relation)

@@ -9,6 +9,7 @@ from scipy.special import bdtr, bdtrc
 from hubbub.accounting import balls_in_bins
 from hubbub.accounting.events import (
     BallsInBins,
+    DiscreteGaussianShares,
     Event,
     FixedSizeSampled,
     Gaussian,
@@ -30,7 +31,11 @@ _LEAST_CHANCE = 1e-14
 
 
 def directions(event: Event, relation: NeighboringRelation) -> tuple[LossLaw, LossLaw]:
-    """The laws of the loss with the record against without, and the reverse; equal where the two are symmetric."""
+    """The laws of the loss with the record against without, and the reverse; equal where the two are symmetric.
+
+    Raises:
+        ValueError: An event of which no law is known, only Rényi divergences.
+    """
     match event:
         case Gaussian(z):
             return _both(_one(Pair(1.0, (2 if relation == "replace-one" else 1) / z, 0.0)))
@@ -48,12 +53,17 @@ def directions(event: Event, relation: NeighboringRelation) -> tuple[LossLaw, Lo
             return _both(_one(mixed)) if mixed.mirrored else (_one(mixed), _one(replace(mixed, reverse=True)))
         case BallsInBins():
             return balls_in_bins.directions(event, relation)
+        case DiscreteGaussianShares():
+            raise ValueError(f"{event}: has no law of loss that is known, only Rényi divergences; use accountant = 'rdp'")
 
 
 def unamplified_mu(event: Event, relation: NeighboringRelation) -> float:
     """μ of the Gaussian release that an event is to an adversary who sees the coins: a bound, by joint quasi-convexity.
 
     With the cohort seen, a record moves the sum by at most C where zero takes its place, and by 2C where another record does.
+
+    Raises:
+        ValueError: An event whose noise is no Gaussian.
     """
     factor = 2.0 if relation == "replace-one" else 1.0
     match event:
@@ -67,6 +77,8 @@ def unamplified_mu(event: Event, relation: NeighboringRelation) -> float:
             return factor * math.sqrt(math.ceil(rounds / bins)) / z
         case TreeAggregation():
             return factor / as_gaussian(event).noise_multiplier
+        case DiscreteGaussianShares():
+            raise ValueError(f"{event}: a sum of discrete Gaussians is no Gaussian, and has no mu")
 
 
 def _one(pair: LossPair) -> Law:

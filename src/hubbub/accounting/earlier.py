@@ -2,6 +2,7 @@
 
 from hubbub.accounting.events import (
     BallsInBins,
+    DiscreteGaussianShares,
     Event,
     FixedSizeSampled,
     Gaussian,
@@ -53,15 +54,22 @@ def charge_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation
     found = [
         assumption
         for event, count in run.events or ()
-        for assumption in assumptions(_participation(event, count, run.rounds), neighboring_relation)
+        for assumption in assumptions(
+            _participation(event, count, run.rounds),
+            neighboring_relation,
+            shares_of=event.shares if isinstance(event, DiscreteGaussianShares) else None,
+        )
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys((*found, *run.further)))
 
 
 def _event_words(event: Event, count: int, rounds: int) -> str:
     match event:
         case Gaussian(z):
             return f"Gaussian noise with noise multiplier {z!r} over the sensitivity of the whole run to a client's rounds"
+        case DiscreteGaussianShares(z, shares):
+            who = f"shares of at least {shares} clients, each client in at most {count} rounds"
+            return f"discrete Gaussian noise with noise multiplier {z!r} in {who}"
         case MixtureOfGaussians(z):
             return f"Gaussian noise with noise multiplier {z!r}, contributions by chance, {count} times"
         case TreeAggregation(z, leaves):
@@ -86,5 +94,5 @@ def _participation(event: Event, count: int, rounds: int) -> Participation:
             return TruncatedPoissonSampling(q, max_cohort_size, population)
         case BallsInBins(_, bins):
             return BallsInBinsSampling(bins)
-        case Gaussian() | TreeAggregation() | MixtureOfGaussians():
+        case Gaussian() | TreeAggregation() | MixtureOfGaussians() | DiscreteGaussianShares():
             return SingleParticipation()

@@ -7,6 +7,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, get_args
 
 from hubbub._checks import integer, non_negative, one_of, probability, scale, shown
@@ -15,6 +16,7 @@ __all__ = [
     "MOST_ROUNDS",
     "RELATIONS",
     "BallsInBins",
+    "DiscreteGaussianShares",
     "Event",
     "FixedSizeSampled",
     "Gaussian",
@@ -31,6 +33,11 @@ __all__ = [
 NeighboringRelation = Literal["zero-out", "add-or-remove-one", "replace-one"]
 # More would not be told apart by the numbers that they are computed with.
 MOST_ROUNDS = 10**12
+_MOST_SHARES, _MOST_DIM = 10**9, 10**12
+# Up to here the terms of a sum are added one by one; the later ones are smaller than the last of them.
+_TERMS = 10**5
+# Of it e is less than the least float.
+_LEAST_EXPONENT = -750.0
 RELATIONS: tuple[NeighboringRelation, ...] = get_args(NeighboringRelation)
 
 
@@ -188,8 +195,52 @@ class MixtureOfGaussians:
             raise ValueError(f"probabilities = {self.probabilities!r}: must sum to 1, not {math.fsum(self.probabilities)!r}")
 
 
+@dataclass(frozen=True)
+class DiscreteGaussianShares:
+    """One release of a sum of whole numbers to which the unit contributes for certain, and of the shares of noise in it.
+
+    Each share is an exact discrete Gaussian. Their sum is none, so that it is known by its Rényi divergences alone.
+
+    Args:
+        noise_multiplier: √shares × ``share_stddev`` over the clip norm in steps, or less.
+        shares: How many are in the sum, or fewer.
+        share_stddev: Standard deviation of a share in steps, or less: a whole number.
+        dim: Numbers in the sum, or more.
+
+    Source: Kairouz, Liu and Steinke 2021, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure
+    Aggregation", Proposition 14 (for a ``share_stddev`` of at least 1/2), https://arxiv.org/abs/2102.06387.
+    """
+
+    noise_multiplier: float
+    shares: int
+    share_stddev: int
+    dim: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
+        integer("shares", self.shares, at_least=1, at_most=_MOST_SHARES)
+        integer("share_stddev", self.share_stddev, at_least=1, at_most=2**40)
+        integer("dim", self.dim, at_least=1, at_most=_MOST_DIM)
+
+    @cached_property
+    def excess(self) -> float:
+        """τ: how much a number of the sum may lose beside what one discrete Gaussian of the same variance loses, from above."""
+        exponent = -2 * (math.pi * self.share_stddev) ** 2
+        single = range(1, min(self.shares, _TERMS))
+        terms = [math.exp(exponent * (k / (k + 1))) for k in single if exponent / 2 > _LEAST_EXPONENT]
+        last = terms[-1] if terms else 0.0
+        return 10 * (math.fsum(terms) + (self.shares - 1 - len(single)) * last) * (1 + 1e-9)
+
+
 Event = (
-    Gaussian | PoissonSampled | FixedSizeSampled | TruncatedPoissonSampled | BallsInBins | TreeAggregation | MixtureOfGaussians
+    Gaussian
+    | PoissonSampled
+    | FixedSizeSampled
+    | TruncatedPoissonSampled
+    | BallsInBins
+    | TreeAggregation
+    | MixtureOfGaussians
+    | DiscreteGaussianShares
 )
 
 

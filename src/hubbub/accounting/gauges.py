@@ -11,6 +11,7 @@ import math
 from hubbub import gaussian
 from hubbub.accounting.events import (
     BallsInBins,
+    DiscreteGaussianShares,
     Event,
     FixedSizeSampled,
     Gaussian,
@@ -54,7 +55,7 @@ def log_noise(event: Event, rounds: int, relation: str, epsilon: float, delta: f
 def _sampling(event: Event, rounds: int) -> tuple[float, int, bool]:
     """The chance of a unit to be in a step, how many steps there are, and whether the cohort's size doubles the sensitivity."""
     match event:
-        case Gaussian() | TreeAggregation():
+        case Gaussian() | TreeAggregation() | DiscreteGaussianShares():
             return 1.0, rounds, False
         case PoissonSampled(_, q) | TruncatedPoissonSampled(_, q):
             return q, rounds, False

@@ -19,7 +19,14 @@ from hubbub.accounting.rdp import rdp
 from hubbub.accounting.runs import Events, RunCharge, event_record, events_of, require_together
 from hubbub.accounting.statement import RunFacts, library_versions, rounded_up, written
 from hubbub.accounting.trade_off import trade_off
-from hubbub.accounting.unamplified import one_gaussian, unamplified_epsilon, unamplified_mu, unamplified_zcdp_rho
+from hubbub.accounting.unamplified import (
+    by_divergences,
+    certain,
+    certain_zcdp_rho,
+    unamplified_epsilon,
+    unamplified_mu,
+    unamplified_zcdp_rho,
+)
 from hubbub.accounting.wording import FIXED_RUNS, NOT_COVERED, Assumption, assumptions, cohort_words, describe
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism
@@ -47,7 +54,7 @@ class PrivacyGuarantee:
     Args:
         epsilon: Rounded up; infinite where nothing is promised.
         delta: As asked for.
-        zcdp_rho: Of zero-concentrated DP, where the whole run is one Gaussian release; else ``None``.
+        zcdp_rho: Of zero-concentrated DP, where no random cohorts are counted on; else ``None``.
         l2_sensitivity: In clip norms and under the stated relation, of what ``sensitivity_of`` says, never amplified: of a
             pattern ρ is its square over twice that of ``clip_noise_multiplier``. ``None`` where nothing is promised, or for
             several runs.
@@ -98,7 +105,7 @@ class PrivacyGuarantee:
     @property
     def amplified(self) -> bool:
         """Whether epsilon counts on random cohorts."""
-        return self.events is not None and not one_gaussian(self.events)
+        return self.events is not None and not certain(self.events)
 
     @property
     def gdp_mu(self) -> float | None:
@@ -107,8 +114,10 @@ class PrivacyGuarantee:
 
     @property
     def unamplified_mu(self) -> float | None:
-        """μ of Gaussian DP if nobody's coins are believed; ``None`` where nothing is promised."""
-        return None if self.events is None else unamplified_mu(self.events, self.neighboring_relation)
+        """μ of Gaussian DP if nobody's coins are believed; ``None`` where nothing is promised, or noise comes in shares."""
+        if self.events is None or by_divergences(self.events):
+            return None
+        return unamplified_mu(self.events, self.neighboring_relation)
 
     @property
     def unamplified_zcdp_rho(self) -> float | None:
@@ -267,13 +276,14 @@ def guarantee(
     events = None if before is None else (*before, *charges(mechanism, done))
     random = isinstance(mechanism.participation, RandomParticipation)
     sensitivity = _stated_sensitivity(mechanism, done, stated)
-    own = assumptions(mechanism.participation, stated)
+    least = None if mechanism.shares is None else mechanism.shares.clients
+    own = assumptions(mechanism.participation, stated, shares_of=least)
     others = [assumption for run in earlier for assumption in charge_assumptions(run, stated)]
     covered = covered_relations(mechanism.participation)
     return PrivacyGuarantee(
         epsilon=math.inf if events is None else epsilon(events, delta, stated, accountant),
         delta=float(delta),
-        zcdp_rho=None if events is None or not one_gaussian(events) else unamplified_mu(events, stated) ** 2 / 2,
+        zcdp_rho=certain_zcdp_rho(events, stated),
         l2_sensitivity=sensitivity.value,
         sensitivity_exact=sensitivity.exact,
         noise_multiplier=mechanism.noise_multiplier,
@@ -286,6 +296,7 @@ def guarantee(
         assumptions=tuple(dict.fromkeys((*own, *others, *((FIXED_RUNS,) if earlier else ())))),
         events=events,
         relations=tuple(r for r in covered if all(r in run.relations for run in earlier)),
+        not_covered=tuple(dict.fromkeys((*NOT_COVERED, *(what for run in earlier for what in run.not_covered)))),
         earlier=tuple(earlier),
         cohorts=cohort_words(mechanism.participation),
         sensitivity_of="one round" if random else "the whole run",

@@ -7,6 +7,7 @@ from typing import Any
 from hubbub._checks import open_unit
 from hubbub.accounting.events import (
     BallsInBins,
+    DiscreteGaussianShares,
     Event,
     FixedSizeSampled,
     Gaussian,
@@ -78,7 +79,7 @@ def _composed(events: Sequence[tuple[Event, int]], relation: NeighboringRelation
             case MixtureOfGaussians(z, sensitivities, probabilities) if plain:
                 mixed = MixtureOfGaussiansDpEvent(_large_enough(float(z)), list(sensitivities), list(probabilities))
                 accountant.compose(SelfComposedDpEvent(mixed, int(rounds)))
-            case FixedSizeSampled() | BallsInBins() | MixtureOfGaussians():
+            case FixedSizeSampled() | BallsInBins() | MixtureOfGaussians() | DiscreteGaussianShares():
                 raise BudgetError(
                     f"accountant = 'pld': dp_accounting has no tight bound for {type(event).__name__}; use 'tight'"
                 )

@@ -14,16 +14,18 @@ from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee, unprotected
 from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.wording import Assumption, require_words, words_from_record, words_record
 from hubbub.errors import LedgerError, ParticipationError
-from hubbub.mechanism import Mechanism
+from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.participation import PARTICIPATIONS, Participation
 from hubbub.strategies import Strategy
 from hubbub.strategies.record import from_parts, strategy_arrays, strategy_numbers
 
 __all__ = ["Promise", "earlier_from"]
 
-# A promise that counts on earlier runs is of the later schema, which older versions refuse: they would not charge them.
-SCHEMA, WITH_EARLIER = 2, 3
+# A promise that counts on earlier runs is of a later schema, which older versions refuse: they would not charge them. So is
+# one with noise in shares, which they would charge as a Gaussian, or with a further assumption, which they would not state.
+SCHEMA, WITH_EARLIER, WITH_FURTHER = 2, 3, 4
 _MOST_RUNS = 1000
 _NOT_FOR_RELEASE = "simulation, not for release"
 
@@ -42,6 +44,12 @@ class Promise:
         simulation: Whether cohorts and noise come from a known seed, so that the run is an experiment, not a release.
         settings: All else that a resumed run must have in common with the interrupted one, as strict JSON values.
         earlier: Runs over the same people whose charges this one starts with.
+        further: What must hold beside the guarantee's own assumptions, such as what an engine counts on.
+        not_covered: What costs extra, or is not hidden at all, beside what no guarantee covers.
+
+    Raises:
+        ValueError: A number out of range, or a text that is empty or not one line.
+        TypeError: A value of another type.
     """
 
     rounds: int
@@ -53,8 +61,12 @@ class Promise:
     simulation: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     earlier: tuple[RunCharge, ...] = ()
+    further: tuple[Assumption, ...] = ()
+    not_covered: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        require_words("further", self.further, Assumption)
+        require_words("not_covered", self.not_covered, str)
         integer("rounds", self.rounds, at_least=1)
         if self.mechanism is not None:
             integer("rounds", self.rounds, at_least=1, at_most=self.mechanism.rounds)
@@ -62,7 +74,9 @@ class Promise:
     def after(self, rounds: int, delta: float) -> PrivacyGuarantee:
         """The guarantee of the first rounds, together with the earlier runs."""
         if self.mechanism is None:
-            return replace(unprotected(rounds, delta, self.privacy_unit), earlier=self.earlier)
+            # Where nothing is promised, nothing is assumed.
+            bare = unprotected(rounds, delta, self.privacy_unit)
+            return replace(bare, earlier=self.earlier, not_covered=(*bare.not_covered, *self.not_covered))
         answer = guarantee(
             self.mechanism,
             delta,
@@ -72,20 +86,28 @@ class Promise:
             privacy_unit=self.privacy_unit,
             earlier=self.earlier,
         )
-        return replace(answer, simulation=self.simulation)
+        return replace(
+            answer,
+            simulation=self.simulation,
+            assumptions=tuple(dict.fromkeys((*answer.assumptions, *self.further))),
+            not_covered=tuple(dict.fromkeys((*answer.not_covered, *self.not_covered))),
+        )
 
     def record(self) -> dict[str, Any]:
         """The promise as strict JSON, for the ledger's first line; the strategy's arrays stand in it by their SHA-256."""
         before = {"earlier": [run.record() for run in self.earlier]} if self.earlier else {}
+        words = words_record(self.further, self.not_covered)
+        mechanism = None if self.mechanism is None else self._mechanism_record(self.mechanism)
         return {
-            "schema": WITH_EARLIER if self.earlier else SCHEMA,
+            "schema": _schema({**before, **words, "mechanism": mechanism}),
             **before,
+            **words,
             "rounds": self.rounds,
             "noise": _NOT_FOR_RELEASE if self.simulation else "secure",
             "privacy_unit": self.privacy_unit,
             "accountant": self.accountant,
             "delta": float(self.delta),
-            "mechanism": None if self.mechanism is None else self._mechanism_record(self.mechanism),
+            "mechanism": mechanism,
             "settings": dict(self.settings),
         }
 
@@ -95,6 +117,7 @@ class Promise:
             "strategy": _strategy_record(mechanism.strategy),
             "participation": {"name": type(mechanism.participation).__name__, **asdict(mechanism.participation)},
             "noise_multiplier": mechanism.noise_multiplier,
+            **({} if mechanism.shares is None else {"shares": asdict(mechanism.shares)}),
             "stddev": mechanism.stddev,
             "l2_sensitivity": mechanism.l2_sensitivity,
             "neighboring_relation": self.neighboring_relation or default_relation(mechanism.participation),
@@ -112,15 +135,17 @@ class Promise:
         Raises:
             LedgerError: The record is of a newer schema, is damaged, or its arrays are not those given.
         """
-        if type(record.get("schema")) is not int or record["schema"] != (WITH_EARLIER if "earlier" in record else SCHEMA):
+        if type(record.get("schema")) is not int or record["schema"] != _schema(record):
             raise LedgerError(
                 f"ledger.jsonl, line 1: schema = {str(record.get('schema'))[:80]!r}: this hubbub reads ledgers of schema "
-                f"{SCHEMA}, and {WITH_EARLIER} with earlier runs; use the one that wrote it"
+                f"{SCHEMA}, {WITH_EARLIER} with earlier runs, and {WITH_FURTHER} with shares of noise or further assumptions; "
+                "use the one that wrote it"
             )
         try:
             _require_words(record)
             stated = record["mechanism"]
             mechanism = None if stated is None else _mechanism(_table("mechanism", stated), arrays)
+            further, not_covered = words_from_record(record)
             return cls(
                 rounds=record["rounds"],
                 mechanism=mechanism,
@@ -131,6 +156,8 @@ class Promise:
                 simulation=record["noise"] == _NOT_FOR_RELEASE,
                 settings=record["settings"],
                 earlier=earlier_from(record),
+                further=further,
+                not_covered=not_covered,
             )
         except (KeyError, ValueError, TypeError, AttributeError, ParticipationError) as error:
             what = f"has no {error}" if isinstance(error, KeyError) else str(error)
@@ -151,6 +178,15 @@ def earlier_from(record: Mapping[str, Any]) -> tuple[RunCharge, ...]:
     if len({run.first for run in runs}) < len(runs):
         raise ValueError("earlier: names one run twice")
     return runs
+
+
+def _schema(record: Mapping[str, Any]) -> int:
+    """The schema of a record, by what stands in it."""
+    mechanism = record.get("mechanism")
+    shared = isinstance(mechanism, Mapping) and "shares" in mechanism
+    if shared or "further" in record or "not_covered" in record:
+        return WITH_FURTHER
+    return WITH_EARLIER if "earlier" in record else SCHEMA
 
 
 def _strategy_record(strategy: Strategy) -> dict[str, Any]:
@@ -181,7 +217,9 @@ def _mechanism(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Mechan
         described = dict(_table("participation", stated["participation"]))
         name = one_of("participation.name", described.pop("name", None), PARTICIPATIONS)
         participation: Participation = PARTICIPATIONS[name](**described)
-        return Mechanism(_strategy(_table("strategy", stated["strategy"]), arrays), participation, stated["noise_multiplier"])
+        strategy = _strategy(_table("strategy", stated["strategy"]), arrays)
+        shares = NoiseShares(**_table("shares", stated["shares"])) if "shares" in stated else None
+        return Mechanism(strategy, participation, stated["noise_multiplier"], shares)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"mechanism: {f'has no {error}' if isinstance(error, KeyError) else error}") from error
 

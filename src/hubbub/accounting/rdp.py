@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._checks import Array, non_negative, open_unit
+from hubbub.accounting import shares
 from hubbub.accounting.conversions import delta_from_rdp, epsilon_from_rdp, require_orders
 from hubbub.accounting.domination import directions, unamplified_mu
 from hubbub.accounting.events import (
     BallsInBins,
+    DiscreteGaussianShares,
     Event,
     FixedSizeSampled,
     Gaussian,
@@ -75,6 +77,8 @@ def rdp(event: Event, orders: npt.ArrayLike, neighboring_relation: str) -> Array
 
 
 def _curve(event: Event, orders: Array, relation: NeighboringRelation) -> Array:
+    if isinstance(event, DiscreteGaussianShares):
+        return shares.divergences(event, orders, relation)
     seen = orders * (unamplified_mu(event, relation) ** 2 / 2)
     match event:
         case Gaussian() | TreeAggregation() | BallsInBins() | MixtureOfGaussians():

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from hubbub._checks import integer, one_of
 from hubbub.accounting.events import RELATIONS, Event, NeighboringRelation
+from hubbub.accounting.wording import Assumption, require_words, words_from_record, words_record
 from hubbub.errors import ConfigError
 
 __all__ = ["Events", "RunCharge", "event_from_record", "event_record", "events_of", "require_together"]
@@ -18,6 +19,8 @@ _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 # More rounds than any run has, and few enough that an accountant answers.
 _MOST_ROUNDS = 10**9
 _MOST_EVENTS = 10**4
+# Of a charge: there only where they say something.
+_OPTIONAL = ("further", "not_covered")
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class RunCharge:
         relations: Under which of them its events are covered.
         privacy_unit: Whose contribution is hidden.
         simulation: Whether its noise came from a known seed.
+        further: What must hold for it beside what its events say.
+        not_covered: What its promise named that it does not cover.
     """
 
     first: str
@@ -45,8 +50,12 @@ class RunCharge:
     relations: tuple[NeighboringRelation, ...]
     privacy_unit: str
     simulation: bool = False
+    further: tuple[Assumption, ...] = ()
+    not_covered: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        require_words("further", self.further, Assumption)
+        require_words("not_covered", self.not_covered, str)
         for name in ("first", "head"):
             if not isinstance(getattr(self, name), str) or not _HASH.fullmatch(getattr(self, name)):
                 raise ValueError(f"{name} = {str(getattr(self, name))[:80]!r}: must be 64 hexadecimal digits")
@@ -61,9 +70,10 @@ class RunCharge:
 
     def record(self) -> dict[str, Any]:
         """It as strict JSON values."""
-        fields = {name: value for name, value in vars(self).items() if name != "events"}
+        fields = {name: value for name, value in vars(self).items() if name not in ("events", *_OPTIONAL)}
         events = None if self.events is None else [event_record(event, count) for event, count in self.events]
-        return {**fields, "relations": list(self.relations), "events": events}
+        words = words_record(self.further, self.not_covered)
+        return {**fields, "relations": list(self.relations), "events": events, **words}
 
     @classmethod
     def from_record(cls, record: object) -> "RunCharge":
@@ -74,9 +84,10 @@ class RunCharge:
             TypeError: A value of another type.
         """
         stated = dict(_table("an earlier run", record))
-        known = set(cls.__dataclass_fields__)
-        if set(stated) != known:
+        known = set(cls.__dataclass_fields__) - set(_OPTIONAL)
+        if set(stated) - set(_OPTIONAL) != known:
             raise ValueError(f"an earlier run: has {sorted(stated, key=str)!r:.200}, must have {sorted(known)}")
+        further, not_covered = words_from_record(stated)
         for name in ("events", "relations"):
             if (
                 not isinstance(stated[name], list | None if name == "events" else list)
@@ -84,7 +95,8 @@ class RunCharge:
             ):
                 raise TypeError(f"{name} = {str(stated[name])[:80]!r}: must be a list of at most {_MOST_EVENTS}")
         events = None if stated["events"] is None else tuple(event_from_record(event) for event in stated["events"])
-        return cls(**{**stated, "events": events, "relations": tuple(stated["relations"])})
+        words = {"further": further, "not_covered": not_covered}
+        return cls(**{**stated, "events": events, "relations": tuple(stated["relations"]), **words})
 
 
 def events_of(runs: Sequence[RunCharge]) -> Events | None:

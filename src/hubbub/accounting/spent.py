@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hubbub.accounting.chain import Chain
-from hubbub.accounting.charge import charges
+from hubbub.accounting.charge import charges, shares_of
 from hubbub.accounting.composition import epsilon
 from hubbub.accounting.events import Gaussian
 from hubbub.accounting.guarantee import PrivacyGuarantee, covered_relations
@@ -18,7 +18,7 @@ from hubbub.accounting.history import History
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import Events, RunCharge, events_of
 from hubbub.accounting.statement import RunFacts, rounded_up
-from hubbub.accounting.unamplified import one_gaussian, unamplified_mu
+from hubbub.accounting.unamplified import certain_zcdp_rho
 from hubbub.mechanism import Mechanism
 from hubbub.participation import RandomParticipation, every_round
 from hubbub.sensitivity import Sensitivity, of_sets
@@ -120,7 +120,7 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
     happened = replace(
         promised,
         epsilon=math.inf if whole is None else epsilon(whole, at, relation, promise.accountant),
-        zcdp_rho=None if whole is None or not one_gaussian(whole) else unamplified_mu(whole, relation) ** 2 / 2,
+        zcdp_rho=certain_zcdp_rho(whole, relation),
         l2_sensitivity=promised.l2_sensitivity if sensitivity is None else sensitivity.value * found.scale * moved,
         sensitivity_exact=promised.sensitivity_exact if sensitivity is None else sensitivity.exact,
         events=whole,
@@ -142,6 +142,8 @@ def run_charge(chain: Chain, promise: Promise, history: History) -> RunCharge:
         relations=() if promise.mechanism is None else covered_relations(promise.mechanism.participation),
         privacy_unit=promise.privacy_unit,
         simulation=promise.simulation,
+        further=promise.further,
+        not_covered=promise.not_covered,
     )
 
 
@@ -179,7 +181,7 @@ def _happened(mechanism: Mechanism, history: History, found: _Breaches) -> tuple
         return (), None
     if rounds > mechanism.rounds:
         # Independent noise: further rounds cost what those before them did.
-        mechanism = Mechanism(Identity(rounds), mechanism.participation, mechanism.noise_multiplier)
+        mechanism = replace(mechanism, strategy=Identity(rounds))
     if isinstance(mechanism.participation, RandomParticipation):
         if found.clients:
             # Coins that a record contradicts amplify nothing: any client may have been in any round.
@@ -187,6 +189,13 @@ def _happened(mechanism: Mechanism, history: History, found: _Breaches) -> tuple
         drawn = charges(mechanism, rounds)
         return tuple((replace(event, noise_multiplier=event.noise_multiplier / found.scale), n) for event, n in drawn), None
     real = _sensitivity(mechanism, history, found)
+    if mechanism.shares is not None:
+        # Of independent noise the squared sensitivity is the number of a client's rounds.
+        times = round(real.value**2)
+        event = shares_of(mechanism, mechanism.shares)
+        least = max(1, math.floor(event.share_stddev / found.scale))
+        event = replace(event, noise_multiplier=event.noise_multiplier / found.scale, share_stddev=least)
+        return (((event, times),) if times else ()), real
     mu = real.value * found.scale / mechanism.stddev
     return (((Gaussian(1 / max(mu, _LEAST_MU)), 1),) if mu else ()), real
 

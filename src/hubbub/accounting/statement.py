@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from hubbub.accounting.earlier import charge_assumptions, charge_words
 from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.unamplified import by_divergences
 from hubbub.accounting.wording import EACH_RUN, Assumption
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
         "Unit of privacy": f"one {answer.privacy_unit}, with all of its data; its update is clipped as one vector.",
         "Neighboring relation": _relation(answer),
         "Sampling": _sampling(answer),
-        "Accountant": f"{_ACCOUNTANTS[answer.accountant]}. {_versions(answer.accountant)}.",
+        "Accountant": f"{_ACCOUNTANTS['rdp' if _in_shares(answer) else answer.accountant]}. {_versions(answer.accountant)}.",
         "Guarantee": _numbers(answer),
         "Noise": _noise(answer, facts),
         "Tuning": "its cost is not in epsilon: every run that was made on these people to choose settings adds its own.",
@@ -85,7 +86,7 @@ def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
         ("The runs", _runs(answer, facts)),
         ("Worse than promised", facts.worse),
         (assumed, _assumptions(answer, facts)),
-        ("It does not cover", answer.not_covered),
+        ("It does not cover", _not_covered(answer, facts)),
     ):
         lines += ["", f"{title}:", *(f"- {item}" for item in items)] if items else []
     return "\n".join(lines) + "\n"
@@ -111,6 +112,16 @@ def _assumptions(answer: "PrivacyGuarantee", facts: RunFacts) -> list[str]:
     return [str(assumption) if facts.heads else _yet_to_be(assumption) for assumption in dict.fromkeys(found)]
 
 
+def _not_covered(answer: "PrivacyGuarantee", facts: RunFacts) -> list[str]:
+    """What none of the runs covers, each once."""
+    return list(dict.fromkeys((*answer.not_covered, *(what for run in facts.runs for what in run.not_covered))))
+
+
+def _in_shares(answer: "PrivacyGuarantee") -> bool:
+    """Whether clients brought noise along in what is covered."""
+    return answer.events is not None and by_divergences(answer.events)
+
+
 def _yet_to_be(assumption: Assumption) -> str:
     if assumption.enforced_by == "operator":
         return f"{assumption.text} (the operator is to see to it)"
@@ -118,6 +129,13 @@ def _yet_to_be(assumption: Assumption) -> str:
 
 
 def _setting(answer: "PrivacyGuarantee") -> str:
+    if _in_shares(answer):
+        unit = answer.privacy_unit
+        return (
+            f"distributed noise: each {unit} clips its update and adds its share of the noise before it answers; the operator "
+            f"receives the answer of each {unit}, which its share alone hides less well than is stated here, and is trusted to "
+            "sum them, to release no sum of too few shares, and to keep answers and cohorts secret."
+        )
     return (
         f"central: the operator receives the update of each {answer.privacy_unit}, and is trusted to sum them, to add the "
         "noise before anybody else looks, and to keep updates, cohorts and keys secret."
@@ -162,13 +180,13 @@ def _numbers(answer: "PrivacyGuarantee") -> str:
     if not answer.private:
         return "none: epsilon is infinite."
     curve = ", ".join(f"({rounded_up(epsilon)}, {delta:g})" for delta, epsilon in answer.curve)
-    mu, rho = answer.unamplified_mu or 0.0, answer.unamplified_zcdp_rho or 0.0
+    # Sums of shares are no Gaussian, and have no μ.
+    mu = "" if _in_shares(answer) else f"{rounded_up(answer.unamplified_mu or 0.0)}-Gaussian DP"
+    rho = f"{rounded_up(answer.unamplified_zcdp_rho or 0.0)}-zCDP"
     if answer.amplified:
-        return (
-            f"(epsilon, delta) = {curve}. Without amplification it is {rounded_up(rho)}-zCDP and {rounded_up(mu)}-Gaussian DP. "
-            "Numbers are rounded up."
-        )
-    return f"(epsilon, delta) = {curve}; {rounded_up(rho)}-zCDP; {rounded_up(mu)}-Gaussian DP. Numbers are rounded up."
+        alone = " and ".join(filter(None, (rho, mu)))
+        return f"(epsilon, delta) = {curve}. Without amplification it is {alone}. Numbers are rounded up."
+    return f"(epsilon, delta) = {'; '.join(filter(None, (curve, rho, mu)))}. Numbers are rounded up."
 
 
 def _noise(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
@@ -183,7 +201,8 @@ def _noise(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     ]
     if facts.clip_norm is not None:
         stddev = answer.clip_noise_multiplier * facts.clip_norm
-        parts.append(f"updates clipped to norm {facts.clip_norm:g}; z on the sum has standard deviation {stddev:.6g}")
+        least = "at least " if _in_shares(answer) else ""
+        parts.append(f"updates clipped to norm {facts.clip_norm:g}; z on the sum has standard deviation {least}{stddev:.6g}")
     if facts.expected_cohort_size is not None:
         parts.append(f"sums divided by the fixed number {facts.expected_cohort_size:g}, however many took part")
     if facts.secure_noise is not None:

@@ -13,8 +13,8 @@ from hubbub.accounting.history import History
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge, events_of, require_together
 from hubbub.accounting.spent import run_charge
-from hubbub.accounting.unamplified import one_gaussian, unamplified_mu
-from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
+from hubbub.accounting.unamplified import certain_zcdp_rho
+from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS, NOT_COVERED
 from hubbub.errors import ConfigError, LedgerError
 
 __all__ = ["Recorded", "compose_runs", "final_charges", "run_charges"]
@@ -92,7 +92,7 @@ def compose_runs(
 ) -> PrivacyGuarantee:
     """The guarantee of several runs over the same people together.
 
-    Gaussians add their μ²; with random cohorts all events are composed.
+    Gaussians add their μ²; with random cohorts, or noise in shares, all events are composed.
 
     Args:
         runs: As :func:`run_charges` answers, each run once.
@@ -118,7 +118,7 @@ def compose_runs(
     return PrivacyGuarantee(
         epsilon=math.inf if events is None else epsilon(events, delta, relation, accountant),
         delta=float(delta),
-        zcdp_rho=None if events is None or not one_gaussian(events) else unamplified_mu(events, relation) ** 2 / 2,
+        zcdp_rho=certain_zcdp_rho(events, relation),
         l2_sensitivity=None,
         sensitivity_exact=False,
         noise_multiplier=None,
@@ -132,6 +132,7 @@ def compose_runs(
         simulation=any(run.simulation for run in runs),
         events=events,
         relations=tuple(r for r in RELATIONS if all(r in run.relations for run in runs)),
+        not_covered=tuple(dict.fromkeys((*NOT_COVERED, *(what for run in runs for what in run.not_covered)))),
     )
 
 

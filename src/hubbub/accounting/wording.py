@@ -1,8 +1,10 @@
 """A mechanism, its cohorts and what must hold for its guarantee, in words."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
 
+from hubbub._checks import one_of, shown
 from hubbub.accounting.events import NeighboringRelation
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
@@ -33,7 +35,18 @@ from hubbub.strategies import (
     Strategy,
 )
 
-__all__ = ["EACH_RUN", "FIXED_RUNS", "NOT_COVERED", "Assumption", "assumptions", "cohort_words", "describe"]
+__all__ = [
+    "EACH_RUN",
+    "FIXED_RUNS",
+    "NOT_COVERED",
+    "Assumption",
+    "assumptions",
+    "cohort_words",
+    "describe",
+    "require_words",
+    "words_from_record",
+    "words_record",
+]
 
 NOT_COVERED = (
     "metrics that are computed from clients' updates, such as their training loss",
@@ -44,16 +57,61 @@ NOT_COVERED = (
 )
 
 
+Enforcer = Literal["ledger", "software", "operator"]
+_MOST_WORDS, _LONGEST_TEXT = 100, 1000
+
+
 @dataclass(frozen=True)
 class Assumption:
     """What must hold for a guarantee, and who sees to it: ``"ledger"``, ``"software"`` or ``"operator"``."""
 
     text: str
-    enforced_by: Literal["ledger", "software", "operator"]
+    enforced_by: Enforcer
 
     def __str__(self) -> str:
         """Both in one line."""
         return f"{self.text} ({self.enforced_by})"
+
+
+def require_words(name: str, values: object, kind: type[Assumption] | type[str]) -> None:
+    """Refuse what is no tuple of a few assumptions, or of a few texts of one line.
+
+    Raises:
+        ValueError: Too many, a text that is empty, too long or not printable, or nobody who could see to an assumption.
+        TypeError: A value of another type.
+    """
+    if not isinstance(values, tuple) or not all(isinstance(value, kind) for value in values):
+        raise TypeError(f"{name} = {shown(values)}: must be a tuple of {kind.__name__}")
+    if len(values) > _MOST_WORDS:
+        raise ValueError(f"{name}: has {len(values)} entries, at most {_MOST_WORDS} can be stated")
+    for value in values:
+        if isinstance(value, Assumption):
+            one_of(f"{name}: enforced_by", value.enforced_by, get_args(Enforcer))
+        text = value.text if isinstance(value, Assumption) else value
+        if not isinstance(text, str) or not text.strip() or not text.isprintable() or len(text) > _LONGEST_TEXT:
+            raise ValueError(f"{name}: {shown(text)} must be a text of one line and at most {_LONGEST_TEXT} letters")
+
+
+def words_record(further: tuple[Assumption, ...], not_covered: tuple[str, ...]) -> dict[str, Any]:
+    """Both as strict JSON values, each only where there is one."""
+    stated = {"further": [asdict(assumption) for assumption in further], "not_covered": list(not_covered)}
+    return {name: words for name, words in stated.items() if words}
+
+
+def words_from_record(record: Mapping[str, Any]) -> tuple[tuple[Assumption, ...], tuple[str, ...]]:
+    """Both as :func:`words_record` wrote them, unchecked but for their shape.
+
+    Raises:
+        ValueError: An assumption with other values than a text and who sees to it.
+        TypeError: No list, or an empty one.
+    """
+    for name in ("further", "not_covered"):
+        if name in record and not (isinstance(record[name], list) and record[name]):
+            raise TypeError(f"{name} = {shown(record[name])}: must be a list of at least one entry, or not be there")
+    for stated in record.get("further", ()):
+        if not isinstance(stated, Mapping) or set(stated) != {"text", "enforced_by"}:
+            raise ValueError(f"further: {shown(stated)} must be a table of text and enforced_by")
+    return tuple(Assumption(**stated) for stated in record.get("further", ())), tuple(record.get("not_covered", ()))
 
 
 _COINS = Assumption(
@@ -71,11 +129,21 @@ _ALWAYS = (
 )
 
 
+def _shares_added(clients: int) -> Assumption:
+    return Assumption(
+        f"at least {clients} of the clients whose replies were counted in a released round added their share of noise, and "
+        "nobody subtracts it; which clients answer does not depend on the data",
+        "operator",
+    )
+
+
 def describe(mechanism: Mechanism) -> str:
     """The mechanism in words."""
     strategy = mechanism.strategy
     independent = type(strategy) is Identity
     name = "independent Gaussian noise" if independent else f"correlated Gaussian noise ({_family(strategy)})"
+    if mechanism.shares is not None:
+        name = f"independent discrete Gaussian noise in shares of at least {mechanism.shares.clients} clients"
     return f"{name} with noise multiplier {mechanism.noise_multiplier:.6g}, {cohort_words(mechanism.participation)}"
 
 
@@ -139,9 +207,15 @@ def cohort_words(participation: Participation) -> str:
 
 
 def assumptions(
-    participation: Participation, neighboring_relation: NeighboringRelation | None = None
+    participation: Participation,
+    neighboring_relation: NeighboringRelation | None = None,
+    *,
+    shares_of: int | None = None,
 ) -> tuple[Assumption, ...]:
-    """What must hold for the guarantee, under the relation in which it is stated, and who sees to it."""
+    """What must hold for the guarantee, under the relation in which it is stated, and who sees to it.
+
+    ``shares_of``: how many clients at least bring the noise along, where the server adds none.
+    """
     match participation:
         case SingleParticipation() | FixedEpochs() | MinSeparation():
             drawn: tuple[Assumption, ...] = (Assumption("no client breaks the participation pattern", "ledger"),)
@@ -155,6 +229,8 @@ def assumptions(
             drawn = (_COINS, Assumption(slot, "operator"))
     if neighboring_relation is not None:
         drawn = (*drawn, *_compared(participation, neighboring_relation))
+    if shares_of is not None:
+        drawn = (*drawn, _shares_added(shares_of))
     return (*drawn, *_ALWAYS)
 
 

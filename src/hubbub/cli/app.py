@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from hubbub import __version__
+from hubbub.cli import flower
 from hubbub.cli.flags import (
     FAMILIES,
     Accountant,
@@ -21,6 +22,7 @@ from hubbub.cli.flags import (
     ColumnNorm,
     CycleLength,
     Delta,
+    Engine,
     Epochs,
     Family,
     Head,
@@ -51,6 +53,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(flower.app, name="flower")
 
 _LONGEST_MESSAGE = 1000
 # Mistakes on the command line; the class that they share has no public name of its own.
@@ -89,26 +93,28 @@ def train(
     config: Annotated[Path, typer.Argument(help="A TOML file, such as examples/digits.toml.")],
     assignments: Assignments = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; by default a new one in runs/.")] = None,
+    engine: Engine = None,
     allow_import: AllowImport = False,
     as_json: AsJson = False,
 ) -> None:
     """Train as a config file says."""
     from hubbub.cli import training
 
-    training.train(config, assignments or [], out, allow_import=allow_import, as_json=as_json)
+    training.train(config, assignments or [], out, engine, allow_import=allow_import, as_json=as_json)
 
 
 @app.command()
 def resume(
     run: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted.")],
     head: Head = None,
+    engine: Engine = None,
     allow_import: AllowImport = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with an interrupted run."""
     from hubbub.cli import training
 
-    training.resume(run, head, allow_import=allow_import, as_json=as_json)
+    training.resume(run, head, engine, allow_import=allow_import, as_json=as_json)
 
 
 @app.command()

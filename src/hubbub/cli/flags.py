@@ -19,6 +19,7 @@ __all__ = [
     "ColumnNorm",
     "CycleLength",
     "Delta",
+    "Engine",
     "Epochs",
     "Family",
     "Head",
@@ -70,6 +71,10 @@ def number(text: str) -> float:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one strict JSON object; an infinite epsilon is null.")]
 AllowImport = Annotated[bool, typer.Option("--allow-import", help='Run code that the config names as "pkg.mod:Name".')]
+Engine = Annotated[
+    str | None,
+    typer.Option(metavar="process|flower", help="What runs the clients: this process alone, or a Flower app in it."),
+]
 Head = Annotated[
     str | None, typer.Option(metavar="H", help="A head of the ledger that you kept: a run rolled back behind it is refused.")
 ]

@@ -3,13 +3,14 @@
 Source: Abadi et al. 2016, https://arxiv.org/abs/1607.00133; McMahan et al. 2018, https://arxiv.org/abs/1710.06963.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from hubbub._checks import Array, rounds_count
-from hubbub.participation import Participation
-from hubbub.sensitivity import Sensitivity, of_columns
+from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, covering
+from hubbub.sensitivity import Sensitivity
 from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
 
 __all__ = ["Identity"]
@@ -45,7 +46,12 @@ class Identity:
 
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """The root of the largest number of rounds that one client may join; exact."""
-        return of_columns(np.ones(self.rounds), participation)
+        match covering(participation, self.rounds):
+            case SingleParticipation():
+                most = 1
+            case FixedEpochs(most_often, apart) | MinSeparation(apart, most_often):
+                most = min(most_often, math.ceil(self.rounds / apart))
+        return Sensitivity(math.sqrt(most), True, "orthogonal columns of norm 1: the most rounds of one client")
 
     def leading(self, rounds: int) -> "Identity":
         """The first ``rounds`` rounds."""

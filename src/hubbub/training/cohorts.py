@@ -28,7 +28,7 @@ from hubbub.participation import (
 )
 from hubbub.randomness import bits, derive, uniform_choice
 
-__all__ = ["CohortKeys", "draw", "require_feasible"]
+__all__ = ["CohortKeys", "draw", "eligible", "require_feasible"]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def draw(
             order = np.argsort(bits(derive(keys.lasting, "rotation"), len(clients)), kind="stable")
             chosen = sorted(order[round_index % rounds_per_epoch :: rounds_per_epoch].tolist())
         case SingleParticipation() | MinSeparation():
-            chosen = _eligible(round_index, clients, int(size), coins, ledger)
+            return _full_cohort(round_index, clients, int(size), keys, ledger)
     return [clients[i] for i in chosen]
 
 
@@ -113,17 +113,25 @@ def _slot(key: bytes, client: Hashable, slots: int) -> int:
     return int.from_bytes(hmac.digest(key, str(client).encode(), "sha256")) % slots
 
 
-def _eligible(round_index: int, clients: Sequence[Hashable], size: int, coins: bytes, ledger: Ledger) -> list[int]:
-    """``size`` of the clients that may join, those that took part least often first, ties by chance."""
-    ties = bits(coins, len(clients))
+def eligible(round_index: int, clients: Sequence[Hashable], size: int, *, keys: CohortKeys, ledger: Ledger) -> list[Hashable]:
+    """``size`` of the clients that the ledger lets join, or all of them where they are fewer.
+
+    Those that took part least often come first, ties by chance.
+    """
+    ties = bits(derive(keys.fresh, "cohort", round_index), len(clients))
     able = [i for i, client in enumerate(clients) if ledger.may_join(client, round_index)]
-    if len(able) < size:
+    able.sort(key=lambda i: (len(ledger.participations(clients[i])), int(ties[i])))
+    return [clients[i] for i in sorted(able[:size])]
+
+
+def _full_cohort(round_index: int, clients: Sequence[Hashable], size: int, keys: CohortKeys, ledger: Ledger) -> list[Hashable]:
+    chosen = eligible(round_index, clients, size, keys=keys, ledger=ledger)
+    if len(chosen) < size:
         raise ParticipationError(
-            f"round {round_index}: {len(able)} of {len(clients)} clients may join, the cohort needs {size}; the promise is "
+            f"round {round_index}: {len(chosen)} of {len(clients)} clients may join, the cohort needs {size}; the promise is "
             "not relaxed: lower the cohort size, or plan fewer rounds"
         )
-    able.sort(key=lambda i: (len(ledger.participations(clients[i])), int(ties[i])))
-    return sorted(able[:size])
+    return chosen
 
 
 def require_feasible(participation: Participation, rounds: int, clients: int, size: float) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from hubbub.errors import ConfigError
 
-__all__ = ["FlatModel"]
+__all__ = ["FlatModel", "difference"]
 
 
 class FlatModel:
@@ -63,6 +63,13 @@ class FlatModel:
                     "model: its parameters were replaced during the run (by .to(), .half() or the like); convert a copy instead"
                 )
             start += parameter.numel() * parameter.element_size()
+
+
+def difference(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """after − before, in their dtype where both share one of 32 bits or more, else in float64."""
+    if after.dtype == before.dtype and after.dtype in (torch.float32, torch.float64):
+        return after - before
+    return after.to(torch.float64) - before.to(torch.float64)
 
 
 def _refuse_buffers(module: nn.Module) -> None:

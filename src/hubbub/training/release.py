@@ -7,6 +7,8 @@
     path.commit(ticket, release)                      the release is on disk, then its digest: now it may leave
     path.burn(ticket)                                 or never: the round stays charged and its row is gone
 
+Where the clients bring the noise along, the sum holds it already: the path makes no rows, and ``row`` answers ``None``.
+
 A crash between two of these lines loses at most the round that was under way. Every start of a secure run draws from a key of
 its own; rows that were spent before are drawn again from the key of their epoch, so that the stream stays N·z.
 """
@@ -21,12 +23,12 @@ import torch
 from hubbub.accounting.history import Epoch
 from hubbub.accounting.ledger import Ledger, Ticket
 from hubbub.accounting.promise import Promise
-from hubbub.errors import LedgerError, RunFolderError
+from hubbub.errors import ConfigError, LedgerError, RunFolderError
 from hubbub.lattice import Lattice, require_room
-from hubbub.mechanism import Mechanism
+from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.noise import NoiseStream, SecureSource, Segments, SimulationSource, sampler
 from hubbub.randomness import derive, fresh_key, seed_key
-from hubbub.strategies import OWN
+from hubbub.strategies import OWN, Identity
 from hubbub.strategies.record import strategy_arrays
 from hubbub.training.cohorts import CohortKeys
 from hubbub.training.store import RunStore
@@ -67,25 +69,34 @@ class ReleasePath:
         seed: Of a simulation.
         store: The folder; ``None`` keeps all in memory.
         head: A head of the ledger that somebody kept.
+        shares_in_sums: Whoever forms the sums answers for it that they hold the clients' shares of the noise, where the
+            mechanism promises them, and that a sum of too few is burned.
 
     Raises:
         LedgerError: The folder holds another run, its record is damaged, was rolled back, or is closed.
         RunFolderError: A key or a release is missing, or is not this run's.
-        ConfigError: More clients or more noise than the lattice has room for.
+        ConfigError: More clients or more noise than the lattice has room for, or shares of noise that nobody answers for.
         ValueError: A strategy that is not ours, whose stream does not invert its matrix or draws noise ahead.
     """
 
     def __init__(
-        self, promise: Promise, dim: int, *, clients: int, seed: int = 0, store: RunStore | None = None, head: str | None = None
+        self,
+        promise: Promise,
+        dim: int,
+        *,
+        clients: int,
+        seed: int = 0,
+        store: RunStore | None = None,
+        head: str | None = None,
+        shares_in_sums: bool = False,
     ) -> None:
         self._secure = not promise.simulation
-        if self._secure and promise.mechanism:
-            require_room(clients, promise.mechanism.stddev)
-            if not (store and store.ledger_path.exists()):
-                require_room(clients, _largest_deviation(promise.mechanism))
-            if type(promise.mechanism.strategy) not in OWN:
-                require_inverse(promise.mechanism.strategy)
-                require_no_look_ahead(promise.mechanism.strategy)
+        mechanism = promise.mechanism
+        shares = None if mechanism is None else mechanism.shares
+        if shares is not None:
+            _require_answered_for(shares, dim, shares_in_sums)
+        if mechanism and (self._secure or shares):
+            _require_exact(mechanism, clients, new=not (store and store.ledger_path.exists()))
         self._dim, self._store = dim, store
         if store:
             store.make_durable()
@@ -100,8 +111,10 @@ class ReleasePath:
         source = _EpochSource(self._epoch_keys()) if self._secure else SimulationSource(seed)
         # Real noise of a round does not exist before the round is charged.
         ahead = 1 if self._secure else None
-        mechanism = promise.mechanism
-        self.noise = NoiseStream(mechanism, dim, source=source, rounds_per_pass=ahead) if mechanism else None
+        # None, too, where the clients bring it along.
+        self.noise = NoiseStream(mechanism, dim, source=source, rounds_per_pass=ahead) if mechanism and not shares else None
+        # Clients that bring noise along add whole steps, in an experiment as well.
+        self._on_lattice = shares is not None or (self._secure and mechanism is not None)
         self._source = source
         self._started = False
         self._given: Ticket | None = None
@@ -127,17 +140,16 @@ class ReleasePath:
                 self._require_same_sampler()
             self.noise.skip_to(self.ledger.next_round)
             drawn = self.noise.drawn
-        key = None
-        if isinstance(self._source, _EpochSource) and self.noise:
+        key, mechanism = None, self.ledger.promise.mechanism
+        if self._secure and mechanism:
             key = fresh_key()
             if self._store:
                 self._store.add_noise_key(len(self.ledger.epochs), key)
         self.ledger.start_epoch(drawn, key, sampler())
-        if isinstance(self._source, _EpochSource) and key:
-            self._source.start(drawn, key)
-            mechanism = self.ledger.promise.mechanism
-            if mechanism:
-                self.cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
+        if mechanism and key:
+            if isinstance(self._source, _EpochSource):
+                self._source.start(drawn, key)
+            self.cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
 
     @property
     def next_round(self) -> int:
@@ -154,15 +166,18 @@ class ReleasePath:
         if not self._started:
             raise LedgerError("the path is not open: call start first, which gives this process noise of its own")
         lattice = total.lattice
-        if self._secure and self.noise and (lattice is None or lattice.clip_norm != clip_norm):
+        if self._on_lattice and (lattice is None or lattice.clip_norm != clip_norm):
             raise LedgerError(
                 f"round {self.next_round}: its sum is {'in floating point' if lattice is None else f'on {lattice}'}, from "
-                f"whose last bits one can tell who took part; form it on Lattice({clip_norm}), or say noise = 'simulation'"
+                f"whose last bits one can tell who took part; form it on Lattice({clip_norm})"
+                + ("" if self.noise is None else ", or say noise = 'simulation'")
             )
         return self.ledger.begin(self.next_round, cohort, total.digest(self._digest_key), clip_norm)
 
     def row(self, ticket: Ticket) -> torch.Tensor | None:
-        """The round's row of noise at the scale of the sum, ``(dim,)``; given out once. ``None`` where nothing is promised.
+        """The round's row of noise at the scale of the sum, ``(dim,)``; given out once.
+
+        ``None`` where the clients brought the noise along, so that the sum holds it, or where nothing is promised.
 
         Raises:
             LedgerError: The ticket's row was given out already, or the round was not begun.
@@ -188,7 +203,7 @@ class ReleasePath:
             raise LedgerError(
                 f"round {ticket.round_index}: the release has shape {tuple(release.shape)}, this run's ({self._dim},)"
             )
-        if self._secure and self.noise and ticket.clip_norm is not None and not Lattice(ticket.clip_norm).holds(release):
+        if self._on_lattice and ticket.clip_norm is not None and not Lattice(ticket.clip_norm).holds(release):
             raise LedgerError(
                 f"round {ticket.round_index}: the release is off the lattice of clip norm {ticket.clip_norm}; burn it"
             )
@@ -271,8 +286,35 @@ class ReleasePath:
             )
 
 
+def _require_answered_for(shares: NoiseShares, dim: int, in_sums: bool) -> None:
+    """Refuse shares of noise that nobody adds: the path would release bare sums."""
+    if not in_sums:
+        raise ConfigError(
+            f"mechanism.shares = {shares}: the clients here bring no noise along, so that bare sums would be released; let the "
+            "server add the noise, or, where the sums hold the shares, say ReleasePath(shares_in_sums=True)"
+        )
+    if dim > shares.dim:
+        raise ConfigError(f"dim = {dim}: the mechanism's shares of noise are for sums of at most {shares.dim} numbers")
+
+
+def _require_exact(mechanism: Mechanism, clients: int, *, new: bool) -> None:
+    """Refuse, before the first round, what the lattice has no room for, or a strategy whose stream is not its matrix."""
+    if mechanism.shares is not None:
+        # Whoever answers adds a share, as large as if no more than the fewest did.
+        require_room(clients, mechanism.stddev * math.sqrt(max(1.0, clients / mechanism.shares.clients)))
+        return
+    require_room(clients, mechanism.stddev)
+    if new:
+        require_room(clients, _largest_deviation(mechanism))
+    if type(mechanism.strategy) not in OWN:
+        require_inverse(mechanism.strategy)
+        require_no_look_ahead(mechanism.strategy)
+
+
 def _largest_deviation(mechanism: Mechanism) -> float:
     """The largest standard deviation of a round's noise; of long runs estimated from a short vector, with room to spare."""
+    if type(mechanism.strategy) is Identity:
+        return mechanism.stddev
     if mechanism.rounds <= _EXACT:
         largest = mechanism.stddev * largest_row_norm(mechanism.strategy)
     else:

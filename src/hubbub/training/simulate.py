@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -13,10 +14,10 @@ from hubbub.errors import DataError
 from hubbub.lattice import Lattice
 from hubbub.randomness import derive, seed_for, seed_key
 from hubbub.training.clipping import clip
-from hubbub.training.flat import FlatModel
+from hubbub.training.flat import FlatModel, difference
 from hubbub.training.sums import LatticeSum, PlainSum
 
-__all__ = ["LocalTraining", "SimulatedPopulation", "evaluate"]
+__all__ = ["LocalTraining", "SimulatedPopulation", "bounded", "evaluate", "statistics"]
 
 Examples = tuple[torch.Tensor, torch.Tensor]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -91,26 +92,41 @@ class SimulatedPopulation:
         self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int
     ) -> LatticeSum | PlainSum:
         """The sum of the cohort's updates, clipped unless ``clip_norm`` is ``None``, ``(dim,)``."""
-        if model is not self._model:
-            self._model, self._worker = model, FlatModel(deepcopy(model))
-            self._fixed = [(tensor, tensor.detach().clone()) for tensor in self._worker.fixed()]
-        worker = self._worker
-        start = torch.cat([p.detach().reshape(-1) for p in model.parameters() if p.requires_grad])
+        worker, start = self._begin(model)
         lattice = Lattice(clip_norm) if self._lattice and clip_norm is not None else None
         total = torch.zeros(worker.dim, dtype=torch.int64 if lattice else torch.float64, device=start.device)
         clipped, losses = 0, []
-        with torch.random.fork_rng(devices=[start.device] if start.device.type == "cuda" else []):
+        with _own_generators(start.device):
             for client in cohort:
                 losses.append(self._train(worker, start, int(str(client)), round_index))
-                bounded, was_clipped = _bounded(worker.vector - start, clip_norm, lattice)
-                total += bounded
+                part, was_clipped = bounded(difference(worker.vector, start), clip_norm, lattice)
+                total += part
                 clipped += was_clipped
-        finite_losses = [loss for loss in losses if math.isfinite(loss)]
-        statistics = {
-            "clipped_fraction": clipped / len(cohort) if cohort else 0.0,
-            "train_loss": sum(finite_losses) / len(finite_losses) if finite_losses else math.nan,
-        }
-        return LatticeSum(total, lattice, statistics) if lattice else PlainSum(total, statistics)
+        private = statistics(len(cohort), clipped, losses)
+        return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
+
+    def train_client(self, client: int, model: nn.Module, round_index: int) -> tuple[torch.Tensor, float]:
+        """What one client makes of a model in a round, as :meth:`collect` has it done.
+
+        Args:
+            client: Its number.
+            model: The global model; it stays as it is.
+            round_index: From 0.
+
+        Returns:
+            The trained parameters as one vector, ``(dim,)``, which the next call overwrites, and the mean loss over batches.
+        """
+        worker, start = self._begin(model)
+        with _own_generators(start.device):
+            loss = self._train(worker, start, client, round_index)
+        return worker.vector, loss
+
+    def _begin(self, model: nn.Module) -> tuple[FlatModel, torch.Tensor]:
+        """A copy of the model to train clients in, and the parameters that each starts from, ``(dim,)``."""
+        if model is not self._model:
+            self._model, self._worker = model, FlatModel(deepcopy(model))
+            self._fixed = [(tensor, tensor.detach().clone()) for tensor in self._worker.fixed()]
+        return self._worker, torch.cat([p.detach().reshape(-1) for p in model.parameters() if p.requires_grad])
 
     def _train(self, worker: FlatModel, start: torch.Tensor, client: int, round_index: int) -> float:
         """Train the worker on one client's examples from ``start``; returns the mean loss over its batches."""
@@ -147,11 +163,25 @@ class SimulatedPopulation:
         return float(total) / batches if batches else math.nan
 
 
-def _bounded(update: torch.Tensor, clip_norm: float | None, lattice: Lattice | None) -> tuple[torch.Tensor, bool]:
-    """A client's contribution to the sum, and whether it was clipped."""
+def bounded(update: torch.Tensor, clip_norm: float | None, lattice: Lattice | None) -> tuple[torch.Tensor, bool]:
+    """A client's contribution to the sum, ``(dim,)``, and whether it was clipped."""
     if lattice:
         return lattice.encode(update)
     return (update, False) if clip_norm is None else clip(update, clip_norm)
+
+
+def statistics(cohort: int, clipped: int, losses: Sequence[float]) -> dict[str, float]:
+    """What the operator is told of a round: private. Losses that are not finite are left out."""
+    finite_losses = [loss for loss in losses if math.isfinite(loss)]
+    return {
+        "clipped_fraction": clipped / cohort if cohort else 0.0,
+        "train_loss": sum(finite_losses) / len(finite_losses) if finite_losses else math.nan,
+    }
+
+
+def _own_generators(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, torch's global generators may be seeded; outside, they are as before."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 def evaluate(model: nn.Module, examples: Examples, loss: Loss, batch_size: int = 2000) -> tuple[float, float]:

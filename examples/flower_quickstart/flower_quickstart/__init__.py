@@ -1,0 +1,1 @@
+"""Digits, learnt in private by a federation."""

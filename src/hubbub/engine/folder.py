@@ -1,0 +1,176 @@
+"""A run and its folder: begun or gone on with, its rounds measured, and at the end its model and its report."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub import config as configs
+from hubbub import files, report, strict_json
+from hubbub.accounting import PrivacyGuarantee
+from hubbub.accounting.chain import read_chain
+from hubbub.accounting.promise import earlier_from
+from hubbub.accounting.runs import RunCharge
+from hubbub.build import Run, build
+from hubbub.engine.resolved import resolved
+from hubbub.errors import LedgerError, RunFolderError
+from hubbub.training import Population, RoundResult, RunStore, evaluate, train
+from hubbub.training.metrics import Metrics, read_metrics
+
+__all__ = ["RunInFolder"]
+
+# Computed from clients' updates: for the operator's eyes, never for others.
+PRIVATE = ("clients", "clients_per_second", "seconds", "clipped_fraction", "train_loss")
+
+
+@dataclass(frozen=True, eq=False)
+class RunInFolder:
+    """A run that may go on; make one by :meth:`begun` or :meth:`gone_on_with`.
+
+    Args:
+        run: What to do.
+        promised: The guarantee of all its rounds.
+        folder: Where it is kept.
+        head: A head of the ledger that somebody kept.
+    """
+
+    run: Run
+    promised: PrivacyGuarantee
+    folder: Path
+    head: str | None = None
+
+    @classmethod
+    def begun(cls, run: Run, folder: Path) -> "RunInFolder":
+        """A new run: its folder holds what was promised and the settings, with all that was derived written out.
+
+        Raises:
+            RunFolderError: Another run has begun there.
+        """
+        begun = cls(run, _promised(run), folder)
+        with begun.store.locked():
+            if (folder / "config.toml").exists():
+                raise RunFolderError(f"{folder}: another run has begun here; choose another folder with --out")
+            begun.write_guarantee()
+            text = configs.dump(resolved(run), f"# {begun.promised.sentence()}\n")
+            files.write_atomic(folder / "config.toml", text.encode())
+        return begun
+
+    @classmethod
+    def gone_on_with(cls, folder: Path, head: str | None = None, *, allow_import: bool = False) -> "RunInFolder":
+        """The run that a folder holds.
+
+        Raises:
+            RunFolderError: The folder is no run, or was closed.
+            LedgerError: Its record cannot be read.
+        """
+        missing = [name for name in ("config.toml", "ledger.jsonl") if not (folder / name).is_file()]
+        # A crash right after the settings were written leaves a run without a ledger and without a release: it may begin.
+        if missing and (missing != ["ledger.jsonl"] or any((folder / "state").glob("releases/*"))):
+            raise RunFolderError(f"{folder}: is no run ({' and '.join(missing)} not there); start one with 'hubbub train'")
+        if not missing and read_chain(folder / "ledger.jsonl").records[-1].get("kind") == "close":
+            raise RunFolderError(f"{folder}: was closed and its keys destroyed; start a new run, which is charged beside it")
+        # Earlier runs count as they did when this one began, wherever their folders are now.
+        earlier = None if missing else _recorded_earlier(folder)
+        config = configs.resolve(configs.load(folder / "config.toml"))
+        run = build(config, allow_import=allow_import, earlier=earlier)
+        found = cls(run, _promised(run), folder, head)
+        if missing and run.plan.earlier:
+            found.write_guarantee()
+        return found
+
+    @property
+    def store(self) -> RunStore:
+        """Where ledger, releases and checkpoints are."""
+        return RunStore(self.folder, keep_releases=self.run.config.training.keep_releases)
+
+    @property
+    def rounds_measured(self) -> int:
+        """How many rounds have a line in the metrics."""
+        return len(read_metrics(self.folder / "metrics.jsonl")[0])
+
+    @property
+    def ledger_head(self) -> str:
+        """The head of the ledger as it stands on disk; empty before the first round."""
+        path = self.folder / "ledger.jsonl"
+        return read_chain(path).head if path.is_file() else ""
+
+    def write_guarantee(self) -> None:
+        """Put what is promised into the folder."""
+        files.write_atomic(self.folder / "guarantee.json", strict_json.canonical(self.promised.as_json()))
+
+    def rounds(self, population: Population) -> Iterator[dict[str, Any]]:
+        """Train with these clients, round by round; each gives the line that it has left in the metrics."""
+        # Steps of small models are slower on several threads, and far slower beside other work.
+        torch.set_num_threads(1)
+        metrics = Metrics(self.folder / "metrics.jsonl")
+        self._require_not_ahead(metrics.rows)
+        with metrics:
+            for result in train(self.run.plan, population, self.run.model, self.store, head=self.head):
+                row = self._row(result)
+                metrics.add({key: None if _is_not_finite(value) else value for key, value in row.items()})
+                yield row
+
+    def finish(self) -> tuple[float, float]:
+        """Write the model and the report; returns loss and accuracy on the test examples."""
+        tensors = {name: tensor.detach().clone().contiguous() for name, tensor in self.run.model.named_parameters()}
+        files.write_atomic(self.folder / "model.safetensors", save(tensors, {"ledger_head": self.ledger_head}))
+        text, rows = (self.folder / "config.toml").read_text(), read_metrics(self.folder / "metrics.jsonl")[0]
+        public = not self.run.config.training.validation
+        report.write(self.folder, report.RunSummary(self.folder.name, rows, self.promised, text, public=public))
+        return self._evaluated()
+
+    def _evaluated(self) -> tuple[float, float]:
+        dataset = self.run.dataset
+        return evaluate(self.run.model, (dataset.test_inputs, dataset.test_targets), F.cross_entropy)
+
+    def _row(self, result: RoundResult) -> dict[str, Any]:
+        """One line of the metrics: a public evaluation, epsilon, and what is private."""
+        loss = accuracy = None
+        number, training = result.round_index + 1, self.run.config.training
+        if number % training.evaluate_every == 0 or number == self.run.plan.rounds:
+            loss, accuracy = self._evaluated()
+        return {
+            "round_index": result.round_index,
+            "loss": loss,
+            "accuracy": accuracy,
+            "epsilon": result.epsilon,
+            "delta": self.run.plan.delta,
+            "clients": result.clients,
+            "clients_per_second": result.clients_per_second,
+            "seconds": result.seconds,
+            **result.statistics,
+            # Held-out training examples are clients' data too.
+            "private": [*PRIVATE, *(("loss", "accuracy") if training.validation else ())],
+        }
+
+    def _require_not_ahead(self, rows: list[dict[str, Any]]) -> None:
+        """Metrics are written after a round is on record: more rounds than the ledger knows show that it was rolled back."""
+        path = self.folder / "ledger.jsonl"
+        if rows and path.is_file():
+            begun, shown = sum(r.get("kind") == "begin" for r in read_chain(path).records), rows[-1]["round_index"] + 1
+            if shown > begun:
+                raise RunFolderError(
+                    f"{self.folder}: metrics.jsonl goes to {shown} rounds, its ledger to {begun}: it was rolled back; restore "
+                    "the ledger"
+                )
+
+
+def _promised(run: Run) -> PrivacyGuarantee:
+    return run.plan.promise().after(run.plan.rounds, run.plan.delta)
+
+
+def _is_not_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _recorded_earlier(folder: Path) -> tuple[RunCharge, ...]:
+    path = folder / "ledger.jsonl"
+    try:
+        return earlier_from(read_chain(path).records[0])
+    except (ValueError, TypeError) as error:
+        raise LedgerError(f"{path}, line 1: the promise cannot be read ({error})") from error

@@ -1,0 +1,70 @@
+"""A run's settings with everything that was derived from others written out."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from hubbub import config as configs
+from hubbub.build import Run
+from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+    SingleParticipation,
+    TruncatedPoissonSampling,
+)
+from hubbub.strategies import BandedToeplitz
+
+__all__ = ["resolved"]
+
+
+def resolved(run: Run) -> configs.Config:
+    """Settings from which alone the run can be repeated."""
+    config, plan = run.config, run.plan
+    privacy = replace(config.privacy, epsilon=None, noise_multiplier=None)
+    if plan.mechanism is not None:
+        strategy = plan.mechanism.strategy
+        name = config.privacy.strategy or ("identity" if config.privacy.mode == "dp-fedavg" else "banded-toeplitz")
+        privacy = replace(
+            privacy,
+            noise_multiplier=plan.mechanism.noise_multiplier,
+            strategy=name,
+            bands=strategy.bands if isinstance(strategy, BandedToeplitz) and ":" not in name else config.privacy.bands,
+            matrix=None if config.privacy.matrix is None else str(Path(config.privacy.matrix).expanduser().absolute()),
+            neighboring_relation=plan.promise().after(0, plan.delta).neighboring_relation,
+        )
+    if privacy.earlier_runs:
+        folders = tuple(str(Path(run).expanduser().absolute()) for run in privacy.earlier_runs)
+        privacy = replace(privacy, earlier_runs=folders)
+    sampling, participation = _named(plan.participation, config.participation)
+    privacy = replace(privacy, sampling=sampling or privacy.sampling)
+    data = config.data
+    if data.path:
+        data = replace(data, path=str(Path(data.path).expanduser().absolute()))
+    size = None if isinstance(plan.participation, FixedEpochs | BallsInBinsSampling) else int(plan.expected_cohort_size)
+    training = replace(config.training, cohort_size=size)
+    return replace(config, training=training, privacy=privacy, participation=participation, data=data)
+
+
+def _named(participation: Participation, wanted: configs.ParticipationConfig) -> tuple[str | None, configs.ParticipationConfig]:
+    """How a config names it: as ``privacy.sampling``, and by the section ``[participation]``."""
+    match participation:
+        case PoissonSampling():
+            return "poisson", wanted
+        case FixedSizeSampling():
+            return "fixed-size", wanted
+        case TruncatedPoissonSampling():
+            return "truncated-poisson", wanted
+        case CyclicPoissonSampling():
+            return "cyclic-poisson", wanted
+        case BallsInBinsSampling(bins):
+            return "balls-in-bins", configs.ParticipationConfig(bins=bins)
+        case SingleParticipation():
+            return None, configs.ParticipationConfig(pattern="single")
+        case FixedEpochs() as pattern:
+            return None, configs.ParticipationConfig(pattern="fixed-epochs", **asdict(pattern))
+        case MinSeparation() as pattern:
+            return None, configs.ParticipationConfig(pattern="min-separation", **asdict(pattern))

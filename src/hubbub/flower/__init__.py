@@ -1,0 +1,68 @@
+"""Private federations on Flower: strategies, mods for its clients, and a grid in this process.
+
+What is named here is imported when it is first used, so that a client's process loads no accounting.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hubbub.flower.legacy import LegacyDPFedAvgAdaptive, LegacyDPFedAvgFixed
+    from hubbub.flower.local_grid import LocalGrid
+    from hubbub.flower.mods import clipping_mod, noising_mod, timer_mod
+    from hubbub.flower.numpy_client import DPNumPyClient
+    from hubbub.flower.population import GridPopulation
+    from hubbub.flower.strategies import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP
+    from hubbub.flower.twins import (
+        DifferentialPrivacyClientSideAdaptiveClipping,
+        DifferentialPrivacyClientSideFixedClipping,
+        DifferentialPrivacyServerSideAdaptiveClipping,
+        DifferentialPrivacyServerSideFixedClipping,
+    )
+
+__all__ = [
+    "DPFedAvgAdaptive",
+    "DPFedAvgFixed",
+    "DPNumPyClient",
+    "DifferentialPrivacyClientSideAdaptiveClipping",
+    "DifferentialPrivacyClientSideFixedClipping",
+    "DifferentialPrivacyServerSideAdaptiveClipping",
+    "DifferentialPrivacyServerSideFixedClipping",
+    "GridPopulation",
+    "LegacyDPFedAvgAdaptive",
+    "LegacyDPFedAvgFixed",
+    "LocalGrid",
+    "MatrixFactorizationDP",
+    "clipping_mod",
+    "noising_mod",
+    "timer_mod",
+]
+
+_HOMES = {
+    "DPFedAvgAdaptive": "strategies",
+    "DPFedAvgFixed": "strategies",
+    "DPNumPyClient": "numpy_client",
+    "DifferentialPrivacyClientSideAdaptiveClipping": "twins",
+    "DifferentialPrivacyClientSideFixedClipping": "twins",
+    "DifferentialPrivacyServerSideAdaptiveClipping": "twins",
+    "DifferentialPrivacyServerSideFixedClipping": "twins",
+    "GridPopulation": "population",
+    "LegacyDPFedAvgAdaptive": "legacy",
+    "LegacyDPFedAvgFixed": "legacy",
+    "LocalGrid": "local_grid",
+    "MatrixFactorizationDP": "strategies",
+    "clipping_mod": "mods",
+    "noising_mod": "mods",
+    "timer_mod": "mods",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "flwr":
+            raise
+        raise ImportError(f"hubbub.flower.{name} needs Flower: pip install 'hubbub[flower]'") from error

@@ -1,0 +1,166 @@
+"""Flower's records as flat vectors: by name, floating arrays only, every claim of a reply checked before it is believed."""
+
+import hashlib
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import Array, ArrayRecord
+
+from hubbub import strict_json
+from hubbub.errors import ConfigError
+from hubbub.npy import read_header
+from hubbub.training.flat import difference
+
+__all__ = ["BUFFERS", "Layout", "read"]
+
+# Statistics that layers gather; a name ends in one of them.
+BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+_FLOATS = ("float16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which arrays a model has: the floating ones are clipped, summed and noised as one vector, the others stay as they are.
+
+    Args:
+        names: Of the floating arrays, in the order of the vector.
+        shapes: Of each.
+        dtypes: Of each: ``"float16"``, ``"float32"`` or ``"float64"``.
+        order: The names of all arrays, buffers among them, as the record has them.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    order: tuple[str, ...]
+
+    @classmethod
+    def of(cls, arrays: ArrayRecord) -> "Layout":
+        """The layout of a model.
+
+        Raises:
+            ConfigError: No floating array, or one that NumPy cannot read.
+        """
+        names, shapes, dtypes = [], [], []
+        for name, array in arrays.items():
+            if array.stype != "numpy.ndarray":
+                raise ConfigError(f"initial_arrays: {name!r} is stored as {array.stype!r}; store it as a NumPy array")
+            if array.dtype not in _FLOATS and np.dtype(array.dtype).kind in "fc":
+                raise ConfigError(f"initial_arrays: {name!r} is of {array.dtype}; convert it to one of {', '.join(_FLOATS)}")
+            if array.dtype in _FLOATS and name.rpartition(".")[2] not in BUFFERS:
+                names.append(name)
+                shapes.append(tuple(array.shape))
+                dtypes.append(array.dtype)
+        if not any(math.prod(shape) for shape in shapes):
+            raise ConfigError(f"initial_arrays: none of {list(arrays)[:5]} is a floating array that can be trained")
+        return cls(tuple(names), tuple(shapes), tuple(dtypes), tuple(arrays))
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """The names of the other arrays."""
+        floating = set(self.names)
+        return tuple(name for name in self.order if name not in floating)
+
+    @property
+    def dim(self) -> int:
+        """Numbers in the vector."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def digest(self) -> str:
+        """By what a later start knows that it trains the same model."""
+        content = [self.order, [[name, list(s), d] for name, s, d in zip(self.names, self.shapes, self.dtypes, strict=True)]]
+        return hashlib.sha256(strict_json.canonical(content)).hexdigest()
+
+    def floating(self, arrays: ArrayRecord) -> ArrayRecord:
+        """The floating arrays alone, in the vector's order."""
+        return ArrayRecord({name: arrays[name] for name in self.names})
+
+    def tensors(self, arrays: ArrayRecord) -> list[torch.Tensor]:
+        """The floating arrays, each flat; read without believing what the record says of them.
+
+        Raises:
+            ValueError: One is missing, of another shape, or not floating; or there is an array that the model has not.
+        """
+        unknown = [name for name in arrays if name not in self.order]
+        if unknown:
+            raise ValueError(f"has the array {unknown[0]!r}, which the model has not")
+        return [self._flat(arrays, name, shape) for name, shape in zip(self.names, self.shapes, strict=True)]
+
+    def whole(self, arrays: ArrayRecord) -> torch.Tensor:
+        """Floating arrays that hold whole numbers (int64), as one vector, ``(dim,)``.
+
+        Raises:
+            ValueError: One is missing, of another shape, or not of int64.
+        """
+        if tuple(arrays) != self.names:
+            raise ValueError("its arrays are not the model's floating arrays")
+        parts = [self._flat(arrays, name, shape, ("int64",)) for name, shape in zip(self.names, self.shapes, strict=True)]
+        return torch.cat(parts)
+
+    def update(self, reply: ArrayRecord, sent: list[torch.Tensor]) -> torch.Tensor:
+        """What a client changed, ``(dim,)``: reply − sent, in the arrays' own dtype where it has 32 bits or more.
+
+        Args:
+            reply: What came.
+            sent: :meth:`tensors` of what was sent.
+
+        Raises:
+            ValueError: The reply's arrays are not the model's.
+        """
+        return torch.cat([difference(after, before) for after, before in zip(self.tensors(reply), sent, strict=True)])
+
+    def moved(self, arrays: ArrayRecord, step: torch.Tensor) -> ArrayRecord:
+        """The floating arrays after a step, ``(dim,)``, in their own dtypes."""
+        sizes = [math.prod(shape) for shape in self.shapes]
+        moved = {}
+        for name, shape, part in zip(self.names, self.shapes, step.split(sizes), strict=True):
+            before = torch.from_numpy(arrays[name].numpy().reshape(-1).copy())
+            moved[name] = Array((before + part.to(before.dtype)).numpy().reshape(shape))
+        return ArrayRecord(moved)
+
+    def completed(self, floating: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
+        """New floating arrays in the model's dtypes, beside the buffers as they were, in the model's order.
+
+        Raises:
+            ConfigError: The wrapped strategy lost an array, or changed its shape.
+        """
+        fresh = {}
+        for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
+            if name not in floating or tuple(floating[name].shape) != shape:
+                raise ConfigError(f"strategy: made no array {name!r} of shape {shape}; wrap one that averages")
+            made = floating[name]
+            fresh[name] = made if made.dtype == dtype else Array(made.numpy().astype(dtype))
+        return ArrayRecord({name: fresh.get(name, arrays[name]) for name in self.order})
+
+    def _flat(
+        self, arrays: Mapping[str, Array], name: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = _FLOATS
+    ) -> torch.Tensor:
+        if name not in arrays:
+            raise ValueError(f"has no array {name!r}")
+        array = read(arrays[name])
+        if array.shape != shape or array.dtype.name not in dtypes:
+            raise ValueError(f"{name!r} is {array.dtype} {array.shape}, the model's {' or '.join(dtypes)} {shape}")
+        # A copy of its own: what NumPy reads from bytes may not be written to.
+        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")).reshape(-1))
+
+
+def read(array: Array) -> npt.NDArray[np.generic]:
+    """The entries of an array that came from outside: its header is compared with its length before any memory is taken.
+
+    Raises:
+        ValueError: It is no plain NumPy array, or not as long as its header says.
+    """
+    if array.stype != "numpy.ndarray":
+        raise ValueError(f"is stored as {str(array.stype)[:40]!r}")
+    stream = io.BytesIO(array.data)
+    header = read_header(stream)
+    size = math.prod(header.shape) * header.dtype.itemsize
+    if len(array.data) - stream.tell() != size:
+        raise ValueError(f"holds {len(array.data) - stream.tell()} bytes of entries, its header says {size}")
+    entries = np.frombuffer(array.data[stream.tell() :], header.dtype)
+    return entries.reshape(header.shape, order="F" if header.fortran_order else "C")

@@ -1,0 +1,253 @@
+"""A whole Flower federation in this process: the real ClientApp with its mods, the real ServerApp, and the post between them.
+
+What a message holds is taken apart and put together again on its way, as on a network: text, numbers and lists through Flower's
+own serialisation, arrays by their bytes, which nobody can change. So no side can reach into the other's records. What a network
+adds is not there: no process, no port, no waiting, and no Ray.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict, UserConfig
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+# Not public, but without it Flower makes no message outside of the processes that it started itself.
+from flwr.supercore.task_identity import TaskIdentity
+
+from hubbub import _checks
+from hubbub.flower.global_generators import OwnGenerators
+from hubbub.flower.post import delivered, received, returned, stamp
+
+__all__ = ["LocalGrid", "LocalRun", "identify"]
+
+# What Flower writes for the SuperLink, on whose behalf a ServerApp sends; the one run and task of this process take it too.
+_SERVER = 1
+# Far from the indices of nodes and partitions: who takes one for the other finds nothing, not somebody else's data.
+_FIRST_NODE = 1001
+# Flower's codes of errors.
+_APP_RAISED, _NODE_UNAVAILABLE = 2, 5
+_log = logging.getLogger("flwr")
+
+# One message, several, or none.
+Reply = Message | list[Message] | None
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """What a ServerApp may ask of ``grid.run``.
+
+    Args:
+        run_id: The run of every message.
+        override_config: The settings of the run.
+    """
+
+    run_id: int
+    override_config: UserConfig = field(default_factory=dict)
+
+
+class LocalGrid(Grid):
+    """A federation of ``num_nodes`` nodes, all connected, that answer when they are asked, one after the other, in order.
+
+    The nodes have the same ids and keys in every grid. Each keeps its own ``Context`` as long as the grid lives: a new grid is
+    a new run. ``timeout`` and the time to live of a message are taken and not waited for.
+
+    Python's, NumPy's and torch's global generators (of the CPU) are left as the server had them. The clients have a stream of
+    their own, which begins at the first message at a point given by the server's generators: who seeds those repeats the run.
+
+    ``Message()`` of Flower asks the process who it is: a grid says so where nobody has, and it stays said.
+
+    Args:
+        client_app: What runs on every node.
+        num_nodes: At least 1.
+        node_config: From a node's index, from 0, to its ``context.node_config``; as in Flower's simulation if None:
+            ``partition-id`` and ``num-partitions``.
+        run_config: ``context.run_config`` of every node and of the ServerApp.
+        keys: Whether nodes are known by a public key: 32 bytes that stand for one, since nobody signs anything here.
+
+    Attributes:
+        drop: Ids of nodes that are connected and never answer; they do not get the message. See :meth:`offline`.
+        reply_filter: Called with every reply on its way to the server, for tests of what clients may do: returns what arrives
+            in its place, which may be nothing, or several messages.
+
+    Example:
+        >>> from flwr.app import ConfigRecord
+        >>> app = ClientApp()
+        >>> @app.query()
+        ... def greet(message, context):
+        ...     about = ConfigRecord({"partition": context.node_config["partition-id"]})
+        ...     return Message(RecordDict({"about": about}), reply_to=message)
+        >>> grid = LocalGrid(app, num_nodes=2)
+        >>> replies = grid.send_and_receive(Message(RecordDict(), node, "query") for node in grid.get_node_ids())
+        >>> [reply.content["about"]["partition"] for reply in replies]
+        [0, 1]
+    """
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        num_nodes: int = 100,
+        node_config: Callable[[int], UserConfig] | None = None,
+        run_config: UserConfig | None = None,
+        keys: bool = True,
+    ) -> None:
+        if not isinstance(client_app, ClientApp):
+            raise TypeError(f"client_app = {_checks.shown(client_app)}: must be a flwr.clientapp.ClientApp")
+        nodes = _checks.integer("num_nodes", num_nodes, at_least=1)
+        identify()
+        self.drop: Iterable[int] = frozenset()
+        self.reply_filter: Callable[[Message], Reply] | None = None
+        self._client_app = client_app
+        self._node_ids = range(_FIRST_NODE, _FIRST_NODE + nodes)
+        self._node_config = node_config or (lambda index: {"partition-id": index, "num-partitions": nodes})
+        self._run_config = dict(run_config or {})
+        self._keys = keys
+        self._run: Any = LocalRun(TaskIdentity.run_id, self._run_config)
+        self._contexts: dict[int, Context] = {}
+        self._replies: dict[str, list[Message]] = {}
+        self._message_ids = map(str, count(1))
+        self._generators = OwnGenerators()
+
+    def run_app(self, server_app: ServerApp, run_config: UserConfig | None = None) -> Context:
+        """Run a ServerApp to its end, as ``flwr run`` does.
+
+        Args:
+            server_app: Its ``main`` gets this grid.
+            run_config: What the ServerApp sees in place of the grid's.
+
+        Returns:
+            The context that ``main`` had; ``main`` leaves in ``context.state`` what it wants to hand over.
+        """
+        if not isinstance(server_app, ServerApp):
+            raise TypeError(f"server_app = {_checks.shown(server_app)}: must be a flwr.serverapp.ServerApp")
+        config = dict(self._run_config if run_config is None else run_config)
+        context = Context(TaskIdentity.run_id, _SERVER, {}, RecordDict(), config)
+        server_app(self, context)
+        return context
+
+    def offline(self, node_ids: Iterable[int]) -> None:
+        """Let these nodes, and no others, be connected and never answer.
+
+        Raises:
+            ValueError: The grid has no such node.
+        """
+        silent = frozenset(node_ids)
+        unknown = sorted(silent.difference(self._node_ids))
+        if unknown:
+            known = f"{self._node_ids[0]} to {self._node_ids[-1]}"
+            raise ValueError(f"node_ids = {_checks.shown(unknown)}: not in this grid, whose nodes are {known}")
+        self.drop = silent
+
+    @property
+    def run(self) -> Any:
+        """The run, or what :meth:`set_run` was given in its place."""
+        return self._run
+
+    def set_run(self, run: Any) -> None:
+        """Say what :attr:`run` answers; messages carry the run of the process."""
+        self._run = run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """A message to a node, in the way that Flower calls deprecated."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """The ids of all nodes, ascending: the node at index i has partition i."""
+        return list(self._node_ids)
+
+    def get_nodes(self) -> list[Any]:
+        """Flower's ``NodeInfo`` of all nodes, by ascending id: ``node_id``, and ``public_key`` as bytes, empty without keys."""
+        nodes = list(super().get_nodes())
+        for index, node in enumerate(nodes):
+            node.status = "online"
+            if self._keys:
+                node.public_key = hashlib.sha256(f"LocalGrid node {index}".encode()).digest()
+        return nodes
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Give the messages to their nodes, which work them off at once, in the order given.
+
+        Returns:
+            The ids by which :meth:`pull_messages` finds the replies.
+
+        Raises:
+            ValueError, TypeError: A message that is none, is itself a reply, or holds what cannot be sent; no node worked yet.
+        """
+        messages = list(messages)
+        # A strategy puts the same records in all its messages: they are serialised once.
+        arrived: dict[int, RecordDict] = {}
+        for message in messages:
+            _require_instruction(message)
+            if id(message.content) not in arrived:
+                arrived[id(message.content)] = received(message.content)
+        silent = frozenset(self.drop)
+        message_ids = []
+        with self._generators.in_place():
+            for message in messages:
+                message_id = stamp(message, next(self._message_ids))
+                message_ids.append(message_id)
+                if message.metadata.dst_node_id not in silent:
+                    self._replies[message_id] = self._ask(message, arrived[id(message.content)])
+        return message_ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The replies to these messages that were not yet pulled, in the order given; none for a node that does not answer."""
+        return [reply for message_id in message_ids for reply in self._replies.pop(message_id, ())]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Push the messages and pull the replies, in the order of the messages."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def _ask(self, message: Message, content: RecordDict) -> list[Message]:
+        """What the server gets in reply to one message."""
+        if message.metadata.dst_node_id in self._node_ids:
+            reply = self._answer(message, content)
+        else:
+            reply = Message(Error(_NODE_UNAVAILABLE, "the grid has no such node"), reply_to=message)
+            # The SuperLink answers for a node that is gone, in its own name.
+            reply.metadata.__dict__["_src_node_id"] = _SERVER
+        if reply is None:
+            return []
+        stamp(reply, next(self._message_ids))
+        arriving = reply if self.reply_filter is None else self.reply_filter(reply)
+        if arriving is None:
+            return []
+        return arriving if isinstance(arriving, list) else [arriving]
+
+    def _answer(self, message: Message, content: RecordDict) -> Message | None:
+        """What arrives of the ClientApp's reply, or the error that a SuperNode makes of what it raises."""
+        context = self._context(message.metadata.dst_node_id)
+        try:
+            answer: object = self._client_app(delivered(message, content), context)
+        except Exception as error:  # noqa: BLE001 # whatever a ClientApp raises is an error reply, as on a SuperNode
+            _log.error("ClientApp raised an exception", exc_info=error)
+            return Message(Error(_APP_RAISED, f"{type(error)}:<'{error}'>"), reply_to=message)
+        return returned(answer, message)
+
+    def _context(self, node_id: int) -> Context:
+        if node_id not in self._contexts:
+            config = dict(self._node_config(node_id - _FIRST_NODE))
+            self._contexts[node_id] = Context(TaskIdentity.run_id, node_id, config, RecordDict(), dict(self._run_config))
+        return self._contexts[node_id]
+
+
+def identify() -> None:
+    """Give the process the identity of a server where it has none."""
+    for name in ("run_id", "node_id", "task_id"):
+        try:
+            getattr(TaskIdentity, name)
+        except RuntimeError:
+            setattr(TaskIdentity, name, _SERVER)
+
+
+def _require_instruction(message: object) -> None:
+    if not isinstance(message, Message):
+        raise TypeError(f"messages: {_checks.shown(message)} is not a flwr.app.Message")
+    if not message.has_content() or message.metadata.reply_to_message_id:
+        raise ValueError(f"messages: the one to node {message.metadata.dst_node_id} is a reply; only the nodes reply here")

@@ -1,0 +1,180 @@
+"""A round's messages, and what of the replies counts: for each client that was asked, at most one reply, of this round."""
+
+import math
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from hubbub.errors import ConfigError
+
+__all__ = ["CLIP_NORM", "COUNT_SCALE", "ENABLED", "NOISE_STDDEV", "NORM_BIT", "Asked", "Template", "is_training", "norm_bit"]
+
+# Names of the published design (Flower's DPFedAvg wrappers and their clients).
+CLIP_NORM = "dpfedavg_clip_norm"
+NOISE_STDDEV = "dpfedavg_noise_stddev"
+ENABLED = "dpfedavg_adaptive_clip_enabled"
+NORM_BIT = "dpfedavg_norm_bit"
+# How the indicator enters the noised vector, where the clients add the noise.
+COUNT_SCALE = "dpfedavg_count_scale"
+_LONGEST_REASON = 200
+# Of a strategy that does not say which part of the nodes it samples.
+_LEAST_PART = 0.001
+
+
+def is_training(message: Message) -> bool:
+    """Whether a message asks for training: type ``"train"`` or ``"train.<action>"``."""
+    return message.metadata.message_type.partition(".")[0] == "train"
+
+
+@dataclass
+class Asked:
+    """Who was asked in a round, by messages of its own that no other round's reply can pass for.
+
+    Args:
+        messages: One a client.
+        clients: The client behind each message.
+    """
+
+    messages: list[Message]
+    clients: Sequence[str]
+    faults: list[str] = field(default_factory=list)
+
+    def contents(self, replies: Iterable[Message]) -> Iterator[tuple[str, RecordDict]]:
+        """The content of the first reply of each client that was asked; what is missing, late or doubled is in ``faults``."""
+        by_id = {m.metadata.message_id: i for i, m in enumerate(self.messages) if m.metadata.message_id}
+        by_node = {m.metadata.dst_node_id: i for i, m in enumerate(self.messages)}
+        group = self.messages[0].metadata.group_id if self.messages else ""
+        seen: set[int] = set()
+        for reply in replies:
+            metadata = reply.metadata
+            answers = by_id.get(metadata.reply_to_message_id)
+            index = by_node.get(metadata.src_node_id) if answers is None else answers
+            if reply.has_error():
+                self._fault(index, f"failed ({reply.error.code}: {reply.error.reason})")
+            elif metadata.group_id != group or index is None or (answers is None and by_id and metadata.reply_to_message_id):
+                self._fault(index, "answers another round, or was not asked")
+            elif metadata.src_node_id != self.messages[index].metadata.dst_node_id:
+                self._fault(index, "came from another node than was asked")
+            elif index in seen:
+                self._fault(index, "answered twice; the first answer counts")
+            elif not reply.has_content():
+                self._fault(index, "sent nothing")
+            else:
+                seen.add(index)
+                yield self.clients[index], reply.content
+
+    def refuse(self, client: str, error: Exception) -> None:
+        """Note why a reply counts as nothing."""
+        self._fault(self.clients.index(client), f"{type(error).__name__}: {error}")
+
+    def _fault(self, index: int | None, why: str) -> None:
+        who = "a node that was not asked" if index is None else f"node {self.messages[index].metadata.dst_node_id}"
+        # What a client sends must not fill the log, nor write lines of its own into it.
+        self.faults.append(f"{who}: {why.encode('ascii', 'backslashreplace').decode()[:_LONGEST_REASON]!r}")
+
+
+class Template(Grid):
+    """The message that a strategy would send to each of its clients, learnt by letting it configure a round for stand-ins.
+
+    So whatever it puts into its configuration is kept, and whom it would have sampled is not.
+    """
+
+    def __init__(self, grid: Grid, strategy: Strategy) -> None:
+        self._grid = grid
+        # So many that the part of them that the strategy samples has at least one, and that it waits for no more.
+        wanted = [getattr(strategy, name, 1) for name in ("min_available_nodes", "min_train_nodes")]
+        self._count = max(*wanted, math.ceil(1 / getattr(strategy, "fraction_train", _LEAST_PART)) + 1)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Stand-ins for nodes."""
+        return range(1, self._count + 1)
+
+    @staticmethod
+    def content(messages: Sequence[Message], floating: ArrayRecord, arrays: ArrayRecord) -> RecordDict:
+        """What each client gets, with all arrays in the place of the floating ones.
+
+        Raises:
+            ConfigError: The strategy sends different contents to different clients.
+        """
+        first = messages[0].content
+        if any(message.content is not first and message.content != first for message in messages[1:]):
+            raise ConfigError("strategy: sends different messages to different clients; wrap one that averages, such as FedAvg")
+        return RecordDict({name: arrays if record is floating else record for name, record in first.items()})
+
+    def set_run(self, run: Any) -> None:
+        """That of the grid."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """That of the grid."""
+        return self._grid.run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """As the grid does."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Refused: a strategy that talks to clients by itself would see what they send.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError("strategy: sends messages while it configures a round; wrap one that averages, such as FedAvg")
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Refused, as :meth:`push_messages`."""
+        return self.push_messages([])  # type: ignore[return-value] # it never returns
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Refused, as :meth:`push_messages`."""
+        return self.push_messages([])  # type: ignore[return-value] # it never returns
+
+
+def addressed(content: RecordDict, message_type: str, nodes: Mapping[str, int], ttl: float | None) -> Asked:
+    """One message to each client's node, under a group that was never used."""
+    group = secrets.token_hex(16)
+    messages = [Message(content, node, message_type, ttl=ttl, group_id=group) for node in nodes.values()]
+    return Asked(messages, list(nodes))
+
+
+def single_arrays(content: RecordDict) -> ArrayRecord:
+    """The only array record of a reply.
+
+    Raises:
+        ValueError: There are none or several.
+    """
+    records = list(content.array_records.values())
+    if len(records) != 1:
+        raise ValueError(f"has {len(records)} ArrayRecords, a reply has one")
+    return records[0]
+
+
+def norm_bit(content: RecordDict) -> int | None:
+    """What the client says of its norm; ``None`` where it says nothing that it may.
+
+    Raises:
+        ValueError: It is no whole number.
+    """
+    for record in content.metric_records.values():
+        if NORM_BIT in record:
+            value = record[NORM_BIT]
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ValueError(f"{NORM_BIT} = {str(value)[:40]}: must be a whole number")
+            return value
+    return None
+
+
+def first_config(content: RecordDict) -> ConfigRecord:
+    """The configuration of a message, its first; added where there is none."""
+    for record in content.config_records.values():
+        return record
+    content["config"] = ConfigRecord()
+    return content.config_records["config"]

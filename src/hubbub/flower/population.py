@@ -1,0 +1,162 @@
+"""The clients of an in-process run on a Flower grid: whatever they send, the round goes on and the clip norm holds."""
+
+import logging
+import math
+from collections.abc import Hashable, Mapping, Sequence
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from torch import nn
+
+from hubbub._checks import integer, positive
+from hubbub.errors import ConfigError
+from hubbub.flower.arrays import Layout
+from hubbub.flower.messages import CLIP_NORM, Asked, addressed, single_arrays
+from hubbub.lattice import Lattice
+from hubbub.training.simulate import bounded, statistics
+from hubbub.training.sums import LatticeSum, PlainSum
+
+__all__ = ["ROUND_INDEX", "TRAIN_LOSS", "GridPopulation", "load", "trained"]
+
+ROUND_INDEX = "round-index"
+TRAIN_LOSS = "train_loss"
+_LOG = logging.getLogger("flwr")
+
+
+class GridPopulation:
+    """Clients behind the nodes of a Flower grid, for :func:`hubbub.training.train`.
+
+    In a round each client of the cohort gets one train message: the model's trainable parameters by name, and the settings
+    ``server-round`` (from 1), ``round-index`` (from 0) and ``dpfedavg_clip_norm`` (where the run has one). It answers with the
+    trained parameters under the same names. The first answer to this message counts; what is missing, late, doubled, malformed
+    or not finite counts as a zero update, and never stops the round.
+
+    Args:
+        grid: Any grid.
+        clients: The node of each client by the client's id; or the nodes of clients 0, 1, … in order.
+        lattice: Whether clipped updates are summed as integers, as a release needs; ``False`` sums in floating point, in the
+            order of the cohort, for simulations only.
+        timeout: Seconds that a round waits for replies.
+
+    Raises:
+        ConfigError: No client, or two on one node.
+
+    Example:
+        >>> from flwr.clientapp import ClientApp
+        >>> from hubbub.flower.local_grid import LocalGrid
+        >>> grid = LocalGrid(ClientApp(), num_nodes=3)
+        >>> GridPopulation(grid, grid.get_node_ids()).clients
+        [0, 1, 2]
+    """
+
+    def __init__(
+        self, grid: Grid, clients: Mapping[Hashable, int] | Sequence[int], *, lattice: bool = True, timeout: float = 600.0
+    ) -> None:
+        nodes = dict(clients) if isinstance(clients, Mapping) else dict(enumerate(clients))
+        self._nodes = {str(client): integer("clients", node, at_least=0) for client, node in nodes.items()}
+        if not nodes:
+            raise ConfigError("clients: there is none")
+        if len(set(self._nodes.values())) < len(nodes) or len(self._nodes) < len(nodes):
+            raise ConfigError("clients: two have the same node or the same name; each needs one of its own")
+        self._grid = grid
+        self._clients = list(nodes)
+        self._lattice = lattice
+        self._timeout = positive("timeout", timeout)
+
+    @property
+    def clients(self) -> Sequence[Hashable]:
+        """Every client's id, in the order given."""
+        return self._clients
+
+    def collect(
+        self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int
+    ) -> LatticeSum | PlainSum:
+        """The sum of the cohort's updates, clipped unless ``clip_norm`` is ``None``, ``(dim,)``."""
+        layout, sent = _layout(model), _numbers(model)
+        told: dict[str, int | float] = {"server-round": round_index + 1, ROUND_INDEX: round_index}
+        if clip_norm is not None:
+            told[CLIP_NORM] = float(clip_norm)
+        content = RecordDict({"arrays": _record(layout, sent), "config": ConfigRecord({**told})})
+        nodes = {str(client): self._nodes[str(client)] for client in cohort}
+        asked = addressed(content, MessageType.TRAIN, nodes, self._timeout)
+        replies = self._grid.send_and_receive(asked.messages, timeout=self._timeout) if cohort else []
+        lattice = Lattice(clip_norm) if self._lattice and clip_norm is not None else None
+        total = self._sum(asked, dict(asked.contents(replies)), layout, sent, clip_norm, lattice)
+        for fault in asked.faults:
+            _LOG.info("round %s: counted as nothing: %s", round_index + 1, fault)
+        return total
+
+    @staticmethod
+    def _sum(
+        asked: Asked,
+        answers: Mapping[str, RecordDict],
+        layout: Layout,
+        sent: list[torch.Tensor],
+        clip_norm: float | None,
+        lattice: Lattice | None,
+    ) -> LatticeSum | PlainSum:
+        total = torch.zeros(layout.dim, dtype=torch.int64 if lattice else torch.float64)
+        clipped, losses = 0, []
+        # In the order of the cohort, not of the answers: in floating point that is another sum.
+        for client in [client for client in asked.clients if client in answers]:
+            try:
+                update = layout.update(single_arrays(answers[client]), sent)
+                if not bool(torch.isfinite(update).all()):
+                    raise ValueError("its update is not finite")
+                part, was_clipped = bounded(update, clip_norm, lattice)
+                losses.append(_loss(answers[client]))
+            except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not hang on it
+                asked.refuse(client, error)
+                continue
+            total += part
+            clipped += was_clipped
+        private = statistics(len(asked.clients), clipped, losses)
+        return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
+
+
+def load(model: nn.Module, arrays: ArrayRecord) -> None:
+    """Put the parameters that a message brought into a client's model.
+
+    Raises:
+        ValueError: They are another model's.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    with torch.no_grad():
+        for parameter, flat in zip(parameters, _layout(model).tensors(arrays), strict=True):
+            parameter.copy_(flat.view(parameter.shape))
+
+
+def trained(model: nn.Module, vector: torch.Tensor, loss: float) -> RecordDict:
+    """A client's answer: its trained parameters, given as one vector ``(dim,)``, under the model's names, and its loss."""
+    layout = _layout(model)
+    parts = vector.detach().cpu().split([math.prod(shape) for shape in layout.shapes])
+    return RecordDict({"arrays": _record(layout, list(parts)), "metrics": MetricRecord({TRAIN_LOSS: float(loss)})})
+
+
+def _layout(model: nn.Module) -> Layout:
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    names = tuple(name for name, _ in named)
+    dtypes = tuple(str(p.dtype).removeprefix("torch.") for _, p in named)
+    for name, dtype in zip(names, dtypes, strict=True):
+        if dtype not in ("float16", "float32", "float64"):
+            raise ConfigError(f"model: parameter {name!r} is of {dtype}, which NumPy arrays do not hold; use float32")
+    return Layout(names, tuple(tuple(p.shape) for _, p in named), dtypes, names)
+
+
+def _numbers(model: nn.Module) -> list[torch.Tensor]:
+    return [p.detach().cpu().reshape(-1) for p in model.parameters() if p.requires_grad]
+
+
+def _record(layout: Layout, parts: list[torch.Tensor]) -> ArrayRecord:
+    named = zip(layout.names, layout.shapes, parts, strict=True)
+    return ArrayRecord({name: Array(part.numpy().reshape(shape)) for name, shape, part in named})
+
+
+def _loss(content: RecordDict) -> float:
+    """The training loss that a client states; NaN where it states none."""
+    for record in content.metric_records.values():
+        value = record.get(TRAIN_LOSS)
+        if isinstance(value, int | float):
+            return float(value)
+    return math.nan

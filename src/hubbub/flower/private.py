@@ -1,0 +1,236 @@
+"""A strategy of Flower made private: it sees what clients send as a noised mean alone, and every round is charged first."""
+
+import logging
+from collections.abc import Callable, Iterable
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from hubbub._checks import scale
+from hubbub.accounting.guarantee import PrivacyGuarantee
+from hubbub.errors import BudgetError, ConfigError
+from hubbub.flower.arrays import Layout
+from hubbub.flower.messages import Template
+from hubbub.flower.nodes import average_cohort, connected
+from hubbub.flower.run import Clipping, PrivateRun
+from hubbub.flower.state import recorded
+from hubbub.flower.summing import Summing
+from hubbub.flower.terms import Terms, require_averaging
+from hubbub.mechanism import Mechanism
+from hubbub.training.clipping import AdaptiveClipping
+
+__all__ = ["PrivateStrategy"]
+
+_LOG = logging.getLogger("flwr")
+
+
+class PrivateStrategy(Strategy):
+    """What the private strategies share; make one by :class:`.DPFedAvgFixed` and its siblings.
+
+    Args:
+        strategy: One that averages.
+        mechanism: How sums are hidden.
+        clipping: A clip norm, or the rule by which it moves.
+        terms: All else.
+    """
+
+    def __init__(self, strategy: Strategy, mechanism: Mechanism, clipping: Clipping, terms: Terms) -> None:
+        self.strategy = require_averaging(strategy)
+        terms.require_fitting(mechanism)
+        self.mechanism = mechanism
+        self._clipping = clipping if isinstance(clipping, AdaptiveClipping) else scale("clip_norm", clipping)
+        self._terms = terms
+        self._run: PrivateRun | None = None
+        self._timeout: float | None = None
+        known = terms.expected_cohort_size or terms.num_sampled_clients
+        if isinstance(clipping, AdaptiveClipping) and known:
+            # Refused here rather than in the first round.
+            clipping.split(mechanism.noise_multiplier, known)
+        # So is a mechanism that no theorem covers.
+        self.guarantee(rounds=1)
+
+    # What is promised.
+
+    def guarantee(self, delta: float | None = None, *, rounds: int | None = None) -> PrivacyGuarantee:
+        """The guarantee of the rounds that were charged so far, those of earlier starts among them; before the first, of none.
+
+        Args:
+            delta: Strictly between 0 and 1; by default the strategy's.
+            rounds: Of so many rounds in place of those charged: what a run will cost.
+
+        Raises:
+            ValueError: A number out of range.
+        """
+        promise = self._run.state.promise if self._run else self._terms.promise(self.mechanism, {})
+        return promise.after(self.rounds_charged if rounds is None else rounds, self._terms.delta if delta is None else delta)
+
+    @property
+    def rounds_charged(self) -> int:
+        """How many rounds were begun, burned ones and those of earlier starts counted."""
+        if self._run and not self._run.state.closed:
+            return len(self._run.state.path.ledger.rounds)
+        return recorded(self._terms.folder)[0]
+
+    @property
+    def clip_norm(self) -> float:
+        """The clip norm of the next round."""
+        if self._run:
+            return self._run.state.clip_norm
+        return self._clipping.initial_clip_norm if isinstance(self._clipping, AdaptiveClipping) else self._clipping
+
+    @property
+    def ledger_head(self) -> str:
+        """The hash of the ledger's last record; empty before the run is open. Kept elsewhere, it shows a roll-back."""
+        return self._run.state.path.ledger.head if self._run else ""
+
+    # A run, as Flower's strategies run.
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run rounds, as every strategy does; a run that was begun before goes on with the model that it had.
+
+        It makes fewer rounds where the mechanism or ``stop_epsilon`` has no more.
+        """
+        self._timeout = timeout
+        arrays = self.resumed(initial_arrays, grid)
+        left = self._rounds_left(num_rounds)
+        if left < num_rounds:
+            _LOG.warning("Private rounds left: %s of the %s that were asked for", left, num_rounds)
+        result = super().start(grid, arrays, left, timeout, train_config, evaluate_config, evaluate_fn)
+        if not result.arrays:
+            result.arrays = arrays
+        _LOG.info("Privacy: %s", self.guarantee().sentence())
+        return result
+
+    def resumed(self, initial_arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+        """The model that the run goes on with: the one that it had, or the initial one where it begins."""
+        return self._open(initial_arrays, grid).arrays or initial_arrays
+
+    def summary(self) -> None:
+        """Log what is promised, then what the wrapped strategy says of itself."""
+        terms = self._terms
+        whom = f"{terms.num_sampled_clients} clients" if terms.num_sampled_clients else str(self.mechanism.participation)
+        for line in (
+            "├──> Differential privacy:",
+            f"│\t├── Noise multiplier {self.mechanism.noise_multiplier:g}, added at the {terms.noise_at}",
+            f"│\t├── Clip norm {self.clip_norm:g}{', adaptive' if isinstance(self._clipping, AdaptiveClipping) else ''}",
+            f"│\t├── Asked in a round: {whom}",
+            f"│\t└── Rounds charged before: {self.rounds_charged}, epsilon {self.guarantee().epsilon:.4g}",
+        ):
+            _LOG.info("\t%s", line)
+        self.strategy.summary()
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+        """Draw the cohort, charge the round, and make its messages.
+
+        Raises:
+            BudgetError: The round would exceed ``stop_epsilon``, or the mechanism has none left; nothing was charged.
+            ParticipationError: No connected client may join.
+            ConfigError: The wrapped strategy cannot be asked for one message to all.
+        """
+        run = self._open(arrays, grid)
+        run.burn_what_was_left()
+        if not self._rounds_left(1):
+            raise BudgetError(
+                f"round {run.round_index + 1}: would exceed what is promised. So far: {self.guarantee().sentence()} Start a "
+                "new run with a budget of its own, which is charged beside this one"
+            )
+        summing = run.summing()
+        content = self._content(run, summing, arrays, config, grid)
+        messages = run.begin(content, arrays, summing, self._connected(grid), self._timeout)
+        _LOG.info("configure_train: asked %s clients", len(messages))
+        return messages
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Sum what came, release it with noise, and let the wrapped strategy learn from the noised mean.
+
+        Returns:
+            The new model, or ``None`` where the round is discarded; and what may be told of it.
+
+        Raises:
+            ConfigError: No round is under way.
+        """
+        if self._run is None:
+            raise ConfigError("aggregate_train: no round is under way; call configure_train first")
+        arrays = self._run.finish(replies)
+        if arrays is None:
+            _LOG.warning("aggregate_train: the round is discarded, and stays charged; the model is left as it was")
+        spent = self.guarantee()
+        # Nothing that hangs on what clients sent, but through the release.
+        public: dict[str, int | float | list[int] | list[float]] = {
+            "round": self.rounds_charged,
+            "released": int(arrays is not None),
+            "epsilon": float(spent.epsilon),
+            "delta": spent.delta,
+            "clip-norm": self.clip_norm,
+        }
+        return arrays, MetricRecord(public)
+
+    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+        """Nothing, unless ``evaluation = "exact"``: what clients measure on their data is not hidden by any noise."""
+        if self._terms.evaluation == "off":
+            return []
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing, unless ``evaluation = "exact"``."""
+        return None if self._terms.evaluation == "off" else self.strategy.aggregate_evaluate(server_round, replies)
+
+    # One step each.
+
+    def _open(self, arrays: ArrayRecord, grid: Grid) -> PrivateRun:
+        """Open the run, the first time; later only compare the model with that of before."""
+        layout = Layout.of(arrays)
+        if self._run is None:
+            expected = self._denominator(grid)
+            run = PrivateRun(self.strategy, self.mechanism, self._clipping, self._terms, layout, expected)
+            run.resume(arrays, grid)
+            self._run = run
+        if layout != self._run.layout:
+            raise ConfigError("initial_arrays: are another model's than this run has trained; start a new run for it")
+        return self._run
+
+    def _denominator(self, grid: Grid) -> float:
+        """The public number that sums are divided by: stated, or of the first start, or by the clients that are connected."""
+        stated = self._terms.expected_cohort_size or self._terms.num_sampled_clients
+        if stated is not None:
+            return float(stated)
+        before = recorded(self._terms.folder)[1].get("expected_cohort_size")
+        return before if isinstance(before, float) else average_cohort(self.mechanism.participation, len(self._connected(grid)))
+
+    def _rounds_left(self, wanted: int) -> int:
+        """How many more rounds the promise has, at most as many as are wanted."""
+        done, stop = self.rounds_charged, self._terms.stop_epsilon
+        low, high = 0, max(min(wanted, self.mechanism.rounds - done), 0)
+        if stop is None:
+            return high
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.guarantee(rounds=done + middle).epsilon <= stop:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _content(self, run: PrivateRun, summing: Summing, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> RecordDict:
+        """What every client gets: what the wrapped strategy would send, and how its update is to be clipped."""
+        floating = run.layout.floating(arrays)
+        told = ConfigRecord({**config, **summing.config()})
+        # The run's own count of rounds, which a restart does not begin anew.
+        messages = list(self.strategy.configure_train(run.round_index + 1, floating, told, Template(grid, self.strategy)))
+        if not messages:
+            raise ConfigError("strategy: asks no client in this round; wrap one that trains in every round")
+        return Template.content(messages, floating, arrays)
+
+    def _connected(self, grid: Grid) -> dict[str, int]:
+        wanted = getattr(self.strategy, "min_available_nodes", 1)
+        return connected(grid, wanted, keys_enforced=self._terms.keys_enforced)

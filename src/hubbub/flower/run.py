@@ -1,0 +1,228 @@
+"""One private run on a federation: open it, begin a round, finish it."""
+
+import hashlib
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from hubbub.accounting.ledger import Ticket
+from hubbub.accounting.promise import Promise
+from hubbub.errors import ConfigError
+from hubbub.flower.arrays import Layout
+from hubbub.flower.messages import Asked, Template, addressed
+from hubbub.flower.nodes import cohort
+from hubbub.flower.state import ServerState
+from hubbub.flower.summing import Summing
+from hubbub.flower.terms import Terms
+from hubbub.lattice import Lattice
+from hubbub.mechanism import Mechanism
+from hubbub.training.clipping import AdaptiveClipping
+
+__all__ = ["Clipping", "PrivateRun"]
+
+_LOG = logging.getLogger("flwr")
+# The most clients of a cohort that is drawn by coins; sums of so many are exact.
+_MOST_CLIENTS = 2**26
+
+Clipping = float | AdaptiveClipping
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A sum that nobody has sent anything for yet: what the ledger may know when a round begins."""
+
+    lattice: Lattice
+    nonce: bytes
+
+    @property
+    def statistics(self) -> Mapping[str, float]:
+        return {}
+
+    def digest(self, key: bytes) -> str:
+        return hmac.digest(key, self.nonce, hashlib.sha256).hex()
+
+    def open(self, row: torch.Tensor | None) -> torch.Tensor:
+        raise ConfigError("a round that was only begun has no sum")
+
+
+@dataclass(frozen=True)
+class _Round:
+    """A round under way."""
+
+    ticket: Ticket
+    asked: Asked
+    summing: Summing
+    arrays: ArrayRecord
+
+
+class PrivateRun:
+    """A run that is open.
+
+    Args:
+        strategy: The wrapped one, which learns from noised means alone.
+        mechanism: How sums are hidden.
+        clipping: A clip norm, or the rule by which it moves.
+        terms: All else.
+        layout: Of the model.
+        expected: The public number that sums are divided by, fixed for the run: never how many were asked or answered.
+
+    Raises:
+        ConfigError: The model has buffers, and ``terms`` do not keep them.
+        LedgerError: The folder holds another run, or its record is damaged or was rolled back.
+        RunFolderError: The folder is damaged, or another process is at work in it.
+    """
+
+    def __init__(
+        self, strategy: Strategy, mechanism: Mechanism, clipping: Clipping, terms: Terms, layout: Layout, expected: float
+    ) -> None:
+        if layout.buffers and terms.buffers == "error":
+            raise ConfigError(
+                f"initial_arrays: {', '.join(layout.buffers[:3])} {'are no' if len(layout.buffers) > 1 else 'is no'} trainable "
+                "parameters, and are neither clipped nor noised; replace the layer (by GroupNorm, say), or say buffers='keep' "
+                "and they stay as they are for the whole run"
+            )
+        self.layout = layout
+        self._strategy, self._mechanism, self._clipping, self._terms = strategy, mechanism, clipping, terms
+        self._expected = expected
+        self._adaptive = clipping if isinstance(clipping, AdaptiveClipping) else None
+        self._under_way: _Round | None = None
+        self.arrays: ArrayRecord | None = None
+        self._state = ServerState(
+            self._promise(),
+            layout,
+            dim=layout.dim + (self._adaptive is not None),
+            clients=terms.num_sampled_clients or _MOST_CLIENTS,
+            seed=terms.simulation_seed or 0,
+            folder=terms.folder,
+        )
+        self._state.clip_norm = clipping.initial_clip_norm if isinstance(clipping, AdaptiveClipping) else clipping
+        if self._adaptive:
+            self._split = self._adaptive.split(mechanism.noise_multiplier, expected)
+
+    @property
+    def state(self) -> ServerState:
+        """Ledger, noise, clip norm."""
+        return self._state
+
+    @property
+    def round_index(self) -> int:
+        """Of the next round."""
+        return self._state.path.next_round
+
+    def resume(self, initial: ArrayRecord, grid: Grid) -> None:
+        """Take up what the folder holds: the model, the clip norm, and a release that nobody has learnt from yet."""
+        held = self._state.restore(self._strategy)
+        if held is None:
+            self._state.save(initial, self._strategy)
+            return
+        self.arrays = held
+        late = list(self._state.path.released(self._state.rounds, self.round_index))
+        for release in late:
+            # Some strategies know what they sent only from having sent it.
+            floating = self.layout.floating(self.arrays)
+            list(self._strategy.configure_train(self.round_index, floating, ConfigRecord(), Template(grid, self._strategy)))
+            self.arrays = self._learn(release, self.arrays)
+        if late:
+            self._state.save(self.arrays, self._strategy)
+        _LOG.info("Going on after %s rounds of the run in %s", self.round_index, self._terms.folder)
+
+    def burn_what_was_left(self) -> None:
+        """A round that was begun and never finished stays charged; whoever answers it comes too late."""
+        self._under_way = None
+        if pending := self._state.path.ledger.pending():
+            self._state.path.burn(pending)
+
+    def summing(self) -> Summing:
+        """How the next round's replies are summed."""
+        return Summing(self.layout, self._state.clip_norm, self._split if self._adaptive else None, self._mechanism)
+
+    def begin(
+        self, content: RecordDict, arrays: ArrayRecord, summing: Summing, nodes: dict[str, int], ttl: float | None
+    ) -> list[Message]:
+        """Draw the cohort among the connected nodes, charge the round, and make its messages.
+
+        Raises:
+            ParticipationError: No connected client may join.
+        """
+        path, size = self._state.path, self._terms.num_sampled_clients or self._expected
+        chosen = cohort(self._mechanism.participation, path.next_round, nodes, size, path)
+        lattice = summing.lattice
+        ticket = path.begin(list(chosen), _Begun(lattice, secrets.token_bytes(32)), lattice.clip_norm)
+        # From here on the clients count as having taken part.
+        asked = addressed(content, MessageType.TRAIN, chosen, ttl)
+        self._under_way = _Round(ticket, asked, summing, arrays)
+        return asked.messages
+
+    def finish(self, replies: Iterable[Message]) -> ArrayRecord | None:
+        """Sum what came, release it with noise, and let the strategy learn; ``None`` where the round is discarded.
+
+        Raises:
+            ConfigError: No round is under way.
+        """
+        under_way, state = self._under_way, self._state
+        if under_way is None:
+            raise ConfigError("aggregate_train: no round is under way; call configure_train first")
+        asked = under_way.asked
+        total, came, counted = under_way.summing.of(asked, replies, under_way.arrays)
+        for fault in asked.faults:
+            _LOG.info("aggregate_train: counted as nothing: %s", fault)
+        self._under_way = None
+        if self._must_discard(came, counted, len(asked.messages)):
+            state.path.burn(under_way.ticket)
+            state.save(under_way.arrays, self._strategy)
+            return None
+        release = total.open(state.path.row(under_way.ticket))
+        state.path.commit(under_way.ticket, release)
+        self.arrays = self._learn(release, under_way.arrays)
+        state.save(self.arrays, self._strategy)
+        return self.arrays
+
+    def _must_discard(self, came: int, counted: int, asked: int) -> bool:
+        """By the published rules alone: too few shares of noise, or a reply is missing."""
+        terms = self._terms
+        if terms.min_survivors is not None and counted < terms.min_survivors:
+            return True
+        return terms.on_failure == "abort" and came < asked
+
+    def _learn(self, release: torch.Tensor, arrays: ArrayRecord) -> ArrayRecord:
+        """The model after a release: the wrapped strategy sees the noised mean, as the only reply there is."""
+        state, layout = self._state, self.layout
+        if self._adaptive:
+            fraction = self._split.fraction(float(release[-1]), state.clip_norm, self._expected)
+            state.clip_norm = self._adaptive.following(state.clip_norm, fraction)
+        mean = release[: layout.dim] / self._expected
+        made, _ = self._strategy.aggregate_train(self.round_index, [self._synthetic(layout.moved(arrays, mean))])
+        if made is None:
+            raise ConfigError(f"strategy: {type(self._strategy).__name__} made no model of the mean; wrap one that averages")
+        return layout.completed(made, arrays)
+
+    def _synthetic(self, floating: ArrayRecord) -> Message:
+        weight = MetricRecord({getattr(self._strategy, "weighted_by_key", "num-examples"): 1})
+        name = getattr(self._strategy, "arrayrecord_key", "arrays")
+        nobody = Metadata(0, "", 0, 0, "", "", time.time(), 1.0, MessageType.TRAIN)
+        # Made outside of any task, as after a restart there is no message to reply to.
+        message: Message = Message(RecordDict({name: floating, "metrics": weight}), metadata=nobody)  # type: ignore[call-overload]
+        return message
+
+    def _promise(self) -> Promise:
+        how = {"adaptive_clipping": repr(self._adaptive)} if self._adaptive else {"clip_norm": self._clipping}
+        return self._terms.promise(
+            self._mechanism,
+            {
+                "engine": "flower",
+                "arrays": self.layout.digest(),
+                "expected_cohort_size": self._expected,
+                "noise_at": self._terms.noise_at,
+                "on_failure": self._terms.on_failure,
+                "keep_releases": False,
+                **how,
+            },
+        )

@@ -1,0 +1,207 @@
+"""What of a run survives a restart of the ServerApp: ledger, keys, model, and what the wrapped strategy knows.
+
+Beside what every run's folder holds (see :mod:`hubbub.training.store`) there is ``state/server.safetensors``: the model after
+the last round and the arrays of the wrapped strategy, such as its momentum, all made of released sums alone, and so no secrets.
+A release is kept until that file has learnt from it.
+"""
+
+import hashlib
+import math
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary, finalize
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import Strategy
+from safetensors.numpy import save
+
+from hubbub import files, strict_json
+from hubbub.accounting.chain import read_chain
+from hubbub.accounting.history import History
+from hubbub.accounting.promise import Promise
+from hubbub.errors import LedgerError, RunFolderError
+from hubbub.flower.arrays import Layout
+from hubbub.training.metrics import Metrics
+from hubbub.training.release import ReleasePath
+from hubbub.training.store import RunStore
+from hubbub.training.tensors import metadata, parse
+
+__all__ = ["ServerState", "recorded"]
+
+_LARGEST = 2**36
+_Entries = npt.NDArray[np.generic]
+# A folder has one owner in a process: a strategy made anew takes it over, and the one before it is refused.
+_OWNERS: WeakValueDictionary[Path, "ServerState"] = WeakValueDictionary()
+
+
+class ServerState:
+    """A run that is open: its release path, and the folder that it is kept in.
+
+    Args:
+        promise: What the run promises.
+        layout: Of the model.
+        dim: Numbers in a sum.
+        clients: The most clients of a cohort.
+        seed: Of a simulation.
+        folder: Where all is kept; ``None`` keeps it in memory.
+
+    Raises:
+        LedgerError: The folder holds another run, or its record is damaged or was rolled back.
+        RunFolderError: The folder is damaged, or another process is at work in it.
+    """
+
+    def __init__(self, promise: Promise, layout: Layout, *, dim: int, clients: int, seed: int, folder: Path | None) -> None:
+        self.promise = promise
+        self._layout = layout
+        self._store = None if folder is None else RunStore(folder)
+        self._file = None if folder is None else folder / "state" / "server.safetensors"
+        self._lock = ExitStack()
+        if self._store and folder:
+            place = folder.absolute()
+            if place in _OWNERS:
+                _OWNERS[place].close()
+            self._lock.enter_context(self._store.locked())
+            finalize(self, self._lock.close)
+            _OWNERS[place] = self
+        self._closed = False
+        try:
+            # Whoever sums for this path takes nothing but what holds its share of the noise.
+            shares = promise.mechanism is not None and promise.mechanism.shares is not None
+            self._path = ReleasePath(promise, dim, clients=clients, seed=seed, store=self._store, shares_in_sums=shares)
+            self._path.start()
+        except BaseException:
+            self.close()
+            raise
+        self.clip_norm = 0.0
+        self.rounds = 0
+        self._metrics: Metrics | None = None
+        if folder is not None:
+            self._metrics = self._lock.enter_context(Metrics(folder / "metrics.jsonl"))
+            if not (folder / "guarantee.json").exists():
+                whole = promise.after(promise.rounds, promise.delta)
+                files.write_atomic(folder / "guarantee.json", strict_json.canonical(whole.as_json()))
+
+    @property
+    def path(self) -> ReleasePath:
+        """The way from a sum to a release.
+
+        Raises:
+            LedgerError: Another strategy of this process has taken the folder over.
+        """
+        if self._closed:
+            raise LedgerError("state: another strategy has gone on with this run; use that one")
+        return self._path
+
+    @property
+    def closed(self) -> bool:
+        """Whether the folder was given back, and another may go on with the run."""
+        return self._closed
+
+    def close(self) -> None:
+        """Give the folder back."""
+        self._closed = True
+        self._lock.close()
+
+    def restore(self, strategy: Strategy) -> ArrayRecord | None:
+        """The model after :attr:`rounds` rounds, the wrapped strategy's arrays put back; ``None`` where the run begins.
+
+        Raises:
+            RunFolderError: The file is damaged, or of another model.
+        """
+        if self._file is None or not self._file.exists():
+            return None
+        try:
+            content = files.read(self._file, at_most=_LARGEST)
+            told, tensors = metadata(content), {name: t.numpy() for name, t in parse(content).items()}
+            if told["sha256"] != _digest(tensors):
+                raise ValueError("its SHA-256 is not that of its arrays")
+            self.rounds, self.clip_norm = int(told["rounds"]), float(told["clip_norm"])
+            if not 0 <= self.rounds <= self.path.next_round or not math.isfinite(self.clip_norm):
+                raise ValueError(f"it is of {self.rounds} rounds, the ledger of {self.path.next_round}")
+            model = ArrayRecord({name: Array(tensors[f"model/{name}"]) for name in self._layout.order})
+            if Layout.of(model) != self._layout:
+                raise ValueError("it holds another model")
+            _put_back(strategy, tensors, self._layout)
+        except (ValueError, KeyError, OSError) as error:
+            raise RunFolderError(f"{self._file}: cannot be read ({error}); restore it from a copy of the folder") from error
+        return model
+
+    def save(self, arrays: ArrayRecord, strategy: Strategy) -> None:
+        """Keep the model and the wrapped strategy's arrays after the rounds so far; the releases before are done with."""
+        charged, self.rounds = self.path.next_round > self.rounds, self.path.next_round
+        if self._file is None or self._store is None:
+            return
+        tensors = {f"model/{name}": np.array(array.numpy()) for name, array in arrays.items()}
+        tensors.update(_known(strategy))
+        told = {"rounds": str(self.rounds), "clip_norm": repr(self.clip_norm), "sha256": _digest(tensors)}
+        files.write_atomic(self._file, save(tensors, told))
+        for round_index in self._store.released():
+            if round_index < self.rounds:
+                self._store.discard_release(round_index)
+        if charged and self._metrics:
+            spent = self.path.ledger.spent(self.path.ledger.promise.delta)
+            epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
+            row: dict[str, Any] = {"round_index": self.rounds - 1, "epsilon": epsilon, "delta": spent.delta, "private": []}
+            self._metrics.add(row)
+
+
+def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:
+    """How many rounds the ledger of a folder has charged, and the settings that it promised; (0, {}) where there is none.
+
+    Raises:
+        LedgerError: It is damaged.
+    """
+    path = None if folder is None else folder / "ledger.jsonl"
+    if path is None or not path.exists():
+        return 0, {}
+    records = read_chain(path).records
+    try:
+        return len(History.of(records[1:]).rounds), dict(records[0]["settings"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise LedgerError(f"{path}: cannot be read ({error})") from error
+
+
+def _known(strategy: Strategy) -> dict[str, _Entries]:
+    """The arrays that a strategy keeps from round to round, under a name that says where."""
+    found: dict[str, _Entries] = {}
+    for attribute, value in vars(strategy).items():
+        parts: dict[str, object] = {}
+        if isinstance(value, ArrayRecord):
+            parts = {f"record/{attribute}/{name}": array.numpy() for name, array in value.items()}
+        elif isinstance(value, dict):
+            parts = {f"dict/{attribute}/{key}": entries for key, entries in value.items()}
+        elif isinstance(value, list):
+            parts = {f"list/{attribute}/{i:06d}": entries for i, entries in enumerate(value)}
+        if all(isinstance(entries, np.ndarray | np.generic) for entries in parts.values()):
+            found.update({name: np.array(entries) for name, entries in parts.items()})
+    return {name: entries for name, entries in found.items() if entries.dtype.kind in "fiub"}
+
+
+def _put_back(strategy: Strategy, tensors: dict[str, _Entries], layout: Layout) -> None:
+    kept: dict[tuple[str, str], dict[str, _Entries]] = {}
+    for name, entries in tensors.items():
+        kind, _, rest = name.partition("/")
+        if kind != "model":
+            attribute, _, key = rest.partition("/")
+            kept.setdefault((kind, attribute), {})[key] = entries
+    for (kind, attribute), parts in kept.items():
+        if attribute not in vars(strategy):
+            raise ValueError(f"the wrapped strategy, {type(strategy).__name__}, has no {attribute}: wrap the one of before")
+        match kind:
+            case "record":
+                setattr(strategy, attribute, ArrayRecord({name: Array(parts[name]) for name in layout.names if name in parts}))
+            case "dict":
+                setattr(strategy, attribute, {name: parts[name] for name in [*layout.names, *parts] if name in parts})
+            case _:
+                setattr(strategy, attribute, [parts[key] for key in sorted(parts)])
+
+
+def _digest(tensors: dict[str, _Entries]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(f"{name} {tensors[name].dtype} {tensors[name].shape}\n".encode())
+        digest.update(tensors[name].tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,239 @@
+"""What the private strategies have in common: who is asked, where noise is added, what failures do, and what is assumed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from flwr.serverapp import strategy as flower_strategies
+from flwr.serverapp.strategy import FedAvg, Strategy
+
+from hubbub._checks import integer, one_of, open_unit, positive, probability, scale
+from hubbub.accounting.promise import Promise
+from hubbub.accounting.wording import Assumption
+from hubbub.errors import ConfigError
+from hubbub.mechanism import Mechanism, NoiseShares
+from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+    SingleParticipation,
+    TruncatedPoissonSampling,
+    every_round,
+)
+from hubbub.strategies import Identity
+
+__all__ = ["Terms", "independent_noise", "require_averaging"]
+
+NoiseAt = Literal["server", "clients"]
+Buffers = Literal["error", "keep"]
+OnFailure = Literal["zero", "abort"]
+Evaluation = Literal["off", "exact"]
+# Strategies of Flower that do not average, by name, since some come and go between its versions.
+_NOT_AVERAGING = (
+    "Bulyan",
+    "FedMedian",
+    "FedTrimmedAvg",
+    "FedXgbBagging",
+    "FedXgbCyclic",
+    "Krum",
+    "MultiKrum",
+    "QFedAvg",
+)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a private strategy is told beside its mechanism and its clip norm; see :class:`.DPFedAvgFixed` for each."""
+
+    num_sampled_clients: int | None = None
+    sampling_probability: float | None = None
+    noise_at: NoiseAt = "server"
+    min_survivors: int | None = None
+    buffers: Buffers = "error"
+    on_failure: OnFailure = "zero"
+    keys_enforced: bool = False
+    stop_epsilon: float | None = None
+    delta: float = 1e-5
+    state: str | Path | None = None
+    expected_cohort_size: float | None = None
+    evaluation: Evaluation = "off"
+    simulation_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_sampled_clients is not None:
+            integer("num_sampled_clients", self.num_sampled_clients, at_least=1)
+        if self.sampling_probability is not None:
+            probability("sampling_probability", self.sampling_probability)
+        one_of("noise_at", self.noise_at, get_args(NoiseAt))
+        one_of("buffers", self.buffers, get_args(Buffers))
+        one_of("on_failure", self.on_failure, get_args(OnFailure))
+        one_of("evaluation", self.evaluation, get_args(Evaluation))
+        if not isinstance(self.keys_enforced, bool):
+            raise TypeError(f"keys_enforced = {self.keys_enforced!r}: must be True or False")
+        if self.stop_epsilon is not None:
+            scale("stop_epsilon", self.stop_epsilon)
+        open_unit("delta", self.delta)
+        if self.expected_cohort_size is not None:
+            positive("expected_cohort_size", self.expected_cohort_size)
+        if self.simulation_seed is not None:
+            integer("simulation_seed", self.simulation_seed, at_least=0)
+        self._check_noise()
+
+    def _check_noise(self) -> None:
+        if self.noise_at == "server":
+            if self.min_survivors is not None:
+                raise ConfigError(f"min_survivors = {self.min_survivors!r}: belongs to noise_at = 'clients'; leave it out")
+            return
+        if self.sampling_probability is not None or self.num_sampled_clients is None:
+            raise ConfigError(
+                "noise_at = 'clients': needs cohorts of a fixed size, of which a stated number survives; give "
+                "num_sampled_clients, or add the noise at the server"
+            )
+        if self.min_survivors is None:
+            raise ConfigError(
+                "min_survivors: is missing; with noise_at = 'clients' each share of the noise is sized for so many survivors, "
+                "and a round with fewer is discarded"
+            )
+        integer("min_survivors", self.min_survivors, at_least=1, at_most=self.num_sampled_clients)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the run is kept."""
+        return None if self.state is None else Path(self.state).expanduser()
+
+    def shares(self) -> NoiseShares | None:
+        """How many clients bring noise along; ``None`` where the server adds it."""
+        return None if self.min_survivors is None else NoiseShares(self.min_survivors)
+
+    def require_fitting(self, mechanism: Mechanism) -> None:
+        """Refuse a mechanism whose cohorts these terms cannot draw or whose promise nobody can keep.
+
+        Raises:
+            ConfigError: Names the argument and the next step.
+        """
+        stated = getattr(mechanism.participation, "sampling_probability", None)
+        if self.sampling_probability not in (None, stated):
+            raise ConfigError(
+                f"sampling_probability = {self.sampling_probability}: the mechanism has {mechanism.participation}; leave it out"
+            )
+        match mechanism.participation:
+            case FixedSizeSampling() | TruncatedPoissonSampling():
+                raise ConfigError(
+                    f"participation = {mechanism.participation}: counts on a population of a fixed number, while nodes come "
+                    "and go; use PoissonSampling, which amplifies as well, or a pattern"
+                )
+            case PoissonSampling() | CyclicPoissonSampling() | BallsInBinsSampling():
+                if self.num_sampled_clients is not None:
+                    raise ConfigError(
+                        f"num_sampled_clients = {self.num_sampled_clients}: coins draw the cohorts, {mechanism.participation}; "
+                        "leave it out, and say expected_cohort_size where the number of clients is known"
+                    )
+            case SingleParticipation() | FixedEpochs() | MinSeparation():
+                if self.num_sampled_clients is None:
+                    raise ConfigError("num_sampled_clients: is missing; say how many clients are asked in a round")
+        if self.noise_at == "clients" and type(mechanism.strategy) is not Identity:
+            raise ConfigError(
+                f"noise_at = 'clients': with {type(mechanism.strategy).__name__} noise of one round depends on that of others, "
+                "which clients cannot carry; add it at the server"
+            )
+        if not self.keys_enforced and _promises(mechanism):
+            raise ConfigError(
+                f"keys_enforced = False: the run promises {mechanism.participation}, which a client would break by coming back "
+                "under a new name; let the SuperLink admit registered keys only (--enable-supernode-auth) and say "
+                "keys_enforced=True"
+            )
+
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What must hold beside what every guarantee assumes."""
+        keys = (
+            "the SuperLink admits registered keys only, and each person has one (the operator's word: keys_enforced)"
+            if self.keys_enforced
+            else "each person runs one node at a time; nodes are known by what they say of themselves"
+        )
+        found = [Assumption(keys, "operator")]
+        if self.on_failure == "abort":
+            found.append(Assumption("whether a client's reply is missing does not depend on the data", "operator"))
+        if self.state is None:
+            found.append(
+                Assumption(
+                    "the run is not started again: its ledger is in memory, and a further start is a further run", "operator"
+                )
+            )
+        return tuple(found)
+
+    def not_covered(self) -> tuple[str, ...]:
+        """What costs extra."""
+        return () if self.evaluation == "off" else ("the metrics of federated evaluation, which are exact",)
+
+    def promise(self, mechanism: Mechanism, settings: Mapping[str, object]) -> Promise:
+        """What the ledger holds the run to."""
+        return Promise(
+            rounds=mechanism.rounds,
+            mechanism=mechanism,
+            delta=self.delta,
+            simulation=self.simulation_seed is not None,
+            settings=settings,
+            further=self.assumptions(),
+            not_covered=self.not_covered(),
+        )
+
+
+def independent_noise(terms: Terms, noise_multiplier: float, rounds: int) -> Mechanism:
+    """The mechanism of DP-FedAvg: fresh noise in each of at most so many rounds, which any client may join.
+
+    Raises:
+        ConfigError: Both or neither of ``num_sampled_clients`` and ``sampling_probability``.
+    """
+    if (terms.num_sampled_clients is None) == (terms.sampling_probability is None):
+        raise ConfigError(
+            f"num_sampled_clients = {terms.num_sampled_clients!r} and sampling_probability = {terms.sampling_probability!r}: "
+            "give one of the two; by the first that many clients are asked, by the second each client by a coin of its own"
+        )
+    participation: Participation = every_round(integer("rounds", rounds, at_least=1))
+    if terms.sampling_probability is not None:
+        participation = PoissonSampling(terms.sampling_probability)
+    return Mechanism(Identity(rounds), participation, noise_multiplier, shares=terms.shares())
+
+
+def require_averaging(strategy: object) -> Strategy:
+    """The wrapped strategy, which must be one that averages.
+
+    Raises:
+        TypeError: It is none of Flower's Message API.
+        ConfigError: It does not average, or adds noise itself.
+    """
+    if not isinstance(strategy, Strategy):
+        raise TypeError(
+            f"strategy = {type(strategy).__name__}: must be a strategy of flwr.serverapp.strategy, such as FedAvg(); those of "
+            "the legacy API go with hubbub.flower.legacy"
+        )
+    private = [
+        c.__name__ for c in type(strategy).__mro__ if "DifferentialPrivacy" in c.__name__ or c.__name__ == "PrivateStrategy"
+    ]
+    if private:
+        raise ConfigError(f"strategy = {type(strategy).__name__}: is private itself; wrap the strategy within it")
+    refused = tuple(getattr(flower_strategies, name) for name in _NOT_AVERAGING if hasattr(flower_strategies, name))
+    if isinstance(strategy, refused):
+        raise ConfigError(
+            f"strategy = {type(strategy).__name__}: looks at single updates, and noise on their sum does not cover what it "
+            "does with them; wrap one that averages, such as FedAvg, FedAvgM, FedAdam, FedAdagrad, FedYogi or FedProx"
+        )
+    if isinstance(strategy, FedAvg) and strategy.fraction_train == 0:
+        raise ConfigError("strategy: has fraction_train = 0, so that no round would train; leave that out")
+    return strategy
+
+
+def _promises(mechanism: Mechanism) -> bool:
+    """Whether anything is promised of who joins when, beside what every client may do."""
+    match mechanism.participation:
+        case PoissonSampling():
+            return False
+        case MinSeparation(1, most):
+            return most < mechanism.rounds
+        case _:
+            return True

@@ -1,0 +1,1 @@
+"""Three nodes learn digits in private."""

@@ -1,0 +1,287 @@
+"""Two libraries behind one interface, hubbub and Flower itself, and a federation in this process to try either on.
+
+So that a check of what a private strategy must do can be run on both.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+# Before Flower is imported: nothing may leave this machine.
+os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    Strategy,
+)
+
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed
+from hubbub.flower.local_grid import LocalGrid
+from hubbub.flower.mods import clipping_mod, noising_mod
+
+Model = Mapping[str, npt.ArrayLike]
+Entries = dict[str, npt.NDArray[Any]]
+# From what a client gets, and which one it is, to what it trained.
+Training = Callable[[Entries, int], Model]
+SEED = 7
+
+
+def record(model: Model) -> ArrayRecord:
+    """A model as Flower carries it."""
+    return ArrayRecord({name: Array(np.asarray(entries)) for name, entries in model.items()})
+
+
+def entries(arrays: ArrayRecord) -> Entries:
+    """What such a record holds."""
+    return {name: array.numpy() for name, array in arrays.items()}
+
+
+def averaging(clients: int) -> FedAvg:
+    """Flower's own average over so many clients, all of them asked in each round."""
+    return FedAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
+
+
+@dataclass
+class Federation:
+    """Clients that train as they are told, and a strategy that asks them.
+
+    Args:
+        clients: How many there are.
+        training: What each does.
+        metrics: What each says beside its arrays; ``num-examples`` is 1 where it says nothing else.
+        silent: Indices of those that do not answer.
+        mods: Of the ClientApp.
+    """
+
+    clients: int
+    training: Training
+    metrics: Callable[[int], Mapping[str, float]] = lambda index: {}
+    silent: Iterable[int] = ()
+    mods: Iterable[Any] = ()
+    rounds: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        app = ClientApp(mods=list(self.mods))
+
+        @app.train()
+        def train(message: Message, context: Context) -> Message:
+            index = int(context.node_config["partition-id"])
+            told = MetricRecord({"num-examples": 1, **self.metrics(index)})
+            trained = record(self.training(entries(message.content["arrays"]), index))
+            return Message(RecordDict({"arrays": trained, "metrics": told}), reply_to=message)
+
+        self.grid = LocalGrid(app, self.clients)
+        self.grid.offline(self.grid.get_node_ids()[index] for index in self.silent)
+
+    def ask(self, strategy: Strategy, model: Model) -> list[Message]:
+        """The replies of a further round."""
+        self.rounds += 1
+        return self.grid.send_and_receive(strategy.configure_train(self.rounds, record(model), ConfigRecord(), self.grid))
+
+    def round(self, strategy: Strategy, model: Model) -> tuple[Entries, dict[str, Any]]:
+        """The model and the metrics that a further round releases; the old model where none is released."""
+        arrays, metrics = strategy.aggregate_train(self.rounds, self.ask(strategy, model))
+        return entries(arrays or record(model)), dict(metrics or {})
+
+
+class Arm(Protocol):
+    """A library's private strategies. A seed makes the noise of a strategy the same each time it is made."""
+
+    name: str
+    # What its documentation says a client that clips needs.
+    clipping_mod: Any
+
+    def fixed(
+        self,
+        strategy: Strategy,
+        *,
+        clip_norm: float,
+        noise_multiplier: float,
+        clients: int,
+        seed: int | None = None,
+        **more: Any,
+    ) -> Strategy:
+        """Fixed clipping at the server."""
+
+    def trusting(self, strategy: Strategy, *, clip_norm: float, noise_multiplier: float, clients: int) -> Strategy:
+        """Fixed clipping that the clients are asked to do."""
+
+    def adaptive(
+        self, strategy: Strategy, *, noise_multiplier: float, clients: int, seed: int | None = None, **more: float
+    ) -> Strategy:
+        """Adaptive clipping at the server; ``more``: start, quantile, rate."""
+
+    def counting(self, strategy: Strategy, *, noise_multiplier: float, clients: int) -> Strategy:
+        """Adaptive clipping where the clients say whether they clipped."""
+
+    def clip_norm(self, strategy: Strategy) -> float:
+        """The clip norm of the next round."""
+
+    def said(self, *, clipped: bool) -> dict[str, int]:
+        """How a client says whether it clipped."""
+
+    def shared_noise(self, dim: int, clients: int, clip_norm: float, noise_multiplier: float) -> npt.NDArray[np.float64]:
+        """The noise on the sum of a round in which the clients add it, ``(dim,)``."""
+
+    def local(self, dim: int, clip_norm: float, epsilon: float, delta: float) -> tuple[float, npt.NDArray[np.float64]]:
+        """The epsilon that is claimed, and the noise on one client's update, ``(dim,)``, for a wanted epsilon."""
+
+
+class Hubbub:
+    """Ours."""
+
+    name = "hubbub"
+    clipping_mod = staticmethod(clipping_mod)
+
+    def fixed(
+        self,
+        strategy: Strategy,
+        *,
+        clip_norm: float,
+        noise_multiplier: float,
+        clients: int,
+        seed: int | None = None,
+        **more: Any,
+    ) -> DPFedAvgFixed:
+        return DPFedAvgFixed(
+            strategy,
+            clip_norm=clip_norm,
+            noise_multiplier=noise_multiplier,
+            num_sampled_clients=clients,
+            simulation_seed=seed,
+            **more,
+        )
+
+    def trusting(self, strategy: Strategy, *, clip_norm: float, noise_multiplier: float, clients: int) -> DPFedAvgFixed:
+        return self.fixed(strategy, clip_norm=clip_norm, noise_multiplier=noise_multiplier, clients=clients)
+
+    def adaptive(
+        self, strategy: Strategy, *, noise_multiplier: float, clients: int, seed: int | None = None, **more: float
+    ) -> DPFedAvgAdaptive:
+        names = {"start": "initial_clip_norm", "quantile": "target_quantile", "rate": "clip_norm_learning_rate"}
+        return DPFedAvgAdaptive(
+            strategy,
+            noise_multiplier=noise_multiplier,
+            num_sampled_clients=clients,
+            simulation_seed=seed,
+            **{names[name]: value for name, value in more.items()},
+        )
+
+    def counting(self, strategy: Strategy, *, noise_multiplier: float, clients: int) -> DPFedAvgAdaptive:
+        return self.adaptive(strategy, noise_multiplier=noise_multiplier, clients=clients)
+
+    def clip_norm(self, strategy: Any) -> float:
+        return float(strategy.clip_norm)
+
+    def said(self, *, clipped: bool) -> dict[str, int]:
+        return {"dpfedavg_norm_bit": int(not clipped)}
+
+    def shared_noise(self, dim: int, clients: int, clip_norm: float, noise_multiplier: float) -> npt.NDArray[np.float64]:
+        strategy = self.fixed(
+            averaging(clients),
+            clip_norm=clip_norm,
+            noise_multiplier=noise_multiplier,
+            clients=clients,
+            noise_at="clients",
+            min_survivors=clients,
+        )
+        federation = Federation(clients, lambda model, index: model, mods=[noising_mod, clipping_mod])
+        return federation.round(strategy, {"w": np.zeros(dim)})[0]["w"] * clients
+
+    def local(self, dim: int, clip_norm: float, epsilon: float, delta: float) -> tuple[float, npt.NDArray[np.float64]]:
+        # The epsilon is what is promised: the noise is looked for.
+        low, high = 1e-3, 1e3
+        while high / low > 1.0001:
+            middle = (low * high) ** 0.5
+            promise = DPFedAvgFixed(averaging(1), clip_norm=1.0, noise_multiplier=middle, num_sampled_clients=1)
+            low, high = (low, middle) if promise.guarantee(delta, rounds=1).epsilon <= epsilon else (middle, high)
+        return epsilon, self.shared_noise(dim, 1, clip_norm, high)
+
+
+class Flower:
+    """Flower's own classes."""
+
+    name = "Flower's own"
+    clipping_mod = staticmethod(fixedclipping_mod)
+
+    def fixed(
+        self,
+        strategy: Strategy,
+        *,
+        clip_norm: float,
+        noise_multiplier: float,
+        clients: int,
+        seed: int | None = None,
+        **more: Any,
+    ) -> Strategy:
+        self._seed(seed)
+        return DifferentialPrivacyServerSideFixedClipping(strategy, noise_multiplier, clip_norm, clients)
+
+    def trusting(self, strategy: Strategy, *, clip_norm: float, noise_multiplier: float, clients: int) -> Strategy:
+        return DifferentialPrivacyClientSideFixedClipping(strategy, noise_multiplier, clip_norm, clients)
+
+    def adaptive(
+        self, strategy: Strategy, *, noise_multiplier: float, clients: int, seed: int | None = None, **more: float
+    ) -> Strategy:
+        self._seed(seed)
+        start, rate = more.get("start", 0.1), more.get("rate", 0.2)
+        # Its quantile is that of the updates that shall be clipped.
+        clipped = 1 - more.get("quantile", 0.5)
+        return DifferentialPrivacyServerSideAdaptiveClipping(strategy, noise_multiplier, clients, start, clipped, rate)
+
+    def counting(self, strategy: Strategy, *, noise_multiplier: float, clients: int) -> Strategy:
+        return DifferentialPrivacyClientSideAdaptiveClipping(strategy, noise_multiplier, clients)
+
+    def clip_norm(self, strategy: Any) -> float:
+        return float(strategy.clipping_norm)
+
+    def said(self, *, clipped: bool) -> dict[str, int]:
+        return {"norm_bit": int(clipped)}
+
+    def shared_noise(self, dim: int, clients: int, clip_norm: float, noise_multiplier: float) -> npt.NDArray[np.float64]:
+        # Of its legacy API, the only one of its strategies whose clients add noise.
+        from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+        from flwr.compat.client.dpfedavg_numpy_client import DPFedAvgNumPyClient
+        from flwr.server.strategy import DPFedAvgFixed as LegacyFixed
+        from flwr.server.strategy import FedAvg as LegacyFedAvg
+
+        class Client(DPFedAvgNumPyClient):
+            """Trains next to nothing: an update of exactly zero would crash it."""
+
+            def __init__(self) -> None:
+                self.client = self
+
+            def fit(self, parameters: Any, config: Any) -> Any:
+                return [p + 1e-9 for p in parameters], 1, {}
+
+        strategy = LegacyFixed(LegacyFedAvg(), clients, clip_norm, noise_multiplier, server_side_noising=False)
+        config = {"dpfedavg_clip_norm": clip_norm, "dpfedavg_noise_stddev": strategy._calc_client_noise_stddev()}
+        results = []
+        for _ in range(clients):
+            trained = DPFedAvgNumPyClient.fit(Client(), [np.zeros(dim)], config)[0]
+            results.append((None, FitRes(Status(Code.OK, ""), ndarrays_to_parameters(trained), 1, {})))
+        mean = parameters_to_ndarrays(strategy.aggregate_fit(1, results, [])[0])[0]  # type: ignore[arg-type]
+        return mean * clients
+
+    def local(self, dim: int, clip_norm: float, epsilon: float, delta: float) -> tuple[float, npt.NDArray[np.float64]]:
+        mod = LocalDpMod(clip_norm, clip_norm, epsilon, delta)
+        federation = Federation(1, lambda model, index: {"w": model["w"] + 1e-9}, mods=[mod])
+        return epsilon, federation.round(averaging(1), {"w": np.zeros(dim)})[0]["w"]
+
+    def _seed(self, seed: int | None) -> None:
+        # Its noise comes from NumPy's global generator.
+        if seed is not None:
+            np.random.seed(seed)  # noqa: NPY002
+
+
+OURS, FLOWERS = Hubbub(), Flower()

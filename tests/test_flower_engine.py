@@ -1,0 +1,407 @@
+"""A run by Flower is the run in process: the same releases, the same record, and no client can stop or outweigh it."""
+
+import itertools
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub import config
+from hubbub.accounting.chain import read_chain
+from hubbub.build import build
+from hubbub.cli import main
+from hubbub.engine import apps
+from hubbub.engine.flower_app import client_app, run_locally, serve
+from hubbub.engine.folder import RunInFolder
+from hubbub.errors import ConfigError, ParticipationError, RunFolderError
+from hubbub.flower.local_grid import LocalGrid
+from hubbub.flower.population import GridPopulation, load, trained
+from hubbub.testing import check_population
+from hubbub.training import LocalTraining, SimulatedPopulation, release, store
+from hubbub.training.metrics import read_metrics
+from small_runs import CLIENTS, linear, population
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "flower_quickstart"
+RUN = """
+[training]
+rounds = 3
+cohort_size = 6
+momentum = 0.5
+seed = 3
+[privacy]
+noise_multiplier = 1.0
+delta = 1e-3
+noise = "{noise}"
+[data]
+clients = 100
+"""
+
+
+def hubbub(*arguments: str | Path, expect: int = 0) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    assert ended.value.code == expect
+
+
+def run_file(folder: Path, noise: str = "simulation") -> Path:
+    path = folder / "run.toml"
+    path.write_text(RUN.format(noise=noise))
+    return path
+
+
+def model_of(folder: Path) -> dict[str, bytes]:
+    return {name: tensor.numpy().tobytes() for name, tensor in load_file(folder / "model.safetensors").items()}
+
+
+# The same run
+
+
+def test_a_simulation_on_flower_releases_bit_for_bit_what_it_releases_in_process(tmp_path: Path) -> None:
+    file = run_file(tmp_path)
+    hubbub("train", file, "--out", tmp_path / "process")
+    hubbub("train", file, "--out", tmp_path / "flower", "--engine", "flower")
+    assert model_of(tmp_path / "process") == model_of(tmp_path / "flower")
+    # Cohorts, sums and releases are in the chain of hashes, too.
+    heads = {read_chain(tmp_path / name / "ledger.jsonl").head for name in ("process", "flower")}
+    assert len(heads) == 1
+    rows = [read_metrics(tmp_path / name / "metrics.jsonl")[0] for name in ("process", "flower")]
+    for ours, theirs in zip(*rows, strict=True):
+        kept = ours.keys() - {"seconds", "clients_per_second"}
+        assert {key: ours[key] for key in kept} == {key: theirs[key] for key in kept}
+
+
+def test_a_secure_run_on_flower_releases_the_same_under_the_same_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = run_file(tmp_path, "secure")
+    for engine in ("process", "flower"):
+        numbers = itertools.count(1)
+        for module in (release, store):
+            monkeypatch.setattr(module, "fresh_key", lambda numbers=numbers: next(numbers).to_bytes(32, "big"))
+        hubbub("train", file, "--out", tmp_path / engine, "--set", f"training.engine={engine}")
+        hubbub("verify", tmp_path / engine)
+    releases = [sorted((tmp_path / name / "state" / "releases").iterdir()) for name in ("process", "flower")]
+    assert len(releases[0]) == 3
+    assert [path.read_bytes() for path in releases[0]] == [path.read_bytes() for path in releases[1]]
+    assert model_of(tmp_path / "process") == model_of(tmp_path / "flower")
+    assert not any((tmp_path / "flower" / "app").rglob("*key*"))
+
+
+@pytest.mark.parametrize(("first", "then"), [("process", "flower"), ("flower", "process")])
+def test_a_run_that_was_interrupted_goes_on_with_the_other_engine(tmp_path: Path, first: str, then: str) -> None:
+    file = run_file(tmp_path)
+    hubbub("train", file, "--out", tmp_path / "whole")
+    settings = config.resolve(config.load(file), {"training": {"engine": first}})
+    begun = RunInFolder.begun(build(settings), tmp_path / "parts")
+
+    def stop(row: dict[str, object]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        if first == "flower":
+            run_locally(begun, stop, allow_import=False)
+        for row in begun.rounds(begun.run.population):
+            stop(row)
+    assert begun.rounds_measured == 1
+    hubbub("resume", begun.folder, "--engine", then)
+    assert model_of(begun.folder) == model_of(tmp_path / "whole")
+
+
+def test_a_resumed_run_keeps_its_engine_and_runs_no_code_that_lay_in_its_folder(tmp_path: Path) -> None:
+    begun = RunInFolder.begun(
+        build(config.resolve(config.load(run_file(tmp_path)), {"training": {"engine": "flower"}})), tmp_path / "run"
+    )
+    planted = begun.folder / "app" / apps.RUN_APP / "client_app.py"
+    planted.parent.mkdir(parents=True)
+    planted.write_text("raise SystemExit('planted')")
+    hubbub("resume", begun.folder)
+    assert "planted" not in planted.read_text()
+    assert begun.rounds_measured == 3
+
+
+# The clients of a grid
+
+_HONEST = {"weight": Array(np.ones((2, 3), np.float32)), "bias": Array(np.zeros(2, np.float32))}
+
+
+def changed(name: str, array: Array) -> Callable[[], ArrayRecord]:
+    return lambda: ArrayRecord({**_HONEST, name: array})
+
+
+HOSTILE: list[Callable[[], ArrayRecord]] = [
+    changed("weight", Array(np.full((2, 3), 1e30, np.float32))),
+    changed("weight", Array(np.full((2, 3), np.nan, np.float32))),
+    changed("bias", Array(np.array([np.inf, 0], np.float32))),
+    changed("weight", Array(np.full((2, 3), 1e300))),
+    changed("weight", Array(np.ones((3, 2), np.float32))),
+    changed("weight", Array(np.ones((2, 3), np.int64))),
+    changed("other", Array(np.ones(1, np.float32))),
+    changed("weight", Array("float32", (2, 3), "numpy.ndarray", b"no array")),
+    lambda: ArrayRecord({"bias": _HONEST["bias"]}),
+    lambda: ArrayRecord({name: _HONEST[name] for name in reversed(_HONEST)}),
+    lambda: 1 / 0,
+    lambda: ArrayRecord({}),
+]
+
+
+def hostile_grid() -> LocalGrid:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays = HOSTILE[int(context.node_config["partition-id"])]()
+        metrics = MetricRecord({"train_loss": math.nan, "num-examples": -1e12})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    return LocalGrid(app, num_nodes=len(HOSTILE))
+
+
+@pytest.mark.parametrize("lattice", [True, False], ids=["lattice", "floating point"])
+def test_a_grid_keeps_the_contract_of_populations_with_hostile_clients(lattice: bool) -> None:
+    grid = hostile_grid()
+    clients = GridPopulation(grid, grid.get_node_ids(), lattice=lattice)
+    check_population(clients, linear(), clip_norm=0.25)
+    norms = [float(clients.collect([i], linear(), 0.25, 0).open(None).norm()) for i in clients.clients]
+    # Too long, reordered or in float64 is clipped; all that is malformed, not finite or an error counts as nothing.
+    assert [norm > 0.2 for norm in norms] == [i in (0, 3, 9) for i in range(len(HOSTILE))]
+    assert [norm == 0 for norm in norms] == [i not in (0, 3, 9) for i in range(len(HOSTILE))]
+
+
+def honest_grid(population_of: SimulatedPopulation) -> LocalGrid:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        model = linear()
+        load(model, message.content["arrays"])
+        told = message.content["config"]
+        vector, loss = population_of.train_client(int(context.node_config["partition-id"]), model, told["round-index"])
+        assert told["server-round"] == told["round-index"] + 1
+        assert told["dpfedavg_clip_norm"] == 0.25
+        return Message(trained(model, vector, loss), reply_to=message)
+
+    return LocalGrid(app, num_nodes=CLIENTS)
+
+
+def test_late_doubled_foreign_and_missing_replies_count_as_nothing() -> None:
+    grid, model = honest_grid(population()), linear()
+    ids = grid.get_node_ids()
+    clients = GridPopulation(grid, {f"client {i}": node for i, node in enumerate(ids)})
+    alone = {i: clients.collect([f"client {i}"], model, 0.25, 1).open(None) for i in range(5)}
+    kept: list[Message] = []
+
+    def tamper(reply: Message) -> list[Message]:
+        match ids.index(reply.metadata.src_node_id):
+            case 0:
+                return [reply, reply, reply]
+            case 1:
+                reply.metadata.group_id = "another round's"
+            case 2:
+                return [kept[0]]
+            case 3:
+                return []
+        kept.append(reply)
+        return [reply]
+
+    grid.reply_filter = tamper
+    grid.offline([ids[4]])
+    total = clients.collect([f"client {i}" for i in range(5)], model, 0.25, 1)
+    # Client 2 answers with what client 1 has sent, which is of another round, too.
+    assert torch.equal(total.open(None), alone[0])
+    assert float(alone[0].norm()) > 0
+    assert total.statistics["clipped_fraction"] == 1 / 5
+
+
+def test_an_empty_cohort_and_one_that_never_answers_have_a_sum_of_zero() -> None:
+    grid = honest_grid(population())
+    clients = GridPopulation(grid, grid.get_node_ids())
+    grid.offline(grid.get_node_ids())
+    for cohort in ([], [0, 1, 2]):
+        total = clients.collect(cohort, linear(), 0.25, 0)
+        assert float(total.open(None).abs().max()) == 0
+        assert math.isnan(total.statistics["train_loss"])
+
+
+def test_a_grid_sums_what_the_process_sums() -> None:
+    grid, model = honest_grid(population()), linear()
+    for lattice in (True, False):
+        clients = GridPopulation(grid, grid.get_node_ids(), lattice=lattice)
+        ours = SimulatedPopulation(
+            population()._examples,
+            F.cross_entropy,
+            LocalTraining(batch_size=2, learning_rate=0.5, momentum=0.5),
+            lattice=lattice,
+        )
+        for round_index in range(2):
+            there = clients.collect([5, 0, 7, 3], model, 0.25, round_index)
+            here = ours.collect([5, 0, 7, 3], model, 0.25, round_index)
+            assert torch.equal(there.total, here.total)
+            assert there.statistics == here.statistics
+
+
+def test_training_a_client_leaves_model_and_generators_as_they_were() -> None:
+    clients, model = population(), linear()
+    before, state = [p.clone() for p in model.parameters()], torch.get_rng_state()
+    clients.train_client(3, model, 1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_a_grid_population_without_sense_is_refused() -> None:
+    grid = hostile_grid()
+    with pytest.raises(ConfigError, match="there is none"):
+        GridPopulation(grid, [])
+    with pytest.raises(ConfigError, match="the same node"):
+        GridPopulation(grid, {"a": 1001, "b": 1001})
+    with pytest.raises(ConfigError, match="the same name"):
+        GridPopulation(grid, {"1": 1001, 1: 1002})
+    with pytest.raises(ConfigError, match=r"'weight' is of bfloat16.*use float32"):
+        GridPopulation(grid, [1001]).collect([0], nn.Linear(3, 2, dtype=torch.bfloat16), 0.25, 0)
+
+
+# The app in a deployment
+
+SETTINGS = {"round-timeout": 60.0, "wait-for-nodes": 0.0, "keys-enforced": False, "allow-import": False}
+
+
+def deployed(file: Path, folder: Path | str, **changes: object) -> Context:
+    return Context(1, 1, {}, RecordDict(), {**SETTINGS, "run-folder": str(folder), **changes})
+
+
+def federation(file: Path, nodes: int = 100, partition: Callable[[int], dict[str, int]] | None = None) -> LocalGrid:
+    return LocalGrid(client_app(file), num_nodes=nodes, node_config=partition, run_config={"allow-import": False})
+
+
+def test_a_deployed_server_leaves_the_run_that_the_process_would_have_left(tmp_path: Path) -> None:
+    file = run_file(tmp_path)
+    hubbub("train", file, "--out", tmp_path / "process")
+    # Whose node is whose client is what the nodes say, not the order in which they come.
+    grid = federation(file, partition=lambda index: {"partition-id": 99 - index})
+    serve(grid, deployed(file, tmp_path / "served"), file)
+    assert model_of(tmp_path / "served") == model_of(tmp_path / "process")
+    assert (tmp_path / "served" / "report.md").exists()
+    # Again, it has nothing left to do, and charges nothing.
+    head = read_chain(tmp_path / "served" / "ledger.jsonl").head
+    shutil.copy(tmp_path / "served" / "config.toml", tmp_path / "copied.toml")
+    serve(grid, deployed(file, tmp_path / "served"), tmp_path / "copied.toml")
+    assert read_chain(tmp_path / "served" / "ledger.jsonl").head == head
+
+
+def test_a_node_too_few_and_two_that_are_one_client_are_refused(tmp_path: Path) -> None:
+    file = run_file(tmp_path)
+    context = deployed(file, tmp_path / "run")
+    with pytest.raises(ParticipationError, match=r"data.clients = 100: only 99 nodes .* start more SuperNodes"):
+        serve(federation(file, nodes=99), context, file)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(ParticipationError, match=r"partition-id = 98: nodes 1099 and 1100 both claim it"):
+        serve(federation(file, partition=lambda index: {"partition-id": min(index, 98)}), context, file)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(ParticipationError, match=r"no node says that it is client 0, nor 0 others .*is not in this node's"):
+        serve(federation(file, partition=lambda index: {"partition-id": index} if index else {}), context, file)
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
+
+
+def test_a_deployment_refuses_what_it_cannot_keep(tmp_path: Path) -> None:
+    file = run_file(tmp_path)
+    with pytest.raises(ConfigError, match=r"run-folder = 'runs/x'.*--run-config"):
+        serve(federation(file), deployed(file, "runs/x"), file)
+    text = file.read_text().replace("[privacy]", '[privacy]\nmode = "dp-ftrl"')
+    (tmp_path / "ftrl.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"keys-enforced = false: .*MinSeparation.*--enable-supernode-auth"):
+        serve(federation(file), deployed(file, tmp_path / "ftrl"), tmp_path / "ftrl.toml")
+    serve(
+        federation(tmp_path / "ftrl.toml"), deployed(file, tmp_path / "kept", **{"keys-enforced": True}), tmp_path / "ftrl.toml"
+    )
+    with pytest.raises(RunFolderError, match="other settings"):
+        serve(federation(file), deployed(file, tmp_path / "kept"), file)
+
+
+def test_a_node_answers_who_it_is(tmp_path: Path) -> None:
+    grid = federation(run_file(tmp_path), nodes=3)
+    asked = [Message(RecordDict({"c": ConfigRecord()}), node, "query.partition") for node in grid.get_node_ids()]
+    assert [r.content["partition"]["partition-id"] for r in grid.send_and_receive(asked)] == [0, 1, 2]
+
+
+# The command line
+
+
+def test_the_engine_is_refused_by_name_and_where_flower_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    file = run_file(tmp_path)
+    hubbub("train", file, "--engine", "flour", "--out", tmp_path / "run", expect=2)
+    assert "must be one of process, flower (did you mean 'flower'?)" in capsys.readouterr().err
+    monkeypatch.setattr(apps.importlib.util, "find_spec", lambda name: None)
+    hubbub("train", file, "--engine", "flower", "--out", tmp_path / "run", expect=2)
+    assert "pip install 'hubbub[flower]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_answers_without_flower() -> None:
+    program = """
+import sys
+from hubbub.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    print("flwr" in sys.modules)
+"""
+    for arguments in (["--help"], ["flower", "--help"]):
+        ended = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+        assert ended.stdout.rstrip().endswith("False")
+
+
+def written(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.parts[len(folder.parts)] != "state"
+    }
+
+
+def test_the_example_in_the_repository_is_what_the_command_writes(tmp_path: Path) -> None:
+    hubbub("flower", "new", tmp_path / "flower_quickstart")
+    assert len(written(EXAMPLE)) == 8
+    assert written(tmp_path / "flower_quickstart") == written(EXAMPLE)
+
+
+def test_a_new_app_of_another_name_runs_as_its_readme_says(tmp_path: Path) -> None:
+    folder = tmp_path / "my_app"
+    hubbub("flower", "new", folder)
+    assert "flower_quickstart" not in "".join([*written(folder), *written(folder).values()])
+    settings = folder / "pyproject.toml"
+    text = (
+        settings.read_text()
+        .replace("num-server-rounds = 60", "num-server-rounds = 2")
+        .replace("min-nodes = 200", "min-nodes = 20")
+    )
+    settings.write_text(text)
+    assert "run_local.py" in (folder / "README.md").read_text()
+    for rounds in (2, 4):
+        ended = subprocess.run([sys.executable, "run_local.py"], cwd=folder, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        shown = ended.stdout + ended.stderr
+        assert "Test accuracy: " in shown
+        assert f"over {rounds} rounds, by independent Gaussian noise with noise multiplier 1.11" in shown
+    assert (folder / "state" / "ledger.jsonl").exists()
+
+
+def test_a_name_that_is_no_package_or_is_taken_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "there").mkdir()
+    for name, why in {
+        "Bad-Name": "lower-case letters",
+        "json": "another Python package",
+        "torch": "another Python package",
+        "there": "exists",
+    }.items():
+        hubbub("flower", "new", tmp_path / name, expect=2)
+        assert why in capsys.readouterr().err

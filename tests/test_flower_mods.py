@@ -1,0 +1,577 @@
+"""What a client sends is clipped, and hidden where the server leaves that to clients; what cannot be kept is refused."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from hubbub.flower.mods import Mod, clipping_mod, noising_mod, timer_mod
+
+Numbers = npt.NDArray[Any]
+Model = dict[str, Numbers]
+
+# A statistical test below fails by chance once in a million runs.
+FALSE_ALARM = 1e-6
+# What is promised of the norm of an update as the server computes it.
+ROUNDING = 1 + 2.0**-20
+CLIP = {"dpfedavg_clip_norm": 1.0}
+COUNTED = {**CLIP, "dpfedavg_adaptive_clip_enabled": True}
+# In the unit of the update; the lattice of clip norm 1 has steps of 2^-24.
+NOISE = {**CLIP, "dpfedavg_noise_stddev": 0.5}
+BOTH = {**COUNTED, "dpfedavg_noise_stddev": 0.5, "dpfedavg_count_scale": 0.25}
+BOTH_MODS = [noising_mod, clipping_mod]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower makes messages only where it knows whose they are."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+def train_message(model: Model, config: dict[str, Any] | None, message_type: str = "train") -> Message:
+    content = RecordDict({"arrays": ArrayRecord({name: Array(np.asarray(a)) for name, a in model.items()})})
+    if config is not None:
+        content["config"] = ConfigRecord(config)
+    return Message(content, 7, message_type, group_id="g")
+
+
+def a_context() -> Context:
+    return Context(run_id=1, node_id=7, node_config={}, state=RecordDict(), run_config={})
+
+
+def app_that_returns(model: Model, **records: Any) -> Callable[[Message, Context], Message]:
+    def app(msg: Message, context: Context) -> Message:
+        arrays = ArrayRecord({name: Array(np.asarray(a)) for name, a in model.items()})
+        return Message(RecordDict({"arrays": arrays, **records}), reply_to=msg)
+
+    return app
+
+
+def ask(mods: list[Mod], sent: Model, trained: Model, config: dict[str, Any] | None = CLIP, **records: Any) -> Message:
+    """The reply of a real ClientApp with these mods."""
+    app = ClientApp(mods=mods)
+    app.train()(app_that_returns(trained, **records))
+    return app(train_message(sent, config), a_context())
+
+
+def returned(reply: Message) -> Model:
+    assert not reply.has_error(), reply.error.reason
+    (record,) = reply.content.array_records.values()
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def norm_of_update(after: Model, before: Model) -> float:
+    """As the server computes it: float64, over all arrays that both hold as floating numbers."""
+    return math.sqrt(
+        math.fsum(float(((after[n].astype(np.float64) - before[n].astype(np.float64)) ** 2).sum()) for n in before)
+    )
+
+
+def bit_of(reply: Message) -> Any:
+    first = next(iter(reply.content.metric_records.values()))
+    return first["dpfedavg_norm_bit"]
+
+
+def steps_of(reply: Message) -> Numbers:
+    return np.concatenate([array.reshape(-1) for array in returned(reply).values()])
+
+
+# What is clipped
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> tuple[Model, Model, float]:
+    """A model, what became of it, and a clip norm: any dtype, any shape, weights up to 1000, updates of any size."""
+    generator = np.random.default_rng(draw(st.integers(0, 2**32)))
+    before, after = {}, {}
+    for i in range(draw(st.integers(1, 4))):
+        shape = draw(st.sampled_from([(), (1,), (3,), (2, 3), (40,), (0,), (300,)])) if i else (5,)
+        dtype = draw(st.sampled_from(["float16", "float32", "float64"]))
+        size = 10.0 ** draw(st.integers(-4, 3))
+        before[f"w{i}"] = np.asarray(generator.normal(scale=size, size=shape)).astype(dtype)
+        moved = before[f"w{i}"] + np.asarray(generator.normal(scale=10.0 ** draw(st.integers(-6, 3)), size=shape))
+        after[f"w{i}"] = moved.astype(draw(st.sampled_from([dtype, dtype, "float64"])))
+    return before, after, 10.0 ** draw(st.integers(-4, 4))
+
+
+@settings(max_examples=100, deadline=None)
+@given(_models())
+def test_no_reply_holds_an_update_beyond_the_clip_norm_at_any_precision(case: tuple[Model, Model, float]) -> None:
+    before, after, clip_norm = case
+    reply = ask([clipping_mod], before, after, {"dpfedavg_clip_norm": clip_norm})
+    seen = returned(reply)
+    assert norm_of_update(seen, before) <= clip_norm * ROUNDING
+    assert {name: (a.dtype, a.shape) for name, a in seen.items()} == {name: (a.dtype, a.shape) for name, a in after.items()}
+    if norm_of_update(after, before) <= clip_norm / ROUNDING:
+        assert all(np.array_equal(seen[name], after[name]) for name in after)
+
+
+def test_a_clipped_update_keeps_its_direction_and_has_the_clip_norm() -> None:
+    before = {"a": np.zeros((2, 2)), "b": np.zeros(())}
+    after = {"a": np.array([[3.0, 0.0], [4.0, 0.0]]), "b": np.array(12.0)}
+    seen = returned(ask([clipping_mod], before, after))
+    # 3, 4 and 12 are the sides of a box of diagonal 13.
+    np.testing.assert_allclose(seen["a"], after["a"] / 13, rtol=2**-19)
+    np.testing.assert_allclose(seen["b"], 12 / 13, rtol=2**-19)
+
+
+def test_an_array_without_axes_is_clipped_and_stays_an_array() -> None:
+    record = ask([clipping_mod], {"scale": np.array(2.5, np.float32)}, {"scale": np.array(99.0, np.float32)}).content["arrays"]
+    assert record["scale"].shape == ()
+    assert record["scale"].numpy() == pytest.approx(3.5, abs=1e-5)
+
+
+@pytest.mark.parametrize("hostile", [math.nan, math.inf, -math.inf])
+def test_an_update_that_is_not_finite_becomes_zero(hostile: float) -> None:
+    before = {"w": np.arange(4, dtype=np.float32), "v": np.ones(2)}
+    reply = ask([clipping_mod], before, {"w": np.array([0, hostile, 2, 3], np.float32), "v": np.zeros(2)}, COUNTED)
+    assert all(np.array_equal(returned(reply)[name], before[name]) for name in before)
+    assert bit_of(reply) == 0
+
+
+def test_a_client_without_data_sends_a_zero_update() -> None:
+    before = {"w": np.arange(4, dtype=np.float32)}
+    reply = ask([clipping_mod], before, before, COUNTED)
+    assert np.array_equal(returned(reply)["w"], before["w"])
+    assert bit_of(reply) == 1
+
+
+def test_half_precision_weights_are_rounded_towards_what_was_sent_where_rounding_would_pass_the_clip_norm() -> None:
+    # Neighbors of 2048 in half precision are 2 apart: of the update 0.99 × 3.5 per weight, only 2 fits.
+    before = {"w": np.full(4, 2048, np.float16)}
+    after = {"w": np.full(4, 2052, np.float16)}
+    seen = returned(ask([clipping_mod], before, after, {"dpfedavg_clip_norm": 7.0}))["w"]
+    assert seen.dtype == np.float16
+    assert np.array_equal(seen, np.full(4, 2050, np.float16))
+
+
+def test_buffers_are_left_as_the_client_returned_them_and_count_for_nothing() -> None:
+    before = {"w": np.zeros(2), "bn.num_batches_tracked": np.array(3), "bn.running_var": np.ones(2), "steps": np.array([1, 2])}
+    after = {
+        "w": np.array([0.5, 0]),
+        "bn.num_batches_tracked": np.array(99),
+        "bn.running_var": np.full(2, 50.0),
+        "steps": np.array([7, 8]),
+    }
+    for clip_norm, expected in ((1.0, 0.5), (0.25, 0.25)):
+        seen = returned(ask([clipping_mod], before, after, {"dpfedavg_clip_norm": clip_norm}))
+        assert norm_of_update({"w": seen["w"]}, {"w": before["w"]}) == pytest.approx(expected, rel=2**-19)
+        for name in ("bn.num_batches_tracked", "bn.running_var", "steps"):
+            assert np.array_equal(seen[name], after[name])
+            assert seen[name].dtype == after[name].dtype
+        assert list(seen) == list(after)
+
+
+def test_arrays_are_matched_by_name_not_by_place() -> None:
+    before = {"a": np.full(3, 10.0), "b": np.full(3, -10.0)}
+    seen = returned(ask([clipping_mod], before, {"b": np.full(3, -9.9), "a": np.full(3, 10.1)}))
+    assert list(seen) == ["b", "a"]
+    np.testing.assert_array_equal(seen["a"], np.full(3, 10.1))
+    np.testing.assert_array_equal(seen["b"], np.full(3, -9.9))
+
+
+def test_what_was_sent_is_kept_before_the_app_can_change_it() -> None:
+    def app(msg: Message, context: Context) -> Message:
+        msg.content["config"]["dpfedavg_clip_norm"] = 1e9
+        msg.content["arrays"]["w"] = Array(np.full(4, 100.0))
+        return Message(msg.content, reply_to=msg)
+
+    message = train_message({"w": np.zeros(4)}, {**CLIP})
+    assert norm_of_update(returned(clipping_mod(message, a_context(), app)), {"w": np.zeros(4)}) == pytest.approx(1, rel=1e-5)
+
+
+def test_records_that_an_app_sends_back_are_not_changed_behind_its_back() -> None:
+    shared = RecordDict({"arrays": ArrayRecord({"w": Array(np.full(4, 100.0))}), "metrics": MetricRecord({"loss": 1.0})})
+    reply = clipping_mod(
+        train_message({"w": np.zeros(4)}, {**COUNTED}), a_context(), lambda msg, _: Message(shared, reply_to=msg)
+    )
+    assert bit_of(reply) == 0
+    assert np.array_equal(shared["arrays"]["w"].numpy(), np.full(4, 100.0))
+    assert dict(shared["metrics"]) == {"loss": 1.0}
+
+
+@pytest.mark.parametrize(("length", "bit"), [(0.999, 1), (1.0 - 1e-5, 1), (1.0 + 1e-5, 0), (1.001, 0), (1e6, 0), (0.0, 1)])
+def test_the_bit_says_whether_the_norm_was_at_most_the_clip_norm(length: float, bit: int) -> None:
+    update = length * np.array([0.6, 0.0, 0.8])
+    reply = ask([clipping_mod], {"w": np.zeros(3)}, {"w": update}, COUNTED)
+    assert bit_of(reply) == bit
+    assert type(bit_of(reply)) is int
+
+
+def test_the_bit_joins_the_metrics_that_the_app_sent_and_only_where_it_is_asked_for() -> None:
+    metrics = MetricRecord({"num-examples": 12, "loss": 0.5})
+    model = {"w": np.zeros(3)}
+    reply = ask([clipping_mod], model, model, COUNTED, metrics=metrics)
+    assert dict(reply.content["metrics"]) == {"num-examples": 12, "loss": 0.5, "dpfedavg_norm_bit": 1}
+    for config in (CLIP, {**CLIP, "dpfedavg_adaptive_clip_enabled": False}):
+        assert dict(ask([clipping_mod], model, model, config, metrics=metrics).content["metrics"]) == {
+            "num-examples": 12,
+            "loss": 0.5,
+        }
+
+
+def test_clipping_twice_keeps_the_first_bit() -> None:
+    for length, bit in ((5.0, 0), (0.5, 1)):
+        assert bit_of(ask([clipping_mod, clipping_mod], {"w": np.zeros(3)}, {"w": np.array([length, 0, 0])}, COUNTED)) == bit
+
+
+# What is not training
+
+
+@pytest.mark.parametrize("config", [None, {}, CLIP, BOTH])
+@pytest.mark.parametrize("message_type", ["evaluate", "query", "evaluate.slow", "query.train"])
+def test_messages_that_do_not_train_pass_untouched(message_type: str, config: dict[str, Any] | None) -> None:
+    seen = []
+
+    def app(msg: Message, context: Context) -> Message:
+        seen.append(msg)
+        return Message(RecordDict({"metrics": MetricRecord({"loss": 0.5})}), reply_to=msg)
+
+    registered = ClientApp(mods=[timer_mod(60.0), noising_mod, clipping_mod])
+    category, _, action = message_type.partition(".")
+    getattr(registered, category)(*([action] if action else []))(app)
+    message = train_message({"w": np.zeros(3)}, config, message_type)
+    for _ in range(2):
+        assert dict(registered(message, a_context()).content["metrics"]) == {"loss": 0.5}
+    assert seen[0] is message
+
+
+def test_named_training_actions_are_clipped_too() -> None:
+    app = ClientApp(mods=[clipping_mod])
+    app.train("last_layer")(app_that_returns({"w": np.full(4, 5.0)}))
+    reply = app(train_message({"w": np.zeros(4)}, CLIP, "train.last_layer"), a_context())
+    assert norm_of_update(returned(reply), {"w": np.zeros(4)}) == pytest.approx(1, rel=1e-5)
+
+
+# What is refused
+
+
+def refused(reply: Message, *words: str) -> None:
+    assert reply.has_error()
+    assert not reply.has_content()
+    assert reply.error.code == 6
+    assert all(word in str(reply.error.reason) for word in words), reply.error.reason
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (None, ["dpfedavg_clip_norm", "no"]),
+        ({}, ["dpfedavg_clip_norm", "no"]),
+        ({"dpfedavg_clip_norm": 0.0}, ["0.0", "above 0"]),
+        ({"dpfedavg_clip_norm": -1.0}, ["-1.0", "above 0"]),
+        ({"dpfedavg_clip_norm": math.nan}, ["nan", "finite"]),
+        ({"dpfedavg_clip_norm": math.inf}, ["inf", "finite"]),
+        ({"dpfedavg_clip_norm": "1"}, ["'1'", "number"]),
+        ({"dpfedavg_clip_norm": True}, ["True", "number"]),
+        ({"dpfedavg_clip_norm": [1.0]}, ["[1.0]", "number"]),
+        ({**CLIP, "dpfedavg_adaptive_clip_enabled": 1}, ["dpfedavg_adaptive_clip_enabled = 1", "True or False"]),
+        ({**NOISE, "dpfedavg_noise_stddev": 0.0}, ["dpfedavg_noise_stddev = 0.0", "above 0"]),
+        ({**NOISE, "dpfedavg_noise_stddev": math.nan}, ["dpfedavg_noise_stddev = nan", "finite"]),
+        ({**COUNTED, "dpfedavg_noise_stddev": 0.5}, ["dpfedavg_count_scale", "no"]),
+        ({**BOTH, "dpfedavg_count_scale": -1.0}, ["dpfedavg_count_scale = -1.0", "above 0"]),
+    ],
+)
+def test_a_configuration_that_bounds_nothing_is_refused_before_training(
+    config: dict[str, Any] | None, words: list[str]
+) -> None:
+    def never(msg: Message, context: Context) -> Message:
+        raise AssertionError("it trained")
+
+    app = ClientApp(mods=BOTH_MODS)
+    app.train()(never)
+    refused(app(train_message({"w": np.zeros(3)}, config), a_context()), *words)
+
+
+@pytest.mark.parametrize("config", [CLIP, NOISE], ids=["clipped", "noised"])
+@pytest.mark.parametrize(
+    ("trained", "words"),
+    [
+        ({"w": np.zeros(3)}, ["no array 'v'"]),
+        ({"w": np.zeros(3), "u": np.zeros(2)}, ["'u'"]),
+        ({"w": np.zeros(3), "v": np.zeros(2), "u": np.zeros(2)}, ["'u'"]),
+        ({"w": np.zeros(3), "v": np.zeros((2, 1))}, ["'v'", "(2, 1)"]),
+        ({"w": np.zeros(3), "v": np.zeros(2, np.int64)}, ["'v'", "int64"]),
+        ({"w": np.zeros(3), "v": np.zeros(2, np.complex64)}, ["'v'", "complex64"]),
+        ({}, ["no array 'w'"]),
+    ],
+)
+def test_a_reply_of_other_arrays_is_refused_and_never_sent_as_it_is(
+    trained: Model, words: list[str], config: dict[str, Any]
+) -> None:
+    refused(ask(BOTH_MODS, {"w": np.zeros(3), "v": np.zeros(2)}, trained, config), *words)
+
+
+@pytest.mark.parametrize("config", [CLIP, NOISE], ids=["clipped", "noised"])
+def test_a_reply_of_several_models_is_refused(config: dict[str, Any]) -> None:
+    model = {"w": np.zeros(3)}
+    refused(
+        ask(BOTH_MODS, model, model, config, gradients=ArrayRecord({"w": Array(np.ones(3))})), "2 ArrayRecords", "gradients"
+    )
+
+
+def test_a_model_without_floating_numbers_is_refused() -> None:
+    refused(ask([clipping_mod], {"w": np.arange(3)}, {"w": np.arange(3)}), "floating")
+
+
+@pytest.mark.parametrize("mods", [[clipping_mod], [clipping_mod, noising_mod]], ids=["alone", "wrong order"])
+@pytest.mark.parametrize("config", [NOISE, BOTH], ids=["fixed", "adaptive"])
+def test_clipping_without_a_noising_mod_around_it_is_refused_where_clients_add_noise(
+    mods: list[Mod], config: dict[str, Any]
+) -> None:
+    refused(ask(mods, {"w": np.zeros(3)}, {"w": np.ones(3)}, config), "mods=[noising_mod, clipping_mod]", "outermost")
+
+
+def test_a_bit_that_is_none_is_refused() -> None:
+    metrics = MetricRecord({"dpfedavg_norm_bit": 5})
+    for mods, config in (([clipping_mod], COUNTED), ([noising_mod], BOTH)):
+        refused(ask(mods, {"w": np.zeros(3)}, {"w": np.ones(3)}, config, metrics=metrics), "dpfedavg_norm_bit = 5")
+
+
+def test_noise_that_cannot_be_drawn_is_refused() -> None:
+    refused(ask(BOTH_MODS, {"w": np.zeros(3)}, {"w": np.ones(3)}, {**NOISE, "dpfedavg_noise_stddev": 1e6}), "stddev")
+
+
+@pytest.mark.parametrize("config", [CLIP, NOISE])
+def test_an_error_of_the_app_passes(config: dict[str, Any]) -> None:
+    app = ClientApp(mods=BOTH_MODS)
+    app.train()(lambda msg, _: Message(Error(code=99, reason="no data today"), reply_to=msg))
+    reply = app(train_message({"w": np.zeros(3)}, config), a_context())
+    assert (reply.error.code, reply.error.reason) == (99, "no data today")
+
+
+# What is hidden
+
+
+def test_without_a_request_for_noise_everything_passes_the_noising_mod() -> None:
+    metrics = MetricRecord({"num-examples": 12, "loss": 0.5})
+    trained = {"w": np.full(3, 100.0), "steps": np.array([4])}
+    reply = ask([noising_mod], {"w": np.zeros(3), "steps": np.array([1])}, trained, CLIP, metrics=metrics)
+    assert all(np.array_equal(returned(reply)[name], trained[name]) for name in trained)
+    assert dict(reply.content["metrics"]) == dict(metrics)
+
+
+def test_a_share_has_the_mean_and_the_deviation_that_were_asked_for() -> None:
+    """Mean and variance of 2¹⁷ normal numbers, each within its own quantile: a false alarm in a million for both together."""
+    count = 2**17
+    update = np.zeros(count)
+    update[0], update[1:] = 0.9, 1e-4
+    for mods in (BOTH_MODS, [noising_mod]):
+        steps = steps_of(ask(mods, {"w": np.zeros(count)}, {"w": update}, NOISE))
+        assert steps.dtype == np.int64
+        # Encoding rounds by half a step, of 8 million in a deviation.
+        noise = steps - update * 2**24
+        assert abs(noise.mean()) < stats.norm.isf(FALSE_ALARM / 8) * 0.5 * 2**24 / math.sqrt(count)
+        square = ((noise / (0.5 * 2**24)) ** 2).sum()
+        assert stats.chi2.ppf(FALSE_ALARM / 8, count) < square < stats.chi2.isf(FALSE_ALARM / 8, count)
+
+
+def test_what_is_hidden_is_the_update_clipped_to_the_clip_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hubbub.flower.update.discrete_gaussian", lambda key, stddev, count: np.zeros(count, np.int64))
+    before = {"a": np.full((2, 2), 7.0, np.float32), "b": np.array(1.0)}
+    after = {"b": np.array(1.0 + 12.0), "a": before["a"] + np.array([[3, 0], [4, 0]], np.float32)}
+    for mods in (BOTH_MODS, [noising_mod]):
+        seen = returned(ask(mods, before, after, NOISE))
+        assert {name: (a.shape, a.dtype) for name, a in seen.items()} == {"a": ((2, 2), np.int64), "b": ((), np.int64)}
+        assert list(seen) == ["a", "b"]
+        np.testing.assert_allclose(seen["a"] / 2**24, np.array([[3, 0], [4, 0]]) / 13, rtol=2**-19)
+        np.testing.assert_allclose(seen["b"] / 2**24, 12 / 13, rtol=2**-19)
+        assert sum(int(step) ** 2 for step in seen["a"].flat) + int(seen["b"]) ** 2 <= 2**48
+
+
+@pytest.mark.parametrize(
+    ("stddev", "clip_norm", "expected"),
+    [(0.5, 1.0, 2**23), (0.5 + 2**-40, 1.0, 2**23 + 1), (2**-30, 1.0, 1), (2**-24 * 3.2, 1.5, 4), (3 * 2**-23, 3.0, 3)],
+)
+def test_the_share_is_rounded_up_to_whole_steps(
+    stddev: float, clip_norm: float, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+
+    def spy(key: bytes, stddev: int, count: int) -> npt.NDArray[np.int64]:
+        drawn.append((key, stddev, count))
+        return np.zeros(count, np.int64)
+
+    monkeypatch.setattr("hubbub.flower.update.discrete_gaussian", spy)
+    config = {"dpfedavg_clip_norm": clip_norm, "dpfedavg_noise_stddev": stddev}
+    for _ in range(3):
+        ask(BOTH_MODS, {"w": np.zeros(3)}, {"w": np.zeros(3)}, config)
+    assert [(stddev, count) for _, stddev, count in drawn] == [(expected, 3)] * 3
+    assert len({key for key, _, _ in drawn}) == 3
+    assert all(len(key) == 32 for key, _, _ in drawn)
+
+
+@pytest.mark.parametrize("mods", [BOTH_MODS, [noising_mod]], ids=["both", "noising alone"])
+@pytest.mark.parametrize(("length", "bit"), [(0.5, 1), (5.0, 0), (math.nan, 0), (0.0, 1)])
+def test_the_indicator_is_one_more_number_of_the_noised_vector(
+    mods: list[Mod], length: float, bit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With count scale s the bit b enters as s·(b − 1/2), in steps of the lattice of norm √(C² + s²/4)."""
+    monkeypatch.setattr("hubbub.flower.update.discrete_gaussian", lambda key, stddev, count: np.full(count, 1000, np.int64))
+    reply = ask(mods, {"w": np.zeros(2)}, {"w": np.array([length, 0])}, BOTH)
+    assert bit_of(reply) == pytest.approx(0.25 * (bit - 0.5) * 2**24 + 1000, abs=8)
+    assert type(bit_of(reply)) is int
+    length = 0 if math.isnan(length) else min(length, 1)
+    np.testing.assert_allclose(returned(reply)["w"], [length * 2**24 + 1000, 1000], atol=40)
+
+
+def test_the_noise_on_the_indicator_is_that_on_the_update() -> None:
+    """100 draws: their sum of squares is chi-square; a false alarm in a million."""
+    count = 100
+    drawn = [bit_of(ask(BOTH_MODS, {"w": np.zeros(1)}, {"w": np.zeros(1)}, BOTH)) for _ in range(count)]
+    noise = (np.array(drawn) - 0.125 * 2**24) / (0.5 * 2**24)
+    assert stats.chi2.ppf(FALSE_ALARM / 2, count) < (noise**2).sum() < stats.chi2.isf(FALSE_ALARM / 2, count)
+
+
+@pytest.mark.parametrize("mods", [BOTH_MODS, [noising_mod]], ids=["both", "noising alone"])
+@pytest.mark.parametrize("config", [NOISE, BOTH], ids=["fixed", "adaptive"])
+def test_nothing_exact_leaves_with_the_noise(config: dict[str, Any], mods: list[Mod]) -> None:
+    before = {"w": np.zeros(8), "bn.running_mean": np.zeros(8), "bn.num_batches_tracked": np.array(0), "b": np.zeros(())}
+    after = {
+        "w": np.full(8, 0.125),
+        "bn.running_mean": np.full(8, 0.7),
+        "bn.num_batches_tracked": np.array(77),
+        "b": np.array(0.3),
+    }
+    secrets: dict[str, Any] = {
+        "metrics": MetricRecord({"loss": 0.123, "num-examples": 4711, "weights": [0.125] * 8}),
+        "more": MetricRecord({"accuracy": 0.456}),
+        "notes": ConfigRecord({"update": after["w"].tobytes(), "word": "secret"}),
+    }
+    reply = ask(mods, before, after, config, **secrets)
+    assert {name: type(record) for name, record in reply.content.items()} == {"arrays": ArrayRecord, "metrics": MetricRecord}
+    assert list(reply.content["arrays"]) == ["w", "b"]
+    numbers = dict(reply.content["metrics"])
+    assert numbers.pop("num-examples") == 1
+    bit = numbers.pop("dpfedavg_norm_bit", None)
+    assert not numbers
+    assert (bit is not None) == ("dpfedavg_count_scale" in config)
+    assert bit not in (0, 1, round(0.125 * 2**24))
+    exact = {value for array in after.values() for value in (*array.flat, *(array * 2**24).flat)}
+    assert not exact & {int(step) for step in steps_of(reply)}
+    # Nor in what the message carries beside its records.
+    assert reply.metadata.reply_to_message_id == ""
+    assert (reply.metadata.dst_node_id, reply.metadata.group_id, reply.metadata.message_type) == (1, "g", "train")
+
+
+def test_a_model_whose_record_is_called_metrics_is_not_lost() -> None:
+    message = train_message({"w": np.zeros(3)}, None)
+    content = RecordDict({"metrics": message.content["arrays"], "config": ConfigRecord(NOISE)})
+    message.content = content
+    reply = noising_mod(message, a_context(), app_that_returns({"w": np.zeros(3)}))
+    assert list(returned(reply)) == ["w"]
+    assert [dict(record) for record in reply.content.metric_records.values()] == [{"num-examples": 1}]
+
+
+def test_the_message_is_as_it_was_after_the_noise_so_that_asking_again_hides_again() -> None:
+    message = train_message({"w": np.zeros(3)}, {**NOISE})
+    app = ClientApp(mods=BOTH_MODS)
+    app.train()(app_that_returns({"w": np.full(3, 0.25)}))
+    replies = [steps_of(app(message, a_context())) for _ in range(2)]
+    assert dict(message.content["config"]) == NOISE
+    assert not np.array_equal(*replies)
+    assert all(step.dtype == np.int64 for step in replies)
+
+
+def test_noising_twice_adds_one_share() -> None:
+    """Squares of 4000 numbers would be twice as large with two shares; a false alarm in a million."""
+    count = 4000
+    steps = steps_of(ask([noising_mod, noising_mod, clipping_mod], {"w": np.zeros(count)}, {"w": np.zeros(count)}, NOISE))
+    square = ((steps / (0.5 * 2**24)) ** 2).sum()
+    assert stats.chi2.ppf(FALSE_ALARM / 2, count) < square < stats.chi2.isf(FALSE_ALARM / 2, count)
+
+
+# The timer
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def timed(clock: Clock, pause: float = 60.0) -> Callable[[Context], Message]:
+    app = ClientApp(mods=[timer_mod(pause, clock=clock), clipping_mod])
+    app.train()(app_that_returns({"w": np.zeros(3)}))
+    return lambda context: app(train_message({"w": np.zeros(3)}, CLIP), context)
+
+
+def test_a_client_does_not_train_again_before_its_pause_is_over() -> None:
+    clock, context = Clock(), a_context()
+    train = timed(clock)
+    assert not train(context).has_error()
+    clock.now = 1059.0
+    refused(train(context), "took part 59 s ago", "60 s")
+    # A refusal is not taking part.
+    clock.now = 1060.0
+    assert not train(context).has_error()
+    clock.now = 1119.0
+    refused(train(context), "took part 59 s ago")
+
+
+def test_the_timer_survives_in_the_state_alone_and_each_node_has_its_own() -> None:
+    clock, context = Clock(), a_context()
+    assert not timed(clock)(context).has_error()
+    refused(timed(clock)(context), "took part 0 s ago")
+    assert not timed(clock)(a_context()).has_error()
+
+
+def test_a_clock_that_goes_back_opens_nothing() -> None:
+    clock, context = Clock(), a_context()
+    train = timed(clock)
+    train(context)
+    for now in (999.0, 0.0, -1e9):
+        clock.now = now
+        refused(train(context), "the clock went back")
+    clock.now = 1060.0
+    assert not train(context).has_error()
+
+
+@pytest.mark.parametrize(
+    "record", [MetricRecord({"last-training": math.nan}), MetricRecord({}), ConfigRecord({"last-training": "x"})]
+)
+def test_a_state_that_was_changed_opens_nothing(record: Any) -> None:
+    clock, context = Clock(), a_context()
+    train = timed(clock)
+    train(context)
+    context.state["hubbub-timer"] = record
+    clock.now = 1e9
+    refused(train(context), "hubbub-timer")
+
+
+def test_a_clock_without_time_opens_nothing() -> None:
+    clock = Clock()
+    clock.now = math.nan
+    refused(timed(clock)(a_context()), "clock")
+
+
+def test_taking_part_counts_from_the_beginning_even_if_the_app_fails() -> None:
+    clock, context = Clock(), a_context()
+    app = ClientApp(mods=[timer_mod(60.0, clock=clock)])
+
+    @app.train()
+    def failing(msg: Message, context: Context) -> Message:
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="full"):
+        app(train_message({"w": np.zeros(3)}, CLIP), context)
+    refused(app(train_message({"w": np.zeros(3)}, CLIP), context), "took part")
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_a_pause_that_is_none_is_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="min_seconds"):
+        timer_mod(bad)

@@ -1,0 +1,194 @@
+"""A client of the legacy API sends what the mods would send."""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from flwr.client import NumPyClient
+from scipy import stats
+
+from hubbub.flower.numpy_client import DPNumPyClient
+
+Numbers = npt.NDArray[Any]
+
+# A statistical test below fails by chance once in a million runs.
+FALSE_ALARM = 1e-6
+CLIP = {"dpfedavg_clip_norm": 1.0}
+COUNTED = {**CLIP, "dpfedavg_adaptive_clip_enabled": True}
+NOISE = {**CLIP, "dpfedavg_noise_stddev": 0.5}
+BOTH = {**COUNTED, "dpfedavg_noise_stddev": 0.5, "dpfedavg_count_scale": 0.25}
+
+
+class Trainer(NumPyClient):
+    """Returns what it was made with, whatever it is sent."""
+
+    def __init__(self, trained: list[Any], metrics: dict[str, Any] | None = None) -> None:
+        self.trained, self.metrics, self.configs = trained, metrics or {}, []
+
+    def fit(self, parameters: list[Numbers], config: dict[str, Any]) -> Any:
+        self.configs.append(config)
+        return self.trained, 12, self.metrics
+
+    def evaluate(self, parameters: list[Numbers], config: dict[str, Any]) -> Any:
+        return 0.5, 3, {"accuracy": 0.25}
+
+    def get_properties(self, config: dict[str, Any]) -> Any:
+        return {"kind": "trainer"}
+
+    def get_parameters(self, config: dict[str, Any]) -> Any:
+        return self.trained
+
+
+class InPlace(NumPyClient):
+    """Trains the very arrays that it is sent."""
+
+    def fit(self, parameters: list[Numbers], config: dict[str, Any]) -> Any:
+        for array in parameters:
+            array += 100
+        return parameters, 12, {}
+
+
+def norm(after: list[Numbers], before: list[Numbers]) -> float:
+    return math.sqrt(
+        math.fsum(float(((a.astype(float) - b.astype(float)) ** 2).sum()) for a, b in zip(after, before, strict=True))
+    )
+
+
+def test_the_update_is_clipped_as_one_vector() -> None:
+    before = [np.zeros((2, 2)), np.zeros(()), np.zeros(0)]
+    after = [np.array([[3.0, 0.0], [4.0, 0.0]]), np.array(12.0), np.zeros(0)]
+    arrays, examples, metrics = DPNumPyClient(Trainer(after, {"loss": 0.5})).fit(before, CLIP)
+    # 3, 4 and 12 are the sides of a box of diagonal 13.
+    for array, whole in zip(arrays, after, strict=True):
+        np.testing.assert_allclose(array, whole / 13, rtol=2**-19)
+        assert isinstance(array, np.ndarray)
+        assert array.shape == whole.shape
+    assert (examples, metrics) == (12, {"loss": 0.5})
+
+
+def test_a_client_that_trains_in_place_is_clipped_against_what_was_sent() -> None:
+    before = [np.zeros(4, np.float32), np.ones(3, np.float32)]
+    sent = [array.copy() for array in before]
+    arrays, _, _ = DPNumPyClient(InPlace()).fit(sent, CLIP)
+    assert norm(arrays, before) == pytest.approx(1, rel=1e-6)
+
+
+@pytest.mark.parametrize("clip_norm", [1, 1.0, np.float32(1)])
+def test_a_whole_number_is_a_clip_norm(clip_norm: Any) -> None:
+    arrays, _, _ = DPNumPyClient(Trainer([np.full(4, 5.0)])).fit([np.zeros(4)], {"dpfedavg_clip_norm": clip_norm})
+    assert norm(arrays, [np.zeros(4)]) == pytest.approx(1, rel=2**-19)
+
+
+def test_a_zero_update_and_one_that_is_not_finite_come_back_as_zero() -> None:
+    before = [np.arange(3, dtype=np.float32)]
+    for trained, bit in (([before[0].copy()], 1), ([np.array([0, math.nan, 2], np.float32)], 0)):
+        arrays, _, metrics = DPNumPyClient(Trainer(trained)).fit(before, COUNTED)
+        assert np.array_equal(arrays[0], before[0])
+        assert metrics == {"dpfedavg_norm_bit": bit}
+
+
+def test_integer_arrays_pass_and_count_for_nothing() -> None:
+    before, after = [np.zeros(2), np.array(3), np.array([1, 2])], [np.array([9.0, 0]), np.array(99), np.array([7, 8])]
+    arrays, _, _ = DPNumPyClient(Trainer(after)).fit(before, CLIP)
+    np.testing.assert_allclose(arrays[0], [1, 0], rtol=2**-19)
+    assert arrays[1] == 99
+    assert arrays[1].dtype == np.int64
+    assert np.array_equal(arrays[2], [7, 8])
+
+
+def test_plain_numbers_in_the_place_of_arrays_are_arrays() -> None:
+    arrays, _, _ = DPNumPyClient(Trainer([5.0])).fit([np.zeros(())], CLIP)
+    assert isinstance(arrays[0], np.ndarray)
+    assert arrays[0] == pytest.approx(1, rel=2**-19)
+
+
+@pytest.mark.parametrize(("length", "bit"), [(0.999, 1), (1.001, 0)])
+def test_the_bit_is_there_where_it_is_asked_for(length: float, bit: int) -> None:
+    client = DPNumPyClient(Trainer([np.array([length, 0.0])], {"loss": 0.5}))
+    assert client.fit([np.zeros(2)], COUNTED)[2] == {"loss": 0.5, "dpfedavg_norm_bit": bit}
+    assert client.fit([np.zeros(2)], {**CLIP, "dpfedavg_adaptive_clip_enabled": False})[2] == {"loss": 0.5}
+    assert DPNumPyClient(client).fit([np.zeros(2)], COUNTED)[2] == {"loss": 0.5, "dpfedavg_norm_bit": bit}
+
+
+def test_a_share_of_noise_has_the_deviation_that_was_asked_for_and_hides_all_else() -> None:
+    """The sum of squares of 2¹⁵ normal numbers is chi-square; a false alarm in a million."""
+    count = 2**15
+    update = np.zeros(count, np.float32)
+    update[0] = 0.5
+    trainer = Trainer([update, np.array(99), np.array(0.25)], {"loss": 0.125})
+    arrays, examples, metrics = DPNumPyClient(trainer).fit([np.zeros(count, np.float32), np.array(3), np.zeros(())], NOISE)
+    assert [(a.dtype, a.shape) for a in arrays] == [(np.int64, (count,)), (np.int64, ()), (np.int64, ())]
+    # The client's counter does not leave: the one that was sent does.
+    assert arrays[1] == 3
+    assert (examples, metrics) == (1, {})
+    noise = (arrays[0] / 2**24 - update) / 0.5
+    assert stats.chi2.ppf(FALSE_ALARM / 2, count) < (noise**2).sum() < stats.chi2.isf(FALSE_ALARM / 2, count)
+    # Whoever adds the noise takes the request out, so that no wrapped client adds a second share.
+    assert trainer.configs == [CLIP]
+
+
+@pytest.mark.parametrize(("length", "bit"), [(0.5, 1), (5.0, 0)])
+def test_the_indicator_is_hidden_with_the_update(length: float, bit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hubbub.flower.update.discrete_gaussian", lambda key, stddev, count: np.full(count, 1000, np.int64))
+    for client in (once := DPNumPyClient(Trainer([np.array([length, 0])])), DPNumPyClient(once)):
+        arrays, _, metrics = client.fit([np.zeros(2)], BOTH)
+        assert list(metrics) == ["dpfedavg_norm_bit"]
+        assert metrics["dpfedavg_norm_bit"] == pytest.approx(0.25 * (bit - 0.5) * 2**24 + 1000, abs=8)
+        np.testing.assert_allclose(arrays[0], [min(length, 1) * 2**24 + 1000, 1000], atol=40)
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "words"),
+    [
+        ({}, KeyError, "dpfedavg_clip_norm"),
+        ({"dpfedavg_clip_norm": "1"}, TypeError, "dpfedavg_clip_norm"),
+        ({"dpfedavg_clip_norm": True}, TypeError, "dpfedavg_clip_norm"),
+        ({"dpfedavg_clip_norm": -1.0}, ValueError, "dpfedavg_clip_norm"),
+        ({"dpfedavg_clip_norm": math.nan}, ValueError, "dpfedavg_clip_norm"),
+        ({**CLIP, "dpfedavg_adaptive_clip_enabled": 1}, TypeError, "True or False"),
+        ({**CLIP, "dpfedavg_noise_stddev": "much"}, TypeError, "dpfedavg_noise_stddev"),
+        ({**CLIP, "dpfedavg_noise_stddev": 0.0}, ValueError, "dpfedavg_noise_stddev"),
+        ({**COUNTED, "dpfedavg_noise_stddev": 0.5}, KeyError, "dpfedavg_count_scale"),
+    ],
+)
+def test_a_configuration_that_bounds_nothing_is_refused_before_training(
+    config: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    trainer = Trainer([np.zeros(2)])
+    with pytest.raises(kind, match=words):
+        DPNumPyClient(trainer).fit([np.zeros(2)], config)
+    assert not trainer.configs
+
+
+@pytest.mark.parametrize("config", [CLIP, NOISE])
+@pytest.mark.parametrize(
+    "trained",
+    [[np.zeros(2)], [np.zeros(2), np.zeros(3), np.zeros(1)], [np.zeros(3), np.zeros(2)], [np.zeros(2), np.zeros(3, int)]],
+)
+def test_other_arrays_than_were_sent_are_refused(trained: list[Numbers], config: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"arrays|float"):
+        DPNumPyClient(Trainer(trained)).fit([np.zeros(2), np.zeros(3)], config)
+
+
+@pytest.mark.parametrize("bit", [5, 0.5])
+def test_a_bit_that_is_none_is_refused(bit: float) -> None:
+    with pytest.raises((TypeError, ValueError), match="must be 0 or 1"):
+        DPNumPyClient(Trainer([np.zeros(2)], {"dpfedavg_norm_bit": bit})).fit([np.zeros(2)], COUNTED)
+
+
+def test_all_but_training_is_the_wrapped_clients() -> None:
+    client = DPNumPyClient(Trainer([np.ones(2)]))
+    assert client.evaluate([], {}) == (0.5, 3, {"accuracy": 0.25})
+    assert client.get_properties({}) == {"kind": "trainer"}
+    assert np.array_equal(client.get_parameters({})[0], np.ones(2))
+
+
+def test_flower_takes_it_for_a_client() -> None:
+    assert DPNumPyClient(Trainer([])).to_client().numpy_client.client.trained == []
+
+
+def test_what_is_no_client_is_refused() -> None:
+    with pytest.raises(TypeError, match="NumPyClient"):
+        DPNumPyClient(object())  # type: ignore[arg-type] # on purpose

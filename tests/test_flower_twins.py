@@ -1,0 +1,249 @@
+"""The twins of Flower's DP strategies: the same calls, and this package's privacy behind them."""
+
+import inspect
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp import NeighboringRelation, PrivacyConfig, SamplingMethod
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import FedAvg
+
+from hubbub.errors import ConfigError
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, twins
+from hubbub.flower.local_grid import LocalGrid
+from hubbub.flower.mods import clipping_mod
+
+NAMES = twins.__all__
+FIXED = [name for name in NAMES if "Fixed" in name]
+ADAPTIVE = [name for name in NAMES if "Adaptive" in name]
+START = {"a": np.zeros((2, 3), np.float32), "b": np.zeros(4, np.float32)}
+DIM = 10
+
+
+def model():
+    return ArrayRecord({name: Array(array) for name, array in START.items()})
+
+
+def federation(norms, mods=()):
+    """One client for each norm, whose update has that norm in a direction of its own."""
+    app = ClientApp()
+
+    @app.train(mods=list(mods))
+    def train(message, context):
+        index = context.node_config["partition-id"]
+        arrays = next(iter(message.content.array_records.values()))
+        direction = np.ones(DIM) / math.sqrt(DIM) * (-1) ** index
+        step = norms[index] * direction
+        after = {"a": arrays["a"].numpy() + step[:6].reshape(2, 3), "b": arrays["b"].numpy() + step[6:]}
+        record = ArrayRecord({name: Array(array.astype(np.float32)) for name, array in after.items()})
+        return Message(RecordDict({"arrays": record, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    return LocalGrid(app, num_nodes=len(norms))
+
+
+def vector(arrays):
+    return np.concatenate([arrays[name].numpy().reshape(-1) for name in START]).astype(np.float64)
+
+
+def fixed(name, *, clipping_norm=1.0, noise=1.0, clients=4, **more):
+    return getattr(twins, name)(FedAvg(min_available_nodes=1), noise, clipping_norm, clients, **more)
+
+
+@dataclass
+class Accountant:
+    """An accountant with a budget and with what it has counted."""
+
+    config: PrivacyConfig
+    num_releases: int = 0
+
+
+def config(max_epsilon=None, method=SamplingMethod.NO_AMPLIFICATION, relation=NeighboringRelation.ADD_OR_REMOVE_ONE):
+    return PrivacyConfig(1e-6, 1000, relation, method, max_epsilon)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_twin_takes_the_arguments_of_flowers_class_in_its_order_and_all_others_by_name(name):
+    theirs = list(inspect.signature(getattr(flower, name)).parameters.values())
+    ours = list(inspect.signature(getattr(twins, name)).parameters.values())
+    assert [(p.name, p.kind, p.default) for p in ours[: len(theirs)]] == [(p.name, p.kind, p.default) for p in theirs]
+    assert {p.kind for p in ours[len(theirs) :]} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+def test_there_is_a_twin_of_every_class_of_flower():
+    assert sorted(NAMES) == sorted(n for n in flower.__all__ if n.startswith("DifferentialPrivacy"))
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_a_fixed_twin_releases_what_the_strategy_behind_it_releases(name):
+    grid = federation([0.5, 0.2, 5.0, 0.1])
+    twin = fixed(name, noise=0.7, simulation_seed=3)
+    plain = DPFedAvgFixed(
+        FedAvg(min_available_nodes=1), clip_norm=1.0, noise_multiplier=0.7, num_sampled_clients=4, simulation_seed=3
+    )
+    ours, theirs = (s.start(grid, model(), num_rounds=2).arrays for s in (twin, plain))
+    np.testing.assert_array_equal(vector(ours), vector(theirs))
+    assert twin.guarantee() == plain.guarantee()
+    assert (twin.noise_multiplier, twin.clipping_norm, twin.num_sampled_clients) == (0.7, 1.0, 4)
+    assert isinstance(twin.strategy, FedAvg)
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_an_adaptive_twins_target_is_the_part_that_is_clipped(name):
+    grid = federation([0.5, 0.2, 5.0, 0.1])
+    twin = getattr(twins, name)(FedAvg(min_available_nodes=1), 0.7, 4, 0.3, 0.25, 0.6, 2.0, simulation_seed=3)
+    plain = DPFedAvgAdaptive(
+        FedAvg(min_available_nodes=1), noise_multiplier=0.7, initial_clip_norm=0.3, target_quantile=0.75,
+        clip_norm_learning_rate=0.6, clip_count_stddev=2.0, num_sampled_clients=4, simulation_seed=3,
+    )  # fmt: skip
+    ours, theirs = (s.start(grid, model(), num_rounds=3).arrays for s in (twin, plain))
+    np.testing.assert_array_equal(vector(ours), vector(theirs))
+    assert twin.clipping_norm == plain.clip_norm != 0.3
+    assert (twin.noise_multiplier, twin.num_sampled_clients, twin.target_clipped_quantile) == (0.7, 4, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("name", "mods", "initial"),
+    [
+        ("DifferentialPrivacyServerSideAdaptiveClipping", [], 0.4),
+        ("DifferentialPrivacyServerSideAdaptiveClipping", [], 16.0),
+        ("DifferentialPrivacyClientSideAdaptiveClipping", [adaptiveclipping_mod], 0.4),
+        ("DifferentialPrivacyClientSideAdaptiveClipping", [adaptiveclipping_mod], 16.0),
+        ("DifferentialPrivacyClientSideAdaptiveClipping", [clipping_mod], 0.4),
+    ],
+)
+def test_the_clipping_norm_reaches_the_quantile_from_either_side(name, mods, initial):
+    # Norms 0.5, 1, …, 10: a fifth is clipped at a norm between 8 and 8.5, four fifths at one between 2 and 2.5. The noise on
+    # the fraction has a standard deviation of 0.05, and so has a step of the norm's logarithm: 20 % off is 4 of those away.
+    grid = federation([0.5 * (i + 1) for i in range(20)], mods)
+    twin = getattr(twins, name)(FedAvg(min_available_nodes=1), 0.1, 20, initial, 0.2, 1.0, simulation_seed=1)
+    twin.start(grid, model(), num_rounds=14)
+    assert 8.25 * 0.8 < twin.clipping_norm < 8.25 * 1.2
+
+
+@pytest.mark.parametrize(
+    ("name", "mod"), [(FIXED[0], fixedclipping_mod), (FIXED[0], clipping_mod), (ADAPTIVE[0], adaptiveclipping_mod)]
+)
+def test_with_flowers_mods_the_release_is_that_of_clients_without_any(name, mod):
+    assert "ClientSide" in name
+    norms = [0.5, 0.2, 5.0, 0.1, 1000.0]
+    released = []
+    for mods in ([], [mod]):
+        arguments = (0.5, 1.0, 5) if name in FIXED else (0.5, 5, 1.0)
+        twin = getattr(twins, name)(FedAvg(min_available_nodes=1), *arguments, simulation_seed=3)
+        result = twin.start(federation(norms, mods), model(), num_rounds=3)
+        released.append((vector(result.arrays), twin.clipping_norm))
+    (plain, norm), (modded, modded_norm) = released
+    # The clients' own clip rounds to float32.
+    np.testing.assert_allclose(modded, plain, atol=1e-5)
+    assert modded_norm == pytest.approx(norm, rel=1e-6)
+
+
+def test_a_client_without_a_mod_is_clipped_by_the_server_all_the_same():
+    twin = fixed("DifferentialPrivacyClientSideFixedClipping", noise=1e-6, clients=2)
+    result = twin.start(federation([1000.0, 1e-9]), model(), num_rounds=1)
+    assert np.linalg.norm(vector(result.arrays)) == pytest.approx(0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize("bit", [7, -3, 1.5, [1], [], 2**62, -(2**62), math.nan])
+def test_no_bit_of_a_client_decides_whether_a_round_is_released(bit):
+    def lie(reply):
+        reply.content["metrics"] = MetricRecord({"num-examples": 1, "norm_bit": bit})
+        return reply
+
+    grid = federation([0.5, 0.2])
+    grid.reply_filter = lie
+    twin = twins.DifferentialPrivacyClientSideAdaptiveClipping(FedAvg(min_available_nodes=1), 0.5, 2, 1.0)
+    result = twin.start(grid, model(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["released"] == 1
+
+
+@pytest.mark.parametrize(("flowers", "ours", "grows"), [(1, None, True), (0, None, False), (1, 1, False), (0, 0, True)])
+def test_flowers_bit_is_one_for_a_clipped_update_and_ours_for_one_that_was_not(flowers, ours, grows):
+    def say(reply):
+        bits = {"norm_bit": flowers} | ({} if ours is None else {"dpfedavg_norm_bit": ours})
+        reply.content["metrics"] = MetricRecord(bits)
+        return reply
+
+    # Of norms that no server clips: only the bits say what the clients did.
+    grid = federation([0.01] * 4)
+    grid.reply_filter = say
+    twin = twins.DifferentialPrivacyClientSideAdaptiveClipping(
+        FedAvg(min_available_nodes=1), 1e-3, 4, 1.0, 0.5, 0.2, 0.01, simulation_seed=1
+    )
+    twin.start(grid, model(), num_rounds=1)
+    # All were clipped, or none: half the learning rate, up or down. The count's noise is 0.25 % of the fraction.
+    assert math.log(twin.clipping_norm) == pytest.approx(0.1 if grows else -0.1, abs=0.005)
+
+
+def test_a_missing_reply_leaves_the_others_counted():
+    grid = federation([0.5, 0.2])
+    grid.offline(grid.get_node_ids()[:1])
+    twin = twins.DifferentialPrivacyClientSideAdaptiveClipping(FedAvg(min_available_nodes=1), 0.5, 2, 1.0)
+    assert twin.start(grid, model(), num_rounds=1).train_metrics_clientapp[1]["released"] == 1
+
+
+def test_the_budget_of_an_accountant_is_taken_over_and_the_ledger_counts():
+    free = fixed(FIXED[0], clients=2, delta=1e-6)
+    most = free.guarantee(rounds=3).epsilon
+    twin = fixed(FIXED[0], clients=2, accountant=Accountant(config(max_epsilon=float(most))))
+    assert twin.privacy_spent().epsilon == 0
+    result = twin.start(federation([0.5, 0.2]), model(), num_rounds=5)
+    assert sorted(result.train_metrics_clientapp) == [1, 2, 3]
+    spent = twin.privacy_spent()
+    assert (spent.epsilon, spent.delta, spent.num_releases) == (most, 1e-6, 3)
+
+
+def test_an_accountant_without_a_budget_stops_nothing():
+    twin = fixed(FIXED[0], clients=2, accountant=Accountant(config()), stop_epsilon=1e6)
+    assert len(twin.start(federation([0.5, 0.2]), model(), num_rounds=4).train_metrics_clientapp) == 4
+    assert twin.privacy_spent().delta == 1e-6
+
+
+@pytest.mark.parametrize(
+    ("accountant", "more", "error", "message"),
+    [
+        (Accountant(config(), num_releases=2), {}, ConfigError, "has counted 2 releases"),
+        (Accountant(config(5.0)), {"stop_epsilon": 3.0}, ConfigError, "give one of the two"),
+        (Accountant(config(5.0)), {"delta": 1e-5}, ConfigError, "target_delta = 1e-06"),
+        (Accountant(config(5.0, SamplingMethod.POISSON)), {}, ConfigError, "sampling_method = 'poisson'"),
+        (
+            Accountant(config(5.0, SamplingMethod.WITHOUT_REPLACEMENT, NeighboringRelation.REPLACE_ONE)),
+            {},
+            ConfigError,
+            "sampling_method = 'without-replacement'",
+        ),
+        ("rdp", {}, TypeError, "accountant = str"),
+    ],
+)
+def test_an_accountant_that_counts_otherwise_is_refused(accountant, more, error, message):
+    with pytest.raises(error, match=message):
+        fixed(FIXED[0], accountant=accountant, **more)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_noise_is_refused(name):
+    arguments = (0, 1.0, 10) if name in FIXED else (0, 10)
+    with pytest.raises(ValueError, match="noise_multiplier = 0: would hide nothing"):
+        getattr(twins, name)(FedAvg(), *arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        (FIXED[0], (1.0, -1.0, 10), "clipping_norm = -1.0"),
+        (FIXED[0], (-1.0, 1.0, 10), "noise_multiplier = -1.0"),
+        (FIXED[0], (1.0, 1.0, 0), "num_sampled_clients = 0"),
+        (ADAPTIVE[0], (1.0, 10, 0.0), "initial_clipping_norm = 0.0"),
+        (ADAPTIVE[0], (1.0, 10, 0.1, 1.5), "target_clipped_quantile = 1.5"),
+        (ADAPTIVE[0], (1.0, 10, 0.1, 0.5, 0.0), "clip_norm_lr = 0.0"),
+        (ADAPTIVE[0], (1.0, 10, 0.1, 0.5, 0.2, 0.0), "clipped_count_stddev = 0.0"),
+    ],
+)
+def test_an_argument_that_is_out_of_range_is_named_as_flower_names_it(name, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        getattr(twins, name)(FedAvg(), *arguments)

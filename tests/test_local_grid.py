@@ -1,0 +1,516 @@
+"""A federation in one process is as one over a network: real apps, records that nobody else can reach, errors as replies."""
+
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+# Before Flower is imported: nothing may leave this machine.
+os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAdam, FedAvg
+from flwr.supercore.task_identity import TaskIdentity
+
+from hubbub.flower.local_grid import LocalGrid
+from hubbub.flower.post import received
+
+Model = dict[str, npt.NDArray[Any]]
+Behaviour = Callable[[Message, Context], Any]
+
+START: Model = {"weight": np.arange(6.0).reshape(2, 3), "bias": np.array([1.0, -1.0]), "scale": np.array(3.0)}
+
+
+def record(model: Model) -> ArrayRecord:
+    return ArrayRecord({name: Array(np.asarray(value)) for name, value in model.items()})
+
+
+def model_of(arrays: ArrayRecord) -> Model:
+    return {name: array.numpy() for name, array in arrays.items()}
+
+
+def client(behaviour: Behaviour) -> ClientApp:
+    """An app that does the same whatever it is asked."""
+    app = ClientApp()
+    for category in (app.train, app.evaluate, app.query):
+        category()(behaviour)
+    return app
+
+
+def echo(message: Message, context: Context) -> Message:
+    return Message(message.content, reply_to=message)
+
+
+def ask(grid: LocalGrid, content: RecordDict | None = None, kind: str = "query", group: str = "1") -> list[Message]:
+    """What all nodes reply to the same records."""
+    sent = RecordDict({"config": ConfigRecord({"x": 1})}) if content is None else content
+    return grid.send_and_receive([Message(sent, node, kind, group_id=group) for node in grid.get_node_ids()])
+
+
+def partition(message: Message) -> int:
+    return message.metadata.src_node_id - LocalGrid(client(echo), num_nodes=1).get_node_ids()[0]
+
+
+# --- strategies ---
+
+
+def pulled(arrays: Model, partition: int) -> Model:
+    """Half way to a point of the client's own."""
+    return {name: (value + partition) / 2 for name, value in arrays.items()}
+
+
+def federation(nodes: int = 5) -> LocalGrid:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        me = int(context.node_config["partition-id"])
+        metrics = MetricRecord({"num-examples": me + 1, "loss": float(me)})
+        arrays = record(pulled(model_of(message.content["arrays"]), me))
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        total = sum(float(value.sum()) for value in model_of(message.content["arrays"]).values())
+        return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1, "sum": total})}), reply_to=message)
+
+    return LocalGrid(app, num_nodes=nodes)
+
+
+def test_fed_avg_is_the_weighted_average_of_what_clients_trained() -> None:
+    result = FedAvg().start(federation(), record(START), num_rounds=3)
+    expected, weights = START, np.array([1, 2, 3, 4, 5]) / 15
+    for round_index in range(1, 4):
+        trained = [pulled(expected, client) for client in range(5)]
+        expected = {name: sum(w * model[name] for w, model in zip(weights, trained, strict=True)) for name in START}
+        total = sum(float(value.sum()) for value in expected.values())
+        assert result.evaluate_metrics_clientapp[round_index]["sum"] == pytest.approx(total)
+        # Of clients 0 to 4, which weigh 1 to 5.
+        assert result.train_metrics_clientapp[round_index]["loss"] == pytest.approx(40 / 15)
+    for name, value in model_of(result.arrays).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-12)
+
+
+def test_two_runs_of_the_same_seeds_give_the_same_bytes() -> None:
+    def run() -> list[bytes]:
+        random.seed(1)
+        np.random.seed(2)  # noqa: NPY002 # what apps draw from
+        torch.manual_seed(3)
+        result = FedAdam(fraction_train=0.5).start(LocalGrid(client(drawing), num_nodes=8), record(START), num_rounds=3)
+        return [array.data for array in result.arrays.values()]
+
+    def drawing(message: Message, context: Context) -> Message:
+        if message.metadata.message_type == "evaluate":
+            return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1, "x": 0.0})}), reply_to=message)
+        noise = random.random() + np.random.rand() + float(torch.rand(()))  # noqa: NPY002, S311 # as above
+        arrays = record({name: value + noise for name, value in model_of(message.content["arrays"]).items()})
+        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    first = run()
+    assert first == run()
+    assert first != [array.data for array in record(START).values()]
+
+
+def test_a_server_app_runs_with_its_lifespan_and_leaves_what_it_likes_in_its_state() -> None:
+    app = ServerApp()
+    order = []
+
+    @app.lifespan()
+    def lifespan(context: Context) -> Any:
+        order.append("begin")
+        yield
+        order.append("end")
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        order.append("main")
+        rounds = int(context.run_config["num-server-rounds"])
+        context.state["arrays"] = FedAvg().start(grid, record(START), num_rounds=rounds).arrays
+
+    kept = federation().run_app(app, {"num-server-rounds": 1}).state["arrays"]
+    assert isinstance(kept, ArrayRecord)
+    assert list(kept) == list(START)
+    assert order == ["begin", "main", "end"]
+
+
+def test_both_sides_see_the_run_s_settings() -> None:
+    seen: list[Any] = []
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        seen.append(context.run_config["lr"])
+        grid.send_and_receive([Message(RecordDict(), node, "query") for node in grid.get_node_ids()])
+
+    def note(message: Message, context: Context) -> Message:
+        seen.append((context.run_config["lr"], context.node_config["name"], context.node_id))
+        return echo(message, context)
+
+    grid = LocalGrid(client(note), num_nodes=2, node_config=lambda index: {"name": f"n{index}"}, run_config={"lr": 0.5})
+    grid.run_app(app)
+    first, second = grid.get_node_ids()
+    assert seen == [0.5, (0.5, "n0", first), (0.5, "n1", second)]
+
+
+# --- what crosses, and what does not ---
+
+
+def flowers_own(sent: Any) -> Any:
+    """Taken apart and put together by Flower itself, down to the chunks of arrays."""
+    children = {key: flowers_own(child) for key, child in (sent.children or {}).items()}
+    return type(sent).inflate(sent.deflate(), children)
+
+
+def everything() -> RecordDict:
+    config = ConfigRecord(
+        {"a": 1, "b": [True, False], "c": b"\x00\xff", "d": "x", "e": [1.5, 2.5], "f": [], "g": np.float64(0.1)}
+    )
+    metrics = MetricRecord({"n": np.float64(2), "list": [1, 2], "big": 2**63 - 1, "nan": float("inf")})
+    arrays = record({**START, "half": np.ones((0, 2), np.float16), "count": np.array(7), "fortran": np.ones((2, 3), order="F")})
+    return RecordDict({"config": config, "metrics": metrics, "arrays": arrays, "empty": ArrayRecord()})
+
+
+def typed(content: RecordDict) -> list[Any]:
+    """All of it, with the type of every value."""
+    return [(name, type(held), key, type(value), repr(value)) for name, held in content.items() for key, value in held.items()]
+
+
+def test_what_arrives_is_what_flower_s_own_serialisation_gives() -> None:
+    sent = everything()
+    expected = typed(flowers_own(sent))
+    assert typed(received(sent)) == expected
+    grid = LocalGrid(client(echo), num_nodes=2)
+    assert [typed(reply.content) for reply in ask(grid, sent)] == [expected, expected]
+
+
+def spoil(content: RecordDict) -> None:
+    """Change all that can be changed."""
+    for held in content.values():
+        for key, value in list(held.items()):
+            if isinstance(value, Array):
+                value.data = b"spoilt"
+                value.shape = (9,)
+            if isinstance(value, list):
+                value.append(value[0] if value else 5)
+            del held[key]
+    content["left over"] = ConfigRecord({"by": "a client"})
+
+
+def test_nothing_that_a_client_does_to_a_message_reaches_the_server_or_another_client() -> None:
+    seen = []
+
+    def hostile(message: Message, context: Context) -> Message:
+        seen.append(typed(message.content))
+        reply = Message(RecordDict(), reply_to=message)
+        spoil(message.content)
+        message.metadata.group_id = "spoilt"
+        message.metadata.dst_node_id = 5
+        return reply
+
+    sent = everything()
+    before = typed(sent)
+    arrived = typed(flowers_own(sent))
+    grid = LocalGrid(client(hostile), num_nodes=3)
+    messages = [Message(sent, node, "train", group_id="g") for node in grid.get_node_ids()]
+    replies = grid.send_and_receive(messages)
+    assert seen == [arrived] * 3
+    assert typed(sent) == before
+    assert [m.metadata.group_id for m in messages] == ["g"] * 3
+    assert [m.metadata.dst_node_id for m in messages] == [r.metadata.src_node_id for r in replies] == grid.get_node_ids()
+
+
+def test_a_reply_belongs_to_the_server_alone() -> None:
+    shared = everything()
+
+    def same(message: Message, context: Context) -> Message:
+        return Message(shared, reply_to=message)
+
+    first, second = ask(LocalGrid(client(same), num_nodes=2))
+    expected = typed(flowers_own(shared))
+    spoil(first.content)
+    assert typed(second.content) == expected
+    assert typed(flowers_own(shared)) == expected
+    spoil(shared)
+    assert typed(second.content) == expected
+
+
+def test_what_cannot_be_sent_is_refused_before_any_client_works() -> None:
+    worked: list[int] = []
+    grid = LocalGrid(client(lambda message, context: worked.append(context.node_id)), num_nodes=1)
+    (node,) = grid.get_node_ids()
+    good, too_large = RecordDict(), RecordDict({"c": ConfigRecord({"n": 2**64})})
+    mixed = ConfigRecord({"list": [1]})
+    mixed["list"].append("text")  # type: ignore[union-attr, arg-type]
+    broken = record(START)
+    broken["bias"].data = bytearray(b"x")  # type: ignore[assignment]
+    for bad in (too_large, RecordDict({"c": mixed}), RecordDict({"a": broken})):
+        with pytest.raises((ValueError, TypeError)):
+            grid.push_messages([Message(good, node, "query"), Message(bad, node, "query")])
+    with pytest.raises(TypeError, match="is not a flwr"):
+        grid.push_messages(["text"])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="is a reply; only the nodes reply here"):
+        grid.push_messages([Message(good, reply_to=ask(LocalGrid(client(echo), num_nodes=1))[0])])
+    assert worked == []
+
+
+def test_clients_draw_their_own_numbers_and_leave_the_server_s() -> None:
+    drawn: list[tuple[float, float, float]] = []
+
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: NPY002, S311 # what apps draw from
+
+    def drawing(message: Message, context: Context) -> Message:
+        drawn.append(draw())
+        random.seed(0)
+        return echo(message, context)
+
+    def seeded() -> None:
+        random.seed(5)
+        np.random.seed(5)  # noqa: NPY002 # as above
+        torch.manual_seed(5)
+
+    seeded()
+    undisturbed = [draw() for _ in range(3)]
+    seeded()
+    grid = LocalGrid(client(drawing), num_nodes=2)
+    server = [draw()]
+    for _ in range(2):
+        # Twice, with nothing drawn in between: the clients' numbers must not begin again.
+        ask(grid)
+        ask(grid)
+        server.append(draw())
+    assert server == undisturbed
+    # NumPy's and torch's go on from message to message, and are not the server's.
+    for generator in (1, 2):
+        numbers = [d[generator] for d in drawn + undisturbed]
+        assert len(set(numbers)) == len(numbers) == 11
+
+
+# --- replies ---
+
+
+def test_a_reply_says_to_what_it_replies_and_from_whom() -> None:
+    grid = LocalGrid(client(echo), num_nodes=3)
+    messages = [Message(RecordDict(), node, "query", group_id="g7") for node in reversed(grid.get_node_ids())]
+    ids = grid.push_messages(messages)
+    assert ids == [message.metadata.message_id for message in messages]
+    assert len(set(ids)) == 3
+    replies = grid.pull_messages(ids)
+    assert [r.metadata.reply_to_message_id for r in replies] == ids
+    assert [r.metadata.src_node_id for r in replies] == [m.metadata.dst_node_id for m in messages]
+    assert {r.metadata.dst_node_id for r in replies} == {m.metadata.src_node_id for m in messages}
+    assert {(r.metadata.group_id, r.metadata.message_type) for r in replies} == {("g7", "query")}
+    assert len({r.metadata.message_id for r in replies} | set(ids)) == 6
+    assert grid.pull_messages(ids) == []
+
+
+def test_what_a_client_raises_is_an_error_reply_that_names_it() -> None:
+    def fails(message: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] == 1:
+            raise ZeroDivisionError("no data")
+        return echo(message, context)
+
+    good, bad, after = ask(LocalGrid(client(fails), num_nodes=3), group="g")
+    assert good.has_content()
+    assert after.has_content()
+    assert (bad.error.code, bad.error.reason) == (2, "<class 'ZeroDivisionError'>:<'no data'>")
+    assert (bad.metadata.group_id, partition(bad)) == ("g", 1)
+
+
+def test_an_action_that_no_app_has_is_an_error_reply() -> None:
+    (reply,) = ask(LocalGrid(client(echo), num_nodes=1), kind="train.unheard")
+    assert reply.error.code == 2
+    assert "No train function registered with name 'unheard'" in str(reply.error.reason)
+
+
+def test_an_error_that_a_client_sends_arrives_as_it_is() -> None:
+    grid = LocalGrid(client(lambda message, context: Message(Error(6, "no clip norm"), reply_to=message)), num_nodes=1)
+    (reply,) = ask(grid)
+    assert (reply.error.code, reply.error.reason) == (6, "no clip norm")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda message: None, "the ClientApp returned NoneType, not a Message"),
+        (lambda message: message.content, "the ClientApp returned RecordDict, not a Message"),
+        (
+            lambda message: Message(RecordDict({"m": MetricRecord({"n": 2**64})}), reply_to=message),
+            "the ClientApp's reply cannot be sent: Value out of range",
+        ),
+    ],
+)
+def test_what_is_no_reply_is_the_error_of_an_app_that_crashed(answer: Callable[[Message], Any], reason: str) -> None:
+    (reply,) = ask(LocalGrid(client(lambda message, context: answer(message)), num_nodes=1))
+    assert reply.error.code == 8
+    assert str(reply.error.reason).startswith(reason)
+
+
+def test_a_reply_in_another_s_name_does_not_arrive() -> None:
+    kept: list[Message] = []
+
+    def forging(message: Message, context: Context) -> Message:
+        kept.append(message)
+        return Message(RecordDict(), reply_to=kept[0])
+
+    replies = ask(LocalGrid(client(forging), num_nodes=3))
+    assert [partition(reply) for reply in replies] == [0]
+
+
+def test_a_client_may_name_another_group_as_on_a_network() -> None:
+    def lying(message: Message, context: Context) -> Message:
+        reply = echo(message, context)
+        reply.metadata.group_id = "another"
+        return reply
+
+    (reply,) = ask(LocalGrid(client(lying), num_nodes=1), group="asked")
+    assert reply.metadata.group_id == "another"
+
+
+def test_a_message_to_an_unknown_node_is_answered_by_the_server_as_unavailable() -> None:
+    grid = LocalGrid(client(echo), num_nodes=1)
+    message = Message(RecordDict(), 3, "query")
+    (reply,) = grid.send_and_receive([message])
+    assert reply.error.code == 5
+    assert reply.metadata.src_node_id == message.metadata.src_node_id
+    assert reply.metadata.reply_to_message_id == message.metadata.message_id
+
+
+def test_nodes_that_are_offline_are_connected_and_never_answer() -> None:
+    asked = []
+
+    def note(message: Message, context: Context) -> Message:
+        asked.append(context.node_id)
+        return echo(message, context)
+
+    grid = LocalGrid(client(note), num_nodes=4)
+    ids = grid.get_node_ids()
+    grid.offline(ids[1:3])
+    assert grid.get_node_ids() == ids
+    assert [partition(reply) for reply in ask(grid)] == [0, 3]
+    assert asked == [ids[0], ids[3]]
+    grid.drop = {ids[0]}
+    assert [partition(reply) for reply in ask(grid)] == [1, 2, 3]
+    grid.offline([])
+    assert len(ask(grid)) == 4
+    with pytest.raises(ValueError, match=r"node_ids = \[3\]: not in this grid, whose nodes are \d+ to \d+"):
+        grid.offline([3])
+
+
+def test_a_filter_can_lose_double_change_and_delay_replies() -> None:
+    held: list[Message] = []
+
+    def post(reply: Message) -> Message | list[Message] | None:
+        match partition(reply):
+            case 0:
+                return None
+            case 1:
+                return [reply, reply]
+            case 2:
+                reply.content["config"]["x"] = 99
+                return reply
+            case _:
+                held.append(reply)
+                return held.pop(0) if len(held) > 1 else None
+
+    grid = LocalGrid(client(echo), num_nodes=4)
+    grid.reply_filter = post
+    first, second = ask(grid, group="1"), ask(grid, group="2")
+    assert [partition(reply) for reply in first] == [1, 1, 2]
+    assert first[2].content["config"]["x"] == 99
+    assert [(partition(reply), reply.metadata.group_id) for reply in second] == [(1, "2"), (1, "2"), (2, "2"), (3, "1")]
+
+
+# --- nodes and apps ---
+
+
+def test_each_node_keeps_its_own_state_over_messages_and_rounds() -> None:
+    def counting(message: Message, context: Context) -> Message:
+        before = context.state["n"]["n"] if "n" in context.state else 0
+        context.state["n"] = MetricRecord({"n": before + 1})
+        return Message(RecordDict({"n": context.state["n"]}), reply_to=message)
+
+    grid = LocalGrid(client(counting), num_nodes=3)
+    grid.offline(grid.get_node_ids()[:1])
+    ask(grid, kind="train")
+    grid.offline([])
+    replies = ask(grid, kind="evaluate")
+    assert [reply.content["n"]["n"] for reply in replies] == [1, 2, 2]
+    spoil(replies[1].content)
+    assert [reply.content["n"]["n"] for reply in ask(grid)] == [2, 3, 3]
+
+
+def test_mods_run_from_the_outermost_inwards_around_their_own_functions() -> None:
+    order: list[str] = []
+
+    def mod(name: str) -> Any:
+        def around(message: Message, context: Context, call_next: Any) -> Message:
+            order.append(name)
+            message.content["config"]["x"] += 1
+            reply = call_next(message, context)
+            order.append(f"/{name}")
+            return reply
+
+        return around
+
+    app = ClientApp(mods=[mod("all")])
+    app.train("slowly", mods=[mod("outer"), mod("inner")])(echo)
+    app.query()(echo)
+    grid = LocalGrid(app, num_nodes=1)
+    (trained,) = ask(grid, kind="train.slowly")
+    assert order == ["all", "outer", "inner", "/inner", "/outer", "/all"]
+    assert trained.content["config"]["x"] == 4
+    (answered,) = ask(grid, kind="query")
+    assert answered.content["config"]["x"] == 2
+
+
+def test_nodes_are_the_same_in_every_grid_and_known_by_their_keys() -> None:
+    small, large = LocalGrid(client(echo), num_nodes=3), LocalGrid(client(echo), num_nodes=5)
+    assert large.get_node_ids()[:3] == small.get_node_ids() == sorted(small.get_node_ids())
+    keys = [node.public_key for node in large.get_nodes()]
+    assert [node.node_id for node in large.get_nodes()] == large.get_node_ids()
+    assert keys[:3] == [node.public_key for node in small.get_nodes()]
+    assert len(set(keys)) == 5
+    assert {(type(key), len(key)) for key in keys} == {(bytes, 32)}
+    assert {node.public_key for node in LocalGrid(client(echo), num_nodes=3, keys=False).get_nodes()} == {b""}
+
+
+def test_the_grid_tells_its_run() -> None:
+    grid = LocalGrid(client(echo), num_nodes=1, run_config={"lr": 1.0})
+    assert grid.run.run_id == ask(grid)[0].metadata.run_id
+    assert grid.run.override_config == {"lr": 1.0}
+    message = grid.create_message(RecordDict(), "query", grid.get_node_ids()[0], "g", ttl=5.0)
+    assert (message.metadata.group_id, message.metadata.ttl) == ("g", 5.0)
+    grid.set_run("another")
+    assert grid.run == "another"
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(TypeError, match=r"client_app = .*: must be a flwr\.clientapp\.ClientApp"):
+        LocalGrid(ServerApp())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="num_nodes = 0: must be at least 1"):
+        LocalGrid(client(echo), num_nodes=0)
+    with pytest.raises(TypeError, match=r"server_app = .*: must be a flwr\.serverapp\.ServerApp"):
+        LocalGrid(client(echo)).run_app(client(echo))  # type: ignore[arg-type]
+
+
+def test_a_process_that_nobody_named_can_send_messages_once_it_has_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, None)
+    with pytest.raises(RuntimeError, match="not set"):
+        Message(RecordDict(), 1001, "query")
+    grid = LocalGrid(client(echo), num_nodes=2)
+    assert [partition(reply) for reply in ask(grid)] == [0, 1]
+
+
+def test_a_process_that_has_a_name_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TaskIdentity, "_run_id", 77)
+    grid = LocalGrid(client(echo), num_nodes=1)
+    assert grid.run.run_id == 77
+    assert [reply.metadata.run_id for reply in ask(grid)] == [77]

@@ -1,0 +1,470 @@
+"""Noise that the clients bring along: what sums of discrete Gaussian shares cost, and runs whose sums hold them."""
+
+import itertools
+import json
+import math
+import time
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hubbub import gaussian
+from hubbub.accounting import (
+    Assumption,
+    DiscreteGaussianShares,
+    Gaussian,
+    PoissonSampled,
+    RunCharge,
+    calibrate_noise_multiplier,
+    calibrate_rounds,
+    delta,
+    epsilon,
+    gdp_mu,
+    guarantee,
+    rdp,
+    trade_off,
+)
+from hubbub.accounting.charge import charges
+from hubbub.accounting.promise import Promise
+from hubbub.accounting.spent import spent
+from hubbub.discrete_gaussian import discrete_gaussian
+from hubbub.errors import BudgetError, ConfigError, LedgerError
+from hubbub.lattice import Lattice, share_stddev
+from hubbub.mechanism import Mechanism, NoiseShares
+from hubbub.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling, SingleParticipation
+from hubbub.randomness import derive, seed_key
+from hubbub.strategies import Identity, toeplitz
+from hubbub.training import LatticeSum, ReleasePath, RunStore, train
+from hubbub.verification import verify
+from recorded_runs import history_of, hubbub
+from release_paths import CLIENTS, CLIP, DIM, PATTERN, ROUNDS, locked, plan, silent
+
+ORDERS = np.array([1.01, 1.5, 2.0, 5.0, 20.0, 100.0])
+SHARES = NoiseShares(clients=3, dim=DIM)
+MECHANISM = Mechanism(Identity(ROUNDS), PATTERN, 2.0, SHARES)
+PROMISE = Promise(ROUNDS, MECHANISM, settings={"clip_norm": CLIP})
+
+
+# What a sum of shares costs.
+
+
+def convolved(stddev: int, shares: int) -> np.ndarray:
+    """The law of the sum of discrete Gaussians on −L … L, by definition: each summed with the next."""
+    x = np.arange(-12 * stddev * shares, 12 * stddev * shares + 1, dtype=np.float64)
+    one = np.exp(-(x**2) / (2 * stddev**2))
+    one /= one.sum()
+    law = one
+    for _ in range(shares - 1):
+        law = np.convolve(law, one, mode="same")
+    return law
+
+
+def both(stddev: int, shares: int, move: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The laws of the sum without and with a move, where neither is lost in rounding, all numbers of the sum together."""
+    law, p, q = convolved(stddev, shares), np.ones(1), np.ones(1)
+    middle = len(law) // 2
+    reach = min(middle - max(map(abs, move)), math.ceil(9 * stddev * math.sqrt(shares)))
+    for by in move:
+        kept = slice(middle - reach, middle + reach + 1)
+        p, q = np.outer(p, law[kept]).ravel(), np.outer(q, np.roll(law, by)[kept]).ravel()
+    return p, q
+
+
+def events(stddev: int, shares: int, move: tuple[int, ...], dim: int | None = None) -> DiscreteGaussianShares:
+    norm = math.sqrt(sum(by * by for by in move))
+    return DiscreteGaussianShares(math.sqrt(shares) * stddev / norm, shares, stddev, dim or len(move))
+
+
+CASES = [
+    pytest.param(stddev, shares, move, id=f"{shares} of {stddev}, {move}")
+    for stddev, shares, move in itertools.product((1, 2), (1, 2, 5), ((1,), (3,), (1, 1), (2, -1)))
+]
+
+
+@pytest.mark.parametrize(("stddev", "shares", "move"), CASES)
+def test_no_sum_of_shares_costs_more_than_is_stated(stddev: int, shares: int, move: tuple[int, ...]) -> None:
+    p, q = both(stddev, shares, move)
+    event = events(stddev, shares, move)
+    # What both() leaves out has a chance below 1e-18, which no order up to 5 sees.
+    for order in (1.01, 1.5, 2.0, 5.0):
+        true = math.log(float((p**order * q ** (1 - order)).sum())) / (order - 1)
+        assert true <= rdp(event, [order], "zero-out")[0] + 1e-9
+    for at in (0.5, 1.0, 2.0):
+        true = float(np.maximum(p - math.exp(at) * q, 0).sum())
+        assert true <= delta([(event, 1)], at, "zero-out") + 1e-12
+        if 1e-9 < true < 0.9:
+            assert epsilon([(event, 1)], true, "zero-out") >= at
+
+
+def test_the_excess_is_needed_where_the_steps_are_large() -> None:
+    """Two shares of one step each are told apart better than one discrete Gaussian of their variance, at a move of 1."""
+    p, q = both(1, 2, (1,))
+    divergence = float((p * np.log(p / q)).sum())
+    # By 1.7e-7 of itself; the sums are exact to 1e-15.
+    assert 1 + 1e-8 < divergence / (1 / (2 * 2)) < 1 + 1e-6
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "add-or-remove-one", "replace-one"])
+def test_of_fine_steps_the_divergences_are_those_of_the_gaussian(relation: str) -> None:
+    event = DiscreteGaussianShares(1.5, 1000, 10**4, 10**12)
+    assert event.excess == 0.0
+    assert rdp(event, ORDERS, relation).tolist() == pytest.approx(rdp(Gaussian(1.5), ORDERS, relation).tolist(), rel=1e-14)
+
+
+def test_replacing_a_client_moves_the_sum_twice_as_far() -> None:
+    p, q = both(2, 3, (4,))
+    event = events(2, 3, (2,))
+    for at in (0.5, 2.0):
+        true = float(np.maximum(p - math.exp(at) * q, 0).sum())
+        assert delta([(event, 1)], at, "zero-out") < true <= delta([(event, 1)], at, "replace-one")
+
+
+@pytest.mark.parametrize("shares", [1, 2, 7, 100_001, 250_000])
+def test_the_excess_is_the_sum_of_its_terms_or_little_more(shares: int) -> None:
+    k = np.arange(1, shares)
+    by_definition = 10 * math.fsum(np.exp(-2 * math.pi**2 * (k / (k + 1))).tolist())
+    stated = DiscreteGaussianShares(1.0, shares, 1, 1).excess
+    assert by_definition <= stated <= by_definition * (1 + 1e-4) + 1e-12
+
+
+def test_the_price_of_shares_is_a_few_percent() -> None:
+    for z, rounds in ((1.0, 1), (4.0, 10), (20.0, 100)):
+        event = DiscreteGaussianShares(z, 20, 10**6, 10**7)
+        exact = epsilon([(Gaussian(z), rounds)], 1e-6, "zero-out")
+        assert exact < epsilon([(event, rounds)], 1e-6, "zero-out") < 1.12 * exact
+
+
+def test_too_coarse_shares_of_many_numbers_cost_much() -> None:
+    fine, coarse = (DiscreteGaussianShares(2.0, 1000, stddev, 10**6) for stddev in (100, 1))
+    assert epsilon([(coarse, 1)], 1e-6, "zero-out") > 2 * epsilon([(fine, 1)], 1e-6, "zero-out")
+
+
+def test_a_list_that_holds_shares_is_accounted_by_divergences_whoever_is_asked() -> None:
+    event = DiscreteGaussianShares(3.0, 20, 10**6, 10)
+    mixed = [(event, 4), (PoissonSampled(1.0, 0.01), 100), (Gaussian(5.0), 2)]
+    tight, by_rdp = (epsilon(mixed, 1e-5, "zero-out", accountant) for accountant in ("tight", "rdp"))
+    assert tight == by_rdp
+    assert tight > epsilon([(Gaussian(3.0), 4), *mixed[1:]], 1e-5, "zero-out")
+    assert delta(mixed, 2.0, "zero-out") == delta(mixed, 2.0, "zero-out", "rdp") < 1
+    with pytest.raises(BudgetError, match="no tight bound for DiscreteGaussianShares"):
+        epsilon(mixed, 1e-5, "zero-out", "pld")
+    with pytest.raises(BudgetError, match="no tight bound for DiscreteGaussianShares"):
+        delta(mixed, 1.0, "zero-out", "pld")
+
+
+def test_shares_have_no_mu_and_their_trade_off_is_from_below() -> None:
+    event = DiscreteGaussianShares(2.0, 5, 10**6, 10)
+    assert gdp_mu([(event, 4)], "zero-out") is None
+    rates = (0.001, 0.1, 0.5, 0.9)
+    bound, exact = trade_off([(event, 4)], rates, "zero-out"), trade_off([(Gaussian(2.0), 4)], rates, "zero-out")
+    assert (bound <= exact).all()
+    assert (bound[:3] > 0.5 * exact[:3]).all()
+
+
+def test_noise_and_rounds_are_calibrated_and_one_more_would_cost_more() -> None:
+    event = DiscreteGaussianShares(1.0, 20, 10**6, 10**6)
+    z = calibrate_noise_multiplier(event, 10, 2.0, 1e-5, "zero-out")
+    found, less = (epsilon([(replace(event, noise_multiplier=z * f), 10)], 1e-5, "zero-out") for f in (1.0, 1 - 2e-6))
+    assert found <= 2.0 < less
+    rounds = calibrate_rounds(replace(event, noise_multiplier=6.0), 2.0, 1e-5, "zero-out")
+    costs = [epsilon([(replace(event, noise_multiplier=6.0), n)], 1e-5, "zero-out") for n in (rounds, rounds + 1)]
+    assert costs[0] <= 2.0 < costs[1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"share_stddev": 0}, "share_stddev = 0"),
+        ({"share_stddev": 1.5}, r"share_stddev = 1\.5"),
+        ({"shares": 0}, "shares = 0"),
+        ({"dim": 0}, "dim = 0"),
+        ({"noise_multiplier": math.nan}, "noise_multiplier = nan"),
+    ],
+)
+def test_shares_that_cannot_be_are_refused(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        DiscreteGaussianShares(**({"noise_multiplier": 1.0, "shares": 2, "share_stddev": 3, "dim": 4} | wrong))
+
+
+# A mechanism with shares.
+
+
+@pytest.mark.parametrize("clip_norm", [1.0, 0.1, math.nextafter(2.0, 0), 3.7e-5])
+def test_a_share_is_never_less_noise_than_stated(clip_norm: float) -> None:
+    for z, clients in itertools.product((1e-6, 0.3, 1.1, 7.9), (1, 3, 17, 1000)):
+        share = share_stddev(z, clip_norm, clients)
+        wanted = Fraction(z) * Fraction(clip_norm) / Fraction(Lattice(clip_norm).step)
+        assert share**2 * clients >= wanted**2
+        assert share == 1 or (share - 1) ** 2 * clients < wanted**2
+        # What is charged holds at each clip norm.
+        assert NoiseShares(clients).least_stddev(z) <= share
+
+
+def test_a_share_as_a_number_of_clip_norms_comes_back_whole() -> None:
+    share, step = share_stddev(1.1, 0.3, 7), Lattice(0.3).step
+    assert math.ceil(share * step / step) == share
+
+
+@pytest.mark.parametrize(
+    ("strategy", "participation", "z", "message"),
+    [
+        (toeplitz.square_root(8, 3), PATTERN, 1.0, "its noise is independent; use Identity"),
+        (Identity(8), PoissonSampling(0.1), 1.0, "without amplification by random cohorts"),
+        (Identity(8), PATTERN, 20.0, "more than 8 clip norms for each"),
+    ],
+)
+def test_shares_that_no_theorem_covers_or_nobody_can_draw_are_refused(
+    strategy: Identity, participation: Participation, z: float, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Mechanism(strategy, participation, z, SHARES)
+
+
+def test_what_is_no_shares_is_refused() -> None:
+    with pytest.raises(TypeError, match="must be NoiseShares"):
+        Mechanism(Identity(8), PATTERN, 1.0, 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="clients = 0"):
+        NoiseShares(0)
+    with pytest.raises(ValueError, match="has none; ask"):
+        _ = MECHANISM.mu
+
+
+@pytest.mark.parametrize(
+    ("participation", "rounds", "times"),
+    [
+        (SingleParticipation(), 9, 1),
+        (MinSeparation(3, 2), 9, 2),
+        (MinSeparation(3, 2), 3, 1),
+        (MinSeparation(1, 9), 7, 7),
+        (FixedEpochs(3, 3), 9, 3),
+        (FixedEpochs(3, 3), 4, 2),
+    ],
+)
+def test_a_client_is_charged_for_as_many_rounds_as_it_may_join(participation: Participation, rounds: int, times: int) -> None:
+    mechanism = Mechanism(Identity(9), participation, 2.0, NoiseShares(5, 100))
+    [(event, count)] = charges(mechanism, rounds)
+    assert count == times
+    assert event == DiscreteGaussianShares(2.0, 5, math.ceil(2 * 2**24 / math.sqrt(5)), 100)
+
+
+def test_the_guarantee_says_what_shares_assume() -> None:
+    answer = guarantee(MECHANISM, 1e-5)
+    server = guarantee(replace(MECHANISM, shares=None), 1e-5)
+    assert server.epsilon < answer.epsilon < 1.12 * server.epsilon
+    assert answer.zcdp_rho == pytest.approx(server.zcdp_rho)
+    assert answer.gdp_mu is None
+    assert not answer.amplified
+    assert answer.unamplified_epsilon == answer.epsilon
+    assert "discrete Gaussian noise in shares of at least 3 clients" in answer.mechanism
+    assumed = [str(assumption) for assumption in answer.assumptions]
+    assert any(text.startswith("at least 3 of the clients whose replies were counted") for text in assumed)
+    assert not any("share of noise" in str(assumption) for assumption in server.assumptions)
+    text = answer.statement()
+    assert "distributed noise: each client clips its update" in text
+    assert "Gaussian DP" not in text
+    assert json.loads(json.dumps(answer.as_json()))["gdp_mu"] is None
+
+
+def test_an_amplified_run_beside_one_with_shares_is_stated_in_the_worst_case_too() -> None:
+    events = ((DiscreteGaussianShares(4.0, 3, 10**6, 10), 2), (PoissonSampled(1.0, 0.01), 100))
+    both = replace(guarantee(MECHANISM, 1e-5), events=events)
+    seen = gaussian.epsilon(1e-5, noise_multiplier=1.0, sensitivity=math.sqrt(2 / 16 + 100))
+    assert seen < both.unamplified_epsilon < 1.05 * seen
+    assert both.unamplified_zcdp_rho == pytest.approx((2 / 16 + 100) / 2)
+
+
+# Its record.
+
+
+def read_back(promise: Promise) -> Promise:
+    return Promise.from_record({"kind": "promise", **json.loads(json.dumps(promise.record()))}, {})
+
+
+def test_a_promise_of_shares_and_further_words_is_read_back_as_it_was() -> None:
+    promise = replace(PROMISE, further=(Assumption("keys are registered", "operator"),), not_covered=("evaluation",))
+    assert promise.record()["schema"] == 4
+    assert read_back(promise).record() == promise.record()
+    assert read_back(promise).mechanism == MECHANISM
+    answer = read_back(promise).after(3, 1e-6)
+    assert answer.assumptions[-1] == Assumption("keys are registered", "operator")
+    assert answer.not_covered[-1] == "evaluation"
+    assert "keys are registered" in answer.statement()
+    assert "- evaluation" in answer.statement()
+
+
+def test_a_promise_without_them_is_recorded_as_before() -> None:
+    plain = replace(PROMISE, mechanism=replace(MECHANISM, shares=None)).record()
+    assert plain["schema"] == 2
+    assert set(plain) == {
+        "schema", "rounds", "noise", "privacy_unit", "accountant", "delta", "mechanism", "settings",
+    }  # fmt: skip
+    assert set(plain["mechanism"]) == {
+        "strategy", "participation", "noise_multiplier", "stddev", "l2_sensitivity", "neighboring_relation", "epsilon",
+    }  # fmt: skip
+
+
+def test_what_an_earlier_run_assumed_and_did_not_cover_is_stated_of_a_later_one_too() -> None:
+    events = ((DiscreteGaussianShares(4.0, 7, 10**6, 10), 2),)
+    words = {"further": (Assumption("keys are registered", "operator"),), "not_covered": ("evaluation",)}
+    before = RunCharge("a" * 64, "b" * 64, 6, 6, events, "zero-out", ("zero-out",), "client", **words)
+    later = read_back(Promise(ROUNDS, replace(MECHANISM, shares=None), earlier=(before,)))
+    assert later.earlier == (before,)
+    answer = later.after(ROUNDS, 1e-5)
+    assumed = " ".join(map(str, answer.assumptions))
+    assert "keys are registered" in assumed
+    assert "at least 7 of the clients" in assumed
+    assert "evaluation" in answer.not_covered
+    assert "in shares of at least 7 clients, each client in at most 2 rounds" in answer.statement()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record["mechanism"].update(shares={"clients": 0, "dim": 1}),
+        lambda record: record["mechanism"].update(shares={"clients": 3, "dim": 1, "more": 1}),
+        lambda record: record["mechanism"].update(shares=[3]),
+        lambda record: record.update(schema=2),
+        lambda record: record.update(further=[]),
+        lambda record: record.update(further=[{"text": "x"}]),
+        lambda record: record.update(further=[{"text": "x\n", "enforced_by": "operator"}]),
+        lambda record: record.update(further=[{"text": "x", "enforced_by": "nobody"}]),
+        lambda record: record.update(further=[{"text": 7, "enforced_by": "operator"}]),
+        lambda record: record.update(not_covered=[""]),
+        lambda record: record.update(not_covered=[3]),
+        lambda record: record.update(not_covered="x"),
+    ],
+)
+def test_a_damaged_record_is_refused(change: object) -> None:
+    record = json.loads(json.dumps({"kind": "promise", **PROMISE.record()}))
+    change(record)
+    with pytest.raises(LedgerError, match="line 1"):
+        Promise.from_record(record, {})
+
+
+def test_what_happened_is_charged_by_the_rounds_of_the_busiest_client() -> None:
+    kept = spent(PROMISE, history_of([{0}, {1}, {2}, {3}], clip_norm=CLIP))
+    assert kept.happened.events == ((charges(MECHANISM, 1)[0][0], 1),)
+    assert kept.promised.events == charges(MECHANISM, 4)
+    assert not kept.worse
+    broken = spent(PROMISE, history_of([{0}, {0}, {0}, {0}], clip_norm=CLIP))
+    assert broken.happened.events == ((charges(MECHANISM, 1)[0][0], 4),)
+    assert broken.worse
+    assert broken.guarantee.zcdp_rho == pytest.approx(4 / (2 * 2.0**2))
+    more = spent(PROMISE, history_of([{t % 4} for t in range(9)], clip_norm=CLIP))
+    assert more.happened.events == ((charges(MECHANISM, 1)[0][0], 3),)
+    louder = spent(PROMISE, history_of([{0}], clip_norm=2 * CLIP))
+    [(event, times)] = louder.happened.events
+    assert (event.noise_multiplier, times) == (1.0, 1)
+    assert event.share_stddev <= charges(MECHANISM, 1)[0][0].share_stddev / 2
+
+
+# A run with shares.
+
+
+def noised(round_index: int, clients: tuple[int, ...]) -> LatticeSum:
+    """A sum of nothing but the clients' shares."""
+    stddev = share_stddev(MECHANISM.noise_multiplier, CLIP, SHARES.clients)
+    shares = [discrete_gaussian(derive(seed_key(1), round_index, client), stddev, DIM) for client in clients]
+    return LatticeSum(torch.from_numpy(np.sum(shares, axis=0)), Lattice(CLIP), {})
+
+
+def opened(store: RunStore | None = None, promise: Promise = PROMISE) -> ReleasePath:
+    path = ReleasePath(promise, DIM, clients=CLIENTS, store=store, shares_in_sums=True)
+    path.start()
+    return path
+
+
+def one_round(path: ReleasePath, *clients: int) -> torch.Tensor:
+    total = noised(path.next_round, clients)
+    ticket = path.begin(clients, total, CLIP)
+    row = path.row(ticket)
+    assert row is None
+    release = total.open(row)
+    path.commit(ticket, release)
+    return release
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of a run whose process was started twice, and burned a round of too few shares."""
+    path = opened(locked(tmp_path))
+    one_round(path, 0, 1, 2)
+    path.burn(path.begin((3, 4), noised(1, (3,)), CLIP))
+    path = opened(RunStore(tmp_path))
+    one_round(path, 5, 6, 7)
+    told = PROMISE.after(ROUNDS, PROMISE.delta).as_json()
+    (tmp_path / "guarantee.json").write_text(json.dumps(told))
+    return tmp_path
+
+
+def test_the_path_makes_no_rows_where_the_sums_hold_the_noise() -> None:
+    path = opened()
+    assert path.noise is None
+    total = noised(0, (0, 1, 2))
+    assert (one_round(path, 0, 1, 2) == total.total.to(torch.float64) * Lattice(CLIP).step).all()
+    assert path.ledger.rounds == ("committed",)
+    with pytest.raises(LedgerError, match="was not taken"):
+        path.commit(path.begin((3, 4, 5), noised(1, (3, 4, 5)), CLIP), torch.zeros(DIM, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("simulation", [False, True])
+def test_a_sum_with_shares_lies_on_the_lattice_in_an_experiment_as_well(simulation: bool) -> None:
+    path = opened(promise=replace(PROMISE, simulation=simulation))
+    with pytest.raises(LedgerError, match="form it on Lattice"):
+        path.begin((0, 1, 2), LatticeSum(torch.zeros(DIM, dtype=torch.int64), Lattice(2 * CLIP), {}), CLIP)
+    ticket = path.begin((0, 1, 2), noised(0, (0, 1, 2)), CLIP)
+    path.row(ticket)
+    with pytest.raises(LedgerError, match="off the lattice"):
+        path.commit(ticket, torch.full((DIM,), 1 / 3, dtype=torch.float64))
+
+
+def test_a_folder_with_shares_verifies_and_its_account_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = verify(folder)
+    assert verdict.ok, [check for check in verdict.checks if not check.ok]
+    assert verdict.epsilon == PROMISE.after(3, PROMISE.delta).epsilon
+    assert len(list((folder / "state" / "keys").glob("epoch-*"))) == 2
+    assert hubbub("verify", folder) == 0
+    assert hubbub("ledger", folder) == 0
+    assert hubbub("account", folder, "--statement") == 0
+    printed = capsys.readouterr().out
+    assert "3 of 6 rounds charged" in printed
+    assert "added their share of noise" in " ".join(printed.split())
+    assert hubbub("account", folder, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["events"][0]["event"] == "DiscreteGaussianShares"
+
+
+def test_a_forged_number_of_shares_is_found(folder: Path) -> None:
+    """Fewer clients than were promised would each have had to add more: the record states another epsilon than it makes."""
+    store = RunStore(folder)
+    other = replace(PROMISE, mechanism=replace(MECHANISM, shares=replace(SHARES, clients=4)))
+    with pytest.raises(LedgerError, match=r"mechanism\.shares\.clients was 3, is 4"):
+        opened(store, other)
+
+
+def test_shares_that_nobody_answers_for_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="bare sums would be released"):
+        ReleasePath(PROMISE, DIM, clients=CLIENTS)
+    with pytest.raises(ConfigError, match="at most 8 numbers"):
+        ReleasePath(PROMISE, DIM + 1, clients=CLIENTS, shares_in_sums=True)
+    # Clients that are simulated in this process clip and add nothing.
+    with pytest.raises(ConfigError, match="bare sums would be released"):
+        next(iter(train(replace(plan(Identity(ROUNDS)), mechanism=MECHANISM), silent(), nn.Linear(3, 2), RunStore(tmp_path))))
+
+
+def test_more_noise_than_the_lattice_holds_is_refused() -> None:
+    loud = replace(PROMISE, mechanism=replace(MECHANISM, noise_multiplier=8.0, shares=NoiseShares(1, DIM)))
+    ReleasePath(loud, DIM, clients=CLIENTS, shares_in_sums=True)
+    with pytest.raises(ConfigError, match="can be in a cohort"):
+        ReleasePath(loud, DIM, clients=2**28, shares_in_sums=True)
+
+
+def test_a_long_run_of_independent_noise_opens_at_once() -> None:
+    before = time.process_time()
+    ReleasePath(Promise(100_000, Mechanism(Identity(100_000), MinSeparation(10, 10), 1.0)), DIM, clients=CLIENTS)
+    # It took 81 s of a processor when each row was drawn to be measured.
+    assert time.process_time() - before < 10
