@@ -13,10 +13,11 @@ from _flower_engine import engine_speed_rows
 
 # The checks are those of the tests: what is shown here is what fails there.
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from flower_defects import FLOWERS, OURS, QUESTIONS, DefectError, Question
+from flower_arms import FLOWERS, OURS, Arm
+from flower_defects import QUESTIONS, DefectError, Question
 
 
-def answer(question: Question, arm: object) -> tuple[bool, str]:
+def answer(question: Question, arm: Arm) -> tuple[bool, str]:
     """Whether a library does what is asked, and what was observed."""
     try:
         return True, f"yes: {question.check(arm)}"

@@ -16,16 +16,10 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAvg,
-    Strategy,
-)
+from flwr.serverapp import strategy as flower_strategies
+from flwr.serverapp.strategy import FedAvg, Strategy
 
-from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, twins
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.mods import clipping_mod, noising_mod
 
@@ -213,6 +207,13 @@ class Flower:
 
     name = "Flower's own"
     clipping_mod = staticmethod(fixedclipping_mod)
+    classes: Any = flower_strategies
+
+    def settings(self, seed: int | None, more: Mapping[str, Any]) -> dict[str, Any]:
+        """What its classes take beside their own arguments: nothing. Its noise comes from NumPy's global generator."""
+        if seed is not None:
+            np.random.seed(seed)  # noqa: NPY002 # as above
+        return {}
 
     def fixed(
         self,
@@ -224,23 +225,23 @@ class Flower:
         seed: int | None = None,
         **more: Any,
     ) -> Strategy:
-        self._seed(seed)
-        return DifferentialPrivacyServerSideFixedClipping(strategy, noise_multiplier, clip_norm, clients)
+        wrap = self.classes.DifferentialPrivacyServerSideFixedClipping
+        return wrap(strategy, noise_multiplier, clip_norm, clients, **self.settings(seed, more))
 
     def trusting(self, strategy: Strategy, *, clip_norm: float, noise_multiplier: float, clients: int) -> Strategy:
-        return DifferentialPrivacyClientSideFixedClipping(strategy, noise_multiplier, clip_norm, clients)
+        return self.classes.DifferentialPrivacyClientSideFixedClipping(strategy, noise_multiplier, clip_norm, clients)
 
     def adaptive(
         self, strategy: Strategy, *, noise_multiplier: float, clients: int, seed: int | None = None, **more: float
     ) -> Strategy:
-        self._seed(seed)
         start, rate = more.get("start", 0.1), more.get("rate", 0.2)
         # Its quantile is that of the updates that shall be clipped.
         clipped = 1 - more.get("quantile", 0.5)
-        return DifferentialPrivacyServerSideAdaptiveClipping(strategy, noise_multiplier, clients, start, clipped, rate)
+        wrap = self.classes.DifferentialPrivacyServerSideAdaptiveClipping
+        return wrap(strategy, noise_multiplier, clients, start, clipped, rate, **self.settings(seed, {}))
 
     def counting(self, strategy: Strategy, *, noise_multiplier: float, clients: int) -> Strategy:
-        return DifferentialPrivacyClientSideAdaptiveClipping(strategy, noise_multiplier, clients)
+        return self.classes.DifferentialPrivacyClientSideAdaptiveClipping(strategy, noise_multiplier, clients)
 
     def clip_norm(self, strategy: Any) -> float:
         return float(strategy.clipping_norm)
@@ -278,10 +279,15 @@ class Flower:
         federation = Federation(1, lambda model, index: {"w": model["w"] + 1e-9}, mods=[mod])
         return epsilon, federation.round(averaging(1), {"w": np.zeros(dim)})[0]["w"]
 
-    def _seed(self, seed: int | None) -> None:
-        # Its noise comes from NumPy's global generator.
-        if seed is not None:
-            np.random.seed(seed)  # noqa: NPY002
+
+class Twins(Flower):
+    """Ours under Flower's names."""
+
+    name = "hubbub's, under Flower's names"
+    classes = twins
+
+    def settings(self, seed: int | None, more: Mapping[str, Any]) -> dict[str, Any]:
+        return {"simulation_seed": seed, **more}
 
 
-OURS, FLOWERS = Hubbub(), Flower()
+OURS, FLOWERS, TWINS = Hubbub(), Flower(), Twins()

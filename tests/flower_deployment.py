@@ -10,6 +10,7 @@ import ipaddress
 import json
 import os
 import re
+import secrets
 import socket
 import ssl
 import subprocess
@@ -31,6 +32,8 @@ PrivateKey = ec.EllipticCurvePrivateKey
 
 LOOPBACK = "127.0.0.1"
 CONNECTION = "loopback"
+# Below the ports from which Linux takes those of connections, so that a free one stays so until its process listens.
+_PORTS = range(20000, 32000)
 # Lines of each process's log that a failure shows.
 _SHOWN = 60
 # Seconds between two looks of a node for work, at some milliseconds of processor time each.
@@ -119,16 +122,16 @@ def write_node_key(path: Path) -> None:
     path.with_suffix(".pub").write_bytes(public)
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody listens on, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+def free_port() -> int:
+    """A port on loopback that nobody listens on, out of those that the system gives nobody by itself."""
+    while True:
+        port = _PORTS.start + secrets.randbelow(len(_PORTS))
+        with socket.socket() as tried:
+            try:
+                tried.bind((LOOPBACK, port))
+            except OSError:
+                continue
+            return port
 
 
 class Deployment:
@@ -148,7 +151,7 @@ class Deployment:
         self.mark = f"{_MARK}={self._token}"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._reaper: subprocess.Popen[bytes] | None = None
-        self._port = free_ports(1)[0]
+        self._port = free_port()
         address = f"{LOOPBACK}:{self._port}"
         text = f'[superlink]\ndefault = "{CONNECTION}"\n[superlink.{CONNECTION}]\naddress = "{address}"\n'
         (folder / "home" / "config.toml").write_text(text + f'root-certificates = "{self.certificates.authority}"\n')
@@ -235,7 +238,7 @@ class Deployment:
             "flower-supernode",
             *("--superlink", f"{LOOPBACK}:{self._port}", "--root-certificates", str(self.certificates.authority)),
             *("--auth-supernode-private-key", str(self.key(name))),
-            *("--host", LOOPBACK, "--port", str(free_ports(1)[0])),
+            *("--host", LOOPBACK, "--port", str(free_port())),
             *("--node-config", _config(config)),
         )
 

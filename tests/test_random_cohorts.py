@@ -11,7 +11,7 @@ from hubbub import accounting
 from hubbub import config as configs
 from hubbub.accounting.chain import read_chain
 from hubbub.build import Run, build
-from hubbub.cli import main, training
+from hubbub.cli import main
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
     BallsInBinsSampling,
@@ -110,7 +110,7 @@ def test_a_run_of_each_kind_goes_on_where_it_was_interrupted_and_holds(
         return evaluate(*arguments)
 
     with monkeypatch.context() as interrupted:
-        interrupted.setattr(training, "evaluate", stop_in_the_third)
+        interrupted.setattr(engine_folder, "evaluate", stop_in_the_third)
         assignments = [word for assignment in (*QUICK, *KINDS[kind][0]) for word in ("--set", assignment)]
         assert hubbub("train", str(EXAMPLE), "--out", "run", *assignments) != 0
     assert hubbub("resume", "run") == 0

@@ -1,8 +1,10 @@
 """A round's messages, and what of the replies counts: for each client that was asked, at most one reply, of this round."""
 
+import logging
 import math
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +80,21 @@ class Asked:
         self.faults.append(f"{who}: {why.encode('ascii', 'backslashreplace').decode()[:_LONGEST_REASON]!r}")
 
 
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Keep to itself what a wrapped strategy logs of stand-ins and of the one synthetic reply, which would mislead."""
+    logger = logging.getLogger("flwr")
+    logger.addFilter(_worth_hearing)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_worth_hearing)
+
+
+def _worth_hearing(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING
+
+
 class Template(Grid):
     """The message that a strategy would send to each of its clients, learnt by letting it configure a round for stand-ins.
 
@@ -93,6 +110,14 @@ class Template(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """Stand-ins for nodes."""
         return range(1, self._count + 1)
+
+    @classmethod
+    def ask(
+        cls, strategy: Strategy, server_round: int, floating: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """What the strategy sends to stand-ins in a round."""
+        with unheard():
+            return list(strategy.configure_train(server_round, floating, config, cls(grid, strategy)))
 
     @staticmethod
     def content(messages: Sequence[Message], floating: ArrayRecord, arrays: ArrayRecord) -> RecordDict:
@@ -167,7 +192,8 @@ def norm_bit(content: RecordDict) -> int | None:
         if NORM_BIT in record:
             value = record[NORM_BIT]
             if isinstance(value, bool) or not isinstance(value, int):
-                raise ValueError(f"{NORM_BIT} = {str(value)[:40]}: must be a whole number")
+                # Its value may be the client's own, and stays out of the log.
+                raise ValueError(f"{NORM_BIT} is {type(value).__name__}: must be a whole number")
             return value
     return None
 

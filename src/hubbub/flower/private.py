@@ -226,7 +226,7 @@ class PrivateStrategy(Strategy):
         floating = run.layout.floating(arrays)
         told = ConfigRecord({**config, **summing.config()})
         # The run's own count of rounds, which a restart does not begin anew.
-        messages = list(self.strategy.configure_train(run.round_index + 1, floating, told, Template(grid, self.strategy)))
+        messages = Template.ask(self.strategy, run.round_index + 1, floating, told, grid)
         if not messages:
             raise ConfigError("strategy: asks no client in this round; wrap one that trains in every round")
         return Template.content(messages, floating, arrays)

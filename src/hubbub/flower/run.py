@@ -17,7 +17,7 @@ from hubbub.accounting.ledger import Ticket
 from hubbub.accounting.promise import Promise
 from hubbub.errors import ConfigError
 from hubbub.flower.arrays import Layout
-from hubbub.flower.messages import Asked, Template, addressed
+from hubbub.flower.messages import Asked, Template, addressed, unheard
 from hubbub.flower.nodes import cohort
 from hubbub.flower.state import ServerState
 from hubbub.flower.summing import Summing
@@ -128,7 +128,7 @@ class PrivateRun:
         for release in late:
             # Some strategies know what they sent only from having sent it.
             floating = self.layout.floating(self.arrays)
-            list(self._strategy.configure_train(self.round_index, floating, ConfigRecord(), Template(grid, self._strategy)))
+            Template.ask(self._strategy, self.round_index, floating, ConfigRecord(), grid)
             self.arrays = self._learn(release, self.arrays)
         if late:
             self._state.save(self.arrays, self._strategy)
@@ -199,7 +199,8 @@ class PrivateRun:
             fraction = self._split.fraction(float(release[-1]), state.clip_norm, self._expected)
             state.clip_norm = self._adaptive.following(state.clip_norm, fraction)
         mean = release[: layout.dim] / self._expected
-        made, _ = self._strategy.aggregate_train(self.round_index, [self._synthetic(layout.moved(arrays, mean))])
+        with unheard():
+            made, _ = self._strategy.aggregate_train(self.round_index, [self._synthetic(layout.moved(arrays, mean))])
         if made is None:
             raise ConfigError(f"strategy: {type(self._strategy).__name__} made no model of the mean; wrap one that averages")
         return layout.completed(made, arrays)

@@ -39,7 +39,8 @@ class DPFedAvgFixed(PrivateStrategy):
         delta: Of the epsilon that is logged, and of ``stop_epsilon``.
         state: The folder that keeps ledger, keys and model over restarts; ``None`` keeps them in memory.
         expected_cohort_size: The number that sums are divided by; by default ``num_sampled_clients``, or the sampling
-            probability times the clients that are connected when the run begins.
+            probability times the clients that are connected when the run begins, which is then stated under the zero-out
+            relation rather than that of adding or removing a client.
         rounds: The most rounds of the run, all starts together.
         evaluation: ``"off"``; or ``"exact"``: clients are asked to evaluate, too, and what they measure is returned as it is,
             which the guarantee then says it does not cover.

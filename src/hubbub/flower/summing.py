@@ -97,7 +97,8 @@ class Summing:
             if bit is None:
                 raise ValueError("its indicator is missing")
             steps = torch.cat([steps, torch.tensor([bit], dtype=torch.int64)])
-        if not bool((steps.abs() <= _EXACT // cohort).all()):
+        # Not by abs(), which leaves the least int64 negative.
+        if max(int(steps.max()), -int(steps.min())) > _EXACT // cohort:
             raise ValueError("its numbers are too large to be summed exactly")
         return steps
 

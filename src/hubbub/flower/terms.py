@@ -21,6 +21,7 @@ from hubbub.participation import (
     MinSeparation,
     Participation,
     PoissonSampling,
+    RandomParticipation,
     SingleParticipation,
     TruncatedPoissonSampling,
     every_round,
@@ -172,9 +173,12 @@ class Terms:
 
     def promise(self, mechanism: Mechanism, settings: Mapping[str, object]) -> Promise:
         """What the ledger holds the run to."""
+        # A divisor that is counted is another one where one more client is there: then two runs with as many are compared.
+        counted = self.expected_cohort_size is None and isinstance(mechanism.participation, RandomParticipation)
         return Promise(
             rounds=mechanism.rounds,
             mechanism=mechanism,
+            neighboring_relation="zero-out" if counted else None,
             delta=self.delta,
             simulation=self.simulation_seed is not None,
             settings=settings,
