@@ -32,6 +32,7 @@ EVENTS = {
     "FixedSizeSampled": events.FixedSizeSampled(1.0, 2, 10),
     "TruncatedPoissonSampled": events.TruncatedPoissonSampled(1.0, 0.2, 3, 10),
     "BallsInBins": events.BallsInBins(1.0, 3, 6),
+    "DiscreteGaussianShares": events.DiscreteGaussianShares(1.0, 4, 2**20, 1000),
     "MixtureOfGaussians": events.MixtureOfGaussians(1.0, (0, 0.5, 1), (0.5, 0.3, 0.2)),
     "TreeAggregation": events.TreeAggregation(1.0, 6),
 }

@@ -12,6 +12,7 @@ from hubbub import config as configs
 from hubbub.accounting.chain import read_chain
 from hubbub.build import Run, build
 from hubbub.cli import main
+from hubbub.engine import folder as engine_folder
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
     BallsInBinsSampling,

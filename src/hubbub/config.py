@@ -51,7 +51,7 @@ _LARGEST_NUMBER = 10**300
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """``[training]``: what is computed. ``seed`` decides partition, initialisation and shuffles; ``engine``, what runs clients."""
+    """``[training]``: what is computed, by which ``engine``. ``seed`` decides partition, initialisation and shuffles."""
 
     rounds: int = 50
     cohort_size: int | None = None

@@ -25,7 +25,7 @@ from hubbub.errors import ConfigError, ParticipationError, RunFolderError
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.messages import addressed
 from hubbub.flower.population import ROUND_INDEX, GridPopulation, load, trained
-from hubbub.participation import PoissonSampling, every_round
+from hubbub.flower.terms import promises
 
 __all__ = ["client_app", "run_locally", "serve"]
 
@@ -192,12 +192,7 @@ def _opened(config_file: Path, settings: Mapping[str, Any]) -> RunInFolder:
 def _require_enforced(begun: RunInFolder, keys_enforced: bool) -> None:
     """Refuse a promise of who joins when that a client would break by coming back under another name."""
     plan = begun.run.plan
-    free = (
-        plan.mechanism is None
-        or isinstance(plan.participation, PoissonSampling)
-        or plan.participation == every_round(plan.rounds)
-    )
-    if not (free or keys_enforced):
+    if plan.mechanism is not None and promises(plan.participation, plan.rounds) and not keys_enforced:
         raise ConfigError(
             f"keys-enforced = false: the run promises {plan.participation}, which a client would break by coming back under a "
             "new name; let the SuperLink admit registered keys only (--enable-supernode-auth) and say --run-config "

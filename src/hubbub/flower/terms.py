@@ -28,7 +28,7 @@ from hubbub.participation import (
 )
 from hubbub.strategies import Identity
 
-__all__ = ["Terms", "independent_noise", "require_averaging"]
+__all__ = ["Terms", "independent_noise", "promises", "require_averaging"]
 
 NoiseAt = Literal["server", "clients"]
 Buffers = Literal["error", "keep"]
@@ -142,7 +142,7 @@ class Terms:
                 f"noise_at = 'clients': with {type(mechanism.strategy).__name__} noise of one round depends on that of others, "
                 "which clients cannot carry; add it at the server"
             )
-        if not self.keys_enforced and _promises(mechanism):
+        if not self.keys_enforced and promises(mechanism.participation, mechanism.rounds):
             raise ConfigError(
                 f"keys_enforced = False: the run promises {mechanism.participation}, which a client would break by coming back "
                 "under a new name; let the SuperLink admit registered keys only (--enable-supernode-auth) and say "
@@ -232,12 +232,12 @@ def require_averaging(strategy: object) -> Strategy:
     return strategy
 
 
-def _promises(mechanism: Mechanism) -> bool:
-    """Whether anything is promised of who joins when, beside what every client may do."""
-    match mechanism.participation:
+def promises(participation: Participation, rounds: int) -> bool:
+    """Whether anything is promised that a client would break by coming back under another name."""
+    match participation:
         case PoissonSampling():
             return False
         case MinSeparation(1, most):
-            return most < mechanism.rounds
+            return most < rounds
         case _:
             return True
