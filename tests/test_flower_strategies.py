@@ -433,3 +433,12 @@ def test_the_words_of_the_operator_stand_in_the_guarantee(tmp_path: Path) -> Non
     assert "registered keys only" in kept
     assert "started again" not in kept
     assert "started again" in separated().guarantee(1e-5).statement()
+
+
+def test_a_statement_has_the_facts_of_the_run(tmp_path: Path) -> None:
+    strategy = separated(tmp_path)
+    one_round(strategy, grid())
+    text = strategy.statement(1e-6)
+    assert strategy.ledger_head in text
+    assert "1 rounds of 12 that were planned" in text
+    assert "divided by the fixed number 3" in text

@@ -24,7 +24,7 @@ from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.unamplified import unamplified_mu
-from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS, cohort_words
+from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
 from hubbub.cli.accounts import guarantee_rows
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.mechanism import Mechanism
@@ -320,8 +320,9 @@ def test_a_relation_that_no_theorem_covers_has_a_sentence_of_its_own() -> None:
 
 @pytest.mark.parametrize("participation", [*COHORTS, *PATTERNS], ids=str)
 def test_what_is_said_of_the_sampling_is_of_cohorts_alone(participation: Participation) -> None:
-    said = points(of(participation).statement())["Sampling"]
-    assert said.startswith(cohort_words(participation))
+    stated = of(participation)
+    said = points(stated.statement())["Sampling"]
+    assert said.startswith(stated.cohorts)
     assert "noise" not in said
 
 

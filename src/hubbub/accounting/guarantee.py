@@ -27,7 +27,7 @@ from hubbub.accounting.unamplified import (
     unamplified_mu,
     unamplified_zcdp_rho,
 )
-from hubbub.accounting.wording import FIXED_RUNS, NOT_COVERED, Assumption, assumptions, cohort_words, describe
+from hubbub.accounting.wording import FIXED_RUNS, NOT_COVERED, Assumption, assumptions, cohorts_of, describe
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import Participation, RandomParticipation
@@ -298,7 +298,7 @@ def guarantee(
         relations=tuple(r for r in covered if all(r in run.relations for run in earlier)),
         not_covered=tuple(dict.fromkeys((*NOT_COVERED, *(what for run in earlier for what in run.not_covered)))),
         earlier=tuple(earlier),
-        cohorts=cohort_words(mechanism.participation),
+        cohorts=cohorts_of(mechanism),
         sensitivity_of="one round" if random else "the whole run",
     )
 

@@ -17,6 +17,7 @@ from hubbub.participation import (
     PoissonSampling,
     SingleParticipation,
     TruncatedPoissonSampling,
+    every_round,
 )
 from hubbub.strategies import (
     OWN,
@@ -42,6 +43,7 @@ __all__ = [
     "Assumption",
     "assumptions",
     "cohort_words",
+    "cohorts_of",
     "describe",
     "require_words",
     "words_from_record",
@@ -144,7 +146,7 @@ def describe(mechanism: Mechanism) -> str:
     name = "independent Gaussian noise" if independent else f"correlated Gaussian noise ({_family(strategy)})"
     if mechanism.shares is not None:
         name = f"independent discrete Gaussian noise in shares of at least {mechanism.shares.clients} clients"
-    return f"{name} with noise multiplier {mechanism.noise_multiplier:.6g}, {cohort_words(mechanism.participation)}"
+    return f"{name} with noise multiplier {mechanism.noise_multiplier:.6g}, {cohorts_of(mechanism)}"
 
 
 def _family(strategy: Strategy) -> str:  # noqa: C901 # one line a family
@@ -175,6 +177,13 @@ def _family(strategy: Strategy) -> str:  # noqa: C901 # one line a family
             return origin.rpartition(".")[2]
         case other:
             return type(other).__name__
+
+
+def cohorts_of(mechanism: Mechanism) -> str:
+    """Who takes part when in a mechanism's rounds, in words."""
+    if mechanism.participation == every_round(mechanism.rounds):
+        return "any client in any round"
+    return cohort_words(mechanism.participation)
 
 
 def cohort_words(participation: Participation) -> str:

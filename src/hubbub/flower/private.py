@@ -9,6 +9,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from hubbub._checks import scale
 from hubbub.accounting.guarantee import PrivacyGuarantee
+from hubbub.accounting.statement import RunFacts
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import Template
@@ -64,6 +65,20 @@ class PrivateStrategy(Strategy):
         """
         promise = self._run.state.promise if self._run else self._terms.promise(self.mechanism, {})
         return promise.after(self.rounds_charged if rounds is None else rounds, self._terms.delta if delta is None else delta)
+
+    def statement(self, delta: float | None = None) -> str:
+        """The guarantee of the rounds charged so far in full, with the facts of the run: fit for publication."""
+        run = self._run
+        if run is None or run.state.closed:
+            return self.guarantee(delta).statement()
+        facts = RunFacts(
+            clip_norm=None if isinstance(self._clipping, AdaptiveClipping) else self._clipping,
+            expected_cohort_size=run.expected,
+            secure_noise=self._terms.simulation_seed is None,
+            planned_rounds=run.state.promise.rounds,
+            heads=(self.ledger_head,),
+        )
+        return self.guarantee(delta).statement(facts)
 
     @property
     def rounds_charged(self) -> int:

@@ -91,7 +91,7 @@ class PrivateRun:
             )
         self.layout = layout
         self._strategy, self._mechanism, self._clipping, self._terms = strategy, mechanism, clipping, terms
-        self._expected = expected
+        self.expected = expected
         self._adaptive = clipping if isinstance(clipping, AdaptiveClipping) else None
         self._under_way: _Round | None = None
         self.arrays: ArrayRecord | None = None
@@ -152,7 +152,7 @@ class PrivateRun:
         Raises:
             ParticipationError: No connected client may join.
         """
-        path, size = self._state.path, self._terms.num_sampled_clients or self._expected
+        path, size = self._state.path, self._terms.num_sampled_clients or self.expected
         chosen = cohort(self._mechanism.participation, path.next_round, nodes, size, path)
         lattice = summing.lattice
         ticket = path.begin(list(chosen), _Begun(lattice, secrets.token_bytes(32)), lattice.clip_norm)
@@ -196,9 +196,9 @@ class PrivateRun:
         """The model after a release: the wrapped strategy sees the noised mean, as the only reply there is."""
         state, layout = self._state, self.layout
         if self._adaptive:
-            fraction = self._split.fraction(float(release[-1]), state.clip_norm, self._expected)
+            fraction = self._split.fraction(float(release[-1]), state.clip_norm, self.expected)
             state.clip_norm = self._adaptive.following(state.clip_norm, fraction)
-        mean = release[: layout.dim] / self._expected
+        mean = release[: layout.dim] / self.expected
         with unheard():
             made, _ = self._strategy.aggregate_train(self.round_index, [self._synthetic(layout.moved(arrays, mean))])
         if made is None:
@@ -220,7 +220,7 @@ class PrivateRun:
             {
                 "engine": "flower",
                 "arrays": self.layout.digest(),
-                "expected_cohort_size": self._expected,
+                "expected_cohort_size": self.expected,
                 "noise_at": self._terms.noise_at,
                 "on_failure": self._terms.on_failure,
                 "keep_releases": False,
