@@ -3,7 +3,7 @@
 import itertools
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
@@ -185,21 +185,48 @@ def test_separation_is_kept_over_rounds_and_restarts(tmp_path: Path) -> None:
 
 
 def test_a_client_that_comes_back_under_another_number_is_the_same_client(tmp_path: Path) -> None:
-    class Renumbered(LocalGrid):
-        """Three nodes, whose numbers begin at ``first``."""
-
-        first = 1
-
-        def get_nodes(self) -> Iterator[Any]:
-            return (SimpleNamespace(node_id=self.first + i, public_key=b"key %d" % i) for i in range(3))
-
     strategy = separated(tmp_path)
-    strategy.configure_train(1, START, ConfigRecord(), on := Renumbered(client_app(), num_nodes=12))
+    strategy.configure_train(1, START, ConfigRecord(), told((1, b"a"), (2, b"b"), (3, b"c")))
     # The three of before, and nobody else: none may join again so soon, whatever numbers their nodes have.
-    on.first = 7
     with pytest.raises(ParticipationError, match="none of 3 connected clients may join"):
-        strategy.configure_train(2, START, ConfigRecord(), on)
+        strategy.configure_train(2, START, ConfigRecord(), told((7, b"a"), (8, b"b"), (9, b"c")))
     assert strategy.rounds_charged == 1
+
+
+class Told(LocalGrid):
+    """A grid of which a test says which nodes there are, and by which keys."""
+
+    told: Sequence[tuple[int, bytes]] = ()
+
+    def get_nodes(self) -> Iterator[Any]:
+        return (SimpleNamespace(node_id=number, public_key=key) for number, key in self.told)
+
+
+def told(*nodes: tuple[int, bytes]) -> Told:
+    made = Told(client_app(), num_nodes=12)
+    made.told = nodes
+    return made
+
+
+def test_a_client_whose_key_vanishes_is_not_another_client(tmp_path: Path) -> None:
+    strategy = separated(tmp_path)
+    strategy.configure_train(1, START, ConfigRecord(), told((1, b"a"), (2, b"b"), (3, b"c")))
+    with pytest.raises(ParticipationError, match="none of 3 connected nodes has a public key"):
+        strategy.configure_train(2, START, ConfigRecord(), told((1, b""), (2, b""), (3, b"")))
+    # Nor over a restart: a node without a key is not asked.
+    with pytest.raises(ParticipationError, match="none of 1 connected clients may join"):
+        separated(tmp_path).configure_train(2, START, ConfigRecord(), told((1, b"a"), (2, b"")))
+
+
+def test_a_client_that_was_known_by_its_number_stays_so(tmp_path: Path) -> None:
+    separated(tmp_path).configure_train(1, START, ConfigRecord(), told((1, b""), (2, b""), (3, b"")))
+    with pytest.raises(ParticipationError, match="none of 3 connected clients may join"):
+        separated(tmp_path).configure_train(2, START, ConfigRecord(), told((1, b"a"), (2, b"b"), (3, b"c")))
+
+
+def test_of_two_nodes_with_one_key_one_is_asked() -> None:
+    messages = list(separated().configure_train(1, START, ConfigRecord(), told((1, b"a"), (2, b"a"), (3, b"b"))))
+    assert sorted(m.metadata.dst_node_id for m in messages) == [2, 3]
 
 
 def test_exactly_as_many_are_asked_as_was_said_and_fewer_where_fewer_may() -> None:

@@ -24,6 +24,8 @@ NORM_BIT = "dpfedavg_norm_bit"
 # How the indicator enters the noised vector, where the clients add the noise.
 COUNT_SCALE = "dpfedavg_count_scale"
 _LONGEST_REASON = 200
+# For each client that was asked.
+_MOST_FAULTS = 4
 # Of a strategy that does not say which part of the nodes it samples.
 _LEAST_PART = 0.001
 
@@ -75,6 +77,9 @@ class Asked:
         self._fault(self.clients.index(client), f"{type(error).__name__}: {error}")
 
     def _fault(self, index: int | None, why: str) -> None:
+        if len(self.faults) >= _MOST_FAULTS * max(1, len(self.messages)):
+            # Whoever answers without end fills neither memory nor log.
+            return
         who = "a node that was not asked" if index is None else f"node {self.messages[index].metadata.dst_node_id}"
         # What a client sends must not fill the log, nor write lines of its own into it.
         self.faults.append(f"{who}: {why.encode('ascii', 'backslashreplace').decode()[:_LONGEST_REASON]!r}")

@@ -3,6 +3,8 @@
 import hashlib
 import logging
 import time
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from flwr.serverapp import Grid
 
@@ -17,18 +19,24 @@ from hubbub.participation import (
 from hubbub.training.cohorts import draw, eligible
 from hubbub.training.release import ReleasePath
 
-__all__ = ["average_cohort", "cohort", "connected"]
+__all__ = ["Identity", "Node", "average_cohort", "clients_of", "cohort", "connected", "identity_of"]
 
 _LOG = logging.getLogger("flwr")
 # How long a round waits for the nodes that the wrapped strategy wants to be there.
 _PATIENCE = 600.0
 
+Identity = Literal["key", "node"]
 
-def connected(grid: Grid, wanted: int, *, keys_enforced: bool) -> dict[str, int]:
-    """The node of each client that is connected, in the order of the nodes; waits until as many are as are wanted.
 
-    A client is known by its node's registered public key, so that a restart makes no new client of it, and by its node's number
-    where the grid tells no keys. Of several nodes with one key only one can be asked.
+class Node(NamedTuple):
+    """A node that is connected; ``public_key`` is empty where the grid tells none."""
+
+    node_id: int
+    public_key: bytes
+
+
+def connected(grid: Grid, wanted: int) -> list[Node]:
+    """The nodes that are connected, in order; waits until as many are as are wanted.
 
     Raises:
         ParticipationError: Too few for ten minutes.
@@ -41,13 +49,38 @@ def connected(grid: Grid, wanted: int, *, keys_enforced: bool) -> dict[str, int]
                 "SuperNodes, or let the wrapped strategy wait for fewer"
             )
         time.sleep(0.5)
-    keyed = any(node.public_key for node in nodes)
+    return [Node(int(node.node_id), bytes(node.public_key or b"")) for node in nodes]
+
+
+def identity_of(nodes: Sequence[Node]) -> Identity:
+    """By what clients are known for a whole run: their keys, where the grid tells any, else the numbers of their nodes."""
+    return "key" if any(node.public_key for node in nodes) else "node"
+
+
+def clients_of(nodes: Sequence[Node], identity: Identity, *, keys_enforced: bool) -> dict[str, int]:
+    """The node of each client.
+
+    A client is known by its node's registered public key, so that a restart makes no new client of it. A grid that tells no
+    keys may stand before a SuperLink that admits registered ones only, which gives a key the same number every time. Of
+    several nodes with one key only one can be asked.
+
+    Raises:
+        ParticipationError: Clients are known by keys that are enforced, and no node has one.
+    """
+    if identity == "node":
+        return {f"node {node.node_id}": node.node_id for node in nodes}
     found: dict[str, int] = {}
     for node in nodes:
         if node.public_key:
-            found["key " + hashlib.sha256(node.public_key).hexdigest()] = int(node.node_id)
-        elif not (keyed and keys_enforced):
-            found[f"node {node.node_id}"] = int(node.node_id)
+            found["key " + hashlib.sha256(node.public_key).hexdigest()] = node.node_id
+        elif not keys_enforced:
+            found[f"node {node.node_id}"] = node.node_id
+    if not found:
+        # Known by its number, a client that took part under its key would be another one.
+        raise ParticipationError(
+            f"keys_enforced = True: none of {len(nodes)} connected nodes has a public key; start the SuperLink with "
+            "--enable-supernode-auth, or, where nothing is promised of who joins when, leave keys_enforced out"
+        )
     return found
 
 

@@ -13,9 +13,9 @@ from hubbub.accounting.statement import RunFacts
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import Template
-from hubbub.flower.nodes import average_cohort, connected
-from hubbub.flower.run import Clipping, PrivateRun
-from hubbub.flower.state import recorded
+from hubbub.flower.nodes import Identity, Node, average_cohort, connected, identity_of
+from hubbub.flower.run import Clipping, Fixed, PrivateRun
+from hubbub.flower.state import recorded, require_same_mechanism
 from hubbub.flower.summing import Summing
 from hubbub.flower.terms import Terms, require_averaging
 from hubbub.mechanism import Mechanism
@@ -62,8 +62,11 @@ class PrivateStrategy(Strategy):
 
         Raises:
             ValueError: A number out of range.
+            LedgerError: The folder holds a run of another mechanism, whose rounds cost something else.
         """
         promise = self._run.state.promise if self._run else self._terms.promise(self.mechanism, {})
+        if self._run is None:
+            require_same_mechanism(promise, self._terms.folder)
         return promise.after(self.rounds_charged if rounds is None else rounds, self._terms.delta if delta is None else delta)
 
     def statement(self, delta: float | None = None) -> str:
@@ -73,7 +76,7 @@ class PrivateStrategy(Strategy):
             return self.guarantee(delta).statement()
         facts = RunFacts(
             clip_norm=None if isinstance(self._clipping, AdaptiveClipping) else self._clipping,
-            expected_cohort_size=run.expected,
+            expected_cohort_size=run.fixed.expected_cohort_size,
             secure_noise=self._terms.simulation_seed is None,
             planned_rounds=run.state.promise.rounds,
             heads=(self.ledger_head,),
@@ -206,21 +209,24 @@ class PrivateStrategy(Strategy):
         """Open the run, the first time; later only compare the model with that of before."""
         layout = Layout.of(arrays)
         if self._run is None:
-            expected = self._denominator(grid)
-            run = PrivateRun(self.strategy, self.mechanism, self._clipping, self._terms, layout, expected)
+            run = PrivateRun(self.strategy, self.mechanism, self._clipping, self._terms, layout, self._fixed(grid))
             run.resume(arrays, grid)
             self._run = run
         if layout != self._run.layout:
             raise ConfigError("initial_arrays: are another model's than this run has trained; start a new run for it")
         return self._run
 
-    def _denominator(self, grid: Grid) -> float:
-        """The public number that sums are divided by: stated, or of the first start, or by the clients that are connected."""
-        stated = self._terms.expected_cohort_size or self._terms.num_sampled_clients
-        if stated is not None:
-            return float(stated)
-        before = recorded(self._terms.folder)[1].get("expected_cohort_size")
-        return before if isinstance(before, float) else average_cohort(self.mechanism.participation, len(self._connected(grid)))
+    def _fixed(self, grid: Grid) -> Fixed:
+        """What the run fixes when it begins: as it was then, as it is stated, or by the nodes that are connected."""
+        before = recorded(self._terms.folder)[1].get("settings", {})
+        stated = self._terms.expected_cohort_size or self._terms.num_sampled_clients or before.get("expected_cohort_size")
+        # Where no key is enforced a client may have one and may not.
+        identity: Identity | None = before.get("identity", None if self._terms.keys_enforced else "key")
+        if stated is None or identity is None:
+            nodes = self._connected(grid)
+            identity = identity or identity_of(nodes)
+            stated = stated or average_cohort(self.mechanism.participation, len(nodes))
+        return Fixed(float(stated), identity)
 
     def _rounds_left(self, wanted: int) -> int:
         """How many more rounds the promise has, at most as many as are wanted."""
@@ -246,6 +252,5 @@ class PrivateStrategy(Strategy):
             raise ConfigError("strategy: asks no client in this round; wrap one that trains in every round")
         return Template.content(messages, floating, arrays)
 
-    def _connected(self, grid: Grid) -> dict[str, int]:
-        wanted = getattr(self.strategy, "min_available_nodes", 1)
-        return connected(grid, wanted, keys_enforced=self._terms.keys_enforced)
+    def _connected(self, grid: Grid) -> list[Node]:
+        return connected(grid, getattr(self.strategy, "min_available_nodes", 1))

@@ -5,8 +5,9 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord, RecordDict
@@ -15,10 +16,10 @@ from flwr.serverapp.strategy import Strategy
 
 from hubbub.accounting.ledger import Ticket
 from hubbub.accounting.promise import Promise
-from hubbub.errors import ConfigError
+from hubbub.errors import ConfigError, RunFolderError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import Asked, Template, addressed, unheard
-from hubbub.flower.nodes import cohort
+from hubbub.flower.nodes import Identity, Node, clients_of, cohort
 from hubbub.flower.state import ServerState
 from hubbub.flower.summing import Summing
 from hubbub.flower.terms import Terms
@@ -26,13 +27,25 @@ from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.training.clipping import AdaptiveClipping
 
-__all__ = ["Clipping", "PrivateRun"]
+__all__ = ["Clipping", "Fixed", "PrivateRun"]
 
 _LOG = logging.getLogger("flwr")
 # The most clients of a cohort that is drawn by coins; sums of so many are exact.
 _MOST_CLIENTS = 2**26
 
 Clipping = float | AdaptiveClipping
+
+
+class Fixed(NamedTuple):
+    """What a run fixes when it begins.
+
+    Args:
+        expected_cohort_size: The public number that sums are divided by: never how many clients were asked or answered.
+        identity: By what clients are known.
+    """
+
+    expected_cohort_size: float
+    identity: Identity
 
 
 @dataclass(frozen=True)
@@ -72,7 +85,7 @@ class PrivateRun:
         clipping: A clip norm, or the rule by which it moves.
         terms: All else.
         layout: Of the model.
-        expected: The public number that sums are divided by, fixed for the run: never how many were asked or answered.
+        fixed: What was fixed when the run began.
 
     Raises:
         ConfigError: The model has buffers, and ``terms`` do not keep them.
@@ -81,7 +94,7 @@ class PrivateRun:
     """
 
     def __init__(
-        self, strategy: Strategy, mechanism: Mechanism, clipping: Clipping, terms: Terms, layout: Layout, expected: float
+        self, strategy: Strategy, mechanism: Mechanism, clipping: Clipping, terms: Terms, layout: Layout, fixed: Fixed
     ) -> None:
         if layout.buffers and terms.buffers == "error":
             raise ConfigError(
@@ -91,7 +104,7 @@ class PrivateRun:
             )
         self.layout = layout
         self._strategy, self._mechanism, self._clipping, self._terms = strategy, mechanism, clipping, terms
-        self.expected = expected
+        self.fixed = fixed
         self._adaptive = clipping if isinstance(clipping, AdaptiveClipping) else None
         self._under_way: _Round | None = None
         self.arrays: ArrayRecord | None = None
@@ -105,7 +118,7 @@ class PrivateRun:
         )
         self._state.clip_norm = clipping.initial_clip_norm if isinstance(clipping, AdaptiveClipping) else clipping
         if self._adaptive:
-            self._split = self._adaptive.split(mechanism.noise_multiplier, expected)
+            self._split = self._adaptive.split(mechanism.noise_multiplier, fixed.expected_cohort_size)
 
     @property
     def state(self) -> ServerState:
@@ -121,8 +134,18 @@ class PrivateRun:
         """Take up what the folder holds: the model, the clip norm, and a release that nobody has learnt from yet."""
         held = self._state.restore(self._strategy)
         if held is None:
+            if self.round_index:
+                raise RunFolderError(
+                    f"{self._terms.folder}: its ledger has {self.round_index} rounds, and state/server.safetensors, the model "
+                    "after them, is missing; restore the folder from a copy"
+                )
             self._state.save(initial, self._strategy)
             return
+        if not isinstance(self._clipping, AdaptiveClipping) and self._state.clip_norm != self._clipping:
+            raise RunFolderError(
+                f"{self._terms.folder}/state/server.safetensors: is of a run with clip norm {self._state.clip_norm}, this one "
+                f"has {self._clipping}; restore the folder from a copy"
+            )
         self.arrays = held
         late = list(self._state.path.released(self._state.rounds, self.round_index))
         for release in late:
@@ -145,15 +168,16 @@ class PrivateRun:
         return Summing(self.layout, self._state.clip_norm, self._split if self._adaptive else None, self._mechanism)
 
     def begin(
-        self, content: RecordDict, arrays: ArrayRecord, summing: Summing, nodes: dict[str, int], ttl: float | None
+        self, content: RecordDict, arrays: ArrayRecord, summing: Summing, nodes: Sequence[Node], ttl: float | None
     ) -> list[Message]:
         """Draw the cohort among the connected nodes, charge the round, and make its messages.
 
         Raises:
             ParticipationError: No connected client may join.
         """
-        path, size = self._state.path, self._terms.num_sampled_clients or self.expected
-        chosen = cohort(self._mechanism.participation, path.next_round, nodes, size, path)
+        path, size = self._state.path, self._terms.num_sampled_clients or self.fixed.expected_cohort_size
+        clients = clients_of(nodes, self.fixed.identity, keys_enforced=self._terms.keys_enforced)
+        chosen = cohort(self._mechanism.participation, path.next_round, clients, size, path)
         lattice = summing.lattice
         ticket = path.begin(list(chosen), _Begun(lattice, secrets.token_bytes(32)), lattice.clip_norm)
         # From here on the clients count as having taken part.
@@ -196,9 +220,9 @@ class PrivateRun:
         """The model after a release: the wrapped strategy sees the noised mean, as the only reply there is."""
         state, layout = self._state, self.layout
         if self._adaptive:
-            fraction = self._split.fraction(float(release[-1]), state.clip_norm, self.expected)
+            fraction = self._split.fraction(float(release[-1]), state.clip_norm, self.fixed.expected_cohort_size)
             state.clip_norm = self._adaptive.following(state.clip_norm, fraction)
-        mean = release[: layout.dim] / self.expected
+        mean = release[: layout.dim] / self.fixed.expected_cohort_size
         with unheard():
             made, _ = self._strategy.aggregate_train(self.round_index, [self._synthetic(layout.moved(arrays, mean))])
         if made is None:
@@ -220,7 +244,8 @@ class PrivateRun:
             {
                 "engine": "flower",
                 "arrays": self.layout.digest(),
-                "expected_cohort_size": self.expected,
+                "expected_cohort_size": self.fixed.expected_cohort_size,
+                "identity": self.fixed.identity,
                 "noise_at": self._terms.noise_at,
                 "on_failure": self._terms.on_failure,
                 "keep_releases": False,

@@ -29,7 +29,7 @@ from hubbub.training.release import ReleasePath
 from hubbub.training.store import RunStore
 from hubbub.training.tensors import metadata, parse
 
-__all__ = ["ServerState", "recorded"]
+__all__ = ["ServerState", "recorded", "require_same_mechanism"]
 
 _LARGEST = 2**36
 _Entries = npt.NDArray[np.generic]
@@ -80,6 +80,13 @@ class ServerState:
         self._metrics: Metrics | None = None
         if folder is not None:
             self._metrics = self._lock.enter_context(Metrics(folder / "metrics.jsonl"))
+            shown = self._metrics.rows[-1]["round_index"] + 1 if self._metrics.rows else 0
+            if shown > len(self._path.ledger.rounds):
+                self.close()
+                raise RunFolderError(
+                    f"{folder}: metrics.jsonl goes to {shown} rounds, its ledger to {len(self._path.ledger.rounds)}: that was "
+                    "rolled back; restore the ledger"
+                )
             if not (folder / "guarantee.json").exists():
                 whole = promise.after(promise.rounds, promise.delta)
                 files.write_atomic(folder / "guarantee.json", strict_json.canonical(whole.as_json()))
@@ -149,7 +156,7 @@ class ServerState:
 
 
 def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:
-    """How many rounds the ledger of a folder has charged, and the settings that it promised; (0, {}) where there is none.
+    """How many rounds the ledger of a folder has charged, and the record of its promise; (0, {}) where there is none.
 
     Raises:
         LedgerError: It is damaged.
@@ -159,9 +166,21 @@ def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:
         return 0, {}
     records = read_chain(path).records
     try:
-        return len(History.of(records[1:]).rounds), dict(records[0]["settings"])
+        return len(History.of(records[1:]).rounds), dict(records[0])
     except (ValueError, TypeError, KeyError) as error:
         raise LedgerError(f"{path}: cannot be read ({error})") from error
+
+
+def require_same_mechanism(promise: Promise, folder: Path | None) -> None:
+    """Refuse to say of the rounds in a folder what rounds of another mechanism would cost.
+
+    Raises:
+        LedgerError: The folder's run promised another mechanism.
+    """
+    before = recorded(folder)[1]
+    # Through JSON as well, where a tuple is a list.
+    if before and before.get("mechanism") != strict_json.loads(strict_json.canonical(promise.record()["mechanism"])):
+        raise LedgerError(f"state = {folder}: holds a run of another mechanism; give its settings, or a folder of its own")
 
 
 def _known(strategy: Strategy) -> dict[str, _Entries]:

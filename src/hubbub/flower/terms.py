@@ -79,6 +79,9 @@ class Terms:
         if self.stop_epsilon is not None:
             scale("stop_epsilon", self.stop_epsilon)
         open_unit("delta", self.delta)
+        if self.state is not None:
+            # Once: a process that changes its folder must not find another run, or none.
+            object.__setattr__(self, "state", Path(self.state).expanduser().absolute())
         if self.expected_cohort_size is not None:
             positive("expected_cohort_size", self.expected_cohort_size)
         if self.simulation_seed is not None:
@@ -105,7 +108,7 @@ class Terms:
     @property
     def folder(self) -> Path | None:
         """Where the run is kept."""
-        return None if self.state is None else Path(self.state).expanduser()
+        return None if self.state is None else Path(self.state)
 
     def shares(self) -> NoiseShares | None:
         """How many clients bring noise along; ``None`` where the server adds it."""

@@ -6,7 +6,7 @@ does not have.
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -150,6 +150,12 @@ class NoiseStream:
                 f"round {self.round_index}: process {os.getpid()} was forked from {self._process}, whose noise this is; open "
                 "the run in the process that releases it"
             )
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Refused where the noise is secret: two copies would give one row to two sums, whose difference is then bare."""
+        if self._process is not None:
+            raise TypeError("a stream of secret noise cannot be copied or pickled; open the run where it is released")
+        return super().__reduce_ex__(protocol)
 
     def state_dict(self) -> dict[str, Any]:
         """What the stream carries from round to round. As secret as the noise: it takes the noise off later releases.

@@ -16,7 +16,7 @@ its own; rows that were spent before are drawn again from the key of their epoch
 import math
 import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol, SupportsIndex
 
 import torch
 
@@ -118,6 +118,10 @@ class ReleasePath:
         self._source = source
         self._started = False
         self._given: Ticket | None = None
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refused: each copy would charge its rounds to a ledger of its own, and draw the same noise and cohorts."""
+        raise TypeError("an open run cannot be copied or pickled: its rounds are charged, and its noise drawn, in one place")
 
     def start(self) -> None:
         """Settle what the last start left open, and open an epoch with a key of its own.
