@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import pickle
 import random
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
@@ -418,6 +419,71 @@ def test_another_model_or_another_promise_is_refused(tmp_path: Path) -> None:
     one_round(strategy, grid())
     with pytest.raises(ConfigError, match="another model's"):
         one_round(strategy, grid(), other)
+
+
+def test_a_folder_that_was_rolled_back_is_refused_where_that_can_be_seen(tmp_path: Path) -> None:
+    first = separated(tmp_path)
+    first.start(grid(), START, num_rounds=2)
+    early = (tmp_path / "ledger.jsonl").read_bytes()
+    first.start(grid(), START, num_rounds=2)
+    head = first.ledger_head
+    first._run.state.close()  # type: ignore[union-attr]
+    whole = {path: path.read_bytes() for path in (tmp_path / "ledger.jsonl", tmp_path / "state" / "server.safetensors")}
+    (tmp_path / "state" / "server.safetensors").unlink()
+    with pytest.raises(RunFolderError, match=r"server\.safetensors, the model after them, is missing"):
+        separated(tmp_path).start(grid(), START, num_rounds=1)
+    (tmp_path / "ledger.jsonl").write_bytes(early)
+    with pytest.raises(RunFolderError, match=r"rolled back"):
+        separated(tmp_path).start(grid(), START, num_rounds=1)
+    with pytest.raises(LedgerError, match="head"):
+        separated(tmp_path, head=head).start(grid(), START, num_rounds=1)
+    for path, content in whole.items():
+        path.write_bytes(content)
+    separated(tmp_path, head=head).guarantee(1e-5)
+
+
+def test_nothing_is_said_of_another_mechanisms_rounds(tmp_path: Path) -> None:
+    DPFedAvgFixed(FedAvg(), clip_norm=1, noise_multiplier=0.5, num_sampled_clients=3, state=tmp_path).start(grid(), START, 1)
+    with pytest.raises(LedgerError, match="holds a run of another mechanism"):
+        DPFedAvgFixed(FedAvg(), clip_norm=1, noise_multiplier=50, num_sampled_clients=3, state=tmp_path).guarantee(1e-5)
+
+
+@pytest.mark.parametrize("copied", [deepcopy, lambda strategy: pickle.loads(pickle.dumps(strategy))])  # noqa: S301 # our own
+def test_an_open_run_is_not_copied(copied: Callable[[PrivateStrategy], PrivateStrategy]) -> None:
+    strategy = DPFedAvgFixed(FedAvg(), clip_norm=1, noise_multiplier=1, num_sampled_clients=3)
+    one_round(strategy, grid())
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        copied(strategy)
+
+
+def test_a_folder_stays_the_one_that_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    strategy = separated(Path("here"))
+    one_round(strategy, grid())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    one_round(strategy, grid())
+    assert strategy.rounds_charged == 2
+
+
+def test_the_log_repeats_nothing_that_clients_say(caplog: pytest.LogCaptureFixture) -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        if context.node_id % 2:
+            raise ValueError("patient 4711")
+        arrays = ArrayRecord({"patient 4711": Array(np.zeros(3, np.float32))})
+        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"patient 4711": 1})}), reply_to=message)
+
+    strategy = DPFedAvgFixed(FedAvg(), clip_norm=1, noise_multiplier=1, sampling_probability=0.9)
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        messages = list(strategy.configure_train(1, START, ConfigRecord(), on := LocalGrid(app, num_nodes=12)))
+        replies = on.send_and_receive(messages)
+        caplog.clear()
+        strategy.aggregate_train(1, replies)
+    assert "counted as nothing" in caplog.text
+    assert "4711" not in caplog.text
 
 
 def test_a_damaged_model_file_is_refused(tmp_path: Path) -> None:

@@ -86,9 +86,9 @@ class Layout:
         Raises:
             ValueError: One is missing, of another shape, or not floating; or there is an array that the model has not.
         """
-        unknown = [name for name in arrays if name not in self.order]
-        if unknown:
-            raise ValueError(f"has the array {unknown[0]!r}, which the model has not")
+        # Names that a client made up are not repeated: what it sends is its own, and not the log's.
+        if not set(arrays) <= set(self.order):
+            raise ValueError("has arrays that the model has not")
         return [self._flat(arrays, name, shape) for name, shape in zip(self.names, self.shapes, strict=True)]
 
     def whole(self, arrays: ArrayRecord) -> torch.Tensor:
@@ -156,9 +156,12 @@ def read(array: Array) -> npt.NDArray[np.generic]:
         ValueError: It is no plain NumPy array, or not as long as its header says.
     """
     if array.stype != "numpy.ndarray":
-        raise ValueError(f"is stored as {str(array.stype)[:40]!r}")
+        raise ValueError("an array is not stored as NumPy stores it")
     stream = io.BytesIO(array.data)
-    header = read_header(stream)
+    try:
+        header = read_header(stream)
+    except ValueError as error:
+        raise ValueError("an array has no header of a plain NumPy array") from error
     size = math.prod(header.shape) * header.dtype.itemsize
     if len(array.data) - stream.tell() != size:
         raise ValueError(f"holds {len(array.data) - stream.tell()} bytes of entries, its header says {size}")

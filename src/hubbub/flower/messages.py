@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -42,10 +42,12 @@ class Asked:
     Args:
         messages: One a client.
         clients: The client behind each message.
+        reasons: Whether faults repeat what clients say of theirs, which may be of their data.
     """
 
     messages: list[Message]
     clients: Sequence[str]
+    reasons: bool = False
     faults: list[str] = field(default_factory=list)
 
     def contents(self, replies: Iterable[Message]) -> Iterator[tuple[str, RecordDict]]:
@@ -59,7 +61,9 @@ class Asked:
             answers = by_id.get(metadata.reply_to_message_id)
             index = by_node.get(metadata.src_node_id) if answers is None else answers
             if reply.has_error():
-                self._fault(index, f"failed ({reply.error.code}: {reply.error.reason})")
+                self._fault(
+                    index, f"failed (error {reply.error.code}): {reply.error.reason if self.reasons else 'see its log'}"
+                )
             elif metadata.group_id != group or index is None or (answers is None and by_id and metadata.reply_to_message_id):
                 self._fault(index, "answers another round, or was not asked")
             elif metadata.src_node_id != self.messages[index].metadata.dst_node_id:
@@ -172,7 +176,8 @@ def addressed(content: RecordDict, message_type: str, nodes: Mapping[str, int], 
     """One message to each client's node, under a group that was never used."""
     group = secrets.token_hex(16)
     messages = [Message(content, node, message_type, ttl=ttl, group_id=group) for node in nodes.values()]
-    return Asked(messages, list(nodes))
+    # Of training what a client says may be of its data; of anything else the operator needs it.
+    return Asked(messages, list(nodes), reasons=message_type.partition(".")[0] != MessageType.TRAIN)
 
 
 def single_arrays(content: RecordDict) -> ArrayRecord:

@@ -165,7 +165,9 @@ class PrivateStrategy(Strategy):
         summing = run.summing()
         content = self._content(run, summing, arrays, config, grid)
         messages = run.begin(content, arrays, summing, self._connected(grid), self._timeout)
-        _LOG.info("configure_train: asked %s clients", len(messages))
+        # How many the coins chose is as secret as whom.
+        whom = f"{len(messages)} clients" if self._terms.num_sampled_clients else "a random cohort"
+        _LOG.info("configure_train: asked %s", whom)
         return messages
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:

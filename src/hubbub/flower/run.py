@@ -115,6 +115,7 @@ class PrivateRun:
             clients=terms.num_sampled_clients or _MOST_CLIENTS,
             seed=terms.simulation_seed or 0,
             folder=terms.folder,
+            head=terms.head,
         )
         self._state.clip_norm = clipping.initial_clip_norm if isinstance(clipping, AdaptiveClipping) else clipping
         if self._adaptive:

@@ -47,13 +47,24 @@ class ServerState:
         clients: The most clients of a cohort.
         seed: Of a simulation.
         folder: Where all is kept; ``None`` keeps it in memory.
+        head: A head of the ledger that somebody kept.
 
     Raises:
         LedgerError: The folder holds another run, or its record is damaged or was rolled back.
         RunFolderError: The folder is damaged, or another process is at work in it.
     """
 
-    def __init__(self, promise: Promise, layout: Layout, *, dim: int, clients: int, seed: int, folder: Path | None) -> None:
+    def __init__(
+        self,
+        promise: Promise,
+        layout: Layout,
+        *,
+        dim: int,
+        clients: int,
+        seed: int,
+        folder: Path | None,
+        head: str | None = None,
+    ) -> None:
         self.promise = promise
         self._layout = layout
         self._store = None if folder is None else RunStore(folder)
@@ -70,7 +81,9 @@ class ServerState:
         try:
             # Whoever sums for this path takes nothing but what holds its share of the noise.
             shares = promise.mechanism is not None and promise.mechanism.shares is not None
-            self._path = ReleasePath(promise, dim, clients=clients, seed=seed, store=self._store, shares_in_sums=shares)
+            self._path = ReleasePath(
+                promise, dim, clients=clients, seed=seed, store=self._store, head=head, shares_in_sums=shares
+            )
             self._path.start()
         except BaseException:
             self.close()

@@ -45,6 +45,7 @@ class DPFedAvgFixed(PrivateStrategy):
         evaluation: ``"off"``; or ``"exact"``: clients are asked to evaluate, too, and what they measure is returned as it is,
             which the guarantee then says it does not cover.
         simulation_seed: Makes an experiment, not a release: cohorts and noise follow from it.
+        head: A :attr:`ledger_head` that you kept elsewhere: a folder that was rolled back behind it is refused.
 
     Raises:
         ConfigError: Settings that do not go together, or a strategy that does not average.
@@ -74,6 +75,7 @@ class DPFedAvgFixed(PrivateStrategy):
         rounds: int = 10_000,
         evaluation: Evaluation = "off",
         simulation_seed: int | None = None,
+        head: str | None = None,
     ) -> None:
         terms = Terms(
             num_sampled_clients=num_sampled_clients,
@@ -89,6 +91,7 @@ class DPFedAvgFixed(PrivateStrategy):
             expected_cohort_size=expected_cohort_size,
             evaluation=evaluation,
             simulation_seed=simulation_seed,
+            head=head,
         )
         super().__init__(strategy, independent_noise(terms, noise_multiplier, rounds), clip_norm, terms)
 
@@ -139,6 +142,7 @@ class DPFedAvgAdaptive(PrivateStrategy):
         rounds: int = 10_000,
         evaluation: Evaluation = "off",
         simulation_seed: int | None = None,
+        head: str | None = None,
     ) -> None:
         terms = Terms(
             num_sampled_clients=num_sampled_clients,
@@ -154,6 +158,7 @@ class DPFedAvgAdaptive(PrivateStrategy):
             expected_cohort_size=expected_cohort_size,
             evaluation=evaluation,
             simulation_seed=simulation_seed,
+            head=head,
         )
         clipping = AdaptiveClipping(initial_clip_norm, target_quantile, clip_norm_learning_rate, clip_count_stddev)
         super().__init__(strategy, independent_noise(terms, noise_multiplier, rounds), clipping, terms)
@@ -201,6 +206,7 @@ class MatrixFactorizationDP(PrivateStrategy):
         expected_cohort_size: float | None = None,
         evaluation: Evaluation = "off",
         simulation_seed: int | None = None,
+        head: str | None = None,
     ) -> None:
         if not isinstance(mechanism, Mechanism):
             raise TypeError(f"mechanism = {type(mechanism).__name__}: must be a hubbub.mechanism.Mechanism")
@@ -218,5 +224,6 @@ class MatrixFactorizationDP(PrivateStrategy):
             expected_cohort_size=expected_cohort_size,
             evaluation=evaluation,
             simulation_seed=simulation_seed,
+            head=head,
         )
         super().__init__(strategy, replace(mechanism, shares=terms.shares()), clip_norm, terms)

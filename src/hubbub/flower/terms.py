@@ -64,6 +64,7 @@ class Terms:
     expected_cohort_size: float | None = None
     evaluation: Evaluation = "off"
     simulation_seed: int | None = None
+    head: str | None = None
 
     def __post_init__(self) -> None:
         if self.num_sampled_clients is not None:
