@@ -483,6 +483,7 @@ def test_the_log_repeats_nothing_that_clients_say(caplog: pytest.LogCaptureFixtu
         caplog.clear()
         strategy.aggregate_train(1, replies)
     assert "counted as nothing" in caplog.text
+    assert "which the model has not" in caplog.text
     assert "4711" not in caplog.text
 
 

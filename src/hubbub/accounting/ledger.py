@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hubbub._checks import integer
+from hubbub._checks import integer, shown
 from hubbub.accounting.chain import Chain, read_chain
 from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.accounting.history import Epoch, History
@@ -28,6 +28,9 @@ from hubbub.errors import LedgerError, ParticipationError
 from hubbub.participation import RandomParticipation
 
 __all__ = ["Ledger", "Ticket", "end_run", "key_digest", "require_fitting"]
+
+_COMPUTED = ("key", "mechanism.epsilon", "mechanism.l2_sensitivity", "mechanism.stddev")
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -266,9 +269,14 @@ class Ledger:
         if changed == ["key"]:
             raise LedgerError("the ledger was written under another key of the run; restore state/keys/run")
         if changed:
+            # What was given comes first, what follows from it only where nothing else is left to name.
+            named = [key for key in changed if key not in _COMPUTED] or changed
+            told = [f"{key} was {shown(found.get(key))}, is {shown(expected.get(key))}" for key in named[:_MOST_NAMED]]
+            more = f", and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+            where = f"{self._chain.path}: " if self._chain.path else ""
             raise LedgerError(
-                "the ledger was written for another promise: "
-                + ", ".join(f"{key} was {found.get(key)!r}, is {expected.get(key)!r}" for key in changed if key != "key")
+                f"{where}the ledger was written for another promise: {', '.join(told)}{more}; go on with the settings of before, "
+                "or start a new run in a folder of its own, which is charged beside this one"
             )
 
 
@@ -331,7 +339,7 @@ def end_run(path: Path, *, early: bool = False, release: bytes | None = None) ->
     done = history.next_round + (history.pending is not None and release is not None)
     if done < planned and not early:
         raise LedgerError(
-            f"{path}: {done} of {planned} rounds are done; finish the run with 'hubbub resume', or end it here "
+            f"{path}: {done} of {planned} rounds are done; finish the run ('hubbub resume', or its ServerApp), or end it here "
             "for good with --early"
         )
     chain.repair()

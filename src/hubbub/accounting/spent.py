@@ -72,6 +72,7 @@ class Spent:
             secure_noise=not promise.simulation,
             planned_rounds=promise.rounds,
             heads=(head,),
+            adaptive="adaptive_clipping" in promise.settings,
             worse=self.warnings(),
         )
 

@@ -47,6 +47,7 @@ class RunFacts:
         audited_epsilon: A lower bound that an audit found.
         runs: Of several runs together, the guarantee of each; in the order of ``heads``.
         others: What is charged beside these runs, because they were told of it.
+        adaptive: Whether the clip norm followed the updates.
     """
 
     clip_norm: float | None = None
@@ -56,6 +57,7 @@ class RunFacts:
     heads: tuple[str, ...] = ()
     worse: tuple[str, ...] = ()
     audited_epsilon: float | None = None
+    adaptive: bool = False
     runs: "tuple[PrivacyGuarantee, ...]" = ()
     others: tuple[RunCharge, ...] = ()
 
@@ -65,8 +67,7 @@ def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     points = {
         "Setting": _setting(answer),
         "What is covered": _covered(answer, facts),
-        "What is released": "the model after every round, as seen through its noisy sum; so every round is charged, not "
-        "the last model alone.",
+        "What is released": _released(facts),
         "Unit of privacy": f"one {answer.privacy_unit}, with all of its data; its update is clipped as one vector.",
         "Neighboring relation": _relation(answer),
         "Sampling": _sampling(answer),
@@ -142,6 +143,16 @@ def _setting(answer: "PrivacyGuarantee") -> str:
     )
 
 
+def _released(facts: RunFacts) -> str:
+    model = "the model after every round, as seen through its noisy sum; so every round is charged, not the last model alone."
+    if not facts.adaptive:
+        return model
+    return (
+        f"{model} Also the clip norm of every round, made of a noised count of the updates that were not clipped, which is one "
+        "more coordinate of the same sum."
+    )
+
+
 def _covered(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     planned = "" if facts.planned_rounds in (None, answer.rounds) else f" of {facts.planned_rounds} that were planned"
     earlier = "".join(
@@ -196,7 +207,7 @@ def _noise(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     standing = "exact" if answer.sensitivity_exact else "a bound"
     parts = [
         f"noise multiplier {answer.noise_multiplier!r} over clip norm × largest column norm, {answer.clip_noise_multiplier!r} "
-        f"over the clip norm; L2 sensitivity of {answer.sensitivity_of} {answer.l2_sensitivity!r} clip norms under "
+        f"over the {'norm of an update beside its indicator' if facts.adaptive else 'clip norm'}; L2 sensitivity of {answer.sensitivity_of} {answer.l2_sensitivity!r} clip norms under "
         f"{answer.neighboring_relation}, {standing}"
     ]
     if facts.clip_norm is not None:

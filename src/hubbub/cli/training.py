@@ -58,6 +58,8 @@ def _train(begun: RunInFolder, engine: str, *, allow_import: bool, as_json: bool
     screen, run, folder = console(stderr=as_json), begun.run, begun.folder
     say(screen, begun.promised.sentence())
     say(screen, f"Run folder: {folder}")
+    if engine == "flower":
+        say(screen, f"Flower app of this run: {folder / 'app'} (its README.md says how to run it on a federation)")
     # A shell that starts a command in the background leaves it deaf to the signal of Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     before = begun.rounds_measured

@@ -86,9 +86,8 @@ class Layout:
         Raises:
             ValueError: One is missing, of another shape, or not floating; or there is an array that the model has not.
         """
-        # Names that a client made up are not repeated: what it sends is its own, and not the log's.
-        if not set(arrays) <= set(self.order):
-            raise ValueError("has arrays that the model has not")
+        if unknown := set(arrays) - set(self.order):
+            raise ValueError(f"has the array {min(unknown)!r}, which the model has not")
         return [self._flat(arrays, name, shape) for name, shape in zip(self.names, self.shapes, strict=True)]
 
     def whole(self, arrays: ArrayRecord) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ COUNT_SCALE = "dpfedavg_count_scale"
 _LONGEST_REASON = 200
 # For each client that was asked.
 _MOST_FAULTS = 4
+_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 # Of a strategy that does not say which part of the nodes it samples.
 _LEAST_PART = 0.001
 
@@ -77,8 +79,9 @@ class Asked:
                 yield self.clients[index], reply.content
 
     def refuse(self, client: str, error: Exception) -> None:
-        """Note why a reply counts as nothing."""
-        self._fault(self.clients.index(client), f"{type(error).__name__}: {error}")
+        """Note why a reply counts as nothing, without the names that the client gave to what it sent."""
+        why = str(error) if self.reasons else _QUOTED.sub("'…'", str(error))
+        self._fault(self.clients.index(client), f"{type(error).__name__}: {why}")
 
     def _fault(self, index: int | None, why: str) -> None:
         if len(self.faults) >= _MOST_FAULTS * max(1, len(self.messages)):

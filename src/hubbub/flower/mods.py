@@ -13,6 +13,7 @@ A client that is not honest can leave a mod out. So the server clips again where
 """
 
 import copy
+import logging
 import time
 from collections.abc import Callable
 
@@ -199,4 +200,6 @@ def _free(content: RecordDict) -> str:
 def _refusal(msg: Message, mod: str, error: Exception) -> Message:
     # Of a KeyError, str() is the repr of its text.
     why = error.args[0] if isinstance(error, KeyError) else error
+    # The server's log repeats no reasons of clients, so that this one must stand in the client's own.
+    logging.getLogger("flwr").warning("%s: %s", mod, why)
     return Message(Error(code=_FAILED_PRECONDITION, reason=f"{mod}: {why}"), reply_to=msg)

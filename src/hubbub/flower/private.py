@@ -8,7 +8,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from hubbub._checks import scale
-from hubbub.accounting.guarantee import PrivacyGuarantee
+from hubbub.accounting.guarantee import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import RunFacts
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.flower.arrays import Layout
@@ -19,6 +19,7 @@ from hubbub.flower.state import recorded, require_same_mechanism
 from hubbub.flower.summing import Summing
 from hubbub.flower.terms import Terms, require_averaging
 from hubbub.mechanism import Mechanism
+from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.training.clipping import AdaptiveClipping
 
 __all__ = ["PrivateStrategy"]
@@ -80,6 +81,7 @@ class PrivateStrategy(Strategy):
             secure_noise=self._terms.simulation_seed is None,
             planned_rounds=run.state.promise.rounds,
             heads=(self.ledger_head,),
+            adaptive=isinstance(self._clipping, AdaptiveClipping),
         )
         return self.guarantee(delta).statement(facts)
 
@@ -121,8 +123,12 @@ class PrivateStrategy(Strategy):
         self._timeout = timeout
         arrays = self.resumed(initial_arrays, grid)
         left = self._rounds_left(num_rounds)
+        self._warn_of_too_few(grid, left)
         if left < num_rounds:
-            _LOG.warning("Private rounds left: %s of the %s that were asked for", left, num_rounds)
+            why = f"rounds = {self.mechanism.rounds}"
+            if self.rounds_charged + left < self.mechanism.rounds:
+                why = f"stop_epsilon = {self._terms.stop_epsilon:g}"
+            _LOG.warning("%s allows %s of the %s rounds asked for, after %s before", why, left, num_rounds, self.rounds_charged)
         result = super().start(grid, arrays, left, timeout, train_config, evaluate_config, evaluate_fn)
         if not result.arrays:
             result.arrays = arrays
@@ -142,9 +148,10 @@ class PrivateStrategy(Strategy):
             f"│\t├── Noise multiplier {self.mechanism.noise_multiplier:g}, added at the {terms.noise_at}",
             f"│\t├── Clip norm {self.clip_norm:g}{', adaptive' if isinstance(self._clipping, AdaptiveClipping) else ''}",
             f"│\t├── Asked in a round: {whom}",
-            f"│\t└── Rounds charged before: {self.rounds_charged}, epsilon {self.guarantee().epsilon:.4g}",
+            f"│\t└── Rounds charged before: {self.rounds_charged}, epsilon {rounded_up(self.guarantee().epsilon)}",
         ):
             _LOG.info("\t%s", line)
+        _LOG.info("\t├──> The wrapped strategy, whose sampling and weights are not used:")
         self.strategy.summary()
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
@@ -227,7 +234,14 @@ class PrivateStrategy(Strategy):
         if stated is None or identity is None:
             nodes = self._connected(grid)
             identity = identity or identity_of(nodes)
-            stated = stated or average_cohort(self.mechanism.participation, len(nodes))
+            if stated is None:
+                stated = average_cohort(self.mechanism.participation, len(nodes))
+                _LOG.warning(
+                    "Sums are divided by %g for the whole run, for the %s nodes that are connected now; say "
+                    "expected_cohort_size where others will come",
+                    stated,
+                    len(nodes),
+                )
         return Fixed(float(stated), identity)
 
     def _rounds_left(self, wanted: int) -> int:
@@ -253,6 +267,25 @@ class PrivateStrategy(Strategy):
         if not messages:
             raise ConfigError("strategy: asks no client in this round; wrap one that trains in every round")
         return Template.content(messages, floating, arrays)
+
+    def _warn_of_too_few(self, grid: Grid, rounds: int) -> None:
+        """Say before the first round that a pattern will run out of clients, if nobody else comes."""
+        match self.mechanism.participation:
+            case SingleParticipation():
+                apart = rounds
+            case FixedEpochs(rounds_per_epoch=apart) | MinSeparation(min_separation=apart):
+                apart = min(apart, rounds)
+            case _:
+                return
+        size, there = self._terms.num_sampled_clients or 0, len(self._connected(grid))
+        if size * apart > there:
+            _LOG.warning(
+                "%s clients are connected; %s a round by %s need %s for cohorts of that size",
+                there,
+                size,
+                self.mechanism.participation,
+                size * apart,
+            )
 
     def _connected(self, grid: Grid) -> list[Node]:
         return connected(grid, getattr(self.strategy, "min_available_nodes", 1))

@@ -204,6 +204,11 @@ class PrivateRun:
             state.path.burn(under_way.ticket)
             state.save(under_way.arrays, self._strategy)
             return None
+        if asked.messages and not counted:
+            _LOG.warning(
+                "aggregate_train: not one reply counts (see the lines above and the clients' own logs); what is released "
+                "is noise alone"
+            )
         release = total.open(state.path.row(under_way.ticket))
         state.path.commit(under_way.ticket, release)
         self.arrays = self._learn(release, under_way.arrays)

@@ -72,6 +72,11 @@ class ServerState:
         self._lock = ExitStack()
         if self._store and folder:
             place = folder.absolute()
+            if (folder / "ledger.jsonl").exists() and read_chain(folder / "ledger.jsonl").records[-1].get("kind") == "close":
+                raise LedgerError(
+                    f"state = {folder}: was closed and its keys destroyed; start a new run in another folder, which is charged "
+                    "beside it"
+                )
             if place in _OWNERS:
                 _OWNERS[place].close()
             self._lock.enter_context(self._store.locked())

@@ -91,7 +91,10 @@ class Summing:
 
     def _noised(self, content: RecordDict, cohort: int) -> torch.Tensor:
         """A client's noised steps on the lattice, which nobody can clip any more."""
-        steps = self.layout.whole(single_arrays(content))
+        try:
+            steps = self.layout.whole(single_arrays(content))
+        except ValueError as error:
+            raise ValueError(f"sent no noised numbers; its app needs mods=[noising_mod, clipping_mod] ({error})") from error
         if self.split is not None:
             bit = norm_bit(content)
             if bit is None:

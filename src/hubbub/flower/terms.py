@@ -81,6 +81,11 @@ class Terms:
             scale("stop_epsilon", self.stop_epsilon)
         open_unit("delta", self.delta)
         if self.state is not None:
+            if not isinstance(self.state, str | Path):
+                raise TypeError(f"state = {self.state!r}: must name a folder")
+            if not str(self.state).strip() or Path(self.state).expanduser().resolve() in (Path.cwd(), Path.home(), Path("/")):
+                # The folder becomes its owner's alone, and is filled.
+                raise ValueError(f"state = {str(self.state)!r}: must name a folder of the run's own, such as 'state'")
             # Once: a process that changes its folder must not find another run, or none.
             object.__setattr__(self, "state", Path(self.state).expanduser().absolute())
         if self.expected_cohort_size is not None:
@@ -215,6 +220,8 @@ def require_averaging(strategy: object) -> Strategy:
         TypeError: It is none of Flower's Message API.
         ConfigError: It does not average, or adds noise itself.
     """
+    if isinstance(strategy, type) and issubclass(strategy, Strategy):
+        raise TypeError(f"strategy = {strategy.__name__}: is a class; make one of it, {strategy.__name__}()")
     if not isinstance(strategy, Strategy):
         raise TypeError(
             f"strategy = {type(strategy).__name__}: must be a strategy of flwr.serverapp.strategy, such as FedAvg(); those of "

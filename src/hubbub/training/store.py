@@ -106,7 +106,8 @@ class RunStore:
             self.folder.chmod(0o700)
         except OSError as error:
             raise RunFolderError(
-                f"{error.filename or self.folder}: cannot be written ({error.strerror}); choose another folder with --out"
+                f"{error.filename or self.folder}: cannot be written ({error.strerror}); choose another folder (--out, "
+                "or state= of a strategy)"
             ) from error
 
     @property
