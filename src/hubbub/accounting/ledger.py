@@ -275,8 +275,8 @@ class Ledger:
             more = f", and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
             where = f"{self._chain.path}: " if self._chain.path else ""
             raise LedgerError(
-                f"{where}the ledger was written for another promise: {', '.join(told)}{more}; go on with the settings of before, "
-                "or start a new run in a folder of its own, which is charged beside this one"
+                f"{where}the ledger was written for another promise: {', '.join(told)}{more}; go on with the settings of "
+                "before, or start a new run in a folder of its own, which is charged beside this one"
             )
 
 

@@ -205,9 +205,10 @@ def _noise(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
         named = "named below" if facts.runs else "as its ledger says"
         return f"that of each run, {named}." if answer.private else "none."
     standing = "exact" if answer.sensitivity_exact else "a bound"
+    scale = "norm of an update beside its indicator" if facts.adaptive else "clip norm"
     parts = [
         f"noise multiplier {answer.noise_multiplier!r} over clip norm × largest column norm, {answer.clip_noise_multiplier!r} "
-        f"over the {'norm of an update beside its indicator' if facts.adaptive else 'clip norm'}; L2 sensitivity of {answer.sensitivity_of} {answer.l2_sensitivity!r} clip norms under "
+        f"over the {scale}; L2 sensitivity of {answer.sensitivity_of} {answer.l2_sensitivity!r} clip norms under "
         f"{answer.neighboring_relation}, {standing}"
     ]
     if facts.clip_norm is not None:
