@@ -1,0 +1,67 @@
+"""Whole numbers from outside, as a flat list and a shape, and back."""
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from gmpy2 import mpz
+
+__all__ = ["flatten", "nest", "where", "whole"]
+
+
+def whole(name: str, value: object) -> int:
+    """A whole number as a Python integer; floats, text and truth values are none. The value is not shown: it may be secret."""
+    try:
+        return _index(value)
+    except TypeError:
+        raise TypeError(
+            f"{name} is a {type(value).__name__}: must be a whole number, or a list or NumPy array of them (floats are "
+            f"first made whole numbers, by hubbub.secagg.packing)"
+        ) from None
+
+
+def _index(value: Any) -> int:
+    """As ``operator.index``, which takes truth values for 0 and 1."""
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
+
+
+def flatten(name: str, values: object) -> tuple[list[int], tuple[int, ...]]:
+    """Whole numbers in C order, and their shape; ``()`` for a single one.
+
+    Raises:
+        TypeError: An entry is no whole number; the message says where, not what.
+    """
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
+        return values.ravel().tolist(), values.shape
+    if isinstance(values, np.ndarray) and values.dtype.kind != "O":
+        raise TypeError(f"{name} has dtype {values.dtype}: must be whole numbers, such as int64")
+    if isinstance(values, list | tuple) and set(map(type, values)) <= {int, mpz}:
+        return [int(value) for value in values], (len(values),)
+    if not isinstance(values, list | tuple | np.ndarray):
+        return [whole(name, values)], ()
+    try:
+        array = np.array(values, dtype=object)
+    except ValueError:
+        raise TypeError(f"{name} is a list of lists of different lengths: must have one shape") from None
+    flat = array.ravel().tolist()
+    try:
+        return [_index(value) for value in flat], array.shape
+    except TypeError:
+        return [whole(where(name, i, array.shape), value) for i, value in enumerate(flat)], array.shape
+
+
+def where(name: str, index: int, shape: tuple[int, ...]) -> str:
+    """``values[2, 0]``, the name of an entry by its place in C order."""
+    if not shape:
+        return name
+    return f"{name}[{', '.join(str(int(i)) for i in np.unravel_index(index, shape))}]"
+
+
+def nest(flat: Iterable[int], shape: Sequence[int]) -> Any:
+    """Lists of lists of the given shape; for the shape ``()`` the only number."""
+    array = np.empty(int(np.prod(shape, dtype=np.int64)), dtype=object)
+    array[:] = list(flat)
+    return array.reshape(shape).tolist()

@@ -1,0 +1,251 @@
+"""Many fixed-point numbers in one plaintext, so that one addition under encryption adds them all.
+
+A plaintext is one whole number, from its lowest bits upwards::
+
+    slot 0 | slot 1 | … | slot k−1 | fence | contributions | padding
+
+A slot is w bits wide, the b bits of a value and guard bits: the sum of ``max_clients`` values and the noise reserved lies
+within ±2^(w−1), so that no slot ever reaches its neighbour. A negative value borrows from above; adding 2^(w−1) to every slot
+once, after decryption, gives everything back. Every contribution counts itself in every plaintext, so that one that is missing,
+doubled or beyond ``max_clients`` shows; and if too many made the uppermost slot run over, the fence, 8 bits that are zero
+otherwise, keeps it from changing the count. The padding is the number of unused slots. The whole stays below 2^(key_bits−3),
+less than half the modulus, and wraps nowhere.
+
+The counter shows mistakes. It does not bind a hostile client, who may put any number anywhere: all that can be said of such a
+sum is that it is refused when a slot lies beyond what honest clients reach.
+
+Source: Zhang et al. 2020, "BatchCrypt", https://www.usenix.org/conference/atc20/presentation/zhang-chengliang (many values in
+one plaintext, with guard bits for their sum).
+"""
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from hubbub._checks import integer, shown
+from hubbub.secagg.fixed_point import FixedPoint
+from hubbub.secagg.slots import bias_of, joined, taken_apart
+
+__all__ = ["Packing"]
+
+_MOST_CLIENTS = 2**20
+# Sums up to here are exact in float64.
+_LARGEST_SUM = 2**52
+# P < 2^(key_bits−3) < n/3, as n has its highest bit set: a plaintext is positive, whether negative ones end at n/2 or n/3.
+_TOP_BITS = 3
+# So far may too many contributions run over and still be seen as such: 256 times too many.
+_FENCE_BITS = 8
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How values lie in plaintexts. The same for all clients and whoever opens their sum; nothing in it is secret.
+
+    Args:
+        bits: Of one value, its sign included, from 2 to 32.
+        clip: The largest absolute value; larger ones are cut off.
+        max_clients: The most contributions in one sum, from 1 to 2²⁰. If contributions are multiplied by whole weights, the
+            largest sum of weights.
+        key_bits: The length of the modulus.
+        noise: The largest absolute value, in steps, of all noise together in a slot of the sum.
+
+    Raises:
+        ValueError: Not one slot fits into a plaintext, or a sum would not be exact.
+
+    Example:
+        >>> plan = Packing(bits=16, clip=1.0, max_clients=100, key_bits=2048)
+        >>> plan.slot_bits, plan.slots
+        (23, 87)
+        >>> total = [one + other for one, other in zip(plan.pack([0.5, -1]), plan.pack([0.25, 0]), strict=True)]
+        >>> plan.contributions(total), plan.unpack(total, contributions=2).round(3).tolist()
+        (2, [0.75, -1.0])
+    """
+
+    bits: int = 16
+    clip: float = 1.0
+    max_clients: int = 100
+    key_bits: int = 3072
+    noise: int = 0
+
+    def __post_init__(self) -> None:
+        point = FixedPoint(self.bits, self.clip)
+        object.__setattr__(self, "bits", point.bits)
+        object.__setattr__(self, "clip", point.clip)
+        object.__setattr__(self, "max_clients", integer("max_clients", self.max_clients, at_least=1, at_most=_MOST_CLIENTS))
+        object.__setattr__(self, "key_bits", integer("key_bits", self.key_bits, at_least=64, at_most=2**16))
+        object.__setattr__(self, "noise", integer("noise", self.noise, at_least=0))
+        if self.largest_sum > _LARGEST_SUM:
+            raise ValueError(
+                f"max_clients = {self.max_clients} and noise = {shown(self.noise)}: with {self.bits} bits a sum may exceed "
+                f"2^52 steps and is not exact; take fewer bits, or less noise"
+            )
+        if self.slots < 1:
+            raise ValueError(
+                f"key_bits = {self.key_bits}: not one slot of {self.slot_bits} bits fits beside the counter; take a "
+                f"longer key, or fewer bits"
+            )
+
+    @cached_property
+    def fixed_point(self) -> FixedPoint:
+        """What a value is rounded to."""
+        return FixedPoint(self.bits, self.clip)
+
+    @property
+    def step(self) -> float:
+        """The distance of neighbouring values."""
+        return self.fixed_point.step
+
+    @property
+    def error_bound(self) -> float:
+        """The largest error of a mean of values within ±``clip``: half a step; of a sum, times the contributions."""
+        return self.fixed_point.error_bound
+
+    @property
+    def largest_sum(self) -> int:
+        """The largest absolute value, in steps, that a slot of an honest sum can have."""
+        return self.max_clients * self.fixed_point.limit + self.noise
+
+    @property
+    def guard_bits(self) -> int:
+        """The bits of a slot beyond those of one value."""
+        return max((self.max_clients - 1).bit_length(), self.largest_sum.bit_length() + 1 - self.bits)
+
+    @property
+    def slot_bits(self) -> int:
+        """The bits of a slot, w."""
+        return self.bits + self.guard_bits
+
+    @property
+    def slots(self) -> int:
+        """How many values lie in one plaintext."""
+        room = self.key_bits - _TOP_BITS - _FENCE_BITS - self._counter_bits
+        slots = room // self.slot_bits
+        while slots > 0 and slots * self.slot_bits + (self.max_clients * (slots - 1)).bit_length() > room:
+            slots -= 1
+        return slots
+
+    def plaintexts(self, size: int) -> int:
+        """How many plaintexts hold so many values."""
+        return -(-integer("size", size, at_least=1) // self.slots)
+
+    def pack(self, values: npt.ArrayLike, noise: npt.ArrayLike | None = None) -> list[int]:
+        """One client's contribution: plaintexts to encrypt.
+
+        Args:
+            values: Any shape, real and finite; secret. Clipped to ±``clip``.
+            noise: As many whole numbers of steps, the client's share of the noise, each at most ``noise // max_clients``.
+
+        Returns:
+            ``(plaintexts(size),)`` whole numbers from 0 to below 2^(``key_bits`` − 3); secret.
+
+        Raises:
+            ValueError: A value is NaN or infinite, or the noise is more than the slots have room for.
+        """
+        steps = self.fixed_point.encode(values)
+        if noise is not None:
+            steps += self._noise(noise, steps.size, self.noise // self.max_clients)
+        whole = joined(steps, self.slot_bits, self.slots)
+        tail = 1 << (self.slots * self.slot_bits + _FENCE_BITS)
+        padding = len(whole) * self.slots - steps.size
+        whole = [number + tail for number in whole]
+        whole[-1] += (padding * tail) << self._counter_bits
+        return whole
+
+    def pack_noise(self, noise: npt.ArrayLike) -> list[int]:
+        """Noise for the sum, to be added once and instead of shares of the clients: it counts as no contribution.
+
+        Args:
+            noise: ``(size,)`` whole numbers of steps, at most ``noise`` each; secret.
+
+        Returns:
+            ``(plaintexts(size),)`` whole numbers, negative ones too; secret.
+        """
+        array = np.asarray(noise)
+        return joined(self._noise(array, array.size, self.noise), self.slot_bits, self.slots)
+
+    def contributions(self, plaintexts: Iterable[int]) -> int:
+        """How many contributions are in a sum, the same in each of its plaintexts.
+
+        Raises:
+            ValueError: The plaintexts are no sum of contributions, or not of the same ones.
+        """
+        return self._opened(plaintexts)[1]
+
+    def unpack(self, plaintexts: Iterable[int], contributions: int | None = None) -> npt.NDArray[np.float64]:
+        """The sums of the values, slot by slot. Divide by the number of clients for the mean.
+
+        Args:
+            plaintexts: The decrypted sum of contributions of :meth:`pack`.
+            contributions: How many there must be; anything else, a client left out or counted twice, is refused.
+
+        Returns:
+            ``(size,)``, as many as each contribution had.
+
+        Raises:
+            ValueError: The plaintexts are no sum of so many contributions; nothing of them is returned.
+        """
+        return self.fixed_point.decode(self.unpack_steps(plaintexts, contributions))
+
+    def unpack_steps(self, plaintexts: Iterable[int], contributions: int | None = None) -> npt.NDArray[np.int64]:
+        """As :meth:`unpack`, in whole steps: exact."""
+        slots, count, padding = self._opened(plaintexts)
+        if contributions is not None and count != integer("contributions", contributions, at_least=1, at_most=self.max_clients):
+            what = "fewer: one dropped out" if count < contributions else "more: one is counted twice"
+            raise ValueError(f"contributions = {contributions}: the plaintexts hold {count}, {what}")
+        steps = taken_apart(slots, self.slot_bits, self.slots)
+        bad = np.flatnonzero(np.abs(steps) > count * self.fixed_point.limit + self.noise)
+        if bad.size:
+            raise ValueError(
+                f"slot {bad[0]} lies beyond what {count} clipped values reach: a client did not keep to the packing"
+            )
+        size = steps.size - padding
+        if self.noise == 0 and np.any(steps[size:]):
+            raise ValueError(f"a slot behind the last of {size} values is not empty: a client did not keep to the packing")
+        return steps[:size]
+
+    @property
+    def _counter_bits(self) -> int:
+        return self.max_clients.bit_length() + _FENCE_BITS
+
+    def _noise(self, noise: npt.ArrayLike, size: int, most: int) -> npt.NDArray[np.int64]:
+        array = np.asarray(noise)
+        if array.dtype.kind not in "iu":
+            raise TypeError(f"noise has dtype {array.dtype}: must be whole numbers of steps")
+        if array.size != size or size == 0:
+            raise ValueError(f"noise has {array.size} numbers: must be one for each of {size} values")
+        if int(array.max()) > most or int(array.min()) < -most:
+            raise ValueError(f"noise exceeds {most} steps, the room in a slot: plan with Packing(noise=...) at least as large")
+        return array.astype(np.int64).ravel()
+
+    def _opened(self, plaintexts: Iterable[int]) -> tuple[list[int], int, int]:
+        """The lifted slots of each plaintext, the contributions and the padding."""
+        bias, width = bias_of(self.slot_bits, self.slots), self.slots * self.slot_bits
+        # int: a gmpy2 number has no to_bytes.
+        lifted = [int(operator.index(number)) + bias for number in plaintexts]
+        if not lifted:
+            raise ValueError("plaintexts is empty: must be the decrypted sum of contributions")
+        tails = [self._tail(index, number >> width) for index, number in enumerate(lifted)]
+        count, padding = tails[-1]
+        for index, (others, unused) in enumerate(tails[:-1]):
+            if others != count:
+                raise ValueError(
+                    f"plaintexts[{index}] holds {others} contributions, the last one {count}: one is missing or doubled in part"
+                )
+            if unused:
+                raise ValueError(f"plaintexts[{index}] is the last of its contributions: the plaintexts are not in order")
+        return [number & ((1 << width) - 1) for number in lifted], count, padding
+
+    def _tail(self, index: int, tail: int) -> tuple[int, int]:
+        """The contributions and the padding, from what lies above the slots."""
+        counted, fence = divmod(tail, 1 << _FENCE_BITS)
+        paddings, count = divmod(counted, 1 << self._counter_bits)
+        if fence or not 1 <= count <= self.max_clients:
+            raise ValueError(f"plaintexts[{index}] is no sum of 1 to max_clients = {self.max_clients} contributions")
+        padding, rest = divmod(paddings, count)
+        if rest or not 0 <= padding < self.slots:
+            raise ValueError(f"plaintexts[{index}] is no sum of contributions of one size")
+        return count, padding

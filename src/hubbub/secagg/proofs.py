@@ -1,0 +1,132 @@
+"""Proofs that a partial decryption was made with the share that the dealer gave out, without showing the share.
+
+A holder i raised every ciphertext c to 2·Δ·sᵢ, and v^(Δ·sᵢ) is public. Random weights join all ciphertexts of a batch to one C
+and all results to one P, so that a batch costs one proof; then it shows that P² to the base C⁴ and v^(Δ·sᵢ) to the base v have
+the same logarithm. The challenge is SHA-256 over everything: key, holder, ciphertexts, results, commitments. The response is
+masked by 128 bits more than the share and the challenge have together: neither its size nor its highest bits tell the share.
+
+Source: Chaum & Pedersen 1992; Shoup 2000, "Practical threshold signatures", section 2.2 (unknown order, mask); Damgård, Jurik &
+Nielsen 2010, https://doi.org/10.1007/s10207-010-0119-9, section 4.1; Bellare, Garay & Rabin 1998 (random weights, 128 bits).
+"""
+
+import hashlib
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import gmpy2
+from gmpy2 import mpz
+
+__all__ = ["Proof", "Statement", "holds", "prove"]
+
+_CHALLENGE_BITS = 256
+_WEIGHT_BYTES = 16
+# The distance of a response from one that does not depend on the share is at most 2⁻¹²⁸.
+_HIDING_BITS = 128
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A challenge and the response to it, both public."""
+
+    challenge: int
+    response: int
+
+
+@dataclass(frozen=True)
+class Statement:
+    """That ``results`` are the ``ciphertexts`` to the power of twice the logarithm of ``verification`` to the base ``base``.
+
+    Args:
+        context: Of what it speaks: the key's and the holder's name.
+        n: The modulus; everything else is a unit mod n².
+        base: A random square.
+        verification: ``base`` to the holder's secret exponent.
+        ciphertexts: At least one.
+        results: As many.
+        secret_bits: The most bits that a secret exponent has.
+    """
+
+    context: str
+    n: int
+    base: int
+    verification: int
+    ciphertexts: tuple[int, ...]
+    results: tuple[int, ...]
+    secret_bits: int
+
+    @property
+    def mask_bits(self) -> int:
+        """The bits of the number that hides the secret in a response."""
+        least = self.secret_bits + _CHALLENGE_BITS + _HIDING_BITS
+        return max(least, 3 * self.n.bit_length() + 2 * _CHALLENGE_BITS + _HIDING_BITS)
+
+
+def prove(statement: Statement, secret: int) -> Proof:
+    """A proof by whoever knows the secret exponent, with fresh randomness from the operating system."""
+    n_square = mpz(statement.n) ** 2
+    digest = _digest(statement)
+    source, _ = _joined(statement, digest)
+    mask = secrets.randbits(statement.mask_bits)
+    commitments = [gmpy2.powmod_sec(base, mask, n_square) for base in (source, mpz(statement.base))]
+    challenge = _challenge(digest, commitments)
+    return Proof(challenge, mask + challenge * secret)
+
+
+def holds(statement: Statement, proof: Proof) -> bool:
+    """Whether a proof proves its statement. Any proof is taken, however wrong."""
+    if not isinstance(proof, Proof) or not (_whole(proof.challenge) and _whole(proof.response)):
+        return False
+    if not (0 <= proof.challenge < 2**_CHALLENGE_BITS and 0 <= proof.response < 2 ** (statement.mask_bits + 1)):
+        return False
+    n_square = mpz(statement.n) ** 2
+    if not all(
+        _whole(result) and 0 < result < n_square and gmpy2.gcd(result, statement.n) == 1 for result in statement.results
+    ):
+        return False
+    digest = _digest(statement)
+    source, result = _joined(statement, digest)
+    commitments = [
+        gmpy2.powmod(base, proof.response, n_square) * gmpy2.powmod(power, -proof.challenge, n_square) % n_square
+        for base, power in ((source, result), (mpz(statement.base), mpz(statement.verification)))
+    ]
+    return _challenge(digest, commitments) == proof.challenge
+
+
+def _joined(statement: Statement, digest: bytes) -> tuple[mpz, mpz]:
+    """C⁴ and P², by weights that follow from the statement; squares, in which no element of small order is left."""
+    n_square = mpz(statement.n) ** 2
+    weights = hashlib.shake_256(b"weights" + digest).digest(_WEIGHT_BYTES * len(statement.ciphertexts))
+    source = result = mpz(1)
+    for i, (c, partial) in enumerate(zip(statement.ciphertexts, statement.results, strict=True)):
+        weight = int.from_bytes(weights[i * _WEIGHT_BYTES : (i + 1) * _WEIGHT_BYTES], "big")
+        source = source * gmpy2.powmod(c, weight, n_square) % n_square
+        result = result * gmpy2.powmod(partial, weight, n_square) % n_square
+    return gmpy2.powmod(source, 4, n_square), gmpy2.powmod(result, 2, n_square)
+
+
+def _digest(statement: Statement) -> bytes:
+    """SHA-256 over all of a statement, with only one reading."""
+    context = statement.context.encode()
+    hashed = hashlib.sha256(b"hubbub partial decryption 1\0" + len(context).to_bytes(8, "big") + context)
+    _take(hashed, (statement.n, statement.base, statement.verification, len(statement.ciphertexts)))
+    _take(hashed, statement.ciphertexts)
+    _take(hashed, statement.results)
+    return hashed.digest()
+
+
+def _challenge(digest: bytes, commitments: Iterable[int]) -> int:
+    hashed = hashlib.sha256(b"hubbub challenge 1\0" + digest)
+    _take(hashed, commitments)
+    return int.from_bytes(hashed.digest(), "big")
+
+
+def _take(hashed: "hashlib._Hash", numbers: Iterable[int]) -> None:
+    """Each number with its length in front."""
+    for number in numbers:
+        size = (int(number).bit_length() + 7) // 8
+        hashed.update(size.to_bytes(8, "big") + int(number).to_bytes(size, "big"))
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

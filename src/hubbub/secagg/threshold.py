@@ -1,0 +1,191 @@
+"""Decryption by any t of n holders of shares: fewer learn nothing, and one who lies is named.
+
+::
+
+    public, shares = threshold.deal(p, q, holders=5, threshold=3)
+    sums = public.encrypt([1, -2]) + public.encrypt([3, 4])
+    partials = [share.partial(sums) for share in shares[1:4]]
+    threshold.combine(public, partials)                # [4, 2]
+
+The dealer knows the primes and forgets them. With m = (p−1)/2·(q−1)/2 the exponent d, 0 mod m and 1 mod n, would decrypt;
+holder i has the value sᵢ = f(i) mod n·m of a random polynomial of degree t − 1 with f(0) = d. A partial decryption is
+c^(2·Δ·sᵢ), with Δ the factorial of the number of holders. It is verified (proofs.py) before it is combined with others.
+
+A holder who decrypts whatever it is handed hands out single contributions. Where the key states ``min_contributions``, a holder
+takes the contributions themselves (:meth:`KeyShare.partial_of`), multiplies them and decrypts only that. It sees neither who
+made a contribution nor what is in it: that each comes from another client must be signed outside of here, or the server makes
+contributions of its own until one client's is alone among them.
+
+Source: Damgård & Jurik 2001, https://doi.org/10.1007/3-540-44586-2_9, section 4; Fouque, Poupard & Stern 2000; Shoup 2000.
+"""
+
+import math
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import gmpy2
+from gmpy2 import mpz
+
+from hubbub._checks import integer, shown
+from hubbub.errors import HubbubError
+from hubbub.secagg.integers import nest, whole
+from hubbub.secagg.shares import MOST_HOLDERS, KeyShare, Partial, ThresholdKey, proved
+
+__all__ = ["KeyShare", "LyingHolderError", "Partial", "ThresholdKey", "combine", "deal"]
+
+_PRIME_ROUNDS = 40
+
+
+class LyingHolderError(HubbubError):
+    """Partial decryptions that were not made with the share of their holder.
+
+    Args:
+        liars: The numbers of the holders. Combine again without them.
+    """
+
+    def __init__(self, liars: Sequence[int]) -> None:
+        self.holders = tuple(liars)
+        names = ", ".join(f"holder {i}" for i in self.holders)
+        super().__init__(
+            f"{names}: not the partial decryption of these ciphertexts with the holder's share; combine without it"
+        )
+
+
+def deal(
+    p: int, q: int, *, holders: int, threshold: int, min_contributions: int = 1
+) -> tuple[ThresholdKey, tuple[KeyShare, ...]]:
+    """A key whose secret is shared out; the primes are to be forgotten then.
+
+    Args:
+        p: A safe prime: (p − 1)/2 is prime too. Secret. Of any size, for vectors and tests; a real one has from 1024 bits.
+        q: Another of the same length.
+        holders: From 1 to 100.
+        threshold: How many decrypt together; more than half keep two groups from decrypting apart.
+        min_contributions: The fewest contributions of a sum that holders decrypt.
+
+    Returns:
+        The public key, and one share for each holder, to be sent in secret.
+
+    Raises:
+        ValueError: No two safe primes of one length, or numbers out of range. No message shows the primes.
+    """
+    half_p, half_q = _safe("p", p), _safe("q", q)
+    if p == q or p.bit_length() != q.bit_length():
+        raise ValueError("p and q are equal, or of different lengths: must be two safe primes of one length")
+    count = integer("holders", holders, at_least=1, at_most=MOST_HOLDERS)
+    needed = integer("threshold", threshold, at_least=1, at_most=count)
+    if min(half_p, half_q) <= count:
+        raise ValueError(f"holders = {count}: must be fewer than the primes' halves")
+    n = int(p) * int(q)
+    order = half_p * half_q
+    d = order * int(gmpy2.invert(order, n))
+    coefficients = [d, *(secrets.randbelow(n * order) for _ in range(needed - 1))]
+    return _shared_out(n, order, coefficients, _random_square(n), count, min_contributions)
+
+
+def combine(public: ThresholdKey, partials: Iterable[Partial], ciphertext: object = None) -> Any:
+    """What a sum says, from the partial decryptions of ``threshold`` holders or more.
+
+    Args:
+        public: The key.
+        partials: Of the same ciphertexts; each is verified.
+        ciphertext: What was to be decrypted; without it, the partials must only agree.
+
+    Returns:
+        Exact integers from −(n − 1)/2 to (n − 1)/2: one, or lists of lists in the shape of the ciphertext.
+
+    Raises:
+        LyingHolderError: A proof does not hold; the holders are named.
+        ValueError: Too few partials, two of one holder, or of different keys or ciphertexts.
+    """
+    given = list(partials)
+    _require_together(public, given)
+    shape, ciphertexts, whose = given[0].shape, given[0].ciphertexts, f"that of holder {given[0].holder}"
+    if ciphertext is not None:
+        asked = public.ciphertext(ciphertext, name="ciphertext")
+        shape, ciphertexts, whose = asked.shape, tuple(int(c) for c in asked.integers), "the one asked for"
+    strays = [part.holder for part in given if part.ciphertexts != ciphertexts or part.shape != shape]
+    if strays:
+        raise ValueError(f"partials of holders {strays} are of other ciphertexts than {whose}")
+    # A proof about what is no ciphertext proves nothing.
+    public.ciphertext(list(ciphertexts), name=f"the ciphertexts of holder {given[0].holder}")
+    liars = [part.holder for part in given if not proved(public, part)]
+    if liars:
+        raise LyingHolderError(liars)
+    chosen = given[: public.threshold]
+    lagrange = _lagrange(public.delta, [part.holder for part in chosen])
+    n, n_square = mpz(public.n), public.public_key.n_square
+    undo = gmpy2.invert(4 * public.delta**2, n)
+    plain = []
+    for column in zip(*(part.integers for part in chosen), strict=True):
+        product = mpz(1)
+        for number, weight in zip(column, lagrange, strict=True):
+            product = product * gmpy2.powmod(number, 2 * weight, n_square) % n_square
+        quotient, rest = divmod(product - 1, n)
+        if rest:
+            raise ValueError("the partials do not fit together: the dealer's shares are not of one key")
+        plain.append(int(quotient * undo % n))
+    return nest([m - public.n if m > public.n // 2 else m for m in plain], shape)
+
+
+def _shared_out(
+    n: int, order: int, coefficients: list[int], base: int, holders: int, min_contributions: int = 1
+) -> tuple[ThresholdKey, tuple[KeyShare, ...]]:
+    """The values of a polynomial, coefficient of degree 0 first, mod n·order."""
+    values = [sum(a * i**k for k, a in enumerate(coefficients)) % (n * order) for i in range(1, holders + 1)]
+    delta, n_square = math.factorial(holders), mpz(n) ** 2
+    verification = tuple(int(gmpy2.powmod_sec(base, delta * value, n_square)) for value in values)
+    public = ThresholdKey(n, holders, len(coefficients), base, verification, min_contributions)
+    return public, tuple(KeyShare(public, i, value) for i, value in enumerate(values, start=1))
+
+
+def _safe(name: str, prime: int) -> int:
+    """(p − 1)/2 of a safe prime."""
+    number = whole(name, prime)
+    half = (number - 1) // 2
+    if number < 7 or not (gmpy2.is_prime(mpz(number), _PRIME_ROUNDS) and gmpy2.is_prime(mpz(half), _PRIME_ROUNDS)):
+        raise ValueError(
+            f"{name}, a number of {number.bit_length()} bits, is no safe prime: it and ({name} - 1)/2 must be prime"
+        )
+    return half
+
+
+def _random_square(n: int) -> int:
+    """v: a square of which nobody knows more than that."""
+    while True:
+        root = secrets.randbelow(n * n)
+        base = root * root % (n * n)
+        if base > 1 and gmpy2.gcd(root, n) == 1:
+            return base
+
+
+def _require_together(public: ThresholdKey, partials: list[Partial]) -> None:
+    """Enough partials of this key, each of another holder."""
+    for i, part in enumerate(partials):
+        if not isinstance(part, Partial):
+            raise TypeError(f"partials[{i}] is a {type(part).__name__}: must be a Partial")
+        if part.key_id != public.key_id:
+            raise ValueError(f"partials[{i}] is of the key {shown(part.key_id)}, not of {public.key_id!r}")
+        integer(f"partials[{i}].holder", part.holder, at_least=1, at_most=public.holders)
+        if not isinstance(part.shape, tuple) or math.prod(part.shape) != len(part.ciphertexts):
+            raise ValueError(
+                f"the partial of holder {part.holder} has a shape that does not hold its {len(part.ciphertexts)} ciphertexts"
+            )
+    numbers = [part.holder for part in partials]
+    twice = sorted({i for i in numbers if numbers.count(i) > 1})
+    if twice:
+        raise ValueError(f"partials: {', '.join(f'holder {i}' for i in twice)} more than once; each holder counts once")
+    if len(partials) < public.threshold:
+        raise ValueError(
+            f"partials of holders {numbers}: {len(partials)} are too few, any {public.threshold} of {public.holders} are needed"
+        )
+
+
+def _lagrange(delta: int, holders: list[int]) -> list[int]:
+    """Δ·Π (−j)/(i − j) over the other holders j: whole numbers, some negative."""
+    weights = []
+    for i in holders:
+        others = [j for j in holders if j != i]
+        weights.append(delta * math.prod(-j for j in others) // math.prod(i - j for j in others))
+    return weights

@@ -1,0 +1,533 @@
+"""Paillier adds what it cannot read, reads back exactly, refuses what is no ciphertext, and repeats no peer's mistake."""
+
+import copy
+import math
+import pickle
+import random
+import secrets
+from functools import cache
+from typing import Any
+
+import gmpy2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import oracle
+from hubbub.secagg import fixed_base, paillier, primes, randomizers, textbook
+from hubbub.secagg.paillier import PrivateKey, PublicKey
+
+VECTORS = oracle("paillier")
+RAW, DJN = VECTORS["raw"], VECTORS["djn"]
+
+
+def number(text: str) -> int:
+    return int(text, 16)
+
+
+@cache
+def small(position: int = 0) -> PrivateKey:
+    """A key of 512 bits that short exponents fit; far too small for anything but tests."""
+    keys = [(RAW[0]["p"], RAW[0]["q"])] + [(t["p"], t["q"]) for t in VECTORS["threshold_dj"] if t["bits"] == 512]
+    return PrivateKey.from_primes(*(number(x) for x in keys[position]))
+
+
+def other() -> PrivateKey:
+    return small(1)
+
+
+@cache
+def iso() -> PrivateKey:
+    """The key of ISO/IEC 18033-6, of which gcd(p − 1, q − 1) = 6."""
+    key = oracle("paillier_iso_18033_6")
+    return PrivateKey.from_primes(number(key["p"]), number(key["q"]))
+
+
+@cache
+def plain() -> PrivateKey:
+    """A small key that short exponents do not fit: both primes are 1 mod 4."""
+    found = [p for p in range(2**31 + 1, 2**31 + 400, 4) if gmpy2.is_prime(p)]
+    return PrivateKey.from_primes(found[0], found[1])
+
+
+def signed(m: int, n: int) -> int:
+    return m - n if m > n // 2 else m
+
+
+# Vectors.
+
+
+@pytest.mark.parametrize("key", RAW, ids=lambda key: str(key["bits"]))
+def test_reference_ciphertexts_are_read(key: dict[str, Any]) -> None:
+    private = PrivateKey.from_primes(number(key["p"]), number(key["q"]))
+    n = private.public_key.n
+    assert n == number(key["n"])
+    cases = [case for case in key["encrypt"] + key["ops"] if "m" in case and case["c"] != "0x0"]
+    arrived = private.public_key.ciphertext([number(case["c"]) for case in cases])
+    assert private.decrypt(arrived) == [signed(number(case["m"]), n) for case in cases]
+
+
+@pytest.mark.parametrize("key", RAW, ids=lambda key: str(key["bits"]))
+def test_reference_operations_come_out(key: dict[str, Any]) -> None:
+    """Adding and multiplying make the very integers of phe, for they draw no randomness."""
+    public = PublicKey(number(key["n"]))
+    c = public.ciphertext([number(case["c"]) for case in key["encrypt"]])
+    one = [public.ciphertext(int(x)) for x in c.integers]
+    checked = 0
+    for case in key["ops"]:
+        if case["op"] == "add":
+            made = one[case["a"]] + one[case["b"]]
+        elif case["op"] == "add_const":
+            made = one[case["a"]] + int(case["const"])
+        elif case["op"] == "mul_const":
+            made = one[case["a"]] * int(case["const"])
+        elif case["op"] == "sum_all":
+            made = sum(one[:-1])  # the last has r = 1
+        else:
+            continue
+        checked += 1
+        assert made.integers == (number(case["c"]),), case["op"]
+    assert checked == 16
+
+
+@pytest.mark.parametrize("key", DJN, ids=lambda key: str(key["bits"]))
+@pytest.mark.parametrize("window", [1, 3, 6])
+def test_reference_short_exponents_come_out(key: dict[str, Any], window: int) -> None:
+    n = number(key["n"])
+    base = randomizers.base_from(n, number(key["x"]))
+    assert base == number(key["hs"])
+    table = fixed_base.Table(base, gmpy2.mpz(n) ** 2, key["exponent_bits"], window)
+    private = PrivateKey.from_primes(number(key["p"]), number(key["q"]))
+    assert private.public_key.short_exponents
+    for case in key["encrypt"]:
+        m, c = number(case["m"]), number(case["c"])
+        assert (1 + m * n) * table.power(number(case["a"])) % n**2 == c
+        assert private.decrypt(private.public_key.ciphertext(c)) == signed(m, n)
+
+
+def test_the_key_of_the_iso_standard_takes_the_textbook_form_and_adds() -> None:
+    vector, private = oracle("paillier_iso_18033_6"), iso()
+    public = private.public_key
+    assert not public.short_exponents
+    assert private.decrypt(public.ciphertext(number(vector["c"])) + public.encrypt(5)) == number(vector["m"]) + 5
+
+
+@pytest.mark.parametrize("private", [small(), plain()], ids=["short", "full"])
+def test_what_we_encrypt_is_read_by_the_definition(private: PrivateKey) -> None:
+    n = private.public_key.n
+    for m in (0, 1, 12345, n // 2):
+        for sign in (1, -1):
+            (c,) = private.public_key.encrypt(sign * m).integers
+            assert textbook.decrypt(private.p, private.q, int(c)) == sign * m % n
+
+
+def test_what_the_definition_encrypts_is_read() -> None:
+    public = small().public_key
+    c = textbook.encrypt(public.n, public.n - 7, secrets.randbelow(public.n - 1) + 1)
+    assert small().decrypt(public.ciphertext(c)) == -7
+
+
+# Laws.
+
+numbers = st.integers(-(2**200), 2**200)
+
+
+@settings(max_examples=30, deadline=None)
+@given(a=st.lists(numbers, min_size=1, max_size=4), b=numbers, k=st.integers(-(2**60), 2**60))
+def test_arithmetic_under_encryption_is_arithmetic(a: list[int], b: int, k: int) -> None:
+    private = small()
+    public = private.public_key
+    x, y = public.encrypt(a), public.encrypt(b)
+    assert private.decrypt(x) == a
+    assert private.decrypt(x + y) == private.decrypt(y + x) == [v + b for v in a]
+    assert private.decrypt(x - y) == [v - b for v in a]
+    assert private.decrypt(x + b) == private.decrypt(b + x) == [v + b for v in a]
+    assert private.decrypt(x - b) == [v - b for v in a]
+    assert private.decrypt(b - x) == [b - v for v in a]
+    assert private.decrypt(-x) == [-v for v in a]
+    assert private.decrypt(x * k) == private.decrypt(k * x) == [v * k for v in a]
+    assert private.decrypt(x.rerandomize()) == a
+
+
+def test_shapes_are_kept_and_results_are_python_integers() -> None:
+    private = small()
+    public = private.public_key
+    array = np.arange(-6, 6, dtype=np.int16).reshape(2, 3, 2)
+    c = public.encrypt(array)
+    assert c.shape == array.shape
+    assert private.decrypt(c) == array.tolist()
+    assert private.decrypt(c + array) == private.decrypt(array + c) == (2 * array.astype(int)).tolist()
+    assert private.decrypt(array * c) == (array.astype(int) ** 2).tolist()
+    assert private.decrypt(np.int64(3) - c) == (3 - array.astype(int)).tolist()
+    assert private.decrypt(public.encrypt([[2**300], [-1]])) == [[2**300], [-1]]
+    assert private.decrypt(public.encrypt([])) == []
+    single = private.decrypt(public.encrypt(np.uint8(200)))
+    assert (single, type(single)) == (200, int)
+    assert {type(x) for x in private.decrypt(public.encrypt(np.array([1, 2])))} == {int}
+
+
+def test_clients_are_summed_with_sum() -> None:
+    private = small()
+    assert private.decrypt(sum(private.public_key.encrypt([i, -i]) for i in range(10))) == [45, -45]
+
+
+def test_threads_decrypt_the_same_numbers_in_the_same_order() -> None:
+    private, values = small(), list(range(-10, 13))
+    c = private.public_key.encrypt(values)
+    for threads in (1, 2, 3, 23, 64):
+        assert private.decrypt(c, threads=threads) == values
+
+
+def test_everything_up_to_half_of_n_comes_back_and_nothing_above_is_taken() -> None:
+    private = small()
+    public, most = private.public_key, private.public_key.n // 2
+    assert private.decrypt(public.encrypt([most, -most])) == [most, -most]
+    for value in (most + 1, -most - 1, public.n, 2**600):
+        for refuse in (public.encrypt, lambda v: public.encrypt(1) + v, lambda v: public.encrypt(1) * v):
+            with pytest.raises(ValueError, match="does not fit"):
+                refuse(value)
+
+
+@pytest.mark.parametrize("exponent_bits", [1, 7, 64, 65])
+@pytest.mark.parametrize("window", [1, 4, 10, 16])
+def test_the_table_of_powers_gives_powers(exponent_bits: int, window: int) -> None:
+    modulus, base = 2**89 - 1, 12345
+    table = fixed_base.Table(gmpy2.mpz(base), gmpy2.mpz(modulus), exponent_bits, window)
+    for exponent in {0, 1, 2**exponent_bits - 1, secrets.randbits(exponent_bits)}:
+        assert table.power(exponent) == pow(base, exponent, modulus)
+    with pytest.raises(ValueError, match="exponent has"):
+        table.power(2**exponent_bits)
+    with pytest.raises(ValueError, match="exponent has"):
+        table.power(-1)
+
+
+def test_random_powers_reach_every_exponent_and_no_other() -> None:
+    """Of 64 exponents one is missed by 2,000 uniform draws with probability below 1e-11."""
+    table = fixed_base.Table(gmpy2.mpz(3), gmpy2.mpz(2**89 - 1), 6, 4)
+    assert set(table.random_powers(2000)) == {pow(3, a, 2**89 - 1) for a in range(64)}
+
+
+def test_the_table_grows_with_use_and_stays_within_memory() -> None:
+    windows = [fixed_base.best_window(count, 1024, 4096) for count in (1, 215, 2000, 10**6)]
+    assert windows == sorted(windows)
+    assert (windows[0], windows[-1]) == (0, 10)
+    for bits in (2048, 3072, 4096):
+        window = fixed_base.best_window(10**9, bits // 2, 2 * bits)
+        assert math.ceil(bits / 2 / window) * 2**window * bits // 4 <= fixed_base.LARGEST_TABLE
+    private = small()
+    private.public_key.prepare(10**6)
+    table = private.public_key._source.prepare(1)[1]
+    assert table is not None
+    assert table.window == 10
+    assert private.decrypt(private.public_key.encrypt([5] * 3)) == [5] * 3
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize("key", RAW, ids=lambda key: str(key["bits"]))
+def test_the_reference_invalid_ciphertexts_are_refused(key: dict[str, Any]) -> None:
+    public = PublicKey(number(key["n"]))
+    good = number(key["encrypt"][0]["c"])
+    for case in key["invalid_ciphertexts"]:
+        with pytest.raises(ValueError, match=r"client 'c7'\[1\] (is|has)"):
+            public.ciphertext([good, number(case["c"])], name="client 'c7'")
+
+
+def test_what_is_wrong_with_an_integer_is_told() -> None:
+    public = small().public_key
+    wrong = {
+        0: "is 0:",
+        -1: "is negative",
+        public.n**2: r"is n\^2:",
+        public.n**2 + 1: r"is above n\^2",
+        public.n: "has a factor",
+    }
+    for c, message in wrong.items():
+        with pytest.raises(ValueError, match=f"^integers {message}"):
+            public.ciphertext(c)
+
+
+def test_a_thousand_integers_that_are_no_ciphertexts_are_refused() -> None:
+    private = small()
+    public = private.public_key
+    n, p, q = public.n, private.p, private.q
+    draw = random.Random(1)  # noqa: S311
+    good = [int(c) for c in public.encrypt([1, 2, 3]).integers]
+    hostile = [0, n, n * n, n * n + 1, -1, p, q, p * p, n * (n - 1)]
+    hostile += [p * draw.randrange(1, n * q) for _ in range(331)] + [n * draw.randrange(1, n) for _ in range(330)]
+    hostile += [draw.randrange(n * n, n**3) for _ in range(165)] + [-draw.randrange(1, n * n) for _ in range(165)]
+    assert len(hostile) == 1000
+    for bad in hostile:
+        mixed = list(good)
+        mixed.insert(draw.randrange(4), bad)
+        with pytest.raises(ValueError, match=r"client 'c3'\[[0-3]\]"):
+            public.ciphertext(mixed, name="client 'c3'")
+
+
+def test_a_forged_ciphertext_is_not_decrypted() -> None:
+    """One that was put together without the check: a factor in common with n is found at the latest by decryption."""
+    private = small()
+    good = private.public_key.encrypt(1).integers[0]
+    for bad in (0, private.p, private.q * 7, private.public_key.n):
+        forged = paillier.Ciphertext(private.public_key, (2,), (good, gmpy2.mpz(bad)))
+        with pytest.raises(ValueError, match="integer 1 in C order"):
+            private.decrypt(forged)
+
+
+def test_keys_do_not_mix() -> None:
+    ours, theirs = small().public_key, other().public_key
+    c = theirs.encrypt([1, 2])
+    with pytest.raises(ValueError, match=f"{ours.key_id} and {theirs.key_id}"):
+        ours.encrypt([1, 2]) + c
+    with pytest.raises(ValueError, match="not under"):
+        small().decrypt(c)
+    with pytest.raises(ValueError, match=r"client 'c7': encrypted under the key .*, not under"):
+        ours.ciphertext([5], key_id=theirs.key_id, name="client 'c7'")
+    with pytest.raises(ValueError, match="not under"):
+        ours.ciphertext(c)
+    assert ours.ciphertext([5], key_id=ours.key_id).integers == (5,)
+    assert ours.ciphertext(ours.encrypt([[1], [2]])).shape == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1.0,
+        True,
+        "1",
+        None,
+        b"1",
+        1j,
+        [1, 2.0],
+        [1, [2, 3]],
+        [[1, 2], [3]],
+        [True],
+        np.array([1.0]),
+        np.array([True]),
+        {1},
+        np.bool_(1),
+    ],
+    ids=repr,
+)
+def test_what_is_no_whole_number_is_refused(value: Any) -> None:
+    public = small().public_key
+    c = public.encrypt(1)
+    for use in (public.encrypt, public.ciphertext, lambda v: c + v, lambda v: c - v, lambda v: c * v):
+        with pytest.raises(TypeError, match=r"whole number|one shape"):
+            use(value)
+
+
+def test_misuse_is_told() -> None:
+    private = small()
+    c = private.public_key.encrypt([1, 2])
+    with pytest.raises(TypeError, match="two ciphertexts were multiplied"):
+        c * c
+    with pytest.raises(ValueError, match=r"shapes \(2,\) and \(3,\) do not fit"):
+        c + private.public_key.encrypt([1, 2, 3])
+    with pytest.raises(TypeError, match=r"PublicKey\.ciphertext checks integers"):
+        private.decrypt(list(c.integers))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="does not hold"):
+        paillier.Ciphertext(private.public_key, (3,), c.integers)
+    with pytest.raises(ValueError, match="threads = 0"):
+        private.decrypt(c, threads=0)
+
+
+def test_a_value_that_is_refused_is_not_shown() -> None:
+    public = small().public_key
+    secret = 10**200 + 123456789
+    with pytest.raises(ValueError, match=r"values\[1\] has 665 bits") as refusal:
+        public.encrypt([1, secret])
+    assert "123456789" not in str(refusal.value)
+    with pytest.raises(TypeError) as refusal_of_type:
+        public.encrypt([0.123456789])
+    assert "123456789" not in str(refusal_of_type.value)
+
+
+# Keys.
+
+
+def test_small_keys_are_refused_and_3072_bits_are_the_default() -> None:
+    for bits in (0, 512, 1024, 2047, 2046):
+        with pytest.raises(ValueError, match=f"bits = {bits}: must be at least 2048"):
+            paillier.generate(bits)
+    with pytest.raises(ValueError, match="must be even"):
+        paillier.generate(2049)
+    with pytest.raises(TypeError, match=r"bits = 2048\.0"):
+        paillier.generate(2048.0)  # type: ignore[arg-type]
+    assert paillier.generate.__defaults__ == (3072,)
+
+
+def test_a_generated_key_has_the_form_that_its_encryption_rests_on() -> None:
+    """Exact length (LightPHE), both primes 3 mod 4 (pailliercryptolib tests p for q), gcd(p − 1, q − 1) = 2."""
+    private = paillier.generate(2048)
+    p, q, public = private.p, private.q, private.public_key
+    assert public.n == p * q
+    assert (public.n.bit_length(), p.bit_length(), q.bit_length()) == (2048, 1024, 1024)
+    assert p % 4 == q % 4 == 3
+    assert gmpy2.is_prime(p, 25)
+    assert gmpy2.is_prime(q, 25)
+    assert math.gcd(p - 1, q - 1) == 2
+    assert math.gcd(public.n, (p - 1) * (q - 1)) == 1
+    assert abs(p - q).bit_length() >= 924
+    assert public.short_exponents
+    assert private.decrypt(public.encrypt([3, -4]) + public.encrypt([-5, 1])) == [-2, -3]
+
+
+def test_the_form_is_checked_at_both_primes() -> None:
+    assert primes.fit_short_exponents(7, 11)
+    assert math.gcd(11 - 1, 17 - 1) == 2
+    assert not primes.fit_short_exponents(11, 17)
+    assert not primes.fit_short_exponents(17, 11)
+    assert not primes.fit_short_exponents(7, 31)
+
+
+@pytest.mark.parametrize(
+    ("p", "q", "message"),
+    [
+        (11, 11, "the same number"),
+        (11, 17, "4 and 5 bits: must be of equal length"),
+        (2, 3, "factor in common"),
+        (9, 11, "must both be prime"),
+        (11, 15, "must both be prime"),
+        (-11, 13, "must both be prime"),
+        (0, 0, "the same number"),
+    ],
+)
+def test_numbers_that_make_no_key_are_refused(p: int, q: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PrivateKey.from_primes(p, q)
+
+
+def test_primes_of_a_large_key_that_lie_close_are_refused_unseen() -> None:
+    p = number(RAW[1]["p"])
+    q = int(gmpy2.next_prime(p))
+    with pytest.raises(ValueError, match="too close") as refusal:
+        PrivateKey.from_primes(p, q)
+    assert str(p)[:12] not in str(refusal.value)
+
+
+@pytest.mark.parametrize("n", [0, 1, -15, 16, 13, 121, 3**5, 2**61 - 1])
+def test_a_modulus_that_cannot_be_one_is_refused(n: int) -> None:
+    with pytest.raises(ValueError, match="product of two different odd primes"):
+        PublicKey(n)
+
+
+def test_a_public_key_that_arrives_is_large_and_has_no_small_factor() -> None:
+    n = number(RAW[1]["n"])
+    assert PublicKey.received(n).key_id == PublicKey(n).key_id
+    with pytest.raises(ValueError, match="n has 512 bits"):
+        PublicKey.received(number(RAW[0]["n"]))
+    with pytest.raises(ValueError, match="n has the factor 65521"):
+        PublicKey.received(65521 * (2**2203 - 1))
+    with pytest.raises(TypeError, match="short_exponents = 'yes'"):
+        PublicKey(n, "yes")  # type: ignore[arg-type]
+
+
+def test_a_key_is_its_modulus() -> None:
+    public = small().public_key
+    bare = PublicKey(public.n)
+    assert bare == public
+    assert bare.key_id == public.key_id != other().public_key.key_id
+    assert small().decrypt(bare.encrypt(7) + public.encrypt(1)) == 8
+    again = PrivateKey.from_primes(small().q, small().p)
+    assert again.decrypt(public.encrypt(9)) == 9
+    assert pickle.loads(pickle.dumps(public)).encrypt(1).public_key == public  # noqa: S301
+
+
+# What went wrong elsewhere.
+
+
+@pytest.mark.parametrize("private", [small(), plain()], ids=["short", "full"])
+@pytest.mark.parametrize("table", [False, True])
+def test_a_thousand_encryptions_of_zero_share_no_randomness(private: PrivateKey, table: bool) -> None:
+    """NVFlare multiplies all plaintexts of a run by one randomiser: a quotient of two ciphertexts then shows m − m'."""
+    public = PublicKey(private.public_key.n, private.public_key.short_exponents)
+    if table:
+        public.prepare(10**6)
+    batch = public.encrypt([0] * 500).integers + tuple(public.encrypt(0).integers[0] for _ in range(500))
+    assert len(set(batch)) == 1000
+    # c/c' = (1 + n)^(m − m') is what one randomiser would leave; here the quotients are 1 mod n nowhere.
+    assert len({c % public.n for c in batch}) == 1000
+    assert 1 not in batch
+
+
+def test_encryptions_before_there_is_a_table_share_no_randomness() -> None:
+    n = small().public_key.n
+    made = [c for _ in range(50) for c in PublicKey(n, True).encrypt([0] * 3).integers]
+    assert len({c % n for c in made}) == 150
+
+
+def test_rerandomized_ciphertexts_are_new_each() -> None:
+    public = small().public_key
+    c = public.encrypt([4] * 50)
+    fresh = c.rerandomize().integers + c.rerandomize().integers + c.integers
+    assert len(set(fresh)) == 150
+    quotients = {new * pow(int(old), -1, public.n) % public.n for old, new in zip(c.integers * 2, fresh[:100], strict=True)}
+    assert len(quotients) == 100
+
+
+def test_seeded_generators_repeat_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LightPHE draws r, and LightPHE and TNO draw primes, from the Mersenne Twister."""
+    monkeypatch.setattr(primes, "ROUNDS", 5)
+
+    def seeded() -> tuple[Any, ...]:
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        pair = primes.prime_pair(512)
+        bare = PublicKey(plain().public_key.n)
+        return pair, small().public_key.encrypt([1, 1]).integers, bare.encrypt([1, 1]).integers
+
+    first, second = seeded(), seeded()
+    assert not set(first[0]) & set(second[0])
+    assert not set(first[1]) & set(second[1])
+    assert not set(first[2]) & set(second[2])
+
+
+def test_nothing_public_leads_to_the_primes() -> None:
+    """cryptovoting/damgard-jurik keeps φ(n)/4 in its public key."""
+    private = small()
+    public, n = private.public_key, private.public_key.n
+    public.encrypt([1] * 20)
+    held = [public.n, public.n_square, *vars(public._source).values(), *public.encrypt([1, 2]).integers]
+    whole = [int(x) for x in held if type(x) in (int, type(gmpy2.mpz()))]
+    assert len(whole) >= 6
+    phi = (private.p - 1) * (private.q - 1)
+    for x in whole:
+        assert math.gcd(x, n) in (1, n)
+        # A multiple of the order would open everything.
+        assert x == 0 or pow(2, x * n, n * n) != 1
+        assert x < 2**16 or (phi % x and math.gcd(x, phi).bit_length() < 64)
+    assert pickle.loads(pickle.dumps(public)).__reduce__()[1] == (n, True)  # noqa: S301
+
+
+def test_the_base_of_short_exponents_follows_from_n_alone() -> None:
+    """A messenger cannot slip in a base of small order, under which ciphertexts would hide nothing."""
+    n = small().public_key.n
+    x = randomizers.hashed_unit(n)
+    assert 1 < x < n - 1
+    assert math.gcd(x, n) == 1
+    assert x == randomizers.hashed_unit(n) != randomizers.hashed_unit(other().public_key.n)
+    base = randomizers.base_from(n, x)
+    assert base == pow(n - x * x % n, n, n * n)
+    (a, b) = (PublicKey(n, True)._source.prepare(1)[0] for _ in range(2))
+    assert a == b == base
+
+
+def test_a_secret_key_is_in_no_text_copy_or_pickle() -> None:
+    private = small()
+    shown = [
+        repr(private),
+        str(private),
+        f"{private}",
+        repr([private]),
+        repr(private.public_key),
+        repr(private.public_key.encrypt(1)),
+    ]
+    for secret in (private.p, private.q):
+        for text in (str(secret), hex(secret)[2:]):
+            assert not any(text in line for line in shown)
+    for copies in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="not pickled or copied"):
+            copies(private)

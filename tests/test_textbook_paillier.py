@@ -1,0 +1,122 @@
+"""Textbook Paillier gives the published numbers, refuses what is no plaintext, unit or ciphertext, and nothing trains on it."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hubbub
+from conftest import oracle
+from hubbub.secagg import textbook
+
+VECTORS = oracle("paillier")
+RAW = VECTORS["raw"]
+P, Q = 293, 433
+N = P * Q
+
+
+def number(text: str) -> int:
+    return int(text, 16)
+
+
+@pytest.mark.parametrize("key", RAW, ids=lambda key: str(key["bits"]))
+def test_the_reference_encryptions_come_out_and_are_read_back(key: dict[str, Any]) -> None:
+    n, p, q = (number(key[name]) for name in ("n", "p", "q"))
+    for case in key["encrypt"]:
+        m, r, c = (number(case[name]) for name in ("m", "r", "c"))
+        assert textbook.encrypt(n, m, r) == c
+        assert textbook.decrypt(p, q, c) == m
+        assert textbook.decrypt(q, p, c) == m
+
+
+@pytest.mark.parametrize("key", RAW, ids=lambda key: str(key["bits"]))
+def test_the_reference_sums_and_products_are_read(key: dict[str, Any]) -> None:
+    for case in key["ops"]:
+        if "m" in case:
+            assert textbook.decrypt(number(key["p"]), number(key["q"]), number(case["c"])) == number(case["m"])
+
+
+def test_the_regression_number_of_phe_comes_out() -> None:
+    tiny = VECTORS["tiny"]
+    assert textbook.encrypt(tiny["n"], tiny["m"], tiny["r"]) == tiny["c"]
+    assert textbook.decrypt(tiny["p"], tiny["q"], tiny["c"]) == tiny["m"]
+
+
+def test_the_numbers_of_the_iso_standard_come_out() -> None:
+    iso = oracle("paillier_iso_18033_6")
+    p, q, m, r, c = (number(iso[name]) for name in "pqmrc")
+    assert textbook.encrypt(p * q, m, r) == c
+    assert textbook.decrypt(p, q, c) == m
+
+
+@settings(max_examples=100, deadline=None)
+@given(m=st.integers(0, N - 1), r=st.integers(1, N - 1).filter(lambda r: r % P and r % Q))
+def test_encryption_is_its_definition_in_python_integers(m: int, r: int) -> None:
+    c = textbook.encrypt(N, m, r)
+    assert type(c) is int
+    assert c == pow(1 + N, m, N * N) * pow(r, N, N * N) % (N * N)
+    assert textbook.decrypt(P, Q, c) == m
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "r", "error", "message"),
+    [
+        (N, -1, 1, ValueError, "m is out of range"),
+        (N, N, 1, ValueError, "m is out of range"),
+        (N, 1.0, 1, TypeError, "m is a float"),
+        (N, True, 1, TypeError, "m is a bool"),
+        (N, 1, 0, ValueError, "r is out of range"),
+        (N, 1, N, ValueError, "r is out of range"),
+        (N, 1, -1, ValueError, "r is out of range"),
+        (N, 1, P, ValueError, "r has a factor in common"),
+        (N, 1, 5 * Q, ValueError, "r has a factor in common"),
+        (N + 1, 1, 1, ValueError, "n has 17 bits"),
+        (0, 0, 1, ValueError, "n has 0 bits"),
+        ("7", 0, 1, TypeError, "n is a str"),
+    ],
+)
+def test_what_cannot_be_encrypted_is_refused(n: Any, m: Any, r: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        textbook.encrypt(n, m, r)
+
+
+@pytest.mark.parametrize(
+    ("p", "q", "c", "message"),
+    [
+        (P, Q, 0, "c is out of range"),
+        (P, Q, -1, "c is out of range"),
+        (P, Q, N * N, "c is out of range"),
+        (P, Q, N * N + 1, "c is out of range"),
+        (P, Q, N, "factor in common with n"),
+        (P, Q, 7 * P, "factor in common with n"),
+        (P, P, 2, "two different primes"),
+        (P, 437, 2, "two different primes"),
+        (0, Q, 2, "two different primes"),
+        (3, 7, 2, r"\(p - 1\)\(q - 1\)"),
+    ],
+)
+def test_what_cannot_be_decrypted_is_refused(p: int, q: int, c: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        textbook.decrypt(p, q, c)
+
+
+@pytest.mark.parametrize("key", RAW, ids=lambda key: str(key["bits"]))
+def test_the_reference_invalid_ciphertexts_are_refused(key: dict[str, Any]) -> None:
+    for case in key["invalid_ciphertexts"]:
+        with pytest.raises(ValueError, match="c "):
+            textbook.decrypt(number(key["p"]), number(key["q"]), number(case["c"]))
+
+
+def test_no_module_on_the_training_path_imports_it() -> None:
+    """Only the command that draws benchmarks may."""
+    root = Path(hubbub.__file__).parent
+    for file in root.rglob("*.py"):
+        if file.relative_to(root).parts[0] == "cli":
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            assert not any("textbook" in name for name in [module, *names]), file

@@ -1,0 +1,387 @@
+"""Any t of n holders decrypt, t − 1 never, and one who lies is named.
+
+Expected values: the reference values of the oracle file, what was encrypted, and the textbook exponent.
+"""
+
+import copy
+import itertools
+import pickle
+import random
+import traceback
+from dataclasses import fields, replace
+
+import gmpy2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import oracle
+from hubbub.secagg import packing, paillier, textbook, threshold
+from hubbub.secagg.proofs import Proof, _digest, prove
+from hubbub.secagg.shares import _statement, proved
+from hubbub.secagg.threshold import _lagrange, _shared_out
+
+ORACLE = oracle("paillier")["threshold_dj"]
+P, Q = int(ORACLE[0]["p"], 16), int(ORACLE[0]["q"], 16)
+PUBLIC, SHARES = threshold.deal(P, Q, holders=5, threshold=3)
+OTHER, OTHER_SHARES = threshold.deal(P, Q, holders=5, threshold=3)
+
+
+def number(case, name):
+    return int(case[name], 16)
+
+
+@pytest.mark.parametrize("case", ORACLE, ids=lambda case: str(case["bits"]))
+def test_shares_partials_and_combinations_are_those_of_the_reference(case):
+    n, c = number(case, "n"), number(case, "c")
+    coefficients = [int(a, 16) for a in case["coefficients"]]
+    public, shares = _shared_out(n, number(case, "m_secret"), coefficients, number(case, "v"), case["l"])
+    assert [share.secret for share in shares] == [int(case["shares"][str(share.holder)], 16) for share in shares]
+    assert list(public.verification) == [int(case["vk"][str(share.holder)], 16) for share in shares]
+    partials = {share.holder: share.partial(c) for share in shares}
+    assert {i: part.integers[0] for i, part in partials.items()} == {int(i): int(x, 16) for i, x in case["partials"].items()}
+    for combination in case["combine"]:
+        subset = combination["subset"]
+        assert _lagrange(public.delta, subset) == [combination["lagrange"][str(i)] for i in subset]
+        m = threshold.combine(public, [partials[i] for i in subset])
+        assert m % n == int(combination["m"], 16)
+        assert -n // 2 <= m <= n // 2
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.integers(-(2**200), 2**200), min_size=1, max_size=3), st.permutations(range(5)))
+def test_any_three_of_five_agree_in_any_order(values, order):
+    sums = PUBLIC.encrypt(values) + PUBLIC.encrypt(values)
+    partials = [share.partial(sums) for share in SHARES]
+    for subset in itertools.combinations([partials[i] for i in order], 3):
+        assert threshold.combine(PUBLIC, subset, ciphertext=sums) == [2 * value for value in values]
+    assert threshold.combine(PUBLIC, partials) == [2 * value for value in values]
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_any_t_of_n_decrypt_and_one_fewer_is_refused(data):
+    holders = data.draw(st.integers(1, 7))
+    needed = data.draw(st.integers(1, holders))
+    public, shares = threshold.deal(P, Q, holders=holders, threshold=needed)
+    sums = public.encrypt(-7)
+    chosen = data.draw(st.permutations(shares))[:needed]
+    partials = [share.partial(sums) for share in chosen]
+    assert threshold.combine(public, partials) == -7
+    with pytest.raises(ValueError, match=f"{needed - 1} are too few, any {needed} of {holders} are needed"):
+        threshold.combine(public, partials[1:])
+
+
+def test_two_shares_of_three_do_not_open_a_ciphertext_even_without_the_refusal():
+    """A lower threshold in a forged key lets them try: what comes out is no encryption without randomness, or not the value."""
+    forged = threshold.ThresholdKey(PUBLIC.n, 5, 2, PUBLIC.base, PUBLIC.verification)
+    sums = PUBLIC.encrypt(5)
+    for pair in itertools.combinations(SHARES, 2):
+        own = [threshold.KeyShare(forged, share.holder, share.secret) for share in pair]
+        with pytest.raises(ValueError, match="do not fit together"):
+            threshold.combine(forged, [share.partial(sums) for share in own])
+
+
+def test_two_shares_of_three_fit_every_secret():
+    """Whatever f(0) is, there is a polynomial of degree 2 through two given shares: they say nothing of it."""
+    order = (P - 1) // 2 * ((Q - 1) // 2)
+    modulus = PUBLIC.n * order
+    first, second = SHARES[0].secret, SHARES[1].secret
+    for secret in (0, 1, 12345, modulus - 1, PUBLIC.n, order):
+        square = (second - secret - 2 * (first - secret)) * pow(2, -1, modulus) % modulus
+        linear = (first - secret - square) % modulus
+        _, shares = _shared_out(PUBLIC.n, order, [secret, linear, square], PUBLIC.base, 3)
+        assert (shares[0].secret, shares[1].secret) == (first, second)
+        assert shares[2].secret != SHARES[2].secret
+
+
+def test_textbook_ciphertexts_are_decrypted():
+    for m in (0, 1, 12345, PUBLIC.n // 2):
+        c = textbook.encrypt(PUBLIC.n, m, 2)
+        assert threshold.combine(PUBLIC, [share.partial(c) for share in SHARES[2:]]) == m
+
+
+def test_sums_of_packed_values_are_decrypted():
+    plan = packing.Packing(bits=16, clip=1.0, max_clients=10, key_bits=512)
+    clients = {f"c{i}": PUBLIC.encrypt(plan.pack([0.5, -0.25] * 20)) for i in range(3)}
+    plain = threshold.combine(PUBLIC, [share.partial_of(clients, at_least=3) for share in SHARES[:3]])
+    assert plan.unpack(plain, contributions=3) == pytest.approx([1.5, -0.75] * 20, abs=3 * plan.error_bound)
+
+
+# Lying holders.
+
+
+def lies(honest):
+    n_square = PUBLIC.n**2
+    first = honest.integers[0]
+    yield replace(honest, integers=(first * 2 % n_square, *honest.integers[1:]))
+    yield replace(honest, integers=honest.integers[::-1])
+    yield replace(honest, integers=(0, *honest.integers[1:]))
+    yield replace(honest, integers=(PUBLIC.n, *honest.integers[1:]))
+    yield replace(honest, integers=(first + n_square, *honest.integers[1:]))
+    yield replace(honest, integers=(-first, *honest.integers[1:]))
+    yield replace(honest, integers=honest.integers[:1])
+    yield replace(honest, integers=())
+    yield replace(honest, integers=("7", 7.0))
+    yield replace(honest, proof=Proof(honest.proof.challenge ^ 1, honest.proof.response))
+    yield replace(honest, proof=Proof(honest.proof.challenge, honest.proof.response + 1))
+    yield replace(honest, proof=Proof(-honest.proof.challenge, honest.proof.response))
+    yield replace(honest, proof=Proof(honest.proof.challenge, honest.proof.response << 5000))
+    yield replace(honest, proof=Proof(0, 0))
+    yield replace(honest, proof=None)
+    # Another holder's work, and the same share on another key with the same n.
+    yield replace(SHARES[3].partial(SUMS), holder=honest.holder)
+    yield replace(OTHER_SHARES[honest.holder - 1].partial(SUMS), key_id=PUBLIC.key_id)
+    # An honest proof about other ciphertexts.
+    yield replace(SHARES[honest.holder - 1].partial(PUBLIC.encrypt([4, 2])), ciphertexts=honest.ciphertexts)
+
+
+SUMS = PUBLIC.encrypt([4, -2])
+HONEST = [share.partial(SUMS) for share in SHARES]
+
+
+@pytest.mark.parametrize("lie", list(lies(HONEST[1])))
+def test_a_holder_who_lies_is_named_and_nothing_is_decrypted(lie):
+    with pytest.raises(threshold.LyingHolderError, match="holder 2: not the partial decryption") as caught:
+        threshold.combine(PUBLIC, [HONEST[0], lie, HONEST[2], HONEST[4]])
+    assert caught.value.holders == (2,)
+    assert threshold.combine(PUBLIC, [HONEST[0], HONEST[2], HONEST[4]]) == [4, -2]
+
+
+def test_all_who_lie_are_named():
+    bad = [replace(part, integers=tuple(x * x % PUBLIC.n**2 for x in part.integers)) for part in HONEST]
+    with pytest.raises(threshold.LyingHolderError, match="holder 4, holder 1") as caught:
+        threshold.combine(PUBLIC, [bad[3], HONEST[1], bad[0], HONEST[2]])
+    assert caught.value.holders == (4, 1)
+
+
+def test_errors_that_cancel_in_a_product_of_the_batch_are_seen():
+    """Even where the liar makes a proof for them: it cannot know the weights before it has fixed the errors."""
+    two, inverse = HONEST[1].integers, int(gmpy2.invert(3, PUBLIC.n**2))
+    swapped = (two[0] * 3 % PUBLIC.n**2, two[1] * inverse % PUBLIC.n**2)
+    proof = prove(_statement(PUBLIC, 2, HONEST[1].ciphertexts, swapped), PUBLIC.delta * SHARES[1].secret)
+    with pytest.raises(threshold.LyingHolderError, match="holder 2"):
+        threshold.combine(PUBLIC, [HONEST[0], replace(HONEST[1], integers=swapped, proof=proof), HONEST[2]])
+
+
+def test_a_proof_is_bound_to_everything_that_it_speaks_of():
+    one = _statement(PUBLIC, 2, (5, 7), (11, 13))
+    others = [
+        _statement(PUBLIC, 3, (5, 7), (11, 13)),
+        _statement(OTHER, 2, (5, 7), (11, 13)),
+        _statement(replace(PUBLIC, min_contributions=2), 2, (5, 7), (11, 13)),
+        _statement(PUBLIC, 2, (5, 8), (11, 13)),
+        _statement(PUBLIC, 2, (5, 7), (11, 14)),
+        _statement(PUBLIC, 2, (5,), (7, 11, 13)),
+        replace(one, context="another"),
+        replace(one, base=3),
+        replace(one, verification=3),
+        replace(one, n=15),
+    ]
+    assert len({_digest(statement) for statement in (one, *others)}) == 11
+
+
+def test_a_thousand_random_lies_are_seen():
+    # The proof of a random number holds with probability 2^-128.
+    generator = random.Random(0)  # noqa: S311
+    honest = SHARES[0].partial(7)
+    assert proved(PUBLIC, honest)
+    for _ in range(1000):
+        assert not proved(PUBLIC, replace(honest, integers=(honest.integers[0] ^ generator.getrandbits(1000),)))
+
+
+def test_a_response_does_not_tell_the_share():
+    """The tcpaillier mistake: a mask shorter than challenge times share, so that response // challenge is the share."""
+    lengths = set()
+    for share in (SHARES[0], threshold.KeyShare(*small_share())):
+        secret = share.public.delta * share.secret
+        for _ in range(20):
+            proof = share.partial(5).proof
+            lengths.add(proof.response.bit_length())
+            assert proof.response // proof.challenge != secret
+            assert (proof.response // proof.challenge) >> 64 != secret >> 64
+            # 128 bits more than challenge and share together.
+            assert proof.response.bit_length() > 256 + 2 * PUBLIC.n.bit_length() + 128 - 64
+    # Whatever the share, a uniform mask of 3·512 + 640 bits is seen, less a few leading zeros (2^-40 that one is shorter).
+    assert min(lengths) > 2176 - 46
+    assert max(lengths) <= 2177
+
+
+def small_share():
+    """A share of a single bit: its response must be as long as any other."""
+    public, _ = _shared_out(PUBLIC.n, (P - 1) // 2 * ((Q - 1) // 2), [1], PUBLIC.base, 2)
+    return public, 1, 1
+
+
+def test_proofs_are_fresh_each_time():
+    random.seed(0)
+    one = SHARES[0].partial(SUMS).proof
+    random.seed(0)
+    assert SHARES[0].partial(SUMS).proof != one
+
+
+# What is refused.
+
+
+def test_shares_that_count_twice_are_refused():
+    with pytest.raises(ValueError, match="holder 2 more than once; each holder counts once"):
+        threshold.combine(PUBLIC, [HONEST[0], HONEST[1], HONEST[1]])
+
+
+def test_partials_of_other_ciphertexts_are_refused():
+    other = SHARES[2].partial(PUBLIC.encrypt([4, -2]))
+    with pytest.raises(ValueError, match=r"partials of holders \[3\] are of other ciphertexts than that of holder 1"):
+        threshold.combine(PUBLIC, [HONEST[0], HONEST[1], other])
+    with pytest.raises(ValueError, match=r"partials of holders \[1, 2\] are of other ciphertexts than the one asked for"):
+        threshold.combine(PUBLIC, [HONEST[0], HONEST[1], other], ciphertext=list(other.ciphertexts))
+    for shape in ((3,), (2, 1, 7), None):
+        with pytest.raises(ValueError, match="the partial of holder 1 has a shape that does not hold its 2 ciphertexts"):
+            threshold.combine(PUBLIC, [replace(HONEST[0], shape=shape), *HONEST[1:3]])
+
+
+def test_partials_of_another_key_or_of_nobody_are_refused():
+    with pytest.raises(ValueError, match=r"partials\[1\] is of the key"):
+        threshold.combine(PUBLIC, [HONEST[0], OTHER_SHARES[1].partial(SUMS), HONEST[2]])
+    with pytest.raises(ValueError, match=r"partials\[0\].holder = 6: must be at most 5"):
+        threshold.combine(PUBLIC, [replace(HONEST[0], holder=6), HONEST[1], HONEST[2]])
+    with pytest.raises(TypeError, match=r"partials\[0\] is a int: must be a Partial"):
+        threshold.combine(PUBLIC, [3])
+    with pytest.raises(ValueError, match="0 are too few, any 3 of 5"):
+        threshold.combine(PUBLIC, [])
+
+
+@pytest.mark.parametrize("bad", [0, -1, PUBLIC.n**2, PUBLIC.n**2 + 1, PUBLIC.n, P, 1.5, "c", None, True, []])
+def test_what_is_no_ciphertext_is_not_decrypted(bad):
+    with pytest.raises((ValueError, TypeError), match="sums"):
+        SHARES[0].partial(bad)
+
+
+def test_ciphertexts_of_another_key_are_refused():
+    stranger = paillier.PrivateKey.from_primes(2**61 - 1, 2**60 + 33).public_key.encrypt(1)
+    with pytest.raises(ValueError, match="sums: encrypted under the key"):
+        SHARES[0].partial(stranger)
+
+
+def test_a_share_that_is_not_of_the_key_is_refused():
+    for secret in (SHARES[1].secret, SHARES[0].secret + 1, 0, -5, PUBLIC.n**2):
+        with pytest.raises(ValueError, match="secret of holder 1 is") as caught:
+            threshold.KeyShare(PUBLIC, 1, secret)
+        assert secret in (0, -5) or str(secret) not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"p": P - 2}, "is no safe prime"),
+        ({"q": int(oracle("paillier")["raw"][0]["q"], 16)}, "q, a number of 256 bits, is no safe prime"),
+        ({"q": P}, "p and q are equal"),
+        ({"q": 23}, "of different lengths"),
+        ({"holders": 0}, "holders = 0: must be at least 1"),
+        ({"holders": 101}, "holders = 101: must be at most 100"),
+        ({"threshold": 0}, "threshold = 0: must be at least 1"),
+        ({"threshold": 6}, "threshold = 6: must be at most 5"),
+        ({"threshold": 2.5}, "must be a whole number"),
+        ({"min_contributions": 0}, "min_contributions = 0: must be at least 1"),
+    ],
+)
+def test_what_cannot_be_dealt_is_refused(change, message):
+    arguments = {"p": P, "q": Q, "holders": 5, "threshold": 3} | change
+    with pytest.raises((ValueError, TypeError), match=message) as caught:
+        threshold.deal(**arguments)
+    assert str(arguments["p"]) not in str(caught.value)
+
+
+# Only aggregates.
+
+
+def contributions(count):
+    return {f"client-{i}": PUBLIC.encrypt([i, 10]) for i in range(count)}
+
+
+def test_holders_decrypt_the_sum_that_they_formed_themselves():
+    given_ = contributions(4)
+    plain = threshold.combine(PUBLIC, [share.partial_of(given_, at_least=4) for share in SHARES[:3]])
+    assert plain == [6, 40]
+    listed = [list(c.integers) for c in given_.values()]
+    assert threshold.combine(PUBLIC, [share.partial_of(listed, at_least=4) for share in SHARES[:3]]) == [6, 40]
+
+
+def test_fewer_contributions_than_agreed_are_not_decrypted():
+    with pytest.raises(ValueError, match="contributions has 3: holders decrypt sums of at least 4"):
+        SHARES[0].partial_of(contributions(3), at_least=4)
+    with pytest.raises(ValueError, match="contributions has 0"):
+        SHARES[0].partial_of({})
+    _, shares = threshold.deal(P, Q, holders=2, threshold=2, min_contributions=3)
+    with pytest.raises(ValueError, match="decrypts sums of at least 3 contributions: hand them to partial_of"):
+        shares[0].partial(SUMS)
+    with pytest.raises(ValueError, match="contributions has 2: holders decrypt sums of at least 3"):
+        shares[0].partial_of(contributions(2), at_least=1)
+    assert shares[0].partial_of(contributions(3)).holder == 1
+
+
+def test_contributions_that_only_make_a_sum_look_larger_are_refused_by_name():
+    alone = contributions(1)
+    with pytest.raises(ValueError, match="client 'again' is the same ciphertext as client 'client-0'"):
+        SHARES[0].partial_of(alone | {"again": alone["client-0"]}, at_least=2)
+    with pytest.raises(ValueError, match="client 'empty' was encrypted without randomness"):
+        SHARES[0].partial_of(alone | {"empty": [1, 1 + 5 * PUBLIC.n]}, at_least=2)
+    with pytest.raises(ValueError, match=r"client 'short' has shape \(1,\): must be \(2,\)"):
+        SHARES[0].partial_of(alone | {"short": PUBLIC.encrypt([1])}, at_least=2)
+    with pytest.raises(ValueError, match=r"client 'zero'.* is 0"):
+        SHARES[0].partial_of(alone | {"zero": [0, 5]}, at_least=2)
+    with pytest.raises(ValueError, match=r"contributions\[1\].*factor in common"):
+        SHARES[0].partial_of([[2, 3], [4, P]], at_least=2)
+
+
+# Secrets.
+
+
+def test_nothing_public_tells_the_factors():
+    """The cryptovoting mistake: p'q' in the public key."""
+    n, phi = PUBLIC.n, (P - 1) * (Q - 1)
+    assert {field.name for field in fields(PUBLIC)} == {
+        "n", "holders", "threshold", "base", "verification", "min_contributions", "public_key", "key_id",
+    }  # fmt: skip
+    numbers = [PUBLIC.base, *PUBLIC.verification, *HONEST[0].integers, HONEST[0].proof.challenge, HONEST[0].proof.response]
+    for value in numbers:
+        assert gmpy2.gcd(value, n) == 1
+        assert value % (phi // 4) != 0
+        assert gmpy2.gcd(value - 1, n) == 1
+
+
+def test_a_share_is_in_no_text_and_no_pickle():
+    secret = SHARES[0].secret
+    for text in (repr(SHARES[0]), str(SHARES[0]), repr(SHARES), repr(HONEST[0]), repr(PUBLIC)):
+        assert str(secret) not in text
+        assert hex(secret)[2:] not in text
+    for make in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="a KeyShare is not pickled or copied"):
+            make(SHARES[0])
+    with pytest.raises(ValueError, match="is 0") as caught:
+        SHARES[0].partial(0)
+    assert str(secret) not in "".join(traceback.format_exception(caught.value))
+
+
+def test_what_is_public_survives_a_pickle():
+    assert pickle.loads(pickle.dumps(PUBLIC)) == PUBLIC  # noqa: S301
+    sent = [pickle.loads(pickle.dumps(part)) for part in HONEST[:3]]  # noqa: S301
+    assert threshold.combine(PUBLIC, sent) == [4, -2]
+
+
+def test_two_deals_of_the_same_primes_share_nothing():
+    random.seed(0)
+    _, one = threshold.deal(P, Q, holders=3, threshold=2)
+    random.seed(0)
+    _, other = threshold.deal(P, Q, holders=3, threshold=2)
+    assert not {share.secret for share in one} & {share.secret for share in other}
+
+
+def test_a_key_with_damaged_numbers_is_refused():
+    keys = PUBLIC.verification
+    with pytest.raises(ValueError, match="verification has 4 numbers: must be one for each of holders = 5"):
+        replace(PUBLIC, verification=keys[:4])
+    for bad in (0, 1, PUBLIC.n, PUBLIC.n**2, -3):
+        with pytest.raises(ValueError, match="no unit"):
+            replace(PUBLIC, base=bad)
+        with pytest.raises(ValueError, match="no unit"):
+            replace(PUBLIC, verification=(bad, *keys[1:]))
