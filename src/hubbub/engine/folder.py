@@ -72,8 +72,8 @@ class RunInFolder:
         # A crash right after the settings were written leaves a run without a ledger and without a release: it may begin.
         if missing == ["config.toml"]:
             raise RunFolderError(
-                f"{folder}: holds no config.toml; where it is the state= folder of a Flower strategy, start its ServerApp "
-                "again and the run goes on"
+                f"{folder}: is no run of 'hubbub train' (config.toml not there); where it is the state= folder of a Flower "
+                "strategy, start its ServerApp again and the run goes on"
             )
         if missing and (missing != ["ledger.jsonl"] or any((folder / "state").glob("releases/*"))):
             raise RunFolderError(f"{folder}: is no run ({' and '.join(missing)} not there); start one with 'hubbub train'")
