@@ -534,5 +534,5 @@ def test_a_statement_has_the_facts_of_the_run(tmp_path: Path) -> None:
     one_round(strategy, grid())
     text = strategy.statement(1e-6)
     assert strategy.ledger_head in text
-    assert "1 rounds of 12 that were planned" in text
+    assert "training, 1 round of 12 that were planned" in text
     assert "divided by the fixed number 3" in text

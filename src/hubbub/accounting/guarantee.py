@@ -17,7 +17,7 @@ from hubbub.accounting.earlier import charge_assumptions
 from hubbub.accounting.events import RELATIONS, NeighboringRelation
 from hubbub.accounting.rdp import rdp
 from hubbub.accounting.runs import Events, RunCharge, event_record, events_of, require_together
-from hubbub.accounting.statement import RunFacts, library_versions, rounded_up, written
+from hubbub.accounting.statement import RunFacts, counted_rounds, library_versions, rounded_up, written
 from hubbub.accounting.trade_off import trade_off
 from hubbub.accounting.unamplified import (
     by_divergences,
@@ -198,7 +198,7 @@ class PrivacyGuarantee:
         runs = f", together with {len(self.earlier)} earlier run{'s' if len(self.earlier) > 1 else ''}" if self.earlier else ""
         return (
             f"({rounded_up(self.epsilon)}, {self.delta:g})-differential privacy for each {self.privacy_unit} "
-            f"({self.neighboring_relation} relation) over {self.rounds} rounds, by {self.mechanism}{runs}."
+            f"({self.neighboring_relation} relation) over {counted_rounds(self.rounds)}, by {self.mechanism}{runs}."
             + (" Simulation, not for release: cohorts and noise come from a known seed." if self.simulation else "")
         )
 

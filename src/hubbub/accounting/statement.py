@@ -18,7 +18,7 @@ from hubbub.accounting.wording import EACH_RUN, Assumption
 if TYPE_CHECKING:
     from hubbub.accounting.guarantee import PrivacyGuarantee
 
-__all__ = ["RunFacts", "library_versions", "rounded_up", "written"]
+__all__ = ["RunFacts", "counted_rounds", "library_versions", "rounded_up", "written"]
 
 _RELATIONS = {
     "zero-out": "the data of one {unit} count as nothing, while all cohorts stay the same",
@@ -153,6 +153,11 @@ def _released(facts: RunFacts) -> str:
     )
 
 
+def counted_rounds(rounds: int) -> str:
+    """So many rounds, in words."""
+    return f"{rounds} round{'' if rounds == 1 else 's'}"
+
+
 def _covered(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     planned = "" if facts.planned_rounds in (None, answer.rounds) else f" of {facts.planned_rounds} that were planned"
     earlier = "".join(
@@ -161,7 +166,7 @@ def _covered(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     )
     alone = "" if earlier else "; other runs over the same people add to it"
     simulated = " It was a simulation, whose noise anybody can remove: not for release." if answer.simulation else ""
-    return f"training, {answer.rounds} rounds{planned}{earlier}{alone}.{simulated}"
+    return f"training, {counted_rounds(answer.rounds)}{planned}{earlier}{alone}.{simulated}"
 
 
 def _relation(answer: "PrivacyGuarantee") -> str:

@@ -113,7 +113,6 @@ class RunInFolder:
         # Steps of small models are slower on several threads, and far slower beside other work.
         torch.set_num_threads(1)
         metrics = Metrics(self.folder / "metrics.jsonl")
-        self._require_not_ahead(metrics.rows)
         with metrics:
             for result in train(self.run.plan, population, self.run.model, self.store, head=self.head):
                 row = self._row(result)
@@ -152,17 +151,6 @@ class RunInFolder:
             # Held-out training examples are clients' data too.
             "private": [*PRIVATE, *(("loss", "accuracy") if training.validation else ())],
         }
-
-    def _require_not_ahead(self, rows: list[dict[str, Any]]) -> None:
-        """Metrics are written after a round is on record: more rounds than the ledger knows show that it was rolled back."""
-        path = self.folder / "ledger.jsonl"
-        if rows and path.is_file():
-            begun, shown = sum(r.get("kind") == "begin" for r in read_chain(path).records), rows[-1]["round_index"] + 1
-            if shown > begun:
-                raise RunFolderError(
-                    f"{self.folder}: metrics.jsonl goes to {shown} rounds, its ledger to {begun}: it was rolled back; restore "
-                    "the ledger"
-                )
 
 
 def _promised(run: Run) -> PrivacyGuarantee:

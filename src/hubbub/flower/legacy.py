@@ -89,6 +89,7 @@ class LegacyDPFedAvgFixed(LegacyPrivate):
         rounds: int = 10_000,
         evaluation: Evaluation = "off",
         simulation_seed: int | None = None,
+        head: str | None = None,
     ) -> None:
         adapted = _adapted(strategy)
         private = DPFedAvgFixed(
@@ -107,6 +108,7 @@ class LegacyDPFedAvgFixed(LegacyPrivate):
             rounds=rounds,
             evaluation=evaluation,
             simulation_seed=simulation_seed,
+            head=head,
         )
         super().__init__(strategy, adapted, private, evaluation)
         self.num_sampled_clients = num_sampled_clients
@@ -150,6 +152,7 @@ class LegacyDPFedAvgAdaptive(LegacyPrivate):
         rounds: int = 10_000,
         evaluation: Evaluation = "off",
         simulation_seed: int | None = None,
+        head: str | None = None,
     ) -> None:
         adapted = _adapted(strategy)
         private = DPFedAvgAdaptive(
@@ -171,6 +174,7 @@ class LegacyDPFedAvgAdaptive(LegacyPrivate):
             rounds=rounds,
             evaluation=evaluation,
             simulation_seed=simulation_seed,
+            head=head,
         )
         super().__init__(strategy, adapted, private, evaluation)
         self.num_sampled_clients = num_sampled_clients

@@ -15,7 +15,21 @@ from flwr.serverapp.strategy import Strategy
 
 from hubbub.errors import ConfigError
 
-__all__ = ["CLIP_NORM", "COUNT_SCALE", "ENABLED", "NOISE_STDDEV", "NORM_BIT", "Asked", "Template", "is_training", "norm_bit"]
+__all__ = [
+    "CLIP_NORM",
+    "COUNT_SCALE",
+    "ENABLED",
+    "NOISE_STDDEV",
+    "NORM_BIT",
+    "Asked",
+    "Template",
+    "addressed",
+    "first_config",
+    "is_training",
+    "norm_bit",
+    "single_arrays",
+    "unheard",
+]
 
 # Names of the published design (Flower's DPFedAvg wrappers and their clients).
 CLIP_NORM = "dpfedavg_clip_norm"
@@ -32,9 +46,9 @@ _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 _LEAST_PART = 0.001
 
 
-def is_training(message: Message) -> bool:
-    """Whether a message asks for training: type ``"train"`` or ``"train.<action>"``."""
-    return message.metadata.message_type.partition(".")[0] == "train"
+def is_training(message_type: str) -> bool:
+    """Whether messages of a type ask for training: ``"train"`` or ``"train.<action>"``."""
+    return message_type.partition(".")[0] == MessageType.TRAIN
 
 
 @dataclass
@@ -180,7 +194,7 @@ def addressed(content: RecordDict, message_type: str, nodes: Mapping[str, int], 
     group = secrets.token_hex(16)
     messages = [Message(content, node, message_type, ttl=ttl, group_id=group) for node in nodes.values()]
     # Of training what a client says may be of its data; of anything else the operator needs it.
-    return Asked(messages, list(nodes), reasons=message_type.partition(".")[0] != MessageType.TRAIN)
+    return Asked(messages, list(nodes), reasons=not is_training(message_type))
 
 
 def single_arrays(content: RecordDict) -> ArrayRecord:

@@ -51,7 +51,7 @@ def clipping_mod(msg: Message, context: Context, call_next: App) -> Message:
     https://arxiv.org/abs/1710.06963; the bit: Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping",
     Algorithm 1, https://arxiv.org/abs/1905.03871.
     """
-    if not is_training(msg):
+    if not is_training(msg.metadata.message_type):
         return call_next(msg, context)
     try:
         request = Request.of(_config(msg.content)[1])
@@ -99,7 +99,7 @@ def noising_mod(msg: Message, context: Context, call_next: App) -> Message:
     https://arxiv.org/abs/2102.06387 (shares); Canonne et al. 2020, https://arxiv.org/abs/2004.00010 (the exact noise).
     """
     label, config = _config(msg.content)
-    if not is_training(msg) or NOISE_STDDEV not in config:
+    if not is_training(msg.metadata.message_type) or NOISE_STDDEV not in config:
         return call_next(msg, context)
     try:
         request = Request.of(config)
@@ -151,7 +151,7 @@ def timer_mod(min_seconds: float, *, clock: Callable[[], float] = time.time) -> 
     pause = positive("min_seconds", min_seconds)
 
     def timed(msg: Message, context: Context, call_next: App) -> Message:
-        if not is_training(msg):
+        if not is_training(msg.metadata.message_type):
             return call_next(msg, context)
         try:
             now = finite("clock", clock())

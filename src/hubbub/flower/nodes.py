@@ -116,7 +116,7 @@ def cohort(
     if not chosen:
         raise ParticipationError(
             f"round {round_index + 1}: none of {len(nodes)} connected clients may join, by {participation}; wait until others "
-            "are connected, or ask fewer clients in a round"
+            "are connected"
         )
     if len(chosen) < size:
         _LOG.warning("configure_train: only %s of %s clients may join; the noise is that of the full cohort", len(chosen), size)

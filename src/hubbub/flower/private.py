@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from hubbub._checks import scale
+from hubbub._checks import integer, scale
 from hubbub.accounting.guarantee import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import RunFacts
 from hubbub.errors import BudgetError, ConfigError
@@ -119,7 +119,13 @@ class PrivateStrategy(Strategy):
         """Run rounds, as every strategy does; a run that was begun before goes on with the model that it had.
 
         It makes fewer rounds where the mechanism or ``stop_epsilon`` has no more.
+
+        Raises:
+            LedgerError: The folder holds another run, or its record is damaged or was rolled back.
+            RunFolderError: The folder is damaged, or another process is at work in it.
+            ParticipationError: No connected client may join a round; what was released before stays in the folder.
         """
+        integer("num_rounds", num_rounds, at_least=0)
         self._timeout = timeout
         arrays = self.resumed(initial_arrays, grid)
         left = self._rounds_left(num_rounds)
@@ -189,8 +195,6 @@ class PrivateStrategy(Strategy):
         if self._run is None:
             raise ConfigError("aggregate_train: no round is under way; call configure_train first")
         arrays = self._run.finish(replies)
-        if arrays is None:
-            _LOG.warning("aggregate_train: the round is discarded, and stays charged; the model is left as it was")
         spent = self.guarantee()
         # Nothing that hangs on what clients sent, but through the release.
         public: dict[str, int | float | list[int] | list[float]] = {

@@ -132,21 +132,18 @@ class PrivateRun:
         return self._state.path.next_round
 
     def resume(self, initial: ArrayRecord, grid: Grid) -> None:
-        """Take up what the folder holds: the model, the clip norm, and a release that nobody has learnt from yet."""
+        """Take up what the folder holds: the model, the clip norm, and a release that nobody has learnt from yet.
+
+        Raises:
+            RunFolderError: The model is damaged, missing, or of another run.
+        """
+        # First all that is read, so that a folder that is refused stays as it is; a round under way is settled by the start.
         held = self._state.restore(self._strategy)
+        self._require_model_of_this_run(held)
+        self._state.path.start()
         if held is None:
-            if self.round_index:
-                raise RunFolderError(
-                    f"{self._terms.folder}: its ledger has {self.round_index} rounds, and state/server.safetensors, the model "
-                    "after them, is missing; restore the folder from a copy"
-                )
             self._state.save(initial, self._strategy)
             return
-        if not isinstance(self._clipping, AdaptiveClipping) and self._state.clip_norm != self._clipping:
-            raise RunFolderError(
-                f"{self._terms.folder}/state/server.safetensors: is of a run with clip norm {self._state.clip_norm}, this one "
-                f"has {self._clipping}; restore the folder from a copy"
-            )
         self.arrays = held
         late = list(self._state.path.released(self._state.rounds, self.round_index))
         for release in late:
@@ -157,6 +154,19 @@ class PrivateRun:
         if late:
             self._state.save(self.arrays, self._strategy)
         _LOG.info("Going on after %s rounds of the run in %s", self.round_index, self._terms.folder)
+
+    def _require_model_of_this_run(self, held: ArrayRecord | None) -> None:
+        done, clip_norm = len(self._state.path.ledger.rounds), self._state.clip_norm
+        if held is None and done:
+            raise RunFolderError(
+                f"{self._terms.folder}: its ledger has {done} rounds, and state/server.safetensors, the model after them, is "
+                "missing; restore the folder from a copy"
+            )
+        if held is not None and not self._adaptive and clip_norm != self._clipping:
+            raise RunFolderError(
+                f"{self._terms.folder}/state/server.safetensors: is of a run with clip norm {clip_norm}, this one has "
+                f"{self._clipping}; restore the folder from a copy"
+            )
 
     def burn_what_was_left(self) -> None:
         """A round that was begun and never finished stays charged; whoever answers it comes too late."""
@@ -200,7 +210,8 @@ class PrivateRun:
         for fault in asked.faults:
             _LOG.info("aggregate_train: counted as nothing: %s", fault)
         self._under_way = None
-        if self._must_discard(came, counted, len(asked.messages)):
+        if why := self._discarded(came, counted, len(asked.messages)):
+            _LOG.warning("aggregate_train: %s; the round is discarded and stays charged, the model is left as it was", why)
             state.path.burn(under_way.ticket)
             state.save(under_way.arrays, self._strategy)
             return None
@@ -215,12 +226,14 @@ class PrivateRun:
         state.save(self.arrays, self._strategy)
         return self.arrays
 
-    def _must_discard(self, came: int, counted: int, asked: int) -> bool:
-        """By the published rules alone: too few shares of noise, or a reply is missing."""
+    def _discarded(self, came: int, counted: int, asked: int) -> str:
+        """Why the round is discarded, by the published rules alone; empty where it is released."""
         terms = self._terms
         if terms.min_survivors is not None and counted < terms.min_survivors:
-            return True
-        return terms.on_failure == "abort" and came < asked
+            return f"{counted} good replies, min_survivors = {terms.min_survivors}"
+        if terms.on_failure == "abort" and came < asked:
+            return f"{came} of {asked} clients answered, on_failure = 'abort'"
+        return ""
 
     def _learn(self, release: torch.Tensor, arrays: ArrayRecord) -> ArrayRecord:
         """The model after a release: the wrapped strategy sees the noised mean, as the only reply there is."""

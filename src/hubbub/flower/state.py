@@ -38,7 +38,7 @@ _OWNERS: WeakValueDictionary[Path, "ServerState"] = WeakValueDictionary()
 
 
 class ServerState:
-    """A run that is open: its release path, and the folder that it is kept in.
+    """A run that is open: its release path, which is not started yet, and the folder that it is kept in.
 
     Args:
         promise: What the run promises.
@@ -89,7 +89,6 @@ class ServerState:
             self._path = ReleasePath(
                 promise, dim, clients=clients, seed=seed, store=self._store, head=head, shares_in_sums=shares
             )
-            self._path.start()
         except BaseException:
             self.close()
             raise
@@ -98,13 +97,6 @@ class ServerState:
         self._metrics: Metrics | None = None
         if folder is not None:
             self._metrics = self._lock.enter_context(Metrics(folder / "metrics.jsonl"))
-            shown = self._metrics.rows[-1]["round_index"] + 1 if self._metrics.rows else 0
-            if shown > len(self._path.ledger.rounds):
-                self.close()
-                raise RunFolderError(
-                    f"{folder}: metrics.jsonl goes to {shown} rounds, its ledger to {len(self._path.ledger.rounds)}: that was "
-                    "rolled back; restore the ledger"
-                )
             if not (folder / "guarantee.json").exists():
                 whole = promise.after(promise.rounds, promise.delta)
                 files.write_atomic(folder / "guarantee.json", strict_json.canonical(whole.as_json()))

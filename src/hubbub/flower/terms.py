@@ -81,17 +81,13 @@ class Terms:
             scale("stop_epsilon", self.stop_epsilon)
         open_unit("delta", self.delta)
         if self.state is not None:
-            if not isinstance(self.state, str | Path):
-                raise TypeError(f"state = {self.state!r}: must name a folder")
-            if not str(self.state).strip() or Path(self.state).expanduser().resolve() in (Path.cwd(), Path.home(), Path("/")):
-                # The folder becomes its owner's alone, and is filled.
-                raise ValueError(f"state = {str(self.state)!r}: must name a folder of the run's own, such as 'state'")
-            # Once: a process that changes its folder must not find another run, or none.
-            object.__setattr__(self, "state", Path(self.state).expanduser().absolute())
+            object.__setattr__(self, "state", _own_folder(self.state))
         if self.expected_cohort_size is not None:
             positive("expected_cohort_size", self.expected_cohort_size)
         if self.simulation_seed is not None:
             integer("simulation_seed", self.simulation_seed, at_least=0)
+        if self.head is not None and not isinstance(self.head, str):
+            raise TypeError(f"head = {self.head!r}: must be the text that ledger_head gave")
         self._check_noise()
 
     def _check_noise(self) -> None:
@@ -161,7 +157,7 @@ class Terms:
     def assumptions(self) -> tuple[Assumption, ...]:
         """What must hold beside what every guarantee assumes."""
         keys = (
-            "the SuperLink admits registered keys only, and each person has one (the operator's word: keys_enforced)"
+            "by the operator's word (keys_enforced) the SuperLink admits registered keys only, and each person has one"
             if self.keys_enforced
             else "each person runs one node at a time; nodes are known by what they say of themselves"
         )
@@ -241,6 +237,16 @@ def require_averaging(strategy: object) -> Strategy:
     if isinstance(strategy, FedAvg) and strategy.fraction_train == 0:
         raise ConfigError("strategy: has fraction_train = 0, so that no round would train; leave that out")
     return strategy
+
+
+def _own_folder(state: object) -> Path:
+    """The folder of a run, absolute: a process that changes its working folder must not find another run, or none."""
+    if not isinstance(state, str | Path):
+        raise TypeError(f"state = {state!r}: must name a folder")
+    if not str(state).strip() or Path(state).expanduser().resolve() in (Path.cwd(), Path.home(), Path("/")):
+        # The folder becomes its owner's alone, and is filled.
+        raise ValueError(f"state = {str(state)!r}: must name a folder of the run's own, such as 'state'")
+    return Path(state).expanduser().absolute()
 
 
 def promises(participation: Participation, rounds: int) -> bool:

@@ -80,6 +80,7 @@ class DifferentialPrivacyServerSideFixedClipping(DPFedAvgFixed):
         rounds: int = 10_000,
         evaluation: Evaluation = "off",
         simulation_seed: int | None = None,
+        head: str | None = None,
     ) -> None:
         stop_epsilon, delta = _budget(accountant, stop_epsilon, delta)
         super().__init__(
@@ -97,6 +98,7 @@ class DifferentialPrivacyServerSideFixedClipping(DPFedAvgFixed):
             rounds=rounds,
             evaluation=evaluation,
             simulation_seed=simulation_seed,
+            head=head,
         )
         self.num_sampled_clients = num_sampled_clients
 
@@ -176,6 +178,7 @@ class DifferentialPrivacyServerSideAdaptiveClipping(DPFedAvgAdaptive):
         rounds: int = 10_000,
         evaluation: Evaluation = "off",
         simulation_seed: int | None = None,
+        head: str | None = None,
     ) -> None:
         if not 0 <= finite("target_clipped_quantile", target_clipped_quantile) <= 1:
             raise ValueError(f"target_clipped_quantile = {target_clipped_quantile!r}: must be from 0 to 1")
@@ -197,6 +200,7 @@ class DifferentialPrivacyServerSideAdaptiveClipping(DPFedAvgAdaptive):
             rounds=rounds,
             evaluation=evaluation,
             simulation_seed=simulation_seed,
+            head=head,
         )
         self.num_sampled_clients = num_sampled_clients
         self.target_clipped_quantile = target_clipped_quantile

@@ -10,7 +10,7 @@ from hubbub import files, strict_json
 from hubbub._checks import finite, integer, non_negative
 from hubbub.errors import RunFolderError
 
-__all__ = ["Metrics", "read_metrics"]
+__all__ = ["Metrics", "read_metrics", "rounds_shown"]
 
 _LARGEST = 2**32
 
@@ -39,6 +39,16 @@ def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
             f"{path}, line {len(rows) + 1}: is no row of metrics ({what}); move the file away to go on"
         ) from error
     return rows, size
+
+
+def rounds_shown(folder: Path) -> int:
+    """How many rounds the metrics of a run's folder go to. They are written after a round is on record, so never ahead of it.
+
+    Raises:
+        RunFolderError: The file is no list of rounds in order.
+    """
+    rows, _ = read_metrics(folder / "metrics.jsonl")
+    return int(rows[-1]["round_index"]) + 1 if rows else 0
 
 
 def _row(row: Any, after: int) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from hubbub.randomness import derive, fresh_key, seed_key
 from hubbub.strategies import OWN, Identity
 from hubbub.strategies.record import strategy_arrays
 from hubbub.training.cohorts import CohortKeys
+from hubbub.training.metrics import rounds_shown
 from hubbub.training.store import RunStore
 from hubbub.training.traces import key_ahead, unknown_releases
 from hubbub.utility import largest_row_norm, require_inverse, require_no_look_ahead
@@ -258,12 +259,14 @@ class ReleasePath:
             self.burn(pending)
 
     def _require_folder_not_newer(self) -> None:
-        """Refuse a ledger that was rolled back: the folder holds releases or keys of which it does not know."""
+        """Refuse a ledger that was rolled back: the folder holds releases, keys or metrics of which it does not know."""
         if not self._store:
             return
-        begun = len(self.ledger.rounds)
+        begun, shown = len(self.ledger.rounds), rounds_shown(self._store.folder)
         late = unknown_releases(self._store.released(), self.ledger.rounds)
         what = f"a release of round {late[0]}" if late else key_ahead(self._store.epochs(), len(self.ledger.epochs))
+        if not what and shown > begun:
+            what = f"metrics of {shown} rounds"
         if what:
             raise RunFolderError(
                 f"{self._store.folder}: holds {what}, of which its ledger of {begun} rounds and {len(self.ledger.epochs)} "

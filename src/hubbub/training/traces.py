@@ -15,7 +15,7 @@ from hubbub._checks import integer
 from hubbub.accounting.chain import Chain
 from hubbub.accounting.history import History
 from hubbub.errors import RunFolderError
-from hubbub.training.metrics import read_metrics
+from hubbub.training.metrics import rounds_shown
 from hubbub.training.store import RunStore
 
 __all__ = ["Traces", "key_ahead", "unknown_releases"]
@@ -62,11 +62,10 @@ class Traces:
         Raises:
             RunFolderError: One that cannot be read.
         """
-        rows, _ = read_metrics(store.folder / "metrics.jsonl")
         return cls(
             releases={t: hashlib.sha256(store.release_content(t)).hexdigest() for t in store.released()},
             checkpoint=_checkpoint(store.folder / "state" / "checkpoint.json"),
-            shown=rows[-1]["round_index"] + 1 if rows else 0,
+            shown=rounds_shown(store.folder),
             keyed=store.epochs(),
         )
 
