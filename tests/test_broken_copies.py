@@ -58,9 +58,9 @@ class Mutation:
 
 
 BEGIN = "        ticket = path.begin(cohort, total, plan.clip_norm)\n"
-OPEN = "        release = total.open(path.row(ticket))\n"
+OPEN = "        try:\n            release = total.open(path.row(ticket))\n"
 OPEN_FIRST = "        release = total.open(path.noise.next_row() * plan.clip_norm)\n"
-COMMIT = "        path.commit(ticket, release)\n"
+COMMIT = "            path.commit(ticket, release)\n"
 APPEND = "            self._chain.append(body)\n        except"
 SAVE = (
     "        content = self._store.save_release(ticket.round_index, release) if self._store else "
@@ -102,7 +102,7 @@ FIRST = [
         "noise meets the sum before BEGIN",
         "training/rounds.py",
         BEGIN + OPEN,
-        OPEN_FIRST + BEGIN,
+        OPEN_FIRST + BEGIN + "        try:\n            pass\n",
         STOPS,
     ),
 ]
@@ -187,7 +187,7 @@ OTHERS = [
         "the world sees the release before COMMIT",
         "training/rounds.py",
         COMMIT,
-        '        yield RoundResult(round_index, 0, 1e9, "", 0.0, {})\n' + COMMIT,
+        '            yield RoundResult(round_index, 0, 1e9, "", 0.0, {})\n' + COMMIT,
         "I2: round 0 was seen by the world, and is not committed",
     ),
     Mutation("an epoch without its key", "training/release.py", KEY, "                pass\n", STOPS),

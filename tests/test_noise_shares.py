@@ -374,7 +374,7 @@ def noised(round_index: int, clients: tuple[int, ...]) -> LatticeSum:
 
 
 def opened(store: RunStore | None = None, promise: Promise = PROMISE) -> ReleasePath:
-    path = ReleasePath(promise, DIM, clients=CLIENTS, store=store, shares_in_sums=True)
+    path = ReleasePath(promise, DIM, clients=CLIENTS, store=store, noise_in_sums=True)
     path.start()
     return path
 
@@ -450,7 +450,7 @@ def test_shares_that_nobody_answers_for_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="bare sums would be released"):
         ReleasePath(PROMISE, DIM, clients=CLIENTS)
     with pytest.raises(ConfigError, match="at most 8 numbers"):
-        ReleasePath(PROMISE, DIM + 1, clients=CLIENTS, shares_in_sums=True)
+        ReleasePath(PROMISE, DIM + 1, clients=CLIENTS, noise_in_sums=True)
     # Clients that are simulated in this process clip and add nothing.
     with pytest.raises(ConfigError, match="bare sums would be released"):
         next(iter(train(replace(plan(Identity(ROUNDS)), mechanism=MECHANISM), silent(), nn.Linear(3, 2), RunStore(tmp_path))))
@@ -458,9 +458,9 @@ def test_shares_that_nobody_answers_for_are_refused(tmp_path: Path) -> None:
 
 def test_more_noise_than_the_lattice_holds_is_refused() -> None:
     loud = replace(PROMISE, mechanism=replace(MECHANISM, noise_multiplier=8.0, shares=NoiseShares(1, DIM)))
-    ReleasePath(loud, DIM, clients=CLIENTS, shares_in_sums=True)
+    ReleasePath(loud, DIM, clients=CLIENTS, noise_in_sums=True)
     with pytest.raises(ConfigError, match="can be in a cohort"):
-        ReleasePath(loud, DIM, clients=2**28, shares_in_sums=True)
+        ReleasePath(loud, DIM, clients=2**28, noise_in_sums=True)
 
 
 def test_a_long_run_of_independent_noise_opens_at_once() -> None:

@@ -1,11 +1,10 @@
-"""Paillier adds what it cannot read, reads back exactly, refuses what is no ciphertext, and repeats no peer's mistake."""
+"""Paillier adds what it cannot read, reads back exactly, and refuses what is no ciphertext."""
 
 import copy
 import math
 import pickle
 import random
 import secrets
-from functools import cache
 from typing import Any
 
 import gmpy2
@@ -17,38 +16,9 @@ from hypothesis import strategies as st
 from conftest import oracle
 from hubbub.secagg import fixed_base, paillier, primes, randomizers, textbook
 from hubbub.secagg.paillier import PrivateKey, PublicKey
+from small_keys import VECTORS, iso, number, other, plain, small
 
-VECTORS = oracle("paillier")
 RAW, DJN = VECTORS["raw"], VECTORS["djn"]
-
-
-def number(text: str) -> int:
-    return int(text, 16)
-
-
-@cache
-def small(position: int = 0) -> PrivateKey:
-    """A key of 512 bits that short exponents fit; far too small for anything but tests."""
-    keys = [(RAW[0]["p"], RAW[0]["q"])] + [(t["p"], t["q"]) for t in VECTORS["threshold_dj"] if t["bits"] == 512]
-    return PrivateKey.from_primes(*(number(x) for x in keys[position]))
-
-
-def other() -> PrivateKey:
-    return small(1)
-
-
-@cache
-def iso() -> PrivateKey:
-    """The key of ISO/IEC 18033-6, of which gcd(p − 1, q − 1) = 6."""
-    key = oracle("paillier_iso_18033_6")
-    return PrivateKey.from_primes(number(key["p"]), number(key["q"]))
-
-
-@cache
-def plain() -> PrivateKey:
-    """A small key that short exponents do not fit: both primes are 1 mod 4."""
-    found = [p for p in range(2**31 + 1, 2**31 + 400, 4) if gmpy2.is_prime(p)]
-    return PrivateKey.from_primes(found[0], found[1])
 
 
 def signed(m: int, n: int) -> int:
@@ -434,85 +404,6 @@ def test_a_key_is_its_modulus() -> None:
     again = PrivateKey.from_primes(small().q, small().p)
     assert again.decrypt(public.encrypt(9)) == 9
     assert pickle.loads(pickle.dumps(public)).encrypt(1).public_key == public  # noqa: S301
-
-
-# What went wrong elsewhere.
-
-
-@pytest.mark.parametrize("private", [small(), plain()], ids=["short", "full"])
-@pytest.mark.parametrize("table", [False, True])
-def test_a_thousand_encryptions_of_zero_share_no_randomness(private: PrivateKey, table: bool) -> None:
-    """NVFlare multiplies all plaintexts of a run by one randomiser: a quotient of two ciphertexts then shows m − m'."""
-    public = PublicKey(private.public_key.n, private.public_key.short_exponents)
-    if table:
-        public.prepare(10**6)
-    batch = public.encrypt([0] * 500).integers + tuple(public.encrypt(0).integers[0] for _ in range(500))
-    assert len(set(batch)) == 1000
-    # c/c' = (1 + n)^(m − m') is what one randomiser would leave; here the quotients are 1 mod n nowhere.
-    assert len({c % public.n for c in batch}) == 1000
-    assert 1 not in batch
-
-
-def test_encryptions_before_there_is_a_table_share_no_randomness() -> None:
-    n = small().public_key.n
-    made = [c for _ in range(50) for c in PublicKey(n, True).encrypt([0] * 3).integers]
-    assert len({c % n for c in made}) == 150
-
-
-def test_rerandomized_ciphertexts_are_new_each() -> None:
-    public = small().public_key
-    c = public.encrypt([4] * 50)
-    fresh = c.rerandomize().integers + c.rerandomize().integers + c.integers
-    assert len(set(fresh)) == 150
-    quotients = {new * pow(int(old), -1, public.n) % public.n for old, new in zip(c.integers * 2, fresh[:100], strict=True)}
-    assert len(quotients) == 100
-
-
-def test_seeded_generators_repeat_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LightPHE draws r, and LightPHE and TNO draw primes, from the Mersenne Twister."""
-    monkeypatch.setattr(primes, "ROUNDS", 5)
-
-    def seeded() -> tuple[Any, ...]:
-        random.seed(0)
-        np.random.seed(0)  # noqa: NPY002
-        pair = primes.prime_pair(512)
-        bare = PublicKey(plain().public_key.n)
-        return pair, small().public_key.encrypt([1, 1]).integers, bare.encrypt([1, 1]).integers
-
-    first, second = seeded(), seeded()
-    assert not set(first[0]) & set(second[0])
-    assert not set(first[1]) & set(second[1])
-    assert not set(first[2]) & set(second[2])
-
-
-def test_nothing_public_leads_to_the_primes() -> None:
-    """cryptovoting/damgard-jurik keeps φ(n)/4 in its public key."""
-    private = small()
-    public, n = private.public_key, private.public_key.n
-    public.encrypt([1] * 20)
-    held = [public.n, public.n_square, *vars(public._source).values(), *public.encrypt([1, 2]).integers]
-    whole = [int(x) for x in held if type(x) in (int, type(gmpy2.mpz()))]
-    assert len(whole) >= 6
-    phi = (private.p - 1) * (private.q - 1)
-    for x in whole:
-        assert math.gcd(x, n) in (1, n)
-        # A multiple of the order would open everything.
-        assert x == 0 or pow(2, x * n, n * n) != 1
-        assert x < 2**16 or (phi % x and math.gcd(x, phi).bit_length() < 64)
-    assert pickle.loads(pickle.dumps(public)).__reduce__()[1] == (n, True)  # noqa: S301
-
-
-def test_the_base_of_short_exponents_follows_from_n_alone() -> None:
-    """A messenger cannot slip in a base of small order, under which ciphertexts would hide nothing."""
-    n = small().public_key.n
-    x = randomizers.hashed_unit(n)
-    assert 1 < x < n - 1
-    assert math.gcd(x, n) == 1
-    assert x == randomizers.hashed_unit(n) != randomizers.hashed_unit(other().public_key.n)
-    base = randomizers.base_from(n, x)
-    assert base == pow(n - x * x % n, n, n * n)
-    (a, b) = (PublicKey(n, True)._source.prepare(1)[0] for _ in range(2))
-    assert a == b == base
 
 
 def test_a_secret_key_is_in_no_text_copy_or_pickle() -> None:

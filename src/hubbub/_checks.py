@@ -99,6 +99,11 @@ def rounds_count(value: object) -> int:
     return integer("rounds", value, at_least=1, at_most=10**7)
 
 
+def lattice_bits(name: str, value: object) -> int:
+    """How fine a lattice is: its step is the power of two at or below 2^−bits clip norms, from 8 to 24."""
+    return integer(name, value, at_least=8, at_most=24)
+
+
 def one_of(name: str, value: object, options: Iterable[str]) -> str:
     """One of a few words; the nearest is offered for a misspelt one."""
     known = tuple(options)

@@ -1,9 +1,8 @@
 """From settings to a run: the strategy, the participation, the noise that meets a budget, the data and the model."""
 
 import importlib
-import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,48 +11,28 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.accounting.beside import calibrate_beside
+from hubbub.accounting.calibrate import calibrate
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import rounded_up
 from hubbub.accounting.together import final_charges
-from hubbub.config import DATASETS, MODELS, SAMPLINGS, Config, ParticipationConfig, strategy_name
+from hubbub.config import DATASETS, MODELS, Config, strategy_name
 from hubbub.datasets import Dataset, by_user, dirichlet, iid
 from hubbub.errors import BudgetError, ConfigError, HubbubError
 from hubbub.families import Family, strategy_of
-from hubbub.mechanism import Mechanism
-from hubbub.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    RandomParticipation,
-    SingleParticipation,
-    TruncatedPoissonSampling,
-    every_round,
-)
+from hubbub.mechanism import Mechanism, NoiseShares
+from hubbub.participation import Participation
+from hubbub.settings import encryption_of, participation_of
 from hubbub.strategies import Strategy
 from hubbub.strategies.optimized import Objective
 from hubbub.training import LocalTraining, RunPlan, ServerOptimizer, SimulatedPopulation
 from hubbub.training.cohorts import require_feasible
+from hubbub.training.encryption import Encryption
 from hubbub.training.flat import FlatModel
 from hubbub.training.record import read_run
 from hubbub.workloads import Workload, momentum
 
 __all__ = ["ClientSide", "Run", "build", "client_side", "make_strategy"]
-
-# Of which pattern, or of which random cohorts, a number is.
-_OWNERS = {
-    "min_separation": "min-separation",
-    "max_participations": "min-separation",
-    "epochs": "fixed-epochs",
-    "rounds_per_epoch": "fixed-epochs",
-    "max_cohort_size": "truncated-poisson",
-    "cycle_length": "cyclic-poisson",
-    "bins": "balls-in-bins",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +44,11 @@ class Run:
     population: SimulatedPopulation
     model: nn.Module
     dataset: Dataset
+
+    @property
+    def encryption(self) -> Encryption | None:
+        """How clients encrypt what they send, where they do."""
+        return encryption_of(self.config, self.plan.expected_cohort_size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +115,14 @@ def _settings(config: Config) -> dict[str, Any]:
         **{f"training.{key}": getattr(config.training, key) for key in local},
         **{f"data.{key}": getattr(config.data, key) for key in ("name", "clients", "partition", "alpha")},
         "model.name": config.model.name,
+        **({} if config.secagg.scheme == "none" else {f"secagg.{key}": value for key, value in _secagg(config).items()}),
         "keep_releases": config.training.keep_releases,
     }
+
+
+def _secagg(config: Config) -> dict[str, Any]:
+    """The section, but for where the keys are."""
+    return {key: value for key, value in asdict(config.secagg).items() if key != "keys" and value is not None}
 
 
 def make_strategy(
@@ -171,9 +161,20 @@ def _plan(config: Config, clients: int, earlier: tuple[RunCharge, ...], allow_im
     size = training.cohort_size or max(1, clients // 10)
     if size > clients:
         raise ConfigError(f"training.cohort_size = {size}: there are {clients} clients")
-    participation, expected = _participation(config, clients, size)
-    mechanism = None if privacy.mode == "none" else _mechanism(config, participation, earlier, allow_import)
+    participation, expected = participation_of(config, clients, size)
+    encryption = encryption_of(config, expected)
+    shares = encryption.shares() if encryption else None
+    mechanism = None if privacy.mode == "none" else _mechanism(config, participation, earlier, allow_import, shares)
+    encrypted: dict[str, Any] = {}
+    if encryption and mechanism:
+        encrypted = {
+            "lattice_bits": encryption.lattice_bits,
+            "noise_by": "holders" if encryption.noise_by == "holders" else "server",
+            "setting": encryption.setting(),
+            "further": encryption.further(),
+        }
     plan = RunPlan(
+        **encrypted,
         rounds=training.rounds,
         participation=participation,
         expected_cohort_size=expected,
@@ -197,104 +198,36 @@ def _plan(config: Config, clients: int, earlier: tuple[RunCharge, ...], allow_im
     return plan
 
 
-def _participation(config: Config, clients: int, size: int) -> tuple[Participation, float]:
-    """The participation, and the expected size of a cohort."""
-    privacy, wanted, rounds = config.privacy, config.participation, config.training.rounds
-    pattern = wanted.pattern or (
-        "fixed-epochs"
-        if wanted.rounds_per_epoch or wanted.epochs
-        else "min-separation"
-        if wanted.min_separation or wanted.max_participations
-        else None
-    )
-    sampling = privacy.sampling or ("pattern" if pattern or privacy.mode == "dp-ftrl" else "poisson")
-    if sampling != "pattern" and pattern:
-        raise ConfigError(
-            f"privacy.sampling = {sampling!r} with participation.pattern = {pattern!r}: random cohorts are never filtered by "
-            "a pattern, or their amplification is void; leave one of them out"
-        )
-    _require_fitting(wanted, pattern or sampling)
-    if sampling != "pattern":
-        return _random(config, sampling, clients, size)
-    match pattern or "min-separation":
-        case "single":
-            return SingleParticipation(), float(size)
-        case "every-round":
-            if config.training.cohort_size not in (None, clients):
-                raise ConfigError(
-                    f"training.cohort_size = {size}: with pattern 'every-round' each of the {clients} clients takes part"
-                )
-            return every_round(rounds), float(clients)
-        case "fixed-epochs":
-            period = wanted.rounds_per_epoch or max(1, clients // size)
-            if config.training.cohort_size is not None and math.ceil(clients / period) != size:
-                raise ConfigError(
-                    f"training.cohort_size = {size}: {clients} clients in epochs of {period} rounds make cohorts of "
-                    f"{math.ceil(clients / period)}"
-                )
-            return FixedEpochs(wanted.epochs or math.ceil(rounds / period), period), clients / period
-        case _:
-            separation = wanted.min_separation or max(1, clients // size)
-            return MinSeparation(separation, wanted.max_participations or math.ceil(rounds / separation)), float(size)
-
-
-def _random(config: Config, sampling: str, clients: int, size: int) -> tuple[RandomParticipation, float]:
-    """Random cohorts of a kind, and their expected size."""
-    wanted = config.participation
-    match sampling:
-        case "poisson":
-            return PoissonSampling(size / clients), float(size)
-        case "fixed-size":
-            return FixedSizeSampling(size, clients), float(size)
-        case "truncated-poisson":
-            if wanted.max_cohort_size is None:
-                raise ConfigError("participation.max_cohort_size: is missing; truncated Poisson cohorts have at most so many")
-            if wanted.max_cohort_size < size:
-                raise ConfigError(
-                    f"participation.max_cohort_size = {wanted.max_cohort_size}: is below training.cohort_size = {size}, what "
-                    "cohorts have on average before they are cut"
-                )
-            return TruncatedPoissonSampling(size / clients, wanted.max_cohort_size, clients), float(size)
-        case "cyclic-poisson":
-            if wanted.cycle_length is None:
-                raise ConfigError("participation.cycle_length: is missing; cyclic Poisson cohorts take turns in so many groups")
-            if wanted.cycle_length * size > clients:
-                raise ConfigError(
-                    f"participation.cycle_length = {wanted.cycle_length}: a group of {clients / wanted.cycle_length:g} of "
-                    f"{clients} clients gives no cohorts of {size}; lower it to {clients // size}, or training.cohort_size to "
-                    f"{clients // wanted.cycle_length}"
-                )
-            return CyclicPoissonSampling(wanted.cycle_length * size / clients, wanted.cycle_length), float(size)
-        case _:
-            bins = wanted.bins or max(1, clients // size)
-            if config.training.cohort_size is not None and round(clients / bins) != size:
-                raise ConfigError(
-                    f"training.cohort_size = {size}: {clients} clients in {bins} bins make cohorts of {clients / bins:g} on "
-                    "average; leave one of them out"
-                )
-            return BallsInBinsSampling(bins), clients / bins
-
-
-def _require_fitting(wanted: ParticipationConfig, drawn: str) -> None:
-    """Refuse numbers of another pattern or of other cohorts than are drawn: they would promise what nobody keeps."""
-    for key, owner in _OWNERS.items():
-        value = getattr(wanted, key)
-        if value is not None and owner != drawn:
-            home, here = (
-                f"{'privacy.sampling' if name in SAMPLINGS else 'participation.pattern'} = {name!r}" for name in (owner, drawn)
-            )
-            raise ConfigError(f"participation.{key} = {value}: belongs to {home}, this run has {here}; leave it out")
-
-
-def _mechanism(config: Config, participation: Participation, earlier: tuple[RunCharge, ...], allow_import: bool) -> Mechanism:
+def _mechanism(
+    config: Config,
+    participation: Participation,
+    earlier: tuple[RunCharge, ...],
+    allow_import: bool,
+    shares: NoiseShares | None,
+) -> Mechanism:
     privacy = config.privacy
     strategy = make_strategy(_family(config), _workload(config), participation, allow_import=allow_import)
     if privacy.noise_multiplier is not None:
-        return Mechanism(strategy, participation, privacy.noise_multiplier)
+        return Mechanism(strategy, participation, privacy.noise_multiplier, shares)
     if privacy.epsilon is None:
         raise ConfigError(
             'privacy.noise_multiplier and privacy.epsilon: both are missing; give one, or say mode = "none" for a run '
             "without privacy"
+        )
+    if shares is not None:
+        if earlier:
+            raise ConfigError(
+                "privacy.epsilon with privacy.earlier_runs and secagg.noise_by = 'clients': give privacy.noise_multiplier; "
+                "epsilon follows from it"
+            )
+        return calibrate(
+            strategy,
+            participation,
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            neighboring_relation=privacy.neighboring_relation,
+            accountant=privacy.accountant,
+            shares=shares,
         )
     return calibrate_beside(
         earlier,

@@ -25,6 +25,7 @@ __all__ = [
     "MODELS",
     "MODES",
     "SAMPLINGS",
+    "SCHEMES",
     "STRATEGIES",
     "Config",
     "dump",
@@ -42,6 +43,7 @@ STRATEGIES = tuple(DESCRIPTIONS)
 _ALIASES = {"toeplitz": "banded-toeplitz", "binary-tree": "tree", "independent": "identity"}
 _PATTERNS = ("min-separation", "fixed-epochs", "single", "every-round")
 ENGINES = ("process", "flower")
+SCHEMES = ("none", "paillier")
 SAMPLINGS = ("poisson", "truncated-poisson", "cyclic-poisson", "balls-in-bins", "fixed-size", "pattern")
 # The only kind of list that a setting may be.
 _TEXTS = tuple[str, ...]
@@ -130,9 +132,23 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class SecaggConfig:
-    """``[secagg]``: whether the server may see single updates."""
+    """``[secagg]``: whether the server may see single updates; ``secagg = "paillier"`` before all sections says it in short.
+
+    ``holders`` open the sums, ``threshold`` of them together; 1 has the whole key. ``noise_by`` is who adds the noise: the
+    server, the holders or the clients. ``clip`` bounds each number where there is no clip norm. ``keys`` is a folder of
+    ``hubbub paillier``; without one, a run in one process makes keys that it throws away.
+    """
 
     scheme: str = "none"
+    key_bits: int = 3072
+    bits: int = 16
+    holders: int = 1
+    threshold: int | None = None
+    noise_by: str = "server"
+    min_contributions: int = 2
+    min_survivors: int | None = None
+    clip: float = 1.0
+    keys: str | None = None
 
 
 @dataclass(frozen=True)
@@ -172,12 +188,18 @@ def load(path: str | Path) -> Layer:
         raise
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: is not TOML ({_one_line(error)})") from error
+    if isinstance(content.get("secagg"), str):
+        content["secagg"] = {"scheme": content["secagg"]}
+    _require_sections(file, content)
+    return content
+
+
+def _require_sections(file: Path, content: Mapping[str, Any]) -> None:
     for section, keys in content.items():
         if isinstance(keys, list):
             raise ConfigError(f"{file}: [[{section}]] is written as a list; write [{section}] once")
         if not isinstance(keys, dict):
             raise ConfigError(f"{file}: {section} stands outside a section; write it under [training], [privacy] …")
-    return content
 
 
 def overrides(assignments: Sequence[str]) -> Layer:
@@ -355,7 +377,26 @@ def _check_rest(config: Config) -> None:
         _checks.one_of("data.name", config.data.name, DATASETS)
     if ":" not in config.model.name:
         _checks.one_of("model.name", config.model.name, MODELS)
-    _checks.one_of("secagg.scheme", config.secagg.scheme, ("none",))
+    _check_secagg(config.secagg)
+
+
+def _check_secagg(secagg: SecaggConfig) -> None:
+    _checks.one_of("secagg.scheme", secagg.scheme, SCHEMES)
+    _checks.integer("secagg.key_bits", secagg.key_bits, at_least=2048, at_most=16_384)
+    _checks.integer("secagg.bits", secagg.bits, at_least=10, at_most=26)
+    _checks.integer("secagg.holders", secagg.holders, at_least=1, at_most=100)
+    if secagg.threshold is not None:
+        _checks.integer("secagg.threshold", secagg.threshold, at_least=1, at_most=secagg.holders)
+    _checks.one_of("secagg.noise_by", secagg.noise_by, ("server", "holders", "clients"))
+    _checks.integer("secagg.min_contributions", secagg.min_contributions, at_least=1)
+    if secagg.min_survivors is not None:
+        _checks.integer("secagg.min_survivors", secagg.min_survivors, at_least=1)
+    _checks.scale("secagg.clip", secagg.clip)
+    if secagg.scheme == "none" and secagg != SecaggConfig():
+        changed = next(field.name for field in fields(secagg) if getattr(secagg, field.name) != field.default)
+        raise ConfigError(
+            f'secagg.{changed} = {getattr(secagg, changed)!r}: belongs to scheme = "paillier"; say that, or leave it out'
+        )
 
 
 def strategy_name(name: str, value: str, known: Sequence[str] = STRATEGIES) -> str:

@@ -9,7 +9,9 @@
     ├── ParticipationError   a client would break the promised participation pattern
     ├── BudgetError          a release would exceed the privacy budget, or no noise can meet it
     ├── LedgerError          the record of releases is damaged or contradicts itself
-    └── NoiseExhaustedError  the strategy has no further row of noise
+    ├── NoiseExhaustedError  the strategy has no further row of noise
+    ├── KeyFileError         a file of a key that cannot be read, or written, safely
+    └── SumNotOpenedError    an encrypted sum that is not, or cannot be, decrypted
 
 Arguments of the wrong type or range raise ``TypeError`` and ``ValueError``, as everywhere in Python.
 """
@@ -19,10 +21,12 @@ __all__ = [
     "ConfigError",
     "DataError",
     "HubbubError",
+    "KeyFileError",
     "LedgerError",
     "NoiseExhaustedError",
     "ParticipationError",
     "RunFolderError",
+    "SumNotOpenedError",
 ]
 
 
@@ -56,3 +60,20 @@ class LedgerError(HubbubError):
 
 class NoiseExhaustedError(HubbubError):
     """The strategy has no further row of noise."""
+
+
+class KeyFileError(HubbubError):
+    """A file of a key cannot be read or written safely; the message names the file, never a secret."""
+
+
+class SumNotOpenedError(HubbubError):
+    """An encrypted sum is not, or cannot be, decrypted: nothing of it was learnt.
+
+    Args:
+        why: What is wrong.
+        who: The clients or holders whose doing it is, by name.
+    """
+
+    def __init__(self, why: str, who: tuple[str, ...] = ()) -> None:
+        self.who = tuple(who)
+        super().__init__(why)

@@ -16,13 +16,13 @@ from fractions import Fraction
 
 import torch
 
-from hubbub._checks import integer, positive, scale
+from hubbub._checks import integer, lattice_bits, positive, scale
 from hubbub.discrete_gaussian import whole_share
 from hubbub.errors import ConfigError, NoiseExhaustedError
 
 __all__ = ["Lattice", "require_room", "share_stddev"]
 
-_BITS = 24
+_MOST_BITS = 24
 # Sums and noise stay below this, so that they and their sum are whole numbers that float64 holds exactly.
 _LARGEST = 2.0**52
 # Noise beyond so many deviations does not happen: a radius of 106 bits ends at 12.2.
@@ -32,12 +32,14 @@ _SHRINK = 1 - 2.0**-30
 
 @dataclass(frozen=True)
 class Lattice:
-    """The whole multiples of a power of two that lie at or below 2⁻²⁴ clip norms.
+    """The whole multiples of the power of two at or below 2^−bits clip norms.
 
-    Since the step is a power of two, values on the lattice are exact in float64.
+    Since the step is a power of two, values on the lattice are exact in float64; a coarser lattice of the same clip norm is a
+    part of a finer one. Coarse steps cost accuracy, never privacy: the norm of what was rounded is held to the clip norm.
 
     Args:
         clip_norm: The largest L2 norm of one update, from 1e-12 to 1e12.
+        bits: From 8 to 24, for updates of at most 4^bits numbers.
 
     Example:
         >>> lattice = Lattice(clip_norm=1.0)
@@ -46,18 +48,20 @@ class Lattice:
     """
 
     clip_norm: float
+    bits: int = _MOST_BITS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip_norm", scale("clip_norm", self.clip_norm))
+        object.__setattr__(self, "bits", lattice_bits("bits", self.bits))
 
     @property
     def step(self) -> float:
         """The distance of neighbouring points."""
-        return math.ldexp(1.0, math.frexp(self.clip_norm)[1] - 1 - _BITS)
+        return math.ldexp(1.0, math.frexp(self.clip_norm)[1] - 1 - self.bits)
 
     @property
     def radius(self) -> int:
-        """The largest norm of an update in steps: from 2²⁴ to 2²⁵ − 1, never above ``clip_norm`` over ``step``."""
+        """The largest norm of an update in steps: from 2^bits to 2^(bits+1) − 1, never above ``clip_norm`` over ``step``."""
         return math.floor(self.clip_norm / self.step)
 
     def encode(self, update: torch.Tensor) -> tuple[torch.Tensor, bool]:
@@ -73,10 +77,11 @@ class Lattice:
             ``(dim,)`` int64, and the flag.
 
         Raises:
-            ValueError: The update is no vector of real numbers.
+            ValueError: The update is no vector of real numbers, or has more of them than the lattice has room for.
         """
         if update.ndim != 1 or update.is_complex():
             raise ValueError(f"update has shape {tuple(update.shape)} and {update.dtype}: must be one vector of real numbers")
+        self.require_dim(len(update))
         vector = update.detach().to(torch.float64)
         largest = float(vector.abs().max()) if vector.numel() else 0.0
         if not math.isfinite(largest):
@@ -95,6 +100,18 @@ class Lattice:
             clipped, steps = True, steps * _SHRINK
             whole = steps.round()
         return whole.to(torch.int64), clipped
+
+    def require_dim(self, dim: int) -> None:
+        """Refuse more numbers than can be rounded and still be held to the clip norm: half of it is left to them at least.
+
+        Raises:
+            ValueError: More than 4^bits.
+        """
+        if dim > 4**self.bits:
+            raise ValueError(
+                f"dim = {dim:,}: on a lattice of {self.bits} bits an update has at most {4**self.bits:,} numbers, or rounding "
+                f"moves it by more than half of the clip norm; take lattice_bits = {-(-(dim - 1).bit_length() // 2)} or more"
+            )
 
     def _fits(self, whole: torch.Tensor) -> bool:
         """Whether Σ q² ≤ radius² < 2⁵⁰, exactly.
@@ -121,7 +138,7 @@ class Lattice:
         noise = (row.to(total.device, torch.float64) / self.step).round_()
         if not float(noise.abs().max()) <= _LARGEST:
             raise NoiseExhaustedError(
-                f"a row of noise reaches {float(noise.abs().max()):g} steps of 2^-24 clip norms, more than 2^52"
+                f"a row of noise reaches {float(noise.abs().max()):g} steps of 2^-{self.bits} clip norms, more than 2^52"
             )
         return noise.add_(total.to(torch.float64)).mul_(self.step)
 
@@ -131,8 +148,8 @@ class Lattice:
         return bool(torch.isfinite(steps).all()) and torch.equal(steps.round(), steps)
 
 
-def share_stddev(noise_multiplier: float, clip_norm: float, clients: int) -> int:
-    """The standard deviation of a client's share of the noise, in steps of ``Lattice(clip_norm)``, rounded up.
+def share_stddev(noise_multiplier: float, clip_norm: float, clients: int, bits: int = _MOST_BITS) -> int:
+    """The standard deviation of a client's share of the noise, in steps of ``Lattice(clip_norm, bits)``, rounded up.
 
     The least whole number with which the shares of so many clients have at least the standard deviation ``noise_multiplier`` ×
     ``clip_norm`` together, exactly: z·C/√n in steps is never rounded down, not even by floating point.
@@ -141,6 +158,7 @@ def share_stddev(noise_multiplier: float, clip_norm: float, clients: int) -> int
         noise_multiplier: From 1e-12 to 1e12.
         clip_norm: Of the lattice.
         clients: The fewest whose shares are in a sum.
+        bits: Of the lattice.
 
     Raises:
         ValueError: A number out of range, or a share of more than 2²⁸ steps, which is not drawn exactly.
@@ -149,13 +167,13 @@ def share_stddev(noise_multiplier: float, clip_norm: float, clients: int) -> int
         >>> share_stddev(noise_multiplier=1.0, clip_norm=1.0, clients=16) == 2**22
         True
     """
-    lattice = Lattice(clip_norm)
+    lattice = Lattice(clip_norm, bits)
     noise = Fraction(scale("noise_multiplier", noise_multiplier)) * Fraction(lattice.clip_norm) / Fraction(lattice.step)
     return whole_share(noise, integer("clients", clients, at_least=1))
 
 
 def require_room(clients: int, stddev: float) -> None:
-    """Refuse, before the first round, sums or noise that would not be exact.
+    """Refuse, before the first round, sums or noise that would not be exact on the finest lattice, and so on any.
 
     Args:
         clients: The most clients of a cohort.
@@ -164,7 +182,7 @@ def require_room(clients: int, stddev: float) -> None:
     Raises:
         ConfigError: Too many clients, or too much noise.
     """
-    most = 2 ** (_BITS + 1)
+    most = 2 ** (_MOST_BITS + 1)
     if integer("clients", clients, at_least=0) * most > _LARGEST:
         raise ConfigError(
             f"clients = {clients}: a sum of so many is not exact; at most {int(_LARGEST) // most:,} can be in a cohort"

@@ -7,11 +7,12 @@ contributions of norm at most 1.
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
-from hubbub._checks import Array, integer, scale
-from hubbub.discrete_gaussian import whole_share
+from hubbub._checks import Array, integer, lattice_bits, scale
+from hubbub.discrete_gaussian import MOST_STDDEV, whole_share
 from hubbub.errors import ConfigError, ParticipationError
 from hubbub.participation import (
     FixedEpochs,
@@ -24,10 +25,11 @@ from hubbub.sensitivity import Sensitivity, of_matrix
 from hubbub.strategies import OWN, Identity
 from hubbub.strategies.strategy import Strategy, WithLeadingPart
 
-__all__ = ["Mechanism", "NoiseShares"]
+__all__ = ["Mechanism", "NoiseBy", "NoiseShares"]
 
-# Of a clip norm in steps of the lattice of a secure run, whatever the clip norm: from the first to less than the second.
-_LEAST_STEPS, _MOST_STEPS = 2**24, 2**25
+# Who adds the noise, beside clients in shares: the server, or each share holder of a secure aggregation, who adds the whole
+# of it from a key of its own, encrypted, so that a sum holds it against everybody but all holders together.
+NoiseBy = Literal["server", "holders"]
 _MOST_SHARES, _MOST_DIM = 10**9, 10**12
 
 
@@ -39,21 +41,25 @@ class NoiseShares:
         clients: The fewest whose shares are in a sum that is released.
         dim: Numbers in a sum, at most. It costs nothing to leave room: shares of a few steps are told from one Gaussian by less
             than a float holds.
+        lattice_bits: Of the lattice of the sums, from 8 to 24: a clip norm has at least 2^lattice_bits steps. Of fewer steps a
+            share costs more, which is charged.
 
     Raises:
-        ValueError: Fewer than 1, more than 10⁹ clients or than 10¹² numbers.
+        ValueError: Fewer than 1, more than 10⁹ clients or than 10¹² numbers, or no such lattice.
     """
 
     clients: int
     dim: int = _MOST_DIM
+    lattice_bits: int = 24
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clients", integer("clients", self.clients, at_least=1, at_most=_MOST_SHARES))
         object.__setattr__(self, "dim", integer("dim", self.dim, at_least=1, at_most=_MOST_DIM))
+        object.__setattr__(self, "lattice_bits", lattice_bits("lattice_bits", self.lattice_bits))
 
     def least_stddev(self, noise_multiplier: float) -> int:
         """A share's standard deviation in steps of the lattice is at least this, whatever the clip norm."""
-        return whole_share(Fraction(noise_multiplier) * _LEAST_STEPS, self.clients)
+        return whole_share(Fraction(noise_multiplier) * 2**self.lattice_bits, self.clients)
 
 
 @dataclass(frozen=True)
@@ -184,11 +190,13 @@ def _require_shareable(mechanism: Mechanism, shares: NoiseShares) -> None:
             "participation pattern, or let the server add the noise"
         )
     try:
-        whole_share(Fraction(mechanism.noise_multiplier) * _MOST_STEPS, shares.clients)
+        # A clip norm has fewer steps than this.
+        whole_share(Fraction(mechanism.noise_multiplier) * 2 ** (shares.lattice_bits + 1), shares.clients)
     except ValueError as error:
         raise ConfigError(
-            f"noise_multiplier = {mechanism.noise_multiplier!r} in shares of {shares.clients} clients: is more than 8 clip "
-            "norms for each, which is not drawn exactly; take less noise, or ask for more clients"
+            f"noise_multiplier = {mechanism.noise_multiplier!r} in shares of {shares.clients} clients: is more than "
+            f"{MOST_STDDEV >> (shares.lattice_bits + 1)} clip norms for each, which is not drawn exactly; take less noise, or "
+            "ask for more clients"
         ) from error
 
 

@@ -23,11 +23,13 @@ WHOLE = {
         "bins",
     ),
     "data": ("clients",),
+    "secagg": ("key_bits", "bits", "holders", "threshold", "min_contributions", "min_survivors"),
 }
 REAL = {
     "training": ("learning_rate", "momentum", "weight_decay", "server_learning_rate", "server_momentum", "validation"),
     "privacy": ("clip_norm", "noise_multiplier", "epsilon", "delta", "stop_epsilon"),
     "data": ("alpha",),
+    "secagg": ("clip",),
 }
 OTHER = {
     "training": ("server_optimizer", "keep_releases"),
@@ -35,7 +37,7 @@ OTHER = {
     "participation": ("pattern",),
     "data": ("name", "path", "partition"),
     "model": ("name",),
-    "secagg": ("scheme",),
+    "secagg": ("scheme", "noise_by", "keys"),
 }
 NO_WHOLE = ("-inf", "+nan", "1e999", "-7", "1" + "0" * 30, "false", "[3]", "{ a = 1 }", '"7"', "3.0", "1979-05-27T07:32:00Z")
 NO_REAL = ("-inf", "+nan", "1e999", "-7", "1" + "0" * 400, "1e13", "false", "[0.5]", "{ a = 1 }", '"0.5"', "07:32:00", "0.5.5")

@@ -17,7 +17,7 @@ from hubbub.accounting.gauges import log_noise
 from hubbub.accounting.guarantee import guarantee
 from hubbub.accounting.search import Grid, Line, first
 from hubbub.errors import BudgetError
-from hubbub.mechanism import Mechanism
+from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.participation import Participation, RandomParticipation
 from hubbub.strategies.strategy import Strategy
 
@@ -26,6 +26,8 @@ __all__ = ["budget_of", "calibrate", "calibrate_noise_multiplier", "cost_of"]
 # Of noise, relatively.
 _WIDTH = 1e-6
 _MOST_NOISE = 1e12
+# How a search goes up from a first guess, and how near it comes.
+_STRIDE, _NARROW = 1.2, 1e-6
 
 
 def calibrate_noise_multiplier(
@@ -113,6 +115,19 @@ def _nudged(cost: Callable[[float], float], target: float, noise_multiplier: flo
     raise _no_noise(target)
 
 
+def _raised(cost: Callable[[float], float], target: float, noise_multiplier: float) -> float:
+    """The least noise multiplier from a first one on whose cost meets the target, to a millionth."""
+    low = high = noise_multiplier
+    while cost(high) > target:
+        low, high = high, high * _STRIDE
+        if high > _MOST_NOISE:
+            raise _no_noise(target)
+    while high > low * (1 + _NARROW):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if cost(middle) <= target else (middle, high)
+    return high
+
+
 def calibrate(
     strategy: Strategy,
     participation: Participation,
@@ -121,6 +136,7 @@ def calibrate(
     delta: float,
     neighboring_relation: str | None = None,
     accountant: str = "tight",
+    shares: NoiseShares | None = None,
 ) -> Mechanism:
     """The mechanism with the least noise that meets a budget.
 
@@ -131,6 +147,7 @@ def calibrate(
         delta: Strictly between 0 and 1.
         neighboring_relation: By default zero-out for patterns and add-or-remove-one for Poisson cohorts.
         accountant: As for :func:`hubbub.accounting.epsilon`.
+        shares: Where the clients bring the noise along.
 
     Raises:
         BudgetError: No noise meets the budget.
@@ -156,6 +173,9 @@ def calibrate(
         z = whole * trial.l2_sensitivity / trial.column_norm
 
     def cost(multiplier: float) -> float:
-        return guarantee(Mechanism(strategy, participation, multiplier), delta, relation, accountant=accountant).epsilon
+        made = Mechanism(strategy, participation, multiplier, shares)
+        return guarantee(made, delta, relation, accountant=accountant).epsilon
 
-    return Mechanism(strategy, participation, _nudged(cost, epsilon, z))
+    # Shares cost a little more than one Gaussian.
+    z = z if shares is None else _raised(cost, epsilon, z)
+    return Mechanism(strategy, participation, _nudged(cost, epsilon, z), shares)

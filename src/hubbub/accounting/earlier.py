@@ -43,9 +43,10 @@ def charge_words(run: RunCharge) -> str:
     else:
         done = " and ".join(_event_words(event, count, run.rounds) for event, count in run.events) or "nothing was released"
     simulated = "; a simulation, not for release" if run.simulation else ""
+    setting = f"; setting: {run.setting}" if run.setting else ""
     return (
         f"the run of ledger {run.first[:16]} as of head {run.head[:16]}: {done}; {run.rounds} of {run.planned} rounds, "
-        f"{run.neighboring_relation} relation{simulated}"
+        f"{run.neighboring_relation} relation{simulated}{setting}"
     )
 
 

@@ -29,7 +29,7 @@ from hubbub.accounting.unamplified import (
 )
 from hubbub.accounting.wording import FIXED_RUNS, NOT_COVERED, Assumption, assumptions, cohorts_of, describe
 from hubbub.errors import BudgetError
-from hubbub.mechanism import Mechanism
+from hubbub.mechanism import Mechanism, NoiseBy
 from hubbub.participation import Participation, RandomParticipation
 from hubbub.sensitivity import Sensitivity
 
@@ -74,6 +74,8 @@ class PrivacyGuarantee:
         earlier: The runs over the same people that are charged beside this one.
         cohorts: In words, where there is one mechanism.
         sensitivity_of: How far one unit moves all releases of a pattern; of random cohorts one round that it takes part in.
+        noise_by: Who adds the noise, where clients bring none along.
+        setting: One line of who is trusted with what; empty for a server that sees each update.
     """
 
     epsilon: float
@@ -96,6 +98,8 @@ class PrivacyGuarantee:
     earlier: tuple[RunCharge, ...] = ()
     cohorts: str = ""
     sensitivity_of: Literal["the whole run", "one round"] = "the whole run"
+    noise_by: NoiseBy = "server"
+    setting: str = ""
 
     @property
     def private(self) -> bool:
@@ -213,8 +217,12 @@ class PrivacyGuarantee:
         return written(self, RunFacts() if facts is None else facts)
 
     def as_json(self) -> dict[str, object]:
-        """All fields as strict JSON values: an infinite epsilon is ``None`` beside ``"private": False``."""
-        fields = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
+        """All fields as strict JSON values: an infinite epsilon is ``None`` beside ``"private": False``.
+
+        ``noise_by`` and ``setting`` are there only where they say something.
+        """
+        plain = {name for name, usual in (("noise_by", "server"), ("setting", "")) if getattr(self, name) == usual}
+        fields = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__ and name not in plain}
         return {
             **{name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in fields.items()},
             "private": self.private,

@@ -3,20 +3,27 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from hubbub import strict_json
-from hubbub._checks import Array, integer, one_of, open_unit
+from hubbub._checks import Array, integer, lattice_bits, one_of, open_unit
 from hubbub.accounting.charge import default_relation
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee, unprotected
 from hubbub.accounting.runs import RunCharge
-from hubbub.accounting.wording import Assumption, require_words, words_from_record, words_record
-from hubbub.errors import LedgerError, ParticipationError
-from hubbub.mechanism import Mechanism, NoiseShares
+from hubbub.accounting.wording import (
+    HOLDERS_ADD,
+    Assumption,
+    require_text,
+    require_words,
+    words_from_record,
+    words_record,
+)
+from hubbub.errors import ConfigError, LedgerError, ParticipationError
+from hubbub.mechanism import Mechanism, NoiseBy, NoiseShares
 from hubbub.participation import PARTICIPATIONS, Participation
 from hubbub.strategies import Strategy
 from hubbub.strategies.record import from_parts, strategy_arrays, strategy_numbers
@@ -24,8 +31,9 @@ from hubbub.strategies.record import from_parts, strategy_arrays, strategy_numbe
 __all__ = ["Promise", "earlier_from"]
 
 # A promise that counts on earlier runs is of a later schema, which older versions refuse: they would not charge them. So is
-# one with noise in shares, which they would charge as a Gaussian, or with a further assumption, which they would not state.
-SCHEMA, WITH_EARLIER, WITH_FURTHER = 2, 3, 4
+# one with noise in shares, which they would charge as a Gaussian, or with a further assumption, which they would not state;
+# and one with a setting or holders of their own, or with shares of coarser steps, which they would charge too little for.
+SCHEMA, WITH_EARLIER, WITH_FURTHER, WITH_SETTING = 2, 3, 4, 5
 _MOST_RUNS = 1000
 _NOT_FOR_RELEASE = "simulation, not for release"
 
@@ -46,10 +54,13 @@ class Promise:
         earlier: Runs over the same people whose charges this one starts with.
         further: What must hold beside the guarantee's own assumptions, such as what an engine counts on.
         not_covered: What costs extra, or is not hidden at all, beside what no guarantee covers.
+        noise_by: Who adds the noise, where the mechanism has no shares.
+        setting: One line of who is trusted with what; empty for a server that sees each update.
 
     Raises:
         ValueError: A number out of range, or a text that is empty or not one line.
         TypeError: A value of another type.
+        ConfigError: Noise of holders without a mechanism, beside shares of clients, or without a setting.
     """
 
     rounds: int
@@ -63,20 +74,49 @@ class Promise:
     earlier: tuple[RunCharge, ...] = ()
     further: tuple[Assumption, ...] = ()
     not_covered: tuple[str, ...] = ()
+    noise_by: NoiseBy = "server"
+    setting: str = ""
 
     def __post_init__(self) -> None:
+        one_of("noise_by", self.noise_by, get_args(NoiseBy))
+        if self.setting != "":
+            require_text("setting", self.setting)
+        if self.noise_by == "holders":
+            _require_holders(self.mechanism, self.setting)
         require_words("further", self.further, Assumption)
         require_words("not_covered", self.not_covered, str)
         integer("rounds", self.rounds, at_least=1)
         if self.mechanism is not None:
             integer("rounds", self.rounds, at_least=1, at_most=self.mechanism.rounds)
 
+    @property
+    def noise_in_sums(self) -> bool:
+        """Whether sums hold their noise before anybody can read them: shares of clients, or all of it, of holders."""
+        return self.noise_by == "holders" or (self.mechanism is not None and self.mechanism.shares is not None)
+
+    @property
+    def lattice_bits(self) -> int:
+        """Of the lattice that sums lie on.
+
+        Raises:
+            ValueError: Its settings name none that there is.
+        """
+        if self.mechanism is not None and self.mechanism.shares is not None:
+            return self.mechanism.shares.lattice_bits
+        return lattice_bits("lattice_bits", self.settings.get("lattice_bits", 24))
+
+    @property
+    def assumed(self) -> tuple[Assumption, ...]:
+        """What must hold beside what the mechanism itself assumes: what holders are to do, and what was named further."""
+        return (HOLDERS_ADD, *self.further) if self.noise_by == "holders" else self.further
+
     def after(self, rounds: int, delta: float) -> PrivacyGuarantee:
         """The guarantee of the first rounds, together with the earlier runs."""
         if self.mechanism is None:
             # Where nothing is promised, nothing is assumed.
             bare = unprotected(rounds, delta, self.privacy_unit)
-            return replace(bare, earlier=self.earlier, not_covered=(*bare.not_covered, *self.not_covered))
+            unhidden = (*bare.not_covered, *self.not_covered)
+            return replace(bare, earlier=self.earlier, not_covered=unhidden, setting=self.setting)
         answer = guarantee(
             self.mechanism,
             delta,
@@ -89,14 +129,20 @@ class Promise:
         return replace(
             answer,
             simulation=self.simulation,
-            assumptions=tuple(dict.fromkeys((*answer.assumptions, *self.further))),
+            assumptions=tuple(dict.fromkeys((*answer.assumptions, *self.assumed))),
             not_covered=tuple(dict.fromkeys((*answer.not_covered, *self.not_covered))),
+            noise_by=self.noise_by,
+            setting=self.setting,
         )
 
     def record(self) -> dict[str, Any]:
         """The promise as strict JSON, for the ledger's first line; the strategy's arrays stand in it by their SHA-256."""
         before = {"earlier": [run.record() for run in self.earlier]} if self.earlier else {}
         words = words_record(self.further, self.not_covered)
+        if self.noise_by != "server":
+            words["noise_by"] = self.noise_by
+        if self.setting:
+            words["setting"] = self.setting
         mechanism = None if self.mechanism is None else self._mechanism_record(self.mechanism)
         return {
             "schema": _schema({**before, **words, "mechanism": mechanism}),
@@ -117,7 +163,7 @@ class Promise:
             "strategy": _strategy_record(mechanism.strategy),
             "participation": {"name": type(mechanism.participation).__name__, **asdict(mechanism.participation)},
             "noise_multiplier": mechanism.noise_multiplier,
-            **({} if mechanism.shares is None else {"shares": asdict(mechanism.shares)}),
+            **({} if mechanism.shares is None else {"shares": _shares_record(mechanism.shares)}),
             "stddev": mechanism.stddev,
             "l2_sensitivity": mechanism.l2_sensitivity,
             "neighboring_relation": self.neighboring_relation or default_relation(mechanism.participation),
@@ -138,8 +184,8 @@ class Promise:
         if type(record.get("schema")) is not int or record["schema"] != _schema(record):
             raise LedgerError(
                 f"ledger.jsonl, line 1: schema = {str(record.get('schema'))[:80]!r}: this hubbub reads ledgers of schema "
-                f"{SCHEMA}, {WITH_EARLIER} with earlier runs, and {WITH_FURTHER} with shares of noise or further assumptions; "
-                "use the one that wrote it"
+                f"{SCHEMA}, {WITH_EARLIER} with earlier runs, {WITH_FURTHER} with shares of noise or further assumptions, and "
+                f"{WITH_SETTING} with a setting, noise of share holders or coarser steps; use the one that wrote it"
             )
         try:
             _require_words(record)
@@ -158,6 +204,8 @@ class Promise:
                 earlier=earlier_from(record),
                 further=further,
                 not_covered=not_covered,
+                noise_by=record.get("noise_by", "server"),
+                setting=record.get("setting", ""),
             )
         except (KeyError, ValueError, TypeError, AttributeError, ParticipationError) as error:
             what = f"has no {error}" if isinstance(error, KeyError) else str(error)
@@ -183,10 +231,20 @@ def earlier_from(record: Mapping[str, Any]) -> tuple[RunCharge, ...]:
 def _schema(record: Mapping[str, Any]) -> int:
     """The schema of a record, by what stands in it."""
     mechanism = record.get("mechanism")
+    shares = mechanism.get("shares") if isinstance(mechanism, Mapping) else None
+    coarse = isinstance(shares, Mapping) and "lattice_bits" in shares
+    if coarse or "noise_by" in record or "setting" in record:
+        return WITH_SETTING
     shared = isinstance(mechanism, Mapping) and "shares" in mechanism
     if shared or "further" in record or "not_covered" in record:
         return WITH_FURTHER
     return WITH_EARLIER if "earlier" in record else SCHEMA
+
+
+def _shares_record(shares: NoiseShares) -> dict[str, int]:
+    """As they were recorded before lattices had fewer bits, where they have no fewer."""
+    stated = asdict(shares)
+    return stated if shares.lattice_bits != 24 else {name: stated[name] for name in stated if name != "lattice_bits"}
 
 
 def _strategy_record(strategy: Strategy) -> dict[str, Any]:
@@ -203,6 +261,23 @@ def _require_words(record: Mapping[str, Any]) -> None:
     if not isinstance(record["privacy_unit"], str) or not record["privacy_unit"].isprintable():
         raise TypeError(f"privacy_unit = {record['privacy_unit']!r}: must be text")
     _table("settings", record["settings"])
+    if "noise_by" in record:
+        one_of("noise_by", record["noise_by"], ("holders",))
+    if "setting" in record:
+        require_text("setting", record["setting"])
+
+
+def _require_holders(mechanism: Mechanism | None, setting: str) -> None:
+    """Refuse noise of share holders that hides nothing, that clients add already, or of which nobody says who they are."""
+    if mechanism is None:
+        raise ConfigError("noise_by = 'holders': a run without a mechanism has no noise to add; leave it out")
+    if mechanism.shares is not None:
+        raise ConfigError(
+            f"noise_by = 'holders' with mechanism.shares = {mechanism.shares}: the clients bring the noise along already; take "
+            "one of the two"
+        )
+    if not setting:
+        raise ConfigError("setting: is missing; where share holders add the noise, say in one line who is trusted with what")
 
 
 def _table(name: str, value: object) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from hubbub._checks import integer, one_of
 from hubbub.accounting.events import RELATIONS, Event, NeighboringRelation
-from hubbub.accounting.wording import Assumption, require_words, words_from_record, words_record
+from hubbub.accounting.wording import Assumption, require_text, require_words, words_from_record, words_record
 from hubbub.errors import ConfigError
 
 __all__ = ["Events", "RunCharge", "event_from_record", "event_record", "events_of", "require_together"]
@@ -20,7 +20,7 @@ _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 _MOST_ROUNDS = 10**9
 _MOST_EVENTS = 10**4
 # Of a charge: there only where they say something.
-_OPTIONAL = ("further", "not_covered")
+_OPTIONAL = ("further", "not_covered", "setting")
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class RunCharge:
         simulation: Whether its noise came from a known seed.
         further: What must hold for it beside what its events say.
         not_covered: What its promise named that it does not cover.
+        setting: One line of who was trusted with what; empty for a server that saw each update.
     """
 
     first: str
@@ -52,10 +53,13 @@ class RunCharge:
     simulation: bool = False
     further: tuple[Assumption, ...] = ()
     not_covered: tuple[str, ...] = ()
+    setting: str = ""
 
     def __post_init__(self) -> None:
         require_words("further", self.further, Assumption)
         require_words("not_covered", self.not_covered, str)
+        if self.setting != "":
+            require_text("setting", self.setting)
         for name in ("first", "head"):
             if not isinstance(getattr(self, name), str) or not _HASH.fullmatch(getattr(self, name)):
                 raise ValueError(f"{name} = {str(getattr(self, name))[:80]!r}: must be 64 hexadecimal digits")
@@ -73,6 +77,8 @@ class RunCharge:
         fields = {name: value for name, value in vars(self).items() if name not in ("events", *_OPTIONAL)}
         events = None if self.events is None else [event_record(event, count) for event, count in self.events]
         words = words_record(self.further, self.not_covered)
+        if self.setting:
+            words["setting"] = self.setting
         return {**fields, "relations": list(self.relations), "events": events, **words}
 
     @classmethod
@@ -88,6 +94,8 @@ class RunCharge:
         if set(stated) - set(_OPTIONAL) != known:
             raise ValueError(f"an earlier run: has {sorted(stated, key=str)!r:.200}, must have {sorted(known)}")
         further, not_covered = words_from_record(stated)
+        if "setting" in stated:
+            require_text("setting", stated["setting"])
         for name in ("events", "relations"):
             if (
                 not isinstance(stated[name], list | None if name == "events" else list)

@@ -143,8 +143,9 @@ def run_charge(chain: Chain, promise: Promise, history: History) -> RunCharge:
         relations=() if promise.mechanism is None else covered_relations(promise.mechanism.participation),
         privacy_unit=promise.privacy_unit,
         simulation=promise.simulation,
-        further=promise.further,
+        further=promise.assumed,
         not_covered=promise.not_covered,
+        setting=promise.setting,
     )
 
 

@@ -65,7 +65,7 @@ class RunFacts:
 def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     """The statement as text, its points numbered as in the checklist."""
     points = {
-        "Setting": _setting(answer),
+        "Setting": _setting(answer, facts),
         "What is covered": _covered(answer, facts),
         "What is released": _released(facts),
         "Unit of privacy": f"one {answer.privacy_unit}, with all of its data; its update is clipped as one vector.",
@@ -98,11 +98,17 @@ def _runs(answer: "PrivacyGuarantee", facts: RunFacts) -> list[str]:
     own = [
         f"the run of head {head[:16]}: {run.mechanism}; {run.rounds} rounds, {run.neighboring_relation} relation"
         + ("; a simulation, not for release" if run.simulation else "")
+        + _named_setting(run)
         for head, run in zip(facts.heads, facts.runs, strict=bool(facts.runs))
     ]
     if answer.earlier:
-        own = [f"this run: {answer.mechanism}; {answer.rounds} rounds, {answer.neighboring_relation} relation"]
+        said = f"{answer.rounds} rounds, {answer.neighboring_relation} relation{_named_setting(answer)}"
+        own = [f"this run: {answer.mechanism}; {said}"]
     return [*own, *(charge_words(run) for run in (*answer.earlier, *facts.others))]
+
+
+def _named_setting(run: "PrivacyGuarantee") -> str:
+    return f"; setting: {run.setting}" if run.setting else ""
 
 
 def _assumptions(answer: "PrivacyGuarantee", facts: RunFacts) -> list[str]:
@@ -129,7 +135,19 @@ def _yet_to_be(assumption: Assumption) -> str:
     return f"{assumption.text} (to be enforced by the {assumption.enforced_by})"
 
 
-def _setting(answer: "PrivacyGuarantee") -> str:
+def _setting(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
+    stated = [run.setting for run in facts.runs or (answer,)]
+    stated += [run.setting for run in (*facts.others, *answer.earlier)]
+    if len(stated) == 1 and stated[0]:
+        return f"{stated[0].rstrip('.')}."
+    if all(stated):
+        return "that of each run, named below."
+    if any(stated):
+        return f"that of each run where it is named below; of the others {_usual_setting(answer)}"
+    return _usual_setting(answer)
+
+
+def _usual_setting(answer: "PrivacyGuarantee") -> str:
     if _in_shares(answer):
         unit = answer.privacy_unit
         return (
@@ -218,8 +236,13 @@ def _noise(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     ]
     if facts.clip_norm is not None:
         stddev = answer.clip_noise_multiplier * facts.clip_norm
-        least = "at least " if _in_shares(answer) else ""
+        least = "at least " if _in_shares(answer) or answer.noise_by == "holders" else ""
         parts.append(f"updates clipped to norm {facts.clip_norm:g}; z on the sum has standard deviation {least}{stddev:.6g}")
+    if answer.noise_by == "holders":
+        parts.append(
+            "each share holder adds all of it from a key of its own, so that a sum holds it against everybody but all holders "
+            "together"
+        )
     if facts.expected_cohort_size is not None:
         parts.append(f"sums divided by the fixed number {facts.expected_cohort_size:g}, however many took part")
     if facts.secure_noise is not None:

@@ -133,7 +133,14 @@ def compose_runs(
         events=events,
         relations=tuple(r for r in RELATIONS if all(r in run.relations for run in runs)),
         not_covered=tuple(dict.fromkeys((*NOT_COVERED, *(what for run in runs for what in run.not_covered)))),
+        setting=_setting(runs),
     )
+
+
+def _setting(runs: Sequence[RunCharge]) -> str:
+    """That of all runs, where it is one."""
+    stated = {run.setting for run in runs}
+    return stated.pop() if len(stated) == 1 else "that of each run, as its own statement names it"
 
 
 def _words(runs: Sequence[RunCharge]) -> str:

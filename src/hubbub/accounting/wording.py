@@ -39,12 +39,14 @@ from hubbub.strategies import (
 __all__ = [
     "EACH_RUN",
     "FIXED_RUNS",
+    "HOLDERS_ADD",
     "NOT_COVERED",
     "Assumption",
     "assumptions",
     "cohort_words",
     "cohorts_of",
     "describe",
+    "require_text",
     "require_words",
     "words_from_record",
     "words_record",
@@ -89,9 +91,17 @@ def require_words(name: str, values: object, kind: type[Assumption] | type[str])
     for value in values:
         if isinstance(value, Assumption):
             one_of(f"{name}: enforced_by", value.enforced_by, get_args(Enforcer))
-        text = value.text if isinstance(value, Assumption) else value
-        if not isinstance(text, str) or not text.strip() or not text.isprintable() or len(text) > _LONGEST_TEXT:
-            raise ValueError(f"{name}: {shown(text)} must be a text of one line and at most {_LONGEST_TEXT} letters")
+        require_text(name, value.text if isinstance(value, Assumption) else value)
+
+
+def require_text(name: str, text: object) -> None:
+    """Refuse what is no text of one printable line.
+
+    Raises:
+        ValueError: Empty, too long, not printable, or no text.
+    """
+    if not isinstance(text, str) or not text.strip() or not text.isprintable() or len(text) > _LONGEST_TEXT:
+        raise ValueError(f"{name}: {shown(text)} must be a text of one line and at most {_LONGEST_TEXT} letters")
 
 
 def words_record(further: tuple[Assumption, ...], not_covered: tuple[str, ...]) -> dict[str, Any]:
@@ -120,6 +130,11 @@ _COINS = Assumption(
     "cohorts were drawn by random coins exactly as stated, never filtered by who answered, and stay secret", "operator"
 )
 FIXED_RUNS = Assumption("no run's noise, cohorts or number of rounds was chosen by what another released", "operator")
+HOLDERS_ADD = Assumption(
+    "each share holder adds the whole noise, from a key of its own, before a sum is decrypted, and at least one of them keeps "
+    "its key and its noise to itself",
+    "operator",
+)
 # Of several runs, where no statement names what each of them assumes.
 EACH_RUN = Assumption("each run's own assumptions hold, as its own statement names them", "operator")
 _ALWAYS = (

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from hubbub import __version__
-from hubbub.cli import flower
+from hubbub.cli import flower, paillier
 from hubbub.cli.flags import (
     FAMILIES,
     Accountant,
@@ -55,6 +55,7 @@ app = typer.Typer(
 )
 
 app.add_typer(flower.app, name="flower")
+app.add_typer(paillier.app, name="paillier")
 
 _LONGEST_MESSAGE = 1000
 # Mistakes on the command line; the class that they share has no public name of its own.

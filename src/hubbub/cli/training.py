@@ -19,6 +19,7 @@ from hubbub.cli.output import console, print_json, say
 from hubbub.engine.apps import require_flower
 from hubbub.engine.folder import RunInFolder
 from hubbub.errors import RunFolderError
+from hubbub.training import Population
 
 __all__ = ["resume", "train"]
 
@@ -70,7 +71,7 @@ def _train(begun: RunInFolder, engine: str, *, allow_import: bool, as_json: bool
 
                 run_locally(begun, show, allow_import=allow_import)
             else:
-                for row in begun.rounds(run.population):
+                for row in begun.rounds(_clients(begun)):
                     show(row)
     except KeyboardInterrupt:
         say(screen)
@@ -89,6 +90,16 @@ def _train(begun: RunInFolder, engine: str, *, allow_import: bool, as_json: bool
     say(screen, f"Ledger head, to keep elsewhere (hubbub verify {folder} --head H): {head}")
 
 
+def _clients(begun: RunInFolder) -> Population:
+    """The clients of a run in this process, encrypting where it says so."""
+    terms = begun.run.encryption
+    if terms is None:
+        return begun.run.population
+    from hubbub.engine.parties import parties
+
+    return parties(begun, terms)
+
+
 @contextmanager
 def _progress(screen: Console, rounds: int, done: int) -> Iterator[Any]:
     """Shows a row: as a live bar on a terminal, as plain lines elsewhere."""
@@ -96,6 +107,7 @@ def _progress(screen: Console, rounds: int, done: int) -> Iterator[Any]:
         last: dict[str, Any] = {}
 
         def show_line(row: dict[str, Any]) -> None:
+            _say_burned(screen, row, rounds)
             last.update({key: value for key, value in row.items() if value is not None})
             number = row["round_index"] + 1
             if number % max(1, rounds // 20) == 0 or number == rounds:
@@ -115,10 +127,17 @@ def _progress(screen: Console, rounds: int, done: int) -> Iterator[Any]:
         shown: dict[str, Any] = {}
 
         def show_bar(row: dict[str, Any]) -> None:
+            _say_burned(screen, row, rounds)
             shown.update({key: value for key, value in row.items() if value is not None})
             bar.update(task, completed=row["round_index"] + 1, words=_words(shown))
 
         yield show_bar
+
+
+def _say_burned(screen: Console, row: dict[str, Any], rounds: int) -> None:
+    """Every round that was charged for nothing, whatever else is shown."""
+    if not row.get("released", True):
+        say(screen, f"round {row['round_index'] + 1}/{rounds}  not released, charged all the same: {row['fault']}")
 
 
 def _words(row: dict[str, Any]) -> str:
@@ -128,8 +147,17 @@ def _words(row: dict[str, Any]) -> str:
         f"accuracy {row['accuracy']:.1%}" if row.get("accuracy") is not None else "",
         f"epsilon {rounded_up(epsilon)}",
         f"{row['clients_per_second']:.0f} clients/s",
+        _costs(row),
     ]
     return "  ".join(part for part in parts if part)
+
+
+def _costs(row: dict[str, Any]) -> str:
+    """What encryption cost, where there was any."""
+    if row.get("decrypt_seconds") is None:
+        return ""
+    each = row["encrypt_seconds"] / max(1, row["clients"])
+    return f"encrypt {each:.2f} s a client, add {row['aggregate_seconds']:.2f} s, decrypt {row['decrypt_seconds']:.2f} s"
 
 
 def _new_folder(out: Path | None, stem: str) -> Path:

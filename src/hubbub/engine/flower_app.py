@@ -24,8 +24,10 @@ from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.messages import addressed
+from hubbub.flower.mods import Mod, noising_mod
 from hubbub.flower.population import ROUND_INDEX, GridPopulation, load, trained
 from hubbub.flower.terms import promises
+from hubbub.training import Population
 
 __all__ = ["client_app", "run_locally", "serve"]
 
@@ -44,7 +46,13 @@ def client_app(config_file: Path) -> ClientApp:
     Args:
         config_file: The run's settings.
     """
-    app = ClientApp()
+    secagg = configs.resolve(configs.load(config_file)).secagg
+    app = ClientApp(mods=_mods(secagg))
+    if secagg.scheme != "none":
+        from hubbub.flower.holding import hold
+
+        # Some of the nodes hold the key, or a share of it.
+        hold(app)
 
     @app.query(_QUERY)
     def tell(message: Message, context: Context) -> Message:
@@ -83,8 +91,9 @@ def serve(grid: Grid, context: Context, config_file: Path) -> None:
     clients = len(begun.run.population.clients)
     nodes = _nodes(grid, clients, 0.0 if conducted else float(settings["wait-for-nodes"]))
     lattice = begun.run.config.privacy.noise == "secure"
-    population = GridPopulation(grid, nodes, lattice=lattice, timeout=float(settings["round-timeout"]))
-    for row in begun.rounds(population):
+    timeout = float(settings["round-timeout"])
+    plain = GridPopulation(grid, nodes, lattice=lattice, timeout=timeout)
+    for row in begun.rounds(_encrypted(begun, grid, plain, settings, timeout)):
         show(row)
     if not conducted:
         loss, accuracy = begun.finish()
@@ -106,12 +115,39 @@ def run_locally(begun: RunInFolder, show: Callable[[dict[str, Any]], None], *, a
     settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     # Each as a file of its own: a second run of this process has an app of the same name.
     client, server = (runpy.run_path(str(app / RUN_APP / f"{side}_app.py"))["app"] for side in ("client", "server"))
-    grid = LocalGrid(client, num_nodes=len(begun.run.population.clients), run_config=settings)
+    clients, terms = len(begun.run.population.clients), begun.run.encryption
+    configured = None
+    if terms:
+        from hubbub.engine.flower_holders import local_holders
+
+        configured = local_holders(begun, terms)
+    grid = LocalGrid(client, clients, configured, run_config=settings)
     token = _CONDUCTED.set((begun, show))
     try:
         grid.run_app(server)
     finally:
         _CONDUCTED.reset(token)
+
+
+def _mods(secagg: configs.SecaggConfig) -> list[Mod]:
+    """What stands around the app of a client: the outermost first."""
+    if secagg.scheme == "none":
+        return []
+    from hubbub.flower.encrypting import encrypting_mod
+
+    return [encrypting_mod, noising_mod] if secagg.noise_by == "clients" else [encrypting_mod]
+
+
+def _encrypted(
+    begun: RunInFolder, grid: Grid, plain: GridPopulation, settings: Mapping[str, Any], timeout: float
+) -> Population:
+    """The clients, encrypting where the run says so."""
+    terms = begun.run.encryption
+    if terms is None:
+        return plain
+    from hubbub.engine.flower_holders import encrypted, public_file
+
+    return encrypted(begun, terms, grid, plain, public_file(begun, settings), timeout)
 
 
 @functools.lru_cache(maxsize=1)

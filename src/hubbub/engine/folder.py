@@ -133,7 +133,7 @@ class RunInFolder:
         return evaluate(self.run.model, (dataset.test_inputs, dataset.test_targets), F.cross_entropy)
 
     def _row(self, result: RoundResult) -> dict[str, Any]:
-        """One line of the metrics: a public evaluation, epsilon, and what is private."""
+        """One line of the metrics: a public evaluation, epsilon, and what is private; of a burned round also why it was."""
         loss = accuracy = None
         number, training = result.round_index + 1, self.run.config.training
         if number % training.evaluate_every == 0 or number == self.run.plan.rounds:
@@ -148,8 +148,13 @@ class RunInFolder:
             "clients_per_second": result.clients_per_second,
             "seconds": result.seconds,
             **result.statistics,
-            # Held-out training examples are clients' data too.
-            "private": [*PRIVATE, *(("loss", "accuracy") if training.validation else ())],
+            **({} if result.released else {"released": False, "fault": result.fault}),
+            # Held-out training examples are clients' data too; a fault may name clients.
+            "private": [
+                *PRIVATE,
+                *(("loss", "accuracy") if training.validation else ()),
+                *(() if result.released else ("fault",)),
+            ],
         }
 
 

@@ -46,7 +46,22 @@ def resolved(run: Run) -> configs.Config:
         data = replace(data, path=str(Path(data.path).expanduser().absolute()))
     size = None if isinstance(plan.participation, FixedEpochs | BallsInBinsSampling) else int(plan.expected_cohort_size)
     training = replace(config.training, cohort_size=size)
-    return replace(config, training=training, privacy=privacy, participation=participation, data=data)
+    return replace(config, training=training, privacy=privacy, participation=participation, data=data, secagg=_secagg(run))
+
+
+def _secagg(run: Run) -> configs.SecaggConfig:
+    """The section with what follows from others."""
+    told, terms = run.config.secagg, run.encryption
+    if terms is None:
+        return told
+    keys = None if told.keys is None else str(Path(told.keys).expanduser().absolute())
+    return replace(
+        told,
+        threshold=terms.threshold,
+        min_contributions=terms.min_contributions,
+        min_survivors=terms.min_survivors,
+        keys=keys,
+    )
 
 
 def _named(participation: Participation, wanted: configs.ParticipationConfig) -> tuple[str | None, configs.ParticipationConfig]:

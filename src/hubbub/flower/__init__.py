@@ -7,11 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hubbub.flower.encrypting import encrypting_mod
+    from hubbub.flower.holding import hold
     from hubbub.flower.legacy import LegacyDPFedAvgAdaptive, LegacyDPFedAvgFixed
     from hubbub.flower.local_grid import LocalGrid
     from hubbub.flower.mods import clipping_mod, noising_mod, timer_mod
     from hubbub.flower.numpy_client import DPNumPyClient
     from hubbub.flower.population import GridPopulation
+    from hubbub.flower.secagg import Paillier
     from hubbub.flower.strategies import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP
     from hubbub.flower.twins import (
         DifferentialPrivacyClientSideAdaptiveClipping,
@@ -33,7 +36,10 @@ __all__ = [
     "LegacyDPFedAvgFixed",
     "LocalGrid",
     "MatrixFactorizationDP",
+    "Paillier",
     "clipping_mod",
+    "encrypting_mod",
+    "hold",
     "noising_mod",
     "timer_mod",
 ]
@@ -51,7 +57,10 @@ _HOMES = {
     "LegacyDPFedAvgFixed": "legacy",
     "LocalGrid": "local_grid",
     "MatrixFactorizationDP": "strategies",
+    "Paillier": "secagg",
     "clipping_mod": "mods",
+    "encrypting_mod": "encrypting",
+    "hold": "holding",
     "noising_mod": "mods",
     "timer_mod": "mods",
 }
@@ -67,6 +76,9 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "flwr":
-            raise
-        raise ImportError(f"hubbub.flower.{name} needs Flower: pip install 'hubbub[flower]'") from error
+        match (error.name or "").partition(".")[0]:
+            case "flwr":
+                raise ImportError(f"hubbub.flower.{name} needs Flower: pip install 'hubbub[flower]'") from error
+            case "gmpy2":
+                raise ImportError(f"hubbub.flower.{name} needs gmpy2: pip install 'hubbub[flower,secagg]'") from error
+        raise

@@ -16,14 +16,19 @@ from flwr.serverapp.strategy import Strategy
 from hubbub.errors import ConfigError
 
 __all__ = [
+    "AGREEMENT",
     "CLIP_NORM",
     "COUNT_SCALE",
     "ENABLED",
+    "ENCRYPTED",
+    "LATTICE_BITS",
     "NOISE_STDDEV",
     "NORM_BIT",
+    "ROUND_INDEX",
     "Asked",
     "Template",
     "addressed",
+    "encrypted_vector",
     "first_config",
     "is_training",
     "norm_bit",
@@ -36,8 +41,14 @@ CLIP_NORM = "dpfedavg_clip_norm"
 NOISE_STDDEV = "dpfedavg_noise_stddev"
 ENABLED = "dpfedavg_adaptive_clip_enabled"
 NORM_BIT = "dpfedavg_norm_bit"
-# How the indicator enters the noised vector, where the clients add the noise.
+# How the indicator enters the vector, where the clients add the noise or encrypt.
 COUNT_SCALE = "dpfedavg_count_scale"
+# Of the lattice, where it is not the finest.
+LATTICE_BITS = "dpfedavg_lattice_bits"
+# Of secure aggregation: what was agreed, the round, from 0, and what a client sends.
+AGREEMENT = "hubbub_agreement"
+ROUND_INDEX = "hubbub_round_index"
+ENCRYPTED = "hubbub_encrypted"
 _LONGEST_REASON = 200
 # For each client that was asked.
 _MOST_FAULTS = 4
@@ -207,6 +218,20 @@ def single_arrays(content: RecordDict) -> ArrayRecord:
     if len(records) != 1:
         raise ValueError(f"has {len(records)} ArrayRecords, a reply has one")
     return records[0]
+
+
+def encrypted_vector(content: RecordDict) -> bytes:
+    """The encrypted vector of a reply, which has nothing else but how many examples it stands for.
+
+    Raises:
+        ValueError: It holds anything in the clear, or no encrypted vector.
+    """
+    if content.array_records:
+        raise ValueError("sent arrays in the clear; its app needs encrypting_mod, the first in the list of mods")
+    found = [record[ENCRYPTED] for record in content.config_records.values() if ENCRYPTED in record]
+    if len(found) != 1 or not isinstance(found[0], bytes):
+        raise ValueError("sent no encrypted vector; its app needs encrypting_mod, the first in the list of mods")
+    return found[0]
 
 
 def norm_bit(content: RecordDict) -> int | None:

@@ -2,10 +2,10 @@
 
 import logging
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import nn
 
@@ -74,18 +74,38 @@ class GridPopulation:
     ) -> LatticeSum | PlainSum:
         """The sum of the cohort's updates, clipped unless ``clip_norm`` is ``None``, ``(dim,)``."""
         layout, sent = _layout(model), _numbers(model)
-        told: dict[str, int | float] = {"server-round": round_index + 1, ROUND_INDEX: round_index}
-        if clip_norm is not None:
-            told[CLIP_NORM] = float(clip_norm)
-        content = RecordDict({"arrays": _record(layout, sent), "config": ConfigRecord({**told})})
-        nodes = {str(client): self._nodes[str(client)] for client in cohort}
-        asked = addressed(content, MessageType.TRAIN, nodes, self._timeout)
-        replies = self._grid.send_and_receive(asked.messages, timeout=self._timeout) if cohort else []
+        asked, replies = self.ask(cohort, model, clip_norm, round_index)
         lattice = Lattice(clip_norm) if self._lattice and clip_norm is not None else None
         total = self._sum(asked, dict(asked.contents(replies)), layout, sent, clip_norm, lattice)
         for fault in asked.faults:
             _LOG.info("round %s: counted as nothing: %s", round_index + 1, fault)
         return total
+
+    def ask(
+        self,
+        cohort: Sequence[Hashable],
+        model: nn.Module,
+        clip_norm: float | None,
+        round_index: int,
+        further: Mapping[str, int | float | bytes] | None = None,
+    ) -> tuple[Asked, Iterable[Message]]:
+        """Have the cohort train a model: who was asked, and what came.
+
+        Args:
+            cohort: Clients' ids.
+            model: The global model.
+            clip_norm: That clients are told.
+            round_index: From 0.
+            further: Settings that clients are told beside.
+        """
+        told: dict[str, int | float | bytes] = {"server-round": round_index + 1, ROUND_INDEX: round_index, **(further or {})}
+        if clip_norm is not None:
+            told[CLIP_NORM] = float(clip_norm)
+        arrays = _record(_layout(model), _numbers(model))
+        content = RecordDict({"arrays": arrays, "config": ConfigRecord({**told})})
+        nodes = {str(client): self._nodes[str(client)] for client in cohort}
+        asked = addressed(content, MessageType.TRAIN, nodes, self._timeout)
+        return asked, self._grid.send_and_receive(asked.messages, timeout=self._timeout) if cohort else []
 
     @staticmethod
     def _sum(

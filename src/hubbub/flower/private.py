@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -21,6 +22,9 @@ from hubbub.flower.terms import Terms, require_averaging
 from hubbub.mechanism import Mechanism
 from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.training.clipping import AdaptiveClipping
+
+if TYPE_CHECKING:
+    from hubbub.flower.encrypted_rounds import EncryptedSumming
 
 __all__ = ["PrivateStrategy"]
 
@@ -49,6 +53,9 @@ class PrivateStrategy(Strategy):
         if isinstance(clipping, AdaptiveClipping) and known:
             # Refused here rather than in the first round.
             clipping.split(mechanism.noise_multiplier, known)
+        if terms.secagg:
+            # And sums that would not be exact.
+            terms.secagg.packing(mechanism, terms.num_sampled_clients or 0)
         # So is a mechanism that no theorem covers.
         self.guarantee(rounds=1)
 
@@ -151,9 +158,10 @@ class PrivateStrategy(Strategy):
         whom = f"{terms.num_sampled_clients} clients" if terms.num_sampled_clients else str(self.mechanism.participation)
         for line in (
             "├──> Differential privacy:",
-            f"│\t├── Noise multiplier {self.mechanism.noise_multiplier:g}, added at the {terms.noise_at}",
+            f"│\t├── Noise multiplier {self.mechanism.noise_multiplier:g}, added by the {terms.noise_by}",
             f"│\t├── Clip norm {self.clip_norm:g}{', adaptive' if isinstance(self._clipping, AdaptiveClipping) else ''}",
             f"│\t├── Asked in a round: {whom}",
+            *([f"│\t├── Encrypted: {terms.secagg.summary()}"] if terms.secagg else []),
             f"│\t└── Rounds charged before: {self.rounds_charged}, epsilon {rounded_up(self.guarantee().epsilon)}",
         ):
             _LOG.info("\t%s", line)
@@ -167,6 +175,7 @@ class PrivateStrategy(Strategy):
             BudgetError: The round would exceed ``stop_epsilon``, or the mechanism has none left; nothing was charged.
             ParticipationError: No connected client may join.
             ConfigError: The wrapped strategy cannot be asked for one message to all.
+            SumNotOpenedError: The holders that open encrypted sums are not connected; nothing was charged.
         """
         run = self._open(arrays, grid)
         run.burn_what_was_left()
@@ -177,7 +186,9 @@ class PrivateStrategy(Strategy):
             )
         summing = run.summing()
         content = self._content(run, summing, arrays, config, grid)
-        messages = run.begin(content, arrays, summing, self._connected(grid), self._timeout)
+        nodes = self._connected(grid)
+        run.reach_holders(grid)
+        messages = run.begin(content, arrays, summing, nodes, self._timeout)
         # How many the coins chose is as secret as whom.
         whom = f"{len(messages)} clients" if self._terms.num_sampled_clients else "a random cohort"
         _LOG.info("configure_train: asked %s", whom)
@@ -262,7 +273,14 @@ class PrivateStrategy(Strategy):
                 high = middle - 1
         return low
 
-    def _content(self, run: PrivateRun, summing: Summing, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> RecordDict:
+    def _content(
+        self,
+        run: PrivateRun,
+        summing: "Summing | EncryptedSumming",
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+    ) -> RecordDict:
         """What every client gets: what the wrapped strategy would send, and how its update is to be clipped."""
         floating = run.layout.floating(arrays)
         told = ConfigRecord({**config, **summing.config()})

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord, RecordDict
@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Strategy
 
 from hubbub.accounting.ledger import Ticket
 from hubbub.accounting.promise import Promise
-from hubbub.errors import ConfigError, RunFolderError
+from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import Asked, Template, addressed, unheard
 from hubbub.flower.nodes import Identity, Node, clients_of, cohort
@@ -27,11 +27,17 @@ from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.training.clipping import AdaptiveClipping
 
+if TYPE_CHECKING:
+    # Need gmpy2, which few have.
+    from hubbub.flower.encrypted_rounds import EncryptedRounds, EncryptedSumming
+
 __all__ = ["Clipping", "Fixed", "PrivateRun"]
 
 _LOG = logging.getLogger("flwr")
 # The most clients of a cohort that is drawn by coins; sums of so many are exact.
 _MOST_CLIENTS = 2**26
+# So many rounds that nobody could open, one after the other, do not come from chance.
+_MOST_BURNED = 3
 
 Clipping = float | AdaptiveClipping
 
@@ -72,7 +78,7 @@ class _Round:
 
     ticket: Ticket
     asked: Asked
-    summing: Summing
+    summing: "Summing | EncryptedSumming"
     arrays: ArrayRecord
 
 
@@ -107,11 +113,13 @@ class PrivateRun:
         self.fixed = fixed
         self._adaptive = clipping if isinstance(clipping, AdaptiveClipping) else None
         self._under_way: _Round | None = None
+        self._burned = 0
         self.arrays: ArrayRecord | None = None
+        self._dim = layout.dim + (self._adaptive is not None)
         self._state = ServerState(
             self._promise(),
             layout,
-            dim=layout.dim + (self._adaptive is not None),
+            dim=self._dim,
             clients=terms.num_sampled_clients or _MOST_CLIENTS,
             seed=terms.simulation_seed or 0,
             folder=terms.folder,
@@ -120,6 +128,7 @@ class PrivateRun:
         self._state.clip_norm = clipping.initial_clip_norm if isinstance(clipping, AdaptiveClipping) else clipping
         if self._adaptive:
             self._split = self._adaptive.split(mechanism.noise_multiplier, fixed.expected_cohort_size)
+        self._encrypted = self._begun_encryption()
 
     @property
     def state(self) -> ServerState:
@@ -174,12 +183,28 @@ class PrivateRun:
         if pending := self._state.path.ledger.pending():
             self._state.path.burn(pending)
 
-    def summing(self) -> Summing:
+    def reach_holders(self, grid: Grid) -> None:
+        """See that the holders of the key are connected, if any are needed, before the first round of a start is charged.
+
+        Raises:
+            SumNotOpenedError: They are not; nothing was charged.
+        """
+        if self._encrypted:
+            self._encrypted.reach(grid)
+
+    def summing(self) -> "Summing | EncryptedSumming":
         """How the next round's replies are summed."""
-        return Summing(self.layout, self._state.clip_norm, self._split if self._adaptive else None, self._mechanism)
+        split = self._split if self._adaptive else None
+        plain = Summing(self.layout, self._state.clip_norm, split, self._mechanism, self._state.promise.lattice_bits)
+        return self._encrypted.summing(plain, self.round_index) if self._encrypted else plain
 
     def begin(
-        self, content: RecordDict, arrays: ArrayRecord, summing: Summing, nodes: Sequence[Node], ttl: float | None
+        self,
+        content: RecordDict,
+        arrays: ArrayRecord,
+        summing: "Summing | EncryptedSumming",
+        nodes: Sequence[Node],
+        ttl: float | None,
     ) -> list[Message]:
         """Draw the cohort among the connected nodes, charge the round, and make its messages.
 
@@ -201,6 +226,7 @@ class PrivateRun:
 
         Raises:
             ConfigError: No round is under way.
+            SumNotOpenedError: The third round in a row whose encrypted sum was not opened; the run can go on.
         """
         under_way, state = self._under_way, self._state
         if under_way is None:
@@ -211,20 +237,35 @@ class PrivateRun:
             _LOG.info("aggregate_train: counted as nothing: %s", fault)
         self._under_way = None
         if why := self._discarded(came, counted, len(asked.messages)):
-            _LOG.warning("aggregate_train: %s; the round is discarded and stays charged, the model is left as it was", why)
-            state.path.burn(under_way.ticket)
-            state.save(under_way.arrays, self._strategy)
+            self._discard(under_way, why)
             return None
+        try:
+            release = total.open(state.path.row(under_way.ticket))
+        except SumNotOpenedError as error:
+            self._discard(under_way, str(error))
+            self._burned += 1
+            if self._burned < _MOST_BURNED:
+                return None
+            raise SumNotOpenedError(
+                f"{error} (nor could the sums of {self._burned - 1} rounds before: all are charged, and the model is as before "
+                "them; see to the cause, and start the run again)",
+                error.who,
+            ) from error
+        self._burned = 0
         if asked.messages and not counted:
             _LOG.warning(
                 "aggregate_train: not one reply counts (see the lines above and the clients' own logs); what is released "
                 "is noise alone"
             )
-        release = total.open(state.path.row(under_way.ticket))
         state.path.commit(under_way.ticket, release)
         self.arrays = self._learn(release, under_way.arrays)
         state.save(self.arrays, self._strategy)
         return self.arrays
+
+    def _discard(self, under_way: _Round, why: str) -> None:
+        _LOG.warning("aggregate_train: %s; the round is discarded and stays charged, the model is left as it was", why)
+        self._state.path.burn(under_way.ticket)
+        self._state.save(under_way.arrays, self._strategy)
 
     def _discarded(self, came: int, counted: int, asked: int) -> str:
         """Why the round is discarded, by the published rules alone; empty where it is released."""
@@ -255,6 +296,15 @@ class PrivateRun:
         # Made outside of any task, as after a restart there is no message to reply to.
         message: Message = Message(RecordDict({name: floating, "metrics": weight}), metadata=nobody)  # type: ignore[call-overload]
         return message
+
+    def _begun_encryption(self) -> "EncryptedRounds | None":
+        secagg, encryption, terms = self._terms.secagg, self._terms.encryption, self._terms
+        if secagg is None or encryption is None:
+            return None
+        from hubbub.flower.encrypted_rounds import EncryptedRounds
+
+        packing = secagg.packing(self._mechanism, terms.num_sampled_clients or 0)
+        return EncryptedRounds(secagg, encryption, packing, self._state.promise, self._dim, terms.folder)
 
     def _promise(self) -> Promise:
         how = {"adaptive_clipping": repr(self._adaptive)} if self._adaptive else {"clip_norm": self._clipping}

@@ -84,10 +84,10 @@ class ServerState:
             _OWNERS[place] = self
         self._closed = False
         try:
-            # Whoever sums for this path takes nothing but what holds its share of the noise.
-            shares = promise.mechanism is not None and promise.mechanism.shares is not None
+            # Whoever sums for this path takes nothing but what holds its share of the noise, or opens no sum without it.
+            in_sums = promise.noise_in_sums
             self._path = ReleasePath(
-                promise, dim, clients=clients, seed=seed, store=self._store, head=head, shares_in_sums=shares
+                promise, dim, clients=clients, seed=seed, store=self._store, head=head, noise_in_sums=in_sums
             )
         except BaseException:
             self.close()

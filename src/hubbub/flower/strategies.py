@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flwr.serverapp.strategy import Strategy
 
@@ -9,6 +10,9 @@ from hubbub.flower.private import PrivateStrategy
 from hubbub.flower.terms import Buffers, Evaluation, NoiseAt, OnFailure, Terms, independent_noise
 from hubbub.mechanism import Mechanism
 from hubbub.training.clipping import AdaptiveClipping
+
+if TYPE_CHECKING:
+    from hubbub.flower.secagg import Paillier
 
 __all__ = ["DPFedAvgAdaptive", "DPFedAvgFixed", "MatrixFactorizationDP"]
 
@@ -46,6 +50,8 @@ class DPFedAvgFixed(PrivateStrategy):
             which the guarantee then says it does not cover.
         simulation_seed: Makes an experiment, not a release: cohorts and noise follow from it.
         head: A :attr:`ledger_head` that you kept elsewhere: a folder that was rolled back behind it is refused.
+        secagg: A :class:`.Paillier`: clients encrypt, and the server adds what it cannot read. They need
+            ``mods=[encrypting_mod, clipping_mod]``, and the holders of the key ``hold(app)``.
 
     Raises:
         ConfigError: Settings that do not go together, or a strategy that does not average.
@@ -76,6 +82,7 @@ class DPFedAvgFixed(PrivateStrategy):
         evaluation: Evaluation = "off",
         simulation_seed: int | None = None,
         head: str | None = None,
+        secagg: "Paillier | None" = None,
     ) -> None:
         terms = Terms(
             num_sampled_clients=num_sampled_clients,
@@ -92,6 +99,7 @@ class DPFedAvgFixed(PrivateStrategy):
             evaluation=evaluation,
             simulation_seed=simulation_seed,
             head=head,
+            secagg=secagg,
         )
         super().__init__(strategy, independent_noise(terms, noise_multiplier, rounds), clip_norm, terms)
 
@@ -143,6 +151,7 @@ class DPFedAvgAdaptive(PrivateStrategy):
         evaluation: Evaluation = "off",
         simulation_seed: int | None = None,
         head: str | None = None,
+        secagg: "Paillier | None" = None,
     ) -> None:
         terms = Terms(
             num_sampled_clients=num_sampled_clients,
@@ -159,6 +168,7 @@ class DPFedAvgAdaptive(PrivateStrategy):
             evaluation=evaluation,
             simulation_seed=simulation_seed,
             head=head,
+            secagg=secagg,
         )
         clipping = AdaptiveClipping(initial_clip_norm, target_quantile, clip_norm_learning_rate, clip_count_stddev)
         super().__init__(strategy, independent_noise(terms, noise_multiplier, rounds), clipping, terms)
@@ -207,6 +217,7 @@ class MatrixFactorizationDP(PrivateStrategy):
         evaluation: Evaluation = "off",
         simulation_seed: int | None = None,
         head: str | None = None,
+        secagg: "Paillier | None" = None,
     ) -> None:
         if not isinstance(mechanism, Mechanism):
             raise TypeError(f"mechanism = {type(mechanism).__name__}: must be a hubbub.mechanism.Mechanism")
@@ -225,5 +236,6 @@ class MatrixFactorizationDP(PrivateStrategy):
             evaluation=evaluation,
             simulation_seed=simulation_seed,
             head=head,
+            secagg=secagg,
         )
         super().__init__(strategy, replace(mechanism, shares=terms.shares()), clip_norm, terms)

@@ -28,17 +28,19 @@ class Summing:
         clip_norm: Of an update.
         split: With adaptive clipping, how each client's indicator enters the sum as one more coordinate.
         mechanism: Says whether the clients bring noise along.
+        lattice_bits: Of the lattice.
     """
 
     layout: Layout
     clip_norm: float
     split: CountSplit | None
     mechanism: Mechanism
+    lattice_bits: int = 24
 
     @property
     def lattice(self) -> Lattice:
         """The lattice of the sum: of the clip norm of all that one client adds to it."""
-        return Lattice(self.split.joint_norm(self.clip_norm) if self.split else self.clip_norm)
+        return Lattice(self.split.joint_norm(self.clip_norm) if self.split else self.clip_norm, self.lattice_bits)
 
     def config(self) -> dict[str, float | bool]:
         """What clients are told."""
@@ -106,5 +108,5 @@ class Summing:
         return steps
 
     def _share(self) -> int:
-        shares = self.mechanism.shares
-        return share_stddev(self.mechanism.noise_multiplier, self.lattice.clip_norm, shares.clients) if shares else 0
+        shares, lattice = self.mechanism.shares, self.lattice
+        return share_stddev(self.mechanism.noise_multiplier, lattice.clip_norm, shares.clients, lattice.bits) if shares else 0

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import FedAvg, Strategy
@@ -27,6 +27,11 @@ from hubbub.participation import (
     every_round,
 )
 from hubbub.strategies import Identity
+
+if TYPE_CHECKING:
+    # Needs gmpy2, which few have.
+    from hubbub.flower.secagg import Paillier
+    from hubbub.training.encryption import Encryption
 
 __all__ = ["Terms", "independent_noise", "promises", "require_averaging"]
 
@@ -65,6 +70,7 @@ class Terms:
     evaluation: Evaluation = "off"
     simulation_seed: int | None = None
     head: str | None = None
+    secagg: "Paillier | None" = None
 
     def __post_init__(self) -> None:
         if self.num_sampled_clients is not None:
@@ -88,7 +94,22 @@ class Terms:
             integer("simulation_seed", self.simulation_seed, at_least=0)
         if self.head is not None and not isinstance(self.head, str):
             raise TypeError(f"head = {self.head!r}: must be the text that ledger_head gave")
+        if self.secagg is not None:
+            self._check_secagg(self.secagg)
         self._check_noise()
+
+    def _check_secagg(self, secagg: "Paillier") -> None:
+        from hubbub.flower.secagg import Paillier
+
+        if not isinstance(secagg, Paillier):
+            raise TypeError(f"secagg = {type(secagg).__name__}: must be a hubbub.flower.Paillier, or None")
+        if self.noise_at == "clients" and secagg.noise_by != "clients":
+            raise ConfigError(
+                f"noise_at = 'clients' with secagg.noise_by = {secagg.noise_by!r}: say secagg=Paillier(…, noise_by='clients')"
+            )
+        if secagg.noise_by == "clients":
+            object.__setattr__(self, "noise_at", "clients")
+        secagg.require_cohort(self.num_sampled_clients)
 
     def _check_noise(self) -> None:
         if self.noise_at == "server":
@@ -112,9 +133,21 @@ class Terms:
         """Where the run is kept."""
         return None if self.state is None else Path(self.state)
 
+    @property
+    def noise_by(self) -> str:
+        """Who adds the noise."""
+        return self.secagg.noise_by if self.secagg else self.noise_at
+
     def shares(self) -> NoiseShares | None:
         """How many clients bring noise along; ``None`` where the server adds it."""
-        return None if self.min_survivors is None else NoiseShares(self.min_survivors)
+        if self.min_survivors is None:
+            return None
+        return self.encryption.shares() if self.encryption else NoiseShares(self.min_survivors)
+
+    @property
+    def encryption(self) -> "Encryption | None":
+        """How clients encrypt what they send, where they do."""
+        return None if self.secagg is None else self.secagg.encryption(self.min_survivors)
 
     def require_fitting(self, mechanism: Mechanism) -> None:
         """Refuse a mechanism whose cohorts these terms cannot draw or whose promise nobody can keep.
@@ -170,7 +203,7 @@ class Terms:
                     "the run is not started again: its ledger is in memory, and a further start is a further run", "operator"
                 )
             )
-        return tuple(found)
+        return (*found, *(self.encryption.further() if self.encryption else ()))
 
     def not_covered(self) -> tuple[str, ...]:
         """What costs extra."""
@@ -178,6 +211,9 @@ class Terms:
 
     def promise(self, mechanism: Mechanism, settings: Mapping[str, object]) -> Promise:
         """What the ledger holds the run to."""
+        encryption = self.encryption
+        if self.secagg and encryption:
+            settings = {**settings, "lattice_bits": encryption.lattice_bits, "secagg": self.secagg.settings()}
         # A divisor that is counted is another one where one more client is there: then two runs with as many are compared.
         counted = self.expected_cohort_size is None and isinstance(mechanism.participation, RandomParticipation)
         return Promise(
@@ -189,6 +225,8 @@ class Terms:
             settings=settings,
             further=self.assumptions(),
             not_covered=self.not_covered(),
+            noise_by="holders" if encryption and encryption.noise_by == "holders" else "server",
+            setting=encryption.setting() if encryption else "",
         )
 
 

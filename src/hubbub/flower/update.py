@@ -1,4 +1,5 @@
-"""What becomes of a client's update before it leaves the client: clipped, and hidden where the server leaves that to clients.
+"""What becomes of a client's update before it leaves the client: clipped, in whole steps where it is encrypted, and hidden
+where the server leaves that to clients.
 
 Both doors of a client, the mods and the wrapper of a ``NumPyClient``, come here, so that the same update gives the same reply.
 """
@@ -13,10 +14,10 @@ import numpy.typing as npt
 import torch
 from flwr.app import Array, ArrayRecord
 
-from hubbub._checks import positive, scale, shown
+from hubbub._checks import lattice_bits, positive, scale, shown
 from hubbub.discrete_gaussian import discrete_gaussian
 from hubbub.flower.arrays import Layout
-from hubbub.flower.messages import CLIP_NORM, COUNT_SCALE, ENABLED, NOISE_STDDEV, NORM_BIT
+from hubbub.flower.messages import CLIP_NORM, COUNT_SCALE, ENABLED, LATTICE_BITS, NOISE_STDDEV, NORM_BIT
 from hubbub.lattice import Lattice
 from hubbub.randomness import fresh_key
 from hubbub.training.clipping import clip
@@ -37,13 +38,15 @@ class Request:
         counted: Whether the server counts the updates whose norm was at most the clip norm.
         noise_stddev: Standard deviation of the client's share of the noise, in the unit of the update; ``None`` where the
             server adds all noise.
-        count_scale: How far the indicator moves the noised vector; only where the client adds noise and is counted.
+        count_scale: How far the indicator moves the vector; only of a client that is counted and adds noise or encrypts.
+        bits: Of the lattice.
     """
 
     clip_norm: float
     counted: bool
     noise_stddev: float | None
     count_scale: float | None
+    bits: int = 24
 
     @classmethod
     def of(cls, config: Mapping[str, object]) -> "Request":
@@ -63,19 +66,16 @@ class Request:
         if not isinstance(counted, bool):
             raise TypeError(f"{ENABLED} = {shown(counted)}: must be True or False, not {type(counted).__name__}")
         noise = positive(NOISE_STDDEV, config[NOISE_STDDEV]) if NOISE_STDDEV in config else None
-        count_scale = None
-        if noise is not None and counted:
-            if COUNT_SCALE not in config:
-                raise KeyError(
-                    f"the server's configuration has no {COUNT_SCALE!r}, without which the indicator cannot be hidden"
-                )
-            count_scale = scale(COUNT_SCALE, config[COUNT_SCALE])
-        return cls(scale(CLIP_NORM, config[CLIP_NORM]), counted, noise, count_scale)
+        if noise is not None and counted and COUNT_SCALE not in config:
+            raise KeyError(f"the server's configuration has no {COUNT_SCALE!r}, without which the indicator cannot be hidden")
+        count_scale = scale(COUNT_SCALE, config[COUNT_SCALE]) if counted and COUNT_SCALE in config else None
+        bits = lattice_bits(LATTICE_BITS, config.get(LATTICE_BITS, 24))
+        return cls(scale(CLIP_NORM, config[CLIP_NORM]), counted, noise, count_scale, bits)
 
     @property
     def lattice(self) -> Lattice:
-        """The lattice on which the update, with the indicator where there is one, is hidden."""
-        return Lattice(math.hypot(self.clip_norm, (self.count_scale or 0.0) / 2))
+        """The lattice on which the update, with the indicator where there is one, is summed."""
+        return Lattice(math.hypot(self.clip_norm, (self.count_scale or 0.0) / 2), self.bits)
 
 
 class Sent:
@@ -118,6 +118,37 @@ class Sent:
         fresh = {name: Array(array.reshape(shape)) for name, shape, array in shaped}
         return ArrayRecord({name: fresh.get(name, array) for name, array in reply.items()}), False
 
+    @property
+    def dim(self) -> int:
+        """Numbers in the update."""
+        return self._layout.dim
+
+    def steps(self, reply: ArrayRecord, request: Request, bit: int | None) -> torch.Tensor:
+        """The update in whole steps of the lattice, ``(dim,)`` int64, held to the clip norm; the indicator last, if it counts.
+
+        Args:
+            reply: The trained arrays.
+            request: What was asked.
+            bit: The indicator that was computed before an inner clip, if there was one.
+
+        Raises:
+            ValueError: The reply's arrays are not those that were sent.
+        """
+        update = self._layout.update(reply, self._before)
+        if request.count_scale is None:
+            return request.lattice.encode(update)[0]
+        bounded, was_clipped = clip(update, request.clip_norm)
+        indicator = within_by_all(not was_clipped, bit) - 0.5
+        return request.lattice.encode(torch.cat([bounded, bounded.new_tensor([request.count_scale * indicator])]))[0]
+
+    def noised(self, reply: ArrayRecord) -> torch.Tensor:
+        """The steps that :meth:`hidden` has made, as one vector, ``(dim,)`` int64.
+
+        Raises:
+            ValueError: They are not.
+        """
+        return self._layout.whole(reply)
+
     def hidden(self, reply: ArrayRecord, request: Request, bit: int | None) -> tuple[ArrayRecord, int | None]:
         """The clipped update in whole steps of a lattice, plus a share of noise that nobody can draw again.
 
@@ -134,13 +165,9 @@ class Sent:
         Raises:
             ValueError: The reply's arrays are not those that were sent, or the noise is beyond what can be drawn.
         """
-        vector, was_clipped = clip(self._layout.update(reply, self._before), request.clip_norm)
-        if request.count_scale is not None:
-            indicator = within_by_all(not was_clipped, bit) - 0.5
-            vector = torch.cat([vector, vector.new_tensor([request.count_scale * indicator])])
         if request.noise_stddev is None:
             raise ValueError(f"{NOISE_STDDEV}: is missing, so that nothing would hide the update")
-        steps, _ = request.lattice.encode(vector)
+        steps = self.steps(reply, request, bit)
         # A step is a power of two: the division is exact, and rounding up never takes noise away.
         stddev = math.ceil(request.noise_stddev / request.lattice.step)
         noised = steps.numpy() + discrete_gaussian(fresh_key(), stddev, len(steps))

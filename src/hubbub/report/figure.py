@@ -17,9 +17,12 @@ def draw(name: str, rows: Sequence[Mapping[str, Any]], promised: PrivacyGuarante
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    figure = Figure(figsize=(8, 6), dpi=150, layout="constrained")
+    encrypted = [row for row in rows if row.get("encrypt_seconds") is not None]
+    figure = Figure(figsize=(8, 8 if encrypted else 6), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    above, below, *third = figure.subplots(
+        3 if encrypted else 2, 1, sharex=True, height_ratios=(3, 2, 2)[: 3 if encrypted else 2]
+    )
     evaluated = [row for row in rows if row.get("accuracy") is not None]
     rounds = [row["round_index"] + 1 for row in evaluated]
     above.plot(rounds, [row["accuracy"] for row in evaluated], color=_ACCURACY, marker="o", markersize=3)
@@ -45,11 +48,28 @@ def draw(name: str, rows: Sequence[Mapping[str, Any]], promised: PrivacyGuarante
     else:
         below.set_yticks([])
         below.text(0.5, 0.5, "no privacy: epsilon is infinite", transform=below.transAxes, ha="center", color=_EPSILON)
-    below.set_xlabel("round")
-    below.xaxis.set_major_locator(MaxNLocator(integer=True))
-    for axes in (above, below):
+    for axes in third:
+        _costs(axes, encrypted)
+    lowest = third[0] if third else below
+    lowest.set_xlabel("round")
+    lowest.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for axes in (above, below, *third):
         axes.grid(visible=True, color="#e5e5e5")
         axes.spines[["top", "right"]].set_visible(False)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
+
+
+def _costs(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Seconds of each round that went into encryption, by what they were spent on."""
+    rounds = [row["round_index"] + 1 for row in rows]
+    for label, color, marker, seconds in (
+        ("encrypt, one client", _ACCURACY, "o", [row["encrypt_seconds"] / max(1, row["clients"]) for row in rows]),
+        ("add, server, all clients", _EPSILON, "s", [row["aggregate_seconds"] for row in rows]),
+        ("decrypt, holders", _QUIET, "^", [row["decrypt_seconds"] for row in rows]),
+    ):
+        axes.plot(rounds, seconds, color=color, marker=marker, markersize=3, label=label)
+    axes.set_yscale("log")
+    axes.set_ylabel("seconds a round")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from hubbub.accounting import PrivacyGuarantee, rounded_up
@@ -29,6 +30,7 @@ def markdown(name: str, rows: Sequence[Mapping[str, Any]], promised: PrivacyGuar
     lines += ["![accuracy and epsilon over rounds](report.png)", ""]
     if promised.private:
         lines += _guarantee(promised)
+    lines += _encrypted([row for row in rows if row.get("encrypt_seconds") is not None])
     lines += ["## Settings", "", "```toml", config.strip(), "```", ""]
     return "\n".join(lines)
 
@@ -47,6 +49,27 @@ def _row(row: Mapping[str, Any]) -> str:
     return f"| {row['round_index'] + 1} | {row['accuracy']:.2%} | {shown} | {epsilon} |"
 
 
+def _encrypted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What encryption cost, where there was any."""
+    if not rows:
+        return []
+    parts = {
+        "encrypt, one client": [row["encrypt_seconds"] / max(1, row["clients"]) for row in rows],
+        "add all clients, server": [row["aggregate_seconds"] for row in rows],
+        "decrypt, holders together": [row["decrypt_seconds"] for row in rows if row.get("decrypt_seconds") is not None],
+    }
+    return [
+        "## Secure aggregation",
+        "",
+        "| seconds a round | median | largest |",
+        "|---|---|---|",
+        *(f"| {part} | {median(times):.3f} | {max(times):.3f} |" for part, times in parts.items() if times),
+        "",
+        f"One client sends {rows[-1]['upload_bytes'] / 1000:,.0f} kB a round.",
+        "",
+    ]
+
+
 def _guarantee(promised: PrivacyGuarantee) -> list[str]:
     rho = promised.unamplified_zcdp_rho
     zcdp = "" if rho is None else f" It is {rounded_up(rho)}-zCDP{' without amplification' if promised.amplified else ''}."
@@ -55,6 +78,7 @@ def _guarantee(promised: PrivacyGuarantee) -> list[str]:
         "## The guarantee",
         "",
         f"- Unit: one {promised.privacy_unit}; relation: {promised.neighboring_relation}.",
+        *([f"- Who is trusted with what: {promised.setting}"] if promised.setting else []),
         f"- Noise multiplier {promised.noise_multiplier:.6g} (noise over clip norm: {promised.clip_noise_multiplier:.6g}); "
         f"sensitivity of {promised.sensitivity_of} {promised.l2_sensitivity:.6g} per unit of clip norm, {standing}.{zcdp}",
         f"- Accountant: {promised.accountant}.",

@@ -3,10 +3,10 @@
 Source: Paillier 1999, https://doi.org/10.1007/3-540-48910-X_16, section 7.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-
 import gmpy2
 from gmpy2 import mpz
+
+from hubbub.secagg.workers import in_threads
 
 __all__ = ["residues"]
 
@@ -41,9 +41,4 @@ def _powers(integers: list[mpz], p: mpz, threads: int) -> list[mpz]:
     def powers(chunk: list[mpz]) -> list[mpz]:
         return list(gmpy2.powmod_base_list([c % p_square for c in chunk], p - 1, p_square))
 
-    if threads == 1 or len(integers) < 2:
-        return powers(integers)
-    size = -(-len(integers) // threads)
-    with ThreadPoolExecutor(threads) as pool:
-        parts = pool.map(powers, [integers[i : i + size] for i in range(0, len(integers), size)])
-        return [x for part in parts for x in part]
+    return in_threads(powers, integers, threads)

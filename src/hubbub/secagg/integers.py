@@ -29,7 +29,7 @@ def _index(value: Any) -> int:
 
 
 def flatten(name: str, values: object) -> tuple[list[int], tuple[int, ...]]:
-    """Whole numbers in C order, and their shape; ``()`` for a single one.
+    """Whole numbers, gmpy2's among them, in C order, and their shape; ``()`` for a single one.
 
     Raises:
         TypeError: An entry is no whole number; the message says where, not what.
@@ -39,7 +39,7 @@ def flatten(name: str, values: object) -> tuple[list[int], tuple[int, ...]]:
     if isinstance(values, np.ndarray) and values.dtype.kind != "O":
         raise TypeError(f"{name} has dtype {values.dtype}: must be whole numbers, such as int64")
     if isinstance(values, list | tuple) and set(map(type, values)) <= {int, mpz}:
-        return [int(value) for value in values], (len(values),)
+        return list(values), (len(values),)
     if not isinstance(values, list | tuple | np.ndarray):
         return [whole(name, values)], ()
     try:

@@ -145,9 +145,29 @@ class Packing:
         Raises:
             ValueError: A value is NaN or infinite, or the noise is more than the slots have room for.
         """
-        steps = self.fixed_point.encode(values)
+        return self.pack_steps(self.fixed_point.encode(values), noise)
+
+    def pack_steps(self, steps: npt.NDArray[np.int64], noise: npt.ArrayLike | None = None) -> list[int]:
+        """As :meth:`pack`, of values that are whole numbers of steps already.
+
+        Args:
+            steps: ``(size,)`` int64, from −(2^(bits−1) − 1) to 2^(bits−1) − 1; secret.
+            noise: As for :meth:`pack`.
+
+        Returns:
+            As :meth:`pack`.
+
+        Raises:
+            ValueError: A value or the noise does not fit; the place is named, not the value.
+        """
+        steps = np.asarray(steps)
+        if steps.dtype != np.int64 or steps.ndim != 1 or steps.size == 0:
+            raise ValueError(f"steps has shape {steps.shape} and {steps.dtype}: must be one vector of int64, and not empty")
+        beyond = np.flatnonzero((steps > self.fixed_point.limit) | (steps < -self.fixed_point.limit))
+        if beyond.size:
+            raise ValueError(f"steps[{beyond[0]}] does not fit: {self.bits} bits hold up to {self.fixed_point.limit} steps")
         if noise is not None:
-            steps += self._noise(noise, steps.size, self.noise // self.max_clients)
+            steps = steps + self._noise(noise, steps.size, self.noise // self.max_clients)
         whole = joined(steps, self.slot_bits, self.slots)
         tail = 1 << (self.slots * self.slot_bits + _FENCE_BITS)
         padding = len(whole) * self.slots - steps.size

@@ -27,6 +27,7 @@ from gmpy2 import mpz
 from hubbub._checks import integer, shown
 from hubbub.secagg.ciphertext import Ciphertext, checked
 from hubbub.secagg.crt import residues
+from hubbub.secagg.encryption import encrypted
 from hubbub.secagg.integers import flatten, nest, where, whole
 from hubbub.secagg.primes import ROUNDS, far_apart, fit_short_exponents, prime_pair
 from hubbub.secagg.randomizers import Randomizers
@@ -35,6 +36,7 @@ __all__ = ["SMALLEST_BITS", "Ciphertext", "PrivateKey", "PublicKey", "generate"]
 
 SMALLEST_BITS = 2048
 _LARGEST_BITS = 16_384
+_MOST_WORKERS = 1024
 # An n from outside has no prime factor below it.
 _SMALL_FACTORS = 2**16
 
@@ -96,15 +98,17 @@ class PublicKey:
         """The size of n."""
         return self.n.bit_length()
 
-    def encrypt(self, values: object) -> Ciphertext:
+    def encrypt(self, values: object, *, workers: int = 1) -> Ciphertext:
         """Whole numbers under fresh randomness, one ciphertext each.
 
         Args:
             values: A whole number, or nested lists or a NumPy array of them, each from −(n − 1)/2 to (n − 1)/2.
+            workers: How many processes share the work, this one included.
 
         Raises:
             TypeError: A value is no whole number.
             ValueError: A value does not fit. No message shows a value.
+            RuntimeError: A process ended before its work did.
 
         Example:
             >>> private = PrivateKey.from_primes(2**61 - 1, 2**60 + 33)  # far too small, for tests
@@ -113,9 +117,8 @@ class PublicKey:
         """
         plain, shape = flatten("values", values)
         self.require_fit("values", plain, shape)
-        n, n_square = mpz(self.n), self.n_square
-        hidden = zip(plain, self.randomizers(len(plain)), strict=True)
-        return Ciphertext(self, shape, tuple([(1 + n * (m % n)) * rho % n_square for m, rho in hidden]))
+        share = integer("workers", workers, at_least=1, at_most=_MOST_WORKERS)
+        return Ciphertext(self, shape, tuple(encrypted(self, self._source, plain, share)))
 
     def ciphertext(self, integers: object, *, key_id: str | None = None, name: str = "integers") -> Ciphertext:
         """Integers that came from outside, after checks of their range and that each is a unit.
@@ -160,8 +163,23 @@ class PublicKey:
 
     def prepare(self, encryptions: int) -> None:
         """Build now the table of powers that pays for so many encryptions; otherwise it grows with use."""
-        if self.short_exponents:
-            self._source.prepare(integer("encryptions", encryptions, at_least=1))
+        self._source.prepare(integer("encryptions", encryptions, at_least=1))
+
+    def precompute(self, count: int) -> None:
+        """Make the randomness of so many encryptions ahead of time; each then costs two multiplications.
+
+        It is used up once, in this process alone: a forked or pickled key has none. Whoever reads this process's memory reads
+        what is encrypted with it later.
+
+        Args:
+            count: Beside what is in stock; 2·``bits`` bits of memory each.
+        """
+        self._source.store(integer("count", count, at_least=1))
+
+    @property
+    def precomputed(self) -> int:
+        """How many encryptions still have their randomness in stock."""
+        return self._source.stock
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -207,17 +225,17 @@ class PrivateKey:
 
         Args:
             sums: Of this key. Decrypt sums only: a single contribution is what encryption was to hide.
-            threads: How many share the work; GMP runs outside Python's lock.
+            threads: How many share the work, which runs outside Python's lock.
 
         Raises:
             TypeError: No ciphertext.
             ValueError: Another key, or an integer that no encryption gives; then nothing is decrypted.
         """
         self.public_key.require_own("sums", sums)
-        workers = integer("threads", threads, at_least=1, at_most=1024)
-        n = self.public_key.n
-        plain = residues(list(sums.integers), mpz(self.p), mpz(self.q), workers)
-        return nest([int(m) - n if m > n // 2 else int(m) for m in plain], sums.shape)
+        share = integer("threads", threads, at_least=1, at_most=_MOST_WORKERS)
+        n, most = self.public_key.n, self.public_key.n // 2
+        plain = residues(list(sums.integers), mpz(self.p), mpz(self.q), share)
+        return nest([int(m) - n if m > most else int(m) for m in plain], sums.shape)
 
 
 def generate(bits: int = 3072) -> PrivateKey:

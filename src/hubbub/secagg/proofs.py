@@ -6,12 +6,13 @@ the same logarithm. The challenge is SHA-256 over everything: key, holder, ciphe
 masked by 128 bits more than the share and the challenge have together: neither its size nor its highest bits tell the share.
 
 Source: Chaum & Pedersen 1992; Shoup 2000, "Practical threshold signatures", section 2.2 (unknown order, mask); Damgård, Jurik &
-Nielsen 2010, https://doi.org/10.1007/s10207-010-0119-9, section 4.1; Bellare, Garay & Rabin 1998 (random weights, 128 bits).
+Nielsen 2010, https://doi.org/10.1007/s10207-010-0119-9, section 4.1; Bellare, Garay & Rabin 1998 (random weights, 128 bits);
+Pippenger 1980, https://doi.org/10.1137/0209022 (products of many powers).
 """
 
 import hashlib
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import gmpy2
@@ -66,7 +67,7 @@ def prove(statement: Statement, secret: int) -> Proof:
     """A proof by whoever knows the secret exponent, with fresh randomness from the operating system."""
     n_square = mpz(statement.n) ** 2
     digest = _digest(statement)
-    source, _ = _joined(statement, digest)
+    source = gmpy2.powmod(_joined(statement.ciphertexts, digest, n_square), 4, n_square)
     mask = secrets.randbits(statement.mask_bits)
     commitments = [gmpy2.powmod_sec(base, mask, n_square) for base in (source, mpz(statement.base))]
     challenge = _challenge(digest, commitments)
@@ -80,12 +81,18 @@ def holds(statement: Statement, proof: Proof) -> bool:
     if not (0 <= proof.challenge < 2**_CHALLENGE_BITS and 0 <= proof.response < 2 ** (statement.mask_bits + 1)):
         return False
     n_square = mpz(statement.n) ** 2
-    if not all(
-        _whole(result) and 0 < result < n_square and gmpy2.gcd(result, statement.n) == 1 for result in statement.results
-    ):
+    product = mpz(1)
+    for result in statement.results:
+        if not (_whole(result) and 0 < result < n_square):
+            return False
+        product = product * result % statement.n
+    # One gcd for all: a product is a unit exactly when each factor is.
+    if gmpy2.gcd(product, statement.n) != 1:
         return False
     digest = _digest(statement)
-    source, result = _joined(statement, digest)
+    # Squares, in which no element of small order is left.
+    source = gmpy2.powmod(_joined(statement.ciphertexts, digest, n_square), 4, n_square)
+    result = gmpy2.powmod(_joined(statement.results, digest, n_square), 2, n_square)
     commitments = [
         gmpy2.powmod(base, proof.response, n_square) * gmpy2.powmod(power, -proof.challenge, n_square) % n_square
         for base, power in ((source, result), (mpz(statement.base), mpz(statement.verification)))
@@ -93,16 +100,28 @@ def holds(statement: Statement, proof: Proof) -> bool:
     return _challenge(digest, commitments) == proof.challenge
 
 
-def _joined(statement: Statement, digest: bytes) -> tuple[mpz, mpz]:
-    """C⁴ and P², by weights that follow from the statement; squares, in which no element of small order is left."""
-    n_square = mpz(statement.n) ** 2
-    weights = hashlib.shake_256(b"weights" + digest).digest(_WEIGHT_BYTES * len(statement.ciphertexts))
-    source = result = mpz(1)
-    for i, (c, partial) in enumerate(zip(statement.ciphertexts, statement.results, strict=True)):
-        weight = int.from_bytes(weights[i * _WEIGHT_BYTES : (i + 1) * _WEIGHT_BYTES], "big")
-        source = source * gmpy2.powmod(c, weight, n_square) % n_square
-        result = result * gmpy2.powmod(partial, weight, n_square) % n_square
-    return gmpy2.powmod(source, 4, n_square), gmpy2.powmod(result, 2, n_square)
+def _joined(units: Sequence[int], digest: bytes, modulus: mpz) -> mpz:
+    """The product of all units to the powers of their weights, which follow from the statement.
+
+    Digit by digit of the weights, the units of one digit are multiplied first.
+    """
+    drawn = hashlib.shake_256(b"weights" + digest).digest(_WEIGHT_BYTES * len(units))
+    weights = [int.from_bytes(drawn[i : i + _WEIGHT_BYTES], "big") for i in range(0, len(drawn), _WEIGHT_BYTES)]
+    weighed = list(zip(map(mpz, units), weights, strict=True))
+    width = min(range(1, 17), key=lambda width: -(-8 * _WEIGHT_BYTES // width) * (len(units) + 2.0 ** (width + 1)))
+    joined = mpz(1)
+    for start in reversed(range(0, 8 * _WEIGHT_BYTES, width)):
+        products = [mpz(1)] * (1 << width)
+        for unit, weight in weighed:
+            digit = weight >> start & ((1 << width) - 1)
+            products[digit] = products[digit] * unit % modulus
+        # Each product to the power of its digit, by adding up from the largest.
+        running = power = mpz(1)
+        for product in reversed(products[1:]):
+            running = running * product % modulus
+            power = power * running % modulus
+        joined = gmpy2.powmod(joined, 1 << width, modulus) * power % modulus
+    return joined
 
 
 def _digest(statement: Statement) -> bytes:

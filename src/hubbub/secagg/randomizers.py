@@ -4,6 +4,9 @@
 of half the bits of n, many times faster by a table. It rests on one more assumption (h^a for a short a looks like a random
 power of h), and on both primes being 3 mod 4 with gcd(p − 1, q − 1) = 2, which only the owner of the primes knows.
 
+They depend on no plaintext, and can be made ahead of time. Such a stock is in the memory of one process alone: each is taken
+out once, nothing writes it to disk, and a forked process starts with none.
+
 x is a hash of n. So nobody chooses h: whoever knows n computes the same base, and no messenger can slip in a base of small
 order, under which ciphertexts would hide nothing.
 
@@ -11,13 +14,16 @@ Source: Paillier 1999, https://doi.org/10.1007/3-540-48910-X_16; Damgård, Jurik
 """
 
 import hashlib
+import os
 import secrets
 import threading
+import weakref
+from typing import NoReturn
 
 import gmpy2
 from gmpy2 import mpz
 
-from hubbub.secagg.fixed_base import Table, best_window
+from hubbub.secagg.fixed_base import Table, best_passes, best_window
 
 __all__ = ["Randomizers", "base_from", "hashed_unit"]
 
@@ -54,30 +60,81 @@ class Randomizers:
         self._drawn = 0
         self._base: mpz | None = None
         self._table: Table | None = None
+        self._stock: list[mpz] = []
         self._lock = threading.Lock()
+        self._watched = False
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Randomizers are not pickled or copied: a copy would give out the same ones")
+
+    @property
+    def stock(self) -> int:
+        """How many were made ahead and not given out yet."""
+        return len(self._stock)
 
     def draw(self, count: int) -> list[mpz]:
-        """``count`` randomisers that were never given out."""
+        """``count`` randomisers that were never given out, from the stock first."""
+        taken = self.take(count)
+        missing = count - len(taken)
+        self.prepare(missing)
+        return taken + self.make(missing)
+
+    def take(self, count: int) -> list[mpz]:
+        """At most ``count`` from the stock."""
+        with self._lock:
+            rest = max(len(self._stock) - count, 0)
+            taken = self._stock[rest:]
+            del self._stock[rest:]
+        return taken
+
+    def store(self, count: int) -> None:
+        """Make ``count`` ahead of their use."""
+        self.prepare(count)
+        made = self.make(count)
+        with self._lock:
+            if not self._watched:
+                self._empty_when_forked()
+            self._stock += made
+
+    def make(self, count: int) -> list[mpz]:
+        """``count`` fresh ones, by the table that is there."""
         if count == 0:
             return []
         if not self._short:
             return list(gmpy2.powmod_base_list(self._units(count), self._n, self._n_square))
-        base, table = self.prepare(count)
+        # A process that was started anew has prepared nothing.
+        base, table = self.prepare(count) if self._base is None else (self._base, self._table)
         if table is not None:
             return table.random_powers(count)
         exponents = [mpz(secrets.randbits(self._bits)) for _ in range(count)]
         return list(gmpy2.powmod_exp_list(base, exponents, self._n_square))
 
-    def prepare(self, count: int) -> tuple[mpz, Table | None]:
-        """The base, and the table that pays for ``count`` more randomisers beside those already drawn."""
+    def prepare(self, count: int) -> tuple[mpz | None, Table | None]:
+        """Of the short form the base, and the table that pays for ``count`` more randomisers beside those already drawn."""
         with self._lock:
+            if count == 0 or not self._short:
+                return self._base, self._table
             if self._base is None:
                 self._base = base_from(int(self._n), hashed_unit(int(self._n)))
             self._drawn += count
             window = best_window(self._drawn, self._bits, self._n_square.bit_length())
-            if window > (self._table.window if self._table else 0):
-                self._table = Table(self._base, self._n_square, self._bits, window)
+            passes = best_passes(self._drawn, self._bits, window)
+            if window > 0 and (self._table is None or (window, -passes) > (self._table.window, -self._table.passes)):
+                self._table = Table(self._base, self._n_square, self._bits, window, passes)
             return self._base, self._table
+
+    def _empty_when_forked(self) -> None:
+        """A child throws the copied stock away, and a lock that a thread of the parent may have held."""
+        this = weakref.ref(self)
+
+        def begin_anew() -> None:
+            source = this()
+            if source is not None:
+                source._stock, source._lock = [], threading.Lock()
+
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=begin_anew)
+        self._watched = True
 
     def _units(self, count: int) -> list[mpz]:
         """Uniform units mod n."""

@@ -17,10 +17,12 @@ from hubbub.secagg.ciphertext import Ciphertext
 from hubbub.secagg.integers import whole
 from hubbub.secagg.paillier import PublicKey
 from hubbub.secagg.proofs import Proof, Statement, holds, prove
+from hubbub.secagg.workers import in_threads
 
 __all__ = ["MOST_HOLDERS", "KeyShare", "Partial", "ThresholdKey", "proved"]
 
 MOST_HOLDERS = 100
+_MOST_WORKERS = 1024
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,9 @@ class ThresholdKey:
         """Δ, the factorial of the number of holders: it makes the Lagrange coefficients whole."""
         return math.factorial(self.holders)
 
-    def encrypt(self, values: object) -> Ciphertext:
+    def encrypt(self, values: object, *, workers: int = 1) -> Ciphertext:
         """As :meth:`hubbub.secagg.paillier.PublicKey.encrypt`."""
-        return self.public_key.encrypt(values)
+        return self.public_key.encrypt(values, workers=workers)
 
     def ciphertext(self, integers: object, *, key_id: str | None = None, name: str = "integers") -> Ciphertext:
         """As :meth:`hubbub.secagg.paillier.PublicKey.ciphertext`."""
@@ -135,28 +137,33 @@ class KeyShare:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a KeyShare is not pickled or copied: a pickle of it would be the secret, unprotected")
 
-    def partial(self, sums: object) -> Partial:
+    def partial(self, sums: object, *, contributions: int = 1, workers: int = 1) -> Partial:
         """This holder's part of the decryption of a sum, of which it must be known that it is one.
 
         Args:
             sums: A ciphertext, or integers that are checked as one.
+            contributions: Of how many contributions the caller has formed the sum itself.
+            workers: How many threads share the work, which runs outside Python's lock.
 
         Raises:
-            ValueError: It is no ciphertext of this key, or the key demands :meth:`partial_of`.
+            ValueError: It is no ciphertext of this key, or of fewer contributions than the key demands.
         """
-        if self.public.min_contributions > 1:
+        if integer("contributions", contributions, at_least=1) < self.public.min_contributions:
             raise ValueError(
                 f"the key {self.public.key_id!r} decrypts sums of at least {self.public.min_contributions} contributions: hand "
                 f"them to partial_of"
             )
-        return self._partial(self.public.ciphertext(sums, name="sums"))
+        return self._partial(self.public.ciphertext(sums, name="sums"), workers)
 
-    def partial_of(self, contributions: Mapping[str, object] | Sequence[object], at_least: int = 1) -> Partial:
+    def partial_of(
+        self, contributions: Mapping[str, object] | Sequence[object], at_least: int = 1, *, workers: int = 1
+    ) -> Partial:
         """This holder's part of the decryption of a sum that it formed itself.
 
         Args:
             contributions: Ciphertexts of one shape, or integers: by the client's name, or in any order.
             at_least: How many there must be, if more than the key's ``min_contributions``.
+            workers: As for :meth:`partial`.
 
         Raises:
             ValueError: Too few, one twice, one that is no ciphertext of this key, or one without randomness; the client is
@@ -175,14 +182,16 @@ class KeyShare:
         total = first
         for other in others:
             total = total + other
-        return self._partial(total)
+        return self._partial(total, workers)
 
-    def _partial(self, sums: Ciphertext) -> Partial:
+    def _partial(self, sums: Ciphertext, workers: int) -> Partial:
+        threads = integer("workers", workers, at_least=1, at_most=_MOST_WORKERS)
         if not sums.integers:
             raise ValueError(f"sums has shape {sums.shape}: must not be empty")
         key = self.public
         exponent = key.delta * self.secret
-        parts = tuple(int(gmpy2.powmod_sec(c, 2 * exponent, key.public_key.n_square)) for c in sums.integers)
+        raised = in_threads(lambda part: _powers(part, 2 * exponent, mpz(key.n)), list(sums.integers), threads)
+        parts = tuple(int(x) for x in raised)
         ciphertexts = tuple(int(c) for c in sums.integers)
         proof = prove(_statement(key, self.holder, ciphertexts, parts), exponent)
         return Partial(key.key_id, self.holder, sums.shape, ciphertexts, parts, proof)
@@ -193,6 +202,24 @@ def proved(public: ThresholdKey, part: Partial) -> bool:
     if len(part.integers) != len(part.ciphertexts):
         return False
     return holds(_statement(public, part.holder, part.ciphertexts, part.integers), part.proof)
+
+
+def _powers(units: list[mpz], exponent: int, n: mpz) -> list[mpz]:
+    """Units mod n² to a secret power.
+
+    With exponent = n·high + low this is c^low·(c^high)^n, and an n-th power mod n² depends on its base mod n alone: the first
+    step to it is half as long, and its last exponent no secret.
+    """
+    n_square = n * n
+    high, low = divmod(exponent, n)
+    roots = [_secret_power(c % n, high, n) for c in units]
+    powers = gmpy2.powmod_base_list(roots, n, n_square)
+    return [_secret_power(c, low, n_square) * x % n_square for c, x in zip(units, powers, strict=True)]
+
+
+def _secret_power(unit: mpz, exponent: mpz, modulus: mpz) -> mpz:
+    """GMP's power in constant time, which takes no exponent of 0."""
+    return gmpy2.powmod_sec(unit, exponent, modulus) if exponent else mpz(1)
 
 
 def _statement(key: ThresholdKey, holder: int, ciphertexts: tuple[int, ...], results: tuple[int, ...]) -> Statement:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 __all__ = ["bias_of", "joined", "taken_apart"]
 
 _WORD = 64
-# Integers at a time: 64 bytes for a number while its bits are moved.
+# Integers at a time, so that their numbers stay in the processor's cache.
 _CHUNK = 512
 
 
@@ -27,30 +27,41 @@ def joined(numbers: npt.NDArray[np.int64], width: int, count: int) -> list[int]:
         width: Of a slot in bits, up to 63.
         count: The slots of one integer.
     """
-    bias = bias_of(width, count)
+    bias, half = bias_of(width, count), 1 << (width - 1)
     whole: list[int] = []
     for start in range(0, numbers.size, _CHUNK * count):
         part = numbers[start : start + _CHUNK * count]
-        lifted = np.full(-(-part.size // count) * count, 1 << (width - 1), dtype="<u8")
-        lifted[: part.size] = part + (1 << (width - 1))
-        bits = np.unpackbits(lifted.view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")[:, :width]
-        packed = np.packbits(bits.reshape(-1, count * width), axis=1, bitorder="little")
-        whole.extend(int.from_bytes(row.tobytes(), "little") - bias for row in packed)
+        lifted = np.full(-(-part.size // count) * count, half, dtype=np.uint64)
+        lifted[: part.size] = part + half
+        rows = np.ascontiguousarray(lifted.reshape(-1, count).T)
+        words = np.zeros((_words(width, count), rows.shape[1]), dtype="<u8")
+        for slot, row in enumerate(rows):
+            word, shift = divmod(slot * width, _WORD)
+            words[word] |= row << np.uint64(shift)
+            if shift + width > _WORD:
+                words[word + 1] |= row >> np.uint64(_WORD - shift)
+        whole.extend(int.from_bytes(integer.tobytes(), "little") - bias for integer in words.T)
     return whole
 
 
 def taken_apart(lifted: list[int], width: int, count: int) -> npt.NDArray[np.int64]:
     """``(len(lifted) · count,)``: the numbers in integers to which the bias was added, each below 2^(width·count)."""
-    numbers = np.empty(len(lifted) * count, dtype=np.int64)
-    length = -(-count * width // 8)
+    numbers = np.empty((len(lifted), count), dtype=np.int64)
+    length = _words(width, count)
+    mask = np.uint64((1 << width) - 1)
     for start in range(0, len(lifted), _CHUNK):
-        part = b"".join(integer.to_bytes(length, "little") for integer in lifted[start : start + _CHUNK])
-        bits = np.unpackbits(
-            np.frombuffer(part, dtype=np.uint8).reshape(-1, length), axis=1, bitorder="little", count=count * width
-        )
-        rows = bits.reshape(-1, width)
-        wide = np.zeros((rows.shape[0], _WORD), dtype=np.uint8)
-        wide[:, :width] = rows
-        words = np.packbits(wide, axis=1, bitorder="little").view("<u8").ravel()
-        numbers[start * count : start * count + words.size] = words.astype(np.int64) - (1 << (width - 1))
-    return numbers
+        part = b"".join(integer.to_bytes(length * _WORD // 8, "little") for integer in lifted[start : start + _CHUNK])
+        words = np.ascontiguousarray(np.frombuffer(part, dtype="<u8").reshape(-1, length).T)
+        for slot in range(count):
+            word, shift = divmod(slot * width, _WORD)
+            row = words[word] >> np.uint64(shift)
+            if shift + width > _WORD:
+                row |= words[word + 1] << np.uint64(_WORD - shift)
+            numbers[start : start + _CHUNK, slot] = row & mask
+    numbers -= 1 << (width - 1)
+    return numbers.ravel()
+
+
+def _words(width: int, count: int) -> int:
+    """The words that hold all slots of an integer."""
+    return -(-width * count // _WORD)

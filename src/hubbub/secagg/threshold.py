@@ -2,7 +2,7 @@
 
 ::
 
-    public, shares = threshold.deal(p, q, holders=5, threshold=3)
+    public, shares = threshold.generate(holders=5, threshold=3)      # 3072 bits
     sums = public.encrypt([1, -2]) + public.encrypt([3, 4])
     partials = [share.partial(sums) for share in shares[1:4]]
     threshold.combine(public, partials)                # [4, 2]
@@ -21,7 +21,7 @@ Source: Damgård & Jurik 2001, https://doi.org/10.1007/3-540-44586-2_9, section 
 
 import math
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gmpy2
@@ -30,11 +30,15 @@ from gmpy2 import mpz
 from hubbub._checks import integer, shown
 from hubbub.errors import HubbubError
 from hubbub.secagg.integers import nest, whole
+from hubbub.secagg.paillier import SMALLEST_BITS
+from hubbub.secagg.safe_primes import safe_prime_pair
 from hubbub.secagg.shares import MOST_HOLDERS, KeyShare, Partial, ThresholdKey, proved
 
-__all__ = ["KeyShare", "LyingHolderError", "Partial", "ThresholdKey", "combine", "deal"]
+__all__ = ["KeyShare", "LyingHolderError", "Partial", "ThresholdKey", "combine", "deal", "generate"]
 
 _PRIME_ROUNDS = 40
+# Safe primes of a longer n take minutes to find, and longer still with every bit.
+_LARGEST_BITS = 8192
 
 
 class LyingHolderError(HubbubError):
@@ -50,6 +54,43 @@ class LyingHolderError(HubbubError):
         super().__init__(
             f"{names}: not the partial decryption of these ciphertexts with the holder's share; combine without it"
         )
+
+
+def generate(
+    bits: int = 3072,
+    *,
+    holders: int,
+    threshold: int,
+    min_contributions: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[ThresholdKey, tuple[KeyShare, ...]]:
+    """A new key whose secret is shared out, from the randomness of the operating system; n has exactly ``bits`` bits.
+
+    Whoever runs this is the dealer: until it returns, the primes are in the memory of this machine, and Python does not erase
+    them there. Send each share to its holder, then destroy it here.
+
+    Args:
+        bits: An even number from 2048 to 8192; 3072 is worth 128 bits of security, 2048 is worth 112.
+        holders: From 1 to 100.
+        threshold: How many decrypt together; more than half keep two groups from decrypting apart.
+        min_contributions: The fewest contributions of a sum that holders decrypt.
+        progress: Is told how many candidates for primes were tested so far, out of about
+            :func:`hubbub.secagg.safe_primes.expected_candidates`.
+
+    Returns:
+        The public key, and one share for each holder, to be sent in secret.
+
+    Raises:
+        ValueError: A number out of range.
+    """
+    size = integer("bits", bits, at_least=SMALLEST_BITS, at_most=_LARGEST_BITS)
+    if size % 2:
+        raise ValueError(f"bits = {size}: must be even, for two primes of one length")
+    # Before the search, which takes a while.
+    count = integer("holders", holders, at_least=1, at_most=MOST_HOLDERS)
+    needed = integer("threshold", threshold, at_least=1, at_most=count)
+    least = integer("min_contributions", min_contributions, at_least=1)
+    return deal(*safe_prime_pair(size, progress), holders=count, threshold=needed, min_contributions=least)
 
 
 def deal(

@@ -6,12 +6,13 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from hubbub._checks import finite, integer, one_of, open_unit, positive, scale
+from hubbub._checks import finite, integer, lattice_bits, one_of, open_unit, positive, scale
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
 from hubbub.lattice import require_room
-from hubbub.mechanism import Mechanism
+from hubbub.mechanism import Mechanism, NoiseBy
 from hubbub.participation import Participation
 
 __all__ = ["NoiseKind", "RunPlan", "ServerOptimizer"]
@@ -72,10 +73,15 @@ class RunPlan:
         settings: What else the run depends on (data, model, local training), as strict JSON values: a run is resumed with the
             same ones only.
         earlier: Runs over the same people whose charges this one starts with.
+        lattice_bits: Of the lattice that sums lie on, from 8 to 24: the population's, and that of a mechanism's shares.
+        noise_by: Who adds the noise, where the mechanism has no shares.
+        setting: One line of who is trusted with what; empty for a server that sees each update.
+        further: What must hold beside the guarantee's own assumptions.
+        not_covered: What costs extra, or is not hidden at all, beside what no guarantee covers.
 
     Raises:
-        ConfigError: The mechanism was made for other rounds or another participation, or has no clip norm, or has more
-            noise than can be added exactly.
+        ConfigError: The mechanism was made for other rounds, another participation or another lattice, or has no clip norm, or
+            has more noise than can be added exactly; or noise of holders that the promise refuses.
         ValueError: A number out of range.
     """
 
@@ -92,6 +98,11 @@ class RunPlan:
     noise: NoiseKind = "secure"
     settings: Mapping[str, Any] = field(default_factory=dict)
     earlier: tuple[RunCharge, ...] = ()
+    lattice_bits: int = 24
+    noise_by: NoiseBy = "server"
+    setting: str = ""
+    further: tuple[Assumption, ...] = ()
+    not_covered: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         integer("rounds", self.rounds, at_least=1)
@@ -99,9 +110,12 @@ class RunPlan:
         open_unit("delta", self.delta)
         integer("seed", self.seed, at_least=0)
         one_of("noise", self.noise, get_args(NoiseKind))
+        lattice_bits("lattice_bits", self.lattice_bits)
         if self.clip_norm is not None:
             scale("clip_norm", self.clip_norm)
         if self.mechanism is None:
+            # What a promise refuses is refused here.
+            self.promise()
             return
         if self.clip_norm is None:
             raise ConfigError("clip_norm: a run with a mechanism needs one; noise hides updates of a bounded norm only")
@@ -111,8 +125,14 @@ class RunPlan:
             require_room(0, self.mechanism.stddev)
         if self.rounds > self.mechanism.rounds:
             raise ConfigError(f"rounds = {self.rounds}: the mechanism has noise for {self.mechanism.rounds} rounds")
+        promise = self.promise()
+        if promise.lattice_bits != self.lattice_bits:
+            raise ConfigError(
+                f"lattice_bits = {self.lattice_bits}: mechanism.shares is for {promise.lattice_bits}; shares of noise are "
+                "charged by the steps of the lattice that the sums lie on"
+            )
         # A relation, an accountant or a pairing that no theorem covers is refused here, not after the first release.
-        self.promise().after(self.rounds, self.delta)
+        promise.after(self.rounds, self.delta)
 
     def promise(self, **found: Any) -> Promise:
         """What the ledger holds the run to; ``found`` are facts about the clients and the model."""
@@ -122,6 +142,8 @@ class RunPlan:
             "clip_norm": self.clip_norm,
             "server": repr(self.server),
             "seed": self.seed,
+            # Not of the finest lattice, so that a run from before there were others goes on.
+            **({} if self.lattice_bits == 24 else {"lattice_bits": self.lattice_bits}),
         }
         return Promise(
             rounds=self.rounds,
@@ -132,4 +154,8 @@ class RunPlan:
             simulation=self.noise == "simulation",
             settings={**own, **found, **self.settings},
             earlier=self.earlier,
+            further=self.further,
+            not_covered=self.not_covered,
+            noise_by=self.noise_by,
+            setting=self.setting,
         )

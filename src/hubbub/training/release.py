@@ -7,7 +7,8 @@
     path.commit(ticket, release)                      the release is on disk, then its digest: now it may leave
     path.burn(ticket)                                 or never: the round stays charged and its row is gone
 
-Where the clients bring the noise along, the sum holds it already: the path makes no rows, and ``row`` answers ``None``.
+Where clients bring shares of the noise along, or share holders add all of it under encryption, nobody reads a sum without it:
+the path makes no rows, and ``row`` answers ``None``.
 
 A crash between two of these lines loses at most the round that was under way. Every start of a secure run draws from a key of
 its own; rows that were spent before are drawn again from the key of their epoch, so that the stream stays N·z.
@@ -25,8 +26,9 @@ from hubbub.accounting.ledger import Ledger, Ticket
 from hubbub.accounting.promise import Promise
 from hubbub.errors import ConfigError, LedgerError, RunFolderError
 from hubbub.lattice import Lattice, require_room
-from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.noise import NoiseStream, SecureSource, Segments, SimulationSource, sampler
+from hubbub.mechanism import Mechanism
+from hubbub.noise import NoiseStream, SimulationSource, sampler
+from hubbub.noise.epochs import EpochSource
 from hubbub.randomness import derive, fresh_key, seed_key
 from hubbub.strategies import OWN, Identity
 from hubbub.strategies.record import strategy_arrays
@@ -36,10 +38,12 @@ from hubbub.training.store import RunStore
 from hubbub.training.traces import key_ahead, unknown_releases
 from hubbub.utility import largest_row_norm, require_inverse, require_no_look_ahead
 
-__all__ = ["ReleasePath", "Sum"]
+__all__ = ["ReleasePath", "Sum", "largest_deviation"]
 
 # Up to this many rounds the deviation of each is computed from the matrix.
 _EXACT = 2048
+# Of a key; each of them may add a whole row to a sum.
+_MOST_HOLDERS = 100
 
 
 class Sum(Protocol):
@@ -70,14 +74,16 @@ class ReleasePath:
         seed: Of a simulation.
         store: The folder; ``None`` keeps all in memory.
         head: A head of the ledger that somebody kept.
-        shares_in_sums: Whoever forms the sums answers for it that they hold the clients' shares of the noise, where the
-            mechanism promises them, and that a sum of too few is burned.
+        noise_in_sums: Whoever forms the sums answers for it that they hold the noise before anybody reads them, where the
+            promise is of such: the clients' shares, and that a sum of too few is burned, or the row of each share holder.
 
     Raises:
         LedgerError: The folder holds another run, its record is damaged, was rolled back, or is closed.
         RunFolderError: A key or a release is missing, or is not this run's.
-        ConfigError: More clients or more noise than the lattice has room for, or shares of noise that nobody answers for.
-        ValueError: A strategy that is not ours, whose stream does not invert its matrix or draws noise ahead.
+        ConfigError: More clients or more noise than the lattice has room for, or noise in sums that nobody answers for, or that
+            is not promised.
+        ValueError: More numbers than the lattice has room for, or a strategy that is not ours, whose stream does not invert its
+            matrix or draws noise ahead.
     """
 
     def __init__(
@@ -89,15 +95,16 @@ class ReleasePath:
         seed: int = 0,
         store: RunStore | None = None,
         head: str | None = None,
-        shares_in_sums: bool = False,
+        noise_in_sums: bool = False,
     ) -> None:
         self._secure = not promise.simulation
         mechanism = promise.mechanism
-        shares = None if mechanism is None else mechanism.shares
-        if shares is not None:
-            _require_answered_for(shares, dim, shares_in_sums)
-        if mechanism and (self._secure or shares):
-            _require_exact(mechanism, clients, new=not (store and store.ledger_path.exists()))
+        _require_answered_for(promise, dim, noise_in_sums)
+        self._lattice_bits = promise.lattice_bits
+        if mechanism and (self._secure or noise_in_sums):
+            Lattice(1.0, self._lattice_bits).require_dim(dim)
+            new = not (store and store.ledger_path.exists())
+            _require_exact(mechanism, clients, holders=promise.noise_by == "holders", new=new)
         self._dim, self._store = dim, store
         if store:
             store.make_durable()
@@ -109,13 +116,15 @@ class ReleasePath:
         self.cohort_keys = CohortKeys(derive(secret, "cohorts"), derive(secret, "cohorts"))
         self._digest_key = derive(secret, "sums")
         self._require_folder_not_newer()
-        source = _EpochSource(self._epoch_keys()) if self._secure else SimulationSource(seed)
+        source = EpochSource(self._epoch_keys()) if self._secure else SimulationSource(seed)
         # Real noise of a round does not exist before the round is charged.
         ahead = 1 if self._secure else None
-        # None, too, where the clients bring it along.
-        self.noise = NoiseStream(mechanism, dim, source=source, rounds_per_pass=ahead) if mechanism and not shares else None
-        # Clients that bring noise along add whole steps, in an experiment as well.
-        self._on_lattice = shares is not None or (self._secure and mechanism is not None)
+        # None, too, where the sums hold it.
+        here = None if noise_in_sums else mechanism
+        self.noise = NoiseStream(here, dim, source=source, rounds_per_pass=ahead) if here else None
+        # Noise that others add is whole steps, in an experiment as well.
+        self._in_sums = noise_in_sums
+        self._on_lattice = noise_in_sums or (self._secure and mechanism is not None)
         self._source = source
         self._started = False
         self._given: Ticket | None = None
@@ -152,7 +161,7 @@ class ReleasePath:
                 self._store.add_noise_key(len(self.ledger.epochs), key)
         self.ledger.start_epoch(drawn, key, sampler())
         if mechanism and key:
-            if isinstance(self._source, _EpochSource):
+            if isinstance(self._source, EpochSource):
                 self._source.start(drawn, key)
             self.cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
 
@@ -171,10 +180,11 @@ class ReleasePath:
         if not self._started:
             raise LedgerError("the path is not open: call start first, which gives this process noise of its own")
         lattice = total.lattice
-        if self._on_lattice and (lattice is None or lattice.clip_norm != clip_norm):
+        if self._on_lattice and (clip_norm is None or lattice != Lattice(clip_norm, self._lattice_bits)):
+            bits = "" if self._lattice_bits == 24 else f", bits={self._lattice_bits}"
             raise LedgerError(
                 f"round {self.next_round}: its sum is {'in floating point' if lattice is None else f'on {lattice}'}, from "
-                f"whose last bits one can tell who took part; form it on Lattice({clip_norm})"
+                f"whose last bits one can tell who took part; form it on Lattice({clip_norm}{bits})"
                 + ("" if self.noise is None else ", or say noise = 'simulation'")
             )
         return self.ledger.begin(self.next_round, cohort, total.digest(self._digest_key), clip_norm)
@@ -182,7 +192,7 @@ class ReleasePath:
     def row(self, ticket: Ticket) -> torch.Tensor | None:
         """The round's row of noise at the scale of the sum, ``(dim,)``; given out once.
 
-        ``None`` where the clients brought the noise along, so that the sum holds it, or where nothing is promised.
+        ``None`` where the sum holds the noise, or where nothing is promised.
 
         Raises:
             LedgerError: The ticket's row was given out already, or the round was not begun.
@@ -208,7 +218,8 @@ class ReleasePath:
             raise LedgerError(
                 f"round {ticket.round_index}: the release has shape {tuple(release.shape)}, this run's ({self._dim},)"
             )
-        if self._on_lattice and ticket.clip_norm is not None and not Lattice(ticket.clip_norm).holds(release):
+        lattice = None if ticket.clip_norm is None else Lattice(ticket.clip_norm, self._lattice_bits)
+        if self._on_lattice and lattice and not lattice.holds(release):
             raise LedgerError(
                 f"round {ticket.round_index}: the release is off the lattice of clip norm {ticket.clip_norm}; burn it"
             )
@@ -246,7 +257,7 @@ class ReleasePath:
     def _settle(self) -> None:
         """Commit the round that was under way if its release is on disk whole; burn it otherwise.
 
-        A simulation without a release draws the very same round again.
+        A simulation without a release draws the very same round again, unless others draw its noise.
         """
         pending = self.ledger.pending()
         if pending is None:
@@ -255,7 +266,7 @@ class ReleasePath:
             content = self._store.release_content(pending.round_index)
             self._store.parse_release(pending.round_index, content, self._dim)
             self.ledger.commit(pending, content)
-        elif self._secure:
+        elif self._secure or self._in_sums:
             self.burn(pending)
 
     def _require_folder_not_newer(self) -> None:
@@ -264,10 +275,13 @@ class ReleasePath:
             return
         begun, shown = len(self.ledger.rounds), rounds_shown(self._store.folder)
         late = unknown_releases(self._store.released(), self.ledger.rounds)
-        what = f"a release of round {late[0]}" if late else key_ahead(self._store.epochs(), len(self.ledger.epochs))
-        if not what and shown > begun:
-            what = f"metrics of {shown} rounds"
-        if what:
+        if what := (
+            f"{shown} rounds in metrics.jsonl"
+            if shown > begun
+            else f"a release of round {late[0]}"
+            if late
+            else key_ahead(self._store.epochs(), len(self.ledger.epochs))
+        ):
             raise RunFolderError(
                 f"{self._store.folder}: holds {what}, of which its ledger of {begun} rounds and {len(self.ledger.epochs)} "
                 "epochs does not know: it was rolled back; restore the ledger"
@@ -293,33 +307,44 @@ class ReleasePath:
             )
 
 
-def _require_answered_for(shares: NoiseShares, dim: int, in_sums: bool) -> None:
-    """Refuse shares of noise that nobody adds: the path would release bare sums."""
-    if not in_sums:
+def _require_answered_for(promise: Promise, dim: int, in_sums: bool) -> None:
+    """Refuse noise that nobody adds, so that the path would release bare sums; and noise in sums of which no promise tells."""
+    shares = None if promise.mechanism is None else promise.mechanism.shares
+    if promise.noise_in_sums and not in_sums:
+        found = "noise_by = 'holders': no share holder" if shares is None else f"mechanism.shares = {shares}: no client"
         raise ConfigError(
-            f"mechanism.shares = {shares}: the clients here bring no noise along, so that bare sums would be released; let the "
-            "server add the noise, or, where the sums hold the shares, say ReleasePath(shares_in_sums=True)"
+            f"{found} adds noise here, so that bare sums would be released; let the server add the noise, or, where the sums "
+            "hold it, say ReleasePath(noise_in_sums=True)"
         )
-    if dim > shares.dim:
+    if in_sums and not promise.noise_in_sums:
+        raise ConfigError(
+            "noise_in_sums = True: by its promise this run has no noise but the server's, which would be left out; promise "
+            "shares of the clients (mechanism.shares) or noise_by = 'holders', or leave it out"
+        )
+    if shares is not None and dim > shares.dim:
         raise ConfigError(f"dim = {dim}: the mechanism's shares of noise are for sums of at most {shares.dim} numbers")
 
 
-def _require_exact(mechanism: Mechanism, clients: int, *, new: bool) -> None:
+def _require_exact(mechanism: Mechanism, clients: int, *, holders: bool, new: bool) -> None:
     """Refuse, before the first round, what the lattice has no room for, or a strategy whose stream is not its matrix."""
     if mechanism.shares is not None:
         # Whoever answers adds a share, as large as if no more than the fewest did.
         require_room(clients, mechanism.stddev * math.sqrt(max(1.0, clients / mechanism.shares.clients)))
         return
-    require_room(clients, mechanism.stddev)
+    rows = _MOST_HOLDERS if holders else 1
+    require_room(clients, rows * mechanism.stddev)
     if new:
-        require_room(clients, _largest_deviation(mechanism))
+        require_room(clients, min(rows * largest_deviation(mechanism), sys.float_info.max))
     if type(mechanism.strategy) not in OWN:
         require_inverse(mechanism.strategy)
         require_no_look_ahead(mechanism.strategy)
 
 
-def _largest_deviation(mechanism: Mechanism) -> float:
-    """The largest standard deviation of a round's noise; of long runs estimated from a short vector, with room to spare."""
+def largest_deviation(mechanism: Mechanism) -> float:
+    """The largest standard deviation of a round's noise, per unit of clip norm.
+
+    That of the longest row of the noising matrix; of long runs estimated from a short vector, with room to spare.
+    """
     if type(mechanism.strategy) is Identity:
         return mechanism.stddev
     if mechanism.rounds <= _EXACT:
@@ -328,22 +353,3 @@ def _largest_deviation(mechanism: Mechanism) -> float:
         stream = NoiseStream(mechanism, dim=64, seed=0)
         largest = 1.5 * max(float(stream.next_row().std()) for _ in range(mechanism.rounds))
     return largest if math.isfinite(largest) else sys.float_info.max
-
-
-class _EpochSource:
-    """Rows of z from the key of the epoch in which each was first drawn."""
-
-    def __init__(self, epochs: Sequence[tuple[int, bytes]]) -> None:
-        self._epochs = [(first_row, SecureSource(key)) for first_row, key in epochs]
-
-    def start(self, first_row: int, key: bytes) -> None:
-        """Draw the rows from ``first_row`` on from a new key."""
-        self._epochs.append((first_row, SecureSource(key)))
-
-    def segment_length(self, device: torch.device) -> int:
-        """That of every secure source."""
-        return SecureSource.segment_length(device)
-
-    def segments(self, index: int, first: int) -> Segments:
-        """The segments of row ``index`` of z."""
-        return next(source for first_row, source in reversed(self._epochs) if first_row <= index).segments(index, first)

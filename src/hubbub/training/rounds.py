@@ -1,5 +1,7 @@
 """The training loop, on one screen: choose, sum, promise, hide, persist, learn, yield.
 
+A sum that nobody could open burns its round: it is charged, and the model stays as it was.
+
 ``train`` is a generator: logging, evaluation, plots and early stopping are the body of the caller's ``for`` loop.
 """
 
@@ -11,32 +13,46 @@ from typing import Protocol
 
 from torch import nn
 
+from hubbub.errors import SumNotOpenedError
+from hubbub.lattice import Lattice
 from hubbub.training.cohorts import draw, require_feasible
 from hubbub.training.plan import RunPlan
 from hubbub.training.release import Sum
 from hubbub.training.state import RunState
 from hubbub.training.store import RunStore
+from hubbub.training.sums import NoSum
 
 __all__ = ["Population", "RoundResult", "train"]
 
+# So many rounds that are burned one after the other do not come from chance.
+_MOST_BURNED = 3
+
 
 class Population(Protocol):
-    """Where clients run: in this process, over a network, encrypted. Whoever forms the sum answers for the clip."""
+    """Where clients run: in this process, over a network, encrypted. Whoever forms the sum answers for the clip.
+
+    One whose sums hold their noise before anybody can read them has a further property, ``noise_in_sums``, which is true; see
+    :class:`.ReleasePath`.
+    """
 
     @property
     def clients(self) -> Sequence[Hashable]:
         """Every client's id, in a fixed order."""
 
     def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> Sum:
-        """The sum of the cohort's updates, each clipped as one flat vector to ``clip_norm``."""
+        """The sum of the cohort's updates, each clipped as one flat vector to ``clip_norm``.
+
+        Raises:
+            SumNotOpenedError: There is none that could be opened.
+        """
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """One round, after its release.
+    """One round, after its release, or after it was burned since its sum could not be opened: then ``fault`` says why.
 
     ``head`` is that of the ledger: keep it elsewhere, and a ledger that is rolled back cannot pass. ``statistics`` were
-    computed from clients' updates: they are private, and not for others.
+    computed from clients' updates, and ``fault`` may name clients: they are private, and not for others.
     """
 
     round_index: int
@@ -45,6 +61,8 @@ class RoundResult:
     head: str
     seconds: float
     statistics: Mapping[str, float]
+    released: bool = True
+    fault: str = ""
 
     @property
     def clients_per_second(self) -> float:
@@ -66,22 +84,25 @@ def train(
         head: The ledger's head that somebody kept: a folder that was rolled back behind it is refused.
 
     Yields:
-        RoundResult: After the round's release is on disk and the model has learnt from it.
+        RoundResult: After the round's release is on disk and the model has learnt from it, or after it was burned.
 
     Raises:
         ParticipationError: The clients cannot keep the promised pattern.
         LedgerError: The folder holds another run, or its record is damaged or was rolled back.
         RunFolderError: The folder is damaged, or another process is at work in it.
-        ConfigError: The model has buffers or no trainable parameter.
+        ConfigError: The model has buffers or no trainable parameter, or the population's sums do not hold the noise that the
+            plan promises, or hold some that it does not.
+        SumNotOpenedError: Three rounds in a row were burned; the run can go on.
     """
     require_feasible(plan.participation, plan.rounds, len(population.clients), plan.expected_cohort_size)
     with store.locked() if store else nullcontext():
-        run = RunState.start(plan, model, store, clients=len(population.clients), head=head)
+        in_sums = bool(getattr(population, "noise_in_sums", False))
+        run = RunState.start(plan, model, store, clients=len(population.clients), head=head, noise_in_sums=in_sums)
         yield from _rounds(plan, population, model, run)
 
 
 def _rounds(plan: RunPlan, population: Population, model: nn.Module, run: RunState) -> Iterator[RoundResult]:
-    path = run.path
+    path, burned = run.path, 0
     for round_index in range(path.next_round, plan.rounds):
         started = time.perf_counter()
         cohort = draw(
@@ -92,11 +113,17 @@ def _rounds(plan: RunPlan, population: Population, model: nn.Module, run: RunSta
             keys=path.cohort_keys,
             ledger=path.ledger,
         )
-        total = population.collect(cohort, model, plan.clip_norm, round_index)
+        total, fault = _collected(plan, population, cohort, model, round_index), None
         ticket = path.begin(cohort, total, plan.clip_norm)
-        release = total.open(path.row(ticket))
-        path.commit(ticket, release)
-        run.learn(release)
+        try:
+            release = total.open(path.row(ticket))
+        except SumNotOpenedError as error:
+            path.burn(ticket)
+            burned, fault = burned + 1, error
+        else:
+            path.commit(ticket, release)
+            run.learn(release)
+            burned = 0
         run.checkpoint(round_index + 1)
         yield RoundResult(
             round_index=round_index,
@@ -105,4 +132,20 @@ def _rounds(plan: RunPlan, population: Population, model: nn.Module, run: RunSta
             head=path.ledger.head,
             seconds=time.perf_counter() - started,
             statistics=total.statistics,
+            released=fault is None,
+            fault="" if fault is None else str(fault),
         )
+        if fault and burned == _MOST_BURNED:
+            raise SumNotOpenedError(
+                f"{fault} (the last {burned} rounds were burned: they are charged, and the model is as before them; see to the "
+                "cause, and the run can go on from here)",
+                fault.who,
+            ) from fault
+
+
+def _collected(plan: RunPlan, population: Population, cohort: Sequence[Hashable], model: nn.Module, round_index: int) -> Sum:
+    """The sum of a round; where none could be formed, what stands for it, since clients took part all the same."""
+    try:
+        return population.collect(cohort, model, plan.clip_norm, round_index)
+    except SumNotOpenedError as error:
+        return NoSum(None if plan.clip_norm is None else Lattice(plan.clip_norm, plan.lattice_bits), error)

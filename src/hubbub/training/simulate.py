@@ -1,7 +1,7 @@
 """A population in this process: trains any unmodified module, client by client, in a lean loop."""
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -92,18 +92,33 @@ class SimulatedPopulation:
         self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int
     ) -> LatticeSum | PlainSum:
         """The sum of the cohort's updates, clipped unless ``clip_norm`` is ``None``, ``(dim,)``."""
-        worker, start = self._begin(model)
         lattice = Lattice(clip_norm) if self._lattice and clip_norm is not None else None
-        total = torch.zeros(worker.dim, dtype=torch.int64 if lattice else torch.float64, device=start.device)
+        _, start = self._begin(model)
+        total = torch.zeros(start.shape, dtype=torch.int64 if lattice else torch.float64, device=start.device)
         clipped, losses = 0, []
-        with _own_generators(start.device):
-            for client in cohort:
-                losses.append(self._train(worker, start, int(str(client)), round_index))
-                part, was_clipped = bounded(difference(worker.vector, start), clip_norm, lattice)
-                total += part
-                clipped += was_clipped
+        for _, update, loss in self.updates(cohort, model, round_index):
+            part, was_clipped = bounded(update, clip_norm, lattice)
+            total += part
+            clipped += was_clipped
+            losses.append(loss)
         private = statistics(len(cohort), clipped, losses)
         return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
+
+    def updates(
+        self, cohort: Sequence[Hashable], model: nn.Module, round_index: int
+    ) -> Iterator[tuple[int, torch.Tensor, float]]:
+        """What each client of a cohort makes of a model: its number, its update ``(dim,)``, and its mean loss.
+
+        Args:
+            cohort: Clients' numbers.
+            model: The global model; it stays as it is.
+            round_index: From 0.
+        """
+        worker, start = self._begin(model)
+        for client in cohort:
+            with _own_generators(start.device):
+                loss = self._train(worker, start, int(str(client)), round_index)
+            yield int(str(client)), difference(worker.vector, start), loss
 
     def train_client(self, client: int, model: nn.Module, round_index: int) -> tuple[torch.Tensor, float]:
         """What one client makes of a model in a round, as :meth:`collect` has it done.

@@ -29,9 +29,18 @@ class RunState:
 
     @classmethod
     def start(
-        cls, plan: RunPlan, module: nn.Module, store: RunStore | None, *, clients: int, head: str | None = None
+        cls,
+        plan: RunPlan,
+        module: nn.Module,
+        store: RunStore | None,
+        *,
+        clients: int,
+        head: str | None = None,
+        noise_in_sums: bool = False,
     ) -> "RunState":
         """Begin a run, or go on with the one in the folder: from the last checkpoint, then by the releases since.
+
+        ``noise_in_sums`` is as for :class:`.ReleasePath`.
 
         Raises:
             LedgerError: The folder holds another run, its record is damaged, was rolled back, or is closed.
@@ -42,7 +51,9 @@ class RunState:
             store.begin_with(model.vector)
         first = hashlib.sha256(model.vector.detach().cpu().to(torch.float64).numpy().tobytes()).hexdigest()
         promise = plan.promise(clients=clients, parameters=model.dim, initial_model=first)
-        path = ReleasePath(promise, model.dim, clients=clients, seed=plan.seed, store=store, head=head)
+        path = ReleasePath(
+            promise, model.dim, clients=clients, seed=plan.seed, store=store, head=head, noise_in_sums=noise_in_sums
+        )
         run = cls(plan, model, plan.server.build(model.vector), path, store)
         done = store.load_checkpoint(model.vector, run.optimizer, path.noise, path.ledger) if store else 0
         # First all that is read, so that a folder that is refused stays as it is; a round under way is settled by the start.

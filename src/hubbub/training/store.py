@@ -11,6 +11,7 @@
     state/checkpoint.json            names the last checkpoint, with the SHA-256 of each file
     state/checkpoint-N.safetensors   model and optimizer after N rounds
     state/noise-N.safetensors        rows of noise that later rounds need: as secret as the keys
+    state/holders/                   of an encrypted run whose holders were simulated: their keys, their noise, what they did
 
 Every file is read only after its SHA-256 has been compared with the ledger's or the manifest's, keys aside.
 """
@@ -143,7 +144,16 @@ class RunStore:
     def secret_files(self) -> list[Path]:
         """The files that hold secrets: keys and rows of noise, and what a crash left of them half written."""
         rows = [path for path in _listed(self._state) if path.name.lstrip(".").startswith("noise-")]
-        return sorted(_listed(self._keys)) + sorted(rows)
+        return sorted(_listed(self._keys)) + sorted(rows) + self._of_holders()
+
+    def _of_holders(self) -> list[Path]:
+        """The secrets of those who open the sums, where they were simulated here."""
+        found = []
+        for path in sorted((self._state / "holders").rglob("*")):
+            own = path.parent.name == "keys" or path.name.startswith((".share-", "share-", ".private-key", "private-key"))
+            if own and not path.is_dir():
+                found.append(path)
+        return found
 
     def has_keys(self) -> bool:
         """Whether the run's secret is in the folder."""

@@ -4,12 +4,14 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 
+from hubbub.errors import SumNotOpenedError
 from hubbub.lattice import Lattice
 
-__all__ = ["LatticeSum", "PlainSum"]
+__all__ = ["LatticeSum", "NoSum", "PlainSum"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,31 @@ class PlainSum:
     def open(self, row: torch.Tensor | None) -> torch.Tensor:
         """The sum plus a row of noise, ``(dim,)`` float64."""
         return self.total if row is None else self.total + row.to(self.total.device)
+
+
+@dataclass(frozen=True)
+class NoSum:
+    """In place of a sum that was never formed, since too few contributions came, say: its round is charged all the same."""
+
+    lattice: Lattice | None
+    fault: SumNotOpenedError
+
+    @property
+    def statistics(self) -> Mapping[str, float]:
+        """Nothing: no update was counted."""
+        return {}
+
+    def digest(self, key: bytes) -> str:
+        """An HMAC of the fault."""
+        return hmac.new(key, str(self.fault).encode(), hashlib.sha256).hexdigest()
+
+    def open(self, row: torch.Tensor | None) -> NoReturn:
+        """Refused.
+
+        Raises:
+            SumNotOpenedError: The fault.
+        """
+        raise self.fault
 
 
 def _digest(key: bytes, total: torch.Tensor) -> str:

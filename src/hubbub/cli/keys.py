@@ -1,0 +1,178 @@
+"""``hubbub paillier keygen``, ``shares`` and ``selftest``."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import gmpy2
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from hubbub import files
+from hubbub.cli.output import console, print_json, say
+from hubbub.errors import KeyFileError
+from hubbub.secagg import key_files, known_answers, paillier, threshold
+from hubbub.secagg.safe_primes import expected_candidates
+
+__all__ = ["Group", "keygen", "selftest", "shares"]
+
+_PUBLIC, _PRIVATE = "public-key.json", "private-key.json"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Who decrypts together, and what."""
+
+    holders: int
+    threshold: int
+    min_contributions: int
+
+
+def keygen(folder: Path, bits: int, *, as_json: bool) -> None:
+    """Write a new private key and its public key.
+
+    Raises:
+        ValueError: Too few bits.
+        KeyFileError: A file is there already, or cannot be written.
+    """
+    _require_free(folder, [_PUBLIC, _PRIVATE])
+    private = paillier.generate(bits)
+    public = private.public_key
+    _make(folder)
+    key_files.write_private(folder / _PRIVATE, private)
+    key_files.write_public(folder / _PUBLIC, public)
+    if as_json:
+        paths = {"public_key": str(folder / _PUBLIC), "private_key": str(folder / _PRIVATE)}
+        print_json({"key_id": public.key_id, "bits": public.bits, **paths})
+        return
+    screen = console()
+    say(screen, f"Wrote {folder / _PRIVATE}")
+    say(
+        screen,
+        "  Secret: whoever has it reads every contribution, not only sums. For one owner who is not the server and never",
+    )
+    say(screen, "  sees single contributions; 'hubbub paillier shares' needs no such person.")
+    say(screen, f"Wrote {folder / _PUBLIC}")
+    say(screen, f"  Public: for clients and the server. Its key id is {public.key_id}; tell it them by another way, for")
+    say(screen, "  whoever slips in a key of his own reads what is encrypted under it.")
+
+
+def shares(folder: Path, group: Group, bits: int, *, as_json: bool) -> None:
+    """Write a new public key and one share of the secret for each holder.
+
+    Raises:
+        ValueError: A number out of range.
+        KeyFileError: A file is there already, or cannot be written.
+    """
+    # Numbers out of range are refused before the names of so many files.
+    names = [_share_name(i) for i in range(1, min(group.holders, 100) + 1)]
+    _require_free(folder, [_PUBLIC, *names])
+    with _progress(bits) as progress:
+        public, dealt = threshold.generate(
+            bits,
+            holders=group.holders,
+            threshold=group.threshold,
+            min_contributions=group.min_contributions,
+            progress=progress,
+        )
+    _make(folder)
+    for share in dealt:
+        key_files.write_share(folder / _share_name(share.holder), share)
+    key_files.write_public(folder / _PUBLIC, public)
+    if as_json:
+        facts = {"key_id": public.key_id, "bits": bits, "holders": public.holders, "threshold": public.threshold}
+        paths = {"public_key": str(folder / _PUBLIC), "shares": [str(folder / name) for name in names]}
+        print_json({**facts, "min_contributions": public.min_contributions, **paths})
+    else:
+        _explain(folder, public)
+
+
+def selftest(*, as_json: bool) -> int:
+    """Print one line for each check; 1 where one failed, 0 otherwise."""
+    versions = f"gmpy2 {gmpy2.version()}, {gmpy2.mp_version()}"
+    done = []
+    screen = console()
+    if not as_json:
+        say(screen, versions)
+    for check in known_answers.checks():
+        done.append(check)
+        if not as_json:
+            say(screen, f"ok      {check.name}" if check.failure is None else f"FAILED  {check.name}: {check.failure}")
+    failed = [check for check in done if check.failure is not None]
+    if as_json:
+        rows = [{"name": check.name, "ok": check.failure is None, "failure": check.failure} for check in done]
+        print_json({"gmpy2": gmpy2.version(), "gmp": gmpy2.mp_version(), "ok": not failed, "checks": rows})
+    else:
+        say(screen, f"{len(failed)} of {len(done)} checks failed: do not use this machine" if failed else "all checks passed")
+    return 1 if failed else 0
+
+
+def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
+    screen = console()
+    t, n, least = public.threshold, public.holders, public.min_contributions
+    say(screen, f"Wrote {folder / _PUBLIC}")
+    say(
+        screen,
+        f"  Public: for clients, the server and the holders. Its key id is {public.key_id}; tell it them by another way.",
+    )
+    say(screen, f"Wrote {folder / _share_name(1)}" + (f" to {folder / _share_name(n)}" if n > 1 else ""))
+    say(
+        screen,
+        "  Secret: one for each holder. Send each by a way that nobody else reads, have its key id compared, then delete it",
+    )
+    say(screen, "  here, with its backups.")
+    say(screen)
+    if t == 1:
+        say(screen, f"Each of the {n} holders decrypts alone: every one of them must be trusted not to.")
+    else:
+        say(screen, f"Any {t} of the {n} holders decrypt; {t - 1} of them learn nothing, whatever they do together.")
+    if n - t:
+        say(screen, f"Decryption goes on while at most {n - t} of them are away or lie; one who lies is named.")
+    else:
+        say(screen, "Nothing is decrypted while one of them is away, and never again if one share is lost.")
+    if 1 < t <= n / 2:
+        say(screen, f"Two groups of {t} can decrypt without knowing of each other; a threshold above {n // 2} rules that out.")
+    if least == 1:
+        say(
+            screen,
+            "Holders decrypt whatever the server hands them, single contributions too: it must be trusted to hand in sums.",
+        )
+    else:
+        say(
+            screen,
+            f"Holders add contributions themselves and decrypt sums of at least {least}. That each comes from another client",
+        )
+        say(screen, "is the server's word, unless clients sign what they send.")
+    say(screen, "The primes were in this machine's memory, and are written nowhere: whoever watched it at that moment can read")
+    say(screen, "everything under this key.")
+
+
+def _share_name(holder: int) -> str:
+    return f"share-{holder}.json"
+
+
+def _require_free(folder: Path, names: list[str]) -> None:
+    """Refuse before anything is computed or written."""
+    for name in names:
+        if os.path.lexists(folder / name):
+            raise KeyFileError(f"{folder / name}: exists, and a key file is never overwritten; choose another folder with -o")
+
+
+def _make(folder: Path) -> None:
+    try:
+        files.make_folder(folder)
+    except OSError as error:
+        raise KeyFileError(f"{folder}: cannot be made a folder of keys: {error.strerror}") from error
+
+
+@contextmanager
+def _progress(bits: int) -> Iterator[Callable[[int], None]]:
+    """A line that lives while safe primes are searched, on a terminal."""
+    columns = (SpinnerColumn(), TextColumn("searching two safe primes"), TimeElapsedColumn(), TextColumn("{task.description}"))
+    screen = console(stderr=True)
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
+        task = progress.add_task("")
+        yield lambda tested: progress.update(
+            task, description=f"{tested:,} candidates tested, of about {expected_candidates(bits):,}"
+        )

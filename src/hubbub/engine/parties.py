@@ -1,0 +1,134 @@
+"""Clients, server and holders of the key of an encrypted run, all in this process: to see what encryption costs."""
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from hubbub.build import Run
+from hubbub.engine.folder import RunInFolder
+from hubbub.errors import ConfigError
+from hubbub.lattice import share_stddev
+from hubbub.randomness import derive, seed_for, seed_key
+from hubbub.secagg import key_files, paillier, threshold
+from hubbub.secagg.agreement import Agreement
+from hubbub.secagg.holder import Holder
+from hubbub.secagg.paillier import PrivateKey, PublicKey
+from hubbub.secagg.shares import KeyShare, ThresholdKey
+from hubbub.training.encrypted import EncryptedPopulation
+from hubbub.training.encryption import Encryption
+from hubbub.training.flat import FlatModel
+from hubbub.training.holder_noise import HolderNoise
+from hubbub.training.release import largest_deviation
+
+__all__ = ["agreement_of", "parties", "share_stddev_of"]
+
+
+def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
+    """The clients of a run that encrypt what they send, and holders that open their sums.
+
+    Args:
+        begun: The run.
+        terms: How it encrypts.
+
+    Raises:
+        ConfigError: The keys that the settings name are not those of so many holders.
+        RunFolderError: What the holders keep in the run's folder cannot be read.
+    """
+    run = begun.run
+    public, keys = _keys(run, terms)
+    key = keys[0].public.public_key if isinstance(keys[0], KeyShare) else keys[0].public_key
+    agreement = agreement_of(run, terms, key, secrets.token_hex(16))
+    # Here all clients have one table of powers.
+    key.prepare(run.plan.rounds * math.ceil(run.plan.expected_cohort_size) * agreement.ciphertexts)
+    holders = [Holder(one, agreement) for one in keys]
+    return EncryptedPopulation(
+        run.population,
+        agreement,
+        holders,
+        public,
+        lattice_bits=terms.lattice_bits,
+        noise=_streams(begun, terms, agreement.size),
+        share_stddev=share_stddev_of(run, terms),
+    )
+
+
+def agreement_of(run: Run, terms: Encryption, key: PublicKey, name: str) -> Agreement:
+    """What clients, server and holders of a run agree on.
+
+    Args:
+        run: The run.
+        terms: How it encrypts.
+        key: Under which everybody encrypts.
+        name: That no other run has.
+    """
+    plan = run.plan
+    most = math.ceil(plan.expected_cohort_size)
+    largest = largest_deviation(plan.mechanism) if plan.mechanism and not plan.mechanism.shares else 0.0
+    packing = terms.packing(most, plan.mechanism, largest)
+    return Agreement(key, packing, FlatModel(run.model).dim, name, terms.min_contributions, terms.noise_rows)
+
+
+def _keys(run: Run, terms: Encryption) -> tuple[ThresholdKey | None, Sequence[KeyShare | PrivateKey]]:
+    """The keys of the folder that the settings name, or such as are thrown away."""
+    if run.config.secagg.keys is not None:
+        return _kept_keys(Path(run.config.secagg.keys).expanduser(), terms)
+    if terms.holders == 1:
+        return None, [paillier.generate(terms.key_bits)]
+    # Who has one share only sees sums that it formed itself.
+    return threshold.generate(
+        terms.key_bits, holders=terms.holders, threshold=terms.threshold, min_contributions=terms.min_contributions
+    )
+
+
+def _kept_keys(folder: Path, terms: Encryption) -> tuple[ThresholdKey | None, Sequence[KeyShare | PrivateKey]]:
+    """What ``hubbub paillier`` wrote: a whole key, or the shares of one.
+
+    Raises:
+        ConfigError: It is another key than the settings say.
+        KeyFileError: A file is missing, open to others or damaged.
+    """
+    public: ThresholdKey | None = None
+    keys: list[KeyShare | PrivateKey]
+    if terms.holders == 1:
+        keys = [key_files.read_private(folder / "private-key.json")]
+        found: tuple[int, ...] = (keys[0].public_key.bits, 1, 1)  # type: ignore[union-attr] # a whole key
+    else:
+        shares = [key_files.read_share(folder / f"share-{i + 1}.json") for i in range(terms.holders)]
+        keys, public = list(shares), shares[0].public
+        found = (public.public_key.bits, public.holders, public.threshold)
+        if any(share.public != public for share in shares):
+            raise ConfigError(f"secagg.keys = {str(folder)!r}: holds shares of several keys")
+    if found != (terms.key_bits, terms.holders, terms.threshold):
+        raise ConfigError(
+            f"secagg.keys = {str(folder)!r}: has a key of {found[0]} bits, {found[2]} of {found[1]} holders; the settings say "
+            f"{terms.key_bits} bits, {terms.threshold} of {terms.holders}"
+        )
+    return public, keys
+
+
+def _streams(begun: RunInFolder, terms: Encryption, dim: int) -> list[HolderNoise]:
+    """The noise of each holder, where holders add any."""
+    plan = begun.run.plan
+    if plan.mechanism is None or not terms.noise_rows:
+        return []
+    if plan.noise == "simulation":
+        secret = derive(seed_key(plan.seed), "holders")
+        return [HolderNoise(plan.mechanism, dim, seed=seed_for(secret, i)) for i in range(terms.holders)]
+    folders = [begun.folder / "state" / "holders" / str(i + 1) for i in range(terms.holders)]
+    return [HolderNoise(plan.mechanism, dim, folder) for folder in folders]
+
+
+def share_stddev_of(run: Run, terms: Encryption) -> Callable[[float], int] | None:
+    """Of a client's share of the noise, where clients add it."""
+    mechanism = run.plan.mechanism
+    if mechanism is None or mechanism.shares is None:
+        return None
+    return partial(
+        _stddev_of, noise_multiplier=mechanism.noise_multiplier, clients=mechanism.shares.clients, bits=terms.lattice_bits
+    )
+
+
+def _stddev_of(clip_norm: float, *, noise_multiplier: float, clients: int, bits: int) -> int:
+    return share_stddev(noise_multiplier, clip_norm, clients, bits)

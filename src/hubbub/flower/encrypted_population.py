@@ -1,0 +1,84 @@
+"""The clients of an in-process run on a Flower grid, that encrypt what they send, and the holders that open the sums."""
+
+import logging
+from collections.abc import Hashable, Sequence
+
+from torch import nn
+
+from hubbub import strict_json
+from hubbub.errors import ConfigError
+from hubbub.flower.encrypted_rounds import added, opened
+from hubbub.flower.messages import AGREEMENT, LATTICE_BITS, NOISE_STDDEV, ROUND_INDEX
+from hubbub.flower.opening import GridHolders
+from hubbub.flower.population import GridPopulation
+from hubbub.lattice import Lattice, share_stddev
+from hubbub.mechanism import Mechanism
+from hubbub.secagg.aggregator import Aggregator
+from hubbub.secagg.agreement import Agreement
+from hubbub.training.encrypted import EncryptedSum
+
+__all__ = ["EncryptedGridPopulation"]
+
+_LOG = logging.getLogger("flwr")
+
+
+class EncryptedGridPopulation:
+    """As :class:`.GridPopulation`, of clients whose app has ``mods=[encrypting_mod]``: nobody reads a single update.
+
+    Args:
+        population: The clients.
+        agreement: What clients, server and holders agreed on.
+        holders: Who open the sums.
+        lattice_bits: Of the lattice on which clients round their updates.
+        mechanism: Says whether the clients bring noise along.
+    """
+
+    def __init__(
+        self,
+        population: GridPopulation,
+        agreement: Agreement,
+        holders: GridHolders,
+        *,
+        lattice_bits: int,
+        mechanism: Mechanism,
+    ) -> None:
+        self._population, self._agreement, self._holders = population, agreement, holders
+        self._lattice_bits, self._mechanism = lattice_bits, mechanism
+        self._earlier: set[bytes] = set()
+
+    @property
+    def clients(self) -> Sequence[Hashable]:
+        """Every client's id, in the order given."""
+        return self._population.clients
+
+    @property
+    def noise_in_sums(self) -> bool:
+        """Whether the sums hold their noise before the server adds any."""
+        return bool(self._agreement.noising_holders) or self._mechanism.shares is not None
+
+    def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> EncryptedSum:
+        """The sum of the cohort's encrypted updates.
+
+        Raises:
+            ConfigError: There is no clip norm.
+            SumNotOpenedError: No client sent anything that counts.
+        """
+        if clip_norm is None:
+            raise ConfigError("clip_norm: is missing; clients encrypt updates of a bounded norm")
+        lattice = Lattice(clip_norm, self._lattice_bits)
+        told: dict[str, int | float | bytes] = {
+            AGREEMENT: strict_json.canonical(self._agreement.record()),
+            ROUND_INDEX: round_index,
+            LATTICE_BITS: lattice.bits,
+        }
+        if shares := self._mechanism.shares:
+            stddev = share_stddev(self._mechanism.noise_multiplier, clip_norm, shares.clients, lattice.bits)
+            told[NOISE_STDDEV] = stddev * lattice.step
+        asked, replies = self._population.ask(cohort, model, clip_norm, round_index, told)
+        aggregator = Aggregator(self._agreement, round_index, self._earlier)
+        added(aggregator, asked, replies)
+        for fault in asked.faults:
+            _LOG.info("round %s: counted as nothing: %s", round_index + 1, fault)
+        # Of nothing there is no sum, and no digest.
+        _ = aggregator.total
+        return EncryptedSum(aggregator, lattice, lambda total: opened(self._holders, total, lattice), {})

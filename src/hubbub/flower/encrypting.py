@@ -1,0 +1,176 @@
+"""The mod that encrypts what a client sends, so that the server adds it without reading it.
+
+::
+
+    app = ClientApp(mods=[encrypting_mod, clipping_mod])
+    app = ClientApp(mods=[encrypting_mod, noising_mod, clipping_mod])     # with noise by the clients
+
+It is the first of the list, the outermost: what it has encrypted nobody touches any more. It fails closed: where it cannot
+encrypt, it replies with an error of code 6, and nothing that the app made leaves in the clear, not even the app's own words for
+what went wrong.
+
+What it is told by the server it checks against what it was told before, and against the ``paillier-key-id`` of the node's own
+configuration, where there is one: without it, the key of a run is the one that the server names first.
+"""
+
+import functools
+import logging
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+
+from hubbub import strict_json
+from hubbub._checks import integer, shown
+from hubbub.flower.messages import AGREEMENT, ENCRYPTED, ROUND_INDEX, is_training, norm_bit, single_arrays
+from hubbub.flower.mods import App
+from hubbub.flower.update import Request, Sent
+from hubbub.secagg.agreement import Agreement
+
+__all__ = ["KEY_ID", "agreement_of", "encrypting_mod"]
+
+# In a node's configuration: the key under which alone it encrypts.
+KEY_ID = "paillier-key-id"
+_PINNED = "hubbub-encrypting"
+# Flower's MOD_FAILED_PRECONDITION.
+_FAILED_PRECONDITION = 6
+_LARGEST_AGREEMENT = 10_000
+_LOG = logging.getLogger("flwr")
+
+
+def encrypting_mod(msg: Message, context: Context, call_next: App) -> Message:
+    """The app's update, clipped and encrypted, and nothing else of the app's reply.
+
+    The update is encoded in whole steps of the lattice that the server names, by which it is held to ``dpfedavg_clip_norm``
+    exactly, packed and encrypted as was agreed. With noise by the clients the steps that :func:`.noising_mod` has noised are
+    encrypted. With adaptive clipping the indicator is one more number of the vector. The reply has a ConfigRecord with
+    ``hubbub_encrypted`` and a MetricRecord with ``num-examples``, which is 1.
+
+    The agreement of a run is kept in ``context.state`` at the first message: the mod encrypts for no other run, under no other
+    key, and for no round twice.
+
+    Messages that are not of training pass, and so does what the app answers to them: it is not encrypted.
+
+    Returns:
+        The encrypted reply, or an error of code 6; why the app's own reply could not be encrypted stands in the client's log
+        alone.
+
+    Source: Paillier 1999, https://doi.org/10.1007/3-540-48910-X_16; Zhang et al. 2020, "BatchCrypt",
+    https://www.usenix.org/conference/atc20/presentation/zhang-chengliang (packing).
+    """
+    if not is_training(msg.metadata.message_type):
+        return call_next(msg, context)
+    try:
+        config = next(iter(msg.content.config_records.values()), ConfigRecord())
+        agreement = agreement_of(config.get(AGREEMENT))
+        round_index = integer(ROUND_INDEX, config.get(ROUND_INDEX), at_least=0, at_most=2**31)
+        request = Request.of(config)
+        sent = Sent(single_arrays(msg.content))
+        _require_room(agreement, request, sent)
+        _pin(agreement, round_index, context)
+    except (KeyError, TypeError, ValueError) as error:
+        # Of what the server sent, so that the server may read it.
+        return _refusal(msg, error.args[0] if isinstance(error, KeyError) else error)
+    try:
+        reply = call_next(msg, context)
+        if reply.has_error():
+            _LOG.warning("encrypting_mod: the app replied with error %s: %s", reply.error.code, reply.error.reason)
+            return _refusal(msg, "the app replied with an error; see the client's log")
+        data = _encrypted(reply.content, agreement, round_index, request, sent, context)
+    except Exception as error:  # noqa: BLE001 # what an exception says may be of the client's data, and would reach the server
+        _LOG.error("encrypting_mod: nothing was sent", exc_info=error)
+        return _refusal(msg, "the app failed, or its reply cannot be encrypted; see the client's log")
+    content = RecordDict({"encrypted": ConfigRecord({ENCRYPTED: data})})
+    content["metrics"] = MetricRecord({"num-examples": 1})
+    return Message(content, reply_to=msg)
+
+
+def agreement_of(data: object) -> Agreement:
+    """The agreement that came as strict JSON.
+
+    Raises:
+        ValueError: There is none, or it cannot be read.
+    """
+    if not isinstance(data, bytes):
+        raise ValueError(
+            f"there is no {AGREEMENT!r} in the configuration, so that nothing would be encrypted; the server's strategy needs "
+            "secagg, or the client no encrypting_mod"
+        )
+    if len(data) > _LARGEST_AGREEMENT:
+        raise ValueError(f"{AGREEMENT}: has {len(data)} bytes, an agreement at most {_LARGEST_AGREEMENT}")
+    return _read(data)
+
+
+@functools.lru_cache(maxsize=4)
+def _read(data: bytes) -> Agreement:
+    """An agreement, kept with its key's table of powers, which pays over the rounds of a process."""
+    return Agreement.from_record(strict_json.loads(data))
+
+
+def _require_room(agreement: Agreement, request: Request, sent: Sent) -> None:
+    """Refuse, before the app trains, what could not be encrypted afterwards."""
+    if request.counted and request.count_scale is None:
+        raise ValueError("the clip norm is adaptive, and how the indicator enters the sum is missing")
+    size = sent.dim + (request.count_scale is not None)
+    if agreement.size != size:
+        raise ValueError(f"the agreement is on {agreement.size} numbers, the update of this model has {size}")
+    limit = agreement.packing.fixed_point.limit
+    if request.lattice.radius > limit:
+        raise ValueError(
+            f"a clip norm has {request.lattice.radius} steps of the lattice, {agreement.packing.bits} bits hold {limit}: an "
+            "update might not fit"
+        )
+
+
+def _pin(agreement: Agreement, round_index: int, context: Context) -> None:
+    """Keep what was agreed and which round was answered, before the app runs; refuse another agreement or an older round."""
+    key_id = agreement.public_key.key_id
+    wanted = context.node_config.get(KEY_ID, key_id)
+    if wanted != key_id:
+        raise ValueError(f"the server's key is {key_id!r}, this node encrypts under {shown(wanted)} only ({KEY_ID})")
+    before = context.state.get(_PINNED)
+    if isinstance(before, ConfigRecord):
+        if before["key-id"] != key_id:
+            raise ValueError(f"the server's key is {key_id!r}, before it was {before['key-id']!r}")
+        if before["run"] != agreement.run:
+            raise ValueError(f"the server's run is {agreement.run!r}, before it was {before['run']!r}")
+        if before["agreement"] != agreement.digest.hex():
+            raise ValueError("the terms of secure aggregation are others than before in this run")
+        if round_index < integer("next-round", before["next-round"], at_least=0):
+            raise ValueError(f"this client has answered round {round_index + 1} or a later one already")
+    kept: dict[str, str | int] = {
+        "key-id": key_id,
+        "run": agreement.run,
+        "agreement": agreement.digest.hex(),
+        "next-round": round_index + 1,
+    }
+    context.state[_PINNED] = ConfigRecord({**kept})
+
+
+def _encrypted(
+    content: RecordDict, agreement: Agreement, round_index: int, request: Request, sent: Sent, context: Context
+) -> bytes:
+    """What leaves."""
+    arrays, bit = single_arrays(content), norm_bit(content) if request.counted else None
+    noise: npt.NDArray[np.int64] | None = None
+    if request.noise_stddev is None:
+        steps = sent.steps(arrays, request, bit).numpy()
+    else:
+        try:
+            noised = sent.noised(arrays)
+        except ValueError as error:
+            raise ValueError(f"no noise was added; list mods=[encrypting_mod, noising_mod, clipping_mod] ({error})") from error
+        if request.count_scale is not None:
+            if bit is None:
+                raise ValueError("the noised indicator is missing; list mods=[encrypting_mod, noising_mod, clipping_mod]")
+            noised = torch.cat([noised, torch.tensor([bit], dtype=torch.int64)])
+        whole, limit = noised.numpy(), agreement.packing.fixed_point.limit
+        steps = whole.clip(-limit, limit)
+        noise = whole - steps
+    return agreement.contribution(str(context.node_id), round_index, steps, noise)
+
+
+def _refusal(msg: Message, why: object) -> Message:
+    _LOG.warning("encrypting_mod: %s", why)
+    return Message(Error(code=_FAILED_PRECONDITION, reason=f"encrypting_mod: {why}"), reply_to=msg)

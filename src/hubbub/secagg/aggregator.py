@@ -1,0 +1,209 @@
+"""The server's part: to add what clients send, each once, and to read the sum when the holders of the key have opened it."""
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from hubbub._checks import integer, shown
+from hubbub.errors import SumNotOpenedError
+from hubbub.secagg.agreement import Agreement
+from hubbub.secagg.ciphertext import Ciphertext
+from hubbub.secagg.wire import Kind, Message, as_bytes
+
+__all__ = ["Aggregator", "Request", "require_of"]
+
+_SERVER = "server"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the holders of the key are asked to open: the messages of a sum, or the sum alone.
+
+    Args:
+        round_index: From 0.
+        contributions: The clients' messages; empty where the holders take the server's sum.
+        noise: Messages of noise: the server's, or those of the holders.
+        total: The server's sum; empty where the holders form it.
+    """
+
+    round_index: int
+    contributions: tuple[bytes, ...] = field(repr=False)
+    noise: tuple[bytes, ...] = field(repr=False)
+    total: bytes = field(default=b"", repr=False)
+
+    @property
+    def digest(self) -> bytes:
+        """What stands for all of it."""
+        hashed = hashlib.sha256(b"hubbub request 1" + self.round_index.to_bytes(8, "big"))
+        for parts in (self.contributions, self.noise, (self.total,)):
+            hashed.update(len(parts).to_bytes(8, "big"))
+            for part in parts:
+                hashed.update(hashlib.sha256(part).digest())
+        return hashed.digest()
+
+
+class Aggregator:
+    """The sum of one round, as it comes in.
+
+    Args:
+        agreement: What was agreed.
+        round_index: From 0.
+        earlier: Digests of what was added in earlier rounds, kept by the caller; that of each message is added to it, and
+            what is there already is refused.
+    """
+
+    def __init__(self, agreement: Agreement, round_index: int, earlier: set[bytes] | None = None) -> None:
+        self.agreement = agreement
+        self.round_index = integer("round_index", round_index, at_least=0)
+        self._earlier = set() if earlier is None else earlier
+        # Where the holders form the sum, they need what it is made of.
+        self._keep = agreement.min_contributions > 1
+        self._kept: dict[str, bytes] = {}
+        self._noise: dict[str, bytes] = {}
+        self._senders: list[str] = []
+        self._ciphertexts: set[int] = set()
+        self._total: Ciphertext | None = None
+
+    @property
+    def senders(self) -> tuple[str, ...]:
+        """Whose contributions are in the sum, in the order in which they came."""
+        return tuple(self._senders)
+
+    @property
+    def total(self) -> Ciphertext:
+        """The encrypted sum of all that was added.
+
+        Raises:
+            SumNotOpenedError: Nothing was added.
+        """
+        if self._total is None:
+            raise SumNotOpenedError(f"round {self.round_index + 1}: no contribution came, so that there is no sum")
+        return self._total
+
+    def add(self, sender: str, data: object) -> None:
+        """Add a client's contribution.
+
+        Args:
+            sender: By what the channel knows the client.
+            data: What came.
+
+        Raises:
+            ValueError: It is damaged, of another round, run, key or packing, from somebody else, no contribution, there
+                already, or one more than the packing has room for; the client is named, and the sum is as it was.
+        """
+        if sender in self._senders:
+            raise ValueError(f"client {shown(sender)}: has contributed to this round already")
+        if len(self._senders) >= self.agreement.packing.max_clients:
+            raise ValueError(
+                f"client {shown(sender)}: the packing has room for {self.agreement.packing.max_clients} contributions, which "
+                "have come"
+            )
+        integers = self._checked(Kind.CONTRIBUTION, f"client {shown(sender)}", sender, data)
+        self._add(integers)
+        self._senders.append(sender)
+        if self._keep and isinstance(data, bytes):
+            self._kept[sender] = data
+
+    def add_noise(self, sender: str, data: object) -> None:
+        """Add noise, which counts as no contribution.
+
+        Args:
+            sender: The server itself, or the holder whose noise it is.
+            data: What came.
+
+        Raises:
+            ValueError: As for :meth:`add`.
+        """
+        if sender in self._noise:
+            raise ValueError(f"{sender}: its noise of this round is in the sum already")
+        integers = self._checked(Kind.NOISE, sender, sender, data)
+        self._add(integers)
+        if isinstance(data, bytes):
+            self._noise[sender] = data
+
+    def add_own_noise(self, steps: npt.NDArray[np.int64]) -> None:
+        """Encrypt the server's noise, ``(size,)`` whole steps, and add it."""
+        self.add_noise(_SERVER, self.agreement.noise(_SERVER, self.round_index, steps))
+
+    def request(self) -> Request:
+        """What the holders are asked to open.
+
+        Raises:
+            SumNotOpenedError: Too few contributions, or noise of a holder is missing.
+        """
+        needed, rows = self.agreement.min_contributions, self.agreement.noising_holders
+        if len(self._senders) < needed:
+            raise SumNotOpenedError(
+                f"round {self.round_index + 1}: {len(self._senders)} contributions came; sums of fewer than {needed} are not "
+                "opened"
+            )
+        if len(self._noise) < rows:
+            raise SumNotOpenedError(
+                f"round {self.round_index + 1}: the noise of {len(self._noise)} holders came; each of {rows} adds its own"
+            )
+        if self._keep:
+            return Request(self.round_index, tuple(self._kept.values()), tuple(self._noise.values()))
+        sums = Message(Kind.SUM, self.agreement.digest, self.round_index, _SERVER, self.total.integers)
+        return Request(self.round_index, (), tuple(self._noise.values()), sums.to_bytes(self.agreement.public_key.bits))
+
+    def digest(self, key: bytes) -> str:
+        """An HMAC of the encrypted sum."""
+        message = b"".join(as_bytes(self.total.integers, self.agreement.public_key.bits))
+        return hmac.digest(key, message, hashlib.sha256).hex()
+
+    def read(self, plaintexts: Iterable[int]) -> npt.NDArray[np.int64]:
+        """The sum in whole steps, ``(size,)``, from what the holders opened.
+
+        Raises:
+            SumNotOpenedError: It is no sum of the contributions that were added: one of them is not what it should be.
+        """
+        try:
+            steps = self.agreement.packing.unpack_steps(plaintexts, len(self._senders))
+        except ValueError as error:
+            raise SumNotOpenedError(f"round {self.round_index + 1}: {error}") from error
+        if steps.size != self.agreement.size:
+            raise SumNotOpenedError(
+                f"round {self.round_index + 1}: the sum has {steps.size} numbers, {self.agreement.size} were agreed on"
+            )
+        return steps
+
+    def _checked(self, kind: Kind, name: str, sender: str, data: object) -> Ciphertext:
+        """The ciphertexts of a message that came, or a refusal."""
+        agreed = self.agreement
+        message = Message.from_bytes(data, agreed.public_key.bits, name, at_most=agreed.ciphertexts)
+        require_of(agreed, self.round_index, kind, message, name)
+        if message.sender != sender:
+            raise ValueError(f"{name}: sent the message of {shown(message.sender)}")
+        if len(message.integers) != agreed.ciphertexts:
+            raise ValueError(f"{name}: sent {len(message.integers)} ciphertexts, {agreed.ciphertexts} were agreed on")
+        ciphertext = agreed.public_key.ciphertext(list(message.integers), name=name)
+        if any(c % agreed.public_key.n == 1 for c in ciphertext.integers):
+            raise ValueError(f"{name}: sent what was encrypted without randomness")
+        fresh = set(ciphertext.integers)
+        digest = hashlib.sha256(b"".join(as_bytes(ciphertext.integers, agreed.public_key.bits))).digest()
+        if len(fresh) < len(ciphertext.integers) or digest in self._earlier or not self._ciphertexts.isdisjoint(fresh):
+            raise ValueError(f"{name}: sent a ciphertext that was there before; each is made afresh")
+        self._earlier.add(digest)
+        self._ciphertexts |= fresh
+        return ciphertext
+
+    def _add(self, ciphertext: Ciphertext) -> None:
+        self._total = ciphertext if self._total is None else self._total + ciphertext
+
+
+def require_of(agreement: Agreement, round_index: int, kind: Kind, message: Message, name: str) -> None:
+    """Refuse a message that is not of this agreement, round and kind.
+
+    Raises:
+        ValueError: The sender is named.
+    """
+    if message.agreement != agreement.digest:
+        raise ValueError(f"{name}: encrypted for another run, under another key, or packed in another way than was agreed")
+    if message.round_index != round_index:
+        raise ValueError(f"{name}: sent a message of round {message.round_index + 1}, this is round {round_index + 1}")
+    if message.kind is not kind:
+        raise ValueError(f"{name}: sent a {message.kind.name.lower()}: this is the place of a {kind.name.lower()}")

@@ -1,0 +1,235 @@
+"""Keys as files: JSON of one form, checked again when it is read, never overwritten and never pickled.
+
+::
+
+    key_files.write_private("private-key.json", private)     # mode 0600
+    key_files.write_public("public-key.json", private.public_key)
+    public = key_files.read_public("public-key.json")        # a PublicKey or a ThresholdKey
+
+A public key is trusted as much as the way it came by: compare its ``key_id`` with the one that its owner tells you. Files of
+secrets hold them as they are. Keys of phe's command line are read too: JSON Web Keys of type "DAJ".
+"""
+
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gmpy2
+
+from hubbub.errors import KeyFileError
+from hubbub.secagg.key_records import Record, create, read
+from hubbub.secagg.paillier import SMALLEST_BITS, PrivateKey, PublicKey
+from hubbub.secagg.shares import KeyShare, ThresholdKey
+
+__all__ = ["read_private", "read_public", "read_share", "write_phe_public", "write_private", "write_public", "write_share"]
+
+_VERSION = 1
+_PUBLIC, _THRESHOLD = "hubbub paillier public key", "hubbub paillier threshold key"
+_PRIVATE, _SHARE = "hubbub paillier private key", "hubbub paillier key share"
+_COMMON = frozenset({"format", "version", "key_id", "bits"})
+_FIELDS: Mapping[str, frozenset[str]] = {
+    _PUBLIC: _COMMON | {"n", "short_exponents"},
+    _THRESHOLD: _COMMON | {"n", "holders", "threshold", "min_contributions", "base", "verification"},
+    _PRIVATE: _COMMON | {"p", "q"},
+    _SHARE: _COMMON | {"holder", "secret", "public"},
+}
+_INSECURE = "insecure"
+_PHE, _PHE_FORM = "DAJ", "PAI-GN1"
+
+
+def write_public(path: str | Path, key: PublicKey | ThresholdKey, *, allow_small: bool = False) -> None:
+    """Write what everybody may read, into a new file.
+
+    Args:
+        path: A name that is not taken.
+        key: Of one owner, or of a group of holders.
+        allow_small: For tests: a key below 2048 bits, in a file that says that it is insecure.
+
+    Raises:
+        KeyFileError: The name is taken or cannot be written, or the key is too small.
+    """
+    fields = _threshold_fields(key) if isinstance(key, ThresholdKey) else _public_fields(key)
+    _write(path, fields, allow_small=allow_small, mode=0o644)
+
+
+def write_phe_public(path: str | Path, key: PublicKey) -> None:
+    """Write a public key as phe's command line reads it, into a new file.
+
+    Raises:
+        KeyFileError: The name is taken or cannot be written, or the key is too small.
+    """
+    text = urlsafe_b64encode(key.n.to_bytes((key.bits + 7) // 8, "big")).decode().rstrip("=")
+    fields = {"kty": _PHE, "alg": _PHE_FORM, "key_ops": ["encrypt"], "n": text, "kid": f"hubbub {key.key_id}"}
+    _require_large(path, key.bits)
+    create(path, fields, mode=0o644)
+
+
+def write_private(path: str | Path, key: PrivateKey, *, allow_small: bool = False) -> None:
+    """Write a private key into a new file that only its owner may read.
+
+    Args:
+        path: A name that is not taken.
+        key: Secret.
+        allow_small: As for :func:`write_public`.
+
+    Raises:
+        KeyFileError: The name is taken or cannot be written, or the key is too small.
+    """
+    fields = {**_head(_PRIVATE, key.public_key.key_id, key.public_key.bits), "p": hex(key.p), "q": hex(key.q)}
+    _write(path, fields, allow_small=allow_small, mode=0o600)
+
+
+def write_share(path: str | Path, share: KeyShare, *, allow_small: bool = False) -> None:
+    """Write a holder's share, and the key that it is of, into a new file that only its owner may read.
+
+    Args:
+        path: A name that is not taken.
+        share: Secret.
+        allow_small: As for :func:`write_public`.
+
+    Raises:
+        KeyFileError: The name is taken or cannot be written, or the key is too small.
+    """
+    parts = {"holder": share.holder, "secret": hex(share.secret), "public": _threshold_fields(share.public)}
+    fields = {**_head(_SHARE, share.public.key_id, share.public.public_key.bits), **parts}
+    _write(path, fields, allow_small=allow_small, mode=0o600)
+
+
+def read_public(path: str | Path) -> PublicKey | ThresholdKey:
+    """The public key in a file; its class tells who decrypts: the owner of a private key, or holders together.
+
+    Raises:
+        KeyFileError: The file is missing, damaged or of another kind, or the key is not sound.
+    """
+    record = read(path, secret=False)
+    if record.fields.get("kty") == _PHE:
+        return _phe_public(record)
+    return _threshold_key(record) if _kind(record, _PUBLIC, _THRESHOLD) == _THRESHOLD else _public_key(record)
+
+
+def read_private(path: str | Path) -> PrivateKey:
+    """The private key in a file; its primes are tested again.
+
+    Raises:
+        KeyFileError: The file is missing, damaged, of another kind or open to others, or the key is not sound.
+    """
+    record = read(path, secret=True)
+    if record.fields.get("kty") == _PHE:
+        return _phe_private(record)
+    _kind(record, _PRIVATE)
+    key = record.made(PrivateKey.from_primes, record.number("p"), record.number("q"))
+    _require_said(record, key.public_key.key_id, key.public_key.bits)
+    return key
+
+
+def read_share(path: str | Path) -> KeyShare:
+    """A holder's share, checked against the key that stands beside it.
+
+    Raises:
+        KeyFileError: The file is missing, damaged, of another kind or open to others, or the share does not fit the key.
+    """
+    record = read(path, secret=True)
+    _kind(record, _SHARE)
+    beside = record.inner("public")
+    _kind(beside, _THRESHOLD)
+    public = _threshold_key(beside)
+    _require_said(record, public.key_id, public.public_key.bits)
+    return record.made(KeyShare, public, record.count("holder"), record.number("secret"))
+
+
+def _head(kind: str, key_id: str, bits: int) -> dict[str, Any]:
+    small = {_INSECURE: True} if bits < SMALLEST_BITS else {}
+    return {"format": kind, "version": _VERSION, **small, "key_id": key_id, "bits": bits}
+
+
+def _public_fields(key: PublicKey) -> dict[str, Any]:
+    return {**_head(_PUBLIC, key.key_id, key.bits), "n": hex(key.n), "short_exponents": key.short_exponents}
+
+
+def _threshold_fields(key: ThresholdKey) -> dict[str, Any]:
+    counts = {"holders": key.holders, "threshold": key.threshold, "min_contributions": key.min_contributions}
+    numbers = {"n": hex(key.n), "base": hex(key.base), "verification": [hex(unit) for unit in key.verification]}
+    return {**_head(_THRESHOLD, key.key_id, key.public_key.bits), **counts, **numbers}
+
+
+def _write(path: str | Path, fields: dict[str, Any], *, allow_small: bool, mode: int) -> None:
+    if not allow_small:
+        _require_large(path, fields["bits"])
+    create(path, fields, mode=mode)
+
+
+def _require_large(path: str | Path, bits: int) -> None:
+    if bits < SMALLEST_BITS:
+        raise KeyFileError(f"{path}: a key of {bits} bits hides nothing: must have at least {SMALLEST_BITS}")
+
+
+def _kind(record: Record, *expected: str) -> str:
+    """Which of the expected kinds a record is; it has all fields of that, and no other."""
+    kind = record.fields.get("format")
+    if kind not in expected:
+        found = repr(kind) if isinstance(kind, str) and kind in _FIELDS else "no word that is known"
+        raise record.error("format", f"is {found}: must be {' or '.join(map(repr, expected))}")
+    version = record.fields.get("version")
+    if type(version) is not int or version != _VERSION:
+        raise record.error("version", f"must be {_VERSION}: a later hubbub wrote this file, or nothing of ours did")
+    record.require_fields(_FIELDS[kind], {_INSECURE})
+    if record.fields.get(_INSECURE, True) is not True:
+        raise record.error(_INSECURE, "must be true, or left out")
+    return str(kind)
+
+
+def _require_said(record: Record, key_id: str, bits: int) -> None:
+    """Refuse a file that says of its key what is not true, or does not say that it is too small."""
+    if type(record.fields["bits"]) is not int or record.fields["bits"] != bits:
+        raise record.error("bits", f"the key has {bits}, and the file says otherwise")
+    if record.fields["key_id"] != key_id:
+        raise record.error("key_id", f"the key is {key_id!r}, and the file says otherwise: one of them was changed")
+    if (bits < SMALLEST_BITS) != (_INSECURE in record.fields):
+        raise record.error(
+            "bits", f"a key must have at least {SMALLEST_BITS}, or be marked as {_INSECURE}, and this one has {bits}"
+        )
+
+
+def _require_sound(record: Record, n: int, *, short_exponents: bool) -> None:
+    """What can be seen of an n whose primes nobody knows."""
+    if _INSECURE not in record.fields:
+        record.made(PublicKey.received, n, short_exponents)
+    if short_exponents and n % 4 != 1:
+        raise record.error("n", "is no product of two primes that are 3 mod 4, as this kind of key has them")
+
+
+def _public_key(record: Record) -> PublicKey:
+    n, short = record.number("n"), record.fields["short_exponents"]
+    _require_sound(record, n, short_exponents=short is True)
+    key = record.made(PublicKey, n, short)
+    _require_said(record, key.key_id, key.bits)
+    return key
+
+
+def _threshold_key(record: Record) -> ThresholdKey:
+    n, base, units = record.number("n"), record.number("base"), record.numbers("verification")
+    holders, threshold, least = (record.count(name) for name in ("holders", "threshold", "min_contributions"))
+    _require_sound(record, n, short_exponents=True)
+    key = record.made(ThresholdKey, n, holders, threshold, base, units, least)
+    if any(gmpy2.jacobi(unit, n) != 1 for unit in (base, *units)):
+        raise record.error("base or verification", "a number is no square mod n")
+    _require_said(record, key.key_id, key.public_key.bits)
+    return key
+
+
+def _phe_public(record: Record) -> PublicKey:
+    record.require_fields({"kty", "alg", "key_ops", "n"}, {"kid"})
+    if (record.fields["kty"], record.fields["alg"]) != (_PHE, _PHE_FORM):
+        raise record.error("alg", f"must be {_PHE_FORM!r}, of kty {_PHE!r}")
+    # Whether its primes fit short exponents is not said.
+    return record.made(PublicKey.received, record.base64("n"))
+
+
+def _phe_private(record: Record) -> PrivateKey:
+    record.require_fields({"kty", "key_ops", "p", "q", "pub"}, {"kid"})
+    public = _phe_public(record.inner("pub"))
+    key = record.made(PrivateKey.from_primes, record.base64("p"), record.base64("q"))
+    if key.public_key != public:
+        raise record.error("pub.n", "is not the product of p and q")
+    return key

@@ -1,0 +1,167 @@
+"""How a run encrypts what its clients send: who opens the sums, who adds the noise, and against whom that protects."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from hubbub._checks import integer, one_of
+from hubbub.accounting.wording import Assumption
+from hubbub.errors import ConfigError
+from hubbub.lattice import Lattice, share_stddev
+from hubbub.mechanism import Mechanism, NoiseShares
+from hubbub.secagg.packing import Packing
+
+__all__ = ["Encryption", "NoiseBy"]
+
+NoiseBy = Literal["server", "holders", "clients"]
+# Beside the bits of the lattice: its sign, and since a clip norm has up to twice as many steps as its power of two.
+_BITS_ABOVE = 2
+# Noise beyond so many deviations does not happen: a radius of 106 bits ends at 12.2.
+_DEVIATIONS = 13
+
+
+@dataclass(frozen=True)
+class Encryption:
+    """The terms of secure aggregation with Paillier.
+
+    Args:
+        key_bits: Of the modulus.
+        bits: Of one number that a client packs, its sign included, from 10 to 26: the lattice has 2 fewer.
+        holders: Who open sums: 1 has the whole key, more have shares of it.
+        threshold: How many of them open a sum together.
+        noise_by: The server, which then knows it; each holder, the whole noise; or the clients, in shares.
+        min_contributions: The fewest contributions in a sum that is opened.
+        min_survivors: With noise by the clients, how many of them bring the whole noise together.
+        clip: The largest absolute value of a single number, where there is no clip norm.
+
+    Raises:
+        ConfigError: Numbers that do not go together.
+        ValueError: A number out of range.
+    """
+
+    key_bits: int = 3072
+    bits: int = 16
+    holders: int = 1
+    threshold: int = 1
+    noise_by: NoiseBy = "server"
+    min_contributions: int = 2
+    min_survivors: int | None = None
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        integer("secagg.key_bits", self.key_bits, at_least=2048, at_most=16_384)
+        integer("secagg.bits", self.bits, at_least=8 + _BITS_ABOVE, at_most=24 + _BITS_ABOVE)
+        integer("secagg.holders", self.holders, at_least=1, at_most=100)
+        integer("secagg.threshold", self.threshold, at_least=1, at_most=self.holders)
+        one_of("secagg.noise_by", self.noise_by, get_args(NoiseBy))
+        integer("secagg.min_contributions", self.min_contributions, at_least=1)
+        if (self.noise_by == "clients") != (self.min_survivors is not None):
+            raise ConfigError(
+                f"secagg.min_survivors = {self.min_survivors!r} with secagg.noise_by = {self.noise_by!r}: shares of clients "
+                "need it, so that so many together bring the whole noise, and nobody else does"
+            )
+        if self.min_survivors is not None:
+            integer("secagg.min_survivors", self.min_survivors, at_least=1)
+        if self.noise_by == "holders" and self.holders == 1:
+            raise ConfigError(
+                "secagg.noise_by = 'holders' with secagg.holders = 1: who has the whole key and knows all noise sees every "
+                "sum bare; let more hold shares of the key, or let the server add the noise"
+            )
+
+    @property
+    def lattice_bits(self) -> int:
+        """How fine the lattice is on which updates are summed."""
+        return self.bits - _BITS_ABOVE
+
+    @property
+    def noise_rows(self) -> int:
+        """How many holders add a row of noise to each sum."""
+        return self.holders if self.noise_by == "holders" else 0
+
+    def shares(self) -> NoiseShares | None:
+        """The shares of noise that clients bring along, if they do."""
+        if self.min_survivors is None:
+            return None
+        return NoiseShares(self.min_survivors, lattice_bits=self.lattice_bits)
+
+    def packing(self, clients: int, mechanism: Mechanism | None, largest_stddev: float) -> Packing:
+        """How numbers lie in plaintexts, with room for all contributions and all noise.
+
+        Args:
+            clients: The most contributions in a sum.
+            mechanism: How sums are hidden; ``None`` for bare sums.
+            largest_stddev: Of a row of noise that one party adds, per unit of clip norm.
+
+        Raises:
+            ValueError: A sum would not be exact.
+        """
+        noise = 0
+        if mechanism is not None and mechanism.shares is not None:
+            noise = clients * self.share_bound(mechanism)
+        elif mechanism is not None:
+            noise = max(1, self.noise_rows) * math.ceil(_DEVIATIONS * largest_stddev * 2 ** (self.lattice_bits + 1))
+        return Packing(self.bits, self.clip, clients, self.key_bits, noise)
+
+    def share_bound(self, mechanism: Mechanism) -> int:
+        """More steps than a client's share of the noise ever has."""
+        if mechanism.shares is None:
+            return 0
+        # Of the clip norms that have most steps.
+        widest = share_stddev(mechanism.noise_multiplier, 2 - 2.0**-30, mechanism.shares.clients, self.lattice_bits)
+        return _DEVIATIONS * widest
+
+    def lattice(self, clip_norm: float) -> Lattice:
+        """On which clients round their updates."""
+        return Lattice(clip_norm, self.lattice_bits)
+
+    # What is stated of it.
+
+    def setting(self) -> str:
+        """Who is trusted with what, in one line."""
+        shared = self.holders > 1
+        opened = (
+            f"{_some(self.threshold, self.holders)} holders of shares of the key open sums together"
+            if shared
+            else "the owner of the key, who is not the server, opens sums"
+        )
+        reader = f"{self.threshold} holders together" if self.threshold > 1 else "any one holder" if shared else "that owner"
+        few = self.threshold - 1
+        against = f"the server and {few} of the holders together" if few else "the server, as long as no holder works with it"
+        how = {
+            "server": "the server adds its noise under encryption. The guarantee holds against the holders and all who see "
+            "releases, not against the server: it knows its noise and can take it off every release, so that it sees exact "
+            "sums, though no single update",
+            "holders": f"each of the {self.holders} holders adds the whole noise under encryption, from a key of its own. The "
+            f"guarantee holds against all who see releases, and against {against}: the noise of one other holder hides all; a "
+            "holder that is missing costs the round",
+            "clients": f"each client adds its share of the noise before it encrypts, so that {self.min_survivors} shares are "
+            "the whole. The guarantee holds against all who see releases, and against {against}; clients who join them "
+            f"take their own shares of the noise away; a round with fewer than {self.min_survivors} is not opened",
+        }[self.noise_by]
+        return (
+            f"secure aggregation with Paillier, {self.key_bits} bits: each client clips and encrypts its update, the server "
+            f"adds them unread, {opened}, and {how}. With what the server stores, {reader} could read every single update."
+        )
+
+    def further(self) -> tuple[Assumption, ...]:
+        """What must hold beside what every guarantee assumes."""
+        together = (
+            f"fewer than {self.threshold} of the {self.holders} holders of shares work together against the clients"
+            if self.holders > 1
+            else "the owner of the key opens sums of many clients alone, and does not work together with the server"
+        )
+        texts = (
+            "each client clips what it encrypts: nobody can check the norm of what cannot be read",
+            f"Paillier encryption with {self.key_bits} bits hides plaintexts (composite residuosity; short exponents)",
+            together,
+            "the server hands on the clients' own contributions and makes up none: holders count them, and cannot tell whose "
+            "they are",
+            "clients, server and holders are on machines of their own: in one process, as in a simulation, who runs it can "
+            "read everything",
+            "whether a contribution is missing does not depend on the data",
+        )
+        return tuple(Assumption(text, "operator") for text in texts)
+
+
+def _some(needed: int, holders: int) -> str:
+    return f"all {holders}" if needed == holders else f"any {needed} of {holders}"

@@ -1,0 +1,96 @@
+"""Encrypted runs of the small models, under keys that are far too small for anything but tests."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from hubbub.lattice import share_stddev
+from hubbub.mechanism import Mechanism
+from hubbub.participation import every_round
+from hubbub.secagg import threshold
+from hubbub.secagg.agreement import Agreement
+from hubbub.secagg.holder import Holder
+from hubbub.strategies import Strategy
+from hubbub.training import RunPlan
+from hubbub.training.encrypted import EncryptedPopulation
+from hubbub.training.encryption import Encryption
+from hubbub.training.holder_noise import HolderNoise
+from hubbub.training.release import largest_deviation
+from small_keys import SAFE, small
+from small_runs import CLIENTS, population
+
+DIM, ROUNDS, CLIP = 8, 6, 0.5
+BITS = 16
+
+
+def terms(noise_by: str = "server", **changes: object) -> Encryption:
+    """Three holders, of whom two open sums; the owner of the key where there is one."""
+    given: dict[str, object] = {"holders": 3, "threshold": 2, "bits": BITS, "noise_by": noise_by, "key_bits": 2048}
+    if noise_by == "clients":
+        given |= {"min_survivors": CLIENTS, "min_contributions": CLIENTS}
+    return Encryption(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def plan(strategy: Strategy, how: Encryption, **changes: object) -> RunPlan:
+    """Six rounds in which each of twelve clients takes part."""
+    pattern = every_round(ROUNDS)
+    return RunPlan(
+        rounds=ROUNDS,
+        participation=pattern,
+        expected_cohort_size=CLIENTS,
+        mechanism=Mechanism(strategy, pattern, 0.7, how.shares()),
+        clip_norm=CLIP,
+        lattice_bits=how.lattice_bits,
+        noise_by="holders" if how.noise_by == "holders" else "server",
+        setting=how.setting(),
+        further=how.further(),
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+def encrypted(
+    chosen: RunPlan, how: Encryption, *, folder: Path | None = None, seeds: list[int] | None = None
+) -> EncryptedPopulation:
+    """The clients of the small runs; the holders keep what they do in folders, or have streams of known seeds."""
+    if how.holders == 1:
+        public, keys, key = None, [small()], small().public_key
+    else:
+        public, keys = threshold.deal(*SAFE, holders=how.holders, threshold=how.threshold)  # type: ignore[assignment]
+        key = public.public_key  # type: ignore[union-attr]
+    largest = largest_deviation(chosen.mechanism) if chosen.mechanism and not chosen.mechanism.shares else 0.0
+    packing = replace(how.packing(CLIENTS, chosen.mechanism, largest), key_bits=512)
+    agreed = Agreement(key, packing, DIM, "a run", how.min_contributions, how.noise_rows)
+    holders = [Holder(one, agreed, folder and _made(folder / f"holder-{i}")) for i, one in enumerate(keys)]
+    return EncryptedPopulation(
+        population(),
+        agreed,
+        holders,
+        public,
+        lattice_bits=how.lattice_bits,
+        noise=_streams(chosen.mechanism, how, folder, seeds),
+        share_stddev=_share(chosen.mechanism, how),
+    )
+
+
+def _streams(mechanism: Mechanism | None, how: Encryption, folder: Path | None, seeds: list[int] | None) -> list[HolderNoise]:
+    if mechanism is None or not how.noise_rows:
+        return []
+    if seeds is not None:
+        return [HolderNoise(mechanism, DIM, seed=seed) for seed in seeds]
+    return [HolderNoise(mechanism, DIM, folder and _made(folder / f"noise-{i}")) for i in range(how.holders)]
+
+
+def _share(mechanism: Mechanism | None, how: Encryption) -> Callable[[float], int] | None:
+    if mechanism is None or mechanism.shares is None:
+        return None
+    return partial(_stddev, mechanism.noise_multiplier, mechanism.shares.clients, how.lattice_bits)
+
+
+def _stddev(noise_multiplier: float, clients: int, bits: int, clip_norm: float) -> int:
+    return share_stddev(noise_multiplier, clip_norm, clients, bits)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

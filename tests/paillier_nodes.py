@@ -1,0 +1,67 @@
+"""Keys of 2048 bits, each made once, and nodes of a federation that hold them."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from flwr.clientapp import ClientApp
+
+from hubbub.flower.holding import hold
+from hubbub.flower.local_grid import LocalGrid
+from hubbub.secagg import key_files, threshold
+from hubbub.secagg.aggregator import Aggregator
+from hubbub.secagg.agreement import Agreement
+from hubbub.secagg.packing import Packing
+from hubbub.secagg.paillier import PrivateKey, PublicKey
+from hubbub.secagg.shares import KeyShare, ThresholdKey
+from small_keys import VECTORS, number
+
+HOLDERS, THRESHOLD = 3, 2
+# Of a lattice of 14 bits.
+PACKING = Packing(bits=16, clip=1.0, max_clients=4, key_bits=2048, noise=2**24)
+SIZE = 5
+
+
+@cache
+def owner() -> PrivateKey:
+    """The whole key of one owner."""
+    case = next(case for case in VECTORS["raw"] if case["bits"] == 2048)
+    return PrivateKey.from_primes(number(case["p"]), number(case["q"]))
+
+
+@cache
+def dealt() -> tuple[ThresholdKey, tuple[KeyShare, ...]]:
+    """Two of three holders open sums of two or more."""
+    case = next(case for case in VECTORS["threshold_dj"] if case["bits"] == 2048)
+    return threshold.deal(number(case["p"]), number(case["q"]), holders=HOLDERS, threshold=THRESHOLD, min_contributions=2)
+
+
+def agreed(key: PublicKey, **others: Any) -> Agreement:
+    return Agreement(**{"public_key": key, "packing": PACKING, "size": SIZE, "run": "a run", **others})
+
+
+def shares_in(folder: Path) -> list[Path]:
+    """The files of the shares, each in a folder of its holder's own."""
+    places = []
+    for share in dealt()[1]:
+        place = folder / f"holder-{share.holder}" / "share.json"
+        place.parent.mkdir(exist_ok=True)
+        if not place.exists():
+            key_files.write_share(place, share)
+        places.append(place)
+    return places
+
+
+def grid_of(configs: list[dict[str, Any]], nodes: int = 5) -> LocalGrid:
+    """Nodes of which the first have these configurations; a new grid is a restart of all of them."""
+    return LocalGrid(hold(ClientApp()), num_nodes=nodes, node_config=lambda i: configs[i] if i < len(configs) else {})
+
+
+def summed(agreement: Agreement, contributions: list[npt.NDArray[np.int64]], round_index: int = 0) -> Aggregator:
+    """A sum of contributions of some clients."""
+    aggregator = Aggregator(agreement, round_index)
+    for i, steps in enumerate(contributions):
+        aggregator.add(f"client {i}", agreement.contribution(f"client {i}", round_index, steps))
+    return aggregator

@@ -1,0 +1,146 @@
+"""``secagg = "paillier"`` in a run's settings: what they make, what is refused, and a run from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from conftest import oracle
+from hubbub import config as configs
+from hubbub.accounting import guarantee
+from hubbub.build import build
+from hubbub.cli.app import app
+from hubbub.errors import ConfigError, HubbubError
+from hubbub.participation import MinSeparation
+from hubbub.secagg import key_files, threshold
+from hubbub.secagg.paillier import PrivateKey
+
+BASE = {
+    "training": {"rounds": 2, "cohort_size": 3},
+    "privacy": {"mode": "dp-fedavg", "noise_multiplier": 0.5, "clip_norm": 0.5},
+    "data": {"clients": 12},
+    "secagg": {"scheme": "paillier", "key_bits": 2048},
+}
+CASE = oracle("paillier")["threshold_dj"][2]
+PRIMES = int(CASE["p"], 16), int(CASE["q"], 16)
+
+
+def settings(**changes: dict[str, object]) -> configs.Config:
+    return configs.resolve(BASE, changes)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole key of two primes, and three shares of it."""
+    folder = tmp_path_factory.mktemp("keys")
+    key_files.write_private(folder / "private-key.json", PrivateKey.from_primes(*PRIMES))
+    for share in threshold.deal(*PRIMES, holders=3, threshold=2)[1]:
+        key_files.write_share(folder / f"share-{share.holder}.json", share)
+    return folder
+
+
+def test_a_word_before_all_sections_is_the_section_in_short(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('secagg = "paillier"\n[training]\nrounds = 2\n')
+    config = configs.resolve(configs.load(tmp_path / "run.toml"))
+    assert config.secagg == configs.SecaggConfig(scheme="paillier")
+    assert (config.secagg.key_bits, config.secagg.bits) == (3072, 16)
+
+
+def test_cohorts_are_by_a_pattern_and_the_promise_says_who_is_trusted() -> None:
+    run = build(settings())
+    assert run.plan.participation == MinSeparation(4, 1)
+    promised = run.plan.promise().after(2, 1e-5)
+    assert promised.epsilon == guarantee(run.plan.mechanism, 1e-5).epsilon  # type: ignore[arg-type]
+    text = promised.statement()
+    assert "the owner of the key, who is not the server, opens sums" in text
+    assert "each client clips what it encrypts" in text
+    assert "receives the update of each client" not in text
+
+
+@pytest.mark.parametrize(
+    ("holders", "noise_by", "expected"), [(3, "server", 2), (4, "server", 3), (3, "holders", 3), (5, "clients", 3)]
+)
+def test_the_threshold_is_a_majority_and_all_where_holders_add_the_noise(holders: int, noise_by: str, expected: int) -> None:
+    run = build(settings(secagg={"holders": holders, "noise_by": noise_by}))
+    assert run.encryption is not None
+    assert run.encryption.threshold == expected
+
+
+def test_noise_by_clients_meets_an_epsilon_and_costs_a_little_more_than_one_gaussian() -> None:
+    alone = build(settings(privacy={"epsilon": 4.0})).plan.mechanism
+    shared = build(settings(privacy={"epsilon": 4.0}, secagg={"noise_by": "clients"})).plan.mechanism
+    assert alone is not None
+    assert shared is not None
+    assert shared.shares is not None
+    assert (shared.shares.clients, shared.shares.lattice_bits) == (3, 14)
+    assert 3.99 < guarantee(shared, 1e-5).epsilon <= 4.0
+    assert 1 < shared.noise_multiplier / alone.noise_multiplier < 1.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"privacy": {"sampling": "poisson"}}, "privacy.sampling = 'poisson' with secagg.scheme = 'paillier'"),
+        ({"secagg": {"min_contributions": 4}}, "secagg.min_contributions = 4: cohorts have 3"),
+        ({"secagg": {"noise_by": "clients", "min_survivors": 4}}, "secagg.min_survivors = 4: cohorts have 3"),
+        ({"secagg": {"min_survivors": 2}}, "secagg.min_survivors = 2 with secagg.noise_by = 'server'"),
+        ({"secagg": {"noise_by": "holders"}}, "secagg.noise_by = 'holders' with secagg.holders = 1"),
+        ({"secagg": {"noise_by": "clients"}, "privacy": {"mode": "none"}}, "secagg.noise_by = 'clients': with privacy.mode"),
+        ({"secagg": {"scheme": "none"}}, 'secagg.key_bits = 2048: belongs to scheme = "paillier"'),
+        ({"secagg": {"scheme": "masks"}}, "secagg.scheme = 'masks'"),
+        ({"secagg": {"key_bits": 1024}}, "secagg.key_bits = 1024: must be at least 2048"),
+        ({"secagg": {"threshold": 2}}, "secagg.threshold = 2: must be at most 1"),
+        (
+            {"privacy": {"mode": "dp-ftrl"}, "secagg": {"noise_by": "clients"}},
+            "shares with strategy = BandedToeplitz",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused_by_name(changes: dict[str, dict[str, object]], words: str) -> None:
+    with pytest.raises(HubbubError) as refusal:
+        build(settings(**changes))
+    assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("secagg", "words"),
+    [
+        ({}, "decrypt"),
+        ({"holders": 3, "threshold": 2, "noise_by": "holders"}, "any 2 of 3 holders"),
+    ],
+)
+def test_a_run_from_the_command_line_is_verified_says_what_encryption_cost_and_is_closed(
+    secagg: dict[str, object], words: str, keys: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "run.toml").write_text(configs.dump(settings(secagg={**secagg, "keys": str(keys)}, training={"rounds": 1})))
+    done = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    assert "encrypt 0." in done.output
+    report = (tmp_path / "run" / "report.md").read_text()
+    assert words in report
+    assert "## Secure aggregation" in report
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all(row["decrypt_seconds"] > 0 and row["upload_bytes"] > 500 for row in rows)
+    verified = CliRunner().invoke(app, ["verify", str(tmp_path / "run")])
+    assert verified.exit_code == 0, verified.output
+    secret = list((tmp_path / "run" / "state").rglob("epoch-*"))
+    assert len(secret) == 1 + (3 if "noise_by" in secagg else 0)
+    assert CliRunner().invoke(app, ["close", str(tmp_path / "run")]).exit_code == 0
+    # Those of the simulated holders, too.
+    assert not any(path.exists() for path in secret)
+
+
+def test_keys_of_other_holders_than_the_settings_say_are_refused(keys: Path, tmp_path: Path) -> None:
+    from hubbub.engine.folder import RunInFolder
+    from hubbub.engine.parties import parties
+
+    for secagg, words in (
+        ({"holders": 3, "threshold": 3}, "2 of 3 holders; the settings say 2048 bits, 3 of 3"),
+        ({"holders": 1, "key_bits": 3072}, "2048 bits, 1 of 1 holders; the settings say 3072 bits"),
+    ):
+        run = build(settings(secagg={**secagg, "keys": str(keys)}))
+        begun = RunInFolder.begun(run, tmp_path / f"run-{words[:1]}-{len(words)}")
+        assert run.encryption is not None
+        with pytest.raises(ConfigError, match=words):
+            parties(begun, run.encryption)

@@ -1,0 +1,168 @@
+"""Training on sums that the server cannot read: what is released is, to the last step, what it would be in the clear."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from encrypted_runs import BITS, CLIP, DIM, ROUNDS, encrypted, plan, terms
+from hubbub.accounting.chain import read_chain
+from hubbub.errors import NoiseExhaustedError, RunFolderError, SumNotOpenedError
+from hubbub.lattice import Lattice
+from hubbub.mechanism import Mechanism
+from hubbub.noise import NoiseStream, SecureSource
+from hubbub.participation import every_round
+from hubbub.secagg.aggregator import Aggregator
+from hubbub.strategies import BinaryTree, Identity, toeplitz
+from hubbub.training import RunStore, train
+from hubbub.training.encryption import Encryption
+from hubbub.training.holder_noise import HolderNoise
+from small_runs import CLIENTS, linear, population
+
+LATTICE = Lattice(CLIP, BITS - 2)
+BANDED = toeplitz.square_root(ROUNDS, 3)
+
+
+def in_the_clear(round_index: int = 0) -> torch.Tensor:
+    """The sum of the clients' clipped updates in whole steps, added up one by one."""
+    model = linear()
+    return sum(  # type: ignore[return-value]
+        (LATTICE.encode(update)[0] for _, update, _ in population().updates(range(CLIENTS), model, round_index)),
+        torch.zeros(DIM, dtype=torch.int64),
+    )
+
+
+@pytest.mark.parametrize("how", [terms(), terms(holders=1, threshold=1), terms(min_contributions=1)])
+def test_what_is_opened_is_the_sum_of_the_clipped_updates_and_the_servers_row(how: Encryption) -> None:
+    clients = encrypted(plan(Identity(ROUNDS), how), how)
+    row = torch.linspace(-3, 3, DIM, dtype=torch.float64)
+    released = clients.collect(range(CLIENTS), linear(), CLIP, 0).open(row)
+    expected = in_the_clear() + (row / LATTICE.step).round().to(torch.int64)
+    assert torch.equal(released, expected * LATTICE.step)
+
+
+def test_each_holders_row_is_in_the_sum_in_full() -> None:
+    how = terms("holders")
+    chosen = plan(BANDED, how)
+    clients = encrypted(chosen, how, seeds=[5, 6, 7])
+    assert clients.noise_in_sums
+    for round_index in range(ROUNDS):
+        opened = clients.collect(range(CLIENTS), linear(), CLIP, round_index).open(None)
+        noise = (opened / LATTICE.step).to(torch.int64) - in_the_clear(round_index)
+        streams = [NoiseStream(chosen.mechanism, DIM, seed=seed, rounds_per_pass=1) for seed in (5, 6, 7)]  # type: ignore[arg-type]
+        expected = torch.zeros(DIM, dtype=torch.int64)
+        for stream in streams:
+            stream.skip_to(round_index)
+            expected += (stream.next_row() * CLIP / LATTICE.step).round().to(torch.int64)
+        assert torch.equal(noise, expected)
+
+
+def test_shares_of_the_clients_have_the_stated_variance_together() -> None:
+    how = terms("clients", holders=1, threshold=1)
+    chosen = plan(Identity(ROUNDS), how)
+    clients = encrypted(chosen, how)
+    found = []
+    for round_index in range(40):
+        opened = clients.collect(range(CLIENTS), linear(), CLIP, round_index).open(None)
+        found.append((opened / LATTICE.step - in_the_clear(round_index)).numpy())
+    # 320 numbers: six deviations of their variance.
+    ratio = float(np.mean(np.square(found))) / (0.7 * CLIP / LATTICE.step) ** 2
+    assert abs(ratio - 1) < 6 * np.sqrt(2 / 320)
+
+
+@pytest.mark.parametrize("noise_by", ["server", "holders", "clients"])
+def test_a_run_that_stops_anywhere_goes_on_and_its_folder_holds(noise_by: str, tmp_path: Path) -> None:
+    how = terms(noise_by)
+    chosen = plan(Identity(ROUNDS) if noise_by == "clients" else BANDED, how)
+    run, parts = RunStore(tmp_path / "run"), tmp_path / "parties"
+    first = train(chosen, encrypted(chosen, how, folder=parts), linear(), run)
+    heads = [next(first).head for _ in range(2)]
+    first.close()
+    # The holders come back with what they kept, and open no round twice.
+    again = list(train(chosen, encrypted(chosen, how, folder=parts), linear(), run, head=heads[-1]))
+    assert [result.round_index for result in again] == [2, 3, 4, 5]
+    assert all(result.released for result in again)
+    assert {"encrypt_seconds", "aggregate_seconds", "decrypt_seconds", "upload_bytes"} <= set(again[0].statistics)
+    record = read_chain(run.folder / "ledger.jsonl").records[0]
+    assert record["setting"] == how.setting()
+    assert record.get("noise_by", "server") == ("holders" if noise_by == "holders" else "server")
+
+
+def test_a_lying_holder_costs_the_round_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    how = terms(holders=2)
+    chosen = plan(BANDED, how)
+    clients = encrypted(chosen, how)
+    one, other = clients._holders
+    true = other.open
+    monkeypatch.setattr(other, "open", lambda request: one.open(request) if request.round_index == 1 else true(request))
+    results = list(train(chosen, clients, linear(), RunStore(tmp_path / "run")))
+    assert [result.released for result in results] == [True, False, True, True, True, True]
+    assert "holder 1" in results[1].fault
+
+
+def test_a_holders_stream_goes_on_over_restarts_as_one_stream(tmp_path: Path) -> None:
+    mechanism = Mechanism(BANDED, every_round(ROUNDS), 0.7)
+    rows = []
+    for start in range(ROUNDS):
+        rows.append(HolderNoise(mechanism, 5, tmp_path).row(start))
+    told = json.loads((tmp_path / "noise.json").read_text())
+    keys = [SecureSource((tmp_path / "keys" / f"epoch-{i}").read_bytes()) for i in range(len(told["first_rows"]))]
+    # Each start drew its own rows of z; C⁻¹ of all of them, by the matrix.
+    owner = [max(i for i, first in enumerate(told["first_rows"]) if first <= t) for t in range(ROUNDS)]
+    z = np.stack([keys[owner[t]].row(t, 5).numpy() for t in range(ROUNDS)])
+    expected = mechanism.stddev * np.linalg.solve(BANDED.matrix(), z)
+    assert np.abs(np.stack([row.numpy() for row in rows]) - expected).max() < 1e-12
+    assert len(set(owner)) == ROUNDS
+
+
+def test_a_row_is_given_out_once_even_if_the_holders_folder_is_rolled_back(tmp_path: Path) -> None:
+    mechanism = Mechanism(Identity(ROUNDS), every_round(ROUNDS), 0.7)
+    stream = HolderNoise(mechanism, 5, tmp_path)
+    kept = (tmp_path / "noise.json").read_bytes()
+    row = stream.row(0)
+    with pytest.raises(NoiseExhaustedError, match="round 1: its row of noise was given out already"):
+        stream.row(0)
+    with pytest.raises(NoiseExhaustedError, match="round 1"):
+        HolderNoise(mechanism, 5, tmp_path).row(0)
+    (tmp_path / "noise.json").write_bytes(kept)
+    assert not torch.equal(HolderNoise(mechanism, 5, tmp_path).row(0), row)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"first_rows":[0],"next_round":1,"sampler":"another"}', b"\xff"])
+def test_a_holders_damaged_folder_is_refused(damage: bytes, tmp_path: Path) -> None:
+    mechanism = Mechanism(BinaryTree(ROUNDS), every_round(ROUNDS), 0.7)
+    HolderNoise(mechanism, 5, tmp_path).row(0)
+    (tmp_path / "noise.json").write_bytes(damage)
+    with pytest.raises(RunFolderError, match=r"noise\.json: cannot be read"):
+        HolderNoise(mechanism, 5, tmp_path)
+
+
+def test_a_holder_opens_no_sum_without_its_own_noise() -> None:
+    how = terms("holders")
+    clients = encrypted(plan(BANDED, how), how, seeds=[1, 2, 3])
+    aggregator = Aggregator(clients._agreement, 0)
+    for client in range(2):
+        steps = np.full(DIM, client, dtype=np.int64)
+        aggregator.add(str(client), clients._agreement.contribution(str(client), 0, steps))
+    with pytest.raises(SumNotOpenedError, match="the noise of 0 holders came; each of 3 adds its own"):
+        aggregator.request()
+    # A server that makes up the holders' noise: nothing is opened.
+    for number in (1, 2, 3):
+        fake = clients._agreement.noise(f"holder {number}", 0, np.zeros(DIM, dtype=np.int64))
+        aggregator.add_noise(f"holder {number}", fake)
+    with pytest.raises(SumNotOpenedError, match=r"holder 1 opens nothing: .*not this holder's own"):
+        clients._holders[0].open(aggregator.request())
+
+
+def test_words_say_against_whom() -> None:
+    server, holders, clients = (terms(who).setting() for who in ("server", "holders", "clients"))
+    assert "not against the server: it knows its noise" in server
+    assert "against the server and 1 of the holders together" in holders
+    assert "a holder that is missing costs the round" in holders
+    assert "fewer than 12 is not opened" in clients
+    assert "any 2 of 3 holders of shares of the key open sums together" in server
+    assert "2 holders together could read every single update" in server
+    assert "as long as no holder works with it" in terms("holders", threshold=1).setting()
+    assert "the owner of the key, who is not the server" in terms(holders=1, threshold=1).setting()

@@ -1,0 +1,445 @@
+"""Holders of the key behind the nodes of a grid: what they open, what they refuse, and what they do not forget."""
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from safetensors.numpy import save
+
+from hubbub import strict_json
+from hubbub.accounting.promise import Promise
+from hubbub.errors import SumNotOpenedError
+from hubbub.flower import hold
+from hubbub.flower.holder_messages import opened
+from hubbub.flower.local_grid import LocalGrid
+from hubbub.flower.opening import GridHolders
+from hubbub.lattice import Lattice
+from hubbub.mechanism import Mechanism
+from hubbub.noise import NoiseStream
+from hubbub.participation import MinSeparation
+from hubbub.secagg import key_files
+from hubbub.secagg.aggregator import Aggregator
+from hubbub.secagg.agreement import Agreement
+from hubbub.secagg.shares import Partial, proved
+from hubbub.strategies import toeplitz
+from hubbub.strategies.record import strategy_arrays
+from paillier_nodes import SIZE, agreed, dealt, grid_of, owner, shares_in, summed
+
+Steps = npt.NDArray[np.int64]
+ONE, OTHER = np.arange(SIZE), np.array([7, -7, 0, 1000, -30000])
+MECHANISM = Mechanism(toeplitz.square_root(3, 2), MinSeparation(2, 2), 1.0)
+SETTINGS = {"clip_norm": 1.0, "lattice_bits": 14}
+PROMISE = Promise(3, MECHANISM, settings=SETTINGS, noise_by="holders", setting="holders add the noise")
+SEEDS = (11, 12, 13)
+TIMEOUT = 10.0
+# The nodes of a LocalGrid in order; the first three hold the shares.
+FIRST, SECOND, THIRD, FOURTH = 1001, 1002, 1003, 1004
+
+
+def configs(folder: Path, seeds: tuple[int, ...] = ()) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [{"paillier-share": str(path)} for path in shares_in(folder)]
+    for config, seed in zip(found, seeds, strict=False):
+        config["paillier-noise-seed"] = seed
+    return found
+
+
+def plain(**others: Any) -> Agreement:
+    return agreed(dealt()[0].public_key, **others)
+
+
+def noised(**others: Any) -> Agreement:
+    return plain(noising_holders=3, **others)
+
+
+def on(grid: LocalGrid, agreement: Agreement, promise: Promise | None = None) -> GridHolders:
+    promised = (promise.record(), strategy_arrays(MECHANISM.strategy)) if promise else None
+    return GridHolders(lambda: grid, agreement, dealt()[0], promised, TIMEOUT)
+
+
+def told(agreement: Agreement, action: str, **others: Any) -> dict[str, ConfigRecord]:
+    agreement_bytes = strict_json.canonical(agreement.record())
+    return {"paillier": ConfigRecord({"action": action, "hubbub_agreement": agreement_bytes, **others})}
+
+
+def to(grid: LocalGrid, node: int, records: dict[str, ConfigRecord]) -> Message:
+    (reply,) = grid.send_and_receive([Message(RecordDict(dict(records)), node, "query.paillier")])
+    return reply
+
+
+def refusal(reply: Message) -> str:
+    assert reply.has_error()
+    assert reply.error.code == 6
+    return reply.error.reason
+
+
+def hello(agreement: Agreement, promise: Promise) -> dict[str, ConfigRecord]:
+    record = strict_json.canonical({**promise.record(), "kind": "promise"})
+    return told(agreement, "hello", promise=record, arrays=save(strategy_arrays(MECHANISM.strategy)))
+
+
+def opening(agreement: Agreement, aggregator: Aggregator) -> dict[str, ConfigRecord]:
+    request = aggregator.request()
+    parts = {f"contribution-{i}": ConfigRecord({"data": data}) for i, data in enumerate(request.contributions)}
+    return {**told(agreement, "open", round=request.round_index), **parts, "total": ConfigRecord({"data": b""})}
+
+
+def asked_to_open(agreement: Agreement, contributions: list[Steps]) -> dict[str, ConfigRecord]:
+    return opening(agreement, summed(agreement, contributions))
+
+
+def first(records: dict[str, ConfigRecord], **others: Any) -> dict[str, ConfigRecord]:
+    return {"paillier": ConfigRecord({**records["paillier"], **others})}
+
+
+@pytest.fixture(scope="module")
+def told_node(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalGrid, Path]:
+    """A grid of one node, a holder that was told of a run without noise, and its folder."""
+    folder = tmp_path_factory.mktemp("told")
+    grid = grid_of(configs(folder), nodes=1)
+    to(grid, FIRST, told(plain(), "hello"))
+    return grid, folder / "holder-1"
+
+
+# What is opened
+
+
+def test_a_sum_is_opened_by_two_of_three_holders_among_all_nodes(tmp_path: Path) -> None:
+    grid = grid_of(configs(tmp_path))
+    holders = on(grid, plain())
+    assert holders.find() == {1: (FIRST,), 2: (SECOND,), 3: (THIRD,)}
+    assert holders.open(summed(plain(), [ONE, OTHER])).tolist() == (ONE + OTHER).tolist()
+
+
+def test_where_a_holder_is_silent_or_lies_another_one_is_asked_and_it_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "flwr")
+    grid = grid_of(configs(tmp_path))
+    holders = on(grid, plain())
+    holders.find()
+    grid.offline([FIRST])
+    assert holders.open(summed(plain(), [ONE, OTHER])).tolist() == (ONE + OTHER).tolist()
+    assert "opened without holder 1, who did not answer" in caplog.text
+    grid.offline([])
+    holders.find()
+    grid.reply_filter = _other_parts(SECOND)
+    assert holders.open(summed(plain(), [ONE, ONE], 1)).tolist() == (2 * ONE).tolist()
+    assert "opened without holder 2, who answered falsely" in caplog.text
+
+
+def test_too_few_true_answers_open_nothing_and_all_others_are_named(tmp_path: Path) -> None:
+    grid = grid_of(configs(tmp_path))
+    holders = on(grid, plain())
+    holders.find()
+    grid.offline([THIRD])
+    grid.reply_filter = _other_parts(SECOND)
+    with pytest.raises(SumNotOpenedError, match=r"1 of 2 holders .*silent: holder 3; false: holder 2") as error:
+        holders.open(summed(plain(), [ONE, OTHER]))
+    assert error.value.who == ("holder 3", "holder 2")
+
+
+def test_an_answer_that_is_no_part_of_what_was_asked_is_not_read(tmp_path: Path) -> None:
+    grid, aggregator = grid_of(configs(tmp_path)), summed(plain(), [ONE, OTHER])
+    to(grid, SECOND, told(plain(), "hello"))
+    record = to(grid, SECOND, opening(plain(), aggregator)).content.config_records["paillier"]
+    part = opened(RecordDict({"paillier": record}), 2, aggregator, dealt()[0])
+    assert isinstance(part, Partial)
+    assert proved(dealt()[0], part)
+    for change, message in (
+        ({"parts": record["parts"][:-1]}, "parts: has 511 bytes"),
+        ({"parts": "text"}, "parts: must be bytes"),
+        ({"holder": 3}, "answers as holder 3"),
+        ({"response": bytes(20_000)}, "response: must be bytes, at most"),
+        ({"challenge": 3}, "challenge: must be bytes"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            opened(RecordDict({"paillier": ConfigRecord({**record, **change})}), 2, aggregator, dealt()[0])
+
+
+def _changed(node: int, change: Callable[[ConfigRecord], Any]) -> Callable[[Message], Message]:
+    def arriving(reply: Message) -> Message:
+        if reply.metadata.src_node_id == node:
+            reply.content = RecordDict({"paillier": ConfigRecord({**change(reply.content.config_records["paillier"])})})
+        return reply
+
+    return arriving
+
+
+def _other_parts(node: int) -> Callable[[Message], Message]:
+    def change(record: ConfigRecord) -> dict[str, Any]:
+        parts = bytearray(record["parts"])
+        parts[0] ^= 1
+        return {**record, "parts": bytes(parts)}
+
+    return _changed(node, change)
+
+
+def test_the_owner_of_a_whole_key_opens_sums_alone_and_nobody_beside_it_may_claim_to(tmp_path: Path) -> None:
+    key_files.write_private(tmp_path / "private.json", owner())
+    agreement = agreed(owner().public_key)
+    config = {"paillier-share": str(tmp_path / "private.json")}
+    grid = grid_of([config])
+    holders = GridHolders(lambda: grid, agreement, None, None, TIMEOUT)
+    assert holders.open(summed(agreement, [ONE, OTHER])).tolist() == (ONE + OTHER).tolist()
+    two = grid_of([config, config])
+    holders = GridHolders(lambda: two, agreement, None, None, TIMEOUT)
+    with pytest.raises(SumNotOpenedError, match="node 1001 and node 1002 claim the whole key"):
+        holders.open(summed(agreement, [ONE, OTHER], 1))
+
+
+def test_plaintexts_that_are_no_sum_of_the_contributions_are_not_believed(tmp_path: Path) -> None:
+    key_files.write_private(tmp_path / "private.json", owner())
+    agreement = agreed(owner().public_key)
+    grid = grid_of([{"paillier-share": str(tmp_path / "private.json")}])
+    holders = GridHolders(lambda: grid, agreement, None, None, TIMEOUT)
+    holders.find()
+    grid.reply_filter = _changed(FIRST, lambda record: {"plaintexts": b"\xff" * len(record["plaintexts"])})
+    with pytest.raises(SumNotOpenedError, match="no sum of 1 to max_clients"):
+        holders.open(summed(agreement, [ONE, OTHER]))
+
+
+# What is not opened
+
+
+def test_a_round_is_opened_once_and_the_same_request_again_by_the_same_numbers_after_a_restart_too(tmp_path: Path) -> None:
+    first, second = (asked_to_open(plain(), steps) for steps in ([ONE, OTHER], [ONE, ONE]))
+    grid = grid_of(configs(tmp_path))
+    to(grid, FIRST, told(plain(), "hello"))
+    parts = to(grid, FIRST, first).content["paillier"]["parts"]
+    for again in (grid, grid_of(configs(tmp_path))):
+        assert "has opened a sum of this round already" in refusal(to(again, FIRST, second))
+        assert to(again, FIRST, first).content["paillier"]["parts"] == parts
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: {**r, **first(r, action="decrypt")}, "must be hello, noise or open"),
+        (
+            lambda r: {**r, **first(r, round=1)},
+            "sent a message of round 1, this is round 2",
+        ),
+        (lambda r: {**r, **first(r, round="0")}, "round = '0'"),
+        (lambda r: {**r, **first(r, hubbub_agreement=b"{}")}, "of another version"),
+        (lambda r: {name: record for name, record in r.items() if name != "paillier"}, "no ConfigRecord 'paillier'"),
+        (lambda r: {name: record for name, record in r.items() if name != "total"}, "no ConfigRecord 'total'"),
+        (lambda r: {name: record for name, record in r.items() if name != "contribution-1"}, "sums of fewer than 2"),
+        (lambda r: {name: record for name, record in r.items() if name != "contribution-0"}, "no ConfigRecord"),
+        (lambda r: {**r, "contribution-1": r["contribution-0"]}, "has contributed to this round already"),
+        (lambda r: {**r, "contribution-1": ConfigRecord({"data": "x"})}, "must be bytes"),
+        (lambda r: {**r, "contribution-1": ConfigRecord({"data": b"x" * 99})}, "no encrypted vector"),
+        (
+            lambda r: {**r, **{f"contribution-{i}": r["contribution-0"] for i in range(5)}},
+            "at most 4 were agreed on",
+        ),
+        (lambda r: {**r, **{f"noise-{i}": r["contribution-0"] for i in range(2)}}, "2 records of noise, at most 1"),
+        (lambda r: {**r, "noise-0": r["contribution-0"]}, "this is the place of a noise"),
+    ],
+)
+def test_a_request_that_is_none_is_refused_and_the_round_stays_to_be_opened(
+    told_node: tuple[LocalGrid, Path], change: Callable[[dict[str, ConfigRecord]], dict[str, ConfigRecord]], message: str
+) -> None:
+    grid, folder = told_node
+    assert message in refusal(to(grid, FIRST, change(asked_to_open(plain(), [ONE, OTHER]))))
+    assert [path.name for path in folder.glob("holder-1-*/*")] == ["agreement.json"]
+
+
+def test_a_holder_keeps_to_what_was_agreed_and_promised_at_the_first_message_of_a_run(tmp_path: Path) -> None:
+    grid = grid_of(configs(tmp_path), nodes=1)
+    assert "say hello first" in refusal(to(grid, FIRST, asked_to_open(plain(), [ONE, OTHER])))
+    assert not to(grid, FIRST, hello(noised(), PROMISE)).has_error()
+    again = grid_of(configs(tmp_path), nodes=1)
+    assert not to(again, FIRST, hello(noised(), PROMISE)).has_error()
+    weaker = replace(PROMISE, mechanism=replace(MECHANISM, noise_multiplier=0.5))
+    for records, message in (
+        (hello(noised(), weaker), "promises something else"),
+        (told(plain(), "hello"), "agreed to other terms"),
+        (hello(noised(min_contributions=3), PROMISE), "agreed to other terms"),
+        (told(plain(), "open", round=0), "agreed to other terms"),
+    ):
+        assert message in refusal(to(again, FIRST, records))
+    # Another run is another agreement, in a folder of its own.
+    assert not to(again, FIRST, told(plain(run="../../another"), "hello")).has_error()
+    assert len(list((tmp_path / "holder-1").iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        (lambda: told(noised(), "hello"), "promise is there, and no holder adds noise, or holders do, and it is missing"),
+        (lambda: hello(plain(), PROMISE), "promise is there, and no holder adds noise"),
+        (lambda: hello(noised(), replace(PROMISE, noise_by="server")), "does not promise that holders add noise"),
+        (lambda: told(noised(), "hello", promise=b"[]", arrays=b""), "is no table"),
+        (lambda: told(noised(), "hello", promise=b"{}", arrays=save({})), "the promise of the run cannot be read"),
+        (lambda: told(noised(), "hello", promise="x", arrays=save({})), "must be bytes"),
+        (lambda: told(agreed(owner().public_key), "hello"), "this holder has"),
+    ],
+)
+def test_a_holder_agrees_to_nothing_that_it_cannot_read(
+    tmp_path: Path, records: Callable[[], dict[str, ConfigRecord]], message: str
+) -> None:
+    grid = grid_of(configs(tmp_path), nodes=1)
+    assert message in refusal(to(grid, FIRST, records()))
+    assert not list((tmp_path / "holder-1").glob("*/agreement.json"))
+
+
+def test_nodes_that_hold_nothing_say_so_and_open_nothing(tmp_path: Path) -> None:
+    grid = grid_of([], nodes=1)
+    assert to(grid, FIRST, told(plain(), "hello")).content["paillier"]["holder"] == 0
+    assert "holds no share of a key" in refusal(to(grid, FIRST, asked_to_open(plain(), [ONE, OTHER])))
+    assert on(grid, plain()).find() == {}
+
+
+def test_a_node_whose_file_is_no_key_tells_its_owner_why_and_the_server_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "broken.json").write_text(json.dumps({"secret": "0xabc"}))
+    (tmp_path / "broken.json").chmod(0o600)
+    grid = grid_of([{"paillier-share": str(tmp_path / "broken.json")}], nodes=1)
+    why = refusal(to(grid, FIRST, told(plain(), "hello")))
+    assert "see its log" in why
+    assert str(tmp_path) not in why
+    assert str(tmp_path) in caplog.text
+    assert "0xabc" not in caplog.text
+
+
+def test_an_app_holds_once_and_is_a_client_app() -> None:
+    app = ClientApp()
+    assert hold(app) is app
+    with pytest.raises(ValueError, match="already registered"):
+        hold(app)
+    with pytest.raises(TypeError, match="ClientApp"):
+        hold("app")  # type: ignore[arg-type]
+
+
+# Noise of the holders
+
+
+def _rows(round_index: int, promise: Promise = PROMISE) -> Steps:
+    """What the seeded holders add to a round, from their streams as they are."""
+    total = np.zeros(SIZE, dtype=np.int64)
+    for seed in SEEDS:
+        stream = NoiseStream(MECHANISM, SIZE, seed=seed)
+        rows = [stream.next_row() for _ in range(round_index + 1)]
+        total += np.array([round(value * 2**14) for value in rows[-1].tolist()])
+    return total
+
+
+def test_each_holder_adds_the_row_of_its_own_stream_to_each_sum(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "flwr")
+    promise = replace(PROMISE, simulation=True)
+    grid = grid_of(configs(tmp_path, SEEDS))
+    holders = on(grid, noised(), promise)
+    for round_index in (0, 2):
+        aggregator = summed(noised(), [ONE, OTHER], round_index)
+        holders.add_noise(aggregator, 1.0)
+        assert holders.open(aggregator).tolist() == (ONE + OTHER + _rows(round_index)).tolist()
+    # Their owners read what the run guarantees.
+    assert caplog.text.count(promise.after(3, 1e-5).sentence()) == 3
+
+
+def test_secret_noise_is_given_once_a_round_and_a_sum_without_it_is_not_opened_whoever_was_restarted(tmp_path: Path) -> None:
+    begun, restarted = (grid_of(configs(tmp_path), nodes=3) for _ in range(2))
+    holders = on(begun, noised(), PROMISE)
+    aggregator = summed(noised(), [ONE, OTHER])
+    holders.add_noise(aggregator, 1.0)
+    request = told(noised(), "noise", **{"round": 0, "clip-norm": 1.0})
+    for grid in (begun, restarted):
+        assert "has given its noise of this round already" in refusal(to(grid, FIRST, request))
+    bare = summed(noised(), [ONE, OTHER])
+    for name in ("holder 1", "holder 2", "holder 3"):
+        bare.add_noise(name, noised().noise(name, 0, np.zeros(SIZE, dtype=np.int64)))
+    with pytest.raises(SumNotOpenedError, match=r"0 of 2 .*silent: holder 1, holder 2, holder 3"):
+        on(restarted, noised(), PROMISE).open(bare)
+    steps = on(restarted, noised(), PROMISE).open(aggregator) - ONE - OTHER
+    # Three rows of standard deviation 2^14: all within 100 steps, or one beyond 13 of its own, has a chance below 1e-9.
+    assert 100 < np.abs(steps).max() < 13 * 2**16
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ({"round": 3, "clip-norm": 1.0}, "promised to have 3"),
+        ({"round": 0, "clip-norm": 0.5}, r"the run promises 1.0"),
+        ({"round": 0}, "clip-norm"),
+        ({"round": -1, "clip-norm": 1.0}, "at least 0"),
+    ],
+)
+def test_noise_is_given_to_promised_rounds_at_the_promised_clip_norm_alone(
+    tmp_path: Path, others: dict[str, Any], message: str
+) -> None:
+    grid = grid_of(configs(tmp_path), nodes=1)
+    to(grid, FIRST, hello(noised(), PROMISE))
+    assert message in refusal(to(grid, FIRST, told(noised(), "noise", **others)))
+    assert not to(grid, FIRST, told(noised(), "noise", **{"round": 0, "clip-norm": 1.0})).has_error()
+
+
+def test_where_holders_add_no_noise_none_is_given(told_node: tuple[LocalGrid, Path]) -> None:
+    grid, _ = told_node
+    assert "add no noise in this run" in refusal(to(grid, FIRST, told(plain(), "noise", **{"round": 0, "clip-norm": 1.0})))
+
+
+def test_with_a_clip_norm_that_moves_noise_follows_the_servers(tmp_path: Path) -> None:
+    promise = replace(PROMISE, settings={"adaptive_clipping": "AdaptiveClipping()", "lattice_bits": 14}, simulation=True)
+    grid = grid_of(configs(tmp_path, SEEDS), nodes=3)
+    aggregator = summed(noised(), [ONE, OTHER])
+    holders = on(grid, noised(), promise)
+    # A clip norm of 0.75 has steps of half the size.
+    holders.add_noise(aggregator, 0.75)
+    noise = holders.open(aggregator) - ONE - OTHER
+    assert Lattice(0.75, 14).step == 2.0**-15
+    assert np.abs(noise - 1.5 * _rows(0)).max() <= 6
+
+
+def test_a_seed_is_for_simulations(tmp_path: Path) -> None:
+    grid = grid_of(configs(tmp_path, SEEDS), nodes=1)
+    assert "is for simulations" in refusal(to(grid, FIRST, hello(noised(), PROMISE)))
+
+
+def test_noise_that_is_missing_or_claimed_twice_costs_the_round_and_is_named(tmp_path: Path) -> None:
+    shares = configs(tmp_path)
+    grid = grid_of(shares)
+    holders = on(grid, noised(), PROMISE)
+    holders.find()
+    grid.offline([SECOND])
+    with pytest.raises(SumNotOpenedError, match="the noise of holder 2 is missing") as error:
+        holders.add_noise(summed(noised(), [ONE, OTHER]), 1.0)
+    assert error.value.who == ("holder 2",)
+    twice = grid_of([*shares, shares[0]])
+    with pytest.raises(SumNotOpenedError, match="the noise of holder 1 is missing, or two nodes claim the same share"):
+        on(twice, noised(), PROMISE).add_noise(summed(noised(), [ONE, OTHER], 1), 1.0)
+    # Of one that sends another's noise as its own nothing is taken either.
+    grid = grid_of(shares)
+    grid.reply_filter = _changed(
+        THIRD, lambda record: {"noise": noised().noise("holder 1", 2, ONE)} if "noise" in record else dict(record)
+    )
+    with pytest.raises(SumNotOpenedError, match="the noise of holder 3 is missing"):
+        on(grid, noised(), PROMISE).add_noise(summed(noised(), [ONE, OTHER], 2), 1.0)
+
+
+def test_the_server_asks_no_holders_of_another_key_and_promises_noise_where_it_is_added(tmp_path: Path) -> None:
+    grid = grid_of([])
+    with pytest.raises(ValueError, match="the agreement is on another"):
+        on(grid, agreed(owner().public_key))
+    with pytest.raises(ValueError, match="goes with holders that add noise"):
+        on(grid, noised())
+    with pytest.raises(ValueError, match="goes with holders that add noise"):
+        on(grid, plain(), PROMISE)
+
+
+def test_of_a_holder_whose_folder_is_damaged_nothing_is_opened(tmp_path: Path) -> None:
+    grid, request = grid_of(configs(tmp_path), nodes=1), asked_to_open(plain(), [ONE, OTHER])
+    to(grid, FIRST, told(plain(), "hello"))
+    assert not to(grid, FIRST, request).has_error()
+    (kept,) = (tmp_path / "holder-1").glob("holder-1-*")
+    for content in (b"{}", b'{"next_round": 0}', (kept / "opened.json").read_bytes().replace(b'"noise":""', b'"noise":"0"')):
+        (kept / "opened.json").write_bytes(content)
+        assert "see its log" in refusal(to(grid, FIRST, request))

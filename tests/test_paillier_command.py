@@ -1,0 +1,359 @@
+"""``hubbub paillier``: what each command writes and says, and what it refuses in one line."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+
+import refusals
+from hubbub.cli import benching, keys, main
+from hubbub.report.operation_times import draw_operation_times
+from hubbub.secagg import key_files, known_answers, paillier, textbook, threshold
+from hubbub.secagg.shares import ThresholdKey
+from refusals import Refused, output
+from small_keys import SAFE
+
+# Fixtures are found by their names here.
+workplace, refused = refusals.workplace, refusals.refused
+
+# Published safe primes of 1024 bits: of the second group of RFC 2409, and of the first of RFC 5054.
+OAKLEY = int(
+    "ffffffffffffffffc90fdaa22168c234c4c6628b80dc1cd129024e088a67cc74020bbea63b139b22514a08798e3404ddef9519b3cd3a431b302b0a6df25f1437"
+    "4fe1356d6d51c245e485b576625e7ec6f44c42e9a637ed6b0bff5cb6f406b7edee386bfb5a899fa5ae9f24117c4b1fe649286651ece65381ffffffffffffffff",
+    16,
+)
+SRP = int(
+    "eeaf0ab9adb38dd69c33f80afa8fc5e86072618775ff3c0b9ea2314c9c256576d674df7496ea81d3383b4813d692c6e0e0d5d8e250b98be48e495c1d6089dad1"
+    "5dc7d7b46154d6b6ce8ef4ad69b15d4982559b297bcf1885c529f566660e57ec68edbc3c05726cc02fd4cbf4976eaa9afd5138fe8376435b9fc61d2fc0eb06e3",
+    16,
+)
+
+
+@pytest.fixture(autouse=True)
+def _known_primes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Safe primes of 2048 bits take a second or five to find; that they are found is tested elsewhere."""
+
+    def found(bits: int, progress: Any = None) -> tuple[int, int]:
+        assert bits == 2048
+        progress(1)
+        return OAKLEY, SRP
+
+    monkeypatch.setattr(threshold, "safe_prime_pair", found)
+
+
+def names_in(folder: str) -> list[str]:
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+def mode(path: str) -> int:
+    return Path(path).stat().st_mode & 0o777
+
+
+# Keys.
+
+
+def test_keygen_writes_a_key_that_only_its_owner_may_read(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, ["paillier", "keygen", "--bits", "2048", "-o", "keys"])
+    private, public = key_files.read_private("keys/private-key.json"), key_files.read_public("keys/public-key.json")
+    assert private.public_key == public
+    assert private.public_key.bits == 2048
+    assert [mode(f"keys/{name}") for name in ("private-key.json", "public-key.json", "")] == [0o600, 0o644, 0o700]
+    assert names_in("keys") == ["private-key.json", "public-key.json"]
+    assert public.key_id in text
+    assert "never" in text
+    for secret in (private.p, private.q):
+        assert f"{secret:x}"[:12] not in text
+
+
+def test_keygen_makes_3072_bits_unless_told_otherwise(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    key = paillier.generate(2048)
+    monkeypatch.setattr(paillier, "generate", lambda bits: asked.append(bits) or key)
+    answer = json.loads(output(capsys, ["paillier", "keygen", "-o", "keys", "--json"]))
+    assert asked == [3072]
+    assert answer == {
+        "key_id": key.public_key.key_id,
+        "bits": 2048,
+        "public_key": "keys/public-key.json",
+        "private_key": "keys/private-key.json",
+    }
+
+
+def test_what_is_there_is_not_overwritten(refused: Refused) -> None:
+    Path("keys").mkdir()
+    for command, names in (
+        (["keygen"], ["private-key.json", "public-key.json"]),
+        (["shares", "--holders", "3", "--threshold", "2"], ["public-key.json", "share-1.json", "share-3.json"]),
+    ):
+        for name in names:
+            Path("keys", name).write_text("mine")
+            refused(["paillier", *command, "--bits", "2048", "-o", "keys"], f"keys/{name}: exists", "never overwritten", "-o")
+            assert names_in("keys") == [name]
+            Path("keys", name).unlink()
+
+
+def test_a_file_in_place_of_the_folder_is_named(refused: Refused) -> None:
+    Path("keys").write_text("mine")
+    refused(["paillier", "keygen", "--bits", "2048", "-o", "keys"], "keys: cannot be made a folder of keys")
+    assert Path("keys").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["keygen", "-o", "keys", "--bits", "1024"], ["bits = 1024: must be at least 2048"]),
+        (["keygen", "-o", "keys", "--bits", "2049"], ["bits = 2049: must be even"]),
+        (["keygen", "-o", "keys", "--bits", "many"], ["--bits", "'many'", "keygen --help"]),
+        (["keygen"], ["Missing option '--output'", "keygen --help"]),
+        (["shares", "-o", "keys", "--threshold", "2"], ["Missing option '--holders'"]),
+        (["shares", "-o", "keys", "--holders", "2"], ["Missing option '--threshold'"]),
+        (["shares", "-o", "keys", "--holders", "5", "--threshold", "6"], ["threshold = 6: must be at most 5"]),
+        (["shares", "-o", "keys", "--holders", "0", "--threshold", "1"], ["holders = 0: must be at least 1"]),
+        (["shares", "-o", "keys", "--holders", "101", "--threshold", "60"], ["holders = 101: must be at most 100"]),
+        (
+            ["shares", "-o", "keys", "--holders", "5", "--threshold", "3", "--bits", "512"],
+            ["bits = 512: must be at least 2048"],
+        ),
+        (
+            ["shares", "-o", "keys", "--holders", "5", "--threshold", "3", "--min-contributions", "0"],
+            ["min_contributions = 0: must be at least 1"],
+        ),
+        (["bench", "-o", "keys", "--bits", "128"], ["bits = 128: must be at least 256"]),
+        (["bench", "-o", "keys", "--bits", "8192"], ["bits = 8192: must be at most 4096"]),
+        (["bench", "-o", "keys", "--bits", "257"], ["bits = 257: must be even"]),
+        (["bench", "-o", "keys", "--sizes", "10,,20"], ["--sizes '10,,20': must be whole numbers with commas"]),
+        (["bench", "-o", "keys", "--sizes", "10,1001"], ["--sizes = 1001: must be at most 1000"]),
+        (["bench", "-o", "keys", "--sizes", "1"], ["--sizes = 1: must be at least 2"]),
+        (["nothing"], ["No such command 'nothing'"]),
+    ],
+)
+def test_a_command_that_cannot_be_done_is_refused_and_leaves_nothing(
+    arguments: list[str], words: list[str], refused: Refused
+) -> None:
+    refused(["paillier", *arguments], *words)
+    assert not Path("keys").exists()
+
+
+# Shares.
+
+SHARES = ["paillier", "shares", "--bits", "2048", "-o", "keys"]
+
+
+def test_shares_of_the_written_files_decrypt_together(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, [*SHARES, "--holders", "5", "--threshold", "3"])
+    public = key_files.read_public("keys/public-key.json")
+    assert isinstance(public, ThresholdKey)
+    assert (public.n, public.min_contributions) == (OAKLEY * SRP, 2)
+    names = [f"share-{i}.json" for i in range(1, 6)]
+    assert names_in("keys") == ["public-key.json", *names]
+    assert [mode(f"keys/{name}") for name in names] == [0o600] * 5
+    read = [key_files.read_share(f"keys/share-{i}.json") for i in (5, 1, 3)]
+    assert [share.holder for share in read] == [5, 1, 3]
+    given = [public.encrypt(40), public.encrypt(2)]
+    assert threshold.combine(public, [share.partial_of(given) for share in read]) == 42
+    for words in (
+        public.key_id,
+        "Any 3 of the 5 holders decrypt; 2 of them learn nothing",
+        "at most 2 of them are away or lie",
+        "sums of at least 2",
+        "delete it",
+        "The primes were in this machine's memory",
+    ):
+        assert words in text
+    assert "Two groups" not in text
+    for secret in (OAKLEY, SRP, *(share.secret for share in read)):
+        assert f"{secret:x}"[:12] not in text
+
+
+@pytest.mark.parametrize(
+    ("holders", "needed", "least", "words"),
+    [
+        (2, 1, 2, ["Each of the 2 holders decrypts alone"]),
+        (2, 2, 2, ["never again if one share is lost"]),
+        (4, 2, 2, ["Two groups of 2 can decrypt", "a threshold above 2 rules that out"]),
+        (2, 2, 1, ["single contributions too"]),
+        (2, 2, 9, ["sums of at least 9"]),
+    ],
+)
+def test_what_the_numbers_mean_is_said(
+    holders: int, needed: int, least: int, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    public, _ = threshold.deal(*SAFE, holders=holders, threshold=needed, min_contributions=least)
+    keys._explain(Path("keys"), public)
+    text = capsys.readouterr().out
+    assert not [word for word in words if word not in text]
+
+
+def test_the_json_of_shares_names_files_and_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, [*SHARES, "--holders", "2", "--threshold", "2", "--min-contributions", "4", "--json"])
+    public = key_files.read_public("keys/public-key.json")
+    assert json.loads(text) == {
+        "key_id": public.key_id,
+        "bits": 2048,
+        "holders": 2,
+        "threshold": 2,
+        "min_contributions": 4,
+        "public_key": "keys/public-key.json",
+        "shares": ["keys/share-1.json", "keys/share-2.json"],
+    }
+
+
+# Bench.
+
+
+def test_bench_writes_nine_plots_and_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("phe")
+    text = output(capsys, ["paillier", "bench", "--bits", "256", "--sizes", "200,10,100", "-o", "out"])
+    assert names_in("out") == ["bench.csv", "bench.json", "bench.png"]
+    rows = list(csv.DictReader(io.StringIO(Path("out/bench.csv").read_text())))
+    assert len(rows) == 2 * 3 * 3 * 3
+    assert {row["implementation"] for row in rows} == {"hubbub", "phe"}
+    assert [row["operand_bits"] for row in rows[:3]] == ["10", "100", "200"]
+    assert all(0 < float(row["seconds"]) < 10 for row in rows)
+    said = json.loads(Path("out/bench.json").read_text())
+    assert [{name: str(value) for name, value in row.items()} for row in said["times"]] == rows
+    assert (said["bits"], said["phe"] is not None) == (256, True)
+    assert matplotlib.image.imread("out/bench.png").shape == (1350, 1650, 4)
+    seconds = {
+        (row["implementation"], row["operation"], row["stage"], row["operand_bits"]): float(row["seconds"]) for row in rows
+    }
+    for (name, operation, stage, size), value in seconds.items():
+        # Each stage is the least of its repetitions, so that the total may not be below their sum.
+        if stage == "total":
+            parts = [seconds[name, operation, part, size] for part in ("encrypt", "decrypt")]
+            assert value >= sum(parts)
+    assert "encrypt  add a constant" in text
+    assert "times)" in text
+
+
+def test_bench_says_that_phe_is_not_there(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    find = benching.importlib.util.find_spec
+    monkeypatch.setattr(benching.importlib.util, "find_spec", lambda name: None if name == "phe" else find(name))
+    monkeypatch.setattr(benching, "draw_operation_times", lambda title, subtitle, sizes, seconds: subtitle.encode())
+    text = output(capsys, ["paillier", "bench", "--bits", "256", "--sizes", "10", "-o", "out"])
+    assert "phe is not installed" in text
+    assert "phe is not installed" in Path("out/bench.png").read_text()
+    answer = json.loads(output(capsys, ["paillier", "bench", "--bits", "256", "--sizes", "10", "-o", "out", "--json"]))
+    assert answer["phe"] is None
+    assert {row["implementation"] for row in answer["times"]} == {"hubbub"}
+
+
+def test_bench_measures_up_to_what_a_key_takes_by_default() -> None:
+    assert benching._sizes(None, 1024) == [10, *range(50, 1001, 50)]
+    assert max(benching._sizes(None, 256)) == 200
+
+
+def test_a_wrong_result_is_not_measured() -> None:
+    wrong = benching.Subject("wrong", 1, lambda numbers: numbers, lambda symbol, a, b: a, lambda encrypted: encrypted)
+    with pytest.raises(RuntimeError, match="wrong: add of numbers of 10 bits came out wrong"):
+        benching.measured([wrong], [10], 256)
+
+
+def test_the_picture_has_a_panel_for_each_row_and_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    plot = Axes.plot
+    monkeypatch.setattr(
+        Axes, "plot", lambda axes, x, y, **looks: drawn.append((axes, list(x), list(y), looks)) or plot(axes, x, y, **looks)
+    )
+    curves = {"ours": np.array([1e-3, 2e-3]), "theirs": np.array([5e-3, 6e-3])}
+    draw_operation_times("title", "subtitle", [10, 20], {(row, "c"): curves for row in "ab"})
+    assert len({id(axes) for axes, *_ in drawn}) == 2
+    assert [(x, y, looks["label"]) for _, x, y, looks in drawn[:2]] == [
+        ([10, 20], [1, 2], "ours"),
+        ([10, 20], [5, 6], "theirs"),
+    ]
+    assert drawn[0][3]["color"] != drawn[1][3]["color"]
+    assert drawn[0][0].get_yscale() == "log"
+
+
+# Selftest.
+
+
+def test_selftest_prints_a_line_for_each_check(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, ["paillier", "selftest"])
+    lines = text.splitlines()
+    assert lines[0].startswith("gmpy2 ")
+    assert "GMP " in lines[0]
+    assert lines[-1] == "all checks passed"
+    assert len(lines) >= 9
+    assert all(line.startswith("ok      ") for line in lines[1:-1])
+    assert "ISO/IEC 18033-6" in text
+    assert "935906717" in text
+
+
+def all_alike(public: paillier.PublicKey, values: Any) -> paillier.Ciphertext:
+    """As NVFlare's plugin encrypts: one randomness for all."""
+    return public.ciphertext([textbook.encrypt(public.n, 0, 2)] * np.size(values))
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "wrong", "words"),
+    [
+        (textbook, "encrypt", lambda n, m, r: 5, "FAILED  phe: n = 126869"),
+        (textbook, "decrypt", lambda p, q, c: 5, "FAILED  ISO/IEC 18033-6: its key"),
+        (paillier.PrivateKey, "decrypt", lambda self, sums: 5, "FAILED  a fresh key of 2048 bits: arithmetic"),
+        (paillier.PublicKey, "encrypt", all_alike, "FAILED  a fresh key of 2048 bits: 100 encryptions"),
+        (threshold, "combine", lambda public, partials: [1, 2], "FAILED  any 3 of 5"),
+        (known_answers.secrets, "randbits", lambda bits: 1, "FAILED  the operating system's coins"),
+    ],
+)
+def test_selftest_finds_what_is_broken_and_exits_with_1(
+    where: Any, name: str, wrong: Any, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = paillier.PrivateKey.from_primes(OAKLEY, SRP)
+    # What is drawn is not what is broken here.
+    monkeypatch.setattr(paillier, "generate", lambda bits: private)
+    monkeypatch.setattr(known_answers, "safe_prime_pair", lambda bits: SAFE)
+    monkeypatch.setattr(where, name, wrong)
+    with pytest.raises(SystemExit) as stop:
+        main(["paillier", "selftest"])
+    assert stop.value.code == 1
+    assert words in capsys.readouterr().out
+
+
+def test_the_json_of_selftest_says_the_same(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = json.loads(output(capsys, ["paillier", "selftest", "--json"]))
+    assert answer["ok"] is True
+    assert {(check["ok"], check["failure"]) for check in answer["checks"]} == {(True, None)}
+    monkeypatch.setattr(textbook, "encrypt", lambda n, m, r: 1 // 0)
+    with pytest.raises(SystemExit) as stop:
+        main(["paillier", "selftest", "--json"])
+    assert stop.value.code == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] is False
+    assert "ZeroDivisionError" in answer["checks"][0]["failure"]
+
+
+# All of them.
+
+
+@pytest.mark.parametrize("command", [[], ["keygen"], ["shares"], ["bench"], ["selftest"]])
+def test_each_command_explains_itself(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, ["paillier", *command, "--help"])
+    assert f"hubbub paillier {' '.join(command)}".rstrip() in text
+    if command == []:
+        assert all(name in text for name in ("keygen", "shares", "bench", "selftest"))
+    else:
+        assert "--json" in text
+
+
+def test_without_gmpy2_a_command_names_the_extra_in_one_line() -> None:
+    code = "import sys; sys.modules['gmpy2'] = None; from hubbub.cli import main; main(sys.argv[1:])"
+    for command in (["keygen", "-o", "keys"], ["shares", "-o", "keys", "--holders", "5", "--threshold", "3"]):
+        done = subprocess.run([sys.executable, "-c", code, "paillier", *command], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "hubbub: hubbub.secagg needs gmpy2: pip install 'hubbub[secagg]'\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "paillier", "keygen", "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,293 @@
+"""A thousand of each kind of hostile message: the sender is named, the sum stays as it was, and the honest ones are still read.
+
+The digest in a message is no signature. Whoever writes messages makes it anew, and so do these tests.
+"""
+
+import hashlib
+import random
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import untold
+from hubbub.errors import SumNotOpenedError
+from hubbub.secagg import packing, threshold
+from hubbub.secagg.aggregator import Aggregator
+from hubbub.secagg.agreement import Agreement
+from hubbub.secagg.holder import Holder, combined
+from hubbub.secagg.paillier import PrivateKey
+from hubbub.secagg.wire import Kind, Message
+from small_keys import SAFE, small
+
+CASES = 1000
+Draw = random.Random
+PUBLIC, SHARES = threshold.deal(*SAFE, holders=3, threshold=2, min_contributions=2)
+OWNER = PrivateKey.from_primes(*SAFE)
+N = PUBLIC.n
+PLAN = packing.Packing(bits=16, clip=1.0, max_clients=16, key_bits=512)
+SIZE = 2 * PLAN.slots - 3
+AGREED = Agreement(PUBLIC.public_key, PLAN, SIZE, run="a run", min_contributions=2)
+LARGEST = 2**15 - 1
+TOLD = untold.forms([*SAFE, *(share.secret for share in SHARES)])
+# 16 magic, 1 kind, 16 agreement, 8 round, 2 length of the name, 4 number of ciphertexts; then the name.
+HEAD, DIGEST = 47, 32
+
+
+def refusal(call: Callable[[], object], *kinds: type[Exception]) -> str:
+    return untold.refusal(call, TOLD, *(kinds or (ValueError,)))
+
+
+def steps(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-LARGEST, LARGEST, SIZE, endpoint=True)
+
+
+@cache
+def sent(name: str, round_index: int = 0, seed: int = 0) -> bytes:
+    return AGREED.contribution(name, round_index, steps(seed))
+
+
+def signed_anew(data: bytes) -> bytes:
+    """With the digest of what is in it now."""
+    return data[:-DIGEST] + hashlib.sha256(data[:-DIGEST]).digest()
+
+
+def parsed(data: bytes) -> Message:
+    return Message.from_bytes(data, 512, "a test", at_most=AGREED.ciphertexts)
+
+
+def rewritten(data: bytes, **changes: Any) -> bytes:
+    """The same ciphertexts, or others, under another header."""
+    return replace(parsed(data), **changes).to_bytes(512)
+
+
+class Server:
+    """An aggregator that has two contributions, and what they are."""
+
+    def __init__(self, agreement: Agreement = AGREED, earlier: set[bytes] | None = None) -> None:
+        self.sum = Aggregator(agreement, 0, earlier)
+        self.sum.add("c1", sent("c1", 0, 1))
+        self.sum.add("c2", sent("c2", 0, 2))
+        self.before = self.sum.total.integers
+
+    def refuses(self, data: object, sender: str = "c7") -> str:
+        said = refusal(lambda: self.sum.add(sender, data))
+        assert said.startswith((f"client '{sender}': ", f"client '{sender}'["))
+        assert self.sum.senders == ("c1", "c2")
+        assert self.sum.total.integers == self.before
+        return said
+
+    def still_reads(self) -> None:
+        """What was refused took nobody's place: the honest message of the same client is taken, and the sum is right."""
+        self.sum.add("c7", sent("c7", 0, 7))
+        opened = [Holder(share, AGREED).open(self.sum.request()) for share in SHARES[1:]]
+        total, liars = combined(self.sum, PUBLIC, opened)
+        assert liars == ()
+        assert total.tolist() == (steps(1) + steps(2) + steps(7)).tolist()
+
+
+# Damaged on the way.
+
+
+def test_messages_that_were_cut_off_or_grew_are_refused() -> None:
+    draw, server, whole = Draw(0), Server(), sent("c7", 0, 7)
+    for case in range(CASES):
+        part = whole[: draw.randrange(1, len(whole))] if case % 2 else whole[draw.randrange(1, len(whole)) :]
+        for hostile in (part, signed_anew(part), whole + draw.randbytes(draw.randrange(1, 300)), part + whole):
+            server.refuses(hostile)
+    server.still_reads()
+
+
+def test_messages_of_which_a_bit_was_changed_are_refused() -> None:
+    draw, server, whole = Draw(1), Server(), sent("c7", 0, 7)
+    for _ in range(CASES):
+        damaged = bytearray(whole)
+        for _ in range(draw.choice([1, 1, 2, 10])):
+            damaged[draw.randrange(len(whole))] ^= draw.randrange(1, 256)
+        server.refuses(bytes(damaged))
+    server.still_reads()
+
+
+def test_no_bit_of_the_header_can_be_changed_even_with_a_new_digest() -> None:
+    server, whole = Server(), sent("c7", 0, 7)
+    for bit in range(8 * (HEAD + len("c7"))):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << (bit % 8)
+        server.refuses(signed_anew(bytes(changed)))
+    server.still_reads()
+
+
+def test_random_bytes_are_refused() -> None:
+    draw, server = Draw(2), Server()
+    for case in range(CASES):
+        noise = draw.randbytes(draw.randrange(600))
+        server.refuses(signed_anew(sent("c7", 0, 7)[: HEAD + case % 3] + noise) if case % 2 else noise)
+    server.still_reads()
+
+
+def test_what_is_no_bytes_is_refused() -> None:
+    draw, server, whole = Draw(3), Server(), sent("c7", 0, 7)
+    for _ in range(CASES):
+        server.refuses(
+            draw.choice([None, whole.hex(), bytearray(whole), memoryview(whole), [whole], 7, draw.random(), True, {}])
+        )
+    server.still_reads()
+
+
+# Of another time, place or sender.
+
+
+def test_messages_of_another_round_are_refused() -> None:
+    draw, server = Draw(4), Server()
+    old = sent("c7", 3, 7)
+    assert "sent a message of round 4, this is round 1" in server.refuses(old)
+    for _ in range(CASES):
+        server.refuses(rewritten(old, round_index=draw.choice([draw.randrange(1, 9), draw.randrange(1, 2**63)])))
+    server.still_reads()
+
+
+def others_than_agreed() -> Iterator[Agreement]:
+    yield replace(AGREED, run="another run")
+    yield replace(AGREED, min_contributions=3)
+    yield replace(AGREED, noising_holders=1)
+    yield replace(AGREED, size=SIZE + 1)
+    yield replace(AGREED, public_key=small().public_key)
+    for change in ({"bits": 15}, {"clip": 2.0}, {"max_clients": 3}, {"noise": 1}):
+        yield replace(AGREED, packing=replace(PLAN, **change))
+
+
+@pytest.mark.parametrize("agreement", list(others_than_agreed()))
+def test_messages_of_another_run_key_or_packing_are_refused(agreement: Agreement) -> None:
+    draw, server = Draw(5), Server()
+    for _ in range(CASES // 9 + 1):
+        numbers = np.array([draw.randrange(-(2**14) + 1, 2**14) for _ in range(agreement.size)], dtype=np.int64)
+        said = server.refuses(agreement.contribution("c7", 0, numbers))
+        assert "for another run, under another key, or packed in another way" in said
+    server.still_reads()
+
+
+def test_messages_that_state_another_sender_are_refused() -> None:
+    draw, server = Draw(6), Server()
+    names = ["c3", "c", "c77", " c7", "c7 ", "C7", "c7\0", "ｃ7", "server", "holder 1", "x" * 200, "\n", "'"]
+    for _ in range(CASES):
+        name = draw.choice([*names, draw.randbytes(4).hex()])
+        assert "sent the message of" in server.refuses(rewritten(sent("c3", 0, 3), sender=name))
+    server.still_reads()
+
+
+def test_messages_of_another_kind_are_refused() -> None:
+    draw, server = Draw(7), Server()
+    for _ in range(CASES):
+        data = rewritten(sent("c7", 0, 7), kind=draw.choice([Kind.NOISE, Kind.SUM]))
+        assert "this is the place of a contribution" in server.refuses(data)
+        wrong = bytearray(data)
+        wrong[16] = draw.choice([0, *range(4, 256)])
+        assert "which there is not" in server.refuses(signed_anew(bytes(wrong)))
+    said = refusal(lambda: server.sum.add_noise("holder 1", rewritten(sent("c7", 0, 7), sender="holder 1")))
+    assert said == "holder 1: sent a contribution: this is the place of a noise"
+    server.still_reads()
+
+
+# There before.
+
+
+def test_messages_that_came_before_are_refused() -> None:
+    """As they are, under another name, in another order, or with one old ciphertext among fresh ones."""
+    draw, server = Draw(8), Server()
+    for _ in range(CASES):
+        old = parsed(sent("c1", 0, 1)).integers
+        fresh = list(parsed(sent("c7", 0, 7)).integers)
+        fresh[draw.randrange(2)] = draw.choice([*old, *parsed(sent("c2", 0, 2)).integers])
+        again = draw.choice([old, old[::-1], fresh, [old[0], old[0]]])
+        said = server.refuses(rewritten(sent("c7", 0, 7), integers=again))
+        assert "sent a ciphertext that was there before" in said
+        assert "sent the message of" in server.refuses(sent("c1", 0, 1))
+        assert "has contributed to this round already" in refusal(
+            lambda: server.sum.add("c1", draw.choice([sent("c1", 0, 1), sent("c1", 0, 9)]))
+        )
+    server.still_reads()
+
+
+def test_messages_of_an_earlier_round_are_refused_under_a_new_header() -> None:
+    draw, earlier = Draw(9), set[bytes]()
+    first = Aggregator(AGREED, 4, earlier)
+    old = [AGREED.contribution(f"c{i}", 4, steps(i)) for i in range(4)]
+    for i, data in enumerate(old):
+        first.add(f"c{i}", data)
+    server = Server(earlier=earlier)
+    for _ in range(CASES):
+        replayed = rewritten(draw.choice(old), round_index=0, sender="c7")
+        assert "there before" in server.refuses(replayed)
+    server.still_reads()
+
+
+# What is in them.
+
+
+HOSTILE: dict[str, Callable[[Draw], int]] = {
+    "zero": lambda _: 0,
+    "n": lambda draw: N * draw.choice([1, draw.randrange(1, N)]),
+    "n squared": lambda _: N * N,
+    "beyond": lambda draw: draw.randrange(N * N + 1, 2**1024),
+    "a multiple of a prime": lambda draw: draw.choice(SAFE) * draw.randrange(1, N),
+    "without randomness": lambda draw: 1 + N * draw.randrange(N),
+}
+
+
+@pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE.keys())
+def test_messages_with_what_is_no_fresh_ciphertext_are_refused(make: Callable[[Draw], int]) -> None:
+    draw, server = Draw(10), Server()
+    for _ in range(CASES):
+        integers = list(parsed(sent("c7", 0, 7)).integers)
+        integers[draw.randrange(2)] = make(draw)
+        server.refuses(rewritten(sent("c7", 0, 7), integers=integers))
+    server.still_reads()
+
+
+def test_messages_of_too_few_or_too_many_ciphertexts_are_refused() -> None:
+    draw, server = Draw(11), Server()
+    for _ in range(CASES):
+        count = draw.choice([0, 1, 3, 4, draw.randrange(3, 40)])
+        server.refuses(rewritten(sent("c7", 0, 7), integers=[draw.randrange(2, N * N) for _ in range(count)]))
+    claimed = bytearray(sent("c7", 0, 7))
+    claimed[43:47] = struct.pack("<I", 2**32 - 1)
+    assert "at most 2 were agreed on" in server.refuses(signed_anew(bytes(claimed)))
+    server.still_reads()
+
+
+def test_more_clients_than_agreed_are_refused() -> None:
+    server = Server()
+    for i in range(3, 17):
+        server.sum.add(f"c{i}", sent(f"c{i}", 0, i))
+    for i in range(17, 17 + CASES):
+        said = refusal(lambda i=i: server.sum.add(f"c{i}", sent("c7", 0, 7)))
+        assert said == f"client 'c{i}': the packing has room for 16 contributions, which have come"
+    assert len(server.sum.senders) == 16
+
+
+def test_what_no_eye_tells_from_a_contribution_spoils_the_sum_and_nothing_of_it_is_read() -> None:
+    """Changed in the ciphertext with a new digest, or with slots that run over: the sum is refused when it is opened.
+
+    A random number is a sum by chance with a probability below 2^-40.
+    """
+    draw = Draw(12)
+    for case in range(CASES):
+        server = Aggregator(AGREED, 0)
+        server.add("c1", sent("c1", 0, 1))
+        if case % 2:
+            changed = bytearray(sent("c7", 0, 7))
+            changed[draw.randrange(HEAD + 2, HEAD + 2 + 120)] ^= draw.randrange(1, 256)
+            hostile = signed_anew(bytes(changed))
+        else:
+            plaintexts = PLAN.pack_steps(steps(7))
+            # Beyond what two reach, whatever the other one's value.
+            plaintexts[0] += 5 * LARGEST << (draw.randrange(PLAN.slots) * PLAN.slot_bits)
+            hostile = rewritten(sent("c7", 0, 7), integers=PUBLIC.encrypt(plaintexts).integers)
+        server.add("c7", hostile)
+        answer = Holder(OWNER, AGREED).open(server.request())
+        said = refusal(lambda server=server, answer=answer: combined(server, None, [answer]), SumNotOpenedError)
+        assert said.startswith("round 1: ")

@@ -1,0 +1,267 @@
+"""What went wrong in other libraries of Paillier encryption does not go wrong here.
+
+Read in their sources, as they stood in 2026:
+
+- NVFlare, ``cuda_plugin/src/paillier.h``: one randomiser for all values of a run; 1024 bits from a 64-bit seed of ``mt19937``.
+- cryptovoting/damgard-jurik: φ(n)/4 in the public key (``test_threshold.py`` too, nothing public tells the factors).
+- niclabs/tcpaillier: a proof whose mask is too short for the share (``test_threshold.py``, a response does not tell the share).
+- LightPHE: r and primes from the Mersenne Twister, and an n of any length; TNO, ``paillier``: primes from ``sympy.randprime``.
+- intel/pailliercryptolib, ``getDJNBN``: 3 mod 4 is tested at p twice, and never at q (``test_paillier.py``, a generated key).
+- TNO, ``distributed_keygen``: asks whether a greatest common divisor is 0, which it never is.
+- phe, FATE: the next prime after a random number, and a public exponent that tells how large a value is.
+- FATE: keys of 1024 bits by default (``test_paillier.py``, small keys are refused), and ``pack_floats``, where a negative
+  number borrows from its neighbour (``test_packing.py``, negative values do not borrow).
+- ipcl-python: keys as pickles (``test_paillier.py``, a secret key is in no text, copy or pickle).
+"""
+
+import ast
+import collections
+import itertools
+import math
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+import gmpy2
+import numpy as np
+import phe
+import pytest
+import sympy
+import torch
+
+import hubbub.secagg
+from hubbub.secagg import packing, paillier, primes, randomizers, textbook, threshold
+from hubbub.secagg.paillier import PrivateKey, PublicKey
+from hubbub.secagg.proofs import Proof
+from hubbub.secagg.shares import proved
+from small_keys import SMALL_SAFE, other, plain, small
+
+SECAGG = Path(hubbub.secagg.__file__).parent
+PUBLIC, SHARES = threshold.deal(*SMALL_SAFE, holders=3, threshold=2)
+
+
+# Randomness.
+
+
+@pytest.mark.parametrize("private", [small(), plain()], ids=["short", "full"])
+@pytest.mark.parametrize("table", [False, True])
+def test_a_thousand_encryptions_of_zero_share_no_randomness(private: PrivateKey, table: bool) -> None:
+    """NVFlare multiplies all plaintexts of a run by one randomiser: a quotient of two ciphertexts then shows m − m'."""
+    public = PublicKey(private.public_key.n, private.public_key.short_exponents)
+    if table:
+        public.prepare(10**6)
+    batch = public.encrypt([0] * 500).integers + tuple(public.encrypt(0).integers[0] for _ in range(500))
+    assert len(set(batch)) == 1000
+    # c/c' = (1 + n)^(m − m') is what one randomiser would leave; here the quotients are 1 mod n nowhere.
+    assert len({c % public.n for c in batch}) == 1000
+    assert 1 not in batch
+
+
+def test_encryptions_before_there_is_a_table_share_no_randomness() -> None:
+    n = small().public_key.n
+    made = [c for _ in range(50) for c in PublicKey(n, True).encrypt([0] * 3).integers]
+    assert len({c % n for c in made}) == 150
+
+
+def test_rerandomized_ciphertexts_are_new_each() -> None:
+    public = small().public_key
+    c = public.encrypt([4] * 50)
+    fresh = c.rerandomize().integers + c.rerandomize().integers + c.integers
+    assert len(set(fresh)) == 150
+    quotients = {new * pow(int(old), -1, public.n) % public.n for old, new in zip(c.integers * 2, fresh[:100], strict=True)}
+    assert len(quotients) == 100
+
+
+def reachable(thing: object) -> Iterator[int]:
+    """Every whole number that an object holds, or that what it holds does."""
+    if isinstance(thing, int | type(gmpy2.mpz())) and not isinstance(thing, bool):
+        yield int(thing)
+    elif isinstance(thing, dict):
+        yield from itertools.chain.from_iterable(reachable(part) for part in thing.values())
+    elif isinstance(thing, list | tuple | set | collections.deque):
+        yield from itertools.chain.from_iterable(map(reachable, thing))
+    elif type(thing).__module__.startswith("hubbub"):
+        yield from reachable(vars(thing))
+
+
+def test_nothing_public_leads_to_the_primes() -> None:
+    """cryptovoting/damgard-jurik keeps φ(n)/4 in its public key."""
+    private = small()
+    public, n = private.public_key, private.public_key.n
+    c = public.encrypt([1] * 20)
+    held = set(reachable([public, c, c + c, c * 3, c.rerandomize()]))
+    assert {n, n * n, *map(int, c.integers)} <= held
+    phi = (private.p - 1) * (private.q - 1)
+    for x in held:
+        assert math.gcd(x, n) in (1, n)
+        # A multiple of the order would open everything.
+        assert x == 0 or pow(2, x * n, n * n) != 1
+        assert x < 2**16 or (phi % x and math.gcd(x, phi).bit_length() < 64)
+    assert pickle.loads(pickle.dumps(public)).__reduce__()[1] == (n, True)  # noqa: S301
+
+
+def test_the_base_of_short_exponents_follows_from_n_alone() -> None:
+    """A messenger cannot slip in a base of small order, under which ciphertexts would hide nothing."""
+    n = small().public_key.n
+    x = randomizers.hashed_unit(n)
+    assert 1 < x < n - 1
+    assert math.gcd(x, n) == 1
+    assert x == randomizers.hashed_unit(n) != randomizers.hashed_unit(other().public_key.n)
+    base = randomizers.base_from(n, x)
+    assert base == pow(n - x * x % n, n, n * n)
+    (a, b) = (PublicKey(n, True)._source.prepare(1)[0] for _ in range(2))
+    assert a == b == base
+
+
+def seed_everything() -> None:
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
+    sympy.core.random.seed(0)
+
+
+DRAWS: dict[str, Callable[[], set[int]]] = {
+    "primes": lambda: set(primes.prime_pair(128)),
+    "short randomisers": lambda: {int(c) for c in small().public_key.encrypt([1, 1]).integers},
+    "full randomisers": lambda: {int(c) for c in plain().public_key.encrypt([1, 1]).integers},
+    "rerandomised": lambda: {int(small().public_key.ciphertext(2).rerandomize().integers[0])},
+    "shares": lambda: {share.secret for share in threshold.deal(*SMALL_SAFE, holders=3, threshold=2)[1]},
+    "base of the proofs": lambda: {threshold.deal(*SMALL_SAFE, holders=1, threshold=1)[0].base},
+    "mask of a proof": lambda: {SHARES[0].partial(7).proof.response},
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
+def test_seeded_generators_repeat_nothing(draw: Callable[[], set[int]]) -> None:
+    drawn = []
+    for _ in range(2):
+        seed_everything()
+        drawn.append(draw())
+    assert not drawn[0] & drawn[1]
+
+
+def test_a_library_that_draws_primes_with_sympy_repeats_them() -> None:
+    """So that the test above can fail."""
+    drawn = []
+    for _ in range(2):
+        seed_everything()
+        drawn.append(sympy.randprime(2**127, 2**128))
+    assert drawn[0] == drawn[1]
+
+
+def test_no_module_knows_a_generator_that_can_be_seeded() -> None:
+    seedable = {"random", "mpz_random", "mpz_urandomb", "mpz_rrandomb", "random_state", "default_rng", "RandomState"}
+    for file in SECAGG.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = {alias.name for alias in node.names} if isinstance(node, ast.Import | ast.ImportFrom) else set()
+            names |= {node.module} if isinstance(node, ast.ImportFrom) else set()
+            names |= {node.attr} if isinstance(node, ast.Attribute) else set()
+            assert not names & seedable, f"{file.name}: {names & seedable}"
+
+
+# Primes.
+
+
+def test_every_pair_of_primes_is_as_likely_as_any_other() -> None:
+    """The next prime after a random number favours 223, twelve behind its neighbour, three times over 227.
+
+    Chi-square with 19 degrees of freedom: above 82 with probability below 1e-9.
+    """
+    fit = [p for p in range(192, 256) if p % 4 == 3 and gmpy2.is_prime(p)]
+    pairs = [pair for pair in itertools.permutations(fit, 2) if math.gcd(pair[0] - 1, pair[1] - 1) == 2]
+    assert len(pairs) == 20
+    found = collections.Counter(primes.prime_pair(16) for _ in range(2000))
+    assert set(found) <= set(pairs)
+    assert sum((found[pair] - 100) ** 2 / 100 for pair in pairs) < 82
+
+
+@pytest.mark.parametrize("bits", [16, 18, 32, 64, 66, 128, 250, 512, 1024])
+def test_a_modulus_has_exactly_the_bits_that_were_asked_for(bits: int) -> None:
+    for _ in range(20):
+        p, q = primes.prime_pair(bits)
+        assert (p * q).bit_length() == bits
+        assert p.bit_length() == q.bit_length() == bits // 2
+        assert p % 4 == q % 4 == 3
+        assert math.gcd(p - 1, q - 1) == 2
+        assert math.gcd(p * q, (p - 1) * (q - 1)) == 1
+
+
+def test_all_defaults_are_3072_bits() -> None:
+    assert paillier.generate.__defaults__ == (3072,)
+    assert packing.Packing().key_bits == 3072
+
+
+# Checks that can fail, and can pass.
+
+
+PLACES: dict[str, Callable[[int], object]] = {
+    "a ciphertext that arrives": PUBLIC.ciphertext,
+    "a sum to decrypt": SHARES[0].partial,
+    "a contribution": lambda c: SHARES[0].partial_of([[3], [c]]),
+    "the randomness of textbook form": lambda r: textbook.encrypt(PUBLIC.n, 5, r),
+    "a ciphertext in textbook form": lambda c: textbook.decrypt(*SMALL_SAFE, c),
+    "the base of proofs": lambda v: replace(PUBLIC, base=v),
+    "a verification key": lambda v: replace(PUBLIC, verification=(v, *PUBLIC.verification[1:])),
+}
+
+
+@pytest.mark.parametrize("use", PLACES.values(), ids=PLACES.keys())
+def test_what_has_a_factor_in_common_with_n_is_refused_wherever_it_arrives(use: Callable[[int], object]) -> None:
+    """By both primes: one that is tested twice leaves the other out."""
+    p, q = SMALL_SAFE
+    for bad in (p, q, 3 * p, 5 * q):
+        with pytest.raises(ValueError, match=r"factor in common|no unit"):
+            use(bad)
+    for good in (2, 5, p + 2, 3 * q + 1):
+        use(good)
+
+
+@pytest.mark.parametrize("bad", [*SMALL_SAFE, 0, PUBLIC.n])
+def test_a_proof_about_what_is_no_unit_does_not_hold(bad: int) -> None:
+    honest = SHARES[0].partial(7)
+    assert proved(PUBLIC, honest)
+    assert not proved(PUBLIC, replace(honest, integers=(bad,)))
+    assert not proved(PUBLIC, replace(honest, integers=(bad,), proof=Proof(0, 0)))
+
+
+def test_primes_of_which_one_divides_the_other_less_one_are_refused() -> None:
+    """gcd(n, φ(n)) = 1, or two plaintexts have one ciphertext."""
+    with pytest.raises(ValueError, match="factor in common"):
+        PrivateKey.from_primes(2, 3)
+    with pytest.raises(ValueError, match=r"\(p - 1\)\(q - 1\)"):
+        textbook.decrypt(3, 7, 2)
+    assert textbook.decrypt(5, 7, 1 + 3 * 35) == 3
+
+
+# What goes along in the clear.
+
+
+def test_what_is_sent_with_a_value_does_not_depend_on_it() -> None:
+    """phe sends an exponent of each value: how large or how precise it is."""
+    theirs = phe.PaillierPublicKey(small().public_key.n)
+    assert theirs.encrypt(1e-9).exponent != theirs.encrypt(1e9).exponent
+
+    plan = packing.Packing(bits=16, clip=1e9, max_clients=4, key_bits=512)
+    sent = [small().public_key.encrypt(plan.pack([x] * 30)) for x in (0.0, 1e-9, 1e9, -1e9)]
+    assert {field.name for field in fields(paillier.Ciphertext)} == {"public_key", "shape", "integers"}
+    assert {c.shape for c in sent} == {(plan.plaintexts(30),)}
+    assert {repr(c) for c in sent} == {repr(sent[0])}
+
+
+# What is needed to start.
+
+
+def test_a_plain_install_with_gmpy2_is_all_that_is_needed() -> None:
+    """TNO's package does not import where a dependency is missing that it does not name."""
+    code = (
+        "import sys; from hubbub.secagg import packing, paillier, textbook, threshold; "
+        "print(*{name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.split() if not name.startswith(("_", "pkg_resources", "distutils"))}
+    assert loaded >= {"gmpy2", "hubbub", "numpy"}
+    assert not loaded & {"torch", "flwr", "phe", "sympy", "pandas", "scipy", "matplotlib"}
