@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.clientapp import ClientApp
 
-from hubbub.flower.holding import hold
+from hubbub.flower import clipping_mod, encrypting_mod, hold
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.aggregator import Aggregator
@@ -56,7 +56,8 @@ def shares_in(folder: Path) -> list[Path]:
 
 def grid_of(configs: list[dict[str, Any]], nodes: int = 5) -> LocalGrid:
     """Nodes of which the first have these configurations; a new grid is a restart of all of them."""
-    return LocalGrid(hold(ClientApp()), num_nodes=nodes, node_config=lambda i: configs[i] if i < len(configs) else {})
+    app = hold(ClientApp(mods=[encrypting_mod, clipping_mod]))
+    return LocalGrid(app, num_nodes=nodes, node_config=lambda i: configs[i] if i < len(configs) else {})
 
 
 def summed(agreement: Agreement, contributions: list[npt.NDArray[np.int64]], round_index: int = 0) -> Aggregator:

@@ -9,7 +9,7 @@ import torch
 
 from encrypted_runs import BITS, CLIP, DIM, ROUNDS, encrypted, plan, terms
 from hubbub.accounting.chain import read_chain
-from hubbub.errors import NoiseExhaustedError, RunFolderError, SumNotOpenedError
+from hubbub.errors import ConfigError, NoiseExhaustedError, RunFolderError, SumNotOpenedError
 from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.noise import NoiseStream, SecureSource
@@ -156,13 +156,30 @@ def test_a_holder_opens_no_sum_without_its_own_noise() -> None:
         clients._holders[0].open(aggregator.request())
 
 
+@pytest.mark.parametrize(("holders", "threshold"), [(3, 2), (3, 3), (5, 3), (5, 4), (5, 5), (4, 3), (1, 1)])
+def test_so_many_holders_and_no_more_may_work_with_a_hostile_server(holders: int, threshold: int) -> None:
+    # Every number of holders that work with it, and every way in which the honest ones can be asked for one of two sums.
+    def two_sums(corrupt: int) -> bool:
+        honest = holders - corrupt
+        return any(
+            first + corrupt >= threshold and second + corrupt >= threshold
+            for first in range(honest + 1)
+            for second in range(honest - first + 1)
+        )
+
+    safe = [corrupt for corrupt in range(holders) if not two_sums(corrupt)]
+    assert terms(holders=holders, threshold=threshold).tolerated == max(safe)
+
+
 def test_words_say_against_whom() -> None:
     server, holders, clients = (terms(who).setting() for who in ("server", "holders", "clients"))
     assert "not against the server: it knows its noise" in server
-    assert "against the server and 1 of the holders together" in holders
+    assert "as long as no holder works with it" in holders
+    assert "against the server and 2 of the holders together" in terms("holders", threshold=3).setting()
     assert "a holder that is missing costs the round" in holders
     assert "fewer than 12 is not opened" in clients
     assert "any 2 of 3 holders of shares of the key open sums together" in server
     assert "2 holders together could read every single update" in server
-    assert "as long as no holder works with it" in terms("holders", threshold=1).setting()
+    with pytest.raises(ConfigError, match=r"secagg.threshold = 2 of secagg.holders = 4: two groups .* take at least 3"):
+        terms("holders", holders=4)
     assert "the owner of the key, who is not the server" in terms(holders=1, threshold=1).setting()

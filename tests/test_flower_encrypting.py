@@ -159,15 +159,16 @@ def test_the_clients_share_of_noise_is_in_what_is_encrypted() -> None:
     assert int(np.abs(differences).max()) < 13 * 2**13
 
 
-def test_the_indicator_is_the_last_number_and_moves_it_by_half_its_scale() -> None:
+@pytest.mark.parametrize("mods", [MODS, [encrypting_mod]])
+def test_the_indicator_is_the_last_number_and_moves_it_by_half_its_scale(mods: list[Mod]) -> None:
     agreement = agreed(owner().public_key, size=SIZE + 1)
     counted = {"dpfedavg_adaptive_clip_enabled": True, "dpfedavg_count_scale": 0.5}
     large = {name: 100 * a for name, a in TRAINED.items()}
-    within, clipped = (opened(ask(told(agreement, **counted), returning(m)), agreement)[-1] for m in (TRAINED, large))
-    # The joint clip norm is above 1 and below 2, so that the step is the same.
-    assert (within, clipped) == (round(0.25 / STEP), round(-0.25 / STEP))
-    told_otherwise = returning(TRAINED, metrics=MetricRecord({"dpfedavg_norm_bit": 0}))
-    assert opened(ask(told(agreement, **counted), told_otherwise), agreement)[-1] == round(-0.25 / STEP)
+    said_otherwise = returning(TRAINED, metrics=MetricRecord({"dpfedavg_norm_bit": 0}))
+    apps = (returning(TRAINED), returning(large), said_otherwise)
+    replies = [ask(told(agreement, **counted), app, mods) for app in apps]
+    # The joint clip norm is above 1 and below 2, so that the step is the same; a quarter is half of the scale.
+    assert [opened(reply, agreement)[-1] * STEP for reply in replies] == [0.25, -0.25, -0.25]
 
 
 def test_messages_that_are_not_of_training_pass() -> None:
@@ -219,6 +220,7 @@ def test_a_client_encrypts_for_one_key_one_run_one_agreement_and_each_round_once
         (told(_other_key(), 4), "before it was"),
         (told(agreed(mine, run="another"), 4), "the server's run is 'another', before it was 'a run'"),
         (told(agreed(mine, min_contributions=1), 4), "terms of secure aggregation are others"),
+        (told(round_index=4, **NOISED), "whether clients add noise is otherwise than before"),
         (told(round_index=3), "has answered round 4 or a later one already"),
         (told(round_index=0), "has answered round 1 or a later one already"),
     ):

@@ -281,6 +281,7 @@ def test_a_holder_keeps_to_what_was_agreed_and_promised_at_the_first_message_of_
         (lambda: told(noised(), "hello", promise=b"{}", arrays=save({})), "the promise of the run cannot be read"),
         (lambda: told(noised(), "hello", promise="x", arrays=save({})), "must be bytes"),
         (lambda: told(agreed(owner().public_key), "hello"), "this holder has"),
+        (lambda: told(plain(min_contributions=1), "hello"), "the key is for sums of at least 2"),
     ],
 )
 def test_a_holder_agrees_to_nothing_that_it_cannot_read(
@@ -291,11 +292,25 @@ def test_a_holder_agrees_to_nothing_that_it_cannot_read(
     assert not list((tmp_path / "holder-1").glob("*/agreement.json"))
 
 
-def test_nodes_that_hold_nothing_say_so_and_open_nothing(tmp_path: Path) -> None:
+def test_nodes_that_hold_nothing_say_so_and_open_nothing() -> None:
     grid = grid_of([], nodes=1)
     assert to(grid, FIRST, told(plain(), "hello")).content["paillier"]["holder"] == 0
     assert "holds no share of a key" in refusal(to(grid, FIRST, asked_to_open(plain(), [ONE, OTHER])))
     assert on(grid, plain()).find() == {}
+
+
+def test_of_nodes_that_do_not_answer_the_server_hears_why_from_holders_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "flwr")
+    key_files.write_private(tmp_path / "private.json", owner())
+    other = grid_of([{"paillier-share": str(tmp_path / "private.json")}], nodes=1)
+    assert on(other, plain()).find() == {}
+    assert "secagg, hello: node 1001" in caplog.text
+    caplog.clear()
+    # These apps know of no holders at all.
+    assert on(LocalGrid(ClientApp(), num_nodes=2), plain()).find() == {}
+    assert "secagg, hello" not in caplog.text
 
 
 def test_a_node_whose_file_is_no_key_tells_its_owner_why_and_the_server_nothing(

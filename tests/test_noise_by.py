@@ -289,6 +289,8 @@ def test_of_several_runs_each_states_its_own_setting(tmp_path: Path) -> None:
     assert mixed.count("; setting: ") == 1
     assert str(HOLDERS_ADD) in mixed
     assert "(1) Setting: central: the operator receives" in stated("plain")
+    # What a later run, or an account without these folders, is told of each.
+    assert (charged["held"].further, charged["plain"].further) == ((HOLDERS_ADD,), ())
     assert compose_runs([charged["held"]], 1e-5).setting == SETTING
     assert compose_runs([charged["held"], charged["plain"]], 1e-5).setting.startswith("that of each run")
     assert compose_runs([charged["plain"]], 1e-5).setting == ""

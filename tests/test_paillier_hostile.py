@@ -103,46 +103,50 @@ LIMIT, WIDTH = PLAN.fixed_point.limit, PLAN.slot_bits
 SIZE = 2 * PLAN.slots - 3
 
 
-def contributions(draw: Draw, count: int) -> list[list[int]]:
-    steps = np.random.default_rng(draw.getrandbits(32)).integers(-LIMIT, LIMIT, (count, SIZE), endpoint=True)
-    return [PLAN.pack_steps(row) for row in steps]
+def contribution(draw: Draw) -> list[int]:
+    generator = np.random.default_rng(draw.getrandbits(32))
+    return PLAN.pack_steps(generator.integers(-LIMIT, LIMIT, SIZE, endpoint=True))
 
 
-def opened(parts: list[Any]) -> list[int]:
+OTHERS = [PUBLIC.encrypt(contribution(Draw(i))) for i in range(10)]
+
+
+def opened(parts: list[Ciphertext]) -> list[int]:
     """The sum of encrypted contributions, decrypted."""
-    return PRIVATE.decrypt(sum(part if isinstance(part, Ciphertext) else PUBLIC.encrypt(part) for part in parts))
+    return PRIVATE.decrypt(sum(parts))
 
 
 def test_a_client_that_writes_beyond_its_slot_spoils_the_sum_and_nothing_of_it_is_read() -> None:
     draw = random.Random(3)  # noqa: S311
     for _ in range(CASES):
         count = draw.randrange(1, 5)
-        parts = contributions(draw, count)
+        hostile = contribution(draw)
         # Beyond what all together reach, in whichever direction, modulo the slot.
         beyond = draw.randrange(2 * count * LIMIT + 1, 2**WIDTH - 2 * count * LIMIT) + 2**WIDTH * draw.randrange(-3, 4)
         slot = draw.randrange(SIZE)
-        parts[0][slot // PLAN.slots] += beyond << (slot % PLAN.slots * WIDTH)
-        said = refusal(lambda parts=parts, count=count: PLAN.unpack(opened(parts), contributions=count))
+        hostile[slot // PLAN.slots] += beyond << (slot % PLAN.slots * WIDTH)
+        total = opened([PUBLIC.encrypt(hostile), *draw.sample(OTHERS, count - 1)])
+        said = refusal(lambda total=total, count=count: PLAN.unpack(total, contributions=count))
         assert "lies beyond what" in said or "no sum of" in said or "is not empty" in said or "of one size" in said
 
 
 def test_a_client_that_writes_into_the_slots_behind_the_last_is_seen() -> None:
     draw = random.Random(4)  # noqa: S311
     for _ in range(CASES):
-        parts = contributions(draw, 2)
+        hostile = contribution(draw)
         slot = draw.randrange(PLAN.slots - 3, PLAN.slots)
-        parts[1][1] += draw.choice([1, -1]) * draw.randrange(1, LIMIT) << (slot * WIDTH)
-        said = refusal(lambda parts=parts: PLAN.unpack(opened(parts), contributions=2))
+        hostile[1] += draw.choice([1, -1]) * draw.randrange(1, LIMIT) << (slot * WIDTH)
+        total = opened([PUBLIC.encrypt(hostile), draw.choice(OTHERS)])
+        said = refusal(lambda total=total: PLAN.unpack(total, contributions=2))
         assert re.search(r"a slot behind the last of \d+ values is not empty", said)
 
 
 def test_contributions_that_count_twice_or_not_at_all_are_seen() -> None:
     draw = random.Random(5)  # noqa: S311
-    encrypted = [PUBLIC.encrypt(part) for part in contributions(draw, 6)]
     for _ in range(CASES):
-        times = [draw.randrange(5) for _ in encrypted]
+        times = [draw.randrange(5) for _ in range(6)]
         expected = draw.choice([sent for sent in range(1, 17) if sent != sum(times)])
-        total = opened([PUBLIC.encrypt([0, 0]), *(part * often for part, often in zip(encrypted, times, strict=True))])
+        total = opened([PUBLIC.encrypt([0, 0]), *(part * often for part, often in zip(OTHERS, times, strict=False))])
         said = refusal(lambda total=total, expected=expected: PLAN.unpack(total, contributions=expected))
         if 1 <= sum(times) <= 16:
             what = "fewer: one dropped out" if sum(times) < expected else "more: one is counted twice"
@@ -155,11 +159,10 @@ def test_a_contribution_of_which_a_part_is_exchanged_is_seen() -> None:
     """One plaintext of two left out, doubled, or of both in the wrong order."""
     draw = random.Random(6)  # noqa: S311
     for _ in range(CASES):
-        first, second = contributions(draw, 2)
-        spoilt = draw.choice(
-            [[second[0], 0], [0, second[1]], [2 * second[0], second[1]], [second[0], 2 * second[1]], second[::-1]]
-        )
-        refusal(lambda first=first, spoilt=spoilt: PLAN.unpack(opened([first, spoilt]), contributions=2))
+        first, second = contribution(draw)
+        spoilt = draw.choice([[first, 0], [0, second], [2 * first, second], [first, 2 * second], [second, first]])
+        total = opened([PUBLIC.encrypt(spoilt), draw.choice(OTHERS)])
+        refusal(lambda total=total: PLAN.unpack(total, contributions=2))
 
 
 @pytest.mark.parametrize("kind", ["under another key", "of random units"])
@@ -167,13 +170,13 @@ def test_what_no_eye_tells_from_a_contribution_spoils_the_sum(kind: str) -> None
     """It decrypts to a random number: that it is a sum by chance has a probability below 2^-40, by fence, count and padding."""
     draw = random.Random(7)  # noqa: S311
     foreign = small().public_key
-    honest = [PUBLIC.encrypt(part) for part in contributions(draw, 2)]
     for _ in range(CASES):
         numbers = [draw.randrange(1, N * N) for _ in range(2)]
         if kind == "under another key":
-            numbers = [int(c) % (N * N) for c in foreign.encrypt(contributions(draw, 1)[0]).integers]
+            numbers = [int(c) % (N * N) for c in foreign.encrypt(contribution(draw)).integers]
         hostile = PUBLIC.ciphertext(numbers, name="client 'c7'")
-        refusal(lambda hostile=hostile: PLAN.unpack(opened([*honest, hostile]), contributions=3))
+        total = opened([*OTHERS[:2], hostile])
+        refusal(lambda total=total: PLAN.unpack(total, contributions=3))
 
 
 def test_no_message_is_made_of_a_secret() -> None:

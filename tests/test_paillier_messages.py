@@ -196,13 +196,14 @@ def test_messages_of_another_kind_are_refused() -> None:
 
 
 def test_messages_that_came_before_are_refused() -> None:
-    """As they are, under another name, in another order, or with one old ciphertext among fresh ones."""
+    """As they are, under another name, in another order, one old ciphertext among fresh ones, or a fresh one twice."""
     draw, server = Draw(8), Server()
     for _ in range(CASES):
         old = parsed(sent("c1", 0, 1)).integers
         fresh = list(parsed(sent("c7", 0, 7)).integers)
         fresh[draw.randrange(2)] = draw.choice([*old, *parsed(sent("c2", 0, 2)).integers])
-        again = draw.choice([old, old[::-1], fresh, [old[0], old[0]]])
+        unseen = draw.randrange(2, N * N)
+        again = draw.choice([old, old[::-1], fresh, [unseen, unseen]])
         said = server.refuses(rewritten(sent("c7", 0, 7), integers=again))
         assert "sent a ciphertext that was there before" in said
         assert "sent the message of" in server.refuses(sent("c1", 0, 1))

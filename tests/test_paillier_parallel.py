@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 from conftest import oracle
 from hubbub.secagg import fixed_base, paillier, threshold, workers
 from hubbub.secagg.paillier import PrivateKey, PublicKey
-from hubbub.secagg.proofs import _joined
-from hubbub.secagg.shares import _powers
+from hubbub.secagg.proofs import _joined, holds, prove
+from hubbub.secagg.shares import _powers, _statement
 
 VECTORS = oracle("paillier")
 DEALT = VECTORS["threshold_dj"][0]
@@ -210,6 +210,7 @@ def test_processes_get_nothing_of_the_stock() -> None:
     assert public.precomputed == 0
     assert set(c.integers[:5]) == kept
     assert len({x % public.n for x in c.integers}) == 25
+    assert public._source._drawn == 25
     assert small().decrypt(c) == [0] * 25
 
 
@@ -352,6 +353,10 @@ def test_a_table_is_only_replaced_by_a_larger_one() -> None:
         sizes.append(len(table) if table else 0)
     assert sizes == sorted(sizes)
     assert len(set(sizes)) >= 4
+    often = fresh(small())
+    for _ in range(300):
+        often.encrypt(0)
+    assert len(often._source.prepare(1)[1]) == len(fresh(small())._source.prepare(301)[1])
     assert small().decrypt(public.encrypt([7, -7])) == [7, -7]
 
 
@@ -384,31 +389,12 @@ def test_threads_make_the_same_parts_in_the_same_order(count: int) -> None:
     assert threshold.combine(public, formed) == [v + 1 for v in values]
 
 
-def test_gmp_runs_beside_other_threads() -> None:
-    """Calls that hold Python's lock would let a thread count only between them."""
-    n = gmpy2.mpz(3) ** 1200 + 2
-    exponent = gmpy2.mpz(2) ** 6000 - 1
+def test_gmp_lets_other_threads_run_where_work_is_shared_and_nowhere_else() -> None:
+    def released(part: list[int]) -> list[bool]:
+        return [gmpy2.get_context().allow_release_gil for _ in part]
 
-    def long_power(units: list[int]) -> list[Any]:
-        before = counted[0]
-        result = gmpy2.powmod_sec(units[0], exponent, n)
-        seen.append(counted[0] - before)
-        return [result]
-
-    counted, seen, stop = [0], list[int](), threading.Event()
-
-    def count() -> None:
-        while not stop.is_set():
-            counted[0] += 1
-
-    counting = threading.Thread(target=count)
-    counting.start()
-    try:
-        assert workers.in_threads(long_power, [3, 5], 2) == [pow(3, int(exponent), int(n)), pow(5, int(exponent), int(n))]
-    finally:
-        stop.set()
-        counting.join()
-    assert max(seen) > 100
+    assert workers.in_threads(released, [1, 2, 3], 3) == [True] * 3
+    assert workers.in_threads(released, [1, 2, 3], 1) == [False] * 3
 
 
 @settings(max_examples=12, deadline=None)
@@ -431,6 +417,16 @@ def test_a_result_that_is_no_unit_is_no_result() -> None:
         forged = threshold.Partial(good.key_id, 1, good.shape, good.ciphertexts, (*good.integers[:2], wrong), good.proof)
         with pytest.raises(threshold.LyingHolderError, match="holder 1"):
             threshold.combine(public, [forged, shares[1].partial(sums)])
+
+
+def test_a_result_beyond_the_modulus_is_none_even_when_it_is_proved() -> None:
+    public, shares = dealt()
+    good = shares[0].partial(public.encrypt([1, 2]))
+    exponent = public.delta * shares[0].secret
+    for more, stands in ((0, True), (public.n**2, False)):
+        results = (good.integers[0], good.integers[1] + more)
+        statement = _statement(public, 1, good.ciphertexts, results)
+        assert holds(statement, prove(statement, exponent)) == stands
 
 
 # Sums.

@@ -187,7 +187,7 @@ def _release(store: RunStore, promise: Promise, history: History, round_index: i
     release = store.parse_release(round_index, content, promise.settings.get("parameters"))
     if promise.simulation or promise.mechanism is None:
         return
-    if entry.clip_norm is None or not Lattice(entry.clip_norm).holds(release):
+    if entry.clip_norm is None or not Lattice(entry.clip_norm, promise.lattice_bits).holds(release):
         yield f"of round {round_index} the release is off the lattice of its clip_norm = {entry.clip_norm} in ledger.jsonl"
 
 

@@ -154,10 +154,13 @@ def _words(row: dict[str, Any]) -> str:
 
 def _costs(row: dict[str, Any]) -> str:
     """What encryption cost, where there was any."""
-    if row.get("decrypt_seconds") is None:
-        return ""
-    each = row["encrypt_seconds"] / max(1, row["clients"])
-    return f"encrypt {each:.2f} s a client, add {row['aggregate_seconds']:.2f} s, decrypt {row['decrypt_seconds']:.2f} s"
+    parts = []
+    if "encrypt_seconds" in row:
+        parts.append(f"encrypt {row['encrypt_seconds'] / max(1, row['clients']):.2f} s a client")
+    parts += [
+        f"{word} {row[key]:.2f} s" for word, key in (("add", "aggregate_seconds"), ("decrypt", "decrypt_seconds")) if key in row
+    ]
+    return ", ".join(parts)
 
 
 def _new_folder(out: Path | None, stem: str) -> Path:

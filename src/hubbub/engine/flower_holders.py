@@ -61,9 +61,20 @@ def public_file(begun: RunInFolder, settings: Mapping[str, Any]) -> Path:
         begun: The run.
         settings: Of the app: its ``paillier-public`` comes first, then the folder that the run's settings name, then what a
             federation in this process has made.
+
+    Raises:
+        ConfigError: Nobody says where it is.
     """
-    told = str(settings.get("paillier-public", ""))
-    return Path(told) if told else (_named_folder(begun) or _holders_folder(begun)) / _PUBLIC
+    told, named = str(settings.get("paillier-public", "")), _named_folder(begun)
+    if told or named:
+        return Path(told) if told else Path(str(named)) / _PUBLIC
+    made = _holders_folder(begun) / _PUBLIC
+    if not made.exists():
+        raise ConfigError(
+            "paillier-public: is missing; say where the public key of 'hubbub paillier' is, --run-config "
+            "'paillier-public=\"/srv/hubbub/public-key.json\"', or name its folder as secagg.keys in the settings"
+        )
+    return made
 
 
 def encrypted(

@@ -93,16 +93,18 @@ class EncryptedRounds:
         self._shared = secagg.shared
         self._earlier: set[bytes] = set()
         self._grid: Grid | None = None
+        self._met = False
 
     def reach(self, grid: Grid) -> None:
-        """Speak to the holders through this grid; the first time they are asked who has what.
+        """Speak to the holders through this grid; until enough were there once, they are asked who has what.
 
         Raises:
             SumNotOpenedError: Too few of them are connected.
         """
-        first, self._grid = self._grid is None, grid
-        if first:
+        self._grid = grid
+        if not self._met:
             require_there(self._holders, self.agreement, self._shared)
+        self._met = True
 
     def summing(self, plain: Summing, round_index: int) -> EncryptedSumming:
         """How the replies of a round are summed."""
@@ -120,10 +122,7 @@ def holders_of(
 ) -> GridHolders:
     """The way to the holders of the key: those that add noise are told what the run promises."""
     mechanism = promise.mechanism
-    told = None
-    if agreement.noising_holders and mechanism:
-        # As the ledger has it.
-        told = {"kind": "promise", **promise.record()}, strategy_arrays(mechanism.strategy)
+    told = (promise.record(), strategy_arrays(mechanism.strategy)) if agreement.noising_holders and mechanism else None
     return GridHolders(grid, agreement, shared, told, timeout)
 
 
@@ -133,12 +132,13 @@ def require_there(holders: GridHolders, agreement: Agreement, shared: ThresholdK
     Raises:
         SumNotOpenedError: Too few holders of the key to open a sum, or one that is to add noise is missing.
     """
+    key_id = shared.key_id if shared else agreement.public_key.key_id
     found, needed = holders.find(), max(shared.threshold if shared else 1, agreement.noising_holders)
     if len(found) >= needed:
         return
     there = f"the holders {', '.join(map(str, found))}" if found else "no holder"
     raise SumNotOpenedError(
-        f"secagg: {there} of the key {agreement.public_key.key_id!r} answered, and {needed} are needed; let the apps of "
+        f"secagg: {there} of the key {key_id!r} answered, and {needed} are needed; let the apps of "
         "holders be hold(app), and start their SuperNodes with --node-config 'paillier-share=\"…\"'"
     )
 

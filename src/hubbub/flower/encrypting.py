@@ -68,7 +68,7 @@ def encrypting_mod(msg: Message, context: Context, call_next: App) -> Message:
         request = Request.of(config)
         sent = Sent(single_arrays(msg.content))
         _require_room(agreement, request, sent)
-        _pin(agreement, round_index, context)
+        _pin(agreement, round_index, context, noised=request.noise_stddev is not None)
     except (KeyError, TypeError, ValueError) as error:
         # Of what the server sent, so that the server may read it.
         return _refusal(msg, error.args[0] if isinstance(error, KeyError) else error)
@@ -123,7 +123,7 @@ def _require_room(agreement: Agreement, request: Request, sent: Sent) -> None:
         )
 
 
-def _pin(agreement: Agreement, round_index: int, context: Context) -> None:
+def _pin(agreement: Agreement, round_index: int, context: Context, *, noised: bool) -> None:
     """Keep what was agreed and which round was answered, before the app runs; refuse another agreement or an older round."""
     key_id = agreement.public_key.key_id
     wanted = context.node_config.get(KEY_ID, key_id)
@@ -137,12 +137,15 @@ def _pin(agreement: Agreement, round_index: int, context: Context) -> None:
             raise ValueError(f"the server's run is {agreement.run!r}, before it was {before['run']!r}")
         if before["agreement"] != agreement.digest.hex():
             raise ValueError("the terms of secure aggregation are others than before in this run")
+        if before["noised"] != noised:
+            raise ValueError("whether clients add noise is otherwise than before in this run")
         if round_index < integer("next-round", before["next-round"], at_least=0):
             raise ValueError(f"this client has answered round {round_index + 1} or a later one already")
-    kept: dict[str, str | int] = {
+    kept: dict[str, str | int | bool] = {
         "key-id": key_id,
         "run": agreement.run,
         "agreement": agreement.digest.hex(),
+        "noised": noised,
         "next-round": round_index + 1,
     }
     context.state[_PINNED] = ConfigRecord({**kept})

@@ -38,6 +38,10 @@ from hubbub.secagg.shares import ThresholdKey
 
 __all__ = ["GridHolders"]
 
+# How long all nodes, most of which hold nothing, are waited for.
+_HELLO_PATIENCE = 60.0
+# Of Flower: a node that holds something and refuses replies with this code; one whose app holds nothing with another.
+_FAILED_PRECONDITION = 6
 _LOG = logging.getLogger("flwr")
 
 
@@ -81,7 +85,7 @@ class GridHolders:
         nodes = {str(int(node)): int(node) for node in self._grid().get_node_ids()}
         key_id = self._agreement.public_key.key_id if self._public is None else self._public.key_id
         found: dict[int, list[int]] = {}
-        for node, content in self._ask(nodes, HELLO, {**self._hello}, {}, quiet=True):
+        for node, content in self._ask(nodes, HELLO, {**self._hello}, {}):
             try:
                 held = Held.of(content)
             except (TypeError, ValueError) as error:
@@ -206,18 +210,19 @@ class GridHolders:
         action: str,
         told: Mapping[str, int | float | bytes],
         records: Mapping[str, ConfigRecord],
-        *,
-        quiet: bool = False,
     ) -> list[tuple[str, RecordDict]]:
-        """The answers of some nodes; what went wrong is logged, unless whoever holds nothing may fail."""
+        """The answers of some nodes; what went wrong is logged."""
         if not nodes:
             return []
         agreed = strict_json.canonical(self._agreement.record())
         first = ConfigRecord({"action": action, AGREEMENT: agreed, **told})
-        asked = addressed(RecordDict({RECORD: first, **records}), QUERY, nodes, self._timeout)
-        answers = list(asked.contents(self._grid().send_and_receive(asked.messages, timeout=self._timeout)))
+        patience = min(self._timeout, _HELLO_PATIENCE) if action == HELLO else self._timeout
+        asked = addressed(RecordDict({RECORD: first, **records}), QUERY, nodes, patience)
+        answers = list(asked.contents(self._grid().send_and_receive(asked.messages, timeout=patience)))
         for fault in asked.faults:
-            _LOG.log(logging.DEBUG if quiet else logging.WARNING, "%s: %s", action, fault)
+            # That a client's app holds nothing is as it should be.
+            usual = action == HELLO and f"(error {_FAILED_PRECONDITION})" not in fault
+            _LOG.log(logging.DEBUG if usual else logging.WARNING, "secagg, %s: %s", action, fault)
         return answers
 
 

@@ -67,6 +67,11 @@ class Paillier:
             return self.public
         raise TypeError("secagg.public: is still a file")
 
+    @property
+    def least(self) -> int:
+        """The fewest contributions in a sum that is opened: what was said, or what holders of shares demand by their key."""
+        return max(self.min_contributions, self.shared.min_contributions if self.shared else 1)
+
     def encryption(self, min_survivors: int | None) -> Encryption:
         """All terms, with those that follow from the key.
 
@@ -80,7 +85,7 @@ class Paillier:
             holders=shared.holders if shared else 1,
             threshold=shared.threshold if shared else 1,
             noise_by=self.noise_by,
-            min_contributions=max(self.min_contributions, shared.min_contributions if shared else 1, min_survivors or 1),
+            min_contributions=max(self.least, min_survivors or 1),
             min_survivors=min_survivors,
         )
 
@@ -97,13 +102,13 @@ class Paillier:
     def summary(self) -> str:
         """The key and who opens sums, in a few words."""
         opened = f"any {self.shared.threshold} of {self.shared.holders} holders" if self.shared else "the owner of the key"
-        return f"Paillier, {self.key.bits} bits; sums of {self.min_contributions} and more are opened by {opened}"
+        return f"Paillier, {self.key.bits} bits; sums of {self.least} and more are opened by {opened}"
 
     def settings(self) -> dict[str, Any]:
         """What a resumed run must have in common with the interrupted one."""
         return {
             "scheme": "paillier",
-            "key": self.public.key_id if isinstance(self.public, PublicKey | ThresholdKey) else "",
+            "key": (self.shared or self.key).key_id,
             "bits": self.bits,
             "noise_by": self.noise_by,
             "min_contributions": self.min_contributions,
@@ -123,9 +128,8 @@ class Paillier:
                 "secagg with cohorts that are drawn by coins: whoever opens sums sees how many took part, while amplification "
                 "counts on cohorts that nobody sees; give num_sampled_clients"
             )
-        needed = max(self.min_contributions, self.shared.min_contributions if self.shared else 1)
-        if clients < needed:
+        if clients < self.least:
             raise ConfigError(
-                f"secagg.min_contributions = {needed}: cohorts have {clients}, so that no sum would be opened; "
+                f"secagg.min_contributions = {self.least}: cohorts have {clients}, so that no sum would be opened; "
                 "ask for fewer, or raise num_sampled_clients"
             )

@@ -17,7 +17,7 @@ def draw(name: str, rows: Sequence[Mapping[str, Any]], promised: PrivacyGuarante
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    encrypted = [row for row in rows if row.get("encrypt_seconds") is not None]
+    encrypted = [row for row in rows if row.get("decrypt_seconds") is not None]
     figure = Figure(figsize=(8, 8 if encrypted else 6), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     above, below, *third = figure.subplots(
@@ -63,13 +63,17 @@ def draw(name: str, rows: Sequence[Mapping[str, Any]], promised: PrivacyGuarante
 
 def _costs(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     """Seconds of each round that went into encryption, by what they were spent on."""
-    rounds = [row["round_index"] + 1 for row in rows]
-    for label, color, marker, seconds in (
-        ("encrypt, one client", _ACCURACY, "o", [row["encrypt_seconds"] / max(1, row["clients"]) for row in rows]),
-        ("add, server, all clients", _EPSILON, "s", [row["aggregate_seconds"] for row in rows]),
-        ("decrypt, holders", _QUIET, "^", [row["decrypt_seconds"] for row in rows]),
+    for key, label, color, marker in (
+        ("encrypt_seconds", "encrypt, one client", _ACCURACY, "o"),
+        ("aggregate_seconds", "add, server, all clients", _EPSILON, "s"),
+        ("decrypt_seconds", "decrypt, holders", _QUIET, "^"),
     ):
-        axes.plot(rounds, seconds, color=color, marker=marker, markersize=3, label=label)
+        measured = [row for row in rows if row.get(key) is not None]
+        each = [max(1, row["clients"]) if key == "encrypt_seconds" else 1 for row in measured]
+        seconds = [row[key] / count for row, count in zip(measured, each, strict=True)]
+        if measured:
+            rounds = [row["round_index"] + 1 for row in measured]
+            axes.plot(rounds, seconds, color=color, marker=marker, markersize=3, label=label)
     axes.set_yscale("log")
     axes.set_ylabel("seconds a round")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)

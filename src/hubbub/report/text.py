@@ -30,7 +30,7 @@ def markdown(name: str, rows: Sequence[Mapping[str, Any]], promised: PrivacyGuar
     lines += ["![accuracy and epsilon over rounds](report.png)", ""]
     if promised.private:
         lines += _guarantee(promised)
-    lines += _encrypted([row for row in rows if row.get("encrypt_seconds") is not None])
+    lines += _encrypted([row for row in rows if row.get("decrypt_seconds") is not None])
     lines += ["## Settings", "", "```toml", config.strip(), "```", ""]
     return "\n".join(lines)
 
@@ -54,10 +54,11 @@ def _encrypted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not rows:
         return []
     parts = {
-        "encrypt, one client": [row["encrypt_seconds"] / max(1, row["clients"]) for row in rows],
-        "add all clients, server": [row["aggregate_seconds"] for row in rows],
-        "decrypt, holders together": [row["decrypt_seconds"] for row in rows if row.get("decrypt_seconds") is not None],
+        "encrypt, one client": [row["encrypt_seconds"] / max(1, row["clients"]) for row in rows if "encrypt_seconds" in row],
+        "add all clients, server": [row["aggregate_seconds"] for row in rows if "aggregate_seconds" in row],
+        "decrypt, holders together": [row["decrypt_seconds"] for row in rows],
     }
+    sent = [f"One client sends {rows[-1]['upload_bytes'] / 1000:,.0f} kB a round.", ""] if "upload_bytes" in rows[-1] else []
     return [
         "## Secure aggregation",
         "",
@@ -65,8 +66,7 @@ def _encrypted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         "|---|---|---|",
         *(f"| {part} | {median(times):.3f} | {max(times):.3f} |" for part, times in parts.items() if times),
         "",
-        f"One client sends {rows[-1]['upload_bytes'] / 1000:,.0f} kB a round.",
-        "",
+        *sent,
     ]
 
 

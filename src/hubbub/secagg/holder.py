@@ -55,7 +55,7 @@ class Holder:
         folder: Where the holder keeps what it did; ``None`` keeps it in memory.
 
     Raises:
-        ValueError: The agreement is on another key.
+        ValueError: The agreement is on another key, or on fewer contributions than the key demands.
         RunFolderError: The folder is another run's, or cannot be read.
     """
 
@@ -63,6 +63,12 @@ class Holder:
         public = key.public.public_key if isinstance(key, KeyShare) else key.public_key
         if public != agreement.public_key:
             raise ValueError(f"agreement: is on the key {agreement.public_key.key_id!r}, this holder has {public.key_id!r}")
+        demanded = key.public.min_contributions if isinstance(key, KeyShare) else 1
+        if agreement.min_contributions < demanded:
+            raise ValueError(
+                f"agreement: opens sums of {agreement.min_contributions} contributions, the key is for sums of at least "
+                f"{demanded}; agree on as many"
+            )
         self.agreement = agreement
         self._key = key
         self._path = None if folder is None else folder / "opened.json"

@@ -134,8 +134,6 @@ def create(path: str | Path, fields: dict[str, Any], *, mode: int) -> None:
     where = Path(path)
     temporary = where.with_name(f".{where.name}.{secrets.token_hex(4)}")
     try:
-        if os.path.lexists(where):
-            raise FileExistsError
         files.write_atomic(temporary, strict_json.canonical(fields) + b"\n", mode=mode)
         try:
             os.link(temporary, where)

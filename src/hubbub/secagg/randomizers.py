@@ -119,7 +119,7 @@ class Randomizers:
             self._drawn += count
             window = best_window(self._drawn, self._bits, self._n_square.bit_length())
             passes = best_passes(self._drawn, self._bits, window)
-            if window > 0 and (self._table is None or (window, -passes) > (self._table.window, -self._table.passes)):
+            if window > 0 and (self._table is None or (window, passes) != (self._table.window, self._table.passes)):
                 self._table = Table(self._base, self._n_square, self._bits, window, passes)
             return self._base, self._table
 

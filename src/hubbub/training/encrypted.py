@@ -74,8 +74,10 @@ class EncryptedSum:
         started = time.perf_counter()
         if row is not None:
             self._aggregator.add_own_noise(noise_steps(row, self.step))
-        steps = self._opening(self._aggregator)
-        self._statistics["decrypt_seconds"] = time.perf_counter() - started
+        try:
+            steps = self._opening(self._aggregator)
+        finally:
+            self._statistics["decrypt_seconds"] = time.perf_counter() - started
         return torch.from_numpy(steps).to(torch.float64) * self.step
 
 

@@ -28,7 +28,7 @@ class Encryption:
         key_bits: Of the modulus.
         bits: Of one number that a client packs, its sign included, from 10 to 26: the lattice has 2 fewer.
         holders: Who open sums: 1 has the whole key, more have shares of it.
-        threshold: How many of them open a sum together.
+        threshold: How many of them open a sum together, more than half.
         noise_by: The server, which then knows it; each holder, the whole noise; or the clients, in shares.
         min_contributions: The fewest contributions in a sum that is opened.
         min_survivors: With noise by the clients, how many of them bring the whole noise together.
@@ -62,6 +62,11 @@ class Encryption:
             )
         if self.min_survivors is not None:
             integer("secagg.min_survivors", self.min_survivors, at_least=1)
+        if 2 * self.threshold <= self.holders:
+            raise ConfigError(
+                f"secagg.threshold = {self.threshold} of secagg.holders = {self.holders}: two groups could open two sums of "
+                f"one round, whose difference is a single update; take at least {self.holders // 2 + 1}"
+            )
         if self.noise_by == "holders" and self.holders == 1:
             raise ConfigError(
                 "secagg.noise_by = 'holders' with secagg.holders = 1: who has the whole key and knows all noise sees every "
@@ -72,6 +77,15 @@ class Encryption:
     def lattice_bits(self) -> int:
         """How fine the lattice is on which updates are summed."""
         return self.bits - _BITS_ABOVE
+
+    @property
+    def tolerated(self) -> int:
+        """How many holders may work with the server.
+
+        With f of them it would have a second sum of a round opened, of other contributions, by other honest holders: each opens
+        a round once, so that it takes 2·(threshold − f) of them. More than threshold − 1 open sums by themselves.
+        """
+        return 2 * self.threshold - self.holders - 1
 
     @property
     def noise_rows(self) -> int:
@@ -125,7 +139,7 @@ class Encryption:
             else "the owner of the key, who is not the server, opens sums"
         )
         reader = f"{self.threshold} holders together" if self.threshold > 1 else "any one holder" if shared else "that owner"
-        few = self.threshold - 1
+        few = self.tolerated
         against = f"the server and {few} of the holders together" if few else "the server, as long as no holder works with it"
         how = {
             "server": "the server adds its noise under encryption. The guarantee holds against the holders and all who see "
@@ -154,8 +168,8 @@ class Encryption:
             "each client clips what it encrypts: nobody can check the norm of what cannot be read",
             f"Paillier encryption with {self.key_bits} bits hides plaintexts (composite residuosity; short exponents)",
             together,
-            "the server hands on the clients' own contributions and makes up none: holders count them, and cannot tell whose "
-            "they are",
+            "the server keeps to the protocol: it hands on the clients' own contributions, each in its round, and makes up "
+            "none (holders count them, and cannot tell whose they are)",
             "clients, server and holders are on machines of their own: in one process, as in a simulation, who runs it can "
             "read everything",
             "whether a contribution is missing does not depend on the data",

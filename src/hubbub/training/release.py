@@ -257,7 +257,8 @@ class ReleasePath:
     def _settle(self) -> None:
         """Commit the round that was under way if its release is on disk whole; burn it otherwise.
 
-        A simulation without a release draws the very same round again, unless others draw its noise.
+        A simulation without a release draws the very same round again, unless others draw its noise, or its sum was encrypted
+        and would be another one.
         """
         pending = self.ledger.pending()
         if pending is None:
@@ -266,7 +267,7 @@ class ReleasePath:
             content = self._store.release_content(pending.round_index)
             self._store.parse_release(pending.round_index, content, self._dim)
             self.ledger.commit(pending, content)
-        elif self._secure or self._in_sums:
+        elif self._secure or self._in_sums or self.ledger.promise.setting:
             self.burn(pending)
 
     def _require_folder_not_newer(self) -> None:

@@ -1,0 +1,555 @@
+"""A private run whose clients encrypt: the releases are those of their updates, and the server reads no single one of them."""
+
+import json
+import logging
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+from hubbub.accounting import guarantee
+from hubbub.accounting.chain import read_chain
+from hubbub.errors import ConfigError, KeyFileError, LedgerError, RunFolderError, SumNotOpenedError
+from hubbub.flower import (
+    DPFedAvgAdaptive,
+    DPFedAvgFixed,
+    LocalGrid,
+    MatrixFactorizationDP,
+    Paillier,
+    clipping_mod,
+    encrypting_mod,
+    hold,
+    noising_mod,
+)
+from hubbub.flower.opening import GridHolders
+from hubbub.flower.private import PrivateStrategy
+from hubbub.mechanism import Mechanism
+from hubbub.participation import MinSeparation, PoissonSampling, every_round
+from hubbub.secagg import key_files
+from hubbub.strategies import Identity, toeplitz
+from paillier_nodes import dealt, owner, shares_in
+
+CLIENTS, DIM = 4, 60
+# One step of a lattice of 14 bits for a clip norm of 1; float32 holds its multiples exactly.
+STEP = 2.0**-14
+STEPS = [np.arange(DIM) * (i + 1) * 10 - 100 * i for i in range(CLIENTS)]
+START = ArrayRecord({"w": Array(np.zeros((8, 7), np.float32)), "b": Array(np.full(4, 0.5, np.float32))})
+MODS = [encrypting_mod, clipping_mod]
+# Noise that is less than half a step.
+FAINT = 1e-6
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    yield
+    logging.getLogger("flwr").setLevel(logging.INFO)
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
+    """What the server's log says."""
+    logger = logging.getLogger("flwr")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(caplog.handler)
+    yield lambda: "\n".join(record.getMessage() for record in caplog.records)
+    logger.removeHandler(caplog.handler)
+
+
+def trained(message: Message, context: Context) -> Message:
+    """Client i moves the numbers by STEPS[i] steps."""
+    parts = np.split(STEPS[int(context.node_config["partition-id"])] * STEP, [56])
+    arrays = message.content.array_records["arrays"]
+    moved = {
+        name: Array(np.asarray(arrays[name].numpy() + part.reshape(arrays[name].shape), np.float32))
+        for name, part in zip(("w", "b"), parts, strict=True)
+    }
+    reply = {"arrays": ArrayRecord(moved), "metrics": MetricRecord({"num-examples": 3, "train_loss": 30.864})}
+    return Message(RecordDict(reply), reply_to=message)
+
+
+def federation(folder: Path, *, shared: bool = False, mods: list[Any] | None = None, **node: Any) -> LocalGrid:
+    """Nodes that train, of which the first hold the key; a new one on the same folder is a restart of all of them."""
+    app = hold(ClientApp(mods=MODS if mods is None else mods))
+    app.train()(trained)
+    files = shares_in(folder) if shared else [folder / "private-key.json"]
+    if not files[0].exists():
+        key_files.write_private(files[0], owner())
+
+    def configured(index: int) -> dict[str, Any]:
+        held = {"paillier-share": str(files[index])} if index < len(files) else {}
+        return {"partition-id": index, **held, **node}
+
+    return LocalGrid(app, CLIENTS, configured)
+
+
+def whole(**more: Any) -> Paillier:
+    return Paillier(owner().public_key, **more)
+
+
+def fixed(secagg: Paillier | None, state: Path | None = None, **more: Any) -> DPFedAvgFixed:
+    settings = {"clip_norm": 1.0, "noise_multiplier": FAINT, "num_sampled_clients": CLIENTS, "state": state, **more}
+    return DPFedAvgFixed(FedAvg(min_available_nodes=CLIENTS), secagg=secagg, **settings)
+
+
+def numbers(arrays: ArrayRecord) -> npt.NDArray[np.float64]:
+    return np.concatenate([arrays[name].numpy().reshape(-1) for name in ("w", "b")]).astype(np.float64)
+
+
+def moved(arrays: ArrayRecord | None) -> list[float]:
+    """How far a model went from where it began, in steps."""
+    assert arrays is not None
+    return ((numbers(arrays) - numbers(START)) / STEP).tolist()
+
+
+def mean_of(*clients: int) -> list[float]:
+    """What these clients of a cohort of four move the model by, in steps."""
+    return (np.sum([STEPS[i] for i in clients], axis=0) / CLIENTS).tolist()
+
+
+def one_round(strategy: PrivateStrategy, on: LocalGrid, arrays: ArrayRecord = START) -> ArrayRecord | None:
+    messages = list(strategy.configure_train(1, arrays, ConfigRecord(), on))
+    return strategy.aggregate_train(1, on.send_and_receive(messages))[0]
+
+
+# The same releases
+
+
+@pytest.mark.parametrize(("shared", "noise_by"), [(False, "server"), (True, "server"), (True, "holders")])
+def test_the_model_moves_by_the_mean_of_the_clients_updates_to_the_last_bit(
+    tmp_path: Path, shared: bool, noise_by: str
+) -> None:
+    secagg = Paillier(dealt()[0] if shared else owner().public_key, noise_by=noise_by)  # type: ignore[arg-type]
+    made = one_round(fixed(secagg), federation(tmp_path, shared=shared))
+    assert moved(made) == mean_of(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("secagg", "more", "expected"),
+    [
+        (Paillier(owner().public_key), {}, 1.0),
+        # The whole noise of each of three.
+        (Paillier(dealt()[0], noise_by="holders"), {}, math.sqrt(3)),
+        # Shares for three, of four that answer.
+        (Paillier(owner().public_key, noise_by="clients"), {"min_survivors": 3}, math.sqrt(4 / 3)),
+    ],
+    ids=["server", "holders", "clients"],
+)
+def test_the_noise_is_in_the_release_whoever_adds_it(
+    tmp_path: Path, secagg: Paillier, more: dict[str, Any], expected: float
+) -> None:
+    mods = [encrypting_mod, noising_mod, clipping_mod] if more else MODS
+    strategy = fixed(secagg, noise_multiplier=20.0, **more)
+    on = federation(tmp_path, shared=secagg.shared is not None, mods=mods)
+    found = (np.array(moved(one_round(strategy, on))) * CLIENTS - np.sum(STEPS, axis=0)) * STEP
+    # 60 normal numbers: χ² of 59 degrees of freedom is outside of these bounds with probability below 1e-4 (1e-6 below, and
+    # 1e-4 above).
+    assert 0.6 < np.std(found) / (20.0 * expected) < 1.36
+
+
+def test_the_statement_says_whom_the_encryption_protects_from_whom() -> None:
+    cases = {
+        "server": (Paillier(owner().public_key), {}, "the server adds its noise under encryption"),
+        "holders": (Paillier(dealt()[0], noise_by="holders"), {}, "each of the 3 holders adds the whole noise"),
+        "clients": (whole(noise_by="clients"), {"min_survivors": 3}, "so that 3 shares are the whole"),
+    }
+    exact = guarantee(Mechanism(Identity(7), every_round(7), 1.0), 1e-5).epsilon
+    for noise_by, (secagg, more, words) in cases.items():
+        answer = fixed(secagg, noise_multiplier=1.0, **more).guarantee(1e-5, rounds=7)
+        statement = answer.statement()
+        assert words in statement
+        assert "nobody can check the norm of what cannot be read" in statement
+        # Shares cost more than one Gaussian: on a lattice of 14 bits by less than a tenth here.
+        assert exact <= answer.epsilon < exact * (1.1 if noise_by == "clients" else 1 + 1e-9)
+
+
+def test_an_adaptive_clip_norm_follows_the_count_that_nobody_reads(tmp_path: Path) -> None:
+    def made(initial: float) -> DPFedAvgAdaptive:
+        return DPFedAvgAdaptive(
+            FedAvg(min_available_nodes=CLIENTS),
+            noise_multiplier=1e-4,
+            initial_clip_norm=initial,
+            clip_count_stddev=1e-3,
+            num_sampled_clients=CLIENTS,
+            secagg=whole(),
+        )
+
+    # All updates are within the first, and none within the second: a quantile of one half lies below, or above.
+    for initial, sign in ((4.0, -1), (1e-3, +1)):
+        strategy = made(initial)
+        one_round(strategy, federation(tmp_path))
+        assert strategy.clip_norm == pytest.approx(initial * math.exp(sign * 0.2 * 0.5), rel=1e-3)
+
+
+def test_correlated_noise_of_holders_goes_on_over_restarts_of_all_and_is_charged_once(tmp_path: Path) -> None:
+    mechanism = Mechanism(toeplitz.square_root(6, bands=2), MinSeparation(1, 6), 1.0)
+
+    def start(rounds: int) -> MatrixFactorizationDP:
+        strategy = MatrixFactorizationDP(
+            FedAvg(min_available_nodes=CLIENTS),
+            mechanism=mechanism,
+            clip_norm=1.0,
+            num_sampled_clients=CLIENTS,
+            keys_enforced=True,
+            secagg=Paillier(dealt()[0], noise_by="holders"),
+            state=tmp_path / "state",
+        )
+        strategy.start(federation(tmp_path, shared=True), START, num_rounds=rounds)
+        return strategy
+
+    start(1)
+    strategy = start(1)
+    assert strategy.rounds_charged == 2
+    assert strategy.guarantee().epsilon == pytest.approx(guarantee(mechanism, 1e-5, rounds=2).epsilon, rel=1e-12)
+    places = sorted(tmp_path.glob("holder-*/holder-*"))
+    assert len(places) == 3
+    for place in places:
+        # A row for each round, of an own key for each start.
+        drawn = json.loads((place / "noise" / "noise.json").read_text())
+        assert drawn["next_round"] == 2
+        assert len(drawn["first_rows"]) >= 2
+        assert json.loads((place / "promise.json").read_text())["noise_by"] == "holders"
+
+
+# What may go wrong
+
+
+def test_whoever_does_not_answer_counts_as_zero(tmp_path: Path) -> None:
+    on = federation(tmp_path)
+    on.offline([on.get_node_ids()[3]])
+    assert moved(one_round(fixed(whole()), on)) == mean_of(0, 1, 2)
+
+
+def test_of_too_few_contributions_nothing_is_opened_and_three_such_rounds_end_the_start(
+    tmp_path: Path, told: Callable[[], str]
+) -> None:
+    on, strategy = federation(tmp_path), fixed(whole(min_contributions=3), tmp_path / "state")
+    on.offline(on.get_node_ids()[2:])
+    for charged in (1, 2):
+        assert one_round(strategy, on) is None
+        assert strategy.rounds_charged == charged
+    assert "2 contributions came; sums of fewer than 3 are not opened; the round is discarded and stays charged" in told()
+    with pytest.raises(SumNotOpenedError, match="nor could the sums of 2 rounds before"):
+        one_round(strategy, on)
+    # The third is charged as well, and the run goes on.
+    on.offline([])
+    assert strategy.rounds_charged == 3
+    assert moved(one_round(strategy, on)) == mean_of(0, 1, 2, 3)
+    kinds = [record["kind"] for record in read_chain(tmp_path / "state" / "ledger.jsonl").records]
+    assert (kinds.count("burn"), kinds.count("commit")) == (3, 1)
+
+
+def of_another(reply: Message, others: list[Message]) -> None:
+    reply.content = others[0].content
+
+
+def tampered(reply: Message, others: list[Message]) -> None:
+    record = reply.content.config_records["encrypted"]
+    data = bytearray(record["hubbub_encrypted"])  # type: ignore[arg-type]
+    data[-100] ^= 1
+    record["hubbub_encrypted"] = bytes(data)
+
+
+def cut(reply: Message, others: list[Message]) -> None:
+    record = reply.content.config_records["encrypted"]
+    record["hubbub_encrypted"] = record["hubbub_encrypted"][:-1]  # type: ignore[index]
+
+
+def in_the_clear(reply: Message, others: list[Message]) -> None:
+    reply.content = RecordDict({"arrays": START, "metrics": MetricRecord({"num-examples": 1})})
+
+
+def with_arrays_beside(reply: Message, others: list[Message]) -> None:
+    reply.content["arrays"] = START
+
+
+def emptied(reply: Message, others: list[Message]) -> None:
+    reply.content = RecordDict()
+
+
+@pytest.mark.parametrize(
+    ("alter", "why"),
+    [
+        (of_another, "sent the message of"),
+        (tampered, "its digest is another"),
+        (cut, "cut off"),
+        (in_the_clear, "arrays in the clear"),
+        (with_arrays_beside, "arrays in the clear"),
+        (emptied, "no encrypted vector"),
+    ],
+)
+def test_a_reply_that_is_not_this_clients_own_is_named_and_not_added(
+    tmp_path: Path, told: Callable[[], str], alter: Callable[[Message, list[Message]], None], why: str
+) -> None:
+    on, seen = federation(tmp_path), list[Message]()
+    last = on.get_node_ids()[3]
+
+    def altered(reply: Message) -> Message:
+        if reply.metadata.src_node_id == last and reply.has_content() and "paillier" not in reply.content:
+            alter(reply, seen)
+        seen.append(reply)
+        return reply
+
+    strategy = fixed(whole())
+    messages = sorted(strategy.configure_train(1, START, ConfigRecord(), on), key=lambda message: message.metadata.dst_node_id)
+    on.reply_filter = altered
+    made, _ = strategy.aggregate_train(1, on.send_and_receive(messages))
+    assert moved(made) == mean_of(0, 1, 2)
+    assert f"counted as nothing: node {last}: " in told()
+    assert why in told()
+
+
+def test_a_reply_of_an_earlier_round_is_not_added_again(tmp_path: Path, told: Callable[[], str]) -> None:
+    on, strategy = federation(tmp_path), fixed(whole())
+    kept: list[RecordDict] = []
+
+    def replayed(reply: Message) -> Message:
+        if reply.metadata.src_node_id == on.get_node_ids()[3] and "encrypted" in reply.content:
+            kept.append(reply.content)
+            reply.content = kept[0]
+        return reply
+
+    on.reply_filter = replayed
+    first = one_round(strategy, on)
+    assert moved(first) == mean_of(0, 1, 2, 3)
+    assert first is not None
+    again = one_round(strategy, on, first)
+    assert again is not None
+    assert moved(again) == (np.array(mean_of(0, 1, 2, 3)) + mean_of(0, 1, 2)).tolist()
+    assert "sent a message of round 1, this is round 2" in told()
+
+
+def test_clients_without_the_mod_or_with_another_key_in_mind_stay_out_and_nothing_is_released(
+    tmp_path: Path, told: Callable[[], str]
+) -> None:
+    bare = federation(tmp_path, mods=[clipping_mod])
+    assert one_round(fixed(whole()), bare) is None
+    assert "its app needs encrypting_mod" in told()
+    pinned = federation(tmp_path, **{"paillier-key-id": dealt()[0].public_key.key_id})
+    assert one_round(fixed(whole()), pinned) is None
+
+
+def test_holders_who_lie_are_named_and_cost_the_round_only_where_too_few_are_left(
+    tmp_path: Path, told: Callable[[], str]
+) -> None:
+    on, strategy = federation(tmp_path, shared=True), fixed(Paillier(dealt()[0]))
+    liars = set(on.get_node_ids()[:1])
+
+    def lied(reply: Message) -> Message:
+        if reply.metadata.src_node_id in liars and "parts" in reply.content.get("paillier", {}):
+            parts = reply.content["paillier"]["parts"]
+            reply.content["paillier"]["parts"] = bytes([parts[0] ^ 1]) + parts[1:]
+        return reply
+
+    on.reply_filter = lied
+    assert moved(one_round(strategy, on)) == mean_of(0, 1, 2, 3)
+    assert "holder 1" in told()
+    liars.update(on.get_node_ids()[:2])
+    assert one_round(strategy, on) is None
+    assert "holder 2" in told()
+    assert strategy.rounds_charged == 2
+
+
+def test_nothing_is_charged_before_enough_holders_have_answered(tmp_path: Path) -> None:
+    on, strategy = federation(tmp_path, shared=True), fixed(Paillier(dealt()[0]))
+    on.offline(on.get_node_ids()[:2])
+    for _ in range(2):
+        with pytest.raises(SumNotOpenedError, match=r"holders 3 of the key '.*' answered, and 2 are needed; .*paillier-share="):
+            one_round(strategy, on)
+        assert strategy.rounds_charged == 0
+    on.offline([])
+    assert moved(one_round(strategy, on)) == mean_of(0, 1, 2, 3)
+
+
+# Who sees what
+
+
+def test_no_message_on_the_grid_holds_an_update_in_the_clear(tmp_path: Path) -> None:
+    on, sent = federation(tmp_path, shared=True), list[bytes]()
+
+    def recorded(reply: Message) -> Message:
+        assert not reply.has_error()
+        if "paillier" not in reply.content:
+            assert {name: sorted(record) for name, record in reply.content.items()} == {
+                "encrypted": ["hubbub_encrypted"],
+                "metrics": ["num-examples"],
+            }
+            assert reply.content["metrics"]["num-examples"] == 1
+        sent.append(b"".join(record.deflate() for record in reply.content.values()))
+        return reply
+
+    on.reply_filter = recorded
+    push = on.push_messages
+
+    def pushed(messages: Any) -> list[str]:
+        messages = list(messages)
+        sent.extend(b"".join(record.deflate() for record in message.content.values()) for message in messages)
+        return push(messages)
+
+    on.push_messages = pushed  # type: ignore[method-assign]
+    one_round(fixed(Paillier(dealt()[0])), on)
+    # Three questions to each holder and node, and their answers: hello, train, open.
+    assert len(sent) == 2 * (CLIENTS + CLIENTS + 2)
+    everything = b"".join(sent)
+    for steps in STEPS:
+        update = (steps * STEP).astype(np.float32)
+        after = np.concatenate([update[:56], update[56:] + np.float32(0.5)])
+        for clear in (update, after, steps.astype(np.int64), steps.astype(np.int32)):
+            # Not even three numbers of it, at either end.
+            assert clear[1:4].tobytes() not in everything
+            assert clear[57:].tobytes() not in everything
+    assert b"30.864" not in everything
+    assert np.array(30.864).tobytes() not in everything
+
+
+# Interruptions
+
+
+class _Killed(BaseException):
+    """The process ends here."""
+
+
+def test_a_server_killed_between_the_exchanges_burns_the_round_and_no_row_meets_two_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, secagg = tmp_path / "state", Paillier(dealt()[0], noise_by="holders")
+    on = federation(tmp_path, shared=True)
+    first = fixed(secagg, state)
+    with monkeypatch.context() as patched:
+
+        def killed(*arguments: object) -> None:
+            raise _Killed
+
+        # When the holders have given their noise, and nothing was opened.
+        patched.setattr(GridHolders, "open", killed)
+        with pytest.raises(_Killed):
+            one_round(first, on)
+    again = fixed(secagg, state)
+    assert moved(one_round(again, on, again.resumed(START, on))) == mean_of(0, 1, 2, 3)
+    assert again.rounds_charged == 2
+    for place in tmp_path.glob("holder-*/holder-*"):
+        assert json.loads((place / "noise" / "noise.json").read_text())["next_round"] == 2
+
+
+def test_nodes_that_restart_between_the_exchanges_lose_nothing(tmp_path: Path) -> None:
+    on, strategy = federation(tmp_path, shared=True), fixed(Paillier(dealt()[0], noise_by="holders"))
+    replies = on.send_and_receive(list(strategy.configure_train(1, START, ConfigRecord(), on)))
+    # Every node's process begins anew, with what its folder holds.
+    on._contexts.clear()
+    assert moved(strategy.aggregate_train(1, replies)[0]) == mean_of(0, 1, 2, 3)
+
+
+def test_a_run_keeps_its_name_over_restarts_so_that_holders_know_it_again(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    for _ in range(2):
+        assert one_round(fixed(whole(), state), federation(tmp_path)) is not None
+    assert len(list(tmp_path.glob("holder-1-*"))) == 1
+    opened = json.loads(next(tmp_path.glob("holder-1-*/opened.json")).read_text())
+    assert opened["next_round"] == 2
+    kept = json.loads((state / "state" / "agreement.json").read_text())
+    other = tmp_path / "other"
+    assert one_round(fixed(whole(), other), federation(tmp_path)) is not None
+    assert json.loads((other / "state" / "agreement.json").read_text())["run"] != kept["run"]
+
+
+def test_a_server_that_was_rolled_back_gets_no_round_opened_twice(tmp_path: Path, told: Callable[[], str]) -> None:
+    state, on = tmp_path / "state", federation(tmp_path)
+    assert one_round(fixed(whole(), state), on) is not None
+    shutil.copytree(state, tmp_path / "copy")
+    assert one_round(fixed(whole(), state), on) is not None
+    rolled_back = fixed(whole(), tmp_path / "copy")
+    # Clients that were restarted remember nothing; the holder does.
+    assert one_round(rolled_back, federation(tmp_path)) is None
+    assert "has opened a sum of this round already" in told()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        (lambda text: text[:-9], RunFolderError, "agreement.json: cannot be read"),
+        (lambda text: text.replace('"min_contributions":2', '"min_contributions":1'), RunFolderError, "agreed on other terms"),
+    ],
+)
+def test_an_agreement_that_was_changed_is_refused(
+    tmp_path: Path, change: Callable[[str], str], error: type[Exception], match: str
+) -> None:
+    state = tmp_path / "state"
+    fixed(whole(), state).resumed(START, federation(tmp_path))
+    path = state / "state" / "agreement.json"
+    before = path.read_text()
+    path.write_text(change(before))
+    assert path.read_text() != before
+    with pytest.raises(error, match=match):
+        fixed(whole(), state).resumed(START, federation(tmp_path))
+
+
+def test_a_run_goes_on_under_its_own_key_alone(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    fixed(whole(), state).resumed(START, federation(tmp_path))
+    for secagg in (Paillier(dealt()[0]), whole(bits=18), None):
+        with pytest.raises(LedgerError):
+            fixed(secagg, state).resumed(START, federation(tmp_path))
+
+
+# Settings
+
+
+def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    key = owner().public_key
+    refusals: list[tuple[Callable[[], object], str]] = [
+        (lambda: fixed(whole(), num_sampled_clients=None, sampling_probability=0.5), "drawn by coins"),
+        (
+            lambda: MatrixFactorizationDP(
+                FedAvg(), mechanism=Mechanism(Identity(3), PoissonSampling(0.5), 1.0), clip_norm=1.0, secagg=whole()
+            ),
+            "drawn by coins",
+        ),
+        (lambda: fixed(whole(min_contributions=5)), "min_contributions = 5: cohorts have 4"),
+        (lambda: fixed(whole(), noise_at="clients", min_survivors=3), "say secagg=Paillier"),
+        (lambda: fixed(whole(noise_by="clients")), "min_survivors: is missing"),
+        (lambda: fixed(whole(), min_survivors=3), "min_survivors = 3: belongs to"),
+        (lambda: Paillier(key, noise_by="holders"), "who has the whole key and knows all noise"),
+        (lambda: Paillier(key, noise_by="nobody"), "noise_by"),  # type: ignore[arg-type]
+        (lambda: Paillier(key, bits=9), "bits"),
+        (lambda: Paillier(key, min_contributions=0), "min_contributions"),
+        (lambda: Paillier(key, timeout=0), "timeout"),
+    ]
+    for refused, match in refusals:
+        with pytest.raises((ConfigError, ValueError), match=match):
+            refused()
+    with pytest.raises(TypeError, match="must be a file, a PublicKey or a ThresholdKey"):
+        Paillier(owner())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"must be a hubbub\.flower\.Paillier"):
+        fixed("paillier")  # type: ignore[arg-type]
+    with pytest.raises(KeyFileError, match=r"missing\.json"):
+        Paillier(tmp_path / "missing.json")
+
+
+def test_a_key_comes_from_its_file_and_a_shared_one_brings_its_own_least_number(tmp_path: Path) -> None:
+    key_files.write_public(tmp_path / "public-key.json", dealt()[0])
+    secagg = Paillier(tmp_path / "public-key.json", min_contributions=1)
+    assert secagg.shared == dealt()[0]
+    terms = secagg.encryption(None)
+    assert (terms.holders, terms.threshold, terms.min_contributions, terms.key_bits) == (3, 2, 2, 2048)
+    # A survivor is a contribution.
+    assert Paillier(owner().public_key, noise_by="clients").encryption(3).min_contributions == 3
+
+
+def test_the_log_says_before_the_first_round_how_sums_are_encrypted(told: Callable[[], str]) -> None:
+    fixed(Paillier(dealt()[0], noise_by="holders"), noise_multiplier=1.5).summary()
+    assert "Encrypted: Paillier, 2048 bits; sums of 2 and more are opened by any 2 of 3 holders" in told()
+    assert "Noise multiplier 1.5, added by the holders" in told()
+
+
+def test_a_sum_that_would_not_be_exact_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="2\\^52"):
+        fixed(whole(bits=26), tmp_path / "state", noise_multiplier=1e8)
+    assert not (tmp_path / "state").exists()
