@@ -1,6 +1,8 @@
 """``secagg = "paillier"`` in a run's settings: what they make, what is refused, and a run from the command line."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -144,3 +146,29 @@ def test_keys_of_other_holders_than_the_settings_say_are_refused(keys: Path, tmp
         assert run.encryption is not None
         with pytest.raises(ConfigError, match=words):
             parties(begun, run.encryption)
+
+
+def test_without_gmpy2_all_else_works_and_encryption_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(configs.dump(settings()))
+    code = (
+        "import importlib.util, sys\n"
+        "sys.modules['gmpy2'] = None\n"
+        "found = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'gmpy2' else found(name, *more)\n"
+        "import hubbub.audit, hubbub.engine.flower_app, hubbub.flower.strategies, hubbub.verification\n"
+        "from hubbub.cli import main\n"
+        "main(sys.argv[1:])\n"
+    )
+
+    def hubbub(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
+        )
+
+    refused = hubbub("train", "run.toml")
+    assert refused.returncode == 2
+    assert "secagg.scheme = 'paillier': gmpy2 is not installed; pip install 'hubbub[secagg]'" in refused.stderr
+    assert not (tmp_path / "runs").exists()
+    plain = ("--set", "secagg.scheme=none", "--set", "secagg.key_bits=3072", "--set", "training.rounds=1")
+    assert hubbub("train", "run.toml", *plain).returncode == 0
+    assert "pip install 'hubbub[secagg]'" in hubbub("paillier", "selftest").stderr

@@ -243,8 +243,11 @@ def test_of_too_few_contributions_nothing_is_opened_and_three_such_rounds_end_th
     on.offline([])
     assert strategy.rounds_charged == 3
     assert moved(one_round(strategy, on)) == mean_of(0, 1, 2, 3)
+    # Three in a row are counted anew.
+    on.offline(on.get_node_ids()[2:])
+    assert one_round(strategy, on) is None
     kinds = [record["kind"] for record in read_chain(tmp_path / "state" / "ledger.jsonl").records]
-    assert (kinds.count("burn"), kinds.count("commit")) == (3, 1)
+    assert (kinds.count("burn"), kinds.count("commit")) == (4, 1)
 
 
 def of_another(reply: Message, others: list[Message]) -> None:

@@ -1,5 +1,6 @@
 """What the sections of the settings make by themselves: who takes part when, and how sums are encrypted."""
 
+import importlib.util
 import math
 
 from hubbub.config import SAMPLINGS, Config, ParticipationConfig
@@ -150,6 +151,8 @@ def encryption_of(config: Config, expected: float) -> Encryption | None:
     told = config.secagg
     if told.scheme == "none":
         return None
+    if importlib.util.find_spec("gmpy2") is None:
+        raise ConfigError(f"secagg.scheme = {told.scheme!r}: gmpy2 is not installed; pip install 'hubbub[secagg]'")
     most = math.ceil(expected)
     if told.min_contributions > most:
         raise ConfigError(

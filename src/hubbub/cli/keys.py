@@ -81,7 +81,8 @@ def shares(folder: Path, group: Group, bits: int, *, as_json: bool) -> None:
         key_files.write_share(folder / _share_name(share.holder), share)
     key_files.write_public(folder / _PUBLIC, public)
     if as_json:
-        facts = {"key_id": public.key_id, "bits": bits, "holders": public.holders, "threshold": public.threshold}
+        ids = {"key_id": public.key_id, "clients_key_id": public.public_key.key_id}
+        facts = {**ids, "bits": bits, "holders": public.holders, "threshold": public.threshold}
         paths = {"public_key": str(folder / _PUBLIC), "shares": [str(folder / name) for name in names]}
         print_json({**facts, "min_contributions": public.min_contributions, **paths})
     else:
@@ -114,7 +115,8 @@ def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
     say(screen, f"Wrote {folder / _PUBLIC}")
     say(
         screen,
-        f"  Public: for clients, the server and the holders. Its key id is {public.key_id}; tell it them by another way.",
+        f"  Public: for clients, the server and the holders. Its key id is {public.key_id} for holders, and "
+        f"{public.public_key.key_id} for clients (paillier-key-id); tell it them by another way.",
     )
     say(screen, f"Wrote {folder / _share_name(1)}" + (f" to {folder / _share_name(n)}" if n > 1 else ""))
     say(

@@ -66,6 +66,11 @@ class Agreement:
             raise ValueError(f"run = {shown(self.run)}: must be a name of at most {_LONGEST_NAME} printable characters")
         integer("min_contributions", self.min_contributions, at_least=1, at_most=self.packing.max_clients)
         integer("noising_holders", self.noising_holders, at_least=0, at_most=100)
+        if self.noising_holders and self.min_contributions == 1:
+            raise ValueError(
+                f"noising_holders = {self.noising_holders} with min_contributions = 1: holders that take the server's word for "
+                "the sum cannot tell whether their noise is in it; agree on 2 at least"
+            )
 
     def record(self) -> dict[str, Any]:
         """The agreement as strict JSON."""

@@ -1,15 +1,19 @@
 """How a run encrypts what its clients send: who opens the sums, who adds the noise, and against whom that protects."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from hubbub._checks import integer, one_of
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
 from hubbub.lattice import Lattice, share_stddev
 from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.secagg.packing import Packing
+
+if TYPE_CHECKING:
+    from hubbub.secagg.packing import Packing
 
 __all__ = ["Encryption", "NoiseBy"]
 
@@ -61,11 +65,17 @@ class Encryption:
                 "need it, so that so many together bring the whole noise, and nobody else does"
             )
         if self.min_survivors is not None:
-            integer("secagg.min_survivors", self.min_survivors, at_least=1)
+            # A sum of fewer shares than are the whole is not opened.
+            integer("secagg.min_survivors", self.min_survivors, at_least=1, at_most=self.min_contributions)
         if 2 * self.threshold <= self.holders:
             raise ConfigError(
                 f"secagg.threshold = {self.threshold} of secagg.holders = {self.holders}: two groups could open two sums of "
                 f"one round, whose difference is a single update; take at least {self.holders // 2 + 1}"
+            )
+        if self.noise_by == "holders" and self.min_contributions == 1:
+            raise ConfigError(
+                "secagg.min_contributions = 1 with secagg.noise_by = 'holders': a holder that takes the server's word for the "
+                "sum cannot tell whether its noise is in it; ask for 2 at least"
             )
         if self.noise_by == "holders" and self.holders == 1:
             raise ConfigError(
@@ -109,6 +119,9 @@ class Encryption:
         Raises:
             ValueError: A sum would not be exact.
         """
+        # Only a run that encrypts needs gmpy2.
+        from hubbub.secagg.packing import Packing
+
         noise = 0
         if mechanism is not None and mechanism.shares is not None:
             noise = clients * self.share_bound(mechanism)
@@ -149,7 +162,7 @@ class Encryption:
             f"guarantee holds against all who see releases, and against {against}: the noise of one other holder hides all; a "
             "holder that is missing costs the round",
             "clients": f"each client adds its share of the noise before it encrypts, so that {self.min_survivors} shares are "
-            "the whole. The guarantee holds against all who see releases, and against {against}; clients who join them "
+            f"the whole. The guarantee holds against all who see releases, and against {against}; clients who join them "
             f"take their own shares of the noise away; a round with fewer than {self.min_survivors} is not opened",
         }[self.noise_by]
         return (
@@ -169,7 +182,7 @@ class Encryption:
             f"Paillier encryption with {self.key_bits} bits hides plaintexts (composite residuosity; short exponents)",
             together,
             "the server keeps to the protocol: it hands on the clients' own contributions, each in its round, and makes up "
-            "none (holders count them, and cannot tell whose they are)",
+            "none (holders count them, and cannot tell whose they are); it tells everybody the promised clip norm and noise",
             "clients, server and holders are on machines of their own: in one process, as in a simulation, who runs it can "
             "read everything",
             "whether a contribution is missing does not depend on the data",
