@@ -203,6 +203,7 @@ def test_the_json_of_shares_names_files_and_no_secret(capsys: pytest.CaptureFixt
     public = key_files.read_public("keys/public-key.json")
     assert json.loads(text) == {
         "key_id": public.key_id,
+        "clients_key_id": public.public_key.key_id,
         "bits": 2048,
         "holders": 2,
         "threshold": 2,
