@@ -60,7 +60,9 @@ def encrypted(
         key = public.public_key  # type: ignore[union-attr]
     largest = largest_deviation(chosen.mechanism) if chosen.mechanism and not chosen.mechanism.shares else 0.0
     packing = replace(how.packing(CLIENTS, chosen.mechanism, largest), key_bits=512)
-    agreed = Agreement(key, packing, DIM, "a run", how.min_contributions, how.noise_rows)
+    agreed = Agreement(
+        key, packing, DIM, "a run", how.min_contributions, how.noise_rows, how.holders == 1, how.noise_by == "server"
+    )
     holders = [Holder(one, agreed, folder and _made(folder / f"holder-{i}")) for i, one in enumerate(keys)]
     return EncryptedPopulation(
         population(),

@@ -39,7 +39,8 @@ def dealt() -> tuple[ThresholdKey, tuple[KeyShare, ...]]:
 
 
 def agreed(key: PublicKey, **others: Any) -> Agreement:
-    return Agreement(**{"public_key": key, "packing": PACKING, "size": SIZE, "run": "a run", **others})
+    whole = key == owner().public_key
+    return Agreement(**{"public_key": key, "packing": PACKING, "size": SIZE, "run": "a run", "whole_key": whole, **others})
 
 
 def shares_in(folder: Path) -> list[Path]:

@@ -126,6 +126,8 @@ def test_a_run_from_the_command_line_is_verified_says_what_encryption_cost_and_i
     assert all(row["decrypt_seconds"] > 0 and row["upload_bytes"] > 500 for row in rows)
     verified = CliRunner().invoke(app, ["verify", str(tmp_path / "run")])
     assert verified.exit_code == 0, verified.output
+    again = CliRunner().invoke(app, ["resume", str(tmp_path / "run")])
+    assert "nothing is left to train" in again.output, again.output
     secret = list((tmp_path / "run" / "state").rglob("epoch-*"))
     assert len(secret) == 1 + (3 if "noise_by" in secagg else 0)
     assert CliRunner().invoke(app, ["close", str(tmp_path / "run")]).exit_code == 0

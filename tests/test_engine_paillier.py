@@ -154,7 +154,7 @@ def test_keys_that_nobody_named_are_made_once_and_only_their_owner_may_read_them
         return owner()
 
     monkeypatch.setattr(flower_holders.paillier, "generate", generate)
-    file = run_file(tmp_path, None, threshold=1)
+    file = run_file(tmp_path, None)
     begun = RunInFolder.begun(build(config.resolve(config.load(file)), allow_import=True), tmp_path / "run")
 
     def stop(row: dict[str, object]) -> None:

@@ -28,7 +28,6 @@ from hubbub.participation import MinSeparation
 from hubbub.secagg import key_files
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.agreement import Agreement
-from hubbub.secagg.holder import Holder
 from hubbub.secagg.shares import Partial, proved
 from hubbub.strategies import toeplitz
 from hubbub.strategies.record import strategy_arrays
@@ -413,17 +412,6 @@ def test_with_a_clip_norm_that_moves_noise_follows_the_servers(tmp_path: Path) -
     noise = holders.open(aggregator) - ONE - OTHER
     assert Lattice(0.75, 14).step == 2.0**-15
     assert np.abs(noise - 1.5 * _rows(0)).max() <= 6
-
-
-def test_noise_of_an_earlier_round_does_not_stand_in_for_that_of_a_later_one() -> None:
-    # A holder that takes the server's word for the sum sees of its noise only whether it was given out.
-    agreement = agreed(owner().public_key, min_contributions=1, noising_holders=1)
-    holder, nothing = Holder(owner(), agreement), np.zeros(SIZE, dtype=np.int64)
-    earlier = holder.noise(0, nothing)
-    later = summed(agreement, [ONE], 1)
-    later.add_noise("holder 1", agreement.noise("holder 1", 1, nothing))
-    with pytest.raises(SumNotOpenedError, match="or not this holder's own"):
-        holder.open(replace(later.request(), noise=(earlier,)))
 
 
 def test_a_seed_is_for_simulations(tmp_path: Path) -> None:

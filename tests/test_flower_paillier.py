@@ -123,12 +123,19 @@ def one_round(strategy: PrivateStrategy, on: LocalGrid, arrays: ArrayRecord = ST
 # The same releases
 
 
-@pytest.mark.parametrize(("shared", "noise_by"), [(False, "server"), (True, "server"), (True, "holders")])
-def test_the_model_moves_by_the_mean_of_the_clients_updates_to_the_last_bit(
-    tmp_path: Path, shared: bool, noise_by: str
-) -> None:
-    secagg = Paillier(dealt()[0] if shared else owner().public_key, noise_by=noise_by)  # type: ignore[arg-type]
-    made = one_round(fixed(secagg), federation(tmp_path, shared=shared))
+@pytest.mark.parametrize(
+    "secagg",
+    [
+        Paillier(owner().public_key),
+        # Of one client, if no other answers.
+        Paillier(owner().public_key, min_contributions=1),
+        Paillier(dealt()[0]),
+        Paillier(dealt()[0], noise_by="holders"),
+    ],
+    ids=["owner", "owner of any sum", "holders", "holders with noise"],
+)
+def test_the_model_moves_by_the_mean_of_the_clients_updates_to_the_last_bit(tmp_path: Path, secagg: Paillier) -> None:
+    made = one_round(fixed(secagg), federation(tmp_path, shared=secagg.shared is not None))
     assert moved(made) == mean_of(0, 1, 2, 3)
 
 
@@ -167,6 +174,8 @@ def test_the_statement_says_whom_the_encryption_protects_from_whom() -> None:
         statement = answer.statement()
         assert words in statement
         assert "nobody can check the norm of what cannot be read" in statement
+        # Holders of shares are handed the contributions themselves; one owner gets the sum.
+        assert ("which clients took part: whoever opens sums" in statement) == (noise_by == "holders")
         # Shares cost more than one Gaussian: on a lattice of 14 bits by less than a tenth here.
         assert exact <= answer.epsilon < exact * (1.1 if noise_by == "clients" else 1 + 1e-9)
 

@@ -20,14 +20,12 @@ from hubbub.secagg import packing, threshold
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.agreement import Agreement
 from hubbub.secagg.holder import Holder, combined
-from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.wire import Kind, Message
 from small_keys import SAFE, small
 
 CASES = 1000
 Draw = random.Random
 PUBLIC, SHARES = threshold.deal(*SAFE, holders=3, threshold=2, min_contributions=2)
-OWNER = PrivateKey.from_primes(*SAFE)
 N = PUBLIC.n
 PLAN = packing.Packing(bits=16, clip=1.0, max_clients=16, key_bits=512)
 SIZE = 2 * PLAN.slots - 3
@@ -276,7 +274,7 @@ def test_what_no_eye_tells_from_a_contribution_spoils_the_sum_and_nothing_of_it_
     A random number is a sum by chance with a probability below 2^-40.
     """
     draw = Draw(12)
-    for case in range(CASES):
+    for case in range(CASES // 2):
         server = Aggregator(AGREED, 0)
         server.add("c1", sent("c1", 0, 1))
         if case % 2:
@@ -289,6 +287,6 @@ def test_what_no_eye_tells_from_a_contribution_spoils_the_sum_and_nothing_of_it_
             plaintexts[0] += 5 * LARGEST << (draw.randrange(PLAN.slots) * PLAN.slot_bits)
             hostile = rewritten(sent("c7", 0, 7), integers=PUBLIC.encrypt(plaintexts).integers)
         server.add("c7", hostile)
-        answer = Holder(OWNER, AGREED).open(server.request())
-        said = refusal(lambda server=server, answer=answer: combined(server, None, [answer]), SumNotOpenedError)
+        answers = [Holder(share, AGREED).open(server.request()) for share in SHARES[1:]]
+        said = refusal(lambda server=server, answers=answers: combined(server, PUBLIC, answers), SumNotOpenedError)
         assert said.startswith("round 1: ")

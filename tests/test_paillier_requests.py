@@ -31,6 +31,7 @@ PUBLIC, SHARES = threshold.deal(*SAFE, holders=3, threshold=2, min_contributions
 PLAN = packing.Packing(bits=16, clip=1.0, max_clients=8, key_bits=512, noise=1000)
 AGREED = Agreement(PUBLIC.public_key, PLAN, size=20, run="a run", min_contributions=3)
 NOISED = replace(AGREED, noising_holders=2)
+OWNED = replace(AGREED, whole_key=True)
 ELSEWHERE = replace(AGREED, run="another run")
 CLIENTS = ("c1", "c2", "c3")
 TOLD = untold.forms([*SAFE, *SMALL_SAFE, *(share.secret for share in SHARES)])
@@ -108,16 +109,57 @@ REQUESTS: dict[str, Callable[[Draw], Request]] = {
 }
 
 
-@pytest.mark.parametrize("key", [SHARES[0], PrivateKey.from_primes(*SAFE)], ids=["a share", "the whole key"])
 @pytest.mark.parametrize("make", REQUESTS.values(), ids=REQUESTS.keys())
-def test_what_is_no_sum_of_enough_clients_is_not_opened(make: Callable[[Draw], Request], key: Any) -> None:
+def test_what_is_no_sum_of_enough_clients_is_not_opened(make: Callable[[Draw], Request]) -> None:
     draw = Draw(0)
-    holder = Holder(key, AGREED)
-    for _ in range(CASES // 2):
+    holder = Holder(SHARES[0], AGREED)
+    for _ in range(CASES):
         said = refusal(lambda: holder.open(make(draw)))
         assert said.startswith(("holder 1 opens nothing: ", "round "))
         assert holder.next_round == 0
     assert holder.open(asked(*map(sent, CLIENTS)))
+
+
+def owned(names: tuple[str, ...], round_index: int) -> Aggregator:
+    """A sum for the owner of the whole key, with the server's noise."""
+    server = Aggregator(OWNED, round_index)
+    for name in names:
+        server.add(name, OWNED.contribution(name, round_index, steps(name)))
+    server.add_own_noise(np.full(20, 7))
+    return server
+
+
+def test_the_owner_of_the_whole_key_is_sent_the_sum_and_nothing_that_it_is_made_of() -> None:
+    server, owner = owned(CLIENTS, 0), Holder(PrivateKey.from_primes(*SAFE), OWNED)
+    request = server.request()
+    assert request.contributions == request.noise == ()
+    opened, liars = combined(server, None, [owner.open(request)])
+    assert (opened == 6007).all()
+    assert not liars
+    # What it could read one by one it does not take, whatever a server sends.
+    for round_index in range(1, 4):
+        parts = tuple(OWNED.contribution(name, round_index, steps(name)) for name in CLIENTS)
+        with pytest.raises(SumNotOpenedError, match="the sum: sent 0 bytes"):
+            owner.open(Request(round_index, parts, ()))
+    with pytest.raises(ValueError, match="is for the owner of a whole key, and this is a share"):
+        Holder(SHARES[0], OWNED)
+
+
+def test_the_owner_of_the_whole_key_keeps_back_what_too_few_have_made() -> None:
+    owner = Holder(PrivateKey.from_primes(*SAFE), OWNED)
+    for round_index, names in enumerate([(), ("c1",), ("c1", "c2")]):
+        server = owned(names, round_index)
+        sums = Message(Kind.SUM, OWNED.digest, round_index, "server", server.total.integers).to_bytes(512)
+        said = refusal(lambda sums=sums, i=round_index: owner.open(Request(i, (), (), sums)))
+        assert said.endswith("opened no sum of 3 contributions or more, and keeps it")
+
+
+def test_noise_that_nobody_agreed_on_is_not_added() -> None:
+    server = owned(CLIENTS, 0)
+    with pytest.raises(ValueError, match="other: sent noise that was not agreed on"):
+        server.add_noise("other", OWNED.noise("other", 0, np.full(20, 7)))
+    with pytest.raises(ValueError, match="server: sent noise that was not agreed on"):
+        Aggregator(replace(OWNED, server_noise=False), 0).add_own_noise(np.full(20, 7))
 
 
 def test_a_round_is_opened_once_and_no_earlier_one_after_it() -> None:

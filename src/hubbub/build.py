@@ -77,7 +77,8 @@ def build(config: Config, *, allow_import: bool = False, earlier: tuple[RunCharg
     """
     side = client_side(config, allow_import=allow_import)
     before = _earlier(config) if earlier is None else earlier
-    plan = replace(_plan(config, len(side.population.clients), before, allow_import), settings=_settings(config))
+    plan = _plan(config, len(side.population.clients), before, allow_import)
+    plan = replace(plan, settings=_settings(config, encryption_of(config, plan.expected_cohort_size)))
     return Run(config, plan, side.population, side.model, side.dataset)
 
 
@@ -108,21 +109,16 @@ def client_side(config: Config, *, allow_import: bool = False) -> ClientSide:
     return ClientSide(dataset, population, model)
 
 
-def _settings(config: Config) -> dict[str, Any]:
+def _settings(config: Config, encryption: Encryption | None) -> dict[str, Any]:
     """What a client contributes depends on these; the rest of the settings is in the plan, or changes nothing."""
     local = ("local_epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "validation")
     return {
         **{f"training.{key}": getattr(config.training, key) for key in local},
         **{f"data.{key}": getattr(config.data, key) for key in ("name", "clients", "partition", "alpha")},
         "model.name": config.model.name,
-        **({} if config.secagg.scheme == "none" else {f"secagg.{key}": value for key, value in _secagg(config).items()}),
+        **({} if encryption is None else {f"secagg.{key}": value for key, value in asdict(encryption).items()}),
         "keep_releases": config.training.keep_releases,
     }
-
-
-def _secagg(config: Config) -> dict[str, Any]:
-    """The section, but for where the keys are."""
-    return {key: value for key, value in asdict(config.secagg).items() if key != "keys" and value is not None}
 
 
 def make_strategy(
@@ -172,6 +168,7 @@ def _plan(config: Config, clients: int, earlier: tuple[RunCharge, ...], allow_im
             "noise_by": "holders" if encryption.noise_by == "holders" else "server",
             "setting": encryption.setting(),
             "further": encryption.further(),
+            "not_covered": encryption.not_covered(),
         }
     plan = RunPlan(
         **encrypted,

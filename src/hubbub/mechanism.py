@@ -28,7 +28,7 @@ from hubbub.strategies.strategy import Strategy, WithLeadingPart
 __all__ = ["Mechanism", "NoiseBy", "NoiseShares"]
 
 # Who adds the noise, beside clients in shares: the server, or each share holder of a secure aggregation, who adds the whole
-# of it from a key of its own, encrypted, so that a sum holds it against everybody but all holders together.
+# of it from a key of its own, encrypted, so that nobody who adds or opens sums knows all noise in them.
 NoiseBy = Literal["server", "holders"]
 _MOST_SHARES, _MOST_DIM = 10**9, 10**12
 

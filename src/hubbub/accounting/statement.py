@@ -240,8 +240,7 @@ def _noise(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
         parts.append(f"updates clipped to norm {facts.clip_norm:g}; z on the sum has standard deviation {least}{stddev:.6g}")
     if answer.noise_by == "holders":
         parts.append(
-            "each share holder adds all of it from a key of its own, so that a sum holds it against everybody but all holders "
-            "together"
+            "each share holder adds all of it from a key of its own; who could read sums without it stands in the setting"
         )
     if facts.expected_cohort_size is not None:
         parts.append(f"sums divided by the fixed number {facts.expected_cohort_size:g}, however many took part")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hubbub.build import Run
 from hubbub.engine.folder import RunInFolder
-from hubbub.errors import ConfigError
+from hubbub.errors import ConfigError, RunFolderError
 from hubbub.lattice import share_stddev
 from hubbub.randomness import derive, seed_for, seed_key
 from hubbub.secagg import key_files, paillier, threshold
@@ -37,6 +37,11 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
         RunFolderError: What the holders keep in the run's folder cannot be read.
     """
     run = begun.run
+    if terms.noise_rows and (begun.folder / "state" / "agreement.json").exists():
+        raise RunFolderError(
+            f"{begun.folder}: the holders' noise of its rounds was drawn on a grid, and one process cannot go on with it; "
+            "resume with --engine flower"
+        )
     public, keys = _keys(run, terms)
     key = keys[0].public.public_key if isinstance(keys[0], KeyShare) else keys[0].public_key
     agreement = agreement_of(run, terms, key, secrets.token_hex(16))
@@ -67,7 +72,16 @@ def agreement_of(run: Run, terms: Encryption, key: PublicKey, name: str) -> Agre
     most = math.ceil(plan.expected_cohort_size)
     largest = largest_deviation(plan.mechanism) if plan.mechanism and not plan.mechanism.shares else 0.0
     packing = terms.packing(most, plan.mechanism, largest)
-    return Agreement(key, packing, FlatModel(run.model).dim, name, terms.min_contributions, terms.noise_rows)
+    return Agreement(
+        key,
+        packing,
+        FlatModel(run.model).dim,
+        name,
+        terms.min_contributions,
+        terms.noise_rows,
+        whole_key=terms.holders == 1,
+        server_noise=terms.noise_by == "server",
+    )
 
 
 def _keys(run: Run, terms: Encryption) -> tuple[ThresholdKey | None, Sequence[KeyShare | PrivateKey]]:

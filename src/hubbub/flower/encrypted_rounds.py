@@ -87,7 +87,16 @@ class EncryptedRounds:
     ) -> None:
         self.agreement = kept_agreement(
             folder,
-            lambda run: Agreement(secagg.key, packing, dim, run, encryption.min_contributions, encryption.noise_rows),
+            lambda run: Agreement(
+                secagg.key,
+                packing,
+                dim,
+                run,
+                encryption.min_contributions,
+                encryption.noise_rows,
+                whole_key=encryption.holders == 1,
+                server_noise=encryption.noise_by == "server",
+            ),
         )
         self._holders = holders_of(self._reached, self.agreement, secagg.shared, promise, secagg.timeout)
         self._shared = secagg.shared

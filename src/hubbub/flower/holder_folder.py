@@ -44,6 +44,7 @@ from hubbub.secagg.holder import Holder
 from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.shares import KeyShare
 from hubbub.training.encrypted import noise_steps
+from hubbub.training.encryption import Encryption
 from hubbub.training.holder_noise import HolderNoise
 from hubbub.training.tensors import parse
 
@@ -119,6 +120,11 @@ class HolderFolder:
         sentence = "It adds no noise: who does, and what is guaranteed, the server knows."
         if stated:
             promise = _promise(stated, arrays)
+            if Encryption.bits_of(promise.lattice_bits) != agreement.packing.bits:
+                raise ValueError(
+                    f"the promise is of noise on a lattice of {promise.lattice_bits} bits, the agreement packs "
+                    f"{agreement.packing.bits}: clients could move a sum by more than the noise hides"
+                )
             if self._seed is not None and not promise.simulation:
                 raise ValueError("this node's paillier-noise-seed is for simulations; the run is none")
             sentence = "It adds noise of its own: " + promise.after(promise.rounds, promise.delta).sentence()

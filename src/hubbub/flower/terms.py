@@ -207,7 +207,8 @@ class Terms:
 
     def not_covered(self) -> tuple[str, ...]:
         """What costs extra."""
-        return () if self.evaluation == "off" else ("the metrics of federated evaluation, which are exact",)
+        exact = () if self.evaluation == "off" else ("the metrics of federated evaluation, which are exact",)
+        return (*exact, *(self.encryption.not_covered() if self.encryption else ()))
 
     def promise(self, mechanism: Mechanism, settings: Mapping[str, object]) -> Promise:
         """What the ledger holds the run to."""

@@ -60,8 +60,8 @@ class Aggregator:
         self.agreement = agreement
         self.round_index = integer("round_index", round_index, at_least=0)
         self._earlier = set() if earlier is None else earlier
-        # Where the holders form the sum, they need what it is made of.
-        self._keep = agreement.min_contributions > 1
+        # Who has a share forms the sum from what it is made of; who has the whole key would read that, part by part.
+        self._keep = not agreement.whole_key
         self._kept: dict[str, bytes] = {}
         self._noise: dict[str, bytes] = {}
         self._senders: list[str] = []
@@ -120,6 +120,8 @@ class Aggregator:
         """
         if sender in self._noise:
             raise ValueError(f"{sender}: its noise of this round is in the sum already")
+        if len(self._noise) >= (self.agreement.noising_holders or self.agreement.server_noise):
+            raise ValueError(f"{sender}: sent noise that was not agreed on")
         integers = self._checked(Kind.NOISE, sender, sender, data)
         self._add(integers)
         if isinstance(data, bytes):
@@ -148,7 +150,7 @@ class Aggregator:
         if self._keep:
             return Request(self.round_index, tuple(self._kept.values()), tuple(self._noise.values()))
         sums = Message(Kind.SUM, self.agreement.digest, self.round_index, _SERVER, self.total.integers)
-        return Request(self.round_index, (), tuple(self._noise.values()), sums.to_bytes(self.agreement.public_key.bits))
+        return Request(self.round_index, (), (), sums.to_bytes(self.agreement.public_key.bits))
 
     def digest(self, key: bytes) -> str:
         """An HMAC of the encrypted sum."""

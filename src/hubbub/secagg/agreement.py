@@ -43,9 +43,11 @@ class Agreement:
         packing: How numbers lie in plaintexts.
         size: How many numbers a sum has.
         run: A name of the run that no other run has.
-        min_contributions: The fewest contributions in a sum that is opened. From 2 on those who open it form it themselves,
-            from the contributions; at 1 they take the server's word for what they decrypt.
+        min_contributions: The fewest contributions in a sum that is opened.
         noising_holders: How many holders of the key add noise of their own to every sum; 0 where they do not.
+        whole_key: Whether one owner has the key. Holders of shares form a sum themselves, from the contributions; the owner
+            would read these one by one, and gets the server's sum alone.
+        server_noise: Whether the server adds one message of noise, where no holders do.
 
     Raises:
         ValueError: A number out of range, or more contributions demanded than the packing has room for.
@@ -57,6 +59,8 @@ class Agreement:
     run: str
     min_contributions: int = 2
     noising_holders: int = 0
+    whole_key: bool = False
+    server_noise: bool = True
 
     def __post_init__(self) -> None:
         if self.packing.key_bits != self.public_key.bits:
@@ -66,11 +70,11 @@ class Agreement:
             raise ValueError(f"run = {shown(self.run)}: must be a name of at most {_LONGEST_NAME} printable characters")
         integer("min_contributions", self.min_contributions, at_least=1, at_most=self.packing.max_clients)
         integer("noising_holders", self.noising_holders, at_least=0, at_most=100)
-        if self.noising_holders and self.min_contributions == 1:
-            raise ValueError(
-                f"noising_holders = {self.noising_holders} with min_contributions = 1: holders that take the server's word for "
-                "the sum cannot tell whether their noise is in it; agree on 2 at least"
-            )
+        for name in ("whole_key", "server_noise"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} = {shown(getattr(self, name))}: must be True or False")
+        if self.whole_key and self.noising_holders:
+            raise ValueError("noising_holders: holders who add noise have shares of the key, and nobody has it whole")
 
     def record(self) -> dict[str, Any]:
         """The agreement as strict JSON."""
@@ -83,6 +87,8 @@ class Agreement:
             "run": self.run,
             "min_contributions": self.min_contributions,
             "noising_holders": self.noising_holders,
+            "whole_key": self.whole_key,
+            "server_noise": self.server_noise,
         }
 
     @classmethod

@@ -63,6 +63,8 @@ class Holder:
         public = key.public.public_key if isinstance(key, KeyShare) else key.public_key
         if public != agreement.public_key:
             raise ValueError(f"agreement: is on the key {agreement.public_key.key_id!r}, this holder has {public.key_id!r}")
+        if isinstance(key, PrivateKey) != agreement.whole_key:
+            raise ValueError("agreement: is for the owner of a whole key, and this is a share, or the other way round")
         demanded = key.public.min_contributions if isinstance(key, KeyShare) else 1
         if agreement.min_contributions < demanded:
             raise ValueError(
@@ -129,9 +131,23 @@ class Holder:
             raise SumNotOpenedError(f"{self.name} opens nothing: {error}", (self.name,)) from error
         self._remember(replace(self._done, next_round=request.round_index + 1, request=digest))
         if isinstance(self._key, PrivateKey):
-            return tuple(self._key.decrypt(total, threads=threads))
+            return self._counted(tuple(self._key.decrypt(total, threads=threads)), request)
         seen = len(request.contributions) or 1
-        return self._key.partial(total, contributions=seen)
+        return self._key.partial(total, contributions=seen, workers=threads)
+
+    def _counted(self, plaintexts: tuple[int, ...], request: Request) -> tuple[int, ...]:
+        """What the owner of the whole key has opened, if it counts enough contributions."""
+        needed = self.agreement.min_contributions
+        try:
+            enough = self.agreement.packing.contributions(plaintexts) >= needed
+        except ValueError:
+            enough = False
+        if not enough:
+            raise SumNotOpenedError(
+                f"round {request.round_index + 1}: {self.name} opened no sum of {needed} contributions or more, and keeps it",
+                (self.name,),
+            )
+        return plaintexts
 
     def _formed(self, request: Request) -> Ciphertext:
         """The sum, made of the messages by the server's own rules, or the server's where that was agreed."""
@@ -140,7 +156,7 @@ class Holder:
         given = {hashlib.sha256(data).digest() for data in request.noise}
         if agreed.noising_holders and (own not in given or len(request.noise) != agreed.noising_holders):
             raise ValueError(f"the sum holds the noise of {len(given)} holders, or not this holder's own")
-        if agreed.min_contributions == 1:
+        if agreed.whole_key:
             message = Message.from_bytes(request.total, agreed.public_key.bits, "the sum", at_most=agreed.ciphertexts)
             require_of(agreed, request.round_index, Kind.SUM, message, "the sum")
             return agreed.public_key.ciphertext(list(message.integers), name="the sum")

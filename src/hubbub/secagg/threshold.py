@@ -8,8 +8,9 @@
     threshold.combine(public, partials)                # [4, 2]
 
 The dealer knows the primes and forgets them. With m = (p−1)/2·(q−1)/2 the exponent d, 0 mod m and 1 mod n, would decrypt;
-holder i has the value sᵢ = f(i) mod n·m of a random polynomial of degree t − 1 with f(0) = d. A partial decryption is
-c^(2·Δ·sᵢ), with Δ the factorial of the number of holders. It is verified (proofs.py) before it is combined with others.
+holder i has the value sᵢ = f(i) mod n·m of a polynomial of degree t − 1 with f(0) = d, random mod m and constant mod n. A
+partial decryption is c^(2·Δ·sᵢ), with Δ the factorial of the number of holders. It is verified (proofs.py) before it is
+combined with others.
 
 A holder who decrypts whatever it is handed hands out single contributions. Where the key states ``min_contributions``, a holder
 takes the contributions themselves (:meth:`KeyShare.partial_of`), multiplies them and decrypts only that. It sees neither who
@@ -121,7 +122,9 @@ def deal(
     n = int(p) * int(q)
     order = half_p * half_q
     d = order * int(gmpy2.invert(order, n))
-    coefficients = [d, *(secrets.randbelow(n * order) for _ in range(needed - 1))]
+    # Mod n the secret is 1, as everybody knows; so is every share there, which halves a holder's work. Mod m, where the secret
+    # is, the coefficients are uniform.
+    coefficients = [d, *(n * secrets.randbelow(order) for _ in range(needed - 1))]
     return _shared_out(n, order, coefficients, _random_square(n), count, min_contributions)
 
 

@@ -72,16 +72,16 @@ class Encryption:
                 f"secagg.threshold = {self.threshold} of secagg.holders = {self.holders}: two groups could open two sums of "
                 f"one round, whose difference is a single update; take at least {self.holders // 2 + 1}"
             )
-        if self.noise_by == "holders" and self.min_contributions == 1:
-            raise ConfigError(
-                "secagg.min_contributions = 1 with secagg.noise_by = 'holders': a holder that takes the server's word for the "
-                "sum cannot tell whether its noise is in it; ask for 2 at least"
-            )
         if self.noise_by == "holders" and self.holders == 1:
             raise ConfigError(
                 "secagg.noise_by = 'holders' with secagg.holders = 1: who has the whole key and knows all noise sees every "
                 "sum bare; let more hold shares of the key, or let the server add the noise"
             )
+
+    @staticmethod
+    def bits_of(lattice_bits: int) -> int:
+        """The bits that a client packs of each number of such a lattice."""
+        return lattice_bits + _BITS_ABOVE
 
     @property
     def lattice_bits(self) -> int:
@@ -151,12 +151,17 @@ class Encryption:
             if shared
             else "the owner of the key, who is not the server, opens sums"
         )
-        reader = f"{self.threshold} holders together" if self.threshold > 1 else "any one holder" if shared else "that owner"
+        reader = f"{self.threshold} holders together" if self.threshold > 1 else "that owner"
         few = self.tolerated
         against = f"the server and {few} of the holders together" if few else "the server, as long as no holder works with it"
+        unread = (
+            f"fewer than {self.threshold} holders together"
+            if shared
+            else "the owner of the key, as long as nothing but sums reaches it"
+        )
         how = {
-            "server": "the server adds its noise under encryption. The guarantee holds against the holders and all who see "
-            "releases, not against the server: it knows its noise and can take it off every release, so that it sees exact "
+            "server": "the server adds its noise under encryption. The guarantee holds against all who see releases and "
+            f"{unread}; not against the server: it knows its noise and can take it off every release, so that it sees exact "
             "sums, though no single update",
             "holders": f"each of the {self.holders} holders adds the whole noise under encryption, from a key of its own. The "
             f"guarantee holds against all who see releases, and against {against}: the noise of one other holder hides all; a "
@@ -167,7 +172,8 @@ class Encryption:
         }[self.noise_by]
         return (
             f"secure aggregation with Paillier, {self.key_bits} bits: each client clips and encrypts its update, the server "
-            f"adds them unread, {opened}, and {how}. With what the server stores, {reader} could read every single update."
+            f"adds them unread, {opened}, and {how}. {reader[0].upper()}{reader[1:]}, with what clients send, could read every "
+            "single update."
         )
 
     def further(self) -> tuple[Assumption, ...]:
@@ -175,19 +181,27 @@ class Encryption:
         together = (
             f"fewer than {self.threshold} of the {self.holders} holders of shares work together against the clients"
             if self.holders > 1
-            else "the owner of the key opens sums of many clients alone, and does not work together with the server"
+            else "the owner of the key sees nothing but the sums that the server hands it, and does not work together with it"
         )
+        own = ("holders who work with the server make their noise themselves, not from what other holders have sent",)
         texts = (
             "each client clips what it encrypts: nobody can check the norm of what cannot be read",
             f"Paillier encryption with {self.key_bits} bits hides plaintexts (composite residuosity; short exponents)",
             together,
-            "the server keeps to the protocol: it hands on the clients' own contributions, each in its round, and makes up "
-            "none (holders count them, and cannot tell whose they are); it tells everybody the promised clip norm and noise",
+            "the server keeps to the protocol, which nobody checks: it asks each client in the rounds, with the clip norm and "
+            "the noise, that the ledger states; it hands on contributions and noise as they came, each in its run and round, "
+            "the same to all holders; it makes up no clients, and what it adds as noise is noise",
+            *(own if self.noise_by == "holders" else ()),
+            "clients know the key by another way than from the server (paillier-key-id)",
             "clients, server and holders are on machines of their own: in one process, as in a simulation, who runs it can "
             "read everything",
             "whether a contribution is missing does not depend on the data",
         )
         return tuple(Assumption(text, "operator") for text in texts)
+
+    def not_covered(self) -> tuple[str, ...]:
+        """What is not hidden."""
+        return ("which clients took part: whoever opens sums from their parts sees it",) if self.holders > 1 else ()
 
 
 def _some(needed: int, holders: int) -> str:

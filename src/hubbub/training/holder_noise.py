@@ -1,7 +1,7 @@
 """A stream of noise that belongs to one holder of a secure aggregation's key: nobody else knows a row of it.
 
-As C⁻¹ is linear, each holder can add the whole noise of the mechanism, correlated over rounds, under encryption. The sum then
-hides what it should from everybody but all holders together, for √holders times the noise.
+As C⁻¹ is linear, each holder can add the whole noise of the mechanism, correlated over rounds, under encryption. Nobody then
+knows all noise in a sum, for √holders times the noise of one.
 
 What a holder keeps is a folder of its own::
 
