@@ -124,8 +124,11 @@ def test_a_simulation_on_flower_releases_bit_for_bit_what_it_releases_in_process
     file = run_file(tmp_path, keys(tmp_path / "keys", shared=shared), mode=mode, noise_by=noise_by, **holders)
     process, flower = (run_by(engine, file, tmp_path / engine) for engine in ("process", "flower"))
     assert model_of(process) == model_of(flower)
-    # Cohorts, charges and releases too.
-    assert record_of(process) == record_of(flower)
+    # Cohorts, charges and releases too; only that one process sees everything is said of one.
+    (promised, *done), (other, *too) = record_of(process), record_of(flower)
+    assert done == too
+    assert promised["setting"] == "all parties simulated in one process, whose owner can read everything: " + other["setting"]
+    assert {name for name in promised if promised[name] != other[name]} == {"setting", "further", "settings"}
     hubbub("verify", flower)
     # Nothing secret goes with the app.
     assert not any("share" in path.name or "private" in path.name for path in (flower / "app").rglob("*"))

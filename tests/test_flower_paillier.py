@@ -127,12 +127,10 @@ def one_round(strategy: PrivateStrategy, on: LocalGrid, arrays: ArrayRecord = ST
     "secagg",
     [
         Paillier(owner().public_key),
-        # Of one client, if no other answers.
-        Paillier(owner().public_key, min_contributions=1),
         Paillier(dealt()[0]),
         Paillier(dealt()[0], noise_by="holders"),
     ],
-    ids=["owner", "owner of any sum", "holders", "holders with noise"],
+    ids=["owner", "holders", "holders with noise"],
 )
 def test_the_model_moves_by_the_mean_of_the_clients_updates_to_the_last_bit(tmp_path: Path, secagg: Paillier) -> None:
     made = one_round(fixed(secagg), federation(tmp_path, shared=secagg.shared is not None))
@@ -547,7 +545,7 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
 
 def test_a_key_comes_from_its_file_and_a_shared_one_brings_its_own_least_number(tmp_path: Path) -> None:
     key_files.write_public(tmp_path / "public-key.json", dealt()[0])
-    secagg = Paillier(tmp_path / "public-key.json", min_contributions=1)
+    secagg = Paillier(tmp_path / "public-key.json")
     assert secagg.shared == dealt()[0]
     terms = secagg.encryption(None)
     assert (terms.holders, terms.threshold, terms.min_contributions, terms.key_bits) == (3, 2, 2, 2048)

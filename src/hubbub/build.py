@@ -162,11 +162,12 @@ def _plan(config: Config, clients: int, earlier: tuple[RunCharge, ...], allow_im
     shares = encryption.shares() if encryption else None
     mechanism = None if privacy.mode == "none" else _mechanism(config, participation, earlier, allow_import, shares)
     encrypted: dict[str, Any] = {}
+    if encryption:
+        encrypted = {"setting": encryption.setting(hidden=mechanism is not None)}
     if encryption and mechanism:
-        encrypted = {
+        encrypted |= {
             "lattice_bits": encryption.lattice_bits,
             "noise_by": "holders" if encryption.noise_by == "holders" else "server",
-            "setting": encryption.setting(),
             "further": encryption.further(),
             "not_covered": encryption.not_covered(),
         }

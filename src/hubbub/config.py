@@ -198,6 +198,8 @@ def _require_sections(file: Path, content: Mapping[str, Any]) -> None:
     for section, keys in content.items():
         if isinstance(keys, list):
             raise ConfigError(f"{file}: [[{section}]] is written as a list; write [{section}] once")
+        if section == "secagg" and not isinstance(keys, dict):
+            raise ConfigError(f'{file}: secagg = {_checks.shown(keys)}: write secagg = "paillier" above the first section')
         if not isinstance(keys, dict):
             raise ConfigError(f"{file}: {section} stands outside a section; write it under [training], [privacy] …")
 
@@ -211,6 +213,7 @@ def overrides(assignments: Sequence[str]) -> Layer:
     layer: Layer = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
+        name = "secagg.scheme" if name.strip() == "secagg" else name
         section, dot, key = name.strip().partition(".")
         if not (equals and dot and section and key):
             raise ConfigError(f"--set {assignment!r}: write section.key=value, such as privacy.noise_multiplier=1.1")
@@ -270,6 +273,10 @@ def dump(config: Config, header: str = "") -> str:
 def _section(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
     hints = get_type_hints(kind)
     for key, value in keys.items():
+        if key == "secagg":
+            raise ConfigError(
+                f'{section}.secagg: stands in [{section}]; write secagg = "paillier" above the first section, or [secagg]'
+            )
         if key not in hints:
             raise ConfigError(f"{section}.{key}: is no setting{_checks.nearest(key, hints)}; known are {', '.join(hints)}")
         if not _fits(value, hints[key]):
@@ -388,7 +395,7 @@ def _check_secagg(secagg: SecaggConfig) -> None:
     if secagg.threshold is not None:
         _checks.integer("secagg.threshold", secagg.threshold, at_least=1, at_most=secagg.holders)
     _checks.one_of("secagg.noise_by", secagg.noise_by, ("server", "holders", "clients"))
-    _checks.integer("secagg.min_contributions", secagg.min_contributions, at_least=1)
+    _checks.integer("secagg.min_contributions", secagg.min_contributions, at_least=2)
     if secagg.min_survivors is not None:
         _checks.integer("secagg.min_survivors", secagg.min_survivors, at_least=1)
     _checks.scale("secagg.clip", secagg.clip)

@@ -163,6 +163,8 @@ def encryption_of(config: Config, expected: float) -> Encryption | None:
     survivors = told.min_survivors or (most if told.noise_by == "clients" else None)
     if survivors is not None and survivors > most:
         raise ConfigError(f"secagg.min_survivors = {survivors}: cohorts have {most}; ask for fewer")
+    if told.clip != 1.0 and config.privacy.mode != "none":
+        raise ConfigError(f'secagg.clip = {told.clip}: is for privacy.mode = "none"; here privacy.clip_norm bounds updates')
     if told.noise_by != "server" and config.privacy.mode == "none":
         raise ConfigError(f'secagg.noise_by = {told.noise_by!r}: with privacy.mode = "none" there is no noise; leave it out')
     return Encryption(
@@ -174,4 +176,5 @@ def encryption_of(config: Config, expected: float) -> Encryption | None:
         min_contributions=max(told.min_contributions, survivors or 1),
         min_survivors=survivors,
         clip=told.clip,
+        in_process=config.training.engine == "process",
     )

@@ -67,8 +67,9 @@ def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     points = {
         "Setting": _setting(answer, facts),
         "What is covered": _covered(answer, facts),
-        "What is released": _released(facts),
-        "Unit of privacy": f"one {answer.privacy_unit}, with all of its data; its update is clipped as one vector.",
+        "What is released": _released(answer, facts),
+        "Unit of privacy": f"one {answer.privacy_unit}, with all of its data; its update is "
+        f"{'clipped as one vector' if answer.private else 'not clipped'}.",
         "Neighboring relation": _relation(answer),
         "Sampling": _sampling(answer),
         "Accountant": f"{_ACCOUNTANTS['rdp' if _in_shares(answer) else answer.accountant]}. {_versions(answer.accountant)}.",
@@ -161,7 +162,9 @@ def _usual_setting(answer: "PrivacyGuarantee") -> str:
     )
 
 
-def _released(facts: RunFacts) -> str:
+def _released(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
+    if not answer.private:
+        return "the model after every round, as seen through its bare sum."
     model = "the model after every round, as seen through its noisy sum; so every round is charged, not the last model alone."
     if not facts.adaptive:
         return model

@@ -1,5 +1,6 @@
 """``hubbub plan``: what a run would cost, before it starts."""
 
+import math
 import time
 from pathlib import Path
 
@@ -24,6 +25,8 @@ def plan(file: Path, assignments: list[str], *, allow_import: bool, as_json: boo
     noise = None
     if run.plan.mechanism and run.plan.clip_norm:
         noise = run.plan.mechanism.stddev * run.plan.clip_norm / run.plan.expected_cohort_size
+        # Each holder adds the whole of it.
+        noise *= math.sqrt(run.encryption.noise_rows or 1) if run.encryption else 1.0
     seconds = _seconds_per_client(run) * run.plan.expected_cohort_size * run.plan.rounds
     costs = {
         "rounds": run.plan.rounds,
@@ -41,6 +44,8 @@ def plan(file: Path, assignments: list[str], *, allow_import: bool, as_json: boo
     rows = guarantee_rows(promised) if promised.private else {"epsilon": "infinite: this run promises nothing"}
     print_table("Privacy", rows)
     console().print(f"\n{promised.sentence()}\n")
+    if promised.setting:
+        console().print(f"Who is trusted with what: {promised.setting}\n")
     print_table(
         "Cost",
         {
@@ -51,7 +56,7 @@ def plan(file: Path, assignments: list[str], *, allow_import: bool, as_json: boo
             "disk for all releases": f"{8 * dim * run.plan.rounds / 2**20:,.1f} MiB"
             if run.config.training.keep_releases
             else "none: they are not kept",
-            "time, evaluation aside": f"about {_duration(seconds)}",
+            "time, evaluation aside": f"about {_duration(seconds)}{', and that of encryption' if run.encryption else ''}",
         },
     )
 

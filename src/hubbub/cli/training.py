@@ -30,6 +30,10 @@ def train(
     """Start a run in a new folder."""
     config = _on(engine, configs.resolve(configs.load(file), configs.overrides(assignments)))
     run = build(config, allow_import=allow_import)
+    if run.encryption and config.training.engine == "process":
+        from hubbub.engine.parties import require_keys
+
+        require_keys(run, run.encryption)
     _train(
         RunInFolder.begun(run, _new_folder(out, file.stem)), config.training.engine, allow_import=allow_import, as_json=as_json
     )
@@ -58,6 +62,8 @@ def _on(engine: str | None, config: configs.Config) -> configs.Config:
 def _train(begun: RunInFolder, engine: str, *, allow_import: bool, as_json: bool) -> None:
     screen, run, folder = console(stderr=as_json), begun.run, begun.folder
     say(screen, begun.promised.sentence())
+    if begun.promised.setting:
+        say(screen, f"Who is trusted with what: {begun.promised.setting}")
     say(screen, f"Run folder: {folder}")
     if engine == "flower":
         say(screen, f"Flower app of this run: {folder / 'app'} (its README.md says how to run it on a federation)")

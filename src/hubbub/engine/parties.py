@@ -22,7 +22,7 @@ from hubbub.training.flat import FlatModel
 from hubbub.training.holder_noise import HolderNoise
 from hubbub.training.release import largest_deviation
 
-__all__ = ["agreement_of", "parties", "share_stddev_of"]
+__all__ = ["agreement_of", "parties", "require_keys", "share_stddev_of"]
 
 
 def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
@@ -57,6 +57,17 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
         noise=_streams(begun, terms, agreement.size),
         share_stddev=share_stddev_of(run, terms),
     )
+
+
+def require_keys(run: Run, terms: Encryption) -> None:
+    """Refuse, before a run begins, keys that the settings name and that are not there or are others.
+
+    Raises:
+        ConfigError: They are not those of so many holders.
+        KeyFileError: A file is open to others or damaged.
+    """
+    if run.config.secagg.keys is not None:
+        _keys(run, terms)
 
 
 def agreement_of(run: Run, terms: Encryption, key: PublicKey, name: str) -> Agreement:
@@ -105,19 +116,28 @@ def _kept_keys(folder: Path, terms: Encryption) -> tuple[ThresholdKey | None, Se
     """
     public: ThresholdKey | None = None
     keys: list[KeyShare | PrivateKey]
+    names = ["private-key.json"] if terms.holders == 1 else [f"share-{i + 1}.json" for i in range(terms.holders)]
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        made = "keygen" if terms.holders == 1 else f"shares --holders {terms.holders} --threshold {terms.threshold}"
+        raise ConfigError(
+            f"secagg.keys = {str(folder)!r}: has no {missing[0]}, while secagg.holders = {terms.holders}; name a folder that "
+            f"'hubbub paillier {made}' made, or say who holds the key"
+        )
     if terms.holders == 1:
-        keys = [key_files.read_private(folder / "private-key.json")]
+        keys = [key_files.read_private(folder / names[0])]
         found: tuple[int, ...] = (keys[0].public_key.bits, 1, 1)  # type: ignore[union-attr] # a whole key
     else:
-        shares = [key_files.read_share(folder / f"share-{i + 1}.json") for i in range(terms.holders)]
+        shares = [key_files.read_share(folder / name) for name in names]
         keys, public = list(shares), shares[0].public
         found = (public.public_key.bits, public.holders, public.threshold)
-        if any(share.public != public for share in shares):
-            raise ConfigError(f"secagg.keys = {str(folder)!r}: holds shares of several keys")
+        if any(share.public != public or share.holder != i + 1 for i, share in enumerate(shares)):
+            raise ConfigError(f"secagg.keys = {str(folder)!r}: holds shares of several keys, or one of them twice")
     if found != (terms.key_bits, terms.holders, terms.threshold):
         raise ConfigError(
             f"secagg.keys = {str(folder)!r}: has a key of {found[0]} bits, {found[2]} of {found[1]} holders; the settings say "
-            f"{terms.key_bits} bits, {terms.threshold} of {terms.holders}"
+            f"{terms.key_bits} bits, {terms.threshold} of {terms.holders}; set secagg.key_bits, secagg.holders and "
+            "secagg.threshold to those of the key, or name another"
         )
     return public, keys
 

@@ -48,7 +48,7 @@ class Paillier:
         if not isinstance(self.public, PublicKey | ThresholdKey):
             raise TypeError(f"secagg.public = {type(self.public).__name__}: must be a file, a PublicKey or a ThresholdKey")
         one_of("secagg.noise_by", self.noise_by, get_args(NoiseBy))
-        integer("secagg.min_contributions", self.min_contributions, at_least=1)
+        integer("secagg.min_contributions", self.min_contributions, at_least=2)
         positive("secagg.timeout", self.timeout)
         # What it refuses is refused here.
         self.encryption(1 if self.noise_by == "clients" else None)

@@ -42,7 +42,8 @@ def draw(name: str, rows: Sequence[Mapping[str, Any]], promised: PrivacyGuarante
             label="spent",
         )
         below.axhline(promised.epsilon, color=_QUIET, linestyle="--", label=f"promised: {rounded_up(promised.epsilon)}")
-        below.set_ylim(0, promised.epsilon * 1.15)
+        # Of next to nothing, too.
+        below.set_ylim(0, max(promised.epsilon * 1.15, 1e-9))
         below.set_ylabel(f"epsilon at delta = {promised.delta:g}")
         below.legend(loc="lower right", frameon=False)
     else:

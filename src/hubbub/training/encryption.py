@@ -37,6 +37,7 @@ class Encryption:
         min_contributions: The fewest contributions in a sum that is opened.
         min_survivors: With noise by the clients, how many of them bring the whole noise together.
         clip: The largest absolute value of a single number, where there is no clip norm.
+        in_process: Whether all parties are in one process.
 
     Raises:
         ConfigError: Numbers that do not go together.
@@ -51,6 +52,7 @@ class Encryption:
     min_contributions: int = 2
     min_survivors: int | None = None
     clip: float = 1.0
+    in_process: bool = False
 
     def __post_init__(self) -> None:
         integer("secagg.key_bits", self.key_bits, at_least=2048, at_most=16_384)
@@ -58,7 +60,8 @@ class Encryption:
         integer("secagg.holders", self.holders, at_least=1, at_most=100)
         integer("secagg.threshold", self.threshold, at_least=1, at_most=self.holders)
         one_of("secagg.noise_by", self.noise_by, get_args(NoiseBy))
-        integer("secagg.min_contributions", self.min_contributions, at_least=1)
+        # Of one, a sum is its update.
+        integer("secagg.min_contributions", self.min_contributions, at_least=2)
         if (self.noise_by == "clients") != (self.min_survivors is not None):
             raise ConfigError(
                 f"secagg.min_survivors = {self.min_survivors!r} with secagg.noise_by = {self.noise_by!r}: shares of clients "
@@ -143,8 +146,12 @@ class Encryption:
 
     # What is stated of it.
 
-    def setting(self) -> str:
-        """Who is trusted with what, in one line."""
+    def setting(self, *, hidden: bool = True) -> str:
+        """Who is trusted with what, in one line.
+
+        Args:
+            hidden: Whether there is any noise.
+        """
         shared = self.holders > 1
         opened = (
             f"{_some(self.threshold, self.holders)} holders of shares of the key open sums together"
@@ -170,16 +177,20 @@ class Encryption:
             f"the whole. The guarantee holds against all who see releases, and against {against}; clients who join them "
             f"take their own shares of the noise away; a round with fewer than {self.min_survivors} is not opened",
         }[self.noise_by]
+        if not hidden:
+            how = "nobody adds noise: all who see releases, the server and the holders see exact sums, though no single update"
+        begun = "all parties simulated in one process, whose owner can read everything: " if self.in_process else ""
         return (
-            f"secure aggregation with Paillier, {self.key_bits} bits: each client clips and encrypts its update, the server "
-            f"adds them unread, {opened}, and {how}. {reader[0].upper()}{reader[1:]}, with what clients send, could read every "
-            "single update."
+            f"{begun}secure aggregation with Paillier, {self.key_bits} bits: each client clips and encrypts its update, the "
+            f"server adds them unread, {opened}, none of fewer than {self.min_contributions}, and {how}. "
+            f"{reader[0].upper()}{reader[1:]}, with what clients send, could read every single update."
         )
 
     def further(self) -> tuple[Assumption, ...]:
         """What must hold beside what every guarantee assumes."""
+        alone = "" if self.noise_by == "server" else f", and no more than {self.tolerated} of them with the server"
         together = (
-            f"fewer than {self.threshold} of the {self.holders} holders of shares work together against the clients"
+            f"fewer than {self.threshold} of the {self.holders} holders of shares work together against the clients{alone}"
             if self.holders > 1
             else "the owner of the key sees nothing but the sums that the server hands it, and does not work together with it"
         )
@@ -193,8 +204,7 @@ class Encryption:
             "the same to all holders; it makes up no clients, and what it adds as noise is noise",
             *(own if self.noise_by == "holders" else ()),
             "clients know the key by another way than from the server (paillier-key-id)",
-            "clients, server and holders are on machines of their own: in one process, as in a simulation, who runs it can "
-            "read everything",
+            *(() if self.in_process else ("clients, server and holders are on machines of their own",)),
             "whether a contribution is missing does not depend on the data",
         )
         return tuple(Assumption(text, "operator") for text in texts)
