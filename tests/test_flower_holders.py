@@ -249,7 +249,7 @@ def test_a_request_that_is_none_is_refused_and_the_round_stays_to_be_opened(
 ) -> None:
     grid, folder = told_node
     assert message in refusal(to(grid, FIRST, change(asked_to_open(plain(), [ONE, OTHER]))))
-    assert [path.name for path in folder.glob("holder-1-*/*")] == ["agreement.json"]
+    assert {path.name for path in folder.glob("holder-1-*/*")} == {"agreement.json", "opened.json"}
 
 
 def test_a_holder_keeps_to_what_was_agreed_and_promised_at_the_first_message_of_a_run(tmp_path: Path) -> None:
@@ -458,3 +458,18 @@ def test_of_a_holder_whose_folder_is_damaged_nothing_is_opened(tmp_path: Path) -
     for content in (b"{}", b'{"next_round": 0}', (kept / "opened.json").read_bytes().replace(b'"noise":""', b'"noise":"0"')):
         (kept / "opened.json").write_bytes(content)
         assert "see its log" in refusal(to(grid, FIRST, request))
+    # Without it the holder would have forgotten what it opened.
+    (kept / "opened.json").unlink()
+    assert "see its log" in refusal(to(grid, FIRST, request))
+    assert "see its log" in refusal(to(grid, FIRST, told(plain(), "hello")))
+
+
+def test_a_start_that_ended_between_promise_and_agreement_is_begun_anew(tmp_path: Path) -> None:
+    grid = grid_of(configs(tmp_path), nodes=1)
+    to(grid, FIRST, told(plain(), "hello"))
+    (kept,) = (tmp_path / "holder-1").glob("holder-1-*")
+    (kept / "agreement.json").unlink()
+    (kept / "promise.json").write_bytes(b"{}")
+    assert not to(grid, FIRST, told(plain(), "hello")).has_error()
+    assert not to(grid, FIRST, told(plain(), "hello")).has_error()
+    assert not (kept / "promise.json").exists()

@@ -290,3 +290,14 @@ def test_what_no_eye_tells_from_a_contribution_spoils_the_sum_and_nothing_of_it_
         answers = [Holder(share, AGREED).open(server.request()) for share in SHARES[1:]]
         said = refusal(lambda server=server, answers=answers: combined(server, PUBLIC, answers), SumNotOpenedError)
         assert said.startswith("round 1: ")
+
+
+def test_a_sender_without_a_name_or_with_one_that_is_too_long_is_refused() -> None:
+    server = Server()
+    for letters in (0, 201, 65_535):
+        whole = sent("c7", 0, 7)
+        head = bytearray(whole[:HEAD])
+        head[41:43] = letters.to_bytes(2, "little")
+        hostile = signed_anew(bytes(head) + b"c" * letters + whole[HEAD + 2 :])
+        assert f"states a sender of {letters} bytes" in server.refuses(hostile)
+    server.still_reads()

@@ -213,7 +213,7 @@ def _print(seconds: Mapping[tuple[str, str], Mapping[str, Array]], folder: Path,
     for (stage, operation), curves in seconds.items():
         medians = {name: 1e3 * float(np.median(curve)) for name, curve in curves.items()}
         words = ", ".join(f"{name} {value:.4g}" for name, value in medians.items())
-        ratio = f"  ({medians['phe'] / medians['hubbub']:.3g} times)" if "phe" in medians else ""
+        ratio = f"  (phe takes {medians['phe'] / medians['hubbub']:.3g} times as long)" if "phe" in medians else ""
         say(screen, f"  {stage:8} {operation:23} {words}{ratio}")
     if _phe_version() is None:
         say(screen, "phe is not installed, so ours stand alone: pip install phe to see both side by side.")

@@ -135,6 +135,8 @@ def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
         say(screen, "Nothing is decrypted while one of them is away, and never again if one share is lost.")
     if 1 < t <= n / 2:
         say(screen, f"Two groups of {t} can decrypt without knowing of each other; a threshold above {n // 2} rules that out.")
+    if 2 * t <= n:
+        say(screen, f"No run takes such a key: two sums of one round could be opened. Take at least {n // 2 + 1} of {n}.")
     if least == 1:
         say(
             screen,

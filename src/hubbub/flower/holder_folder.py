@@ -130,6 +130,11 @@ class HolderFolder:
             sentence = "It adds noise of its own: " + promise.after(promise.rounds, promise.delta).sentence()
             files.write_atomic(folder / _FILES[0], stated)
             files.write_atomic(folder / _FILES[1], arrays)
+        else:
+            # What a start left that was told of a promise and did not come to its end.
+            for name in _FILES:
+                files.remove(folder / name)
+        Holder(self._key, agreement, folder).begin()
         files.write_atomic(folder / "agreement.json", strict_json.canonical(agreement.record()))
         _LOG.info(
             "Holder %s opens sums of at least %s contributions for run %r. %s",
@@ -197,6 +202,8 @@ def _require_agreed(folder: Path, agreement: Agreement) -> None:
     path = folder / "agreement.json"
     if not path.exists():
         raise ValueError(f"run {agreement.run!r}: this holder was not told of it; say {HELLO} first")
+    if not (folder / "opened.json").exists():
+        raise RunFolderError(f"{folder}: opened.json is missing, so that nobody knows which rounds were opened; restore it")
     if files.read(path, at_most=_LARGEST_PROMISE) != strict_json.canonical(agreement.record()):
         raise ValueError(f"run {agreement.run!r}: this holder agreed to other terms under that name")
 

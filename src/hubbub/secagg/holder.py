@@ -91,6 +91,10 @@ class Holder:
         """The first round that was not opened yet."""
         return self._done.next_round
 
+    def begin(self) -> None:
+        """Write down that nothing was done yet, so that a record that is missing later is a record that was lost."""
+        self._remember(self._done)
+
     def noise(self, round_index: int, steps: npt.NDArray[np.int64]) -> bytes:
         """This holder's noise of a round as a message; a sum without it is not opened here.
 

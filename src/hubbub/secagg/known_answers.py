@@ -73,7 +73,7 @@ def checks() -> Iterator[Check]:
         (f"a fresh key of {_BITS} bits: arithmetic under encryption is arithmetic", _round_trip),
         (f"a fresh key of {_BITS} bits: {_ZEROS} encryptions of 0 share no randomness", _zeros_differ),
         ("any 3 of 5 holders decrypt, and 2 do not", _threshold),
-        ("the operating system's coins are fair", _coins),
+        ("the operating system's coins show no bias", _coins),
     )
     for name, check in todo:
         yield Check(name, _failure(check))

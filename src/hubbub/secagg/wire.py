@@ -96,6 +96,8 @@ class Message:
             raise ValueError(f"{name}: sent no encrypted vector of this version")
         if count > at_most:
             raise ValueError(f"{name}: sent {count} ciphertexts: at most {at_most} were agreed on")
+        if not 1 <= letters <= _LONGEST_NAME:
+            raise ValueError(f"{name}: states a sender of {letters} bytes, a name has from 1 to {_LONGEST_NAME}")
         size = width(key_bits)
         if len(data) != _HEAD.size + letters + count * size + _DIGEST:
             raise ValueError(f"{name}: sent {len(data)} bytes, not those of {count} ciphertexts of {size} bytes: cut off?")
