@@ -223,7 +223,7 @@ OTHERS = [
         "a run goes on without the noise that was drawn before",
         "training/release.py",
         "            self.noise.skip_to(self.ledger.next_round)\n",
-        "            self.noise.round_index = self.noise.drawn = self.ledger.next_round\n",
+        "            self.noise.round_index = self.noise._drawn_before = self.ledger.next_round\n",
         STOPS,
     ),
     Mutation(

@@ -15,6 +15,7 @@ from hubbub.build import build
 from hubbub.cli.app import app
 from hubbub.errors import ConfigError, HubbubError
 from hubbub.participation import MinSeparation
+from hubbub.report.text import markdown
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.paillier import PrivateKey
 
@@ -135,6 +136,24 @@ def test_a_run_from_the_command_line_is_verified_says_what_encryption_cost_and_i
     assert not list(state.rglob("epoch-*"))
 
 
+@pytest.mark.parametrize("holders", [1, 3])
+def test_a_plan_says_what_encryption_takes(holders: int, tmp_path: Path) -> None:
+    noise_by = "holders" if holders > 1 else "server"
+    (tmp_path / "run.toml").write_text(configs.dump(settings(secagg={"holders": holders, "noise_by": noise_by})))
+    planned = CliRunner().invoke(app, ["plan", str(tmp_path / "run.toml"), "--json"])
+    assert planned.exit_code == 0, planned.output
+    told, run = json.loads(planned.stdout), build(settings(secagg={"holders": holders, "noise_by": noise_by}))
+    # 100 numbers of 16 bits and a guard of 7, 512 bytes a ciphertext: about 5 bytes each.
+    assert 4 < told["upload_bytes"] / told["parameters"] < 8
+    assert told["encrypt_seconds"] > 0
+    assert told["open_seconds"] > 0
+    assert told["estimated_seconds"] > 2 * (3 * told["encrypt_seconds"] + told["open_seconds"])
+    # Each of three holders adds the whole noise.
+    alone = run.plan.mechanism.stddev * 0.5 / 3  # type: ignore[union-attr]
+    assert told["noise_stddev_on_mean"] == pytest.approx(alone * holders**0.5)
+    assert "Who is trusted with what" in CliRunner().invoke(app, ["plan", str(tmp_path / "run.toml")]).output
+
+
 def test_keys_of_other_holders_than_the_settings_say_are_refused(keys: Path, tmp_path: Path) -> None:
     from hubbub.engine.folder import RunInFolder
     from hubbub.engine.parties import parties
@@ -174,3 +193,10 @@ def test_without_gmpy2_all_else_works_and_encryption_says_what_to_install(tmp_pa
     plain = ("--set", "secagg.scheme=none", "--set", "secagg.key_bits=3072", "--set", "training.rounds=1")
     assert hubbub("train", "run.toml", *plain).returncode == 0
     assert "pip install 'hubbub[secagg]'" in hubbub("paillier", "selftest").stderr
+
+
+def test_a_report_says_which_rounds_were_charged_for_nothing() -> None:
+    promised = build(settings()).plan.promise().after(2, 1e-5)
+    rows = [{"round_index": i, "accuracy": 0.5, "loss": 1.0, "epsilon": 1.0, "released": i != 1} for i in range(3)]
+    assert "Round 2 was charged and not released" in markdown("a run", rows, promised, "", public=True)
+    assert "not released" not in markdown("a run", rows[:1], promised, "", public=True)

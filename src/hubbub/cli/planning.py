@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from hubbub import config as configs
@@ -28,6 +29,10 @@ def plan(file: Path, assignments: list[str], *, allow_import: bool, as_json: boo
         # Each holder adds the whole of it.
         noise *= math.sqrt(run.encryption.noise_rows or 1) if run.encryption else 1.0
     seconds = _seconds_per_client(run) * run.plan.expected_cohort_size * run.plan.rounds
+    encryption = _encryption(run)
+    if encryption:
+        each = encryption["encrypt_seconds"] * run.plan.expected_cohort_size + encryption["open_seconds"]
+        seconds += each * run.plan.rounds
     costs = {
         "rounds": run.plan.rounds,
         "clients": len(run.population.clients),
@@ -37,6 +42,7 @@ def plan(file: Path, assignments: list[str], *, allow_import: bool, as_json: boo
         "noise_memory_bytes": 8 * dim * noise_rows,
         "releases_bytes": 8 * dim * run.plan.rounds if run.config.training.keep_releases else None,
         "estimated_seconds": seconds,
+        **encryption,
     }
     if as_json:
         print_json({**promised.as_json(), **costs})
@@ -56,9 +62,30 @@ def plan(file: Path, assignments: list[str], *, allow_import: bool, as_json: boo
             "disk for all releases": f"{8 * dim * run.plan.rounds / 2**20:,.1f} MiB"
             if run.config.training.keep_releases
             else "none: they are not kept",
-            "time, evaluation aside": f"about {_duration(seconds)}{', and that of encryption' if run.encryption else ''}",
+            **_encryption_rows(encryption),
+            "time, evaluation aside": f"about {_duration(seconds)}",
         },
     )
+
+
+def _encryption(run: Run) -> dict[str, float]:
+    """What the encryption of a round takes, where there is any."""
+    if run.encryption is None:
+        return {}
+    from hubbub.engine.parties import estimate
+
+    return asdict(estimate(run, run.encryption))
+
+
+def _encryption_rows(costs: dict[str, float]) -> dict[str, str]:
+    """The same in words."""
+    if not costs:
+        return {}
+    sent = f"{costs['upload_bytes'] / 1000:,.0f} kB sent"
+    return {
+        "encryption, one client and round": f"{costs['encrypt_seconds']:.2g} seconds, {sent}",
+        "opening, one round": f"{costs['open_seconds']:.2g} seconds, one holder after another",
+    }
 
 
 def _noise_rows(run: Run) -> int:

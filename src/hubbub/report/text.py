@@ -27,6 +27,7 @@ def markdown(name: str, rows: Sequence[Mapping[str, Any]], promised: PrivacyGuar
             *(_row(row) for row in _some(evaluated)),
             "",
         ]
+    lines += _burned(rows)
     lines += ["![accuracy and epsilon over rounds](report.png)", ""]
     if promised.private:
         lines += _guarantee(promised)
@@ -47,6 +48,15 @@ def _row(row: Mapping[str, Any]) -> str:
     loss = row["loss"]
     shown = "not finite" if loss is None or not math.isfinite(loss) else f"{loss:.4f}"
     return f"| {row['round_index'] + 1} | {row['accuracy']:.2%} | {shown} | {epsilon} |"
+
+
+def _burned(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which rounds were charged for nothing, if any."""
+    numbers = [str(row["round_index"] + 1) for row in rows if row.get("released") is False]
+    if not numbers:
+        return []
+    what = f"Round {numbers[0]} was" if len(numbers) == 1 else f"Rounds {', '.join(numbers)} were"
+    return [f"{what} charged and not released: the sum could not be opened, and the model stayed as it was.", ""]
 
 
 def _encrypted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
