@@ -1,15 +1,11 @@
 """Encrypted runs of the small models, under keys that are far too small for anything but tests."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-from hubbub.lattice import share_stddev
 from hubbub.mechanism import Mechanism
 from hubbub.participation import every_round
 from hubbub.secagg import threshold
-from hubbub.secagg.agreement import Agreement
 from hubbub.secagg.holder import Holder
 from hubbub.strategies import Strategy
 from hubbub.training import RunPlan
@@ -60,9 +56,7 @@ def encrypted(
         key = public.public_key  # type: ignore[union-attr]
     largest = largest_deviation(chosen.mechanism) if chosen.mechanism and not chosen.mechanism.shares else 0.0
     packing = replace(how.packing(CLIENTS, chosen.mechanism, largest), key_bits=512)
-    agreed = Agreement(
-        key, packing, DIM, "a run", how.min_contributions, how.noise_rows, how.holders == 1, how.noise_by == "server"
-    )
+    agreed = how.agreement(key, packing, DIM, "a run")
     holders = [Holder(one, agreed, folder and _made(folder / f"holder-{i}")) for i, one in enumerate(keys)]
     return EncryptedPopulation(
         population(),
@@ -71,7 +65,7 @@ def encrypted(
         public,
         lattice_bits=how.lattice_bits,
         noise=_streams(chosen.mechanism, how, folder, seeds),
-        share_stddev=_share(chosen.mechanism, how),
+        mechanism=chosen.mechanism,
     )
 
 
@@ -81,16 +75,6 @@ def _streams(mechanism: Mechanism | None, how: Encryption, folder: Path | None, 
     if seeds is not None:
         return [HolderNoise(mechanism, DIM, seed=seed) for seed in seeds]
     return [HolderNoise(mechanism, DIM, folder and _made(folder / f"noise-{i}")) for i in range(how.holders)]
-
-
-def _share(mechanism: Mechanism | None, how: Encryption) -> Callable[[float], int] | None:
-    if mechanism is None or mechanism.shares is None:
-        return None
-    return partial(_stddev, mechanism.noise_multiplier, mechanism.shares.clients, how.lattice_bits)
-
-
-def _stddev(noise_multiplier: float, clients: int, bits: int, clip_norm: float) -> int:
-    return share_stddev(noise_multiplier, clip_norm, clients, bits)
 
 
 def _made(folder: Path) -> Path:

@@ -147,7 +147,7 @@ def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
             screen,
             f"Holders add contributions themselves and decrypt sums of at least {least}. That each comes from another client",
         )
-        say(screen, "is the server's word, unless clients sign what they send.")
+        say(screen, "is the server's word.")
     say(screen, "The primes were in this machine's memory, and are written nowhere: whoever watched it at that moment can read")
     say(screen, "everything under this key.")
 

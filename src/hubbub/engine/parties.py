@@ -3,9 +3,8 @@
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import gmpy2
@@ -13,7 +12,6 @@ import gmpy2
 from hubbub.build import Run
 from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError, RunFolderError
-from hubbub.lattice import share_stddev
 from hubbub.randomness import derive, seed_for, seed_key
 from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.agreement import Agreement
@@ -27,7 +25,7 @@ from hubbub.training.flat import FlatModel
 from hubbub.training.holder_noise import HolderNoise
 from hubbub.training.release import largest_deviation
 
-__all__ = ["Estimate", "agreement_of", "estimate", "parties", "require_keys", "share_stddev_of"]
+__all__ = ["Estimate", "agreement_of", "estimate", "parties", "require_keys"]
 
 
 # Ciphertexts that an estimate is made of.
@@ -64,7 +62,7 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
         public,
         lattice_bits=terms.lattice_bits,
         noise=_streams(begun, terms, agreement.size),
-        share_stddev=share_stddev_of(run, terms),
+        mechanism=run.plan.mechanism,
     )
 
 
@@ -132,16 +130,7 @@ def agreement_of(run: Run, terms: Encryption, key: PublicKey, name: str) -> Agre
     most = math.ceil(plan.expected_cohort_size)
     largest = largest_deviation(plan.mechanism) if plan.mechanism and not plan.mechanism.shares else 0.0
     packing = terms.packing(most, plan.mechanism, largest)
-    return Agreement(
-        key,
-        packing,
-        FlatModel(run.model).dim,
-        name,
-        terms.min_contributions,
-        terms.noise_rows,
-        whole_key=terms.holders == 1,
-        server_noise=terms.noise_by == "server",
-    )
+    return terms.agreement(key, packing, FlatModel(run.model).dim, name)
 
 
 def _keys(run: Run, terms: Encryption) -> tuple[ThresholdKey | None, Sequence[KeyShare | PrivateKey]]:
@@ -201,17 +190,3 @@ def _streams(begun: RunInFolder, terms: Encryption, dim: int) -> list[HolderNois
         return [HolderNoise(plan.mechanism, dim, seed=seed_for(secret, i)) for i in range(terms.holders)]
     folders = [begun.folder / "state" / "holders" / str(i + 1) for i in range(terms.holders)]
     return [HolderNoise(plan.mechanism, dim, folder) for folder in folders]
-
-
-def share_stddev_of(run: Run, terms: Encryption) -> Callable[[float], int] | None:
-    """Of a client's share of the noise, where clients add it."""
-    mechanism = run.plan.mechanism
-    if mechanism is None or mechanism.shares is None:
-        return None
-    return partial(
-        _stddev_of, noise_multiplier=mechanism.noise_multiplier, clients=mechanism.shares.clients, bits=terms.lattice_bits
-    )
-
-
-def _stddev_of(clip_norm: float, *, noise_multiplier: float, clients: int, bits: int) -> int:
-    return share_stddev(noise_multiplier, clip_norm, clients, bits)

@@ -85,19 +85,7 @@ class EncryptedRounds:
     def __init__(
         self, secagg: Paillier, encryption: Encryption, packing: Packing, promise: Promise, dim: int, folder: Path | None
     ) -> None:
-        self.agreement = kept_agreement(
-            folder,
-            lambda run: Agreement(
-                secagg.key,
-                packing,
-                dim,
-                run,
-                encryption.min_contributions,
-                encryption.noise_rows,
-                whole_key=encryption.holders == 1,
-                server_noise=encryption.noise_by == "server",
-            ),
-        )
+        self.agreement = kept_agreement(folder, lambda run: encryption.agreement(secagg.key, packing, dim, run))
         self._holders = holders_of(self._reached, self.agreement, secagg.shared, promise, secagg.timeout)
         self._shared = secagg.shared
         self._earlier: set[bytes] = set()

@@ -1,11 +1,9 @@
 """One private run on a federation: open it, begin a round, finish it."""
 
-import hashlib
-import hmac
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,9 +21,10 @@ from hubbub.flower.nodes import Identity, Node, clients_of, cohort
 from hubbub.flower.state import ServerState
 from hubbub.flower.summing import Summing
 from hubbub.flower.terms import Terms
-from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.training.clipping import AdaptiveClipping
+from hubbub.training.rounds import MOST_BURNED
+from hubbub.training.sums import NoSum
 
 if TYPE_CHECKING:
     # Need gmpy2, which few have.
@@ -36,8 +35,6 @@ __all__ = ["Clipping", "Fixed", "PrivateRun"]
 _LOG = logging.getLogger("flwr")
 # The most clients of a cohort that is drawn by coins; sums of so many are exact.
 _MOST_CLIENTS = 2**26
-# So many rounds that nobody could open, one after the other, do not come from chance.
-_MOST_BURNED = 3
 
 Clipping = float | AdaptiveClipping
 
@@ -52,24 +49,6 @@ class Fixed(NamedTuple):
 
     expected_cohort_size: float
     identity: Identity
-
-
-@dataclass(frozen=True)
-class _Begun:
-    """A sum that nobody has sent anything for yet: what the ledger may know when a round begins."""
-
-    lattice: Lattice
-    nonce: bytes
-
-    @property
-    def statistics(self) -> Mapping[str, float]:
-        return {}
-
-    def digest(self, key: bytes) -> str:
-        return hmac.digest(key, self.nonce, hashlib.sha256).hex()
-
-    def open(self, row: torch.Tensor | None) -> torch.Tensor:
-        raise ConfigError("a round that was only begun has no sum")
 
 
 @dataclass(frozen=True)
@@ -215,7 +194,9 @@ class PrivateRun:
         clients = clients_of(nodes, self.fixed.identity, keys_enforced=self._terms.keys_enforced)
         chosen = cohort(self._mechanism.participation, path.next_round, clients, size, path)
         lattice = summing.lattice
-        ticket = path.begin(list(chosen), _Begun(lattice, secrets.token_bytes(32)), lattice.clip_norm)
+        # Nobody has sent anything yet: this is what the ledger may know of the sum when a round begins.
+        nothing = NoSum(lattice, SumNotOpenedError(f"the round was only begun ({secrets.token_hex(32)})"))
+        ticket = path.begin(list(chosen), nothing, lattice.clip_norm)
         # From here on the clients count as having taken part.
         asked = addressed(content, MessageType.TRAIN, chosen, ttl)
         self._under_way = _Round(ticket, asked, summing, arrays)
@@ -244,7 +225,7 @@ class PrivateRun:
         except SumNotOpenedError as error:
             self._discard(under_way, str(error))
             self._burned += 1
-            if self._burned < _MOST_BURNED:
+            if self._burned < MOST_BURNED:
                 return None
             raise SumNotOpenedError(
                 f"{error} (nor could the sums of {self._burned - 1} rounds before: all are charged, and the model is as before "

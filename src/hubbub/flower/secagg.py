@@ -11,7 +11,7 @@ from hubbub.secagg import key_files
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.paillier import PublicKey
 from hubbub.secagg.shares import ThresholdKey
-from hubbub.training.encryption import Encryption, NoiseBy
+from hubbub.training.encryption import Encryption, NoiseSide
 from hubbub.training.release import largest_deviation
 
 __all__ = ["Paillier"]
@@ -38,7 +38,7 @@ class Paillier:
 
     public: str | Path | PublicKey | ThresholdKey
     bits: int = 16
-    noise_by: NoiseBy = "server"
+    noise_by: NoiseSide = "server"
     min_contributions: int = 2
     timeout: float = 600.0
 
@@ -47,7 +47,7 @@ class Paillier:
             object.__setattr__(self, "public", key_files.read_public(self.public))
         if not isinstance(self.public, PublicKey | ThresholdKey):
             raise TypeError(f"secagg.public = {type(self.public).__name__}: must be a file, a PublicKey or a ThresholdKey")
-        one_of("secagg.noise_by", self.noise_by, get_args(NoiseBy))
+        one_of("secagg.noise_by", self.noise_by, get_args(NoiseSide))
         integer("secagg.min_contributions", self.min_contributions, at_least=2)
         positive("secagg.timeout", self.timeout)
         # What it refuses is refused here.

@@ -32,8 +32,10 @@ def draw(name: str, rows: Sequence[Mapping[str, Any]], promised: PrivacyGuarante
     if evaluated:
         last = evaluated[-1]["accuracy"]
         above.annotate(
-            f"{last:.1%}", (rounds[-1], last), xytext=(-6, -14), textcoords="offset points", ha="right", color=_ACCURACY
+            f"{last:.1%}", (rounds[-1], last), xytext=(0, 6), textcoords="offset points", ha="right", color=_ACCURACY
         )
+        # So that the number has room above the line.
+        above.margins(y=0.15)
     if promised.private:
         below.plot(
             [row["round_index"] + 1 for row in rows],
@@ -76,5 +78,6 @@ def _costs(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
             rounds = [row["round_index"] + 1 for row in measured]
             axes.plot(rounds, seconds, color=color, marker=marker, markersize=3, label=label)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylabel("seconds a round")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)

@@ -6,8 +6,8 @@
     data = agreement.contribution("client 7", round_index=0, steps=steps)      # at the client
     aggregator.add("client 7", data)                                           # at the server
 
-Everything in it is public. Its digest stands in every message, so that nobody adds numbers that were packed in another way, for
-another run or under another key.
+Everything in it is public. Its digest stands in every message, so that numbers that were packed in another way, for another run
+or under another key are not added by mistake. It binds nobody who writes messages himself: ciphertexts are malleable.
 """
 
 import hashlib

@@ -4,8 +4,8 @@ A holder opens sums of enough contributions alone, each round once, and where th
 own. What it has opened, and which noise it gave, is on disk before its answer leaves, so that a restart does not make it
 forget.
 
-It knows nobody: that each contribution comes from another client is what the server says. A server that makes contributions of
-its own can get at a single client's. Whom that concerns must have clients sign what they send.
+It knows nobody: that each contribution comes from another client is what the server says, and nothing here signs what clients
+send. A server that makes contributions of its own can get at a single client's.
 """
 
 import hashlib

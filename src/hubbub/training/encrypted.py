@@ -15,7 +15,8 @@ from torch import nn
 
 from hubbub.discrete_gaussian import discrete_gaussian
 from hubbub.errors import SumNotOpenedError
-from hubbub.lattice import Lattice
+from hubbub.lattice import Lattice, share_stddev
+from hubbub.mechanism import Mechanism
 from hubbub.randomness import fresh_key
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.agreement import Agreement
@@ -92,7 +93,7 @@ class EncryptedPopulation:
         public: The key that they share; ``None`` where one owns it whole.
         lattice_bits: Of the lattice on which clients round their updates.
         noise: Where the holders add noise, the stream of each.
-        share_stddev: Where clients add noise, the standard deviation of a share in steps for a clip norm.
+        mechanism: Says whether the clients bring noise along; ``None`` for bare sums.
     """
 
     def __init__(
@@ -104,11 +105,11 @@ class EncryptedPopulation:
         *,
         lattice_bits: int,
         noise: Sequence[HolderNoise] = (),
-        share_stddev: Callable[[float], int] | None = None,
+        mechanism: Mechanism | None = None,
     ) -> None:
         self._population, self._agreement = population, agreement
         self._holders, self._public = holders, public
-        self._lattice_bits, self._noise, self._share_stddev = lattice_bits, noise, share_stddev
+        self._lattice_bits, self._noise, self._mechanism = lattice_bits, noise, mechanism
         self._earlier: set[bytes] = set()
 
     @property
@@ -119,7 +120,7 @@ class EncryptedPopulation:
     @property
     def noise_in_sums(self) -> bool:
         """Whether the sums hold their noise before the server adds any."""
-        return bool(self._noise) or self._share_stddev is not None
+        return bool(self._noise) or (self._mechanism is not None and self._mechanism.shares is not None)
 
     def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> EncryptedSum:
         """The sum of the cohort's encrypted updates."""
@@ -149,9 +150,11 @@ class EncryptedPopulation:
         return steps.cpu().numpy(), was_clipped
 
     def _share(self, size: int, clip_norm: float | None) -> Steps | None:
-        if self._share_stddev is None or clip_norm is None:
+        mechanism = self._mechanism
+        if mechanism is None or mechanism.shares is None or clip_norm is None:
             return None
-        return discrete_gaussian(fresh_key(), self._share_stddev(clip_norm), size)
+        stddev = share_stddev(mechanism.noise_multiplier, clip_norm, mechanism.shares.clients, self._lattice_bits)
+        return discrete_gaussian(fresh_key(), stddev, size)
 
     def _opened(self, aggregator: Aggregator, lattice: Lattice | None) -> Steps:
         for holder, stream in zip(self._holders, self._noise, strict=False):

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Literal, get_args
 from hubbub._checks import integer, one_of
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
-from hubbub.lattice import Lattice, share_stddev
+from hubbub.lattice import share_stddev
 from hubbub.mechanism import Mechanism, NoiseShares
 
 if TYPE_CHECKING:
+    from hubbub.secagg.agreement import Agreement
     from hubbub.secagg.packing import Packing
+    from hubbub.secagg.paillier import PublicKey
 
-__all__ = ["Encryption", "NoiseBy"]
+__all__ = ["Encryption", "NoiseSide"]
 
-NoiseBy = Literal["server", "holders", "clients"]
+NoiseSide = Literal["server", "holders", "clients"]
 # Beside the bits of the lattice: its sign, and since a clip norm has up to twice as many steps as its power of two.
 _BITS_ABOVE = 2
 # Noise beyond so many deviations does not happen: a radius of 106 bits ends at 12.2.
@@ -48,7 +50,7 @@ class Encryption:
     bits: int = 16
     holders: int = 1
     threshold: int = 1
-    noise_by: NoiseBy = "server"
+    noise_by: NoiseSide = "server"
     min_contributions: int = 2
     min_survivors: int | None = None
     clip: float = 1.0
@@ -59,7 +61,7 @@ class Encryption:
         integer("secagg.bits", self.bits, at_least=8 + _BITS_ABOVE, at_most=24 + _BITS_ABOVE)
         integer("secagg.holders", self.holders, at_least=1, at_most=100)
         integer("secagg.threshold", self.threshold, at_least=1, at_most=self.holders)
-        one_of("secagg.noise_by", self.noise_by, get_args(NoiseBy))
+        one_of("secagg.noise_by", self.noise_by, get_args(NoiseSide))
         # Of one, a sum is its update.
         integer("secagg.min_contributions", self.min_contributions, at_least=2)
         if (self.noise_by == "clients") != (self.min_survivors is not None):
@@ -140,9 +142,27 @@ class Encryption:
         widest = share_stddev(mechanism.noise_multiplier, 2 - 2.0**-30, mechanism.shares.clients, self.lattice_bits)
         return _DEVIATIONS * widest
 
-    def lattice(self, clip_norm: float) -> Lattice:
-        """On which clients round their updates."""
-        return Lattice(clip_norm, self.lattice_bits)
+    def agreement(self, key: PublicKey, packing: Packing, size: int, run: str) -> Agreement:
+        """What clients, server and holders agree on.
+
+        Args:
+            key: Under which everybody encrypts.
+            packing: How numbers lie in plaintexts.
+            size: Numbers in a sum.
+            run: A name that no other run has.
+        """
+        from hubbub.secagg.agreement import Agreement
+
+        return Agreement(
+            key,
+            packing,
+            size,
+            run,
+            self.min_contributions,
+            self.noise_rows,
+            whole_key=self.holders == 1,
+            server_noise=self.noise_by == "server",
+        )
 
     # What is stated of it.
 

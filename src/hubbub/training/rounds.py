@@ -22,10 +22,10 @@ from hubbub.training.state import RunState
 from hubbub.training.store import RunStore
 from hubbub.training.sums import NoSum
 
-__all__ = ["Population", "RoundResult", "train"]
+__all__ = ["MOST_BURNED", "Population", "RoundResult", "train"]
 
 # So many rounds that are burned one after the other do not come from chance.
-_MOST_BURNED = 3
+MOST_BURNED = 3
 
 
 class Population(Protocol):
@@ -135,7 +135,7 @@ def _rounds(plan: RunPlan, population: Population, model: nn.Module, run: RunSta
             released=fault is None,
             fault="" if fault is None else str(fault),
         )
-        if fault and burned == _MOST_BURNED:
+        if fault and burned == MOST_BURNED:
             raise SumNotOpenedError(
                 f"{fault} (the last {burned} rounds were burned: they are charged, and the model is as before them; see to the "
                 "cause, and the run can go on from here)",

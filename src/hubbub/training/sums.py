@@ -64,7 +64,7 @@ class PlainSum:
 
 @dataclass(frozen=True)
 class NoSum:
-    """In place of a sum that was never formed, since too few contributions came, say: its round is charged all the same."""
+    """In place of a sum that is not formed yet, or never was, since too few contributions came, say: its round is charged."""
 
     lattice: Lattice | None
     fault: SumNotOpenedError
