@@ -11,7 +11,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -83,6 +83,23 @@ class Row:
             "good": self.good,
             "note": self.note,
         }
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A comparison that cannot be made here.
+
+    Args:
+        name: As of a :class:`Row`.
+        reason: Why not, and what would help.
+    """
+
+    name: str
+    reason: str
+
+    def as_json(self) -> dict[str, object]:
+        """All fields as strict JSON values."""
+        return {"name": self.name, "skipped": self.reason}
 
 
 @dataclass(frozen=True)
@@ -175,28 +192,37 @@ def require_agreement(name: str, ours: npt.ArrayLike, peer: npt.ArrayLike, toler
         raise SystemExit(f"{name}: ours gives {ours}, the peer {peer}: must agree to {tolerance:g}, relatively")
 
 
-def main(description: str | None, *parts: Callable[[float], list[Row]]) -> NoReturn:
+def main(
+    description: str | None,
+    *parts: Callable[[float], Sequence[Row | Skipped]],
+    options: argparse.ArgumentParser | None = None,
+) -> NoReturn:
     """Run a script: print its rows and exit with status 1 where a goal is missed.
 
     Args:
         description: The script's docstring.
         parts: Measure; each takes the CPU seconds that a row may be repeated. ``--only`` picks them by their names.
+        options: The script's own, made with ``add_help=False``.
     """
     named = {part.__name__.removesuffix("_rows"): part for part in parts}
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[options] if options else []
+    )
     parser.add_argument("--quick", action="store_true", help="repeat less")
     parser.add_argument("--json", action="store_true", help="print one JSON list of rows")
     if len(named) > 1:
         parser.add_argument("--only", action="append", choices=list(named), help="measure this part; may be repeated")
-    options = parser.parse_args()
-    measured = []
-    for name in getattr(options, "only", None) or named:
-        measured += named[name](QUICK if options.quick else FULL)
-    if options.json:
+    chosen = parser.parse_args()
+    measured: list[Row | Skipped] = []
+    for name in getattr(chosen, "only", None) or named:
+        measured += named[name](QUICK if chosen.quick else FULL)
+    rows = [row for row in measured if isinstance(row, Row)]
+    if chosen.json:
         print(json.dumps([row.as_json() for row in measured], indent=2, allow_nan=False))
     else:
-        print(_table(measured))
-    sys.exit(0 if all(row.met for row in measured) else 1)
+        print(_table(rows))
+        print("".join(f"\n{row.name}: not measured: {row.reason}" for row in measured if isinstance(row, Skipped)))
+    sys.exit(0 if all(row.met for row in rows) else 1)
 
 
 def _table(rows: list[Row]) -> str:

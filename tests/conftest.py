@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ SKIPS_ALLOWED_IN_CI = ("needs a GPU",)
 
 def pytest_configure() -> None:
     torch.set_num_threads(1)
+    # What tests remember is not the user's; processes that they start share it.
+    os.environ.setdefault("HUBBUB_CACHE", tempfile.mkdtemp(prefix="hubbub-tests-"))
     # Flower asks for nothing over a network.
     for switch in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"):
         os.environ[switch] = "0"

@@ -56,7 +56,7 @@ def encrypted(
         key = public.public_key  # type: ignore[union-attr]
     largest = largest_deviation(chosen.mechanism) if chosen.mechanism and not chosen.mechanism.shares else 0.0
     packing = replace(how.packing(CLIENTS, chosen.mechanism, largest), key_bits=512)
-    agreed = how.agreement(key, packing, DIM, "a run")
+    agreed = how.agreement(key, packing, DIM + chosen.clip_norms.further, "a run")
     holders = [Holder(one, agreed, folder and _made(folder / f"holder-{i}")) for i, one in enumerate(keys)]
     return EncryptedPopulation(
         population(),
@@ -64,17 +64,19 @@ def encrypted(
         holders,
         public,
         lattice_bits=how.lattice_bits,
-        noise=_streams(chosen.mechanism, how, folder, seeds),
+        noise=_streams(chosen.mechanism, how, folder, seeds, DIM + chosen.clip_norms.further),
         mechanism=chosen.mechanism,
     )
 
 
-def _streams(mechanism: Mechanism | None, how: Encryption, folder: Path | None, seeds: list[int] | None) -> list[HolderNoise]:
+def _streams(
+    mechanism: Mechanism | None, how: Encryption, folder: Path | None, seeds: list[int] | None, dim: int
+) -> list[HolderNoise]:
     if mechanism is None or not how.noise_rows:
         return []
     if seeds is not None:
-        return [HolderNoise(mechanism, DIM, seed=seed) for seed in seeds]
-    return [HolderNoise(mechanism, DIM, folder and _made(folder / f"noise-{i}")) for i in range(how.holders)]
+        return [HolderNoise(mechanism, dim, seed=seed) for seed in seeds]
+    return [HolderNoise(mechanism, dim, folder and _made(folder / f"noise-{i}")) for i in range(how.holders)]
 
 
 def _made(folder: Path) -> Path:

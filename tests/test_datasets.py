@@ -1,11 +1,16 @@
 import hashlib
+import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from hubbub.datasets import Dataset, by_user, digits, dirichlet, iid, mnist
+from hubbub.build import client_side
+from hubbub.config import resolve
+from hubbub.datasets import Dataset, by_user, dealt, digits, dirichlet, iid, mnist
 from hubbub.errors import DataError
 
 TARGETS = torch.arange(600) % 10
@@ -37,6 +42,49 @@ def test_one_client_for_each_person() -> None:
     assert [part.tolist() for part in parts] == [[1], [0, 2], [3]]
     with pytest.raises(DataError, match="does not say whose"):
         by_user(None)
+
+
+def test_a_hundred_thousand_people_are_told_apart_at_once() -> None:
+    users = np.random.default_rng(0).integers(0, 100_000, 300_000)
+    start = time.process_time()
+    parts = by_user(users)
+    assert time.process_time() - start < 5
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(300_000))
+    for part in parts[::1000]:
+        assert part.tolist() == np.flatnonzero(users == users[part[0]]).tolist()
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet", "user"])
+def test_clients_are_views_of_one_copy_of_the_data_and_have_what_they_were_dealt(partition: str) -> None:
+    whole = digits.load()
+    users = np.random.default_rng(1).integers(0, 30, len(whole.train_inputs))
+    dataset = Dataset(whole.train_inputs, whole.train_targets, whole.test_inputs, whole.test_targets, users)
+    parts = {
+        "iid": iid(1437, 30, seed=0),
+        "dirichlet": dirichlet(whole.train_targets, 30, 0.5, seed=0),
+        "user": by_user(users),
+    }[partition]
+    ordered, clients = dealt(dataset, parts)
+    assert len(clients) == 30
+    for part, (inputs, targets) in zip(parts, clients, strict=True):
+        assert torch.equal(inputs, whole.train_inputs[part])
+        assert torch.equal(targets, whole.train_targets[part])
+        assert inputs.untyped_storage().data_ptr() == ordered.train_inputs.untyped_storage().data_ptr()
+        assert targets.untyped_storage().data_ptr() == ordered.train_targets.untyped_storage().data_ptr()
+    assert np.array_equal(ordered.users, users[np.concatenate(parts)])
+    # Once they stand client by client, nothing is copied.
+    assert dealt(ordered, by_user(np.repeat(np.arange(30), [len(part) for part in parts])))[0] is ordered
+
+
+def test_a_run_holds_its_data_once() -> None:
+    side = client_side(resolve({"data": {"clients": 20}}))
+    storage = side.dataset.train_inputs.untyped_storage().data_ptr()
+    assert all(inputs.untyped_storage().data_ptr() == storage for inputs, _ in side.population._examples)
+
+
+def test_labels_of_sequences_are_not_dealt() -> None:
+    with pytest.raises(DataError, match="partition = 'dirichlet': deals examples by their label, but these are sequences"):
+        dirichlet(torch.zeros(20, 5, dtype=torch.int64), 4, 0.5, seed=0)
 
 
 def test_more_clients_than_examples_are_refused() -> None:
@@ -72,18 +120,73 @@ def test_holding_out_splits_the_training_data_and_hides_the_test_data() -> None:
     assert all(row.numpy().tobytes() in train for row in held.test_inputs)
 
 
+# --- what a data set may be ---
+
+
+def fitting(**changes: object) -> Dataset:
+    good = {
+        "train_inputs": torch.zeros(3, 1),
+        "train_targets": torch.zeros(3, dtype=torch.int64),
+        "test_inputs": torch.zeros(1, 1),
+        "test_targets": torch.zeros(1, dtype=torch.int64),
+    }
+    return Dataset(**{**good, **changes})
+
+
+def sequences(**changes: object) -> Dataset:
+    good = {
+        "train_inputs": torch.tensor([[1, 2, 3], [2, 0, 0]]),
+        "train_targets": torch.tensor([[2, 3, 1], [1, -100, -100]]),
+        "test_inputs": torch.tensor([[3, 3, 1]]),
+        "test_targets": torch.tensor([[3, -100, 2]]),
+    }
+    return Dataset(**{**good, **changes})
+
+
+def test_sequences_have_the_classes_of_the_targets_that_count() -> None:
+    assert (fitting().classes, sequences().classes, sequences(declared_classes=9).classes) == (1, 4, 9)
+    assert sequences().shape == (3,)
+    held = sequences(users=np.array([1, 2])).without_test(0.5, seed=0)
+    assert (len(held.train_inputs), len(held.test_targets), held.classes) == (1, 1, 4)
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("make", "changes", "message"),
     [
-        ({"train_targets": torch.zeros(2)}, "3 inputs and 2 targets"),
-        ({"train_inputs": torch.full((3, 1), float("nan"))}, "not finite"),
-        ({"users": np.zeros(5)}, "5 entries"),
-        ({"train_targets": torch.tensor([0, 0, 7])}, "classes 0 to 0 only"),
-        ({"test_inputs": torch.zeros(0, 1), "test_targets": torch.zeros(0)}, "0 inputs"),
+        (fitting, {"train_targets": torch.zeros(2, dtype=torch.int64)}, "train: has 3 inputs and 2 targets"),
+        (fitting, {"train_inputs": torch.full((3, 1), float("nan"))}, "train_inputs: holds a number that is not finite"),
+        (fitting, {"train_inputs": torch.tensor([[0.0], [float("nan")], [1.0]])}, "not finite"),
+        (fitting, {"test_inputs": torch.tensor([[-float("inf")]])}, "test_inputs: holds a number that is not finite"),
+        (fitting, {"train_inputs": torch.zeros(3, 0)}, "train_inputs: have the shape (3, 0), which holds no number"),
+        (fitting, {"train_inputs": torch.zeros(3, 1, dtype=torch.bool)}, "train_inputs: are torch.bool"),
+        (fitting, {"train_inputs": torch.zeros(3, 2)}, "train_inputs: have the shape (2,) each, test_inputs (1,)"),
+        (fitting, {"train_targets": torch.zeros(3)}, "train_targets: are torch.float32"),
+        (
+            fitting,
+            {"test_targets": torch.zeros(1, 1, 1, dtype=torch.int64)},
+            "test_targets: are torch.int64 of shape (1, 1, 1)",
+        ),
+        (fitting, {"users": np.zeros(5)}, "users: has 5 entries"),
+        (fitting, {"users": np.zeros((3, 2))}, "users: has 3 entries of shape (2,)"),
+        (fitting, {"train_targets": torch.tensor([0, 0, 7])}, "train_targets: run from 0 to 7, but the public test data know"),
+        (fitting, {"train_targets": torch.tensor([0, 0, -1])}, "the classes 0 to 0 only"),
+        (fitting, {"train_targets": torch.tensor([0, -100, 0])}, "run from -100 to 0"),
+        (fitting, {"test_targets": torch.tensor([2]), "declared_classes": 2}, "test_targets: run from 2 to 2, but declared"),
+        (
+            fitting,
+            {"test_inputs": torch.zeros(0, 1), "test_targets": torch.zeros(0, dtype=torch.int64)},
+            "test: has 0 inputs and 0 targets",
+        ),
+        (sequences, {"train_inputs": torch.tensor([[1, 2, -3], [2, 0, 0]])}, "train_inputs: holds -3"),
+        (sequences, {"train_targets": torch.tensor([[2, 4, 1], [1, -100, -100]])}, "run from 1 to 4, but the public test data"),
+        (sequences, {"train_targets": torch.tensor([[2, -1, 1], [1, -100, -100]])}, "run from -1 to 2"),
+        (sequences, {"train_targets": torch.tensor([[2, 3, 1], [-100] * 3])}, "train_targets[1]: is -100 everywhere"),
+        (sequences, {"test_targets": torch.tensor([[-100] * 3])}, "test_targets[0]: is -100 everywhere"),
+        (sequences, {"test_targets": torch.tensor([[3, 2]])}, "train_targets: have the shape (3,) each, test_targets (2,)"),
     ],
     ids=str,
 )
-def test_data_that_do_not_fit_together_are_refused(changes: dict, message: str) -> None:
-    good = {"train_inputs": torch.zeros(3, 1), "train_targets": torch.zeros(3), "test_inputs": torch.zeros(1, 1)}
-    with pytest.raises(DataError, match=message):
-        Dataset(**{**good, "test_targets": torch.zeros(1), **changes})
+def test_data_that_do_not_fit_together_are_refused(make: Callable[..., Dataset], changes: dict, message: str) -> None:
+    make()
+    with pytest.raises(DataError, match=re.escape(message)):
+        make(**changes)

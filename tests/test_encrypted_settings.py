@@ -140,7 +140,7 @@ def test_a_run_from_the_command_line_is_verified_says_what_encryption_cost_and_i
 def test_a_plan_says_what_encryption_takes(holders: int, tmp_path: Path) -> None:
     noise_by = "holders" if holders > 1 else "server"
     (tmp_path / "run.toml").write_text(configs.dump(settings(secagg={"holders": holders, "noise_by": noise_by})))
-    planned = CliRunner().invoke(app, ["plan", str(tmp_path / "run.toml"), "--json"])
+    planned = CliRunner().invoke(app, ["plan", str(tmp_path / "run.toml"), "--measure", "--json"])
     assert planned.exit_code == 0, planned.output
     told, run = json.loads(planned.stdout), build(settings(secagg={"holders": holders, "noise_by": noise_by}))
     # 100 numbers of 16 bits and a guard of 7, 512 bytes a ciphertext: about 5 bytes each.

@@ -245,7 +245,8 @@ def test_a_grid_sums_what_the_process_sums() -> None:
         for round_index in range(2):
             there = clients.collect([5, 0, 7, 3], model, 0.25, round_index)
             here = ours.collect([5, 0, 7, 3], model, 0.25, round_index)
-            assert torch.equal(there.total, here.total)
+            # Steps add up to the same in any order; numbers in floating point nearly do.
+            torch.testing.assert_close(there.total, here.total, rtol=0, atol=0 if lattice else 1e-14)
             assert there.statistics == here.statistics
 
 

@@ -196,7 +196,9 @@ def test_an_adaptive_clip_norm_follows_the_count_that_nobody_reads(tmp_path: Pat
         assert strategy.clip_norm == pytest.approx(initial * math.exp(sign * 0.2 * 0.5), rel=1e-3)
 
 
-def test_correlated_noise_of_holders_goes_on_over_restarts_of_all_and_is_charged_once(tmp_path: Path) -> None:
+def test_correlated_noise_of_holders_goes_on_over_restarts_of_all_and_is_charged_once(
+    tmp_path: Path, told: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
     mechanism = Mechanism(toeplitz.square_root(6, bands=2), MinSeparation(1, 6), 1.0)
 
     def start(rounds: int) -> MatrixFactorizationDP:
@@ -218,6 +220,9 @@ def test_correlated_noise_of_holders_goes_on_over_restarts_of_all_and_is_charged
     assert strategy.guarantee().epsilon == pytest.approx(guarantee(mechanism, 1e-5, rounds=2).epsilon, rel=1e-12)
     places = sorted(tmp_path.glob("holder-*/holder-*"))
     assert len(places) == 3
+    # All in this process, which says it once; two handlers may hear it.
+    assert "Each holder adds noise of its own" in told()
+    assert len({id(record) for record in caplog.records if "Each holder adds noise" in record.getMessage()}) == 1
     for place in places:
         # A row for each round, of an own key for each start.
         drawn = json.loads((place / "noise" / "noise.json").read_text())

@@ -27,9 +27,10 @@ from hubbub.cli.training import _progress
 from hubbub.config import load, resolve
 from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, SumNotOpenedError
-from hubbub.lattice import Lattice, share_stddev
+from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.noise import NoiseStream, SimulationSource
+from hubbub.steps import share_stddev
 from hubbub.strategies import Identity, toeplitz
 from hubbub.strategies.record import strategy_arrays
 from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, SimulatedPopulation, train

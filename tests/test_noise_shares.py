@@ -31,13 +31,15 @@ from hubbub.accounting import (
 )
 from hubbub.accounting.charge import charges
 from hubbub.accounting.promise import Promise
+from hubbub.accounting.shares import added_delta, distance
 from hubbub.accounting.spent import spent
-from hubbub.discrete_gaussian import discrete_gaussian
+from hubbub.discrete_gaussian import discrete_gaussian, statistical_distance
 from hubbub.errors import BudgetError, ConfigError, LedgerError
-from hubbub.lattice import Lattice, share_stddev
+from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling, SingleParticipation
 from hubbub.randomness import derive, seed_key
+from hubbub.steps import share_stddev
 from hubbub.strategies import Identity, toeplitz
 from hubbub.training import LatticeSum, ReleasePath, RunStore, train
 from hubbub.verification import verify
@@ -142,6 +144,78 @@ def test_the_price_of_shares_is_a_few_percent() -> None:
 def test_too_coarse_shares_of_many_numbers_cost_much() -> None:
     fine, coarse = (DiscreteGaussianShares(2.0, 1000, stddev, 10**6) for stddev in (100, 1))
     assert epsilon([(coarse, 1)], 1e-6, "zero-out") > 2 * epsilon([(fine, 1)], 1e-6, "zero-out")
+
+
+# Shares that are not quite discrete Gaussian.
+
+
+def test_a_statistical_distance_costs_what_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of laws at a distance of β from exact ones, as bad as they can be: one has β more where the other has β less."""
+    p, q = both(2, 1, (2,))
+    event, beta = events(2, 1, (2,)), 1e-3
+    worst = np.argsort(p / q)[::-1]
+    # What is likeliest under p alone is taken from q and given to p.
+    taken = np.minimum(q[worst], np.maximum(0, beta - np.append(0, np.cumsum(q[worst])[:-1])))
+    near_q, near_p = q.copy(), p * (1 - beta)
+    near_q[worst] -= taken
+    near_q[worst[-1]] += taken.sum()
+    near_p[worst[0]] += beta
+    for changed, law in ((near_p, p), (near_q, q)):
+        assert 0.9 * beta < np.abs(changed - law).sum() / 2 < beta * (1 + 1e-9)
+    exact = {at: delta([(event, 1)], at, "zero-out") for at in (0.5, 1.0, 2.0, 3.0)}
+    monkeypatch.setattr("hubbub.accounting.shares.statistical_distance", lambda numbers: numbers * beta)
+    assert distance([(event, 1)]) == beta
+    for at, without in exact.items():
+        true = float(np.maximum(near_p - math.exp(at) * near_q, 0).sum())
+        ideal = float(np.maximum(p - math.exp(at) * q, 0).sum())
+        stated = delta([(event, 1)], at, "zero-out")
+        assert ideal + 0.5 * (1 + math.exp(at)) * beta < true <= stated
+        assert stated == pytest.approx(without + (1 + math.exp(at)) * beta)
+
+
+@pytest.mark.parametrize("beta", [1e-12, 1e-8, 3e-8])
+def test_epsilon_sets_aside_what_the_distance_costs_at_it_and_little_more(beta: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    event = DiscreteGaussianShares(2.0, 3, 10**6, 10)
+    exact = epsilon([(event, 4)], 1e-5, "zero-out")
+    monkeypatch.setattr("hubbub.accounting.shares.statistical_distance", lambda numbers: beta)
+    found = epsilon([(event, 4)], 1e-5, "zero-out")
+    assert exact < found < exact + 0.2
+    assert 0.7e-5 < delta([(event, 4)], found, "zero-out") <= 1e-5
+
+
+def test_the_distance_adds_up_over_rounds_shares_and_numbers_of_a_unit() -> None:
+    event = DiscreteGaussianShares(2.0, 3, 10**6, 5)
+    assert distance([(event, 4), (Gaussian(1.0), 9), (event, 1)]) == statistical_distance(5 * 3 * 5)
+    assert distance([(Gaussian(1.0), 9)]) == 0 == added_delta(700.0, 0.0)
+    assert added_delta(0.0, 1e-9) == pytest.approx(2e-9)
+    assert added_delta(800.0, 1e-9) == 1
+
+
+def test_what_is_added_to_delta_is_below_a_thousandth_of_a_billionth_at_all_sizes() -> None:
+    event = DiscreteGaussianShares(1.0, 10**9, 10**6, 10**12)
+    for at in (0.0, 10.0, 200.0):
+        assert 0 < added_delta(at, distance([(event, 10**6)])) < 1e-12
+
+
+@pytest.mark.parametrize("event", [DiscreteGaussianShares(z, 20, 2**20, 10**12) for z in (0.1, 0.5, 4.0)])
+def test_a_run_that_counted_on_exact_shares_is_charged_as_before_to_the_last_bit(
+    event: DiscreteGaussianShares, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stated = [epsilon([(event, n)], at, "zero-out") for n, at in ((1, 1e-5), (10, 1e-5), (1, 1e-12))]
+    monkeypatch.setattr("hubbub.accounting.shares.statistical_distance", lambda numbers: 0.0)
+    assert stated[:1] == [epsilon([(event, 1)], 1e-5, "zero-out")]
+    if event.noise_multiplier > 0.1:
+        assert stated == [epsilon([(event, n)], at, "zero-out") for n, at in ((1, 1e-5), (10, 1e-5), (1, 1e-12))]
+
+
+def test_an_epsilon_that_the_distance_does_not_bear_is_infinite_and_its_delta_stays_small() -> None:
+    event = DiscreteGaussianShares(0.02, 20, 2**20, 10**6)
+    assert epsilon([(event, 1)], 1e-5, "zero-out") == math.inf
+    fine = DiscreteGaussianShares(2.0, 20, 2**20, 10**6)
+    assert epsilon([(fine, 1)], 1e-200, "zero-out") == math.inf
+    deltas = [delta([(fine, 1)], at, "zero-out") for at in (0.0, 1.0, 10.0, 100.0, 300.0, 700.0)]
+    assert deltas[:4] == sorted(deltas[:4], reverse=True)
+    assert all(0 < small < 1e-80 for small in deltas[3:])
 
 
 def test_a_list_that_holds_shares_is_accounted_by_divergences_whoever_is_asked() -> None:
@@ -266,6 +340,9 @@ def test_the_guarantee_says_what_shares_assume() -> None:
     assert not any("share of noise" in str(assumption) for assumption in server.assumptions)
     text = answer.statement()
     assert "distributed noise: each client clips its update" in text
+    # Two rounds of a client, three shares of eight numbers each.
+    assert f"-zCDP up to a statistical distance of {1.05 * statistical_distance(48):.1e} in the noise" in text
+    assert "statistical distance" not in server.statement()
     assert "Gaussian DP" not in text
     assert json.loads(json.dumps(answer.as_json()))["gdp_mu"] is None
 
@@ -320,6 +397,16 @@ def test_what_an_earlier_run_assumed_and_did_not_cover_is_stated_of_a_later_one_
     assert "at least 7 of the clients" in assumed
     assert "evaluation" in answer.not_covered
     assert "in shares of at least 7 clients, each client in at most 2 rounds" in answer.statement()
+    once = replace(before, events=((events[0][0], 1),))
+    told = replace(later, earlier=(once,)).after(ROUNDS, 1e-5).statement()
+    assert "in shares of at least 7 clients, each client in at most one round" in told
+
+
+@pytest.mark.parametrize("pattern", [SingleParticipation(), MinSeparation(1, 1), MinSeparation(5, 1), FixedEpochs(1, 6)])
+def test_who_may_join_once_joins_at_most_one_round_in_words(pattern: Participation) -> None:
+    text = guarantee(replace(MECHANISM, participation=pattern), 1e-5).statement()
+    assert text.count("each client in at most one round") == 2
+    assert "1 rounds" not in text
 
 
 @pytest.mark.parametrize(

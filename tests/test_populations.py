@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Hashable, Iterator, Sequence
 
 import pytest
 import torch
@@ -89,11 +90,11 @@ class Hostile(SimulatedPopulation):
 
     ENDS = (math.nan, math.inf, -math.inf, 1e30, 0.0)
 
-    def _train(self, worker: FlatModel, start: torch.Tensor, client: int, round_index: int) -> float:
-        loss = super()._train(worker, start, client, round_index)
-        if client < len(self.ENDS):
-            worker.vector.fill_(self.ENDS[client])
-        return loss
+    def updates(
+        self, cohort: Sequence[Hashable], model: nn.Module, round_index: int
+    ) -> Iterator[tuple[int, torch.Tensor, float]]:
+        for client, update, loss in super().updates(cohort, model, round_index):
+            yield client, torch.full_like(update, self.ENDS[client]) if client < len(self.ENDS) else update, loss
 
 
 def hostile() -> Hostile:
@@ -106,8 +107,8 @@ def test_the_population_keeps_its_contract_with_hostile_clients() -> None:
 
 def test_a_population_that_forgets_to_clip_is_caught() -> None:
     class Forgets(Hostile):
-        def collect(self, cohort, model, clip_norm, round_index):  # a deliberately broken twin
-            return super().collect(cohort, model, None, round_index)
+        def collect(self, cohort, model, clip_norm, round_index, split=None):  # a deliberately broken twin
+            return super().collect(cohort, model, None, round_index, split)
 
     with pytest.raises(ContractError, match="moves the sum"):
         check_population(Forgets(hostile()._examples, F.cross_entropy, LocalTraining()), linear(), clip_norm=0.25)

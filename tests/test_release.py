@@ -13,10 +13,11 @@ from torch import nn
 from hubbub.accounting.chain import read_chain
 from hubbub.accounting.promise import Promise
 from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, RunFolderError
-from hubbub.lattice import Lattice, require_room
+from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation, Participation, PoissonSampling
 from hubbub.sensitivity import Sensitivity
+from hubbub.steps import require_room
 from hubbub.strategies import BandedToeplitz, BinaryTree, Identity, toeplitz
 from hubbub.training import (
     LatticeSum,

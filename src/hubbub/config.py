@@ -36,14 +36,28 @@ __all__ = [
 ]
 
 MODES = ("none", "dp-fedavg", "dp-ftrl")
-DATASETS = {"digits": "hubbub.datasets.digits:load", "mnist": "hubbub.datasets.mnist:load"}
-MODELS = {"cnn": "hubbub.models:Cnn", "mlp": "hubbub.models:Mlp"}
+DATASETS = {
+    "cifar10": "hubbub.datasets.cifar10:load",
+    "digits": "hubbub.datasets.digits:load",
+    "fashion-mnist": "hubbub.datasets.mnist:load_fashion",
+    "mnist": "hubbub.datasets.mnist:load",
+    "shakespeare": "hubbub.datasets.shakespeare:load",
+}
+MODELS = {
+    "char-lstm": "hubbub.models:CharLstm",
+    "char-transformer": "hubbub.models:CharTransformer",
+    "cifar-cnn": "hubbub.models:CifarCnn",
+    "cnn": "hubbub.models:Cnn",
+    "mlp": "hubbub.models:Mlp",
+}
 STRATEGIES = tuple(DESCRIPTIONS)
 # Names that people type for the same thing.
 _ALIASES = {"toeplitz": "banded-toeplitz", "binary-tree": "tree", "independent": "identity"}
 _PATTERNS = ("min-separation", "fixed-epochs", "single", "every-round")
 ENGINES = ("process", "flower")
+SCHEDULES = ("constant", "linear", "cosine")
 SCHEMES = ("none", "paillier")
+UNITS = ("client", "example")
 SAMPLINGS = ("poisson", "truncated-poisson", "cyclic-poisson", "balls-in-bins", "fixed-size", "pattern")
 # The only kind of list that a setting may be.
 _TEXTS = tuple[str, ...]
@@ -53,7 +67,13 @@ _LARGEST_NUMBER = 10**300
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """``[training]``: what is computed, by which ``engine``. ``seed`` decides partition, initialisation and shuffles."""
+    """``[training]``: what is computed, by which ``engine``. ``seed`` decides partition, initialisation and shuffles.
+
+    In the last part ``cooldown`` of the rounds the server's learning rate falls in a straight line, to ``cooldown_to`` of it.
+    With ``privacy.unit = "example"`` there is no local training: ``cohort_size`` is the expected batch size, and
+    ``learning_rate`` and ``momentum`` are those of SGD (or Adam, with ``server_optimizer = "fedadam"``).
+    ``plan``, ``workers``, ``device`` and ``precision`` say how fast, and change nothing of what is promised.
+    """
 
     rounds: int = 50
     cohort_size: int | None = None
@@ -62,25 +82,42 @@ class TrainingConfig:
     learning_rate: float = 0.05
     momentum: float = 0.0
     weight_decay: float = 0.0
+    local_steps: int | None = None
+    proximal: float = 0.0
+    schedule: str = "constant"
+    schedule_rounds: int | None = None
+    final_learning_rate: float = 0.0
     server_optimizer: str = "fedavg"
     server_learning_rate: float = 1.0
     server_momentum: float = 0.9
+    cooldown: float = 0.0
+    cooldown_to: float = 0.05
     evaluate_every: int = 1
     validation: float = 0.0
     keep_releases: bool = True
+    fairness: bool = False
     seed: int = 0
     engine: str = "process"
+    plan: str = "auto"
+    workers: int = 1
+    device: str = "cpu"
+    precision: str = "float32"
 
 
 @dataclass(frozen=True)
 class PrivacyConfig:
     """``[privacy]``: what is promised. Give ``noise_multiplier``, or ``epsilon`` and the noise that meets it is computed.
 
+    With ``clipping = "adaptive"`` the clip norm begins with ``clip_norm`` and follows a quantile of the updates' norms.
     ``earlier_runs`` are folders of runs over the same people: their charges are where this one starts, and are in its epsilon.
     """
 
     mode: str = "dp-fedavg"
     clip_norm: float = 1.0
+    clipping: str = "fixed"
+    target_quantile: float | None = None
+    clip_norm_learning_rate: float | None = None
+    clip_count_stddev: float | None = None
     noise_multiplier: float | None = None
     epsilon: float | None = None
     delta: float = 1e-5
@@ -322,8 +359,17 @@ def _check(config: Config) -> None:
 
 
 def _check_training(training: TrainingConfig) -> None:
-    for key in ("rounds", "local_epochs", "batch_size", "evaluate_every"):
+    for key in ("rounds", "local_epochs", "batch_size", "evaluate_every", "workers"):
         _checks.integer(f"training.{key}", getattr(training, key), at_least=1, at_most=10**7)
+    for key in ("local_steps", "schedule_rounds"):
+        if getattr(training, key) is not None:
+            _checks.integer(f"training.{key}", getattr(training, key), at_least=1, at_most=10**7)
+    _checks.non_negative("training.proximal", training.proximal)
+    if not 0 <= _checks.finite("training.final_learning_rate", training.final_learning_rate) <= 1:
+        raise ConfigError(f"training.final_learning_rate = {training.final_learning_rate!r}: must be from 0 to 1")
+    _checks.one_of("training.schedule", training.schedule, SCHEDULES)
+    _checks.one_of("training.device", training.device, ("cpu", "cuda"))
+    _checks.one_of("training.precision", training.precision, ("float32", "bfloat16"))
     _checks.integer("training.seed", training.seed, at_least=0, at_most=2**62)
     if training.cohort_size is not None:
         _checks.integer("training.cohort_size", training.cohort_size, at_least=1)
@@ -335,12 +381,44 @@ def _check_training(training: TrainingConfig) -> None:
         if not 0 <= _checks.finite(f"training.{key}", getattr(training, key)) < 1:
             raise ConfigError(f"training.{key} = {getattr(training, key)!r}: must be at least 0 and below 1")
     _checks.one_of("training.server_optimizer", training.server_optimizer, ("fedavg", "fedavgm", "fedadam"))
+    _check_cooldown(training)
+    _check_engine(training)
+
+
+def _check_cooldown(training: TrainingConfig) -> None:
+    if not 0 <= _checks.finite("training.cooldown", training.cooldown) <= 1:
+        raise ConfigError(f"training.cooldown = {training.cooldown!r}: must be from 0 to 1, the part of the rounds it takes")
+    if not 0 < _checks.finite("training.cooldown_to", training.cooldown_to) <= 1:
+        raise ConfigError(f"training.cooldown_to = {training.cooldown_to!r}: must be above 0 and at most 1")
+
+
+def _check_engine(training: TrainingConfig) -> None:
+    """Refuse what a server that has no clients' data cannot do."""
     _checks.one_of("training.engine", training.engine, ENGINES)
+    if training.engine != "flower":
+        return
+    if training.workers > 1 or training.plan.startswith("batched"):
+        key, value = ("workers", training.workers) if training.workers > 1 else ("plan", training.plan)
+        raise ConfigError(
+            f'training.{key} = {value!r} with training.engine = "flower": there each client trains on its own; leave it out, '
+            'or say engine = "process"'
+        )
+    if training.fairness:
+        raise ConfigError(
+            'training.fairness = true with training.engine = "flower": a server has none of its clients\' examples to measure '
+            'the model on; leave it out, or say engine = "process"'
+        )
 
 
 def _check_privacy(privacy: PrivacyConfig) -> None:
     _checks.one_of("privacy.mode", privacy.mode, MODES)
     _checks.scale("privacy.clip_norm", privacy.clip_norm)
+    _checks.one_of("privacy.clipping", privacy.clipping, ("fixed", "adaptive"))
+    if privacy.target_quantile is not None and not 0 <= _checks.finite("privacy.target_quantile", privacy.target_quantile) <= 1:
+        raise ConfigError(f"privacy.target_quantile = {privacy.target_quantile!r}: must be from 0 to 1")
+    for key in ("clip_norm_learning_rate", "clip_count_stddev"):
+        if getattr(privacy, key) is not None:
+            _checks.scale(f"privacy.{key}", getattr(privacy, key))
     if privacy.noise_multiplier is not None:
         if privacy.noise_multiplier == 0:
             raise ConfigError('privacy.noise_multiplier = 0.0: hides nothing; for a run without privacy say mode = "none"')
@@ -352,7 +430,7 @@ def _check_privacy(privacy: PrivacyConfig) -> None:
     if privacy.sampling is not None:
         _checks.one_of("privacy.sampling", privacy.sampling, SAMPLINGS)
     _checks.one_of("privacy.noise", privacy.noise, ("secure", "simulation"))
-    _checks.one_of("privacy.unit", privacy.unit, ("client",))
+    _checks.one_of("privacy.unit", privacy.unit, UNITS)
     _checks.one_of("privacy.accountant", privacy.accountant, ACCOUNTANTS)
     if privacy.neighboring_relation is not None:
         relations = ("zero-out", "add-or-remove-one", "replace-one")
@@ -377,13 +455,17 @@ def _check_rest(config: Config) -> None:
     for key, value in asdict(participation).items():
         if key != "pattern" and value is not None:
             _checks.integer(f"participation.{key}", value, at_least=1)
-    _checks.integer("data.clients", config.data.clients, at_least=1)
+    _checks.integer("data.clients", config.data.clients, at_least=1, at_most=10**9)
     _checks.one_of("data.partition", config.data.partition, ("iid", "dirichlet", "user"))
     _checks.scale("data.alpha", config.data.alpha)
     if ":" not in config.data.name:
         _checks.one_of("data.name", config.data.name, DATASETS)
     if ":" not in config.model.name:
         _checks.one_of("model.name", config.model.name, MODELS)
+    if config.training.fairness and config.privacy.unit != "client":
+        raise ConfigError(
+            f"training.fairness = true with privacy.unit = {config.privacy.unit!r}: nobody is a client there; leave it out"
+        )
     _check_secagg(config.secagg)
 
 

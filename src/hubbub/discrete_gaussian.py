@@ -1,20 +1,34 @@
-"""Exact discrete Gaussian noise: whole numbers x with probability ∝ e^{−x²/2s²}, as a function of a key.
+"""Discrete Gaussian noise: whole numbers x with probability ∝ e^{−x²/2s²}, as a function of a key.
 
-All is decided by whole numbers, nothing in floating point, so that no rounding makes one of two neighbors impossible. An event
-of probability e^{−γ} is a race (Algorithm 1): of events of the probabilities γ/1, γ/2, γ/3, … count how many happen before the
-first that does not; that number is even with probability e^{−γ}. A two-sided geometric proposal |y| = b + s·V with b below s
-(Algorithm 2) is taken with probability e^{−(|y| − s)²/2s²} (Algorithm 3, its t = s), which is split so that no number in it
-passes 2⁶³: with a = V − 1 it is e^{−a²/2}·e^{−a·b/s}·e^{−b²/2s²}, and e^{−(s − b)²/2s²} where V = 0.
+How long a client works must not tell what it drew (Jin et al. 2022). So nothing is drawn again: the number of random words, of
+passes and the shapes of all arrays are functions of s and of the length alone. (Which entries of a table are read does hang on
+the words: a program that shares the processor's cache is not kept from looking.) The price is a distance from the discrete
+Gaussian, :func:`statistical_distance`, which the accountant adds to delta.
 
-Letters: s standard deviation in steps, K place in a race, p/m a probability, w a random word.
+* **A table.** For a variance up to 140², the values' probabilities, whole multiples of 2⁻⁷⁰⁴, are cut and glued into buckets of
+  equal mass that hold two values each (Walker's aliases). A word's first bits name the bucket; whether the rest is below the
+  bucket's threshold says which value. Where the rest *is* the first bits of the threshold, a tie, ten more words decide. A tie
+  has a chance of 2⁻⁵¹ or less: a few are settled in each chunk, always as many, whether they are ties or not.
+* **A ladder.** A larger variance V is that of X + m·Y, X from the table of variance f² and Y with the variance (V − f²)/m². Its
+  probability at x is in proportion to e^{−x²/2V} times Σ_y e^{−(m·y − v)²/2u}, u = f²·(V − f²)/V and some v for each x. By
+  Poisson's summation formula these sums are the same for all v up to a factor 1 ± θ, θ = 2·Σ_{k≥1} e^{−2π²k²u/m²}. So the
+  probabilities are those of the discrete Gaussian of variance V up to a factor from (1 − θ)/(1 + θ) to (1 + θ)/(1 − θ), and the
+  distance is θ/(1 − θ) at most.
 
-Source: Canonne, Kamath and Steinke 2020, "The Discrete Gaussian for Differential Privacy", Algorithms 1 to 3,
-https://arxiv.org/abs/2004.00010.
+Letters: s standard deviation in steps, V variance, f that of the fine table (``_FINE``), m ``_COARSE``, J largest value.
+
+Source: Canonne, Kamath and Steinke 2020, "The Discrete Gaussian for Differential Privacy", https://arxiv.org/abs/2004.00010
+(subgaussian tails); Micciancio and Walter 2017, "Gaussian Sampling over the Integers", https://eprint.iacr.org/2017/259 (sums);
+Walker 1977 and Vose 1991 (aliases); Jin, McMurtry, Rubinstein and Ohrimenko 2022, "Are We There Yet? Timing and Floating-Point
+Attacks on Differential Privacy Systems", https://arxiv.org/abs/2112.05307.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -22,24 +36,27 @@ import numpy.typing as npt
 from hubbub._checks import integer
 from hubbub.randomness import KEY_BYTES, word_stream
 
-__all__ = ["MOST_STDDEV", "discrete_gaussian", "whole_share"]
+__all__ = ["MOST_STDDEV", "discrete_gaussian", "statistical_distance", "whole_share"]
 
-# A race gets farther with a chance below 1/63! < 1e-86, and 2·s²·K stays below 2⁶³ up to it.
-_MOST_PLACES = 63
 MOST_STDDEV = 2**28
-# Proposals at a time: their arrays stay in a processor's cache.
-_CHUNK = 2**15
-# About how many samples a proposal gives, 1/2.08, with room to spare.
-_PROPOSALS = 2.2
-# A proposal is larger, in standard deviations, with a chance of e^-1000.
-_MOST_QUOTIENT = 1000
+# Standard deviations of the widest table and of the fine ones; the steps of what is not fine; J in standard deviations. They
+# are chosen together, so that θ and the tails are about 2⁻⁶¹⁶ and seven tables reach 2²⁸: 140·13⁶ is above it.
+_WIDEST, _FINE, _COARSE, _REACH = 140, 70, 13, 29.25
+_MOST_TABLES = 7
+# Of a probability: one word, and ten more for ties. Weights are computed to as many bits and 64 more.
+_WORD, _MORE_WORDS = 64, 10
+_BITS = _WORD * (1 + _MORE_WORDS)
+_PRECISION, _DIGITS = _BITS + 64, 250
+# Numbers at a time: their arrays stay in a processor's cache. So many ties are settled in each such chunk.
+_CHUNK, _SETTLED = 2**14, 16
 
 _Words = npt.NDArray[np.uint64]
-_Flags = npt.NDArray[np.bool_]
+_Numbers = npt.NDArray[np.int64]
+_Source = Callable[[int], _Words]
 
 
-def discrete_gaussian(key: bytes, stddev: int, count: int) -> npt.NDArray[np.int64]:
-    """``(count,)`` independent discrete Gaussian numbers of mean 0.
+def discrete_gaussian(key: bytes, stddev: int, count: int) -> _Numbers:
+    """``(count,)`` discrete Gaussian numbers of mean 0, independent up to :func:`statistical_distance`.
 
     Args:
         key: 32 bytes, used for one call: a second one gives the same numbers.
@@ -48,7 +65,6 @@ def discrete_gaussian(key: bytes, stddev: int, count: int) -> npt.NDArray[np.int
 
     Raises:
         ValueError: A number out of range, or a key of another length.
-        OverflowError: A race went on for longer than any does; the key is not random.
 
     Example:
         >>> from hubbub.randomness import seed_key
@@ -64,12 +80,44 @@ def discrete_gaussian(key: bytes, stddev: int, count: int) -> npt.NDArray[np.int
     def words(number: int) -> _Words:
         return following(number).view(np.uint64)
 
-    found, done = np.empty(wanted, dtype=np.int64), 0
-    while done < wanted:
-        some = _accepted(words, s, min(_CHUNK, math.ceil(_PROPOSALS * (wanted - done)) + 16))[: wanted - done]
-        found[done : done + len(some)] = some
-        done += len(some)
+    tables = [_table(variance) for variance in _ladder(Fraction(s * s))]
+    found = np.zeros(wanted, dtype=np.int64)
+    for start in range(0, wanted, _CHUNK):
+        some = found[start : start + _CHUNK]
+        # From the coarsest to the finest.
+        for table in reversed(tables):
+            some *= _COARSE
+            some += _drawn(words, table, len(some))
     return found
+
+
+def statistical_distance(numbers: int) -> float:
+    """How far so many numbers may be from independent discrete Gaussian ones, in total variation, from above.
+
+    It is the same for each standard deviation, and for numbers of several calls with independent keys together.
+
+    Args:
+        numbers: At least 0.
+
+    Example:
+        >>> f"{statistical_distance(10**12):.0e}"
+        '3e-173'
+
+    Source: Canonne, Kamath and Steinke 2020 (tails), and the module's docstring.
+    """
+    tail = 2 * math.exp(-(_REACH**2) / 2)
+    most_buckets = 1 << math.ceil(math.log2(2 * _REACH * _WIDEST))
+    # What is lost of each value's mass; weights are off by less than 2·J² of their last bits each.
+    rounding = most_buckets * 2.0**-_BITS + most_buckets**3 * 2.0**-_PRECISION
+    # That more than those settled of a chunk are tied, divided among its numbers.
+    tie = most_buckets * 2.0**-_WORD
+    ties = tie * (_CHUNK * tie) ** _SETTLED / math.factorial(_SETTLED + 1)
+    # V is above _WIDEST² where there is a sum, so that u is at least this; further terms of θ are below a millionth of it.
+    least_u = _FINE**2 * (1 - (_FINE / _WIDEST) ** 2)
+    theta = 2.000002 * math.exp(-2 * math.pi**2 * least_u / _COARSE**2)
+    sums = (_MOST_TABLES - 1) * theta / (1 - theta)
+    # All of it in floating point, whose errors are far below 1e-9 of it.
+    return integer("numbers", numbers, at_least=0) * (_MOST_TABLES * (tail + rounding + ties) + sums) * (1 + 1e-9)
 
 
 def whole_share(stddev: Fraction, shares: int) -> int:
@@ -86,102 +134,104 @@ def whole_share(stddev: Fraction, shares: int) -> int:
     root = math.isqrt(math.ceil(square))
     root += root * root < square
     if root > MOST_STDDEV:
-        raise ValueError(
-            f"stddev of a share = {root} steps: is at most 2^28; more shares, or less noise, are needed to draw it exactly"
-        )
+        raise ValueError(f"stddev of a share = {root} steps: is at most 2^28; take more shares, or less noise")
     return root
 
 
-_Source = Callable[[int], _Words]
+@dataclass(frozen=True)
+class _Table:
+    """Buckets of equal mass: bucket b holds b − ``zero`` with its threshold's mass, and its alias with the rest.
+
+    Args:
+        shift: How many bits of a word are left of its bucket's number.
+        zero: The bucket of the value 0, half of all.
+        tops: The first ``shift`` bits of each threshold, ``(buckets,)``; 2^shift where the whole bucket is its own.
+        aliases: ``(buckets,)`` int16.
+        thresholds: In full.
+    """
+
+    shift: int
+    zero: int
+    tops: _Words
+    aliases: npt.NDArray[np.int16]
+    thresholds: tuple[int, ...]
+
+    def value(self, word: int, more: int) -> int:
+        """The value of a word and of the bits that follow it."""
+        bucket, rest = word >> self.shift, word & ((1 << self.shift) - 1)
+        # Both are looked up: a branch would take another time for the one than for the other.
+        both = int(self.aliases[bucket]), bucket - self.zero
+        return both[(rest << (_BITS - _WORD) | more) < self.thresholds[bucket]]
 
 
-def _accepted(words: _Source, s: int, proposals: int) -> npt.NDArray[np.int64]:
-    """The accepted ones of so many proposals, in their order."""
-    b = _below(words, s, proposals)
-    b = b[_exponential(words, b, s)]
-    quotient = _geometric(words, len(b))
-    negative = (words(len(b)) & np.uint64(1)).astype(bool)
-    # 0 has one sign.
-    kept = ~(negative & (b == 0) & (quotient == 0))
-    b, quotient, negative = b[kept], quotient[kept], negative[kept]
-    near = np.where(quotient == 0, np.uint64(s) - b, b)
-    kept = _exponential(words, near * near, 2 * s * s)
-    b, quotient, negative = b[kept], quotient[kept], negative[kept]
-    kept = _far(words, b, quotient, s)
-    size = b[kept].astype(np.int64) + s * quotient[kept]
-    signed: npt.NDArray[np.int64] = np.where(negative[kept], -size, size)
-    return signed
+def _drawn(words: _Source, table: _Table, count: int) -> _Numbers:
+    """``(count,)`` numbers of a table."""
+    w = words(count)
+    bucket = (w >> np.uint64(table.shift)).view(np.int64)
+    rest = w & np.uint64((1 << table.shift) - 1)
+    top = table.tops.take(bucket)
+    values = np.where(rest < top, bucket - table.zero, table.aliases.take(bucket))
+    # 0 says that there is no tie left: what is settled there then is no tie, so that its value stays, or it is the last one.
+    tied = np.where(rest == top, np.arange(count), 0)
+    more = words(_SETTLED * _MORE_WORDS).reshape(_SETTLED, _MORE_WORDS)
+    for row in more:
+        at = int(tied.max())
+        values[at] = table.value(int(w[at]), int.from_bytes(row.tobytes(), "big"))
+        tied[at] = 0
+    return values
 
 
-def _far(words: _Source, b: _Words, quotient: npt.NDArray[np.int64], s: int) -> _Flags:
-    """With probability e^{−a²/2}·e^{−a·b/s} for a = V − 1 where that is above 0; for certain elsewhere."""
-    taken = np.ones(len(b), dtype=bool)
-    active = np.flatnonzero(quotient > 1)
-    a = quotient[active] - 1
-    turn = 0
-    while active.size:
-        # a² events of probability e^{−1/2}, then a of probability e^{−b/s}; whoever misses one is out.
-        hit = _exponential(words, np.ones(len(active), dtype=np.uint64), 2)
-        again = np.flatnonzero(hit & (a > turn))
-        hit[again] = _exponential(words, b[active[again]], s)
-        taken[active[~hit]] = False
-        turn += 1
-        left = hit & (a * a > turn)
-        active, a = active[left], a[left]
-    return taken
+def _ladder(variance: Fraction) -> list[Fraction]:
+    """The variances of the tables of which a number is made, the finest first."""
+    found = []
+    while variance > _WIDEST**2:
+        found.append(Fraction(_FINE**2))
+        variance = (variance - _FINE**2) / _COARSE**2
+    return [*found, variance]
 
 
-def _geometric(words: _Source, number: int) -> npt.NDArray[np.int64]:
-    """How many events of probability e⁻¹ happen before the first that does not, ``(number,)``."""
-    counts = np.zeros(number, dtype=np.int64)
-    active = np.arange(number)
-    for _ in range(_MOST_QUOTIENT):
-        active = active[_exponential(words, np.ones(len(active), dtype=np.uint64), 1)]
-        if not active.size:
-            return counts
-        counts[active] += 1
-    raise OverflowError(f"a proposal passed {_MOST_QUOTIENT} deviations, which does not happen: the key is not random")
+# The fine table, and one for each standard deviation of late: it takes some thousandths of a second to make.
+@lru_cache(maxsize=8)
+def _table(variance: Fraction) -> _Table:
+    """The table of a variance up to ``_WIDEST``²."""
+    # The least power of two that is J + 1 or more.
+    half = 1 << (math.ceil(_REACH * math.sqrt(variance)) - 1).bit_length()
+    masses = _masses(variance, half - 1)
+    # One value more on the left, of no mass: the buckets are a power of two.
+    thresholds, aliases = _aliased([0, *reversed(masses[1:]), *masses])
+    shift = _WORD - half.bit_length()
+    tops = np.array([threshold >> (_BITS - _WORD) for threshold in thresholds], dtype=np.uint64)
+    return _Table(shift, half, tops, np.array(aliases, dtype=np.int16) - np.int16(half), tuple(thresholds))
 
 
-def _exponential(words: _Source, p: _Words, q: int) -> _Flags:
-    """Events of the probabilities e^{−p/q}, for p below q, or q = 1, by a race of each."""
-    even = np.ones(len(p), dtype=bool)
-    active = np.arange(len(p))
-    place = 1
-    while active.size:
-        if place > _MOST_PLACES:
-            raise OverflowError(f"a race went on for {_MOST_PLACES} places, which does not happen: the key is not random")
-        active = active[_event(words, p[active], q * place)]
-        # As many events happened as the place says.
-        even[active] = place % 2 == 0
-        place += 1
-    return even
+def _masses(variance: Fraction, reach: int) -> list[int]:
+    """P(0), P(1), …, P(J) in units of 2^−_BITS, rounded down but for P(0), which makes the whole one: ``(reach + 1,)``."""
+    with localcontext() as context:
+        context.prec = _DIGITS
+        unit = (-Decimal(variance.denominator) / (2 * Decimal(variance.numerator))).exp() * 2**_PRECISION
+        # e^{−(2x−1)/2V}, from x = 1 on, the ratio of P(x) to P(x − 1); its own ratio is e^{−1/V}.
+        ratio, square = int(unit), int(unit * unit) >> _PRECISION
+    weights = [1 << _PRECISION]
+    for _ in range(reach):
+        weights.append(weights[-1] * ratio >> _PRECISION)
+        ratio = ratio * square >> _PRECISION
+    whole = 2 * sum(weights) - weights[0]
+    masses = [(weight << _BITS) // whole for weight in weights]
+    masses[0] = (1 << _BITS) - 2 * sum(masses[1:])
+    return masses
 
 
-def _event(words: _Source, p: _Words, m: int) -> _Flags:
-    """Events of the probabilities p/m, for p below m < 2⁶³, or m = 1, exactly."""
-    if m == 1:
-        return p >= 1
-    share = 2**64 // m
-    w = _fair(words, len(p), share * m)
-    return w < p * np.uint64(share)
-
-
-def _below(words: _Source, bound: int, number: int) -> _Words:
-    """Uniform whole numbers below a bound, ``(number,)``."""
-    if bound == 1:
-        return np.zeros(number, dtype=np.uint64)
-    share = 2**64 // bound
-    return _fair(words, number, share * bound) // np.uint64(share)
-
-
-def _fair(words: _Source, number: int, end: int) -> _Words:
-    """Uniform words below ``end``, which is above 2⁶³: those beyond are drawn again."""
-    w = words(number)
-    if end == 2**64:
-        return w
-    beyond = np.flatnonzero(w >= np.uint64(end))
-    while beyond.size:
-        w[beyond] = words(len(beyond))
-        beyond = beyond[w[beyond] >= np.uint64(end)]
-    return w
+def _aliased(masses: list[int]) -> tuple[list[int], list[int]]:
+    """Of each bucket how much is its own, and whose the rest is; the masses add up to a whole share for each, exactly."""
+    share = sum(masses) // len(masses)
+    left = list(masses)
+    thresholds, aliases = [share] * len(left), list(range(len(left)))
+    small = [b for b, mass in enumerate(left) if mass < share]
+    large = [b for b, mass in enumerate(left) if mass >= share]
+    while small:
+        needy, giver = small.pop(), large[-1]
+        thresholds[needy], aliases[needy] = left[needy], giver
+        left[giver] -= share - left[needy]
+        if left[giver] < share:
+            small.append(large.pop())
+    return thresholds, aliases

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["append", "make_folder", "read", "remove", "sync", "truncate", "wipe", "write_atomic"]
+__all__ = ["append", "cache_folder", "make_folder", "read", "remove", "sync", "truncate", "wipe", "write_atomic"]
 
 
 def write_atomic(path: Path, content: bytes, *, mode: int = 0o600) -> None:
@@ -64,6 +64,12 @@ def truncate(path: Path, size: int) -> None:
     with _opened(path, os.O_WRONLY | os.O_NOFOLLOW) as descriptor:
         os.ftruncate(descriptor, size)
         os.fsync(descriptor)
+
+
+def cache_folder() -> Path:
+    """Where what can be made again is kept: the folder in the environment variable ``HUBBUB_CACHE``, else ``~/.cache/hubbub``."""
+    named = os.environ.get("HUBBUB_CACHE")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "hubbub"
 
 
 def make_folder(path: Path) -> None:

@@ -12,21 +12,15 @@ https://arxiv.org/abs/2207.10635 (sums); Jin et al. 2021, https://arxiv.org/abs/
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 
 import torch
 
-from hubbub._checks import integer, lattice_bits, positive, scale
-from hubbub.discrete_gaussian import whole_share
-from hubbub.errors import ConfigError, NoiseExhaustedError
+from hubbub._checks import lattice_bits, scale
+from hubbub.errors import NoiseExhaustedError
+from hubbub.steps import LARGEST, MOST_BITS, step_of
 
-__all__ = ["Lattice", "require_room", "share_stddev"]
+__all__ = ["Lattice"]
 
-_MOST_BITS = 24
-# Sums and noise stay below this, so that they and their sum are whole numbers that float64 holds exactly.
-_LARGEST = 2.0**52
-# Noise beyond so many deviations does not happen: a radius of 106 bits ends at 12.2.
-_DEVIATIONS = 13
 _SHRINK = 1 - 2.0**-30
 
 
@@ -48,7 +42,7 @@ class Lattice:
     """
 
     clip_norm: float
-    bits: int = _MOST_BITS
+    bits: int = MOST_BITS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip_norm", scale("clip_norm", self.clip_norm))
@@ -57,7 +51,7 @@ class Lattice:
     @property
     def step(self) -> float:
         """The distance of neighbouring points."""
-        return math.ldexp(1.0, math.frexp(self.clip_norm)[1] - 1 - self.bits)
+        return step_of(self.clip_norm, self.bits)
 
     @property
     def radius(self) -> int:
@@ -82,24 +76,60 @@ class Lattice:
         if update.ndim != 1 or update.is_complex():
             raise ValueError(f"update has shape {tuple(update.shape)} and {update.dtype}: must be one vector of real numbers")
         self.require_dim(len(update))
-        vector = update.detach().to(torch.float64)
-        largest = float(vector.abs().max()) if vector.numel() else 0.0
-        if not math.isfinite(largest):
-            return torch.zeros_like(vector, dtype=torch.int64), True
-        if largest == 0:
-            return vector.to(torch.int64), False
-        # Scaled first, so that the squares of huge numbers do not overflow and those of tiny ones do not vanish.
-        unit = vector / largest
-        norm = float(unit.norm())
-        # Rounding moves each coordinate by half a step at most.
-        room = self.radius - math.sqrt(vector.numel()) / 2
-        clipped = norm * (largest / self.step) > room
-        steps = unit * (room / norm) if clipped else vector / self.step
-        whole = steps.round()
-        while not self._fits(whole):
-            clipped, steps = True, steps * _SHRINK
-            whole = steps.round()
+        whole = torch.empty(len(update), dtype=torch.float64, device=update.device)
+        clipped = self._steps(update.detach(), whole)
         return whole.to(torch.int64), clipped
+
+    def encode_rows(self, rows: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        """Add the encoding of each row to ``total``, in place: bit for bit what :meth:`encode` makes of each row alone.
+
+        Args:
+            rows: ``(updates, dim)``, any floating dtype; they stay as they are.
+            total: ``(dim,)`` int64.
+
+        Returns:
+            ``(updates,)`` bool: which had to be clipped.
+
+        Raises:
+            ValueError: As for :meth:`encode`, or a total of another shape or dtype.
+        """
+        if rows.ndim != 2 or rows.is_complex() or total.shape != rows.shape[1:] or total.dtype != torch.int64:
+            raise ValueError(
+                f"rows has shape {tuple(rows.shape)} and {rows.dtype}, total {tuple(total.shape)} and {total.dtype}: must be "
+                "(updates, dim) of real numbers and (dim,) of int64"
+            )
+        self.require_dim(rows.shape[1])
+        # One buffer for all rows: it stays in the cache, and each row meets the same kernels at the same place.
+        whole = torch.empty(rows.shape[1], dtype=torch.float64, device=rows.device)
+        # Whole numbers of at most 2^25, of which float64 adds 2^27 exactly.
+        gathered = torch.zeros_like(whole)
+        clipped = torch.zeros(len(rows), dtype=torch.bool)
+        for i, row in enumerate(rows.detach()):
+            clipped[i] = self._steps(row, whole)
+            gathered += whole
+        total += gathered.to(torch.int64)
+        return clipped
+
+    def _steps(self, row: torch.Tensor, whole: torch.Tensor) -> bool:
+        """Put a row in whole steps, clipped, into a buffer ``(dim,)`` float64; returns whether it had to be clipped."""
+        scale = _safe_scale(row)
+
+        def copied() -> torch.Tensor:
+            return whole.copy_(row) if scale == 1 else whole.copy_(row).div_(scale)
+
+        norm = math.sqrt(float(torch.dot(copied(), whole)))
+        if not 0 < norm < math.inf:
+            whole.zero_()
+            return norm != 0
+        # Rounding moves each coordinate by half a step at most.
+        room = self.radius - math.sqrt(len(row)) / 2
+        clipped = norm * (scale / self.step) > room
+        factor = room / norm if clipped else scale / self.step
+        whole.mul_(factor).round_()
+        while not self._fits(whole):
+            clipped, factor = True, factor * _SHRINK
+            copied().mul_(factor).round_()
+        return clipped
 
     def require_dim(self, dim: int) -> None:
         """Refuse more numbers than can be rounded and still be held to the clip norm: half of it is left to them at least.
@@ -136,7 +166,7 @@ class Lattice:
         if row is None:
             return total.to(torch.float64) * self.step
         noise = (row.to(total.device, torch.float64) / self.step).round_()
-        if not float(noise.abs().max()) <= _LARGEST:
+        if not float(noise.abs().max()) <= LARGEST:
             raise NoiseExhaustedError(
                 f"a row of noise reaches {float(noise.abs().max()):g} steps of 2^-{self.bits} clip norms, more than 2^52"
             )
@@ -148,47 +178,13 @@ class Lattice:
         return bool(torch.isfinite(steps).all()) and torch.equal(steps.round(), steps)
 
 
-def share_stddev(noise_multiplier: float, clip_norm: float, clients: int, bits: int = _MOST_BITS) -> int:
-    """The standard deviation of a client's share of the noise, in steps of ``Lattice(clip_norm, bits)``, rounded up.
+def _safe_scale(row: torch.Tensor) -> float:
+    """A power of two to divide a row by, so that squares of huge numbers do not overflow and those of tiny ones do not vanish.
 
-    The least whole number with which the shares of so many clients have at least the standard deviation ``noise_multiplier`` ×
-    ``clip_norm`` together, exactly: z·C/√n in steps is never rounded down, not even by floating point.
-
-    Args:
-        noise_multiplier: From 1e-12 to 1e12.
-        clip_norm: Of the lattice.
-        clients: The fewest whose shares are in a sum.
-        bits: Of the lattice.
-
-    Raises:
-        ValueError: A number out of range, or a share of more than 2²⁸ steps, which is not drawn exactly.
-
-    Example:
-        >>> share_stddev(noise_multiplier=1.0, clip_norm=1.0, clients=16) == 2**22
-        True
+    Of numbers of 32 bits or fewer float64 holds all squares.
     """
-    lattice = Lattice(clip_norm, bits)
-    noise = Fraction(scale("noise_multiplier", noise_multiplier)) * Fraction(lattice.clip_norm) / Fraction(lattice.step)
-    return whole_share(noise, integer("clients", clients, at_least=1))
-
-
-def require_room(clients: int, stddev: float) -> None:
-    """Refuse, before the first round, sums or noise that would not be exact on the finest lattice, and so on any.
-
-    Args:
-        clients: The most clients of a cohort.
-        stddev: Of z, per unit of clip norm.
-
-    Raises:
-        ConfigError: Too many clients, or too much noise.
-    """
-    most = 2 ** (_MOST_BITS + 1)
-    if integer("clients", clients, at_least=0) * most > _LARGEST:
-        raise ConfigError(
-            f"clients = {clients}: a sum of so many is not exact; at most {int(_LARGEST) // most:,} can be in a cohort"
-        )
-    if positive("stddev", stddev) * most * _DEVIATIONS > _LARGEST:
-        raise ConfigError(
-            f"noise_multiplier: noise of {stddev:g} clip norms is not exact on the lattice; at most "
-            f"{_LARGEST / most / _DEVIATIONS:,.0f} can be hidden behind"
-        )
+    if row.dtype != torch.float64 or not len(row):
+        return 1.0
+    low, high = torch.aminmax(row)
+    largest = max(-float(low), float(high))
+    return math.ldexp(1.0, max(-1000, min(1000, math.frexp(largest)[1]))) if 0 < largest < math.inf else 1.0

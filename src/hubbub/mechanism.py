@@ -75,7 +75,7 @@ class Mechanism:
 
     Raises:
         ValueError: The noise multiplier is not a number from 1e-12 to 1e12.
-        ConfigError: Shares with correlated noise, with random cohorts, or of more noise than is drawn exactly.
+        ConfigError: Shares with correlated noise, with random cohorts, or of more noise than is drawn.
         ParticipationError: Fixed epochs need more rounds than the strategy has.
 
     Example:
@@ -195,7 +195,7 @@ def _require_shareable(mechanism: Mechanism, shares: NoiseShares) -> None:
     except ValueError as error:
         raise ConfigError(
             f"noise_multiplier = {mechanism.noise_multiplier!r} in shares of {shares.clients} clients: is more than "
-            f"{MOST_STDDEV >> (shares.lattice_bits + 1)} clip norms for each, which is not drawn exactly; take less noise, or "
+            f"{MOST_STDDEV >> (shares.lattice_bits + 1)} clip norms for each, which is not drawn; take less noise, or "
             "ask for more clients"
         ) from error
 

@@ -1,4 +1,4 @@
-"""What the sections of the settings make by themselves: who takes part when, and how sums are encrypted."""
+"""What the sections of the settings make by themselves: who takes part when, how updates are clipped and sums encrypted."""
 
 import importlib.util
 import math
@@ -18,9 +18,11 @@ from hubbub.participation import (
     TruncatedPoissonSampling,
     every_round,
 )
+from hubbub.training.clip_norms import AdaptiveClipping, Clipping
 from hubbub.training.encryption import Encryption
+from hubbub.training.plan import ServerOptimizer
 
-__all__ = ["encryption_of", "participation_of"]
+__all__ = ["clipping_of", "encryption_of", "participation_of", "require_fitting_unit", "server_of"]
 
 # Of which pattern, or of which random cohorts, a number is.
 _OWNERS = {
@@ -136,6 +138,103 @@ def _require_fitting(wanted: ParticipationConfig, drawn: str) -> None:
                 f"{'privacy.sampling' if name in SAMPLINGS else 'participation.pattern'} = {name!r}" for name in (owner, drawn)
             )
             raise ConfigError(f"participation.{key} = {value}: belongs to {home}, this run has {here}; leave it out")
+
+
+# What a step over single examples does not have, and where to say instead what a person may have meant.
+_OF_CLIENTS = {
+    "training.batch_size": "say training.cohort_size, how many examples a step has on average; memory holds fewer at a time",
+    "training.server_learning_rate": "say training.learning_rate, the step size",
+    "training.server_momentum": "say training.momentum",
+    "training.local_epochs": "say training.rounds, the number of steps",
+    "training.local_steps": "say training.rounds, the number of steps",
+    **dict.fromkeys(
+        (
+            *(f"training.{key}" for key in ("weight_decay", "proximal", "plan", "workers", "device", "precision")),
+            *(f"training.{key}" for key in ("schedule_rounds", "final_learning_rate", "fairness")),
+            *(f"data.{key}" for key in ("clients", "partition", "alpha")),
+        ),
+        "leave it out",
+    ),
+    "training.schedule": "say training.cooldown, the part of the rounds in which the learning rate falls",
+}
+
+
+def require_fitting_unit(config: Config) -> None:
+    """Refuse settings of clients that train where each example is a unit by itself.
+
+    Raises:
+        ConfigError: One that is not at its default, or a network or an encryption that knows clients only.
+    """
+    if config.privacy.unit != "example":
+        return
+    usual = Config()
+    for name, advice in _OF_CLIENTS.items():
+        section, key = name.split(".")
+        value = getattr(getattr(config, section), key)
+        if value != getattr(getattr(usual, section), key):
+            raise ConfigError(
+                f'{name} = {value!r} with privacy.unit = "example": each example is a unit by itself, and no client trains; '
+                f"{advice}"
+            )
+    if config.training.server_optimizer == "fedavgm":
+        raise ConfigError(
+            'training.server_optimizer = "fedavgm" with privacy.unit = "example": say training.momentum, that of SGD'
+        )
+    if config.training.server_optimizer == "fedadam" and config.training.momentum:
+        raise ConfigError(f'training.momentum = {config.training.momentum} with server_optimizer = "fedadam": leave it out')
+    if config.training.engine == "flower":
+        raise ConfigError(
+            'privacy.unit = "example" with training.engine = "flower": there whole clients answer and are clipped, and nobody '
+            'sees a single example; say unit = "client", or engine = "process"'
+        )
+    if config.secagg.scheme != "none":
+        raise ConfigError(
+            f'privacy.unit = "example" with secagg.scheme = {config.secagg.scheme!r}: who has all examples has nothing to hide '
+            'from itself; say scheme = "none"'
+        )
+
+
+def server_of(config: Config) -> ServerOptimizer:
+    """What makes a model of the mean updates; where they are minus gradients, SGD with ``learning_rate`` and ``momentum``."""
+    training = config.training
+    name, rate, momentum = training.server_optimizer, training.server_learning_rate, training.server_momentum
+    if config.privacy.unit == "example":
+        rate, momentum = training.learning_rate, training.momentum
+        name = "fedavgm" if momentum else name
+    return ServerOptimizer(
+        name,  # type: ignore[arg-type] # checked by the config
+        rate,
+        momentum,
+        training.cooldown,
+        training.cooldown_to,
+    )
+
+
+def clipping_of(config: Config) -> Clipping | None:
+    """The clip norm of a run, or the rule by which it moves; ``None`` where updates may be of any norm.
+
+    Raises:
+        ConfigError: Numbers that do not go together.
+    """
+    privacy = config.privacy
+    own = ("target_quantile", "clip_norm_learning_rate", "clip_count_stddev")
+    given = {key: value for key in own if (value := getattr(privacy, key)) is not None}
+    if privacy.clipping == "fixed":
+        for key, value in given.items():
+            raise ConfigError(f'privacy.{key} = {value!r}: belongs to privacy.clipping = "adaptive"; say that, or leave it out')
+        return None if privacy.mode == "none" else privacy.clip_norm
+    if privacy.mode == "none":
+        raise ConfigError('privacy.clipping = "adaptive" with privacy.mode = "none": updates are not clipped; leave it out')
+    if config.secagg.scheme != "none" and config.training.engine == "flower":
+        raise ConfigError(
+            f'privacy.clipping = "adaptive" with secagg.scheme = {config.secagg.scheme!r} and training.engine = "flower": '
+            "this engine's clients are not told how their indicators enter the sum; fix the clip norm, or take the strategy "
+            "hubbub.flower.DPFedAvgAdaptive(secagg=...)"
+        )
+    try:
+        return AdaptiveClipping(privacy.clip_norm, **given)
+    except ValueError as error:
+        raise ConfigError(f"privacy.clip_norm: {error}") from error
 
 
 def encryption_of(config: Config, expected: float) -> Encryption | None:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from hubbub.participation import FixedEpochs, MinSeparation, Pattern, SinglePart
 from hubbub.strategies import Strategy
 from hubbub.strategies.strategy import memory_rows
 from hubbub.training import Population
+from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.rounds import takes_split
 from hubbub.utility import require_inverse, require_no_look_ahead
 
 __all__ = ["ContractError", "brute_force_sensitivity", "check_population", "check_strategy"]
@@ -143,7 +145,8 @@ def check_population(population: Population, model: nn.Module, clip_norm: float)
     """Check that a population answers for the clip: no client, and no cohort, moves the sum by more than it may.
 
     Make the population from clients of every kind that it may meet: honest ones, and ones whose updates are huge, infinite,
-    not a number, or zero.
+    not a number, or zero. Where it can count the updates that were not clipped (its ``collect`` takes a ``split``), an update
+    beside its indicator is held to its own bound, too.
 
     Args:
         population: Its clients are asked one by one and together.
@@ -151,19 +154,38 @@ def check_population(population: Population, model: nn.Module, clip_norm: float)
         clip_norm: Above 0.
 
     Raises:
-        ContractError: A sum that is too long, not finite, or that depends on the order of clients.
+        ContractError: A sum that is too long, not finite, or that depends on the order of clients, or a false indicator.
     """
     clients = list(population.clients)
-    alone = [population.collect([client], model, clip_norm, 0).open(None) for client in clients]
+    _check_sums(lambda cohort: population.collect(cohort, model, clip_norm, 0).open(None), clients, clip_norm)
+    if not takes_split(population):
+        return
+    counting, split = population, AdaptiveClipping().split(1.0, len(clients))
+
+    def counted(cohort: Sequence[Hashable]) -> torch.Tensor:
+        return counting.collect(cohort, model, clip_norm, 0, split).open(None)
+
+    _check_sums(counted, clients, split.joint_norm(clip_norm))
+    whole = split.count_scale(clip_norm) / 2
+    for client in clients:
+        indicator = float(counted([client])[-1])
+        # Of a client that sent nothing there is none.
+        if min(abs(indicator - value) for value in (-whole, 0.0, whole)) > 1e-6 * whole:
+            raise ContractError(
+                f"client {client!r}: its indicator is {indicator}, must be ±{whole}, or 0 where it sent nothing"
+            )
+
+
+def _check_sums(opened: Callable[[Sequence[Hashable]], torch.Tensor], clients: list[Hashable], largest: float) -> None:
+    alone = [opened([client]) for client in clients]
     for client, total in zip(clients, alone, strict=True):
         norm = float(total.to(torch.float64).norm())
-        if not norm <= clip_norm:
-            raise ContractError(f"client {client!r} moves the sum by {norm}: must be at most clip_norm = {clip_norm}")
-    together = population.collect(clients, model, clip_norm, 0).open(None)
-    backwards = population.collect(clients[::-1], model, clip_norm, 0).open(None)
-    slack = 1e-9 * clip_norm * len(clients)
+        if not norm <= largest:
+            raise ContractError(f"client {client!r} moves the sum by {norm}: must be at most clip_norm = {largest}")
+    together, backwards = opened(clients), opened(clients[::-1])
+    slack = 1e-9 * largest * len(clients)
     for total in (torch.stack(alone).sum(dim=0), backwards):
         if not float((total - together).abs().max()) <= slack:
             raise ContractError("the sum of a cohort is not the sum of its clients, in whatever order they come")
-    if float(population.collect([], model, clip_norm, 0).open(None).abs().max()) != 0:
+    if float(opened([]).abs().max()) != 0:
         raise ContractError("an empty cohort must have a sum of zero")

@@ -20,10 +20,12 @@ from hubbub.accounting.history import History
 from hubbub.accounting.ledger import key_digest, require_fitting
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.spent import Spent, spent
+from hubbub.accounting.wording import unit_word
 from hubbub.errors import HubbubError, LedgerError, ParticipationError, RunFolderError
 from hubbub.lattice import Lattice
 from hubbub.training import RunStore
 from hubbub.training.checkpoint import Checkpoint
+from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms
 from hubbub.training.metrics import read_metrics
 from hubbub.training.tensors import metadata, parse
 from hubbub.training.traces import key_ahead, unknown_releases
@@ -84,6 +86,7 @@ def verify(folder: Path, head: str | None = None) -> Verdict:
             _promise(promise, chain.records[0]),
             _participation(promise, history, cost),
             _releases(folder, promise, history),
+            *_clip_norms(folder, promise, history),
             _secrets(folder, chain, history),
             *_checkpoint(folder, chain, history),
             _epsilon(folder, promise, history, cost),
@@ -141,19 +144,20 @@ def _participation(promise: Promise, history: History, cost: Spent) -> Check:
     if mechanism is None or not history.joined:
         drawn = "cohorts were drawn at random, and of them there is no list" if mechanism else "nothing is promised"
         return Check("participation", True, drawn)
+    unit = unit_word(promise.privacy_unit)
     broken = {client: joined for client, joined in history.joined.items() if not mechanism.participation.allows(joined)}
     if not broken:
         most = max(len(joined) for joined in history.joined.values())
         return Check(
             "participation",
             True,
-            f"{len(history.joined)} clients, each in at most {most} rounds, kept {mechanism.participation}",
+            f"{len(history.joined)} {unit}s, each in at most {_count(most, 'round')}, kept {mechanism.participation}",
         )
     client, joined = next(iter(broken.items()))
     return Check(
         "participation",
         False,
-        f"{len(broken)} clients broke {mechanism.participation}, such as {client} in rounds {joined}; as it happened "
+        f"{len(broken)} {unit}s broke {mechanism.participation}, such as {client} in rounds {joined}; as it happened "
         f"epsilon is {rounded_up(cost.happened.epsilon)}",
     )
 
@@ -184,11 +188,42 @@ def _release(store: RunStore, promise: Promise, history: History, round_index: i
     if hashlib.sha256(content).hexdigest() != entry.release:
         yield f"of round {round_index} the release is not the one that was committed"
         return
-    release = store.parse_release(round_index, content, promise.settings.get("parameters"))
+    release = store.parse_release(round_index, content, _dim(promise))
     if promise.simulation or promise.mechanism is None:
         return
     if entry.clip_norm is None or not Lattice(entry.clip_norm, promise.lattice_bits).holds(release):
         yield f"of round {round_index} the release is off the lattice of its clip_norm = {entry.clip_norm} in ledger.jsonl"
+
+
+def _dim(promise: Promise) -> int | None:
+    """Numbers in a release, where the promise says it; beside the model's one more where the clip norm moves."""
+    parameters = promise.settings.get("parameters")
+    return None if parameters is None else int(parameters) + ("adaptive_clipping" in promise.settings)
+
+
+def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Check]:
+    """Where the clip norm moves, that of each round follows from the releases before it, as far as they are kept."""
+    rule, mechanism = promise.settings.get("adaptive_clipping"), promise.mechanism
+    if mechanism is None or not isinstance(rule, Mapping):
+        return
+    norms = ClipNorms(AdaptiveClipping(**rule), mechanism.noise_multiplier, promise.settings["expected_cohort_size"])
+    store, clip_norm = RunStore(folder), norms.first
+    kept, wrong, followed = set(store.released()), [], 0
+    for round_index, entry in enumerate(history.rounds):
+        if clip_norm is None:
+            # After a release that was not kept: from what the ledger says.
+            clip_norm = (entry.clip_norm or math.nan) / norms.bound(1.0)
+        if not _equal(entry.clip_norm, norms.bound(clip_norm)):
+            wrong = [
+                f"of round {round_index} it is {entry.clip_norm!r} in ledger.jsonl, by the releases {norms.bound(clip_norm)!r}"
+            ]
+            break
+        if entry.state == "committed":
+            release = store.parse_release(round_index, store.release_content(round_index)) if round_index in kept else None
+            clip_norm = None if release is None else norms.following(clip_norm, release)
+            followed += release is not None
+    found = f"each follows from the releases before it ({followed} of {len(history.rounds)} rounds were followed)"
+    yield Check("clip norms", not wrong, "; ".join(wrong) or found)
 
 
 def _secrets(folder: Path, chain: Chain, history: History) -> Check:

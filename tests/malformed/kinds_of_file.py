@@ -68,4 +68,4 @@ def kinds_of_matrix(run: Run) -> Iterator[Case]:
             commands = ((*NOISY, "--strategy", "dense", "--matrix", "C.npy"), (*PLAN, *dense))
             yield Case(f"matrix: {kind}", commands, ("C.npy",), damage)
             damage = together(holding("mnist.npz", b""), becoming("mnist.npz", kind))
-            yield Case(f"data: {kind}", (("plan", "plan.toml", *data),), ("mnist.npz",), damage)
+            yield Case(f"data: {kind}", (("plan", "plan.toml", "--measure", *data),), ("mnist.npz",), damage)

@@ -32,7 +32,7 @@ METHODS = {"deflate": zipfile.ZIP_DEFLATED, "bzip2": zipfile.ZIP_BZIP2, "lzma": 
 
 
 def mnist(run: Run) -> Iterator[Case]:
-    command = ("plan", "plan.toml", "--set", "data.name=mnist", "--set", "data.path=mnist.npz")
+    command = ("plan", "plan.toml", "--measure", "--set", "data.name=mnist", "--set", "data.path=mnist.npz")
 
     def case(what: str, content: bytes) -> Case:
         return Case(what, (command,), ("mnist.npz",), holding("mnist.npz", content))
@@ -99,7 +99,7 @@ def _mnist_parts(case: Callable[..., Case]) -> Iterator[Case]:
 
 
 def _mnist_folders() -> Iterator[Case]:
-    command = ("plan", "plan.toml", "--set", "data.name=mnist", "--set", "data.path=data")
+    command = ("plan", "plan.toml", "--measure", "--set", "data.name=mnist", "--set", "data.path=data")
     file = f"{PUBLISHED[0]}.gz"
 
     def made(content: bytes) -> Damage:

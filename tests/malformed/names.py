@@ -39,7 +39,7 @@ def names(run: Run) -> Iterator[Case]:
             yield Case(f"config {shown_as}", commands, (word,), nothing)
             commands = tuple((command, nasty) for command in ("resume", "verify", "ledger", "close"))
             yield Case(f"run {shown_as}", commands, (word,), nothing)
-            data = ("plan", "config.toml", "--set", "data.name=mnist", "--set", f"data.path={nasty}")
+            data = ("plan", "config.toml", "--measure", "--set", "data.name=mnist", "--set", f"data.path={nasty}")
             matrix = (*NOISY, "--strategy", "dense", "--matrix", nasty)
             commands = (data, matrix) if "\n" not in nasty and "\r" not in nasty else (matrix,)
             yield Case(f"data and matrix {shown_as}", commands, (word,), holding("config.toml", CONFIG.encode()))

@@ -31,6 +31,7 @@ def calibrate_beside(
     delta: float,
     neighboring_relation: str | None = None,
     accountant: str = "tight",
+    privacy_unit: str = "client",
 ) -> Mechanism:
     """The mechanism with the least noise that meets a budget together with what was spent before, rounded up.
 
@@ -42,6 +43,7 @@ def calibrate_beside(
         delta: Of all together, strictly between 0 and 1.
         neighboring_relation: As for :func:`hubbub.accounting.calibrate`; earlier runs are computed anew under it.
         accountant: As for :func:`hubbub.accounting.epsilon`.
+        privacy_unit: Whose contribution is clipped as one: that of the earlier runs.
 
     Raises:
         BudgetError: The earlier runs alone have spent the budget, or no noise meets the rest of it.
@@ -58,7 +60,7 @@ def calibrate_beside(
             accountant=accountant,
         )
     target, relation = scale("epsilon", epsilon), stated_relation(participation, neighboring_relation)
-    require_together(earlier, "client", relation)
+    require_together(earlier, privacy_unit, relation)
     before = events_of(earlier)
     spent = math.inf if before is None else composed_epsilon(before, open_unit("delta", delta), relation, accountant)
     if before is None or spent >= target:
@@ -88,7 +90,7 @@ def calibrate_beside(
         middle = math.sqrt(low * high)
         low, high = (low, middle) if cost(middle) <= target else (middle, high)
     found, step = replace(alone, noise_multiplier=high), 2.0**-52
-    while guarantee(found, delta, relation, accountant=accountant, earlier=earlier).epsilon > target:
+    while guarantee(found, delta, relation, accountant=accountant, privacy_unit=privacy_unit, earlier=earlier).epsilon > target:
         # What the rounding of a factor in each event takes.
         found, step = replace(found, noise_multiplier=found.noise_multiplier * (1 + step)), 2 * step
     return found

@@ -13,7 +13,7 @@ from hubbub.accounting.events import (
     TruncatedPoissonSampled,
 )
 from hubbub.accounting.runs import RunCharge
-from hubbub.accounting.wording import Assumption, assumptions, cohort_words
+from hubbub.accounting.wording import Assumption, assumptions, cohort_words, one_unit
 from hubbub.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
@@ -41,7 +41,7 @@ def charge_words(run: RunCharge) -> str:
     if run.events is None:
         done = "nothing bounds what its releases tell"
     else:
-        done = " and ".join(_event_words(event, count, run.rounds) for event, count in run.events) or "nothing was released"
+        done = " and ".join(_event_words(event, count, run) for event, count in run.events) or "nothing was released"
     simulated = "; a simulation, not for release" if run.simulation else ""
     setting = f"; setting: {run.setting}" if run.setting else ""
     return (
@@ -59,27 +59,30 @@ def charge_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation
             _participation(event, count, run.rounds),
             neighboring_relation,
             shares_of=event.shares if isinstance(event, DiscreteGaussianShares) else None,
+            privacy_unit=run.privacy_unit,
         )
     ]
     return tuple(dict.fromkeys((*found, *run.further)))
 
 
-def _event_words(event: Event, count: int, rounds: int) -> str:
+def _event_words(event: Event, count: int, run: RunCharge) -> str:
+    rounds, one = run.rounds, one_unit(run.privacy_unit)
     match event:
         case Gaussian(z):
-            return f"Gaussian noise with noise multiplier {z!r} over the sensitivity of the whole run to a client's rounds"
+            return f"Gaussian noise with noise multiplier {z!r} over the sensitivity of the whole run to {one}'s rounds"
         case DiscreteGaussianShares(z, shares):
-            who = f"shares of at least {shares} clients, each client in at most {count} rounds"
+            often = "one round" if count == 1 else f"{count} rounds"
+            who = f"shares of at least {shares} clients, each client in at most {often}"
             return f"discrete Gaussian noise with noise multiplier {z!r} in {who}"
         case MixtureOfGaussians(z):
             return f"Gaussian noise with noise multiplier {z!r}, contributions by chance, {count} times"
         case TreeAggregation(z, leaves):
             return f"tree aggregation with noise multiplier {z!r}, {count} trees of {leaves} rounds"
         case PoissonSampled(z, q) if count < rounds:
-            who = f"groups that take turns, so that a client's group has {count} rounds, in each of them with probability {q!r}"
+            who = f"groups that take turns, so that {one}'s group has {count} rounds, in each of them with probability {q!r}"
             return f"Gaussian noise with noise multiplier {z!r}, {who}"
         case _:
-            who = cohort_words(_participation(event, count, rounds))
+            who = cohort_words(_participation(event, count, rounds), run.privacy_unit)
             return f"Gaussian noise with noise multiplier {event.noise_multiplier!r}, {who}"
 
 

@@ -199,7 +199,8 @@ class MixtureOfGaussians:
 class DiscreteGaussianShares:
     """One release of a sum of whole numbers to which the unit contributes for certain, and of the shares of noise in it.
 
-    Each share is an exact discrete Gaussian. Their sum is none, so that it is known by its Rényi divergences alone.
+    Each share is a discrete Gaussian, up to a statistical distance that delta counts. Their sum is none, so that it is known by
+    its Rényi divergences alone.
 
     Args:
         noise_multiplier: √shares × ``share_stddev`` over the clip norm in steps, or less.

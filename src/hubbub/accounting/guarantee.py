@@ -27,7 +27,7 @@ from hubbub.accounting.unamplified import (
     unamplified_mu,
     unamplified_zcdp_rho,
 )
-from hubbub.accounting.wording import FIXED_RUNS, NOT_COVERED, Assumption, assumptions, cohorts_of, describe
+from hubbub.accounting.wording import FIXED_RUNS, NOT_COVERED, Assumption, assumptions, cohorts_of, describe, not_covered
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism, NoiseBy
 from hubbub.participation import Participation, RandomParticipation
@@ -54,7 +54,8 @@ class PrivacyGuarantee:
     Args:
         epsilon: Rounded up; infinite where nothing is promised.
         delta: As asked for.
-        zcdp_rho: Of zero-concentrated DP, where no random cohorts are counted on; else ``None``.
+        zcdp_rho: Of zero-concentrated DP, where no random cohorts are counted on; else ``None``. Of noise in shares that of
+            exact ones, from which those that are drawn have a statistical distance that delta counts.
         l2_sensitivity: In clip norms and under the stated relation, of what ``sensitivity_of`` says, never amplified: of a
             pattern ρ is its square over twice that of ``clip_noise_multiplier``. ``None`` where nothing is promised, or for
             several runs.
@@ -285,7 +286,7 @@ def guarantee(
     random = isinstance(mechanism.participation, RandomParticipation)
     sensitivity = _stated_sensitivity(mechanism, done, stated)
     least = None if mechanism.shares is None else mechanism.shares.clients
-    own = assumptions(mechanism.participation, stated, shares_of=least)
+    own = assumptions(mechanism.participation, stated, shares_of=least, privacy_unit=privacy_unit)
     others = [assumption for run in earlier for assumption in charge_assumptions(run, stated)]
     covered = covered_relations(mechanism.participation)
     return PrivacyGuarantee(
@@ -298,15 +299,15 @@ def guarantee(
         clip_noise_multiplier=mechanism.stddev,
         neighboring_relation=stated,
         privacy_unit=privacy_unit,
-        mechanism=describe(mechanism),
+        mechanism=describe(mechanism, privacy_unit),
         accountant=accountant,
         rounds=done,
         assumptions=tuple(dict.fromkeys((*own, *others, *((FIXED_RUNS,) if earlier else ())))),
         events=events,
         relations=tuple(r for r in covered if all(r in run.relations for run in earlier)),
-        not_covered=tuple(dict.fromkeys((*NOT_COVERED, *(what for run in earlier for what in run.not_covered)))),
+        not_covered=tuple(dict.fromkeys((*not_covered(privacy_unit), *(what for run in earlier for what in run.not_covered)))),
         earlier=tuple(earlier),
-        cohorts=cohorts_of(mechanism),
+        cohorts=cohorts_of(mechanism, privacy_unit),
         sensitivity_of="one round" if random else "the whole run",
     )
 
@@ -346,8 +347,9 @@ def unprotected(rounds: int, delta: float, privacy_unit: str = "client") -> Priv
         clip_noise_multiplier=None,
         neighboring_relation="zero-out",
         privacy_unit=privacy_unit,
-        mechanism="no mechanism: updates are neither clipped nor noised",
+        mechanism=f"no mechanism: {'gradients' if privacy_unit == 'example' else 'updates'} are neither clipped nor noised",
         accountant="none",
         rounds=rounds,
         assumptions=(),
+        not_covered=not_covered(privacy_unit),
     )

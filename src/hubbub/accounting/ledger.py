@@ -12,7 +12,7 @@ it as HMACs under a secret key of the run, so that separation is kept over resta
 
 import hashlib
 import hmac
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,14 @@ class Ledger:
     def may_join(self, client: Hashable, round_index: int) -> bool:
         """Whether the promised pattern lets this client join this round, given the rounds that it joined."""
         return self._allows(self._history.joined.get(self._client(client), []), round_index)
+
+    def able(self, clients: Sequence[Hashable], round_index: int) -> Iterator[tuple[int, int]]:
+        """The place of each client that may join this round, as :meth:`may_join` says, and how many rounds it joined."""
+        joined = self._history.joined
+        for place, client in enumerate(clients):
+            rounds = joined.get(self._client(client), ())
+            if self._allows(rounds, round_index):
+                yield place, len(rounds)
 
     def participations(self, client: Hashable) -> tuple[int, ...]:
         """The rounds that a client joined, burned ones counted; of random cohorts no list is kept."""

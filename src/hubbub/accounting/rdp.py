@@ -53,7 +53,8 @@ def rdp(event: Event, orders: npt.ArrayLike, neighboring_relation: str) -> Array
     """An upper bound on the Rényi divergence of one event at each order, exact but for rounding where a pair is attained.
 
     Args:
-        event: Of :mod:`hubbub.accounting.events`.
+        event: Of :mod:`hubbub.accounting.events`. Of discrete Gaussian shares it is that of exact ones; how far they are from
+            those that are drawn goes into delta.
         orders: Numbers above 1, not necessarily whole.
         neighboring_relation: ``"zero-out"``, ``"add-or-remove-one"`` or ``"replace-one"``.
 
@@ -121,6 +122,9 @@ def rdp_epsilon(events: Sequence[tuple[Event, int]], delta: float, neighboring_r
         delta: Strictly between 0 and 1.
         neighboring_relation: ``"zero-out"``, ``"add-or-remove-one"`` or ``"replace-one"``.
 
+    Returns:
+        Infinity where nothing is known at so small a delta: with discrete Gaussian shares, as :mod:`.accounting.shares` says.
+
     Raises:
         ValueError: A number out of range, or no such relation.
 
@@ -132,7 +136,19 @@ def rdp_epsilon(events: Sequence[tuple[Event, int]], delta: float, neighboring_r
     """
     open_unit("delta", delta)
     total = _total(events, neighboring_relation)
-    return _least(lambda orders: [epsilon_from_rdp([a], [r], delta) for a, r in zip(orders, total(orders), strict=True)])
+
+    def least(kept: float) -> float:
+        return _least(lambda orders: [epsilon_from_rdp([a], [r], kept) for a, r in zip(orders, total(orders), strict=True)])
+
+    distance = shares.distance(events)
+    if distance == 0:
+        return least(delta)
+    if distance > delta / 4:
+        return math.inf
+    # What is set aside is enough for any epsilon up to that of half of delta. The subtraction is one more operation in
+    # floating point, for which the conversion leaves room.
+    aside = shares.added_delta(least(delta / 2), distance)
+    return least(delta - aside) if aside <= delta / 2 else math.inf
 
 
 def rdp_delta(events: Sequence[tuple[Event, int]], epsilon: float, neighboring_relation: str) -> float:
@@ -152,9 +168,13 @@ def rdp_delta(events: Sequence[tuple[Event, int]], epsilon: float, neighboring_r
         >>> f"{rdp_delta([(event, 2000)], epsilon=3.2464, neighboring_relation='add-or-remove-one') :.2e}"
         '1.00e-06'
     """
-    non_negative("epsilon", epsilon)
-    total = _total(events, neighboring_relation)
-    return _least(lambda orders: [delta_from_rdp([a], [r], epsilon) for a, r in zip(orders, total(orders), strict=True)])
+    total, eps = _total(events, neighboring_relation), non_negative("epsilon", epsilon)
+    distance = shares.distance(events)
+    if distance > 0:
+        # The delta of a smaller epsilon holds as well, and beyond this one (1 + e^ε)·β grows to what is worth nothing.
+        eps = min(eps, -math.log(distance) / 2)
+    least = _least(lambda orders: [delta_from_rdp([a], [r], eps) for a, r in zip(orders, total(orders), strict=True)])
+    return min(1.0, least + shares.added_delta(eps, distance))
 
 
 def _total(events: Sequence[tuple[Event, int]], neighboring_relation: str) -> Callable[[Array], Array]:

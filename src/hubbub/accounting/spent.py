@@ -19,6 +19,7 @@ from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import Events, RunCharge, events_of
 from hubbub.accounting.statement import RunFacts, rounded_up
 from hubbub.accounting.unamplified import certain_zcdp_rho
+from hubbub.accounting.wording import unit_word
 from hubbub.mechanism import Mechanism
 from hubbub.participation import RandomParticipation, every_round
 from hubbub.sensitivity import Sensitivity, of_sets
@@ -86,12 +87,12 @@ class _Breaches:
     boundless: tuple[str, ...]
     others: tuple[str, ...]
 
-    def words(self, participation: object) -> Iterator[str]:
+    def words(self, participation: object, unit: str) -> Iterator[str]:
         yield from (f"{reason}; nothing bounds what that costs" for reason in self.boundless)
         yield from self.others
         if self.clients:
             client, joined = next(iter(self.clients.items()))
-            yield f"{len(self.clients)} clients broke {participation}, such as {client} in rounds {str(joined)[:200]}"
+            yield f"{len(self.clients)} {unit}s broke {participation}, such as {client} in rounds {str(joined)[:200]}"
 
 
 def spent(promise: Promise, history: History, delta: float | None = None) -> Spent:
@@ -115,8 +116,9 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
     before = events_of(promise.earlier)
     whole = None if events is None or before is None else (*before, *events)
     relation = promised.neighboring_relation
+    breaches = tuple(found.words(promise.mechanism.participation, unit_word(promise.privacy_unit)))
     if whole == promised.events:
-        return Spent(promised, replace(promised, rounds=charged), tuple(found.words(promise.mechanism.participation)))
+        return Spent(promised, replace(promised, rounds=charged), breaches)
     moved = 2 if relation == "replace-one" else 1
     happened = replace(
         promised,
@@ -127,7 +129,7 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
         events=whole,
         rounds=charged,
     )
-    return Spent(promised, happened, tuple(found.words(promise.mechanism.participation)))
+    return Spent(promised, happened, breaches)
 
 
 def run_charge(chain: Chain, promise: Promise, history: History) -> RunCharge:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from hubbub.accounting.earlier import charge_assumptions, charge_words
 from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.shares import distance
 from hubbub.accounting.unamplified import by_divergences
 from hubbub.accounting.wording import EACH_RUN, Assumption
 
@@ -68,8 +69,7 @@ def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
         "Setting": _setting(answer, facts),
         "What is covered": _covered(answer, facts),
         "What is released": _released(answer, facts),
-        "Unit of privacy": f"one {answer.privacy_unit}, with all of its data; its update is "
-        f"{'clipped as one vector' if answer.private else 'not clipped'}.",
+        "Unit of privacy": _unit(answer),
         "Neighboring relation": _relation(answer),
         "Sampling": _sampling(answer),
         "Accountant": f"{_ACCOUNTANTS['rdp' if _in_shares(answer) else answer.accountant]}. {_versions(answer.accountant)}.",
@@ -92,6 +92,13 @@ def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     ):
         lines += ["", f"{title}:", *(f"- {item}" for item in items)] if items else []
     return "\n".join(lines) + "\n"
+
+
+def _unit(answer: "PrivacyGuarantee") -> str:
+    whole = "clipped as one vector" if answer.private else "not clipped"
+    if answer.privacy_unit == "example":
+        return f"one example, by itself; its gradient is {whole}."
+    return f"one {answer.privacy_unit}, with all of its data; its update is {whole}."
 
 
 def _runs(answer: "PrivacyGuarantee", facts: RunFacts) -> list[str]:
@@ -155,6 +162,11 @@ def _usual_setting(answer: "PrivacyGuarantee") -> str:
             f"distributed noise: each {unit} clips its update and adds its share of the noise before it answers; the operator "
             f"receives the answer of each {unit}, which its share alone hides less well than is stated here, and is trusted to "
             "sum them, to release no sum of too few shares, and to keep answers and cohorts secret."
+        )
+    if answer.privacy_unit == "example":
+        return (
+            "central: the operator holds all examples, and is trusted to clip the gradient of each, to add the noise before "
+            "anybody else looks, and to keep gradients, batches and keys secret."
         )
     return (
         f"central: the operator receives the update of each {answer.privacy_unit}, and is trusted to sum them, to add the "
@@ -220,6 +232,10 @@ def _numbers(answer: "PrivacyGuarantee") -> str:
     # Sums of shares are no Gaussian, and have no μ.
     mu = "" if _in_shares(answer) else f"{rounded_up(answer.unamplified_mu or 0.0)}-Gaussian DP"
     rho = f"{rounded_up(answer.unamplified_zcdp_rho or 0.0)}-zCDP"
+    if _in_shares(answer):
+        # A twentieth more, so that two digits round it up.
+        beta = 1.05 * distance(answer.events or ())
+        rho = f"{rho} up to a statistical distance of {beta:.1e} in the noise, which delta counts"
     if answer.amplified:
         alone = " and ".join(filter(None, (rho, mu)))
         return f"(epsilon, delta) = {curve}. Without amplification it is {alone}. Numbers are rounded up."
@@ -240,7 +256,8 @@ def _noise(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     if facts.clip_norm is not None:
         stddev = answer.clip_noise_multiplier * facts.clip_norm
         least = "at least " if _in_shares(answer) or answer.noise_by == "holders" else ""
-        parts.append(f"updates clipped to norm {facts.clip_norm:g}; z on the sum has standard deviation {least}{stddev:.6g}")
+        what = "gradients" if answer.privacy_unit == "example" else "updates"
+        parts.append(f"{what} clipped to norm {facts.clip_norm:g}; z on the sum has standard deviation {least}{stddev:.6g}")
     if answer.noise_by == "holders":
         parts.append(
             "each share holder adds all of it from a key of its own; who could read sums without it stands in the setting"

@@ -14,7 +14,7 @@ from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge, events_of, require_together
 from hubbub.accounting.spent import run_charge
 from hubbub.accounting.unamplified import certain_zcdp_rho
-from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS, NOT_COVERED
+from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS, not_covered
 from hubbub.errors import ConfigError, LedgerError
 
 __all__ = ["Recorded", "compose_runs", "final_charges", "run_charges"]
@@ -132,7 +132,7 @@ def compose_runs(
         simulation=any(run.simulation for run in runs),
         events=events,
         relations=tuple(r for r in RELATIONS if all(r in run.relations for run in runs)),
-        not_covered=tuple(dict.fromkeys((*NOT_COVERED, *(what for run in runs for what in run.not_covered)))),
+        not_covered=tuple(dict.fromkeys((*not_covered(unit), *(what for run in runs for what in run.not_covered)))),
         setting=_setting(runs),
     )
 

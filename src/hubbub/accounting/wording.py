@@ -46,8 +46,11 @@ __all__ = [
     "cohort_words",
     "cohorts_of",
     "describe",
+    "not_covered",
+    "one_unit",
     "require_text",
     "require_words",
+    "unit_word",
     "words_from_record",
     "words_record",
 ]
@@ -59,6 +62,27 @@ NOT_COVERED = (
     "what the time, the traffic and the failures of clients show to those who watch them",
     "facts about groups: for k clients that act as one, epsilon is that of k times the sensitivity",
 )
+_NOT_COVERED_OF_EXAMPLES = (
+    "metrics that are computed from gradients or examples, such as the training loss",
+    *NOT_COVERED[1:3],
+    "what the time that training takes shows to those who watch it",
+    "facts about people with several examples: for k examples of one person, epsilon is that of k times the sensitivity",
+)
+
+
+def not_covered(privacy_unit: str) -> tuple[str, ...]:
+    """What no guarantee covers, by whose contribution is clipped as one."""
+    return _NOT_COVERED_OF_EXAMPLES if privacy_unit == "example" else NOT_COVERED
+
+
+def unit_word(privacy_unit: str) -> str:
+    """Who takes part in rounds: single examples, or clients, whatever they stand for."""
+    return "example" if privacy_unit == "example" else "client"
+
+
+def one_unit(privacy_unit: str) -> str:
+    """One of those, with its article."""
+    return "an example" if privacy_unit == "example" else "a client"
 
 
 Enforcer = Literal["ledger", "software", "operator"]
@@ -144,6 +168,13 @@ _ALWAYS = (
     Assumption("readers see the released models, not the single updates, the cohorts, the noise or its keys", "operator"),
     Assumption("the number of clients and the classes of the data are public", "operator"),
 )
+_ALWAYS_OF_EXAMPLES = (
+    Assumption("the gradient of one example is held to the clip norm as one vector, and is of that example alone", "software"),
+    _ALWAYS[1],
+    Assumption("one person has one example: of a person with several, each is protected by itself", "operator"),
+    Assumption("readers see the released models, not the single gradients, the batches, the noise or its keys", "operator"),
+    Assumption("the number of examples and the classes of the data are public", "operator"),
+)
 
 
 def _shares_added(clients: int) -> Assumption:
@@ -154,14 +185,14 @@ def _shares_added(clients: int) -> Assumption:
     )
 
 
-def describe(mechanism: Mechanism) -> str:
+def describe(mechanism: Mechanism, privacy_unit: str = "client") -> str:
     """The mechanism in words."""
     strategy = mechanism.strategy
     independent = type(strategy) is Identity
     name = "independent Gaussian noise" if independent else f"correlated Gaussian noise ({_family(strategy)})"
     if mechanism.shares is not None:
         name = f"independent discrete Gaussian noise in shares of at least {mechanism.shares.clients} clients"
-    return f"{name} with noise multiplier {mechanism.noise_multiplier:.6g}, {cohorts_of(mechanism)}"
+    return f"{name} with noise multiplier {mechanism.noise_multiplier:.6g}, {cohorts_of(mechanism, privacy_unit)}"
 
 
 def _family(strategy: Strategy) -> str:  # noqa: C901 # one line a family
@@ -194,40 +225,41 @@ def _family(strategy: Strategy) -> str:  # noqa: C901 # one line a family
             return type(other).__name__
 
 
-def cohorts_of(mechanism: Mechanism) -> str:
+def cohorts_of(mechanism: Mechanism, privacy_unit: str = "client") -> str:
     """Who takes part when in a mechanism's rounds, in words."""
     if mechanism.participation == every_round(mechanism.rounds):
-        return "any client in any round"
-    return cohort_words(mechanism.participation)
+        return f"any {unit_word(privacy_unit)} in any round"
+    return cohort_words(mechanism.participation, privacy_unit)
 
 
-def cohort_words(participation: Participation) -> str:
+def cohort_words(participation: Participation, privacy_unit: str = "client") -> str:
     """Who takes part when, in words."""
+    unit = unit_word(privacy_unit)
     match participation:
-        case SingleParticipation():
-            return "each client in at most one round"
+        case SingleParticipation() | FixedEpochs(1, _) | MinSeparation(_, 1):
+            return f"each {unit} in at most one round"
         case FixedEpochs(epochs, rounds_per_epoch):
-            return f"each client in at most {epochs} rounds exactly {rounds_per_epoch} apart"
+            return f"each {unit} in at most {epochs} rounds exactly {rounds_per_epoch} apart"
         case MinSeparation(1, max_participations):
-            return f"each client in at most {max_participations} rounds"
+            return f"each {unit} in at most {max_participations} rounds"
         case MinSeparation(min_separation, max_participations):
-            return f"each client in at most {max_participations} rounds at least {min_separation} apart"
+            return f"each {unit} in at most {max_participations} rounds at least {min_separation} apart"
         case PoissonSampling(sampling_probability):
-            return f"each client in a round with probability {sampling_probability:g}"
+            return f"each {unit} in a round with probability {sampling_probability:g}"
         case FixedSizeSampling(cohort_size, population):
-            return f"cohorts of {cohort_size} of {population} clients drawn at random"
+            return f"cohorts of {cohort_size} of {population} {unit}s drawn at random"
         case TruncatedPoissonSampling(sampling_probability, max_cohort_size, population):
             return (
-                f"each client in a round with probability {sampling_probability:g}, of {population} clients at most "
+                f"each {unit} in a round with probability {sampling_probability:g}, of {population} {unit}s at most "
                 f"{max_cohort_size}"
             )
         case CyclicPoissonSampling(sampling_probability, cycle_length):
             return (
-                f"each client in one of {cycle_length} groups that take turns, and in a round of its group with probability "
+                f"each {unit} in one of {cycle_length} groups that take turns, and in a round of its group with probability "
                 f"{sampling_probability:g}"
             )
         case BallsInBinsSampling(bins):
-            return f"each client in one of {bins} slots drawn at random, and so in every {bins}th round"
+            return f"each {unit} in one of {bins} slots drawn at random, and so in every {bins}th round"
 
 
 def assumptions(
@@ -235,41 +267,44 @@ def assumptions(
     neighboring_relation: NeighboringRelation | None = None,
     *,
     shares_of: int | None = None,
+    privacy_unit: str = "client",
 ) -> tuple[Assumption, ...]:
     """What must hold for the guarantee, under the relation in which it is stated, and who sees to it.
 
     ``shares_of``: how many clients at least bring the noise along, where the server adds none.
     """
+    unit = unit_word(privacy_unit)
     match participation:
         case SingleParticipation() | FixedEpochs() | MinSeparation():
-            drawn: tuple[Assumption, ...] = (Assumption("no client breaks the participation pattern", "ledger"),)
+            drawn: tuple[Assumption, ...] = (Assumption(f"no {unit} breaks the participation pattern", "ledger"),)
         case PoissonSampling() | FixedSizeSampling() | TruncatedPoissonSampling():
             drawn = (_COINS,)
         case CyclicPoissonSampling():
-            group = "each client's group is given for good by its name alone, whatever the data and the other clients are"
+            group = f"each {unit}'s group is given for good by its name alone, whatever the data and the other {unit}s are"
             drawn = (_COINS, Assumption(group, "operator"))
         case BallsInBinsSampling():
-            slot = "each client's slot is drawn once for the whole run, whatever the data and the other clients are"
+            slot = f"each {unit}'s slot is drawn once for the whole run, whatever the data and the other {unit}s are"
             drawn = (_COINS, Assumption(slot, "operator"))
     if neighboring_relation is not None:
-        drawn = (*drawn, *_compared(participation, neighboring_relation))
+        drawn = (*drawn, *_compared(participation, neighboring_relation, unit))
     if shares_of is not None:
         drawn = (*drawn, _shares_added(shares_of))
-    return (*drawn, *_ALWAYS)
+    return (*drawn, *(_ALWAYS_OF_EXAMPLES if unit == "example" else _ALWAYS))
 
 
-def _compared(participation: Participation, neighboring_relation: NeighboringRelation) -> tuple[Assumption, ...]:
+def _compared(participation: Participation, neighboring_relation: NeighboringRelation, unit: str) -> tuple[Assumption, ...]:
     """What the two data sets that the relation compares have in common, where that is not plain."""
     if neighboring_relation == "add-or-remove-one":
-        same = "the cohorts' law and the fixed divisor of the sums are the same numbers whether a client is there or not"
+        who = one_unit(unit)
+        same = f"the cohorts' law and the fixed divisor of the sums are the same numbers whether {who} is there or not"
         match participation:
             case FixedSizeSampling(population=population) | TruncatedPoissonSampling(population=population):
-                same = f"{same}; the client that may be missing is one of the {population}"
+                same = f"{same}; the {unit} that may be missing is one of the {population}"
             case _:
                 pass
         return (Assumption(same, "operator"),)
     match participation:
         case CyclicPoissonSampling() | BallsInBinsSampling() if neighboring_relation == "replace-one":
-            return (Assumption("a client that replaces another takes its name, and with it its rounds", "operator"),)
+            return (Assumption(f"{one_unit(unit)} that replaces another takes its name, and with it its rounds", "operator"),)
         case _:
             return ()

@@ -33,12 +33,14 @@ from hubbub.cli.flags import (
     MinSeparation,
     Momentum,
     MostBands,
+    Plan,
     Population,
     Relation,
     Rounds,
     RoundsPerEpoch,
     SamplingProbability,
     Strategy,
+    Workers,
     number,
     whole,
 )
@@ -95,13 +97,16 @@ def train(
     assignments: Assignments = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; by default a new one in runs/.")] = None,
     engine: Engine = None,
+    plan: Plan = None,
+    workers: Workers = None,
     allow_import: AllowImport = False,
     as_json: AsJson = False,
 ) -> None:
     """Train as a config file says."""
     from hubbub.cli import training
 
-    training.train(config, assignments or [], out, engine, allow_import=allow_import, as_json=as_json)
+    how = training.How(engine, plan, workers)
+    training.train(config, assignments or [], out, how, allow_import=allow_import, as_json=as_json)
 
 
 @app.command()
@@ -109,13 +114,14 @@ def resume(
     run: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted.")],
     head: Head = None,
     engine: Engine = None,
+    workers: Workers = None,
     allow_import: AllowImport = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with an interrupted run."""
     from hubbub.cli import training
 
-    training.resume(run, head, engine, allow_import=allow_import, as_json=as_json)
+    training.resume(run, head, training.How(engine, workers=workers), allow_import=allow_import, as_json=as_json)
 
 
 @app.command()
@@ -153,13 +159,14 @@ def close(
 def plan(
     config: Annotated[Path, typer.Argument(help="A TOML file, such as examples/digits.toml.")],
     assignments: Assignments = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Load data and model, and say memory and time as well.")] = False,
     allow_import: AllowImport = False,
     as_json: AsJson = False,
 ) -> None:
     """What a run would cost, before it starts."""
     from hubbub.cli import planning
 
-    planning.plan(config, assignments or [], allow_import=allow_import, as_json=as_json)
+    planning.plan(config, assignments or [], allow_import=allow_import, measure=measure, as_json=as_json)
 
 
 @app.command()

@@ -30,12 +30,14 @@ __all__ = [
     "MinSeparation",
     "Momentum",
     "MostBands",
+    "Plan",
     "Population",
     "Relation",
     "Rounds",
     "RoundsPerEpoch",
     "SamplingProbability",
     "Strategy",
+    "Workers",
     "number",
     "whole",
 ]
@@ -74,6 +76,13 @@ AllowImport = Annotated[bool, typer.Option("--allow-import", help='Run code that
 Engine = Annotated[
     str | None,
     typer.Option(metavar="process|flower", help="What runs the clients: this process alone, or a Flower app in it."),
+]
+Plan = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="How clients are trained: auto, one-by-one, or batched-16 for 16 at a time."),
+]
+Workers = Annotated[
+    int | None, typer.Option(parser=whole, metavar="N", help="Processes that share a cohort; they change no bit of a result.")
 ]
 Head = Annotated[
     str | None, typer.Option(metavar="H", help="A head of the ledger that you kept: a run rolled back behind it is refused.")

@@ -9,6 +9,7 @@ from hubbub.accounting import rounded_up
 from hubbub.accounting.chain import read_chain
 from hubbub.accounting.ledger import end_run
 from hubbub.accounting.spent import spent
+from hubbub.accounting.wording import unit_word
 from hubbub.cli.output import console, print_json, say
 from hubbub.training import RunStore
 from hubbub.training.record import ledger_of, read_run
@@ -51,7 +52,7 @@ def ledger(folder: Path, *, as_json: bool) -> None:
         )
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("round", "state", "epoch", "clients on record", "release (SHA-256)"):
+    for name in ("round", "state", "epoch", f"{unit_word(promise.privacy_unit)}s on record", "release (SHA-256)"):
         table.add_column(name)
     for row in rows:
         shown = [row["round_index"], row["state"], row["epoch"], row["clients"], (row["release"] or "")[:16]]

@@ -4,7 +4,7 @@ import math
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hubbub import config as configs
 from hubbub._checks import one_of
 from hubbub.accounting import rounded_up
+from hubbub.accounting.wording import unit_word
 from hubbub.build import build
 from hubbub.cli.output import console, print_json, say
 from hubbub.engine.apps import require_flower
@@ -21,14 +22,28 @@ from hubbub.engine.folder import RunInFolder
 from hubbub.errors import RunFolderError
 from hubbub.training import Population
 
-__all__ = ["resume", "train"]
+__all__ = ["How", "resume", "train"]
+
+ONE_BY_ONE = "one-by-one"
 
 
-def train(
-    file: Path, assignments: list[str], out: Path | None, engine: str | None, *, allow_import: bool, as_json: bool
-) -> None:
+@dataclass(frozen=True)
+class How:
+    """What the command line says of how a run is computed; ``None`` leaves it to the settings."""
+
+    engine: str | None = None
+    plan: str | None = None
+    workers: int | None = None
+
+    def layer(self) -> configs.Layer:
+        """As settings."""
+        named = {"engine": self.engine, "plan": self.plan, "workers": self.workers}
+        return {"training": {key: value for key, value in named.items() if value is not None}}
+
+
+def train(file: Path, assignments: list[str], out: Path | None, how: How, *, allow_import: bool, as_json: bool) -> None:
     """Start a run in a new folder."""
-    config = _on(engine, configs.resolve(configs.load(file), configs.overrides(assignments)))
+    config = _settings(how, configs.load(file), configs.overrides(assignments))
     run = build(config, allow_import=allow_import)
     if run.encryption and config.training.engine == "process":
         from hubbub.engine.parties import require_keys
@@ -39,21 +54,25 @@ def train(
     )
 
 
-def resume(folder: Path, head: str | None, engine: str | None, *, allow_import: bool, as_json: bool) -> None:
+def resume(folder: Path, head: str | None, how: How, *, allow_import: bool, as_json: bool) -> None:
     """Go on with a run, by default with the engine that it began with."""
-    begun = RunInFolder.gone_on_with(folder, head, allow_import=allow_import)
-    config = _on(engine, begun.run.config)
+    begun = RunInFolder.gone_on_with(folder, head, workers=how.workers, allow_import=allow_import)
+    if how.engine == "flower":
+        # There each client trains on its own, however it did before.
+        how = replace(how, plan=ONE_BY_ONE, workers=1)
+    config = _settings(how, configs.load(folder / "config.toml"))
     _train(begun, config.training.engine, allow_import=allow_import, as_json=as_json)
 
 
-def _on(engine: str | None, config: configs.Config) -> configs.Config:
-    """The settings with the engine that the command line names, if it names one.
+def _settings(how: How, *layers: configs.Layer) -> configs.Config:
+    """The settings of all layers, with what the command line says of how the run is computed.
 
     Raises:
-        ConfigError: Flower is not installed.
+        ConfigError: They do not go together, or Flower is needed and not installed.
     """
-    if engine is not None:
-        config = replace(config, training=replace(config.training, engine=one_of("--engine", engine, configs.ENGINES)))
+    if how.engine is not None:
+        one_of("--engine", how.engine, configs.ENGINES)
+    config = configs.resolve(*layers, how.layer())
     if config.training.engine == "flower":
         require_flower()
     return config
@@ -65,13 +84,15 @@ def _train(begun: RunInFolder, engine: str, *, allow_import: bool, as_json: bool
     if begun.promised.setting:
         say(screen, f"Who is trusted with what: {begun.promised.setting}")
     say(screen, f"Run folder: {folder}")
+    if engine == "process" and (computed := begun.prepare()):
+        say(screen, f"Clients are trained {computed}")
     if engine == "flower":
         say(screen, f"Flower app of this run: {folder / 'app'} (its README.md says how to run it on a federation)")
     # A shell that starts a command in the background leaves it deaf to the signal of Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     before = begun.rounds_measured
     try:
-        with _progress(screen, run.plan.rounds, before) as show:
+        with _progress(screen, run.plan.rounds, before, unit_word(run.plan.privacy_unit)) as show:
             if engine == "flower":
                 from hubbub.engine.flower_app import run_locally
 
@@ -87,6 +108,8 @@ def _train(begun: RunInFolder, engine: str, *, allow_import: bool, as_json: bool
     if begun.rounds_measured == before:
         say(screen, f"This run has done all {run.plan.rounds} rounds; nothing is left to train.")
     loss, accuracy = begun.finish()
+    if run.config.training.fairness:
+        _say_fairness(screen, begun)
     head = begun.ledger_head
     if as_json:
         print_json({"run": str(folder), "head": head, "loss": loss, "accuracy": accuracy, **begun.promised.as_json()})
@@ -94,6 +117,19 @@ def _train(begun: RunInFolder, engine: str, *, allow_import: bool, as_json: bool
     say(screen, f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {len(run.dataset.test_targets):,} test examples.")
     say(screen, f"Report: {folder / 'report.md'} and {folder / 'report.png'}")
     say(screen, f"Ledger head, to keep elsewhere (hubbub verify {folder} --head H): {head}")
+
+
+def _say_fairness(screen: Console, begun: RunInFolder) -> None:
+    """How evenly the model serves the clients: on the operator's screen, never among what programs read."""
+    found = begun.fairness()
+    accuracy, loss = found.accuracy, found.loss
+    say(
+        screen,
+        f"Private, not for release: accuracy on each of {found.clients:,} clients' own examples is {accuracy.mean:.2%} on "
+        f"average, {accuracy.worst_tenth:.2%} for the worst tenth of them, {accuracy.quantiles[0.25]:.2%} to "
+        f"{accuracy.quantiles[0.75]:.2%} for the middle half; mean loss {loss.mean:.4f}, {loss.worst_tenth:.4f} for the worst "
+        f"tenth ({begun.folder / 'private-fairness.json'}).",
+    )
 
 
 def _clients(begun: RunInFolder) -> Population:
@@ -107,7 +143,7 @@ def _clients(begun: RunInFolder) -> Population:
 
 
 @contextmanager
-def _progress(screen: Console, rounds: int, done: int) -> Iterator[Any]:
+def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[Any]:
     """Shows a row: as a live bar on a terminal, as plain lines elsewhere."""
     if not screen.is_terminal:
         last: dict[str, Any] = {}
@@ -117,7 +153,7 @@ def _progress(screen: Console, rounds: int, done: int) -> Iterator[Any]:
             last.update({key: value for key, value in row.items() if value is not None})
             number = row["round_index"] + 1
             if number % max(1, rounds // 20) == 0 or number == rounds:
-                say(screen, f"round {number}/{rounds}  {_words(last)}")
+                say(screen, f"round {number}/{rounds}  {_words(last, unit)}")
 
         yield show_line
         return
@@ -135,7 +171,7 @@ def _progress(screen: Console, rounds: int, done: int) -> Iterator[Any]:
         def show_bar(row: dict[str, Any]) -> None:
             _say_burned(screen, row, rounds)
             shown.update({key: value for key, value in row.items() if value is not None})
-            bar.update(task, completed=row["round_index"] + 1, words=_words(shown))
+            bar.update(task, completed=row["round_index"] + 1, words=_words(shown, unit))
 
         yield show_bar
 
@@ -146,13 +182,14 @@ def _say_burned(screen: Console, row: dict[str, Any], rounds: int) -> None:
         say(screen, f"round {row['round_index'] + 1}/{rounds}  not released, charged all the same: {row['fault']}")
 
 
-def _words(row: dict[str, Any]) -> str:
+def _words(row: dict[str, Any], unit: str) -> str:
     epsilon = row.get("epsilon", math.inf)
     parts = [
         f"loss {row['loss']:.3f}" if row.get("loss") is not None else "",
         f"accuracy {row['accuracy']:.1%}" if row.get("accuracy") is not None else "",
         f"epsilon {rounded_up(epsilon)}",
-        f"{row['clients_per_second']:.0f} clients/s",
+        f"clip norm {row['clip_norm']:.3g}" if row.get("clip_norm") is not None else "",
+        f"{row['clients_per_second']:.0f} {unit}s/s",
         _costs(row),
     ]
     return "  ".join(part for part in parts if part)

@@ -7,23 +7,28 @@ import torch
 
 from hubbub.errors import DataError
 
-__all__ = ["Dataset"]
+__all__ = ["IGNORED", "Dataset"]
+
+# The target that counts for nothing: what torch.nn.functional.cross_entropy leaves out unless told otherwise.
+IGNORED = -100
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Examples for classification.
+    """Examples for classification: of each input as a whole, or of each place of a sequence.
 
     Args:
-        train_inputs: ``(examples, *shape)`` floats.
-        train_targets: ``(examples,)`` class numbers.
+        train_inputs: ``(examples, *shape)``: floats, or whole numbers from 0, such as those of characters.
+        train_targets: Class numbers in int64, ``(examples,)``, or ``(examples, length)`` for sequences; there -100 stands
+            where nothing is asked, as after the end of a short sequence.
         test_inputs: Public test examples, as above.
         test_targets: As above.
         users: ``(examples,)`` whose example each one is, where the data know; else ``None``.
         declared_classes: Number of classes; by default one more than the largest test target.
 
     Raises:
-        DataError: Lengths differ, an input is not finite, or a training label is unknown to the test data.
+        DataError: Lengths or shapes differ, an input is not finite, a label is unknown to the test data, or a sequence asks
+            nothing.
     """
 
     train_inputs: torch.Tensor
@@ -38,15 +43,26 @@ class Dataset:
             inputs, targets = getattr(self, f"{part}_inputs"), getattr(self, f"{part}_targets")
             if len(inputs) != len(targets) or not len(inputs):
                 raise DataError(f"{part}: has {len(inputs)} inputs and {len(targets)} targets")
-            if not bool(torch.isfinite(inputs).all()):
-                raise DataError(f"{part}_inputs: holds a number that is not finite")
-        if int(self.train_targets.min()) < 0 or int(self.train_targets.max()) >= self.classes:
+            _require_inputs(f"{part}_inputs", inputs)
+            _require_targets(f"{part}_targets", targets)
+        for part in ("inputs", "targets"):
+            train, test = (getattr(self, f"{split}_{part}").shape[1:] for split in ("train", "test"))
+            if train != test:
+                raise DataError(f"train_{part}: have the shape {tuple(train)} each, test_{part} {tuple(test)}; they must agree")
+        known = (
+            "the public test data know" if self.declared_classes is None else f"declared_classes = {self.declared_classes} are"
+        )
+        for part in ("train", "test"):
+            lowest, highest = _range(getattr(self, f"{part}_targets"))
+            if lowest < 0 or highest >= self.classes:
+                raise DataError(
+                    f"{part}_targets: run from {lowest} to {highest}, but {known} the classes 0 to {self.classes - 1} only"
+                )
+        if self.users is not None and self.users.shape != (len(self.train_inputs),):
             raise DataError(
-                f"train_targets: run from {int(self.train_targets.min())} to {int(self.train_targets.max())}, but the public "
-                f"test data know the classes 0 to {self.classes - 1} only"
+                f"users: has {len(self.users)} entries of shape {self.users.shape[1:]} for {len(self.train_inputs)} training "
+                "examples; each must have one"
             )
-        if self.users is not None and len(self.users) != len(self.train_inputs):
-            raise DataError(f"users: has {len(self.users)} entries for {len(self.train_inputs)} training examples")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -80,3 +96,34 @@ class Dataset:
             None if self.users is None else self.users[rest.numpy()],
             self.classes,
         )
+
+
+def _require_inputs(name: str, inputs: torch.Tensor) -> None:
+    if not inputs.numel():
+        raise DataError(f"{name}: have the shape {tuple(inputs.shape)}, which holds no number")
+    if inputs.dtype == torch.bool or inputs.is_complex():
+        raise DataError(f"{name}: are {inputs.dtype}; they must be floats or whole numbers")
+    # One pass and no copy: NaN is both the least and the largest of numbers among which it is.
+    lowest, highest = (bound.item() for bound in torch.aminmax(inputs))
+    if inputs.is_floating_point():
+        if not np.isfinite([lowest, highest]).all():
+            raise DataError(f"{name}: holds a number that is not finite")
+    elif lowest < 0:
+        raise DataError(f"{name}: holds {lowest}; whole numbers stand for characters or the like and count from 0")
+
+
+def _require_targets(name: str, targets: torch.Tensor) -> None:
+    if targets.dtype != torch.int64 or targets.ndim not in (1, 2):
+        raise DataError(
+            f"{name}: are {targets.dtype} of shape {tuple(targets.shape)}; they must be class numbers, torch.int64 of shape "
+            "(examples,) or (examples, length)"
+        )
+    if targets.ndim == 2 and not bool((targets != IGNORED).any(dim=1).all()):
+        index = int((targets != IGNORED).any(dim=1).int().argmin())
+        raise DataError(f"{name}[{index}]: is {IGNORED} everywhere, so that there is nothing to learn; leave that example out")
+
+
+def _range(targets: torch.Tensor) -> tuple[int, int]:
+    """The least and the largest target; in sequences, of those that count."""
+    counted = targets[targets != IGNORED] if targets.ndim == 2 else targets
+    return int(counted.min()), int(counted.max())

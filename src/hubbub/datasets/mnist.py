@@ -1,37 +1,72 @@
-"""MNIST: 60,000 training and 10,000 test images of handwritten digits, 28 × 28.
+"""MNIST and Fashion-MNIST: 60,000 training and 10,000 test images each, 28 × 28, of digits and of clothes, in the same files.
 
-Source: Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST Database of Handwritten Digits, 1998.
+Source: Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST Database of Handwritten Digits, 1998. Xiao, Rasul and Vollgraf,
+Fashion-MNIST, 2017, https://arxiv.org/abs/1708.07747.
 """
 
 import gzip
-import hashlib
-import lzma
-import math
-import os
-import urllib.error
-import urllib.request
-import zipfile
-import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from hubbub.datasets.archives import Expected, Numbers, read_arrays
 from hubbub.datasets.dataset import Dataset
+from hubbub.datasets.pixels import standardized
+from hubbub.datasets.places import PublishedFile, cache, named, what
 from hubbub.errors import DataError
-from hubbub.npy import read_header
 
-__all__ = ["load"]
+__all__ = ["load", "load_fashion"]
 
-# The four files as published, by MD5; a mirror, since the first site no longer serves them.
-_MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-_FILES = {
-    "x_train": ("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873", (60000, 28, 28)),
-    "y_train": ("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", (60000,)),
-    "x_test": ("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", (10000, 28, 28)),
-    "y_test": ("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", (10000,)),
-}
-_MEAN, _DEVIATION = 0.1307, 0.3081
+_SHAPES = {"x_train": (60000, 28, 28), "y_train": (60000,), "x_test": (10000, 28, 28), "y_test": (10000,)}
+_NAMES = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One of the two data sets: its names, the four files as published by MD5, mean and deviation of its pixels."""
+
+    title: str
+    name: str
+    folder: str
+    digests: tuple[str, ...]
+    mean: float
+    deviation: float
+
+    def files(self) -> dict[str, PublishedFile]:
+        """The published files, by the array that each holds."""
+        made = [PublishedFile(self.folder + name, digest) for name, digest in zip(_NAMES, self.digests, strict=True)]
+        return dict(zip(_SHAPES, made, strict=True))
+
+
+_MNIST = _Kind(
+    "MNIST",
+    "mnist",
+    # A mirror, since the first site no longer serves them.
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    (
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+    0.1307,
+    0.3081,
+)
+_FASHION = _Kind(
+    "Fashion-MNIST",
+    "fashion-mnist",
+    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+    (
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    ),
+    0.2860,
+    0.3530,
+)
 
 
 def load(path: str | None = None) -> Dataset:
@@ -45,89 +80,57 @@ def load(path: str | None = None) -> Dataset:
     Raises:
         DataError: The file is missing or damaged, or the download fails.
     """
-    arrays = _arrays(path)
+    return _loaded(_MNIST, path)
+
+
+def load_fashion(path: str | None = None) -> Dataset:
+    """Fashion-MNIST, inputs ``(1, 28, 28)`` standardized by the published mean and deviation of its pixels.
+
+    Args:
+        path: As for :func:`load`, with ``fashion-mnist.npz``. Since the published files have the names of MNIST's, they may
+            stand in a folder ``fashion-mnist`` of the folder given.
+
+    Raises:
+        DataError: The file is missing or damaged, or the download fails.
+    """
+    return _loaded(_FASHION, path)
+
+
+def _loaded(kind: _Kind, path: str | None) -> Dataset:
+    arrays = _arrays(kind, path)
 
     def images(name: str) -> torch.Tensor:
-        return (torch.from_numpy(arrays[name].astype(np.float32)).unsqueeze(1) / 255 - _MEAN) / _DEVIATION
+        return standardized(arrays[name][:, np.newaxis], [kind.mean], [kind.deviation])
 
     def labels(name: str) -> torch.Tensor:
         return torch.from_numpy(arrays[name].astype(np.int64))
 
-    return Dataset(images("x_train"), labels("y_train"), images("x_test"), labels("y_test"))
+    return Dataset(images("x_train"), labels("y_train"), images("x_test"), labels("y_test"), declared_classes=10)
 
 
-def _arrays(path: str | None) -> dict[str, np.ndarray]:
-    named = path or os.environ.get("HUBBUB_DATA")
-    if named:
-        try:
-            return _read(Path(named).expanduser())
-        except RuntimeError as error:
-            raise DataError(f"{named}: is missing ({error})") from error
-    cache = Path.home() / ".cache" / "hubbub" / "mnist"
-    if not all((cache / name).exists() for name, _, _ in _FILES.values()):
-        _download(cache)
-    return _read(cache)
+def _arrays(kind: _Kind, path: str | None) -> dict[str, Numbers]:
+    place = named(path)
+    if place is None:
+        instead = f"give data.path or set HUBBUB_DATA to a folder with {kind.name}.npz"
+        contents = {key: file.fetched(cache(kind.name), instead) for key, file in kind.files().items()}
+        return {key: _idx(content, _SHAPES[key]) for key, content in contents.items()}
+    return _read(kind, place)
 
 
-def _read(place: Path) -> dict[str, np.ndarray]:
-    if place.is_dir() and (place / "mnist.npz").exists():
-        place = place / "mnist.npz"
+def _read(kind: _Kind, place: Path) -> dict[str, Numbers]:
+    archive = f"{kind.name}.npz"
+    if place.is_dir() and (place / archive).exists():
+        place = place / archive
     if place.is_dir():
-        return {key: _idx(place / name, digest, shape) for key, (name, digest, shape) in _FILES.items()}
+        folder = place / kind.name if (place / kind.name).is_dir() else place
+        missing = f"the folder must hold {archive} or the four published .gz files"
+        return {key: _idx(file.read(folder / file.name, missing), _SHAPES[key]) for key, file in kind.files().items()}
     if not place.is_file():
-        raise DataError(f"{place}: {_what(place)}; give data.path, set HUBBUB_DATA, or leave both out to download MNIST")
-    try:
-        with zipfile.ZipFile(place) as archive:
-            return {key: _member(archive, key, shape) for key, (_, _, shape) in _FILES.items()}
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-        lzma.LZMAError,
-        NotImplementedError,
-    ) as error:
-        raise DataError(f"{place}: is not MNIST as .npz with {', '.join(_FILES)} ({error})") from error
+        raise DataError(f"{place}: {what(place)}; give data.path, set HUBBUB_DATA, or leave both out to download {kind.title}")
+    return read_arrays(place, {key: Expected(shape) for key, shape in _SHAPES.items()}, kind.title)
 
 
-def _what(path: Path) -> str:
-    return "is no regular file" if path.exists() else "is missing"
-
-
-def _member(archive: zipfile.ZipFile, key: str, shape: tuple[int, ...]) -> np.ndarray:
-    """An array of the shape that it must have: what its header says is checked before it is read."""
-    with archive.open(f"{key}.npy") as member:
-        dtype, fortran_order, stated = read_header(member)  # type: ignore[arg-type] # it has the read that is needed
-        if stated != shape or dtype != np.uint8 or fortran_order:
-            raise ValueError(f"{key} is {dtype} {stated}, MNIST's is uint8 {shape}")
-        content = member.read(math.prod(shape) + 1)
-    if len(content) != math.prod(shape):
-        raise ValueError(f"{key} holds {len(content)} bytes, not {math.prod(shape)}")
-    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
-
-
-def _idx(file: Path, digest: str, shape: tuple[int, ...]) -> np.ndarray:
-    if not file.is_file():
-        raise DataError(f"{file}: {_what(file)}; the folder must hold mnist.npz or the four published .gz files")
-    content = file.read_bytes()
-    if hashlib.md5(content, usedforsecurity=False).hexdigest() != digest:
-        raise DataError(f"{file}: is not the published file (its MD5 differs); remove it and try again")
+def _idx(content: bytes, shape: tuple[int, ...]) -> Numbers:
+    """The array in a published file; its header was checked with its digest."""
     header = 4 + 4 * len(shape)
     return np.frombuffer(gzip.decompress(content)[header:], dtype=np.uint8).reshape(shape)
-
-
-def _download(cache: Path) -> None:
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        for name, digest, _ in _FILES.values():
-            with urllib.request.urlopen(_MIRROR + name, timeout=30) as response:  # noqa: S310 # a fixed https address
-                content = response.read()
-            if hashlib.md5(content, usedforsecurity=False).hexdigest() != digest:
-                raise DataError(f"{_MIRROR}{name}: came damaged; try again, or give data.path")
-            (cache / name).write_bytes(content)
-    except (urllib.error.URLError, OSError) as error:
-        raise DataError(
-            f"MNIST cannot be downloaded ({error}); give data.path or set HUBBUB_DATA to a folder with mnist.npz"
-        ) from error

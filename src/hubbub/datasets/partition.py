@@ -1,12 +1,16 @@
 """How a data set is dealt to clients."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from hubbub._checks import integer, positive
+from hubbub.datasets.dataset import Dataset
 from hubbub.errors import DataError
 
-__all__ = ["by_user", "dirichlet", "iid"]
+__all__ = ["by_user", "dealt", "dirichlet", "iid"]
 
 
 def iid(examples: int, clients: int, seed: int) -> list[np.ndarray]:
@@ -35,10 +39,16 @@ def dirichlet(targets: torch.Tensor, clients: int, alpha: float, seed: int) -> l
 
     Raises:
         ValueError: More clients than examples, or alpha not above 0.
+        DataError: Examples have no label of their own, but one at each place of a sequence.
 
     Source: Hsu, Qi and Brown 2019, https://arxiv.org/abs/1909.06335.
     """
     integer("clients", clients, at_least=1, at_most=len(targets))
+    if targets.ndim != 1:
+        raise DataError(
+            "partition = 'dirichlet': deals examples by their label, but these are sequences with a target at each of "
+            f"{targets.shape[1]} places; use 'user' or 'iid'"
+        )
     generator = np.random.default_rng(seed)
     labels = targets.numpy()
     stacks = [list(generator.permutation(np.flatnonzero(labels == c))) for c in range(int(labels.max()) + 1)]
@@ -63,4 +73,28 @@ def by_user(users: np.ndarray | None) -> list[np.ndarray]:
     """
     if users is None:
         raise DataError("partition = 'user': this data set does not say whose each example is; use 'iid' or 'dirichlet'")
-    return [np.flatnonzero(users == user) for user in np.unique(users)]
+    _, owner = np.unique(users, return_inverse=True)
+    order = np.argsort(owner, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(owner))[:-1])
+
+
+def dealt(dataset: Dataset, parts: Sequence[np.ndarray]) -> tuple[Dataset, list[tuple[torch.Tensor, torch.Tensor]]]:
+    """The data set with its training examples client by client, and what each client has: views, so that data are held once.
+
+    Args:
+        dataset: Any.
+        parts: The indices of each client's examples, each index once in all.
+
+    Returns:
+        The reordered data set, the given one itself where nothing moves; and each client's inputs and targets, in the order
+        of its indices.
+    """
+    order, sizes = np.concatenate(parts), [len(part) for part in parts]
+    if not np.array_equal(order, np.arange(len(dataset.train_inputs))):
+        dataset = replace(
+            dataset,
+            train_inputs=dataset.train_inputs[order],
+            train_targets=dataset.train_targets[order],
+            users=None if dataset.users is None else dataset.users[order],
+        )
+    return dataset, list(zip(dataset.train_inputs.split(sizes), dataset.train_targets.split(sizes), strict=True))

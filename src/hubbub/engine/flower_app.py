@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from hubbub import config as configs
 from hubbub._checks import integer
 from hubbub.accounting import rounded_up
-from hubbub.build import ClientSide, build, client_side
+from hubbub.build import ClientSide, build, client_side, clients_of
 from hubbub.engine.apps import RUN_APP, write_run_app
 from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError
@@ -66,7 +66,7 @@ def client_app(config_file: Path) -> ClientApp:
         (told,) = message.content.config_records.values()
         load(side.model, arrays)
         round_index = integer(ROUND_INDEX, told[ROUND_INDEX], at_least=0)
-        vector, loss = side.population.train_client(_partition(context), side.model, round_index)
+        vector, loss = clients_of(side.population).train_client(_partition(context), side.model, round_index)
         return Message(trained(side.model, vector, loss), reply_to=message)
 
     return app

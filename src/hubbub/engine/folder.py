@@ -19,7 +19,8 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.build import Run, build
 from hubbub.engine.resolved import resolved
 from hubbub.errors import LedgerError, RunFolderError
-from hubbub.training import Population, RoundResult, RunStore, evaluate, train
+from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
+from hubbub.training.evaluation import Fairness, fairness
 from hubbub.training.metrics import Metrics, read_metrics
 
 __all__ = ["RunInFolder"]
@@ -52,6 +53,7 @@ class RunInFolder:
             RunFolderError: Another run has begun there.
         """
         begun = cls(run, _promised(run), folder)
+        begun.prepare()
         with begun.store.locked():
             if (folder / "config.toml").exists():
                 raise RunFolderError(f"{folder}: another run has begun here; choose another folder with --out")
@@ -61,8 +63,16 @@ class RunInFolder:
         return begun
 
     @classmethod
-    def gone_on_with(cls, folder: Path, head: str | None = None, *, allow_import: bool = False) -> "RunInFolder":
+    def gone_on_with(
+        cls, folder: Path, head: str | None = None, *, workers: int | None = None, allow_import: bool = False
+    ) -> "RunInFolder":
         """The run that a folder holds.
+
+        Args:
+            folder: Where it is kept.
+            head: A head of the ledger that somebody kept.
+            workers: Processes that share a cohort, where they are not as many as before.
+            allow_import: Whether names of code in the settings may be imported.
 
         Raises:
             RunFolderError: The folder is no run, or was closed.
@@ -81,7 +91,8 @@ class RunInFolder:
             raise RunFolderError(f"{folder}: was closed and its keys destroyed; start a new run, which is charged beside it")
         # Earlier runs count as they did when this one began, wherever their folders are now.
         earlier = None if missing else _recorded_earlier(folder)
-        config = configs.resolve(configs.load(folder / "config.toml"))
+        named: configs.Layer = {} if workers is None else {"training": {"workers": workers}}
+        config = configs.resolve(configs.load(folder / "config.toml"), named)
         run = build(config, allow_import=allow_import, earlier=earlier)
         found = cls(run, _promised(run), folder, head)
         if missing and run.plan.earlier:
@@ -104,14 +115,23 @@ class RunInFolder:
         path = self.folder / "ledger.jsonl"
         return read_chain(path).head if path.is_file() else ""
 
+    def prepare(self) -> str:
+        """Choose how clients are trained, unless that was chosen, and say so in one line; empty where others train them."""
+        # Steps of small models are slower on several threads, and far slower beside other work.
+        torch.set_num_threads(1)
+        population = self.run.population
+        if self.run.config.training.engine != "process" or not isinstance(population, SimulatedPopulation):
+            return ""
+        choice = population.prepare(self.run.model, math.ceil(self.run.plan.expected_cohort_size))
+        return f"{choice.plan.name}, {choice.reason}"
+
     def write_guarantee(self) -> None:
         """Put what is promised into the folder."""
         files.write_atomic(self.folder / "guarantee.json", strict_json.canonical(self.promised.as_json()))
 
     def rounds(self, population: Population) -> Iterator[dict[str, Any]]:
         """Train with these clients, round by round; each gives the line that it has left in the metrics."""
-        # Steps of small models are slower on several threads, and far slower beside other work.
-        torch.set_num_threads(1)
+        self.prepare()
         metrics = Metrics(self.folder / "metrics.jsonl")
         with metrics:
             for result in train(self.run.plan, population, self.run.model, self.store, head=self.head):
@@ -127,6 +147,16 @@ class RunInFolder:
         public = not self.run.config.training.validation
         report.write(self.folder, report.RunSummary(self.folder.name, rows, self.promised, text, public=public))
         return self._evaluated()
+
+    def fairness(self) -> Fairness:
+        """How evenly the model serves the clients, kept in ``private-fairness.json``: for the operator's eyes alone.
+
+        Raises:
+            DataError: No client has an example.
+        """
+        found = fairness(self.run.model, self.run.examples, F.cross_entropy)
+        files.write_atomic(self.folder / "private-fairness.json", strict_json.canonical(found.as_json()))
+        return found
 
     def _evaluated(self) -> tuple[float, float]:
         dataset = self.run.dataset
@@ -147,6 +177,7 @@ class RunInFolder:
             "clients": result.clients,
             "clients_per_second": result.clients_per_second,
             "seconds": result.seconds,
+            **({"clip_norm": result.clip_norm} if self.run.plan.clip_norms.further else {}),
             **result.statistics,
             **({} if result.released else {"released": False, "fault": result.fault}),
             # Held-out training examples are clients' data too; a fault may name clients.

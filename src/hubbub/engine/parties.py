@@ -9,7 +9,7 @@ from pathlib import Path
 
 import gmpy2
 
-from hubbub.build import Run
+from hubbub.build import Run, clients_of
 from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.randomness import derive, seed_for, seed_key
@@ -56,7 +56,7 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
     key.prepare(run.plan.rounds * math.ceil(run.plan.expected_cohort_size) * agreement.ciphertexts)
     holders = [Holder(one, agreement) for one in keys]
     return EncryptedPopulation(
-        run.population,
+        clients_of(run.population),
         agreement,
         holders,
         public,
@@ -130,7 +130,7 @@ def agreement_of(run: Run, terms: Encryption, key: PublicKey, name: str) -> Agre
     most = math.ceil(plan.expected_cohort_size)
     largest = largest_deviation(plan.mechanism) if plan.mechanism and not plan.mechanism.shares else 0.0
     packing = terms.packing(most, plan.mechanism, largest)
-    return terms.agreement(key, packing, FlatModel(run.model).dim, name)
+    return terms.agreement(key, packing, FlatModel(run.model).dim + plan.clip_norms.further, name)
 
 
 def _keys(run: Run, terms: Encryption) -> tuple[ThresholdKey | None, Sequence[KeyShare | PrivateKey]]:

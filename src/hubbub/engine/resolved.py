@@ -17,6 +17,8 @@ from hubbub.participation import (
     TruncatedPoissonSampling,
 )
 from hubbub.strategies import BandedToeplitz
+from hubbub.training import SimulatedPopulation
+from hubbub.training.clip_norms import AdaptiveClipping
 
 __all__ = ["resolved"]
 
@@ -36,6 +38,13 @@ def resolved(run: Run) -> configs.Config:
             matrix=None if config.privacy.matrix is None else str(Path(config.privacy.matrix).expanduser().absolute()),
             neighboring_relation=plan.promise().after(0, plan.delta).neighboring_relation,
         )
+    if isinstance(plan.clip_norm, AdaptiveClipping) and plan.clip_norms.split is not None:
+        privacy = replace(
+            privacy,
+            target_quantile=plan.clip_norm.target_quantile,
+            clip_norm_learning_rate=plan.clip_norm.clip_norm_learning_rate,
+            clip_count_stddev=plan.clip_norms.split.count_stddev,
+        )
     if privacy.earlier_runs:
         folders = tuple(str(Path(run).expanduser().absolute()) for run in privacy.earlier_runs)
         privacy = replace(privacy, earlier_runs=folders)
@@ -45,7 +54,9 @@ def resolved(run: Run) -> configs.Config:
     if data.path:
         data = replace(data, path=str(Path(data.path).expanduser().absolute()))
     size = None if isinstance(plan.participation, FixedEpochs | BallsInBinsSampling) else int(plan.expected_cohort_size)
-    training = replace(config.training, cohort_size=size)
+    # A run that goes on has the last bits of one that was never interrupted.
+    chosen = run.population.plan if isinstance(run.population, SimulatedPopulation) else config.training.plan
+    training = replace(config.training, cohort_size=size, plan=chosen)
     return replace(config, training=training, privacy=privacy, participation=participation, data=data, secagg=_secagg(run))
 
 

@@ -13,7 +13,6 @@ Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
 import math
 
 import numpy as np
-from scipy import signal
 
 from hubbub._checks import Array
 from hubbub.factorization.lbfgs import minimize
@@ -90,6 +89,9 @@ def _last_rows(
         window = windows[:, part]
         steps = norms[:, None] * window
         if momentum:
+            # Here, since loading it takes longer than many searches.
+            from scipy import signal
+
             steps = signal.lfilter([1.0], [1.0, -momentum], steps, axis=0, zi=momentum * m[None, part])[0]
         steps[0] += b[part]
         B = np.cumsum(steps, axis=0)

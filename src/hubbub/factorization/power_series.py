@@ -9,7 +9,7 @@ Source: Brent and Kung 1978, "Fast Algorithms for Manipulating Formal Power Seri
 """
 
 import numpy as np
-from scipy import fft, signal
+from scipy import fft
 
 from hubbub._checks import Array
 
@@ -30,8 +30,7 @@ def multiply(a: Array, c: Array, length: int) -> Array:
     """
     a, c = sorted((a[:length], c[:length]), key=len)
     if _recursive(length, len(a)):
-        direct: Array = signal.lfilter(a, [1.0], np.pad(c, (0, length - len(c))))
-        return direct
+        return _recursion(a, np.ones(1), np.pad(c, (0, length - len(c))))
     size = fft.next_fast_len(len(a) + len(c) - 1, real=True)
     product: Array = fft.irfft(fft.rfft(a, size) * fft.rfft(c, size), size)
     return np.pad(product[:length], (0, max(0, length - size)))
@@ -49,7 +48,7 @@ def inverse(c: Array, length: int) -> Array:
     result = np.zeros(length)
     unit = np.zeros(first)
     unit[0] = 1.0
-    result[:first] = signal.lfilter([1.0], c, unit)
+    result[:first] = _recursion(np.ones(1), c, unit)
     known = first
     while known < length:
         more = min(2 * known, length)
@@ -67,8 +66,7 @@ def divide(a: Array, c: Array) -> Array:
         array([1., 0., 1., 0.])
     """
     if _recursive(len(a), len(c)):
-        quotient: Array = signal.lfilter([1.0], c, a)
-        return quotient
+        return _recursion(np.ones(1), c, a)
     return multiply(a, inverse(c, len(a)), len(a))
 
 
@@ -98,6 +96,15 @@ def binomial(ratio: float, power: float, length: int) -> Array:
     """
     i = np.arange(1, length)
     return np.concatenate([[1.0], np.cumprod(ratio * (i - 1 - power) / i)])
+
+
+def _recursion(a: Array, c: Array, x: Array) -> Array:
+    """The first ``len(x)`` coefficients of a·x/c, one after the other."""
+    # Takes as long to load as all else that a plan needs.
+    from scipy.signal import lfilter
+
+    filtered: Array = lfilter(a, c, x)
+    return filtered
 
 
 def _recursive(length: int, bands: int) -> bool:

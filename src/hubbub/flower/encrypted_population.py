@@ -11,10 +11,11 @@ from hubbub.flower.encrypted_rounds import added, opened
 from hubbub.flower.messages import AGREEMENT, LATTICE_BITS, NOISE_STDDEV, ROUND_INDEX
 from hubbub.flower.opening import GridHolders
 from hubbub.flower.population import GridPopulation
-from hubbub.lattice import Lattice, share_stddev
+from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.agreement import Agreement
+from hubbub.steps import share_stddev
 from hubbub.training.encrypted import EncryptedSum
 
 __all__ = ["EncryptedGridPopulation"]

@@ -15,6 +15,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from flwr.app import ConfigRecord, RecordDict
@@ -117,7 +118,7 @@ class HolderFolder:
             return
         if (agreement.noising_holders > 0) != bool(stated):
             raise ValueError("a promise is there, and no holder adds noise, or holders do, and it is missing")
-        sentence = "It adds no noise: who does, and what is guaranteed, the server knows."
+        sentence = "Holders add no noise: who does, and what is guaranteed, the server knows."
         if stated:
             promise = _promise(stated, arrays)
             if Encryption.bits_of(promise.lattice_bits) != agreement.packing.bits:
@@ -127,7 +128,7 @@ class HolderFolder:
                 )
             if self._seed is not None and not promise.simulation:
                 raise ValueError("this node's paillier-noise-seed is for simulations; the run is none")
-            sentence = "It adds noise of its own: " + promise.after(promise.rounds, promise.delta).sentence()
+            sentence = "Each holder adds noise of its own: " + promise.after(promise.rounds, promise.delta).sentence()
             files.write_atomic(folder / _FILES[0], stated)
             files.write_atomic(folder / _FILES[1], arrays)
         else:
@@ -136,13 +137,7 @@ class HolderFolder:
                 files.remove(folder / name)
         Holder(self._key, agreement, folder).begin()
         files.write_atomic(folder / "agreement.json", strict_json.canonical(agreement.record()))
-        _LOG.info(
-            "Holder %s opens sums of at least %s contributions for run %r. %s",
-            Holder(self._key, agreement).number,
-            agreement.min_contributions,
-            agreement.run,
-            sentence,
-        )
+        _say_once(agreement.run, agreement.min_contributions, sentence)
 
     def _noise(
         self, folder: Path, holder: Holder, promise: Promise | None, round_index: int, record: ConfigRecord
@@ -196,6 +191,12 @@ def _promise(stated: bytes, arrays: bytes) -> Promise:
     if promise.noise_by != "holders":
         raise ValueError("the run does not promise that holders add noise")
     return promise
+
+
+@lru_cache(maxsize=64)
+def _say_once(run: str, min_contributions: int, sentence: str) -> None:
+    """Log what holders of a run agreed to, once for all of them that are in this process, as they are in a simulation."""
+    _LOG.info("Sums of at least %s contributions are opened here for run %r. %s", min_contributions, run, sentence)
 
 
 def _require_agreed(folder: Path, agreement: Agreement) -> None:

@@ -84,7 +84,7 @@ def noising_mod(msg: Message, context: Context, call_next: App) -> Message:
 
     Without ``dpfedavg_noise_stddev`` the server adds all noise, and everything passes. With it, the reply's ArrayRecord holds
     int64 arrays under the names of the floating ones: the update, clipped to ``dpfedavg_clip_norm``, in whole steps of the
-    lattice, plus an exact discrete Gaussian share whose key is drawn from the operating system and forgotten. With adaptive
+    lattice, plus a discrete Gaussian share whose key is drawn from the operating system and forgotten. With adaptive
     clipping the indicator is one more number of the noised vector, scaled by ``dpfedavg_count_scale``, and
     ``dpfedavg_norm_bit`` is that noised number, in steps. Buffers, metrics and all further records of the app would leave
     without noise: they are dropped, and ``num-examples`` is 1.

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -14,6 +15,7 @@ from hubbub.errors import ConfigError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import CLIP_NORM, Asked, addressed, single_arrays
 from hubbub.lattice import Lattice
+from hubbub.training.clip_norms import CountSplit
 from hubbub.training.simulate import bounded, statistics
 from hubbub.training.sums import LatticeSum, PlainSum
 
@@ -70,13 +72,21 @@ class GridPopulation:
         return self._clients
 
     def collect(
-        self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int
+        self,
+        cohort: Sequence[Hashable],
+        model: nn.Module,
+        clip_norm: float | None,
+        round_index: int,
+        split: CountSplit | None = None,
     ) -> LatticeSum | PlainSum:
-        """The sum of the cohort's updates, clipped unless ``clip_norm`` is ``None``, ``(dim,)``."""
+        """The sum of the cohort's updates, clipped unless ``clip_norm`` is ``None``, ``(dim,)``.
+
+        With a ``split`` each client's indicator is one more coordinate, ``(dim + 1,)``.
+        """
         layout, sent = _layout(model), _numbers(model)
         asked, replies = self.ask(cohort, model, clip_norm, round_index)
-        lattice = Lattice(clip_norm) if self._lattice and clip_norm is not None else None
-        total = self._sum(asked, dict(asked.contents(replies)), layout, sent, clip_norm, lattice)
+        clipping = _Clipping(clip_norm, split, self._lattice)
+        total = self._sum(asked, dict(asked.contents(replies)), layout, sent, clipping)
         for fault in asked.faults:
             _LOG.info("round %s: counted as nothing: %s", round_index + 1, fault)
         return total
@@ -113,10 +123,10 @@ class GridPopulation:
         answers: Mapping[str, RecordDict],
         layout: Layout,
         sent: list[torch.Tensor],
-        clip_norm: float | None,
-        lattice: Lattice | None,
+        clipping: "_Clipping",
     ) -> LatticeSum | PlainSum:
-        total = torch.zeros(layout.dim, dtype=torch.int64 if lattice else torch.float64)
+        lattice, split = clipping.lattice, clipping.split
+        total = torch.zeros(layout.dim + (split is not None), dtype=torch.int64 if lattice else torch.float64)
         clipped, losses = 0, []
         # In the order of the cohort, not of the answers: in floating point that is another sum.
         for client in [client for client in asked.clients if client in answers]:
@@ -124,7 +134,7 @@ class GridPopulation:
                 update = layout.update(single_arrays(answers[client]), sent)
                 if not bool(torch.isfinite(update).all()):
                     raise ValueError("its update is not finite")
-                part, was_clipped = bounded(update, clip_norm, lattice)
+                part, was_clipped = bounded(update, clipping.clip_norm, lattice, split)
                 losses.append(_loss(answers[client]))
             except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not hang on it
                 asked.refuse(client, error)
@@ -133,6 +143,22 @@ class GridPopulation:
             clipped += was_clipped
         private = statistics(len(asked.clients), clipped, losses)
         return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
+
+
+@dataclass(frozen=True)
+class _Clipping:
+    """How the updates of a round are clipped, and whether they are summed as integers."""
+
+    clip_norm: float | None
+    split: CountSplit | None
+    on_lattice: bool
+
+    @property
+    def lattice(self) -> Lattice | None:
+        """The lattice of the sum."""
+        if not self.on_lattice or self.clip_norm is None:
+            return None
+        return Lattice(self.split.joint_norm(self.clip_norm) if self.split else self.clip_norm)
 
 
 def load(model: nn.Module, arrays: ArrayRecord) -> None:

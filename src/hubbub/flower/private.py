@@ -15,13 +15,13 @@ from hubbub.errors import BudgetError, ConfigError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import Template
 from hubbub.flower.nodes import Identity, Node, average_cohort, connected, identity_of
-from hubbub.flower.run import Clipping, Fixed, PrivateRun
+from hubbub.flower.run import Fixed, PrivateRun
 from hubbub.flower.state import recorded, require_same_mechanism
 from hubbub.flower.summing import Summing
 from hubbub.flower.terms import Terms, require_averaging
 from hubbub.mechanism import Mechanism
 from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
-from hubbub.training.clipping import AdaptiveClipping
+from hubbub.training.clip_norms import AdaptiveClipping, Clipping
 
 if TYPE_CHECKING:
     from hubbub.flower.encrypted_rounds import EncryptedSumming

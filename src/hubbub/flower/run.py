@@ -22,7 +22,7 @@ from hubbub.flower.state import ServerState
 from hubbub.flower.summing import Summing
 from hubbub.flower.terms import Terms
 from hubbub.mechanism import Mechanism
-from hubbub.training.clipping import AdaptiveClipping
+from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms, Clipping
 from hubbub.training.rounds import MOST_BURNED
 from hubbub.training.sums import NoSum
 
@@ -30,13 +30,11 @@ if TYPE_CHECKING:
     # Need gmpy2, which few have.
     from hubbub.flower.encrypted_rounds import EncryptedRounds, EncryptedSumming
 
-__all__ = ["Clipping", "Fixed", "PrivateRun"]
+__all__ = ["Fixed", "PrivateRun"]
 
 _LOG = logging.getLogger("flwr")
 # The most clients of a cohort that is drawn by coins; sums of so many are exact.
 _MOST_CLIENTS = 2**26
-
-Clipping = float | AdaptiveClipping
 
 
 class Fixed(NamedTuple):
@@ -90,11 +88,11 @@ class PrivateRun:
         self.layout = layout
         self._strategy, self._mechanism, self._clipping, self._terms = strategy, mechanism, clipping, terms
         self.fixed = fixed
-        self._adaptive = clipping if isinstance(clipping, AdaptiveClipping) else None
+        self._norms = ClipNorms(clipping, mechanism.noise_multiplier, fixed.expected_cohort_size)
         self._under_way: _Round | None = None
         self._burned = 0
         self.arrays: ArrayRecord | None = None
-        self._dim = layout.dim + (self._adaptive is not None)
+        self._dim = layout.dim + self._norms.further
         self._state = ServerState(
             self._promise(),
             layout,
@@ -105,8 +103,6 @@ class PrivateRun:
             head=terms.head,
         )
         self._state.clip_norm = clipping.initial_clip_norm if isinstance(clipping, AdaptiveClipping) else clipping
-        if self._adaptive:
-            self._split = self._adaptive.split(mechanism.noise_multiplier, fixed.expected_cohort_size)
         self._encrypted = self._begun_encryption()
 
     @property
@@ -150,7 +146,7 @@ class PrivateRun:
                 f"{self._terms.folder}: its ledger has {done} rounds, and state/server.safetensors, the model after them, is "
                 "missing; restore the folder from a copy"
             )
-        if held is not None and not self._adaptive and clip_norm != self._clipping:
+        if held is not None and not self._norms.further and clip_norm != self._clipping:
             raise RunFolderError(
                 f"{self._terms.folder}/state/server.safetensors: is of a run with clip norm {clip_norm}, this one has "
                 f"{self._clipping}; restore the folder from a copy"
@@ -173,8 +169,8 @@ class PrivateRun:
 
     def summing(self) -> "Summing | EncryptedSumming":
         """How the next round's replies are summed."""
-        split = self._split if self._adaptive else None
-        plain = Summing(self.layout, self._state.clip_norm, split, self._mechanism, self._state.promise.lattice_bits)
+        split, bits = self._norms.split, self._state.promise.lattice_bits
+        plain = Summing(self.layout, self._state.clip_norm, split, self._mechanism, bits)
         return self._encrypted.summing(plain, self.round_index) if self._encrypted else plain
 
     def begin(
@@ -260,9 +256,7 @@ class PrivateRun:
     def _learn(self, release: torch.Tensor, arrays: ArrayRecord) -> ArrayRecord:
         """The model after a release: the wrapped strategy sees the noised mean, as the only reply there is."""
         state, layout = self._state, self.layout
-        if self._adaptive:
-            fraction = self._split.fraction(float(release[-1]), state.clip_norm, self.fixed.expected_cohort_size)
-            state.clip_norm = self._adaptive.following(state.clip_norm, fraction)
+        state.clip_norm = self._norms.following(state.clip_norm, release)
         mean = release[: layout.dim] / self.fixed.expected_cohort_size
         with unheard():
             made, _ = self._strategy.aggregate_train(self.round_index, [self._synthetic(layout.moved(arrays, mean))])
@@ -288,7 +282,8 @@ class PrivateRun:
         return EncryptedRounds(secagg, encryption, packing, self._state.promise, self._dim, terms.folder)
 
     def _promise(self) -> Promise:
-        how = {"adaptive_clipping": repr(self._adaptive)} if self._adaptive else {"clip_norm": self._clipping}
+        adaptive = isinstance(self._clipping, AdaptiveClipping)
+        how = {"adaptive_clipping": repr(self._clipping)} if adaptive else {"clip_norm": self._clipping}
         return self._terms.promise(
             self._mechanism,
             {

@@ -8,9 +8,11 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import CLIP_NORM, COUNT_SCALE, ENABLED, NOISE_STDDEV, Asked, norm_bit, single_arrays
-from hubbub.lattice import Lattice, share_stddev
+from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
-from hubbub.training.clipping import CountSplit, clip
+from hubbub.steps import share_stddev
+from hubbub.training.clip_norms import CountSplit
+from hubbub.training.clipping import clip
 from hubbub.training.sums import LatticeSum
 
 __all__ = ["Summing"]

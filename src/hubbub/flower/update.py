@@ -152,7 +152,7 @@ class Sent:
     def hidden(self, reply: ArrayRecord, request: Request, bit: int | None) -> tuple[ArrayRecord, int | None]:
         """The clipped update in whole steps of a lattice, plus a share of noise that nobody can draw again.
 
-        The share is an exact discrete Gaussian of at least the standard deviation that was asked for.
+        The share is a discrete Gaussian of at least the standard deviation that was asked for.
 
         Args:
             reply: The trained arrays.

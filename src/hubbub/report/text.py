@@ -6,8 +6,14 @@ from statistics import median
 from typing import Any
 
 from hubbub.accounting import PrivacyGuarantee, rounded_up
+from hubbub.accounting.unamplified import by_divergences
 
 __all__ = ["markdown"]
+
+
+def whose(promised: PrivacyGuarantee) -> str:
+    """Whose examples a validation holds out."""
+    return "training examples" if promised.privacy_unit == "example" else "examples of the clients"
 
 
 def markdown(name: str, rows: Sequence[Mapping[str, Any]], promised: PrivacyGuarantee, config: str, *, public: bool) -> str:
@@ -16,7 +22,7 @@ def markdown(name: str, rows: Sequence[Mapping[str, Any]], promised: PrivacyGuar
     lines = [f"# {name}", "", f"**{promised.sentence()}**", ""]
     if not public:
         lines += [
-            "> Accuracy and loss are of held-out examples of the clients, without noise: this report is for choosing settings, "
+            f"> Accuracy and loss are of held-out {whose(promised)}, without noise: this report is for choosing settings, "
             "not for release.",
             "",
         ]
@@ -28,7 +34,8 @@ def markdown(name: str, rows: Sequence[Mapping[str, Any]], promised: PrivacyGuar
             "",
         ]
     lines += _burned(rows)
-    lines += ["![accuracy and epsilon over rounds](report.png)", ""]
+    lines += _adapted([row["clip_norm"] for row in rows if row.get("clip_norm") is not None])
+    lines += [f"![accuracy{' and epsilon' if promised.private else ''} over rounds](report.png)", ""]
     if promised.private:
         lines += _guarantee(promised)
     lines += _encrypted([row for row in rows if row.get("decrypt_seconds") is not None])
@@ -59,6 +66,17 @@ def _burned(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{what} charged and not released: the sum could not be opened, and the model stayed as it was.", ""]
 
 
+def _adapted(clip_norms: Sequence[float]) -> list[str]:
+    """How the clip norm moved, if it did."""
+    if not clip_norms:
+        return []
+    return [
+        f"The clip norm followed the updates' norms by a noised count in the same sum: from {clip_norms[0]:.4g} in the first "
+        f"round to {clip_norms[-1]:.4g} in the last.",
+        "",
+    ]
+
+
 def _encrypted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What encryption cost, where there was any."""
     if not rows:
@@ -82,7 +100,9 @@ def _encrypted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _guarantee(promised: PrivacyGuarantee) -> list[str]:
     rho = promised.unamplified_zcdp_rho
-    zcdp = "" if rho is None else f" It is {rounded_up(rho)}-zCDP{' without amplification' if promised.amplified else ''}."
+    aside = " but for the statistical distance of shares" if by_divergences(promised.events or ()) else ""
+    alone = " without amplification" if promised.amplified else ""
+    zcdp = "" if rho is None else f" It is {rounded_up(rho)}-zCDP{aside}{alone}."
     standing = "exact" if promised.sensitivity_exact else "a bound from above"
     return [
         "## The guarantee",

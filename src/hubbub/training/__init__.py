@@ -1,14 +1,24 @@
 """Private training: one loop, whoever runs the clients and whatever hides their sum."""
 
-from hubbub.training.clipping import clip
-from hubbub.training.plan import RunPlan, ServerOptimizer
-from hubbub.training.release import ReleasePath, Sum
-from hubbub.training.rounds import Population, RoundResult, train
-from hubbub.training.simulate import LocalTraining, SimulatedPopulation, evaluate
-from hubbub.training.store import RunStore
-from hubbub.training.sums import LatticeSum, PlainSum
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hubbub.training.clipping import clip
+    from hubbub.training.evaluation import evaluate
+    from hubbub.training.examples import ExamplePopulation, private_gradients
+    from hubbub.training.execution import Execution
+    from hubbub.training.local import LocalTraining
+    from hubbub.training.plan import RunPlan, ServerOptimizer
+    from hubbub.training.release import ReleasePath, Sum
+    from hubbub.training.rounds import Population, RoundResult, train
+    from hubbub.training.simulate import SimulatedPopulation
+    from hubbub.training.store import RunStore
+    from hubbub.training.sums import LatticeSum, PlainSum
 
 __all__ = [
+    "ExamplePopulation",
+    "Execution",
     "LatticeSum",
     "LocalTraining",
     "PlainSum",
@@ -22,5 +32,37 @@ __all__ = [
     "Sum",
     "clip",
     "evaluate",
+    "private_gradients",
     "train",
 ]
+
+# A plan of a run loads no torch, which takes longer than all that it computes.
+_HOMES = {
+    "ExamplePopulation": "examples",
+    "Execution": "execution",
+    "LatticeSum": "sums",
+    "LocalTraining": "local",
+    "PlainSum": "sums",
+    "Population": "rounds",
+    "ReleasePath": "release",
+    "RoundResult": "rounds",
+    "RunPlan": "plan",
+    "RunStore": "store",
+    "ServerOptimizer": "plan",
+    "SimulatedPopulation": "simulate",
+    "Sum": "release",
+    "clip": "clipping",
+    "evaluate": "evaluation",
+    "private_gradients": "examples",
+    "train": "rounds",
+}
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,6 +1,7 @@
 """A checkpoint as its manifest names it: each file compared with its SHA-256, then each tensor with what it must be."""
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ class Checkpoint:
         if model is None or model.shape != vector.shape or model.dtype != vector.dtype:
             held = "no model" if model is None else f"a model of {tuple(model.shape)} {model.dtype}"
             raise self._refused(f"it holds {held}, this run has {tuple(vector.shape)} {vector.dtype}")
-        kept = {name.removeprefix("optimizer."): value for name, value in self._model.items() if name != "model"}
+        kept = {name.removeprefix("optimizer."): t for name, t in self._model.items() if name not in ("model", "clip_norm")}
         for name, value in {"model": model, **kept}.items():
             if value.shape not in ((), vector.shape) or not value.is_floating_point() or not bool(torch.isfinite(value).all()):
                 raise self._refused(f"{name} is {value.dtype} {tuple(value.shape)}, or not finite")
@@ -83,6 +84,19 @@ class Checkpoint:
             vector.copy_(model)
         if kept:
             optimizer.state[vector] = {name: t if t.ndim == 0 else t.to(vector.device) for name, t in kept.items()}
+
+    def clip_norm(self) -> float | None:
+        """The clip norm of the next round, where it moves.
+
+        Raises:
+            RunFolderError: It is no number above 0.
+        """
+        kept = self._model.get("clip_norm")
+        if kept is None:
+            return None
+        if kept.dtype != torch.float64 or kept.ndim or not 0 < float(kept) < math.inf:
+            raise self._refused(f"clip_norm is {kept.dtype} {tuple(kept.shape)}, or not above 0")
+        return float(kept)
 
     def restore_noise(self, noise: NoiseStream) -> None:
         """Put the stream where it was.

@@ -1,21 +1,12 @@
-"""How much one client may move the sum: its whole update, as one vector, is scaled to a norm of at most the clip norm.
-
-Adaptive clipping moves the clip norm towards a quantile of the updates' norms. Each client's indicator b, whether its update's
-norm was at most the clip norm, enters the very same sum as one more coordinate, s·(b − ½), and is hidden by the same row of
-noise: there is no second release. With z the noise multiplier of the whole, z_Δ that of the updates and σ_b the standard
-deviation of the noise on the count of indicators,
-
-    z_Δ = (z⁻² − (2σ_b)⁻²)^(−1/2),    s = z_Δ·C / σ_b,    the norm of (update, s·(b − ½)) is at most C·z_Δ / z.
-"""
+"""How much one client may move the sum: its whole update, as one vector, is scaled to a norm of at most the clip norm."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 
-from hubbub._checks import finite, positive, scale
+from hubbub._checks import scale
 
-__all__ = ["AdaptiveClipping", "CountSplit", "clip"]
+__all__ = ["clip"]
 
 # Sums of many squares round; this keeps a scaled vector below the clip norm at any length.
 _MARGIN = 1 - 2**-20
@@ -53,96 +44,3 @@ def clip(update: torch.Tensor, clip_norm: float) -> tuple[torch.Tensor, bool]:
     if norm * largest <= bound * _MARGIN:
         return vector, False
     return unit * (bound * _MARGIN / norm), True
-
-
-# Bounds of an adapted clip norm, with room for the norm of the update beside its indicator.
-_LEAST, _MOST = 1e-10, 1e10
-_LARGEST_SHARE = 100.0
-
-
-@dataclass(frozen=True)
-class AdaptiveClipping:
-    """The rule by which the clip norm follows a quantile of the updates' norms.
-
-    Args:
-        initial_clip_norm: Of the first round, from 1e-10 to 1e10.
-        target_quantile: The part of the updates that shall *not* be clipped, in [0, 1].
-        clip_norm_learning_rate: Of the geometric step, above 0.
-        clip_count_stddev: σ_b, of the noise on the count of unclipped updates; by default a twentieth of the expected cohort
-            size, or the noise multiplier where that is more.
-
-    Raises:
-        ValueError: A number out of range.
-
-    Source: Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping", Algorithm 1 and Theorem 1,
-    https://arxiv.org/abs/1905.03871.
-    """
-
-    initial_clip_norm: float = 0.1
-    target_quantile: float = 0.5
-    clip_norm_learning_rate: float = 0.2
-    clip_count_stddev: float | None = None
-
-    def __post_init__(self) -> None:
-        if not _LEAST <= scale("initial_clip_norm", self.initial_clip_norm) <= _MOST:
-            raise ValueError(f"initial_clip_norm = {self.initial_clip_norm!r}: must be from {_LEAST:g} to {_MOST:g}")
-        if not 0 <= finite("target_quantile", self.target_quantile) <= 1:
-            raise ValueError(f"target_quantile = {self.target_quantile!r}: must be from 0 to 1")
-        positive("clip_norm_learning_rate", self.clip_norm_learning_rate)
-        if self.clip_count_stddev is not None:
-            scale("clip_count_stddev", self.clip_count_stddev)
-
-    def split(self, noise_multiplier: float, expected_cohort_size: float) -> "CountSplit":
-        """How the noise is split between updates and count.
-
-        Raises:
-            ValueError: So little noise on the count that none of the noise multiplier is left for the updates.
-        """
-        z = scale("noise_multiplier", noise_multiplier)
-        stddev = max(expected_cohort_size / 20, z) if self.clip_count_stddev is None else float(self.clip_count_stddev)
-        room = 1 - (z / (2 * stddev)) ** 2
-        if room < _LARGEST_SHARE**-2:
-            raise ValueError(
-                f"clip_count_stddev = {stddev!r}: twice that must be well above noise_multiplier = {z!r}, or the count of "
-                f"clipped updates costs all that is to be spent; raise it to {z!r} or leave it out"
-            )
-        return CountSplit(z, z / math.sqrt(room), stddev)
-
-    def following(self, clip_norm: float, fraction: float) -> float:
-        """The next clip norm, after a noisy fraction of unclipped updates: a geometric step of bounded length."""
-        step = -self.clip_norm_learning_rate * (min(max(fraction, 0.0), 1.0) - self.target_quantile)
-        return min(max(clip_norm * math.exp(min(max(step, -50.0), 50.0)), _LEAST), _MOST)
-
-
-@dataclass(frozen=True)
-class CountSplit:
-    """One Gaussian of multiplier z, shared by updates and count.
-
-    Args:
-        noise_multiplier: z, of both together: what the accountant is told.
-        update_multiplier: z_Δ, of the updates.
-        count_stddev: σ_b, of the noise on the count of indicators.
-
-    Example:
-        >>> split = AdaptiveClipping().split(noise_multiplier=1.0, expected_cohort_size=100)
-        >>> split.count_stddev, round(split.update_multiplier, 6)
-        (5.0, 1.005038)
-        >>> round(split.noise_multiplier * split.joint_norm(2.0) - split.update_multiplier * 2.0, 12)
-        0.0
-    """
-
-    noise_multiplier: float
-    update_multiplier: float
-    count_stddev: float
-
-    def count_scale(self, clip_norm: float) -> float:
-        """s, by which an indicator enters the sum."""
-        return self.update_multiplier * clip_norm / self.count_stddev
-
-    def joint_norm(self, clip_norm: float) -> float:
-        """The largest norm of an update beside its indicator: what the sum's noise and its lattice are scaled to."""
-        return math.hypot(clip_norm, self.count_scale(clip_norm) / 2)
-
-    def fraction(self, coordinate: float, clip_norm: float, expected_cohort_size: float) -> float:
-        """The noisy fraction of unclipped updates, from the released coordinate; over a fixed number, never over replies."""
-        return coordinate / self.count_scale(clip_norm) / expected_cohort_size + 0.5

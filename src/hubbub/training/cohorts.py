@@ -8,6 +8,8 @@ import hmac
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from heapq import nsmallest
 
 import numpy as np
 import numpy.typing as npt
@@ -86,8 +88,8 @@ def draw(
             turn, key = round_index % cycle_length, derive(keys.lasting, "groups")
             chosen = [i for i in np.flatnonzero(heads).tolist() if _slot(key, clients[i], cycle_length) == turn]
         case BallsInBinsSampling(bins):
-            turn, key = round_index % bins, derive(keys.lasting, "slots")
-            chosen = [i for i, client in enumerate(clients) if _slot(key, client, bins) == turn]
+            slots = _slots(derive(keys.lasting, "slots"), clients if isinstance(clients, range) else tuple(clients), bins)
+            chosen = np.flatnonzero(slots == round_index % bins).tolist()
         case FixedSizeSampling(cohort_size):
             chosen = uniform_choice(coins, len(clients), cohort_size)
         case FixedEpochs(rounds_per_epoch=rounds_per_epoch):
@@ -113,15 +115,20 @@ def _slot(key: bytes, client: Hashable, slots: int) -> int:
     return int.from_bytes(hmac.digest(key, str(client).encode(), "sha256")) % slots
 
 
+@lru_cache(maxsize=1)
+def _slots(key: bytes, clients: range | tuple[Hashable, ...], slots: int) -> npt.NDArray[np.int64]:
+    """``(clients,)``: the slot of each, kept, since there may be many and they are for good."""
+    return np.array([_slot(key, client, slots) for client in clients], dtype=np.int64)
+
+
 def eligible(round_index: int, clients: Sequence[Hashable], size: int, *, keys: CohortKeys, ledger: Ledger) -> list[Hashable]:
     """``size`` of the clients that the ledger lets join, or all of them where they are fewer.
 
     Those that took part least often come first, ties by chance.
     """
-    ties = bits(derive(keys.fresh, "cohort", round_index), len(clients))
-    able = [i for i, client in enumerate(clients) if ledger.may_join(client, round_index)]
-    able.sort(key=lambda i: (len(ledger.participations(clients[i])), int(ties[i])))
-    return [clients[i] for i in sorted(able[:size])]
+    ties = bits(derive(keys.fresh, "cohort", round_index), len(clients)).tolist()
+    able = ((joined, ties[i], i) for i, joined in ledger.able(clients, round_index))
+    return [clients[i] for i in sorted(i for _, _, i in nsmallest(size, able))]
 
 
 def _full_cohort(round_index: int, clients: Sequence[Hashable], size: int, keys: CohortKeys, ledger: Ledger) -> list[Hashable]:

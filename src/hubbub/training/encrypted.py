@@ -15,15 +15,17 @@ from torch import nn
 
 from hubbub.discrete_gaussian import discrete_gaussian
 from hubbub.errors import SumNotOpenedError
-from hubbub.lattice import Lattice, share_stddev
+from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.randomness import fresh_key
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.agreement import Agreement
 from hubbub.secagg.holder import Holder, combined
 from hubbub.secagg.shares import ThresholdKey
+from hubbub.steps import share_stddev
+from hubbub.training.clip_norms import CountSplit
 from hubbub.training.holder_noise import HolderNoise
-from hubbub.training.simulate import SimulatedPopulation, statistics
+from hubbub.training.simulate import SimulatedPopulation, bounded, statistics
 
 __all__ = ["EncryptedPopulation", "EncryptedSum", "noise_steps"]
 
@@ -122,16 +124,25 @@ class EncryptedPopulation:
         """Whether the sums hold their noise before the server adds any."""
         return bool(self._noise) or (self._mechanism is not None and self._mechanism.shares is not None)
 
-    def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> EncryptedSum:
-        """The sum of the cohort's encrypted updates."""
+    def collect(
+        self,
+        cohort: Sequence[Hashable],
+        model: nn.Module,
+        clip_norm: float | None,
+        round_index: int,
+        split: CountSplit | None = None,
+    ) -> EncryptedSum:
+        """The sum of the cohort's encrypted updates; with a ``split`` each client's indicator is one more number of it."""
         aggregator = Aggregator(self._agreement, round_index, self._earlier)
-        lattice = None if clip_norm is None else Lattice(clip_norm, self._lattice_bits)
+        lattice = None
+        if clip_norm is not None:
+            lattice = Lattice(split.joint_norm(clip_norm) if split else clip_norm, self._lattice_bits)
         clock = _Clock()
         clipped, losses = 0, []
         for client, update, loss in self._population.updates(cohort, model, round_index):
             with clock.of("encrypt_seconds"):
-                steps, was_clipped = self._steps(update, lattice)
-                noise = self._share(steps.size, clip_norm)
+                steps, was_clipped = self._steps(update, clip_norm, lattice, split)
+                noise = self._share(steps.size, lattice)
                 data = self._agreement.contribution(str(client), round_index, steps, noise)
             with clock.of("aggregate_seconds"):
                 aggregator.add(str(client), data)
@@ -141,19 +152,21 @@ class EncryptedPopulation:
         private = {**statistics(len(cohort), clipped, losses), **clock.seconds}
         return EncryptedSum(aggregator, lattice, lambda total: self._opened(total, lattice), private)
 
-    def _steps(self, update: torch.Tensor, lattice: Lattice | None) -> tuple[Steps, bool]:
+    def _steps(
+        self, update: torch.Tensor, clip_norm: float | None, lattice: Lattice | None, split: CountSplit | None
+    ) -> tuple[Steps, bool]:
         if lattice is None:
             point = self._agreement.packing.fixed_point
             values = np.nan_to_num(update.detach().cpu().to(torch.float64).numpy(), nan=0.0)
             return point.encode(values), bool(np.abs(values).max(initial=0.0) > point.clip)
-        steps, was_clipped = lattice.encode(update)
+        steps, was_clipped = bounded(update, clip_norm, lattice, split)
         return steps.cpu().numpy(), was_clipped
 
-    def _share(self, size: int, clip_norm: float | None) -> Steps | None:
+    def _share(self, size: int, lattice: Lattice | None) -> Steps | None:
         mechanism = self._mechanism
-        if mechanism is None or mechanism.shares is None or clip_norm is None:
+        if mechanism is None or mechanism.shares is None or lattice is None:
             return None
-        stddev = share_stddev(mechanism.noise_multiplier, clip_norm, mechanism.shares.clients, self._lattice_bits)
+        stddev = share_stddev(mechanism.noise_multiplier, lattice.clip_norm, mechanism.shares.clients, lattice.bits)
         return discrete_gaussian(fresh_key(), stddev, size)
 
     def _opened(self, aggregator: Aggregator, lattice: Lattice | None) -> Steps:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 from hubbub._checks import integer, one_of
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
-from hubbub.lattice import share_stddev
 from hubbub.mechanism import Mechanism, NoiseShares
+from hubbub.steps import share_stddev
 
 if TYPE_CHECKING:
     from hubbub.secagg.agreement import Agreement

@@ -8,7 +8,7 @@ from torch import nn
 
 from hubbub.errors import ConfigError
 
-__all__ = ["FlatModel", "difference"]
+__all__ = ["FlatModel", "difference", "refuse_buffers", "require_trainable"]
 
 
 class FlatModel:
@@ -25,14 +25,8 @@ class FlatModel:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        _refuse_buffers(module)
         self.module = module
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
-        if not self._parameters:
-            raise ConfigError("model: has no trainable parameter; set requires_grad on those to be trained")
-        kinds = {p.dtype for p in self._parameters}
-        if len(kinds) > 1 or not self._parameters[0].is_floating_point():
-            raise ConfigError(f"model: trainable parameters of dtypes {kinds}; they must share one floating dtype")
+        self._parameters = require_trainable(module)
         first = self._parameters[0]
         self.dim = sum(p.numel() for p in self._parameters)
         self.vector = torch.empty(self.dim, dtype=first.dtype, device=first.device)
@@ -65,6 +59,22 @@ class FlatModel:
             start += parameter.numel() * parameter.element_size()
 
 
+def require_trainable(module: nn.Module) -> list[nn.Parameter]:
+    """The trainable parameters of a module that can be trained privately.
+
+    Raises:
+        ConfigError: None, or of several dtypes or of a dtype that is not floating, or a buffer.
+    """
+    refuse_buffers(module)
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    if not parameters:
+        raise ConfigError("model: has no trainable parameter; set requires_grad on those to be trained")
+    kinds = {p.dtype for p in parameters}
+    if len(kinds) > 1 or not parameters[0].is_floating_point():
+        raise ConfigError(f"model: trainable parameters of dtypes {kinds}; they must share one floating dtype")
+    return parameters
+
+
 def difference(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     """after − before, in their dtype where both share one of 32 bits or more, else in float64."""
     if after.dtype == before.dtype and after.dtype in (torch.float32, torch.float64):
@@ -72,7 +82,7 @@ def difference(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     return after.to(torch.float64) - before.to(torch.float64)
 
 
-def _refuse_buffers(module: nn.Module) -> None:
+def refuse_buffers(module: nn.Module) -> None:
     """Statistics that layers gather from clients' data would be released without clip or noise."""
     for name, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:

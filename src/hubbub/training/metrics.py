@@ -57,7 +57,7 @@ def _row(row: Any, after: int) -> dict[str, Any]:
     integer("round_index", row["round_index"], at_least=after + 1)
     if row["epsilon"] is not None:
         non_negative("epsilon", row["epsilon"])
-    for name in ("loss", "accuracy", "clients", "clients_per_second", "seconds", "clipped_fraction", "train_loss"):
+    for name in ("loss", "accuracy", "clients", "clients_per_second", "seconds", "clipped_fraction", "train_loss", "clip_norm"):
         if row.setdefault(name, None) is not None:
             finite(name, row[name])
     return row

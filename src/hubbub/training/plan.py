@@ -1,19 +1,28 @@
 """A run as a value: everything that is decided before the first round."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
-
-import torch
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hubbub._checks import finite, integer, lattice_bits, one_of, open_unit, positive, scale
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
-from hubbub.lattice import require_room
 from hubbub.mechanism import Mechanism, NoiseBy
 from hubbub.participation import Participation
+from hubbub.steps import require_room
+from hubbub.strategies import Identity
+from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms, Clipping
+from hubbub.workloads import Workload, momentum
+
+if TYPE_CHECKING:
+    # A plan needs no tensors.
+    import torch
 
 __all__ = ["NoiseKind", "RunPlan", "ServerOptimizer"]
 
@@ -29,6 +38,12 @@ class ServerOptimizer:
         name: ``"fedavg"`` (SGD), ``"fedavgm"`` (SGD with momentum) or ``"fedadam"`` (Adam).
         learning_rate: Above 0; 1 applies the mean update as it is.
         momentum: Of fedavgm, in [0, 1).
+        cooldown: The part of the rounds, the last ones, in which the learning rate falls in a straight line; 0 for none.
+        cooldown_to: What part of it is left in the last round.
+
+    Example:
+        >>> [round(ServerOptimizer(cooldown=0.5, cooldown_to=0.2).rate(t, rounds=4), 3) for t in range(4)]
+        [1.0, 1.0, 0.6, 0.2]
 
     Source: Reddi et al. 2021, "Adaptive Federated Optimization", https://arxiv.org/abs/2003.00295.
     """
@@ -36,15 +51,35 @@ class ServerOptimizer:
     name: ServerName = "fedavg"
     learning_rate: float = 1.0
     momentum: float = 0.9
+    # Not in what is recorded of a server where there is none, so that a run from before there was one goes on.
+    cooldown: float = field(default=0.0, repr=False)
+    cooldown_to: float = field(default=0.05, repr=False)
 
     def __post_init__(self) -> None:
         one_of("server_optimizer", self.name, get_args(ServerName))
         positive("server_learning_rate", self.learning_rate)
         if not 0 <= finite("server_momentum", self.momentum) < 1:
             raise ValueError(f"server_momentum = {self.momentum!r}: must be at least 0 and below 1")
+        if not 0 <= finite("cooldown", self.cooldown) <= 1:
+            raise ValueError(f"cooldown = {self.cooldown!r}: must be from 0 to 1, the part of the rounds that it takes")
+        if not 0 < finite("cooldown_to", self.cooldown_to) <= 1:
+            raise ValueError(f"cooldown_to = {self.cooldown_to!r}: must be above 0 and at most 1")
+
+    def rate(self, round_index: int, rounds: int) -> float:
+        """The learning rate of a round of so many, over that of the first: a function of the round, whatever came before."""
+        falling = math.ceil(self.cooldown * rounds)
+        passed = round_index + 1 - (rounds - falling)
+        return 1.0 if passed <= 0 else 1 - (1 - self.cooldown_to) * min(passed / falling, 1.0)
+
+    def workload(self, rounds: int) -> Workload:
+        """What the optimizer makes of the mean updates, up to the learning rate; of Adam, which is not linear, plain steps."""
+        rates = tuple(self.rate(t, rounds) for t in range(rounds)) if self.cooldown else None
+        return momentum(rounds, self.momentum if self.name == "fedavgm" else 0.0, rates)
 
     def build(self, vector: torch.Tensor) -> torch.optim.Optimizer:
         """The optimizer of one flat vector, ``(dim,)``."""
+        import torch
+
         match self.name:
             case "fedavg":
                 return torch.optim.SGD([vector], lr=self.learning_rate)
@@ -63,7 +98,7 @@ class RunPlan:
         participation: Who may contribute when; with a mechanism, the mechanism's.
         expected_cohort_size: The fixed number that sums are divided by; for a pattern, the size of each cohort.
         mechanism: How sums are hidden; ``None`` for no privacy.
-        clip_norm: The largest L2 norm of one client's update; needed with a mechanism.
+        clip_norm: The largest L2 norm of one client's update, or the rule by which it moves; needed with a mechanism.
         delta: Of the guarantee.
         neighboring_relation: By default that of the participation.
         accountant: Who computes epsilon.
@@ -78,10 +113,12 @@ class RunPlan:
         setting: One line of who is trusted with what; empty for a server that sees each update.
         further: What must hold beside the guarantee's own assumptions.
         not_covered: What costs extra, or is not hidden at all, beside what no guarantee covers.
+        privacy_unit: Whose contribution is clipped as one: ``"client"``, or ``"example"`` where each example is one by itself.
 
     Raises:
         ConfigError: The mechanism was made for other rounds, another participation or another lattice, or has no clip norm, or
-            has more noise than can be added exactly; or noise of holders that the promise refuses.
+            has more noise than can be added exactly; or noise of holders that the promise refuses; or a clip norm that moves
+            where nothing is hidden, or under correlated noise.
         ValueError: A number out of range.
     """
 
@@ -89,7 +126,7 @@ class RunPlan:
     participation: Participation
     expected_cohort_size: float
     mechanism: Mechanism | None = None
-    clip_norm: float | None = None
+    clip_norm: Clipping | None = None
     delta: float = 1e-5
     neighboring_relation: str | None = None
     accountant: str = "tight"
@@ -103,6 +140,7 @@ class RunPlan:
     setting: str = ""
     further: tuple[Assumption, ...] = ()
     not_covered: tuple[str, ...] = ()
+    privacy_unit: str = "client"
 
     def __post_init__(self) -> None:
         integer("rounds", self.rounds, at_least=1)
@@ -111,7 +149,9 @@ class RunPlan:
         integer("seed", self.seed, at_least=0)
         one_of("noise", self.noise, get_args(NoiseKind))
         lattice_bits("lattice_bits", self.lattice_bits)
-        if self.clip_norm is not None:
+        if isinstance(self.clip_norm, AdaptiveClipping):
+            _require_adaptable(self.mechanism)
+        elif self.clip_norm is not None:
             scale("clip_norm", self.clip_norm)
         if self.mechanism is None:
             # What a promise refuses is refused here.
@@ -134,13 +174,25 @@ class RunPlan:
         # A relation, an accountant or a pairing that no theorem covers is refused here, not after the first release.
         promise.after(self.rounds, self.delta)
 
+    @property
+    def scheduled_rounds(self) -> int:
+        """The rounds over which the server's learning rate is planned: all that the noise is for, even if fewer are run."""
+        return self.rounds if self.mechanism is None else self.mechanism.rounds
+
+    @cached_property
+    def clip_norms(self) -> ClipNorms:
+        """The clip norm of each round, and how the noise is shared where it moves."""
+        noise_multiplier = None if self.mechanism is None else self.mechanism.noise_multiplier
+        return ClipNorms(self.clip_norm, noise_multiplier, self.expected_cohort_size)
+
     def promise(self, **found: Any) -> Promise:
         """What the ledger holds the run to; ``found`` are facts about the clients and the model."""
         own = {
             "participation": repr(self.participation),
             "expected_cohort_size": self.expected_cohort_size,
-            "clip_norm": self.clip_norm,
+            **self.clip_norms.record(),
             "server": repr(self.server),
+            **({"cooldown": [self.server.cooldown, self.server.cooldown_to]} if self.server.cooldown else {}),
             "seed": self.seed,
             # Not of the finest lattice, so that a run from before there were others goes on.
             **({} if self.lattice_bits == 24 else {"lattice_bits": self.lattice_bits}),
@@ -149,6 +201,7 @@ class RunPlan:
             rounds=self.rounds,
             mechanism=self.mechanism,
             neighboring_relation=self.neighboring_relation,
+            privacy_unit=self.privacy_unit,
             accountant=self.accountant,
             delta=self.delta,
             simulation=self.noise == "simulation",
@@ -158,4 +211,20 @@ class RunPlan:
             not_covered=self.not_covered,
             noise_by=self.noise_by,
             setting=self.setting,
+        )
+
+
+def _require_adaptable(mechanism: Mechanism | None) -> None:
+    """Refuse a clip norm that moves where there is no noise to share, or where noise must cancel over rounds."""
+    if mechanism is None:
+        raise ConfigError(
+            "clip_norm: adaptive clipping shares the noise between updates and their count, and a run without a mechanism has "
+            "none; give a number, or a mechanism"
+        )
+    if type(mechanism.strategy) is not Identity:
+        raise ConfigError(
+            f"clipping = 'adaptive' with strategy = {type(mechanism.strategy).__name__}: correlated noise cancels over rounds "
+            "only while the clip norm, its scale, stands still; adapt it in a short run with independent noise "
+            "(mode = 'dp-fedavg'), name that run in privacy.earlier_runs so that it is charged, and fix clip_norm at what it "
+            "found"
         )

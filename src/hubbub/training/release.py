@@ -25,11 +25,12 @@ from hubbub.accounting.history import Epoch
 from hubbub.accounting.ledger import Ledger, Ticket
 from hubbub.accounting.promise import Promise
 from hubbub.errors import ConfigError, LedgerError, RunFolderError
-from hubbub.lattice import Lattice, require_room
+from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.noise import NoiseStream, SimulationSource, sampler
 from hubbub.noise.epochs import EpochSource
 from hubbub.randomness import derive, fresh_key, seed_key
+from hubbub.steps import require_room
 from hubbub.strategies import OWN, Identity
 from hubbub.strategies.record import strategy_arrays
 from hubbub.training.cohorts import CohortKeys

@@ -5,16 +5,18 @@ A sum that nobody could open burns its round: it is charged, and the model stays
 ``train`` is a generator: logging, evaluation, plots and early stopping are the body of the caller's ``for`` loop.
 """
 
+import inspect
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from torch import nn
 
-from hubbub.errors import SumNotOpenedError
+from hubbub.errors import ConfigError, SumNotOpenedError
 from hubbub.lattice import Lattice
+from hubbub.training.clip_norms import CountSplit
 from hubbub.training.cohorts import draw, require_feasible
 from hubbub.training.plan import RunPlan
 from hubbub.training.release import Sum
@@ -22,7 +24,7 @@ from hubbub.training.state import RunState
 from hubbub.training.store import RunStore
 from hubbub.training.sums import NoSum
 
-__all__ = ["MOST_BURNED", "Population", "RoundResult", "train"]
+__all__ = ["MOST_BURNED", "CountingPopulation", "Population", "RoundResult", "takes_split", "train"]
 
 # So many rounds that are burned one after the other do not come from chance.
 MOST_BURNED = 3
@@ -47,12 +49,31 @@ class Population(Protocol):
         """
 
 
+class CountingPopulation(Population, Protocol):
+    """A population whose clip norm can follow a quantile of the updates' norms."""
+
+    def collect(
+        self,
+        cohort: Sequence[Hashable],
+        model: nn.Module,
+        clip_norm: float | None,
+        round_index: int,
+        split: CountSplit | None = None,
+    ) -> Sum:
+        """The sum of the cohort's updates; with a ``split`` each has one more coordinate, its indicator, ``(dim + 1,)``.
+
+        That is ``split.count_scale(clip_norm)`` × ½ where the update was not clipped, × −½ where it was, and the lattice is
+        that of ``split.joint_norm(clip_norm)``.
+        """
+
+
 @dataclass(frozen=True)
 class RoundResult:
     """One round, after its release, or after it was burned since its sum could not be opened: then ``fault`` says why.
 
-    ``head`` is that of the ledger: keep it elsewhere, and a ledger that is rolled back cannot pass. ``statistics`` were
-    computed from clients' updates, and ``fault`` may name clients: they are private, and not for others.
+    ``clip_norm`` is that of the round's updates. ``head`` is that of the ledger: keep it elsewhere, and a ledger that is rolled
+    back cannot pass. ``statistics`` were computed from clients' updates, and ``fault`` may name clients: they are private, and
+    not for others.
     """
 
     round_index: int
@@ -63,6 +84,7 @@ class RoundResult:
     statistics: Mapping[str, float]
     released: bool = True
     fault: str = ""
+    clip_norm: float | None = None
 
     @property
     def clients_per_second(self) -> float:
@@ -91,9 +113,14 @@ def train(
         LedgerError: The folder holds another run, or its record is damaged or was rolled back.
         RunFolderError: The folder is damaged, or another process is at work in it.
         ConfigError: The model has buffers or no trainable parameter, or the population's sums do not hold the noise that the
-            plan promises, or hold some that it does not.
+            plan promises, or hold some that it does not, or the clip norm moves and the population counts no indicators.
         SumNotOpenedError: Three rounds in a row were burned; the run can go on.
     """
+    if plan.clip_norms.further and not takes_split(population):
+        raise ConfigError(
+            f"clip_norm: adaptive clipping needs each client's indicator in the sum, and {type(population).__name__}.collect "
+            "takes no split as its fifth argument; take another population, or a clip norm that stands still"
+        )
     require_feasible(plan.participation, plan.rounds, len(population.clients), plan.expected_cohort_size)
     with store.locked() if store else nullcontext():
         in_sums = bool(getattr(population, "noise_in_sums", False))
@@ -113,8 +140,9 @@ def _rounds(plan: RunPlan, population: Population, model: nn.Module, run: RunSta
             keys=path.cohort_keys,
             ledger=path.ledger,
         )
-        total, fault = _collected(plan, population, cohort, model, round_index), None
-        ticket = path.begin(cohort, total, plan.clip_norm)
+        clip_norm = run.clip_norm
+        total, fault = _collected(plan, population, cohort, model, clip_norm, round_index), None
+        ticket = path.begin(cohort, total, plan.clip_norms.bound(clip_norm))
         try:
             release = total.open(path.row(ticket))
         except SumNotOpenedError as error:
@@ -122,7 +150,7 @@ def _rounds(plan: RunPlan, population: Population, model: nn.Module, run: RunSta
             burned, fault = burned + 1, error
         else:
             path.commit(ticket, release)
-            run.learn(release)
+            run.learn(release, round_index)
             burned = 0
         run.checkpoint(round_index + 1)
         yield RoundResult(
@@ -134,6 +162,7 @@ def _rounds(plan: RunPlan, population: Population, model: nn.Module, run: RunSta
             statistics=total.statistics,
             released=fault is None,
             fault="" if fault is None else str(fault),
+            clip_norm=clip_norm,
         )
         if fault and burned == MOST_BURNED:
             raise SumNotOpenedError(
@@ -143,9 +172,25 @@ def _rounds(plan: RunPlan, population: Population, model: nn.Module, run: RunSta
             ) from fault
 
 
-def _collected(plan: RunPlan, population: Population, cohort: Sequence[Hashable], model: nn.Module, round_index: int) -> Sum:
+def _collected(
+    plan: RunPlan,
+    population: Population,
+    cohort: Sequence[Hashable],
+    model: nn.Module,
+    clip_norm: float | None,
+    round_index: int,
+) -> Sum:
     """The sum of a round; where none could be formed, what stands for it, since clients took part all the same."""
     try:
-        return population.collect(cohort, model, plan.clip_norm, round_index)
+        split = plan.clip_norms.split
+        if split is not None and takes_split(population):
+            return population.collect(cohort, model, clip_norm, round_index, split)
+        return population.collect(cohort, model, clip_norm, round_index)
     except SumNotOpenedError as error:
-        return NoSum(None if plan.clip_norm is None else Lattice(plan.clip_norm, plan.lattice_bits), error)
+        bound = plan.clip_norms.bound(clip_norm)
+        return NoSum(None if bound is None else Lattice(bound, plan.lattice_bits), error)
+
+
+def takes_split(population: Population) -> TypeGuard[CountingPopulation]:
+    """Whether a population can count the updates that were not clipped."""
+    return "split" in inspect.signature(population.collect).parameters

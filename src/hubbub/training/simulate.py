@@ -1,53 +1,30 @@
-"""A population in this process: trains any unmodified module, client by client, in a lean loop."""
+"""A population in this process: trains any unmodified module, many clients at once or one by one, on one core or several."""
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from copy import deepcopy
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
 
 import torch
 from torch import nn
 
-from hubbub._checks import finite, integer, non_negative, positive
-from hubbub.errors import DataError
+from hubbub.errors import ConfigError, DataError
 from hubbub.lattice import Lattice
 from hubbub.randomness import derive, seed_for, seed_key
+from hubbub.training.clip_norms import CountSplit
 from hubbub.training.clipping import clip
-from hubbub.training.flat import FlatModel, difference
+from hubbub.training.execution import AUTO, Execution, ExecutionPlan, Trainer, trainer
+from hubbub.training.flat import require_trainable
+from hubbub.training.local import Examples, Job, LocalTraining, Loss, flat_parameters, trainable
+from hubbub.training.memory import keep_freed_memory
+from hubbub.training.one_by_one import OneByOne
+from hubbub.training.stacking import NotStackableError
 from hubbub.training.sums import LatticeSum, PlainSum
+from hubbub.training.tuning import Choice, choose
+from hubbub.training.workers import Part, SharedExamples, Task, Workers
 
-__all__ = ["LocalTraining", "SimulatedPopulation", "bounded", "evaluate", "statistics"]
+__all__ = ["SimulatedPopulation", "bounded", "statistics"]
 
-Examples = tuple[torch.Tensor, torch.Tensor]
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """What a client does with its examples: SGD over shuffled batches, a fresh optimizer each round.
-
-    Args:
-        epochs: Passes over the client's examples.
-        batch_size: Examples a step.
-        learning_rate: Above 0.
-        momentum: In [0, 1).
-        weight_decay: At least 0.
-    """
-
-    epochs: int = 1
-    batch_size: int = 10
-    learning_rate: float = 0.05
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        integer("local_epochs", self.epochs, at_least=1)
-        integer("batch_size", self.batch_size, at_least=1)
-        positive("learning_rate", self.learning_rate)
-        non_negative("weight_decay", self.weight_decay)
-        if not 0 <= finite("momentum", self.momentum) < 1:
-            raise ValueError(f"momentum = {self.momentum!r}: must be at least 0 and below 1")
+# Clients of a chunk where each trains alone: what a worker is given at a time.
+_FEW = 8
 
 
 class SimulatedPopulation:
@@ -57,50 +34,87 @@ class SimulatedPopulation:
         clients: For each client its inputs and targets, first axes of equal length; a client may have none.
         loss: Mean loss of a batch from the module's output and the targets.
         local: What a client does in a round.
-        seed: Of shuffles and dropout; what a client contributes depends on the model, its own data and this seed only. So a
-            module must not keep plain attributes from one call to the next; frozen parameters and buffers are put back.
+        seed: Of shuffles and dropout; for one plan of execution, what a client contributes depends on the model, its own data
+            and this seed only. So a module must not keep plain attributes from one call to the next; frozen parameters and
+            buffers are put back.
         lattice: Whether clipped updates are summed as integers, as a release needs; ``False`` sums in floating point, for
             simulations only.
+        execution: How it is computed. Whatever it says, the sums are those of the same clients: to the last bit for one plan,
+            and to 1e-5 of an update between plans.
 
     Raises:
         DataError: Inputs and targets of different lengths, or no client.
     """
 
     def __init__(
-        self, clients: Sequence[Examples], loss: Loss, local: LocalTraining, seed: int = 0, *, lattice: bool = True
+        self,
+        clients: Sequence[Examples],
+        loss: Loss,
+        local: LocalTraining,
+        seed: int = 0,
+        *,
+        lattice: bool = True,
+        execution: Execution | None = None,
     ) -> None:
-        if not clients:
+        if not len(clients):
             raise DataError("clients: there is none")
         for i, (inputs, targets) in enumerate(clients):
             if len(inputs) != len(targets):
                 raise DataError(f"client {i}: has {len(inputs)} inputs and {len(targets)} targets")
-        self._examples = clients
-        self._loss = loss
-        self._local = local
+        self._examples, self._loss, self._local, self._seed = clients, loss, local, seed
         self._lattice = lattice
+        self._execution = execution or Execution()
+        self._device = torch.device(self._execution.device)
         self._key = derive(seed_key(seed), "local training")
+        named = None if self._execution.plan == AUTO else ExecutionPlan.named(self._execution.plan)
+        self._choice = None if named is None else Choice(named, "as it was asked for")
         self._model: nn.Module | None = None
-        self._worker: FlatModel
-        self._fixed: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._trainer: Trainer | None = None
+        self._single: OneByOne | None = None
+        self._workers: Workers | None = None
 
     @property
     def clients(self) -> Sequence[int]:
         """Every client's number."""
         return range(len(self._examples))
 
+    @property
+    def plan(self) -> str:
+        """The plan in use, by its name; ``"auto"`` until one was chosen."""
+        return AUTO if self._choice is None else self._choice.plan.name
+
+    def prepare(self, model: nn.Module, cohort: int) -> Choice:
+        """Choose a plan for cohorts of about this size, unless one was named or chosen before."""
+        self._take(model)
+        if self._choice is not None:
+            return self._choice
+        first = [self._job(client, 0) for client in self._sorted(range(min(cohort, len(self._examples))))]
+        self._choice = choose(model, self._loss, self._local, self._execution, first, max(1, cohort))
+        return self._choice
+
     def collect(
-        self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int
+        self,
+        cohort: Sequence[Hashable],
+        model: nn.Module,
+        clip_norm: float | None,
+        round_index: int,
+        split: CountSplit | None = None,
     ) -> LatticeSum | PlainSum:
-        """The sum of the cohort's updates, clipped unless ``clip_norm`` is ``None``, ``(dim,)``."""
-        lattice = Lattice(clip_norm) if self._lattice and clip_norm is not None else None
-        _, start = self._begin(model)
-        total = torch.zeros(start.shape, dtype=torch.int64 if lattice else torch.float64, device=start.device)
-        clipped, losses = 0, []
-        for _, update, loss in self.updates(cohort, model, round_index):
-            part, was_clipped = bounded(update, clip_norm, lattice)
-            total += part
-            clipped += was_clipped
-            losses.append(loss)
+        """The sum of the cohort's updates, clipped unless ``clip_norm`` is ``None``, ``(dim,)``.
+
+        With a ``split`` each client's indicator is one more coordinate, ``(dim + 1,)``.
+
+        Raises:
+            ConfigError: The module does not run by the plan that was named.
+            WorkerError: A worker process ended.
+        """
+        lattice = self._lattice_of(clip_norm, split)
+        total = self._zero(lattice, model, split)
+        clipped, losses = 0, list[float]()
+        for part in self._parts(Task(round_index, clip_norm, split), model, self._chunks(cohort, model)):
+            total += part.total
+            clipped += part.clipped
+            losses += part.losses
         private = statistics(len(cohort), clipped, losses)
         return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
 
@@ -109,19 +123,29 @@ class SimulatedPopulation:
     ) -> Iterator[tuple[int, torch.Tensor, float]]:
         """What each client of a cohort makes of a model: its number, its update ``(dim,)``, and its mean loss.
 
+        Computed in this process, by the plan, in the order that suits it.
+
         Args:
             cohort: Clients' numbers.
             model: The global model; it stays as it is.
             round_index: From 0.
+
+        Raises:
+            ConfigError: The module does not run by the plan that was named.
         """
-        worker, start = self._begin(model)
-        for client in cohort:
-            with _own_generators(start.device):
-                loss = self._train(worker, start, int(str(client)), round_index)
-            yield int(str(client)), difference(worker.vector, start), loss
+        for chunk in self._chunks(cohort, model):
+            made = self._made(model)
+            try:
+                for trained in made.train(model, [self._job(client, round_index) for client in chunk]):
+                    yield trained.client, trained.update, trained.loss
+            except NotStackableError as error:
+                raise ConfigError(
+                    f"plan = {self.plan!r}: the model does not run for many clients at once ({error}); say 'one-by-one' or "
+                    "'auto'"
+                ) from error
 
     def train_client(self, client: int, model: nn.Module, round_index: int) -> tuple[torch.Tensor, float]:
-        """What one client makes of a model in a round, as :meth:`collect` has it done.
+        """What one client makes of a model in a round when it trains alone, as on a machine of its own.
 
         Args:
             client: Its number.
@@ -131,58 +155,104 @@ class SimulatedPopulation:
         Returns:
             The trained parameters as one vector, ``(dim,)``, which the next call overwrites, and the mean loss over batches.
         """
-        worker, start = self._begin(model)
-        with _own_generators(start.device):
-            loss = self._train(worker, start, client, round_index)
-        return worker.vector, loss
+        self._take(model)
+        if self._single is None:
+            self._single = OneByOne(model, self._loss, self._local, self._device, self._execution.precision)
+        return self._single.trained(flat_parameters(model).to(self._device), self._job(client, round_index))
 
-    def _begin(self, model: nn.Module) -> tuple[FlatModel, torch.Tensor]:
-        """A copy of the model to train clients in, and the parameters that each starts from, ``(dim,)``."""
+    def chunk(self, task: Task, model: nn.Module, clients: Sequence[int]) -> Part:
+        """What a chunk of clients adds to a sum."""
+        lattice = self._lattice_of(task.clip_norm, task.split)
+        total = self._zero(lattice, model, task.split)
+        clipped, losses = 0, list[float]()
+        for _, update, loss in self.updates(clients, model, task.round_index):
+            part, was_clipped = bounded(update, task.clip_norm, lattice, task.split)
+            total += part
+            clipped += was_clipped
+            losses.append(loss)
+        return Part(total, clipped, losses)
+
+    def close(self) -> None:
+        """End the worker processes, if there are any; the next round would start new ones."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+
+    def _parts(self, task: Task, model: nn.Module, chunks: Sequence[Sequence[int]]) -> Iterator[Part]:
+        """What each chunk adds, in the order of the chunks."""
+        if self._execution.workers == 1 or not chunks:
+            for clients in chunks:
+                yield self.chunk(task, model, clients)
+            return
+        if self._workers is None:
+            self._workers = Workers(self._execution.workers, self._for_workers(), model)
+        try:
+            yield from self._workers.parts(task, model, chunks)
+        except BaseException:
+            # Lines that were left in the middle of a round would answer the next one.
+            self.close()
+            raise
+
+    def _for_workers(self) -> "SimulatedPopulation":
+        """The same clients in shared memory, with the plan that is in use."""
+        execution = Execution(self.plan, 1, self._execution.device, self._execution.precision)
+        shared = SharedExamples(self._examples)
+        return SimulatedPopulation(shared, self._loss, self._local, self._seed, lattice=self._lattice, execution=execution)
+
+    def _chunks(self, cohort: Sequence[Hashable], model: nn.Module) -> list[list[int]]:
+        """The cohort in parts that are trained together: clients with about as many examples as one another."""
+        if not len(cohort):
+            return []
+        plan = self.prepare(model, len(cohort)).plan
+        size = plan.clients if plan.clients > 1 else _FEW
+        ordered = self._sorted([int(str(client)) for client in cohort])
+        return [ordered[i : i + size] for i in range(0, len(ordered), size)]
+
+    def _sorted(self, clients: Sequence[int]) -> list[int]:
+        return sorted(clients, key=lambda client: (-len(self._examples[client][0]), client))
+
+    def _take(self, model: nn.Module) -> None:
+        """Forget what was made of another model."""
         if model is not self._model:
-            self._model, self._worker = model, FlatModel(deepcopy(model))
-            self._fixed = [(tensor, tensor.detach().clone()) for tensor in self._worker.fixed()]
-        return self._worker, torch.cat([p.detach().reshape(-1) for p in model.parameters() if p.requires_grad])
+            require_trainable(model)
+            self._model, self._trainer, self._single = model, None, None
+            self.close()
 
-    def _train(self, worker: FlatModel, start: torch.Tensor, client: int, round_index: int) -> float:
-        """Train the worker on one client's examples from ``start``; returns the mean loss over its batches."""
+    def _made(self, model: nn.Module) -> Trainer:
+        self._take(model)
+        if self._trainer is None:
+            keep_freed_memory()
+            plan = self._choice.plan if self._choice else ExecutionPlan()
+            self._trainer = trainer(plan, model, self._loss, self._local, self._execution, self._execution.precision)
+        return self._trainer
+
+    def _job(self, client: int, round_index: int) -> Job:
         inputs, targets = self._examples[client]
-        local = self._local
-        seed = seed_for(self._key, client, round_index)
-        # What torch.manual_seed does, without its costly bookkeeping for devices that are not there.
-        torch.default_generator.manual_seed(seed)
-        if start.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
-        shuffles = torch.Generator().manual_seed(seed)
-        vector, gradient = worker.vector, worker.gradient
-        velocity = torch.zeros_like(vector) if local.momentum else None
-        worker.module.train()
-        total, batches = torch.zeros((), device=start.device), 0
-        with torch.no_grad():
-            vector.copy_(start)
-            # Nothing that one client's training left in the module may reach the next client.
-            for tensor, original in self._fixed:
-                tensor.copy_(original)
-        for _ in range(local.epochs):
-            order = torch.randperm(len(inputs), generator=shuffles).to(inputs.device)
-            for batch in order.split(local.batch_size):
-                gradient.zero_()
-                loss = self._loss(worker.module(inputs[batch]), targets[batch])
-                loss.backward()
-                with torch.no_grad():
-                    if local.weight_decay:
-                        gradient.add_(vector, alpha=local.weight_decay)
-                    step = gradient if velocity is None else velocity.mul_(local.momentum).add_(gradient)
-                    vector.add_(step, alpha=-local.learning_rate)
-                    total += loss.detach()
-                batches += 1
-        return float(total) / batches if batches else math.nan
+        return Job(client, inputs, targets, seed_for(self._key, client, round_index), round_index)
+
+    def _zero(self, lattice: Lattice | None, model: nn.Module, split: CountSplit | None) -> torch.Tensor:
+        """A sum of nobody."""
+        dim = sum(p.numel() for p in trainable(model).values()) + (split is not None)
+        return torch.zeros(dim, dtype=torch.int64 if lattice else torch.float64, device=self._device)
+
+    def _lattice_of(self, clip_norm: float | None, split: CountSplit | None) -> Lattice | None:
+        if not self._lattice or clip_norm is None:
+            return None
+        return Lattice(split.joint_norm(clip_norm) if split else clip_norm)
 
 
-def bounded(update: torch.Tensor, clip_norm: float | None, lattice: Lattice | None) -> tuple[torch.Tensor, bool]:
-    """A client's contribution to the sum, ``(dim,)``, and whether it was clipped."""
-    if lattice:
-        return lattice.encode(update)
-    return (update, False) if clip_norm is None else clip(update, clip_norm)
+def bounded(
+    update: torch.Tensor, clip_norm: float | None, lattice: Lattice | None, split: CountSplit | None = None
+) -> tuple[torch.Tensor, bool]:
+    """A client's contribution to the sum, ``(dim,)``, and whether it was clipped; with a ``split`` its indicator comes last."""
+    if clip_norm is None:
+        return update, False
+    if split is None:
+        return lattice.encode(update) if lattice else clip(update, clip_norm)
+    vector, was_clipped = clip(update, clip_norm)
+    indicator = vector.new_tensor([split.count_scale(clip_norm) * (-0.5 if was_clipped else 0.5)])
+    joint = torch.cat([vector, indicator])
+    return (lattice.encode(joint)[0] if lattice else joint), was_clipped
 
 
 def statistics(cohort: int, clipped: int, losses: Sequence[float]) -> dict[str, float]:
@@ -190,25 +260,6 @@ def statistics(cohort: int, clipped: int, losses: Sequence[float]) -> dict[str, 
     finite_losses = [loss for loss in losses if math.isfinite(loss)]
     return {
         "clipped_fraction": clipped / cohort if cohort else 0.0,
-        "train_loss": sum(finite_losses) / len(finite_losses) if finite_losses else math.nan,
+        # The same in whatever order clients were trained.
+        "train_loss": math.fsum(finite_losses) / len(finite_losses) if finite_losses else math.nan,
     }
-
-
-def _own_generators(device: torch.device) -> AbstractContextManager[None]:
-    """Inside, torch's global generators may be seeded; outside, they are as before."""
-    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-
-
-def evaluate(model: nn.Module, examples: Examples, loss: Loss, batch_size: int = 2000) -> tuple[float, float]:
-    """Mean loss and accuracy of a classifier on public examples."""
-    inputs, targets = examples
-    was_training = model.training
-    model.eval()
-    total, right = 0.0, 0
-    with torch.no_grad():
-        for x, y in zip(inputs.split(batch_size), targets.split(batch_size), strict=True):
-            output = model(x)
-            total += float(loss(output, y)) * len(x)
-            right += int((output.argmax(dim=1) == y).sum())
-    model.train(was_training)
-    return total / len(inputs), right / len(inputs)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from hubbub.errors import ConfigError
+from hubbub.errors import ConfigError, RunFolderError
 from hubbub.training.flat import FlatModel
 from hubbub.training.plan import RunPlan
 from hubbub.training.release import ReleasePath
@@ -19,13 +19,14 @@ CHECKPOINT_EVERY = 10
 
 @dataclass
 class RunState:
-    """Model, optimizer and release path of a run in progress."""
+    """Model, optimizer, release path and the next round's clip norm of a run in progress."""
 
     plan: RunPlan
     model: FlatModel
     optimizer: torch.optim.Optimizer
     path: ReleasePath
     store: RunStore | None
+    clip_norm: float | None
 
     @classmethod
     def start(
@@ -51,22 +52,33 @@ class RunState:
             store.begin_with(model.vector)
         first = hashlib.sha256(model.vector.detach().cpu().to(torch.float64).numpy().tobytes()).hexdigest()
         promise = plan.promise(clients=clients, parameters=model.dim, initial_model=first)
-        path = ReleasePath(
-            promise, model.dim, clients=clients, seed=plan.seed, store=store, head=head, noise_in_sums=noise_in_sums
-        )
-        run = cls(plan, model, plan.server.build(model.vector), path, store)
-        done = store.load_checkpoint(model.vector, run.optimizer, path.noise, path.ledger) if store else 0
+        dim = model.dim + plan.clip_norms.further
+        path = ReleasePath(promise, dim, clients=clients, seed=plan.seed, store=store, head=head, noise_in_sums=noise_in_sums)
+        run = cls(plan, model, plan.server.build(model.vector), path, store, plan.clip_norms.first)
+        done = run._restored(store) if store else 0
         # First all that is read, so that a folder that is refused stays as it is; a round under way is settled by the start.
         known = path.next_round
-        for release in path.released(done, known):
-            run.learn(release)
+        run._learn_again(done, known)
         path.start()
-        for release in path.released(known, path.next_round):
-            run.learn(release)
+        run._learn_again(known, path.next_round)
         return run
 
-    def learn(self, release: torch.Tensor) -> None:
-        """One step of the server's optimizer along the mean over the *expected* cohort size.
+    def _learn_again(self, start: int, stop: int) -> None:
+        """Learn from what is on disk."""
+        for round_index in range(start, stop):
+            for release in self.path.released(round_index, round_index + 1):
+                self.learn(release, round_index)
+
+    def _restored(self, store: RunStore) -> int:
+        """Take up the last checkpoint, where there is one; returns how many rounds it holds."""
+        done, clip_norm = store.load_checkpoint(self.model.vector, self.optimizer, self.path.noise, self.path.ledger)
+        if done and (clip_norm is None) == bool(self.plan.clip_norms.further):
+            raise RunFolderError(f"state/checkpoint-{done}.safetensors: its clip_norm = {clip_norm} is not of this run's kind")
+        self.clip_norm = self.clip_norm if clip_norm is None else clip_norm
+        return done
+
+    def learn(self, release: torch.Tensor, round_index: int) -> None:
+        """One step of the server's optimizer along the mean over the *expected* cohort size; the clip norm moves with it.
 
         Raises:
             ConfigError: The model is no longer finite; it is left as it was before.
@@ -74,18 +86,26 @@ class RunState:
         self.model.require_views()
         vector = self.model.vector
         before = vector.detach().clone()
-        vector.grad = (release / -self.plan.expected_cohort_size).to(vector.device, vector.dtype)
+        vector.grad = (release[: self.model.dim] / -self.plan.expected_cohort_size).to(vector.device, vector.dtype)
+        rate = self.plan.server.learning_rate * self.plan.server.rate(round_index, self.plan.scheduled_rounds)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         self.optimizer.step()
         vector.grad = None
         if not bool(torch.isfinite(vector).all()):
             with torch.no_grad():
                 vector.copy_(before)
+            name = "learning_rate" if self.plan.privacy_unit == "example" else "server_learning_rate"
             raise ConfigError(
-                f"server_learning_rate = {self.plan.server.learning_rate!r}: the model is no longer finite after "
+                f"{name} = {self.plan.server.learning_rate!r}: the model is no longer finite after "
                 f"{self.path.next_round} rounds, which stay released and charged; start a new run with a smaller one"
             )
+        self.clip_norm = self.plan.clip_norms.following(self.clip_norm, release)
 
     def checkpoint(self, rounds: int) -> None:
         """Save every few rounds and at the end; between, the releases themselves are what is kept."""
         if self.store and (rounds % CHECKPOINT_EVERY == 0 or rounds == self.plan.rounds):
-            self.store.save_checkpoint(rounds, self.model.vector, self.optimizer, self.path.noise, self.path.ledger.head)
+            moved = self.clip_norm if self.plan.clip_norms.further else None
+            self.store.save_checkpoint(
+                rounds, self.model.vector, self.optimizer, self.path.noise, self.path.ledger.head, clip_norm=moved
+            )

@@ -246,10 +246,22 @@ class RunStore:
             vector.copy_(model)
 
     def save_checkpoint(
-        self, rounds: int, vector: torch.Tensor, optimizer: torch.optim.Optimizer, noise: NoiseStream | None, head: str
+        self,
+        rounds: int,
+        vector: torch.Tensor,
+        optimizer: torch.optim.Optimizer,
+        noise: NoiseStream | None,
+        head: str,
+        *,
+        clip_norm: float | None = None,
     ) -> None:
-        """Keep the state after ``rounds`` rounds, and the head of the ledger that goes with it."""
+        """Keep the state after ``rounds`` rounds, and the head of the ledger that goes with it.
+
+        ``clip_norm`` is that of the next round where it moves.
+        """
         tensors = {"model": vector.detach()}
+        if clip_norm is not None:
+            tensors["clip_norm"] = torch.tensor(clip_norm, dtype=torch.float64)
         for name, value in optimizer.state.get(vector, {}).items():
             if value is not None:
                 tensors[f"optimizer.{name}"] = torch.as_tensor(value)
@@ -272,15 +284,18 @@ class RunStore:
 
     def load_checkpoint(
         self, vector: torch.Tensor, optimizer: torch.optim.Optimizer, noise: NoiseStream | None, ledger: Ledger
-    ) -> int:
-        """Restore the last checkpoint, where there is one; returns how many rounds it holds.
+    ) -> tuple[int, float | None]:
+        """Restore the last checkpoint, where there is one.
+
+        Returns:
+            How many rounds it holds, and the clip norm of the next one where it moves.
 
         Raises:
             RunFolderError: It is damaged, or is not of this run: of another ledger, model or strategy.
         """
         path = self._state / "checkpoint.json"
         if not os.path.lexists(path):
-            return 0
+            return 0, None
         checkpoint = Checkpoint(path, again=self._keep_releases)
         if ledger.rounds_at(checkpoint.head) != checkpoint.rounds:
             raise RunFolderError(
@@ -290,7 +305,7 @@ class RunStore:
         checkpoint.restore_model(vector, optimizer)
         if noise:
             checkpoint.restore_noise(noise)
-        return checkpoint.rounds
+        return checkpoint.rounds, checkpoint.clip_norm()
 
     def _forget_before(self, rounds: int) -> None:
         if not self._keep_releases:

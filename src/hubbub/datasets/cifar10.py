@@ -1,0 +1,130 @@
+"""CIFAR-10: 50,000 training and 10,000 test images in color, 32 × 32, of ten classes.
+
+Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009, https://www.cs.toronto.edu/~kriz/cifar.html.
+"""
+
+import hashlib
+import tarfile
+from collections.abc import Callable
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hubbub.datasets.archives import Expected, Numbers, read_arrays
+from hubbub.datasets.dataset import Dataset
+from hubbub.datasets.pixels import decoded, standardized
+from hubbub.datasets.places import PublishedFile, cache, named, replacing, what
+from hubbub.errors import DataError
+
+__all__ = ["load"]
+
+_PUBLISHED = PublishedFile("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530")
+# Images in each of the published files: five of them to train on, one to test with.
+_BATCH, _TRAIN = 10_000, 5
+_LARGEST_BLOB = 200_000_000
+# Of the training images' channels, as they are in common use.
+_MEANS, _DEVIATIONS = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+_INSTEAD = "give data.path or set HUBBUB_DATA to a folder with cifar-10-binary.tar.gz or cifar10.npz"
+
+
+def load(path: str | None = None) -> Dataset:
+    """CIFAR-10, inputs ``(3, 32, 32)`` standardized by the mean and deviation of each channel.
+
+    What is decoded is kept in ``~/.cache/hubbub/cifar10``, whole by its checksums or made again.
+
+    Args:
+        path: The published ``cifar-10-binary.tar.gz``; or ``cifar10.npz``, whose images are JPEG files (arrays ``blob``,
+            ``offsets``, ``labels``, ``split``). JPEG loses detail: accuracies with it are not those of the published images.
+            Or a folder with one of the two. Without a path: the folder in the environment variable ``HUBBUB_DATA``, then the
+            cache, then a download of the published file.
+
+    Raises:
+        DataError: The file is missing or damaged, or the download fails.
+    """
+    arrays = _arrays(path)
+
+    def images(name: str) -> torch.Tensor:
+        return standardized(arrays[name], _MEANS, _DEVIATIONS)
+
+    def labels(name: str) -> torch.Tensor:
+        return torch.from_numpy(arrays[name].astype(np.int64))
+
+    return Dataset(images("x_train"), labels("y_train"), images("x_test"), labels("y_test"), declared_classes=10)
+
+
+def _arrays(path: str | None) -> dict[str, Numbers]:
+    place = named(path)
+    if place is None:
+        return _cached("published", lambda: _from_binary(_PUBLISHED.downloaded(_INSTEAD)))
+    file = _file(place)
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror})") from error
+    if content[:2] == b"PK":
+        return _cached(f"jpeg-{hashlib.sha256(content).hexdigest()[:32]}", lambda: _from_jpeg(content, file))
+    if _PUBLISHED.holds(content):
+        return _cached("published", lambda: _from_binary(content))
+    raise DataError(f"{file}: is neither cifar10.npz nor the published {_PUBLISHED.name} (its digest differs)")
+
+
+def _file(place: Path) -> Path:
+    """The file that a path means."""
+    files = [place / "cifar10.npz", place / _PUBLISHED.name] if place.is_dir() else [place]
+    for file in files:
+        if file.is_file():
+            return file
+    raise DataError(f"{files[0]}: {what(files[0])}; {_INSTEAD}, or leave both out to download CIFAR-10")
+
+
+def _cached(name: str, make: Callable[[], dict[str, Numbers]]) -> dict[str, Numbers]:
+    """The decoded arrays from the cache; where they are not there, or damaged, they are made, and kept if there is room."""
+    file = cache("cifar10") / f"{name}.npz"
+    if file.is_file():
+        images = {"train": _TRAIN * _BATCH, "test": _BATCH}
+        pixels = {f"x_{part}": Expected((count, 3, 32, 32)) for part, count in images.items()}
+        labels = {f"y_{part}": Expected((count,)) for part, count in images.items()}
+        with suppress(DataError):
+            return read_arrays(file, {**pixels, **labels}, "CIFAR-10")
+    arrays = make()
+    with suppress(OSError), replacing(file) as place:
+        np.savez(place, **arrays)  # type: ignore[arg-type] # no array is named as an option
+    return arrays
+
+
+def _from_binary(content: bytes) -> dict[str, Numbers]:
+    """The arrays of the published file: of each image a byte for its label, then red, green and blue, row by row."""
+    with tarfile.open(fileobj=BytesIO(content), mode="r:gz") as archive:
+
+        def batch(name: str) -> Numbers:
+            member = archive.extractfile(f"cifar-10-batches-bin/{name}.bin")
+            return np.frombuffer(b"" if member is None else member.read(), np.uint8).reshape(_BATCH, 1 + 3 * 32 * 32)
+
+        rows = np.concatenate([*(batch(f"data_batch_{number}") for number in range(1, _TRAIN + 1)), batch("test_batch")])
+    return _arrays_of(rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0], np.arange(len(rows)) >= _TRAIN * _BATCH)
+
+
+def _from_jpeg(content: bytes, file: Path) -> dict[str, Numbers]:
+    images = (_TRAIN + 1) * _BATCH
+    expected = {
+        "blob": Expected((_LARGEST_BLOB,), or_shorter=True),
+        "offsets": Expected((images + 1,), "int64"),
+        "labels": Expected((images,)),
+        "split": Expected((images,)),
+    }
+    arrays = read_arrays(BytesIO(content), expected, "CIFAR-10", label=file)
+    labels, split = arrays["labels"], arrays["split"]
+    if labels.max() > 9 or split.max() > 1 or split.sum() != _BATCH:
+        raise DataError(f"{file}: labels must be from 0 to 9, and split 1 of {_BATCH:,} images and 0 of the others")
+    try:
+        pixels = decoded(arrays["blob"], arrays["offsets"], side=32)
+    except ValueError as error:
+        raise DataError(f"{file}: {error}") from error
+    return _arrays_of(pixels, labels, split == 1)
+
+
+def _arrays_of(pixels: Numbers, labels: Numbers, test: Numbers) -> dict[str, Numbers]:
+    return {"x_train": pixels[~test], "y_train": labels[~test], "x_test": pixels[test], "y_test": labels[test]}

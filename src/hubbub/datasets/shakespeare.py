@@ -1,0 +1,120 @@
+"""Shakespeare by speaker: the next character of what 303 speakers of his plays say, for models of language on people's words.
+
+A speaker is a user. Speakers who are held out make the public test data: under a guarantee for whole people, nothing of
+anybody who is trained on may count as public, so that a last part of each speaker's words would not do.
+
+Source: A. Karpathy, The Unreasonable Effectiveness of Recurrent Neural Networks, 2015, ``tinyshakespeare``. Speakers as users:
+McMahan, Moore, Ramage, Hampson and Agüera y Arcas 2017, https://arxiv.org/abs/1602.05629.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hubbub._checks import integer
+from hubbub.datasets.dataset import IGNORED, Dataset
+from hubbub.datasets.places import PublishedFile, cache, named
+from hubbub.errors import DataError
+
+__all__ = ["ALPHABET", "examples", "load", "speakers"]
+
+# Those of the published text. It is fixed, since which characters people use would else be told by the shape of a model.
+ALPHABET = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_PUBLISHED = PublishedFile(
+    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+    "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+)
+_NAMES = ("shakespeare.txt", _PUBLISHED.name)
+# One of ten speakers, chosen once for all: other splits would be other test data.
+_HELD_OUT, _SPLIT = 10, 0
+
+
+def load(path: str | None = None, length: int = 80) -> Dataset:
+    """Shakespeare's speakers, as :func:`examples` of ``(length,)`` characters; ``users`` names each one's speaker.
+
+    The test data are the words of one speaker in ten. Of the 303, ten have a name in the text and nothing to say.
+
+    Args:
+        path: The published text, or a folder with it as ``shakespeare.txt`` or ``input.txt``. Without one: the folder in the
+            environment variable ``HUBBUB_DATA``, then the cache ``~/.cache/hubbub/shakespeare``, then a download into that
+            cache.
+        length: Of an example, in characters.
+
+    Raises:
+        DataError: The file is missing or another one, or the download fails.
+    """
+    integer("length", length, at_least=1)
+    said = {name: words for name, words in sorted(speakers(_content(path).decode("ascii")).items()) if words}
+    names = list(said)
+    held_out = {names[i] for i in np.random.default_rng(_SPLIT).permutation(len(names))[: len(names) // _HELD_OUT]}
+    train = [(name, examples(said[name], length)) for name in names if name not in held_out]
+    test = [(name, examples(said[name], length)) for name in names if name in held_out]
+    users = np.repeat([name for name, _ in train], [len(inputs) for _, (inputs, _) in train])
+    return Dataset(*_joined(train), *_joined(test), users=users, declared_classes=len(ALPHABET))
+
+
+def speakers(text: str) -> dict[str, str]:
+    """What each speaker says, all speeches one after another, a line end before each; nothing, of one who is only named.
+
+    Args:
+        text: Speeches with empty lines between them; each begins with the line ``SPEAKER:``. Large and small letters make no
+            difference to who it is.
+    """
+    said: dict[str, str] = {}
+    for speech in re.split(r"\n{2,}", text.strip("\n")):
+        name, _, words = speech.partition("\n")
+        name = name.removesuffix(":").casefold()
+        said[name] = said.get(name, "") + (f"\n{words}" if words else "")
+    return said
+
+
+def examples(words: str, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A text as pieces of characters, and the character that follows each: inputs and targets, ``(examples, length)``, int64.
+
+    Each character but the first is a target once. Where the text ends within the last piece, inputs go on with character 0
+    and targets with -100, which no loss counts.
+
+    Args:
+        words: At least two characters of :data:`ALPHABET`.
+        length: Of each piece.
+
+    Raises:
+        DataError: Fewer characters, or others.
+    """
+    unknown = sorted(set(words) - set(ALPHABET))
+    if len(words) < 2 or unknown:
+        raise DataError(
+            f"a text of {len(words)} characters, of which {unknown} are not in the alphabet: takes two or more of it"
+        )
+    numbers = torch.tensor([_NUMBERS[character] for character in words])
+    pieces = -(-(len(words) - 1) // length)
+    inputs = torch.zeros(pieces * length, dtype=torch.int64)
+    targets = torch.full((pieces * length,), IGNORED)
+    inputs[: len(words) - 1], targets[: len(words) - 1] = numbers[:-1], numbers[1:]
+    return inputs.view(pieces, length), targets.view(pieces, length)
+
+
+_NUMBERS = {character: number for number, character in enumerate(ALPHABET)}
+
+
+def _content(path: str | None) -> bytes:
+    place = named(path)
+    instead = f"give data.path or set HUBBUB_DATA to a folder with {_NAMES[0]}"
+    if place is None:
+        return _PUBLISHED.fetched(cache("shakespeare"), instead)
+    return _PUBLISHED.read(_file(place), f"{instead}, or leave both out to download it")
+
+
+def _file(place: Path) -> Path:
+    """The file that a path means."""
+    if not place.is_dir():
+        return place
+    return next((place / name for name in _NAMES if (place / name).is_file()), place / _NAMES[0])
+
+
+def _joined(parts: Sequence[tuple[str, tuple[torch.Tensor, torch.Tensor]]]) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs, targets = zip(*(pair for _, pair in parts), strict=True)
+    return torch.cat(inputs), torch.cat(targets)

@@ -1,0 +1,168 @@
+"""Many clients at once: their models are stacked, and every step is taken for all of them.
+
+A stack has always the same shape: where clients are fewer, or have fewer examples in a batch, the rest is padding that changes
+nothing. So what a client contributes depends on the model, its own data and its seed, and on no other client.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub.training.flat import difference
+from hubbub.training.local import Job, LocalTraining, Loss, Trained, trainable
+from hubbub.training.precision import Precision, computing
+from hubbub.training.stacking import StackedModel
+
+__all__ = ["Batched"]
+
+# What torch's cross entropy does not count.
+_IGNORED = -100
+
+
+class Batched:
+    """Trains K clients at a time.
+
+    Args:
+        model: Is copied; the copy stands on ``device``.
+        loss: Mean loss of a batch from the module's output and the targets.
+        local: What a client does.
+        device: Where to compute.
+        precision: In which numbers layers compute.
+        clients: K.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        local: LocalTraining,
+        device: torch.device,
+        precision: Precision = "float32",
+        *,
+        clients: int,
+    ) -> None:
+        module = deepcopy(model).to(device).train()
+        for parameter in module.parameters():
+            # The clients' own stand in for them.
+            parameter.requires_grad_(False)
+        self._model, self.clients = StackedModel(module, clients), clients
+        self._loss, self._local, self._device, self._precision = loss, local, device, precision
+        self._entropy = _is_cross_entropy(loss)
+
+    def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
+        """What each client makes of a model, which stays as it is.
+
+        Raises:
+            NotStackableError: The module does not run for many clients at once.
+        """
+        start = {name: p.detach().to(self._device) for name, p in trainable(model).items()}
+        for first in range(0, len(jobs), self.clients):
+            yield from self._chunk(start, jobs[first : first + self.clients])
+
+    def _chunk(self, start: dict[str, torch.Tensor], jobs: Sequence[Job]) -> Iterator[Trained]:
+        own = {name: p.unsqueeze(0).repeat(self.clients, *[1] * p.ndim).requires_grad_() for name, p in start.items()}
+        stepper = _Stepper(self._local, list(own.values()), list(start.values()))
+        feed = _Feed(self._local, jobs, self.clients, self._device)
+        generators = [torch.Generator(self._device).manual_seed(job.seed) for job in jobs]
+        total = torch.zeros(self.clients, dtype=torch.float64, device=self._device)
+        for step in range(feed.steps):
+            inputs, targets, counts = feed.batch(step)
+            with computing(self._precision, self._device):
+                losses = self._losses(self._model(own, inputs, counts, generators), targets, counts)
+            # Of a client that has no batch left, or of padding, nothing is learnt.
+            active = torch.tensor([count > 0 for count in counts], device=self._device)
+            gradients = torch.autograd.grad(torch.where(active, losses, 0.0).sum(), list(own.values()), allow_unused=True)
+            stepper.step(gradients, feed.rates(step))
+            total += torch.where(active, losses.detach(), 0.0)
+        with torch.no_grad():
+            updates = torch.cat([difference(p, start[name]).reshape(self.clients, -1) for name, p in own.items()], dim=1)
+        for job, update, loss, steps in zip(jobs, updates, total.tolist(), feed.own_steps, strict=False):
+            yield Trained(job.client, update, loss / steps if steps else math.nan)
+
+    def _losses(self, output: torch.Tensor, targets: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """Each client's mean loss over its own examples, ``(K,)``; where it has none, any number."""
+        if self._entropy:
+            each = F.cross_entropy(output.flatten(0, 1), targets.flatten(0, 1), reduction="none", ignore_index=_IGNORED)
+            return each.reshape(self.clients, -1).sum(dim=1) / (targets != _IGNORED).flatten(1).sum(dim=1)
+        none = output.new_zeros(())
+        return torch.stack(
+            [
+                self._loss(out[:count], target[:count]) if count else none
+                for out, target, count in zip(output, targets, counts, strict=True)
+            ]
+        )
+
+
+class _Feed:
+    """The batches of a chunk's clients, in stacks of one shape."""
+
+    def __init__(self, local: LocalTraining, jobs: Sequence[Job], clients: int, device: torch.device) -> None:
+        self._local, self._jobs, self._device = local, jobs, device
+        self._batches = [local.batches(len(job.inputs), job.seed) for job in jobs]
+        self.own_steps = [len(batches) for batches in self._batches]
+        self.steps = max(self.own_steps, default=0)
+        self._idle = [0] * (clients - len(jobs))
+        self._shape = (clients, local.batch_size)
+
+    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+        """Inputs ``(K, B, *)``, targets ``(K, B, *)``, and how many of the B are each client's own."""
+        like = self._jobs[0]
+        inputs = torch.zeros(*self._shape, *like.inputs.shape[1:], dtype=like.inputs.dtype, device=like.inputs.device)
+        # What is padded is not counted by cross entropy; other losses never see it.
+        filling = _IGNORED if not like.targets.is_floating_point() else 0
+        targets = torch.full(
+            (*self._shape, *like.targets.shape[1:]), filling, dtype=like.targets.dtype, device=like.targets.device
+        )
+        counts = []
+        for job, batches, x, y in zip(self._jobs, self._batches, inputs, targets, strict=False):
+            rows = batches[step] if step < len(batches) else batches[0][:0] if batches else None
+            counts.append(0 if rows is None else len(rows))
+            if counts[-1] and rows is not None:
+                at = rows.to(job.inputs.device)
+                torch.index_select(job.inputs, 0, at, out=x[: len(rows)])
+                torch.index_select(job.targets, 0, at, out=y[: len(rows)])
+        return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True), counts + self._idle
+
+    def rates(self, step: int) -> list[float]:
+        """Each client's learning rate, 0 where it takes no step."""
+        found = [
+            self._local.rate(job.round_index, step, steps) if step < steps else 0.0
+            for job, steps in zip(self._jobs, self.own_steps, strict=True)
+        ]
+        return found + [0.0] * len(self._idle)
+
+
+class _Stepper:
+    """SGD on stacked parameters, each client with a learning rate of its own: the same arithmetic whatever others do."""
+
+    def __init__(self, local: LocalTraining, own: list[torch.Tensor], start: list[torch.Tensor]) -> None:
+        self._local, self._own, self._start = local, own, start
+        self._velocity = [torch.zeros_like(p) for p in own] if local.momentum else None
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[torch.Tensor | None], rates: Sequence[float]) -> None:
+        """Move every client's parameters."""
+        local = self._local
+        scale = -torch.tensor(rates, dtype=self._own[0].dtype, device=self._own[0].device)
+        for i, (p, gradient) in enumerate(zip(self._own, gradients, strict=True)):
+            direction = torch.zeros_like(p) if gradient is None else gradient
+            # Never in place: autograd may give two parameters one gradient.
+            if local.weight_decay:
+                direction = direction.add(p, alpha=local.weight_decay)
+            if local.proximal:
+                direction = direction.add(p - self._start[i], alpha=local.proximal)
+            if self._velocity is not None:
+                direction = self._velocity[i].mul_(local.momentum).add_(direction)
+            p.addcmul_(direction, scale.view(-1, *[1] * (p.ndim - 1)))
+
+
+def _is_cross_entropy(loss: Loss) -> bool:
+    """Whether a loss is torch's plain cross entropy, which is computed for all clients at once."""
+    if isinstance(loss, nn.CrossEntropyLoss):
+        plain = loss.weight is None and loss.label_smoothing == 0 and loss.reduction == "mean"
+        return plain and loss.ignore_index == _IGNORED
+    return loss is F.cross_entropy

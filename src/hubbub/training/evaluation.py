@@ -1,0 +1,182 @@
+"""How good a model is: on public examples, and for each client, since a mean over all hides those whom it serves badly.
+
+What is computed from clients' examples here has no noise in it. It is for the operator's eyes: no guarantee covers it.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hubbub._checks import Array, integer
+from hubbub.errors import DataError
+from hubbub.training.local import Examples, Loss
+
+__all__ = ["QUANTILES", "Fairness", "Spread", "evaluate", "fairness", "per_client"]
+
+QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+# Of a place in a sequence that is padded: what torch's cross entropy ignores.
+_PADDED = -100
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One number for each client, summarised; each client counts the same, however many examples it has.
+
+    Args:
+        mean: Over all clients.
+        worst_tenth: Over the tenth of the clients, rounded up, for whom it is worst.
+        best_tenth: As above.
+        quantiles: By their probability, linear between clients.
+    """
+
+    mean: float
+    worst_tenth: float
+    best_tenth: float
+    quantiles: dict[float, float]
+
+    @classmethod
+    def of(cls, values: Array, *, higher_is_better: bool) -> "Spread":
+        """That of one value for each client, ``(clients,)``; a value that is not finite is worse than any other."""
+        worst_first = np.where(np.isfinite(values), values, -np.inf if higher_is_better else np.inf)
+        worst_first = np.sort(worst_first) if higher_is_better else -np.sort(-worst_first)
+        tenth = math.ceil(len(values) / 10)
+        upwards = worst_first if higher_is_better else worst_first[::-1]
+        return cls(
+            mean=float(worst_first.mean()),
+            worst_tenth=float(worst_first[:tenth].mean()),
+            best_tenth=float(worst_first[-tenth:].mean()),
+            quantiles={p: _quantile(upwards, p) for p in QUANTILES},
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """As strict JSON values."""
+        plain = {key: _finite(getattr(self, key)) for key in ("mean", "worst_tenth", "best_tenth")}
+        return {**plain, "quantiles": {f"{p:g}": _finite(value) for p, value in self.quantiles.items()}}
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """How evenly a model serves the clients, by their own examples: private.
+
+    Args:
+        clients: How many have any example.
+        accuracy: Of each client.
+        loss: Mean of each client.
+    """
+
+    clients: int
+    accuracy: Spread
+    loss: Spread
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as strict JSON values, marked as private; what is not finite is ``None``."""
+        spreads = {"accuracy": self.accuracy.as_json(), "loss": self.loss.as_json()}
+        return {"private": "computed from clients' data without noise; not for release", "clients": self.clients, **spreads}
+
+
+def evaluate(model: nn.Module, examples: Examples, loss: Loss, batch_size: int = 2000) -> tuple[float, float]:
+    """Mean loss and accuracy of a classifier on public examples; of sequences, over all places that are not padded.
+
+    Args:
+        model: It is put into evaluation mode meanwhile, and back.
+        examples: Inputs and targets; of sequences, targets ``(examples, length)`` with −100 where padded.
+        loss: Mean loss of a batch from the module's output and the targets.
+        batch_size: The most examples that pass through the model at once.
+    """
+    accuracies, losses = per_client(model, [examples], loss, batch_size)
+    return float(losses[0]), float(accuracies[0])
+
+
+def fairness(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_size: int = 2000) -> Fairness:
+    """Accuracy and loss of a classifier on each client's own examples, summarised; clients without examples are left out.
+
+    Args:
+        model: It is put into evaluation mode meanwhile, and back.
+        clients: For each client its inputs and targets; of sequences, targets ``(examples, length)`` with −100 where padded.
+        loss: Mean loss of a batch from the module's output and the targets.
+        batch_size: The most examples that pass through the model at once.
+
+    Raises:
+        DataError: No client has an example.
+
+    Source: Li et al. 2020, "Fair Resource Allocation in Federated Learning", Table 1 (average, worst and best tenth),
+    https://arxiv.org/abs/1905.10497.
+    """
+    with_examples = [examples for examples in clients if bool((examples[1] != _PADDED).any())]
+    if not with_examples:
+        raise DataError("clients: none has an example, so that nothing can be said of how evenly the model serves them")
+    accuracies, losses = per_client(model, with_examples, loss, batch_size)
+    return Fairness(
+        clients=len(with_examples),
+        accuracy=Spread.of(accuracies, higher_is_better=True),
+        loss=Spread.of(losses, higher_is_better=False),
+    )
+
+
+def per_client(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_size: int = 2000) -> tuple[Array, Array]:
+    """Accuracy and mean loss of a classifier on each client's own examples.
+
+    Args:
+        model: It is put into evaluation mode meanwhile, and back.
+        clients: For each client its inputs and targets, at least one.
+        loss: Mean loss of a batch from the module's output and the targets.
+        batch_size: The most examples that pass through the model at once.
+
+    Returns:
+        Accuracies and losses, ``(clients,)`` each.
+    """
+    integer("batch_size", batch_size, at_least=1)
+    right, counted, lost = (np.zeros(len(clients)) for _ in range(3))
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for batch in _batches(clients, batch_size):
+                parts = [clients[client][0][part] for client, part in batch]
+                inputs = parts[0] if len(parts) == 1 else torch.cat(parts)
+                outputs = model(inputs).split([part.stop - part.start for _, part in batch])
+                for (client, part), output in zip(batch, outputs, strict=True):
+                    targets = clients[client][1][part]
+                    known = targets != _PADDED
+                    number = int(known.sum())
+                    right[client] += int(((output.argmax(dim=1) == targets) & known).sum())
+                    counted[client] += number
+                    lost[client] += float(loss(output, targets)) * number if number else 0.0
+    finally:
+        model.train(was_training)
+    counted = np.maximum(counted, 1)
+    return right / counted, lost / counted
+
+
+def _batches(clients: Sequence[Examples], batch_size: int) -> Iterator[list[tuple[int, slice]]]:
+    """Clients in order, many small ones to a batch; each as its number and a part of its examples."""
+    batch: list[tuple[int, slice]] = []
+    room = batch_size
+    for client, (inputs, _) in enumerate(clients):
+        first = 0
+        while first < len(inputs):
+            part = slice(first, min(first + room, len(inputs)))
+            batch.append((client, part))
+            room -= part.stop - part.start
+            first = part.stop
+            if not room:
+                yield batch
+                batch, room = [], batch_size
+    if batch:
+        yield batch
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _quantile(upwards: Array, probability: float) -> float:
+    """Of sorted values, linear between neighbours; also where some are infinite."""
+    place = probability * (len(upwards) - 1)
+    low, high = float(upwards[math.floor(place)]), float(upwards[math.ceil(place)])
+    return low if low == high else low + (place - math.floor(place)) * (high - low)

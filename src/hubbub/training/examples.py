@@ -1,0 +1,231 @@
+"""A population whose units are single examples: each contributes the negative of its gradient, clipped as one vector."""
+
+import math
+from collections.abc import Hashable, Sequence
+from copy import deepcopy
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from hubbub._checks import scale
+from hubbub.errors import ConfigError, DataError
+from hubbub.lattice import Lattice
+from hubbub.randomness import derive, fresh_key, seed_for, seed_key
+from hubbub.training.clip_norms import CountSplit
+from hubbub.training.clipping import clip
+from hubbub.training.ghost import squared_norms, weighted_sum
+from hubbub.training.gradients import Chosen, ExampleGradients, Loss
+from hubbub.training.sums import LatticeSum, PlainSum
+
+__all__ = ["ExamplePopulation", "private_gradients"]
+
+# Sums of many squares round; this keeps a scaled vector below the clip norm at any length.
+_MARGIN = 1 - 2**-20
+
+
+class ExamplePopulation:
+    """Examples as two tensors; the server's learning rate is that of SGD, since the mean update is minus the mean gradient.
+
+    Args:
+        inputs: ``(examples, …)``.
+        targets: ``(examples, …)``.
+        loss: Mean loss of a batch from the module's output and the targets; of single examples here.
+        seed: Of what a module draws (dropout): each example in each round has a seed of its own, and is then taken alone.
+        lattice: Whether clipped gradients are summed as integers, as a release needs; ``False`` sums in floating point, for
+            simulations only.
+        ghost: In a simulation, whether norms are computed without the gradients (:mod:`.ghost`); by default they are.
+        batch: Examples in memory at once, however large a cohort is; by default what an eighth of a gigabyte holds, 64 at most.
+
+    What an example contributes depends on the model, itself and the seed, to the last bit, and on nothing else: not on whom it
+    is summed with. A module must not keep plain attributes from one call to the next.
+
+    Raises:
+        DataError: Inputs and targets of different lengths, or no example.
+        ConfigError: Ghost norms on a lattice.
+    """
+
+    def __init__(
+        self,
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        loss: Loss,
+        *,
+        lattice: bool = True,
+        seed: int = 0,
+        ghost: bool | None = None,
+        batch: int | None = None,
+    ) -> None:
+        if len(inputs) != len(targets):
+            raise DataError(f"inputs: there are {len(inputs)}, and {len(targets)} targets")
+        if not len(inputs):
+            raise DataError("inputs: there is none")
+        if lattice and ghost:
+            raise ConfigError(
+                "ghost = True with lattice = True: a secure release rounds each example's own gradient to whole steps, and "
+                "ghost norms never make it; leave it out, or take lattice = False in a simulation"
+            )
+        self._inputs, self._targets, self._loss = inputs, targets, loss
+        self._lattice, self._ghost, self._batch = lattice, not lattice if ghost is None else ghost, batch
+        self._key = derive(seed_key(seed), "examples")
+        self._model: nn.Module | None = None
+        self._gradients: ExampleGradients
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """Every example's number."""
+        return range(len(self._inputs))
+
+    def collect(
+        self,
+        cohort: Sequence[Hashable],
+        model: nn.Module,
+        clip_norm: float | None,
+        round_index: int,
+        split: CountSplit | None = None,
+    ) -> LatticeSum | PlainSum:
+        """The sum of minus the gradients of a cohort, clipped unless ``clip_norm`` is ``None``, ``(dim,)``.
+
+        Args:
+            cohort: Numbers of examples.
+            model: The global model; it stays as it is.
+            clip_norm: Of one gradient.
+            round_index: From 0.
+            split: With adaptive clipping: one more coordinate, each example's indicator, on the lattice of the joint norm.
+        """
+        gradients, chosen = self._of(model), [int(str(number)) for number in cohort]
+        examples = Chosen(self._inputs, self._targets, chosen, lambda number: seed_for(self._key, number, round_index))
+        if clip_norm is not None and self._lattice:
+            total, clipped, losses = _lattice_sum(gradients, examples, clip_norm, split)
+            total[: gradients.dim].neg_()
+            return LatticeSum(total, _lattice(clip_norm, split), _statistics(clipped, losses))
+        summed = _ghost_sum if self._ghost and gradients.batched(examples) else _plain_sum
+        total, clipped, losses = summed(gradients, examples, clip_norm)
+        if split is not None and clip_norm is not None:
+            count = split.count_scale(clip_norm) * (len(chosen) / 2 - float(clipped.sum()))
+            total = torch.cat([total, total.new_tensor([-count])])
+        return PlainSum(-total, _statistics(clipped, losses))
+
+    def _of(self, model: nn.Module) -> ExampleGradients:
+        """What makes the gradients of a model: of a copy, so that nothing that is left in it reaches the model."""
+        if model is not self._model:
+            copied = deepcopy(model).train()
+            self._model, self._gradients = model, ExampleGradients(copied, self._loss, batch=self._batch)
+        with torch.no_grad():
+            for mine, given in zip(self._gradients.module.parameters(), model.parameters(), strict=True):
+                mine.copy_(given)
+        return self._gradients
+
+
+# By module, so that a loop of one's own does not look at its module anew in each step.
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[Loss, ExampleGradients]] = WeakKeyDictionary()
+
+
+def private_gradients(
+    model: nn.Module, loss: Loss, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float
+) -> LatticeSum:
+    """The sum of the clipped gradients of single examples, for a training loop of one's own.
+
+    It is no release: ``ReleasePath`` charges the step, and hides the sum behind its row of noise.
+
+    Args:
+        model: Any module without buffers, in the mode, training or not, that it has; it stays as it is.
+        loss: Mean loss of a batch from the module's output and the targets.
+        inputs: Of the step's examples, ``(examples, …)``; there may be none of them.
+        targets: ``(examples, …)``.
+        clip_norm: The largest norm of one gradient, all trainable parameters as one vector.
+
+    Returns:
+        ``(dim,)``, in the order of ``model.parameters()`` without frozen ones. ``statistics`` (mean loss, clipped fraction) are
+        private. What a module draws, such as dropout, is drawn afresh for each example from the operating system's key.
+
+    Raises:
+        ConfigError: No trainable parameter, several dtypes, or a buffer.
+        DataError: Inputs and targets of different lengths.
+        ValueError: The clip norm is out of range.
+
+    Example:
+        >>> model = nn.Linear(3, 2)
+        >>> total = private_gradients(model, nn.functional.cross_entropy, torch.randn(5, 3), torch.zeros(5).long(), 1.0)
+        >>> total.total.shape, bool(total.open(None).norm() <= 5.0)
+        (torch.Size([8]), True)
+    """
+    if len(inputs) != len(targets):
+        raise DataError(f"inputs: there are {len(inputs)}, and {len(targets)} targets")
+    known_loss, gradients = _KNOWN.get(model, (None, None))
+    if gradients is None or known_loss is not loss or not gradients.fits():
+        gradients = ExampleGradients(model, loss)
+        _KNOWN[model] = loss, gradients
+    key = fresh_key()
+    examples = Chosen(inputs, targets, range(len(inputs)), lambda number: seed_for(key, number))
+    total, clipped, losses = _lattice_sum(gradients, examples, clip_norm, None)
+    return LatticeSum(total, Lattice(clip_norm), _statistics(clipped, losses))
+
+
+_Sum = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _lattice(clip_norm: float, split: CountSplit | None) -> Lattice:
+    return Lattice(clip_norm if split is None else split.joint_norm(clip_norm))
+
+
+def _lattice_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float, split: CountSplit | None) -> _Sum:
+    """The sum in whole steps, the count of indicators last where there is a split; who was clipped; the losses."""
+    lattice = _lattice(clip_norm, split)
+    total = torch.zeros(gradients.dim + (split is not None), dtype=torch.int64, device=examples.inputs.device)
+    clipped, losses = [], []
+    for rows, found in gradients.rows(examples):
+        losses.append(found)
+        if split is None:
+            clipped.append(lattice.encode_rows(rows, total))
+            continue
+        for row in rows:
+            bounded, flag = clip(row, clip_norm)
+            indicator = bounded.new_tensor([split.count_scale(clip_norm) * (0.5 - flag)])
+            total += lattice.encode(torch.cat([bounded, indicator]))[0]
+            clipped.append(torch.tensor([flag]))
+    return total, _joined(clipped).bool(), _joined(losses)
+
+
+def _plain_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float | None) -> _Sum:
+    """The sum in float64, of gradients that were made."""
+    total = torch.zeros(gradients.dim, dtype=torch.float64, device=examples.inputs.device)
+    clipped, losses = [], []
+    for rows, found in gradients.rows(examples):
+        losses.append(found)
+        for row in rows:
+            bounded, flag = (row, False) if clip_norm is None else clip(row, clip_norm)
+            total += bounded
+            clipped.append(torch.tensor([flag]))
+    return total, _joined(clipped).bool(), _joined(losses)
+
+
+def _ghost_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float | None) -> _Sum:
+    """The sum in float64, of gradients of which only the norms are known."""
+    total = torch.zeros(gradients.dim, dtype=torch.float64, device=examples.inputs.device)
+    clipped, losses = [], []
+    for seen in gradients.batches(examples):
+        losses.append(seen.losses)
+        if clip_norm is None:
+            flags, weights = torch.zeros(len(seen.losses), dtype=torch.bool), torch.ones_like(seen.losses)
+        else:
+            norms = squared_norms(seen).sqrt()
+            bound = scale("clip_norm", clip_norm) * _MARGIN
+            flags = ~(norms <= bound)
+            weights = torch.where(flags, bound / norms, 1.0).nan_to_num(0.0, 0.0, 0.0)
+        clipped.append(flags)
+        total += weighted_sum(seen, weights, gradients.shapes)
+    return total, _joined(clipped).bool(), _joined(losses)
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([part.cpu() for part in parts]) if parts else torch.zeros(0)
+
+
+def _statistics(clipped: torch.Tensor, losses: torch.Tensor) -> dict[str, float]:
+    """What the operator is told of a round: private. Losses that are not finite are left out."""
+    finite = losses[torch.isfinite(losses)]
+    return {
+        "clipped_fraction": float(clipped.sum()) / max(1, len(clipped)),
+        "train_loss": float(finite.mean()) if len(finite) else math.nan,
+    }

@@ -1,0 +1,132 @@
+"""How a population computes: it changes nothing of what is promised, and of a client's training the last bits."""
+
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+import torch
+from torch import nn
+
+from hubbub._checks import integer, one_of, shown
+from hubbub.errors import ConfigError
+from hubbub.training.batched import Batched
+from hubbub.training.local import Job, LocalTraining, Loss, Trained
+from hubbub.training.one_by_one import OneByOne
+from hubbub.training.precision import Precision
+
+__all__ = ["AUTO", "Execution", "ExecutionPlan", "Trainer", "candidates", "trainer"]
+
+AUTO = "auto"
+_FORM = re.compile(r"one-by-one(-channels-last)?|batched-([1-9][0-9]{0,3})")
+_MOST = 1024
+Device = Literal["cpu", "cuda"]
+
+
+class Trainer(Protocol):
+    """Whoever trains clients by a plan."""
+
+    def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
+        """What each client makes of a model, which stays as it is."""
+
+
+@dataclass(frozen=True)
+class ExecutionPlan:
+    """Clients one by one, or so many at a time.
+
+    Args:
+        clients: At a time, from 1 to 1024.
+        channels_last: Whether a single client's images are stored channel by channel within a pixel; stacks always are.
+
+    Example:
+        >>> ExecutionPlan.named("batched-16")
+        ExecutionPlan(clients=16, channels_last=False)
+        >>> ExecutionPlan(channels_last=True).name
+        'one-by-one-channels-last'
+    """
+
+    clients: int = 1
+    channels_last: bool = False
+
+    @property
+    def name(self) -> str:
+        """As settings and flags have it."""
+        if self.clients > 1:
+            return f"batched-{self.clients}"
+        return "one-by-one-channels-last" if self.channels_last else "one-by-one"
+
+    @classmethod
+    def named(cls, name: str) -> "ExecutionPlan":
+        """The plan of a name.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        found = _FORM.fullmatch(name)
+        if not found or (found[2] and not 2 <= int(found[2]) <= _MOST):
+            raise ConfigError(
+                f"plan = {shown(name)}: must be 'auto', 'one-by-one', 'one-by-one-channels-last', or 'batched-K' for K clients "
+                f"at a time, K from 2 to {_MOST}"
+            )
+        return cls(int(found[2])) if found[2] else cls(channels_last=bool(found[1]))
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a population computes.
+
+    Args:
+        plan: ``"one-by-one"``, ``"one-by-one-channels-last"``, ``"batched-16"`` for 16 clients at a time, or ``"auto"``: the
+            one that is fastest for this model on this machine, found on the first cohort in about a second and remembered.
+        workers: Processes of one thread that share a cohort; 1 is this process. They change no bit of a sum. A script that
+            starts more guards its main part with ``if __name__ == "__main__"``.
+        device: Where clients train.
+        precision: In which numbers layers compute; parameters, updates, clip and noise stay as they are.
+
+    Raises:
+        ConfigError: No such plan, or a device that is not there.
+        ValueError: A number out of range.
+    """
+
+    plan: str = AUTO
+    workers: int = 1
+    device: Device = "cpu"
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        if self.plan != AUTO:
+            ExecutionPlan.named(self.plan)
+        integer("workers", self.workers, at_least=1, at_most=max(64, os.cpu_count() or 1))
+        one_of("device", self.device, get_args(Device))
+        one_of("precision", self.precision, get_args(Precision))
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("device = 'cuda': torch finds no GPU here; install a CUDA build of torch, or say device = 'cpu'")
+        if self.device == "cuda" and self.workers > 1:
+            raise ConfigError(f"workers = {self.workers} with device = 'cuda': one process feeds the GPU; leave workers out")
+
+
+def trainer(
+    plan: ExecutionPlan, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution, precision: Precision
+) -> Trainer:
+    """Who trains clients by a plan."""
+    device = torch.device(execution.device)
+    if plan.clients > 1:
+        return Batched(model, loss, local, device, precision, clients=plan.clients)
+    return OneByOne(model, loss, local, device, precision, channels_last=plan.channels_last)
+
+
+def candidates(cohort: int, execution: Execution) -> list[ExecutionPlan]:
+    """The plans to try against clients one by one, for cohorts of about this size, those of fewer clients first.
+
+    The last chunk of a cohort is padded to the size of all; sizes that divide the cohort leave little to pad.
+    """
+    sizes = (8, 16, 32) if execution.device == "cpu" else (16, 64, 256)
+    found = [ExecutionPlan(channels_last=True)]
+    for size in sizes:
+        chunks = max(1, round(cohort / size))
+        even = ExecutionPlan(min(_MOST, math.ceil(cohort / chunks)))
+        if even.clients > 1 and even not in found:
+            found.append(even)
+    return found

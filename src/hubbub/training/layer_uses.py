@@ -1,0 +1,171 @@
+"""How a module uses its linear layers and convolutions: what goes in, and the gradient of what comes out.
+
+A gradient of a layer's weight is made of those two alone. A :class:`Taps` finds each call of such a layer in an unmodified
+module, whatever class made it, and adds a zero to what comes out: the derivative by that zero is the output's gradient, and the
+weight itself need not be differentiated. Parameters that are used in any other way are named, for others to differentiate.
+
+Source: Goodfellow 2015, "Efficient Per-Example Gradient Computations", https://arxiv.org/abs/1510.01799; Rochette et al. 2019,
+https://arxiv.org/abs/1912.06015 (convolutions).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["Convolution", "Layer", "Taps", "Use", "uses"]
+
+_LINEAR = ("input", "weight", "bias")
+_CONVOLUTION = (*_LINEAR, "stride", "padding", "dilation", "groups")
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The geometry of a convolution in two dimensions, with the shape of its weight; or in ``one`` alone, its width."""
+
+    kernel: tuple[int, int, int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+    one: bool
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One call of a layer: the names of its trainable parameters; a linear one where ``convolution`` is ``None``."""
+
+    weight: str
+    bias: str | None
+    convolution: Convolution | None
+
+
+@dataclass(frozen=True)
+class Use:
+    """What one call saw of each example.
+
+    Args:
+        layer: Which.
+        inputs: ``(examples, positions, in)``; of a convolution ``(examples, channels, height, width)``.
+        deltas: The gradient of the loss by the layer's output, shaped alike.
+    """
+
+    layer: Layer
+    inputs: torch.Tensor
+    deltas: torch.Tensor
+
+
+class Taps(TorchFunctionMode):
+    """Inside it, calls of linear layers and convolutions are found, and a tap is added to the output of each.
+
+    Args:
+        names: Of trainable parameters, by the ``id`` of the tensor that stands for each.
+        fixed: What the weights are, not to be differentiated, by name.
+        taps: What to add to the output of each call, in order; ``None`` only looks.
+
+    Attributes:
+        layers: The calls, in order.
+        inputs: What went into each.
+        shapes: Of what came out of each.
+        others: Trainable parameters that something else than such a layer uses.
+    """
+
+    def __init__(
+        self, names: Mapping[int, str], fixed: Mapping[str, torch.Tensor], taps: Sequence[torch.Tensor] | None = None
+    ) -> None:
+        super().__init__()
+        self._names, self._fixed, self._taps = names, fixed, taps
+        self.layers: list[Layer] = []
+        self.inputs: list[torch.Tensor] = []
+        self.shapes: list[torch.Size] = []
+        self.others: set[str] = set()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Answer for a function of torch."""
+        given = kwargs or {}
+        layer, named = self._layer(func, args, given)
+        if layer is None:
+            # To ask a parameter for its shape is no use of it.
+            if getattr(func, "__name__", "") != "__get__":
+                self.others |= {self._names[id(t)] for t in _tensors([args, given]) if id(t) in self._names}
+            return func(*args, **given)
+        named["weight"] = self._fixed[layer.weight]
+        if layer.bias is not None:
+            named["bias"] = self._fixed[layer.bias]
+        made: torch.Tensor = func(**named)
+        self.layers.append(layer)
+        self.inputs.append(named["input"])
+        self.shapes.append(made.shape)
+        return made if self._taps is None else made + self._taps[len(self.layers) - 1]
+
+    def _layer(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Layer | None, dict[str, Any]]:
+        """The layer that a call is of, and its arguments by name."""
+        known = _LINEAR if func is F.linear else _CONVOLUTION if func in (F.conv1d, F.conv2d) else ()
+        named = {**dict(zip(known, args, strict=False)), **kwargs}
+        weight = self._names.get(id(named.get("weight")))
+        if not known or weight is None or id(named["input"]) in self._names:
+            return None, named
+        bias = self._names.get(id(named.get("bias")))
+        if func is F.linear:
+            return Layer(weight, bias, None), named
+        geometry = _geometry(named)
+        return (None, named) if geometry is None else (Layer(weight, bias, geometry), named)
+
+
+def _geometry(named: Mapping[str, Any]) -> Convolution | None:
+    """That of a convolution; ``None`` where its padding is a word that is not plain numbers on both sides."""
+    weight, padding = named["weight"], named.get("padding", 0)
+    if isinstance(padding, str):
+        if padding != "valid":
+            return None
+        padding = 0
+    one = weight.ndim == 3
+    out, channels, *kernel = weight.shape
+    stride, pad, dilation = (
+        _two(value, one, usual) for value, usual in ((named.get("stride", 1), 1), (padding, 0), (named.get("dilation", 1), 1))
+    )
+    size = (1, kernel[0]) if one else (kernel[0], kernel[1])
+    return Convolution((out, channels, *size), stride, pad, dilation, int(named.get("groups", 1)), one)
+
+
+def _two(value: int | Sequence[int], one: bool, usual: int) -> tuple[int, int]:
+    """For height and width; of one dimension that of the width."""
+    numbers = (value,) if isinstance(value, int) else tuple(value)
+    if one:
+        return usual, numbers[0]
+    return (numbers[0], numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def uses(layers: Sequence[Layer], inputs: Sequence[torch.Tensor], deltas: Sequence[torch.Tensor]) -> Iterator[Use]:
+    """The uses of each layer, from what it saw of a batch of examples, ``(examples, …)`` each."""
+    for layer, seen, delta in zip(layers, inputs, deltas, strict=True):
+        if layer.convolution is None:
+            yield Use(layer, _positions(seen), _positions(delta))
+            continue
+        if layer.convolution.one:
+            seen, delta = seen.unsqueeze(-2), delta.unsqueeze(-2)
+        # An example may be a stack of pictures, or one without a stack.
+        pictures = [(seen, delta)] if seen.ndim == 4 else zip(seen.unbind(1), delta.unbind(1), strict=True)
+        for picture, of_picture in pictures:
+            yield Use(layer, picture, of_picture)
+
+
+def _positions(seen: torch.Tensor) -> torch.Tensor:
+    return seen.reshape(len(seen), -1, seen.shape[-1])
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)

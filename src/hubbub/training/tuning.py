@@ -1,0 +1,237 @@
+"""Which plan is fastest for a model on this machine: each is tried on a few steps of real clients, and must first be right.
+
+A plan of many clients at once is taken only if on those steps it agrees with clients one by one, batches of uneven sizes among
+them, and if what each client contributes is the same to the last bit wherever it stands and whoever stands beside it.
+
+What was found is remembered, in this process and in ``~/.cache/hubbub/plans.json``: the same work has the same plan on one
+machine, so that the same seed gives the same numbers.
+"""
+
+import hashlib
+import json
+import math
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from hubbub import files
+from hubbub.errors import ConfigError
+from hubbub.training.execution import Execution, ExecutionPlan, Trainer, candidates, trainer
+from hubbub.training.local import Job, LocalTraining, Loss, trainable
+from hubbub.training.precision import Precision
+from hubbub.training.stacking import NotStackableError
+
+__all__ = ["Choice", "choose"]
+
+# Steps of a short and of a longer trial: what a step costs is told from what each client costs once.
+_SHORT, _LONG = 1, 4
+# Of the way in which plans are tried: what another way found is not believed.
+_VERSION = 2
+_AGREEMENT = 1e-5
+# The plainer plan stands unless another is clearly faster: clocks waver.
+_CLEARLY = 0.95
+# Beyond this a plan that loses is not tried with more clients.
+_LOST = 1.3
+_SECONDS = 1.5
+# Less than this many examples times parameters in a round is not worth a second of trials.
+_WORTH = 2e7
+_remembered: dict[str, ExecutionPlan] = {}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan and why.
+
+    Args:
+        plan: The fastest.
+        reason: One line for people.
+    """
+
+    plan: ExecutionPlan
+    reason: str
+
+
+def choose(
+    model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution, jobs: Sequence[Job], cohort: int
+) -> Choice:
+    """The plan of an execution that says ``"auto"``.
+
+    Args:
+        model: The global model.
+        loss: Of a batch.
+        local: What a client does.
+        execution: Where and how it is computed.
+        jobs: Clients of about the first cohort, those with most examples first.
+        cohort: How many there are in it.
+    """
+    if _work(model, local, jobs, cohort) < _WORTH:
+        return Choice(ExecutionPlan(), "since a round takes milliseconds")
+    key = _key(model, local, execution, jobs[0], cohort)
+    known = _remembered.get(key) or _read().get(key)
+    if known is None:
+        trial = _Trial(model, loss, local, execution, jobs, cohort)
+        known = _remember(key, trial.fastest())
+        reason = trial.reason(known)
+    else:
+        reason = "as was found before for this model on this machine"
+    _remembered[key] = known
+    return Choice(known, reason)
+
+
+def _work(model: nn.Module, local: LocalTraining, jobs: Sequence[Job], cohort: int) -> float:
+    """Of a round: examples that pass through the model, times its parameters."""
+    if not jobs:
+        return 0.0
+    steps = sum(local.steps_of(len(job.inputs)) * min(local.batch_size, len(job.inputs)) for job in jobs) / len(jobs)
+    return cohort * steps * sum(p.numel() for p in trainable(model).values())
+
+
+class _Trial:
+    """Plans against one another on the first steps of the first clients."""
+
+    def __init__(
+        self, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution, jobs: Sequence[Job], cohort: int
+    ) -> None:
+        self._model, self._loss, self._execution, self._cohort = model, loss, execution, cohort
+        self._steps = max(1, sum(local.steps_of(len(job.inputs)) for job in jobs) / len(jobs))
+        self._local = replace(local, epochs=1, steps=2)
+        self._jobs = list(jobs)
+        # Seconds of the whole cohort.
+        self._seconds: dict[ExecutionPlan, float] = {}
+
+    def fastest(self) -> ExecutionPlan:
+        """The plan with the least time a client; ties go to the plainer."""
+        best, began = ExecutionPlan(), time.perf_counter()
+        self._seconds[best] = self._time(best)
+        for plan in candidates(self._cohort, self._execution):
+            if plan.channels_last and self._jobs[0].inputs.ndim != 4:
+                continue
+            try:
+                seconds = self._time(plan)
+                right = seconds < _LOST * self._seconds[best] and self._right(plan)
+            except (NotStackableError, torch.OutOfMemoryError, MemoryError):
+                right = False
+            if right:
+                self._seconds[plan] = seconds
+                best = plan if seconds < _CLEARLY * self._seconds[best] else best
+            # More clients at once will not do what fewer did not.
+            if time.perf_counter() - began > _SECONDS or (plan.clients > 1 and not right):
+                break
+        return best
+
+    def reason(self, plan: ExecutionPlan) -> str:
+        """What was found, for people."""
+        base = self._seconds.get(ExecutionPlan())
+        if base is None or plan not in self._seconds or plan == ExecutionPlan():
+            return "the fastest of those tried"
+        return f"{base / self._seconds[plan]:.1f} times as fast as one by one"
+
+    def _time(self, plan: ExecutionPlan) -> float:
+        """Seconds of a round of the whole cohort, padding included, from trials of a few steps."""
+        chunk = (self._jobs * math.ceil(plan.clients / len(self._jobs)))[: plan.clients]
+        short, long = (self._least(plan, steps, chunk) for steps in (_SHORT, _LONG))
+        each = max(0.0, long - short) / (_LONG - _SHORT)
+        return (short + (self._steps - _SHORT) * each) * math.ceil(self._cohort / plan.clients)
+
+    def _least(self, plan: ExecutionPlan, steps: int, chunk: Sequence[Job]) -> float:
+        """Seconds of so many steps of a chunk: the least of two trials, after one to warm up."""
+        local = replace(self._local, steps=steps)
+        made = trainer(plan, self._model, self._loss, local, self._execution, self._execution.precision)
+        clock = time.process_time if torch.get_num_threads() == 1 and self._execution.device == "cpu" else time.perf_counter
+        best = math.inf
+        for warm in (False, True, True):
+            begin = clock()
+            list(made.train(self._model, chunk))
+            best = min(best, clock() - begin) if warm else best
+        return best
+
+    def _right(self, plan: ExecutionPlan) -> bool:
+        """Whether a stack agrees with clients one by one, and no client's bits depend on where it stands or on whom beside."""
+        jobs = self._uneven(min(plan.clients, len(self._jobs)))
+        stack, alone = self._made(plan, "float32"), self._made(ExecutionPlan(), "float32")
+        updates = _updates(stack, self._model, jobs)
+        expected = _updates(alone, self._model, jobs)
+        turned = _updates(stack, self._model, [*jobs[1:], jobs[0]])
+        # One neighbour of every other client sends what would spread, if anything did.
+        poisoned = [_poisoned(job) if i % 2 else job for i, job in enumerate(jobs)]
+        beside = _updates(stack, self._model, poisoned)
+        return all(
+            _agree(updates[job.client], expected[job.client])
+            and torch.equal(updates[job.client], turned[job.client])
+            and (i % 2 == 1 or torch.equal(updates[job.client], beside[job.client]))
+            for i, job in enumerate(jobs)
+        )
+
+    def _uneven(self, number: int) -> list[Job]:
+        """So many clients, whose last batches have different sizes."""
+        found = []
+        for i, job in enumerate(self._jobs[:number]):
+            size = max(1, min(len(job.inputs), 2 * self._local.batch_size) - i % 3)
+            found.append(replace(job, client=i, inputs=job.inputs[:size], targets=job.targets[:size]))
+        return found
+
+    def _made(self, plan: ExecutionPlan, precision: Precision) -> Trainer:
+        return trainer(plan, self._model, self._loss, self._local, self._execution, precision)
+
+
+def _updates(made: Trainer, model: nn.Module, jobs: Sequence[Job]) -> dict[int, torch.Tensor]:
+    return {trained.client: trained.update for trained in made.train(model, jobs)}
+
+
+def _poisoned(job: Job) -> Job:
+    if job.inputs.is_floating_point():
+        return replace(job, inputs=torch.full_like(job.inputs, math.nan))
+    return replace(job, inputs=torch.zeros_like(job.inputs))
+
+
+def _agree(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    if not bool(torch.isfinite(expected).all()):
+        return not bool(torch.isfinite(found).all())
+    return float((found - expected).norm()) <= _AGREEMENT * float(expected.norm())
+
+
+def _key(model: nn.Module, local: LocalTraining, execution: Execution, job: Job, cohort: int) -> str:
+    """What a plan's speed hangs on; of the cohort only the two leading bits, since cohorts at random waver."""
+    magnitude = max(0, cohort.bit_length() - 2)
+    parts = [
+        str(model),
+        [(name, tuple(p.shape), str(p.dtype)) for name, p in trainable(model).items()],
+        (_VERSION, local.batch_size, bool(local.momentum), bool(local.proximal)),
+        math.ceil(math.log2(1 + local.steps_of(len(job.inputs)))),
+        (execution.device, execution.precision, torch.get_num_threads()),
+        (tuple(job.inputs.shape[1:]), str(job.inputs.dtype), tuple(job.targets.shape[1:])),
+        (magnitude, cohort >> magnitude),
+        (torch.__version__, platform.machine(), platform.node(), torch.backends.cpu.get_cpu_capability()),
+    ]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def _file() -> Path:
+    return files.cache_folder() / "plans.json"
+
+
+def _read() -> dict[str, ExecutionPlan]:
+    """What was found before; a file that cannot be read is as good as none."""
+    try:
+        stored = json.loads(_file().read_bytes())
+        return {str(key): ExecutionPlan.named(str(name)) for key, name in stored.items()}
+    except (OSError, ValueError, AttributeError, ConfigError):
+        return {}
+
+
+def _remember(key: str, plan: ExecutionPlan) -> ExecutionPlan:
+    """Keep a plan, unless another process was first: then its plan is everybody's."""
+    known = _read()
+    plan = known.setdefault(key, plan)
+    try:
+        files.make_folder(_file().parent)
+        files.write_atomic(_file(), json.dumps({k: p.name for k, p in known.items()}, indent=1).encode())
+    except OSError:
+        # Then it is remembered in this process alone.
+        return plan
+    return plan

@@ -1,0 +1,196 @@
+"""Data sets of torchvision's and Hugging Face's kind as ours. The fakes give what items of the two libraries are."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hubbub.datasets import Dataset, by_user, from_examples
+from hubbub.errors import DataError
+
+
+class Pairs:
+    """As torchvision's: pairs of an image, or what a transform makes of it, and an int; no columns, no end to iteration."""
+
+    def __init__(self, pixels: np.ndarray, targets: list[int], transform: Callable[[Image.Image], Any] | None = None) -> None:
+        self._pixels, self._targets, self._transform = pixels, targets, transform
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._pixels)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        self.asked.append(index)
+        image = Image.fromarray(self._pixels[index % len(self)])
+        return (image if self._transform is None else self._transform(image)), self._targets[index % len(self)]
+
+
+class Split:
+    """As a split of Hugging Face's ``datasets``: rows by number, columns by name, iteration over rows."""
+
+    def __init__(self, **columns: list[Any]) -> None:
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values())))
+
+    def __getitem__(self, key: int | str) -> Any:
+        if isinstance(key, str):
+            return self._columns[key]
+        return {name: column[key] for name, column in self._columns.items()}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[index] for index in range(len(self)))
+
+
+class Stream:
+    """As a split that is streamed: rows, but neither a length nor numbers."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield {"image": Image.fromarray(GREY[0]), "label": 0}
+
+
+GREY = np.random.default_rng(0).integers(0, 256, (5, 4, 6), dtype=np.uint8)
+COLOR = np.random.default_rng(1).integers(0, 256, (5, 4, 6, 3), dtype=np.uint8)
+LABELS = [2, 0, 1, 1, 2]
+
+
+def to_tensor(image: Image.Image) -> torch.Tensor:
+    """What torchvision's ToTensor does, pixel by pixel."""
+    width, height = image.size
+    image = image.convert("RGB")
+    rows = [[[image.getpixel((x, y))[c] / 255 for x in range(width)] for y in range(height)] for c in range(3)]
+    return torch.tensor(rows)
+
+
+def test_images_of_pairs_become_floats_with_channels_first() -> None:
+    dataset = from_examples(Pairs(COLOR, LABELS), Pairs(COLOR[:3], LABELS[:3]))
+    expected = torch.stack([to_tensor(Image.fromarray(pixels)) for pixels in COLOR])
+    torch.testing.assert_close(dataset.train_inputs, expected)
+    torch.testing.assert_close(dataset.test_inputs, expected[:3])
+    assert (dataset.train_targets.tolist(), dataset.train_targets.dtype, dataset.classes) == (LABELS, torch.int64, 3)
+    grey = from_examples(Pairs(GREY, LABELS), Pairs(GREY, LABELS)).train_inputs
+    np.testing.assert_allclose(grey.numpy(), GREY[:, np.newaxis] / 255, atol=1e-7)
+    black_and_white = from_examples(Pairs(GREY > 99, LABELS), Pairs(GREY > 99, LABELS)).train_inputs
+    assert torch.equal(black_and_white, torch.from_numpy(GREY > 99).float().unsqueeze(1))
+
+
+def test_tensors_that_a_library_made_are_taken_as_they_are() -> None:
+    dataset = from_examples(Pairs(COLOR, LABELS, to_tensor), Pairs(COLOR, LABELS, to_tensor))
+    torch.testing.assert_close(dataset.train_inputs, from_examples(Pairs(COLOR, LABELS), Pairs(COLOR, LABELS)).train_inputs)
+
+
+def test_every_item_is_asked_for_once() -> None:
+    train, test = Pairs(COLOR, LABELS), Pairs(COLOR[:2], LABELS[:2])
+    from_examples(train, test)
+    assert (train.asked, test.asked) == ([0, 1, 2, 3, 4], [0, 1])
+
+
+def test_columns_become_inputs_targets_and_users() -> None:
+    images = [Image.fromarray(pixels) for pixels in COLOR]
+    train = Split(img=images, fine=LABELS, writer=["b", "a", "b", "c", "a"])
+    test = Split(img=images[:3], fine=LABELS[:3], writer=["z"] * 3)
+    dataset = from_examples(train, test, inputs="img", targets="fine", users="writer")
+    assert dataset.shape == (3, 4, 6)
+    assert dataset.users.tolist() == ["b", "a", "b", "c", "a"]
+    assert [part.tolist() for part in by_user(dataset.users)] == [[1, 4], [0, 2], [3]]
+    numbered = Split(image=images, label=LABELS, id=[torch.tensor(7), 3, np.int64(7), 3, 3])
+    assert from_examples(numbered, numbered, users="id").users.tolist() == [7, 3, 7, 3, 3]
+
+
+def test_users_may_stand_beside_the_examples() -> None:
+    pairs = Pairs(COLOR, LABELS)
+    for users in (["b", "a", "b", "c", "a"], np.array([4, 4, 4, 1, 1]), torch.tensor([4, 4, 4, 1, 1])):
+        assert from_examples(pairs, pairs, users=users).users.tolist() == (users if isinstance(users, list) else users.tolist())
+    with pytest.raises(DataError, match=r"users: has 2 entries .* for 5 training examples"):
+        from_examples(pairs, pairs, users=["a", "b"])
+    for wrong in ([0.5] * 5, [None] * 5, [["a"], ["b"]]):
+        with pytest.raises(DataError, match="each must be a name or a whole number"):
+            from_examples(pairs, pairs, users=wrong)
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "expected"),
+    [
+        ([[0.5, 1], [2.0, 3]], torch.float32, [[0.5, 1.0], [2.0, 3.0]]),
+        ([[1, 2], [3, 4]], torch.int64, [[1, 2], [3, 4]]),
+        (list(np.array([[0.5], [1.5]], np.float64)), torch.float32, [[0.5], [1.5]]),
+        (list(np.array([[1], [2]], np.uint16)), torch.int64, [[1], [2]]),
+        (list(np.array([[0], [255]], np.uint8)), torch.float32, [[0.0], [1.0]]),
+        (list(torch.tensor([[1, 2], [3, 4]], dtype=torch.int32)), torch.int64, [[1, 2], [3, 4]]),
+        (list(torch.tensor([[0.5], [1.5]], dtype=torch.float16)), torch.float32, [[0.5], [1.5]]),
+        ([0.5, 1.5], torch.float32, [0.5, 1.5]),
+    ],
+    ids=str,
+)
+def test_numbers_keep_their_shape_and_bytes_are_pixels(rows: list[Any], dtype: torch.dtype, expected: list[Any]) -> None:
+    split = Split(image=rows, label=[0, 1])
+    inputs = from_examples(split, split).train_inputs
+    assert (inputs.dtype, inputs.tolist()) == (dtype, expected)
+
+
+def test_a_transform_makes_numbers_of_text_and_targets_may_be_sequences() -> None:
+    split = Split(text=["abca", "caab"], next=[[1, 2, 0, -100], np.array([0, 0, 1, -100])])
+    numbers = from_examples(split, split, inputs="text", targets="next", transform=lambda text: ["abc".index(c) for c in text])
+    assert numbers.train_inputs.tolist() == [[0, 1, 2, 0], [2, 0, 0, 1]]
+    assert numbers.train_targets.tolist() == [[1, 2, 0, -100], [0, 0, 1, -100]]
+    assert (numbers.shape, numbers.classes) == ((4,), 3)
+    assert from_examples(split, split, inputs="text", targets="next", transform=lambda text: [0] * 4, classes=9).classes == 9
+
+
+def images(*sizes: tuple[int, ...]) -> list[Image.Image]:
+    return [Image.fromarray(np.zeros(size, np.uint8)) for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("split", "options", "message"),
+    [
+        (
+            Split(image=images((4, 4), (4, 5)), label=[0, 1]),
+            {},
+            "train inputs[1]: is torch.float32 of shape (1, 4, 5), the first is torch.float32 of (1, 4, 4); make all alike",
+        ),
+        (Split(image=images((4, 4), (4, 4, 3)), label=[0, 1]), {}, "train inputs[1]: is torch.float32 of shape (3, 4, 4)"),
+        (Split(image=[[1, 2], [0.5, 2]], label=[0, 1]), {}, "train inputs[1]: is torch.float32 of shape (2,), the first is"),
+        (Split(image=[[1], [2]], label=[0, [1, 1]]), {}, "train targets[1]: is torch.int64 of shape (2,)"),
+        (
+            Split(img=images((4, 4)), label=[0]),
+            {},
+            "train[0]: has no column 'image' (did you mean 'img'?); there are img",
+        ),
+        (Split(image=images((4, 4)), label=[0]), {"targets": "fine"}, "train[0]: has no column 'fine'; there are image, label"),
+        (Split(image=[[1]], label=[0]), {"users": "writer"}, "train[0]: has no column 'writer'"),
+        ([([1], 0)], {"users": "writer"}, "train[0]: is a tuple, which has no column 'writer'; give users as a list"),
+        (Split(image=[[1]], label=[0.5]), {}, "train[0]: its target is 0.5; it must be a class number"),
+        (Split(image=[[1]], label=["cat"]), {}, "train[0]: its target is 'cat', a str"),
+        (Split(image=[[1]], label=[None]), {}, "train[0]: its target is None, a NoneType"),
+        (Split(image=[[1]], label=[[[0]]]), {}, "train[0]: its target is [[0]]"),
+        (Split(image=["text"], label=[0]), {}, "train[0]: its input is 'text', a str; it must be numbers in a regular shape"),
+        (Split(image=[None], label=[0]), {}, "train[0]: its input is None"),
+        (Split(image=[[[1], [2, 3]]], label=[0]), {}, "train[0]: its input is [[1], [2, 3]], a list"),
+        (Split(image=[[1j]], label=[0]), {}, "train[0]: its input is complex"),
+        (Split(image=[Image.new("P", (4, 4))], label=[0]), {}, "train[0]: is an image of mode 'P'; give transform = lambda"),
+        ([(1, 2, 3)], {}, "train[0]: is (1, 2, 3); it must be a pair (input, target) or a mapping from columns"),
+        ([], {}, "train: has 0 inputs"),
+        ({"train": [], "test": []}, {}, "train: is a mapping of train, test; give one split, such as dataset['train']"),
+        (Stream(), {}, "train: is a Stream without a length, such as a stream; give a list of its examples"),
+    ],
+)
+def test_what_is_no_data_set_is_refused_by_the_place_where_it_is_wrong(split: Any, options: dict, message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
+        from_examples(split, split, **options)
+
+
+def test_what_is_wrong_with_the_test_data_is_said_of_them() -> None:
+    with pytest.raises(DataError, match=r"test\[0\]: has no column 'image'"):
+        from_examples([([1], 0)], Split(x=[1], label=[0]))
+    with pytest.raises(DataError, match="train_targets: run from 0 to 2"):
+        from_examples(Pairs(GREY, LABELS), Pairs(GREY[:1], [1]))
+
+
+def test_a_stream_that_was_listed_is_a_data_set() -> None:
+    assert isinstance(from_examples(list(Stream()), list(Stream())), Dataset)

@@ -1,0 +1,232 @@
+"""Runs whose clip norm moves, whoever forms the sums: hostile clients, settings, commands, and what their folders prove."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+from typer.testing import CliRunner
+
+from encrypted_runs import encrypted, plan, terms
+from hubbub import config as configs
+from hubbub.accounting.chain import read_chain
+from hubbub.accounting.history import History
+from hubbub.build import build
+from hubbub.cli.app import app
+from hubbub.errors import ConfigError
+from hubbub.flower import GridPopulation, LocalGrid
+from hubbub.strategies import Identity
+from hubbub.testing import ContractError, check_population
+from hubbub.training import LocalTraining, RunStore, SimulatedPopulation, train
+from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms, CountSplit
+from hubbub.training.rounds import CountingPopulation
+from hubbub.training.sums import LatticeSum, PlainSum
+from hubbub.verification import verify
+from small_runs import CLIENTS, linear, population
+
+SPLIT = AdaptiveClipping().split(0.9, CLIENTS)
+SCALES = (1.0, 1e30, math.nan, math.inf, 1e-30, 0.0)
+SETTINGS = {
+    "training": {"rounds": 6, "cohort_size": 10, "server_learning_rate": 1.0},
+    "privacy": {"noise_multiplier": 0.6, "clipping": "adaptive", "clip_norm": 0.5},
+    "data": {"clients": 30},
+}
+
+
+def settings(**changes: dict[str, object]) -> configs.Config:
+    return configs.resolve(SETTINGS, changes)
+
+
+# --- hostile clients ---
+
+
+def hostile(lattice: bool) -> SimulatedPopulation:
+    """Examples that make updates huge, infinite, not a number, tiny and zero; one client has none."""
+    generator = torch.Generator().manual_seed(2)
+    examples = [(torch.randn(4, 3, generator=generator) * scale, torch.tensor([0, 1, 1, 0])) for scale in SCALES]
+    examples.append((torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)))
+    return SimulatedPopulation(examples, F.cross_entropy, LocalTraining(batch_size=2), lattice=lattice)
+
+
+def hostile_grid(lattice: bool) -> GridPopulation:
+    """Clients on a grid that send such updates; the last one sends something else."""
+    client = ClientApp()
+
+    @client.train()
+    def send(message: Message, context: Context) -> Message:
+        number = int(context.node_config["partition-id"])
+        arrays = {
+            name: Array((array.numpy() + (SCALES[number] if number < len(SCALES) else 0)).astype("float32"))
+            for name, array in message.content["arrays"].items()
+        }
+        record = ArrayRecord(arrays if number < len(SCALES) else {"weight": arrays["weight"]})
+        return Message(RecordDict({"arrays": record, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    grid = LocalGrid(client, num_nodes=len(SCALES) + 1)
+    return GridPopulation(grid, grid.get_node_ids(), lattice=lattice)
+
+
+@pytest.mark.parametrize("lattice", [True, False], ids=["lattice", "floating point"])
+@pytest.mark.parametrize("made", [hostile, hostile_grid])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_populations_keep_the_contract_of_the_indicator(made, lattice: bool) -> None:
+    check_population(made(lattice), linear(), clip_norm=0.25)
+
+
+@pytest.mark.parametrize("made", [hostile, hostile_grid])
+@pytest.mark.parametrize("clip_norm", [1e-10, 0.3, 7.7, 1e10])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_no_client_moves_the_joint_sum_by_more_than_the_noise_is_scaled_to(made, clip_norm: float) -> None:
+    clients = made(True)
+    everyone = list(clients.clients)
+    whole = clients.collect(everyone, linear(), clip_norm, 0, SPLIT)
+    assert whole.lattice.clip_norm == ClipNorms(AdaptiveClipping(clip_norm), 0.9, CLIENTS).bound(clip_norm)
+    for client in everyone:
+        others = clients.collect([c for c in everyone if c != client], linear(), clip_norm, 0, SPLIT)
+        moved = [int(q) for q in whole.total - others.total]
+        # In whole numbers, exactly: what one client adds is at most the radius of the lattice, and that at most the bound.
+        assert sum(q * q for q in moved) <= whole.lattice.radius**2
+        assert whole.lattice.radius * whole.lattice.step <= SPLIT.joint_norm(clip_norm)
+
+
+class Longer:
+    """A population that clips the update alone, and lets the indicator come on top."""
+
+    def __init__(self, inner: CountingPopulation) -> None:
+        self.inner, self.clients = inner, inner.clients
+
+    def collect(
+        self, cohort: Sequence[int], model: nn.Module, clip_norm: float, round_index: int, split: CountSplit | None = None
+    ) -> LatticeSum | PlainSum:
+        total = self.inner.collect(cohort, model, clip_norm, round_index, split)
+        if split is not None:
+            total.total[-1] *= 3
+        return total
+
+
+def test_an_indicator_that_moves_the_sum_too_far_breaks_the_contract() -> None:
+    with pytest.raises(ContractError, match=r"moves the sum by|its indicator is"):
+        check_population(Longer(population()), linear(), clip_norm=0.25)
+
+
+# --- encrypted sums ---
+
+
+@pytest.mark.parametrize("noise_by", ["server", "holders", "clients"])
+def test_an_encrypted_count_moves_the_clip_norm_as_one_in_the_clear(noise_by: str, tmp_path: Path) -> None:
+    how, rule = terms(noise_by), AdaptiveClipping(0.01, 0.9, 1.0)
+    moving = replace(plan(Identity(6), how), clip_norm=rule)
+    store = RunStore(tmp_path / "run")
+    results = list(train(moving, encrypted(moving, how, folder=tmp_path), linear(), store))
+    assert all(result.released for result in results)
+    rounds = History.of(read_chain(store.ledger_path).records[1:]).rounds
+    norms, expected = moving.clip_norms, rule.initial_clip_norm
+    for result, entry in zip(results, rounds, strict=True):
+        assert result.clip_norm == expected
+        assert entry.clip_norm == norms.bound(expected)
+        release = store.load_release(result.round_index, entry.release, 9)
+        expected = norms.following(expected, release)
+    # No update is as short as a hundredth: the clip norm grows.
+    assert results[-1].clip_norm > 2 * results[0].clip_norm
+
+
+# --- settings ---
+
+
+def test_settings_name_the_rule(tmp_path: Path) -> None:
+    run = build(settings(privacy={"target_quantile": 0.7, "clip_norm_learning_rate": 0.4, "clip_count_stddev": 2.0}))
+    assert run.plan.clip_norm == AdaptiveClipping(0.5, 0.7, 0.4, 2.0)
+    assert build(settings()).plan.clip_norm == AdaptiveClipping(0.5)
+    assert build(configs.resolve(SETTINGS, {"privacy": {"clipping": "fixed"}})).plan.clip_norm == 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clipping": "fixed", "target_quantile": 0.5}, "privacy.target_quantile = 0.5: belongs to privacy.clipping"),
+        ({"clipping": "fixed", "clip_count_stddev": 2.0}, "privacy.clip_count_stddev = 2.0: belongs to"),
+        ({"clipping": "fixed", "clip_norm_learning_rate": 0.1}, "privacy.clip_norm_learning_rate = 0.1: belongs to"),
+        ({"clipping": "moving"}, "privacy.clipping = 'moving'"),
+        ({"target_quantile": 1.5}, "privacy.target_quantile = 1.5: must be from 0 to 1"),
+        ({"clip_norm_learning_rate": 0.0}, "privacy.clip_norm_learning_rate = 0.0"),
+        ({"clip_count_stddev": -1.0}, "privacy.clip_count_stddev = -1.0"),
+        ({"mode": "none"}, 'privacy.clipping = "adaptive" with privacy.mode = "none"'),
+        ({"mode": "dp-ftrl"}, "clipping = 'adaptive' with strategy = BandedToeplitz"),
+        ({"clip_norm": 1e11}, "initial_clip_norm = 100000000000.0: must be from 1e-10 to 1e+10"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused_by_name(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        build(settings(privacy=changes))
+    assert words in str(refusal.value)
+
+
+def test_encrypted_sums_of_the_flower_engine_are_refused_with_the_way_round_it() -> None:
+    encrypted_there = settings(training={"engine": "flower"}, secagg={"scheme": "paillier", "key_bits": 2048})
+    with pytest.raises(ConfigError, match=r"this engine's clients are not told .* hubbub\.flower\.DPFedAvgAdaptive"):
+        build(encrypted_there)
+
+
+def test_independent_noise_of_dp_ftrl_may_go_with_a_clip_norm_that_moves() -> None:
+    run = build(settings(privacy={"mode": "dp-ftrl", "strategy": "identity"}))
+    assert isinstance(run.plan.clip_norm, AdaptiveClipping)
+
+
+# --- commands ---
+
+
+def invoke(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("engine", ["process", "flower"])
+def test_a_run_by_the_commands_can_be_planned_trained_resumed_and_verified(engine: str, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(configs.dump(settings(training={"engine": engine})))
+    planned = json.loads(invoke("plan", tmp_path / "run.toml", "--json"))
+    assert planned["clip_norm_moves"] is True
+    folder = tmp_path / "run"
+    shown = invoke("train", tmp_path / "run.toml", "--out", folder)
+    assert "clip norm 0.5" in shown
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert rows[0]["clip_norm"] == 0.5
+    assert len({row["clip_norm"] for row in rows}) == 6
+    assert "clip_norm" not in rows[0]["private"]
+    assert "The clip norm followed the updates' norms" in (folder / "report.md").read_text()
+    verified = verify(folder)
+    assert verified.ok, verified
+    assert any(check.name == "clip norms" and "6 of 6 rounds were followed" in check.detail for check in verified.checks)
+    assert verified.epsilon == planned["epsilon"]
+    assert "nothing is left to train" in invoke("resume", folder)
+    statement = invoke("account", folder, "--statement")
+    assert "made of a noised count of the updates that were not clipped" in statement
+
+
+def test_a_ledger_whose_clip_norms_do_not_follow_from_its_releases_is_no_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following = AdaptiveClipping.following
+    with monkeypatch.context() as patch:
+        patch.setattr(AdaptiveClipping, "following", lambda rule, norm, fraction: 1.01 * following(rule, norm, fraction))
+        (tmp_path / "run.toml").write_text(configs.dump(settings()))
+        invoke("train", tmp_path / "run.toml", "--out", tmp_path / "run")
+    verdict = verify(tmp_path / "run")
+    (wrong,) = [check for check in verdict.checks if not check.ok]
+    assert wrong.name == "clip norms"
+    assert wrong.detail.startswith("of round 1 it is")
+
+
+def test_without_its_releases_a_run_is_followed_as_far_as_they_go(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(configs.dump(settings(training={"keep_releases": False, "rounds": 12})))
+    invoke("train", tmp_path / "run.toml", "--out", tmp_path / "run")
+    verdict = verify(tmp_path / "run")
+    assert verdict.ok, verdict
+    assert any(check.name == "clip norms" for check in verdict.checks)

@@ -1,0 +1,209 @@
+"""Runs in which every example is a unit by itself, and learning rates that cool down, from the settings to the statement."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub import config as configs
+from hubbub.accounting import guarantee
+from hubbub.accounting.promise import Promise
+from hubbub.accounting.statement import RunFacts
+from hubbub.accounting.wording import cohort_words
+from hubbub.build import build
+from hubbub.errors import ConfigError, LedgerError
+from hubbub.mechanism import Mechanism
+from hubbub.participation import BallsInBinsSampling, CyclicPoissonSampling, FixedEpochs, PoissonSampling
+from hubbub.planned import planned
+from hubbub.strategies import Identity
+from hubbub.training import ExamplePopulation, RunPlan, RunStore, ServerOptimizer, train
+from hubbub.training.flat import FlatModel
+from odd_modules import made
+
+CENTRAL: dict[str, Any] = {
+    "training": {"rounds": 3, "cohort_size": 100, "learning_rate": 0.5},
+    "privacy": {"unit": "example", "epsilon": 8.0, "delta": 1e-4},
+    "data": {"name": "digits"},
+}
+
+
+def settings(**changes: dict[str, Any]) -> configs.Config:
+    return configs.resolve(CENTRAL, changes)
+
+
+# --- learning rates that cool down ---
+
+
+def cooled(name: str = "fedavgm", **changes: Any) -> RunPlan:
+    participation = FixedEpochs(4, 2)
+    plan = RunPlan(
+        7,
+        participation,
+        5,
+        Mechanism(Identity(7), participation, 0.7),
+        clip_norm=0.5,
+        noise="simulation",
+        server=ServerOptimizer(name, 0.3, 0.8, cooldown=0.5, cooldown_to=0.1),
+    )
+    return replace(plan, **changes)
+
+
+def trained(plan: RunPlan, store: RunStore | None = None, stop: int | None = None) -> torch.Tensor:
+    module, inputs, targets = made("perceptron", 10)
+    for result in train(plan, ExamplePopulation(inputs, targets, F.cross_entropy, lattice=False), module, store):
+        if result.round_index + 1 == stop:
+            break
+    return FlatModel(module).vector.double()
+
+
+def test_a_learning_rate_falls_in_a_straight_line_over_the_last_rounds() -> None:
+    server = ServerOptimizer(cooldown=0.25, cooldown_to=0.05)
+    rates = [server.rate(t, 2000) for t in range(2000)]
+    assert rates[:1500] == [1.0] * 1500
+    assert rates[-1] == pytest.approx(0.05)
+    np.testing.assert_allclose(np.diff(rates[1499:]), -0.95 / 500)
+    assert [ServerOptimizer().rate(t, 5) for t in range(5)] == [1.0] * 5
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedavgm"])
+def test_the_models_are_the_rows_of_the_workload_times_the_releases(name: str, tmp_path: Path) -> None:
+    plan, store = cooled(name), RunStore(tmp_path / "run")
+    module, _, _ = made("perceptron", 10)
+    start = FlatModel(module).vector.double()
+    trained(plan, store)
+    releases = torch.stack([store.parse_release(t, store.release_content(t)) for t in range(7)])
+    workload = torch.from_numpy(plan.server.workload(7).matrix())
+    models = start + workload @ releases * (plan.server.learning_rate / plan.expected_cohort_size)
+    for rounds in (1, 4, 7):
+        torch.testing.assert_close(trained(plan, stop=rounds), models[rounds - 1], rtol=1e-5, atol=1e-6)
+    assert len(set(plan.server.workload(7).learning_rates or ())) > 1
+
+
+@pytest.mark.parametrize("stop", [1, 4, 6])
+def test_a_run_that_goes_on_cools_down_as_one_that_never_stopped(stop: int, tmp_path: Path) -> None:
+    plan = cooled()
+    store = RunStore(tmp_path / "run")
+    trained(plan, store, stop)
+    assert torch.equal(trained(plan, store), trained(plan))
+
+
+def test_a_run_is_not_resumed_with_another_cooldown(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "run")
+    trained(cooled(), store, 2)
+    with pytest.raises(LedgerError, match=r"settings\.cooldown was \[0\.5, 0\.1\], is \[0\.5, 0\.2\]"):
+        trained(cooled(server=ServerOptimizer("fedavgm", 0.3, 0.8, cooldown=0.5, cooldown_to=0.2)), store)
+
+
+def test_a_run_without_cooldown_is_recorded_as_before_there_was_one() -> None:
+    plain = cooled(server=ServerOptimizer("fedavgm", 0.3, 0.8)).promise().record()
+    assert "cooldown" not in plain["settings"]
+    assert plain["settings"]["server"] == "ServerOptimizer(name='fedavgm', learning_rate=0.3, momentum=0.8)"
+    assert cooled().promise().record()["settings"]["server"] == plain["settings"]["server"]
+
+
+def test_noise_is_for_the_learning_rates_that_the_server_has() -> None:
+    changes = {"mode": "dp-ftrl", "strategy": "banded", "bands": 4}
+    plans = [
+        planned(settings(training={"rounds": 14, "momentum": 0.9, "cooldown": cooldown}, privacy=changes), 1400)
+        for cooldown in (0.0, 0.5)
+    ]
+    workloads = [plan.server.workload(14) for plan in plans]
+    assert [workload.toeplitz for workload in workloads] == [True, False]
+
+    def error(plan: RunPlan, workload: np.ndarray) -> float:
+        assert plan.mechanism is not None
+        noising = np.linalg.inv(np.asarray(plan.mechanism.strategy.matrix()))
+        return float(np.linalg.norm(workload @ noising)) * plan.mechanism.sensitivity.value
+
+    assert error(plans[1], workloads[1].matrix()) < error(plans[0], workloads[1].matrix())
+    assert error(plans[0], workloads[0].matrix()) < error(plans[1], workloads[0].matrix())
+
+
+# --- settings ---
+
+
+def test_learning_rate_and_momentum_are_those_of_sgd() -> None:
+    plain, moving = (planned(settings(training=more), 1437).server for more in ({}, {"momentum": 0.9}))
+    assert plain == ServerOptimizer("fedavg", 0.5, 0.0)
+    assert moving == ServerOptimizer("fedavgm", 0.5, 0.9)
+    adam = planned(settings(training={"server_optimizer": "fedadam"}), 1437).server
+    assert (adam.name, adam.learning_rate) == ("fedadam", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"training": {"batch_size": 32}}, r"training\.batch_size = 32.*say training\.cohort_size"),
+        ({"training": {"local_epochs": 2}}, r"training\.local_epochs = 2.*say training\.rounds"),
+        ({"training": {"server_learning_rate": 0.1}}, r"training\.server_learning_rate = 0\.1.*say training\.learning_rate"),
+        ({"training": {"server_momentum": 0.5}}, r"training\.server_momentum = 0\.5.*say training\.momentum"),
+        ({"training": {"server_optimizer": "fedavgm"}}, r"fedavgm.*say training\.momentum"),
+        ({"training": {"server_optimizer": "fedadam", "momentum": 0.5}}, r"training\.momentum = 0\.5"),
+        ({"training": {"weight_decay": 0.1}}, r"training\.weight_decay = 0\.1.*leave it out"),
+        ({"training": {"schedule": "cosine"}}, r"training\.schedule = 'cosine'.*say training\.cooldown"),
+        ({"training": {"engine": "flower"}}, r'unit = "example" with training\.engine = "flower": .*whole clients'),
+        ({"data": {"clients": 10}}, r"data\.clients = 10.*leave it out"),
+        ({"data": {"partition": "dirichlet"}}, r"data\.partition = 'dirichlet'"),
+        ({"secagg": {"scheme": "paillier"}}, r"unit = \"example\" with secagg\.scheme = 'paillier'"),
+    ],
+)
+def test_settings_of_clients_are_refused_with_what_to_say_instead(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        build(settings(**changes))
+
+
+@pytest.mark.parametrize("changes", [{"cooldown": 1.5}, {"cooldown": -0.1}, {"cooldown_to": 0.0}, {"cooldown_to": 2.0}])
+def test_a_cooldown_that_cannot_be_is_refused(changes: dict[str, float]) -> None:
+    (name,) = changes
+    with pytest.raises(ConfigError, match=rf"training\.{name} = "):
+        settings(training=changes)
+    with pytest.raises(ValueError, match=rf"^{name} = "):
+        ServerOptimizer(**changes)
+
+
+# --- what is promised, in words ---
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"privacy": {"sampling": "poisson"}},
+        {"privacy": {"sampling": "balls-in-bins"}, "training": {"cohort_size": None}, "participation": {"bins": 3}},
+        {"privacy": {"sampling": "cyclic-poisson"}, "participation": {"cycle_length": 3}},
+        {"privacy": {"sampling": "fixed-size"}},
+        {"privacy": {"sampling": "truncated-poisson"}, "participation": {"max_cohort_size": 150}},
+        {"privacy": {"mode": "dp-ftrl"}, "participation": {"min_separation": 3, "max_participations": 1}},
+        {"privacy": {"mode": "none", "epsilon": None}},
+        {"privacy": {"neighboring_relation": "replace-one", "sampling": "fixed-size"}},
+    ],
+)
+def test_a_statement_about_examples_speaks_of_no_client(more: dict[str, dict[str, Any]]) -> None:
+    layers = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in more.items()}
+    first = {
+        section: {k: v for k, v in CENTRAL[section].items() if more.get(section, {}).get(k, v) is not None}
+        for section in CENTRAL
+    }
+    answer = planned(configs.resolve(first, layers), 1437).promise().after(3, 1e-4)
+    text = answer.statement(RunFacts(clip_norm=1.0, expected_cohort_size=100)) + answer.sentence()
+    assert "client" not in text
+    assert "one example" in text
+
+
+def test_words_about_clients_are_what_they_were() -> None:
+    for participation in (PoissonSampling(0.1), CyclicPoissonSampling(0.1, 3), BallsInBinsSampling(3), FixedEpochs(2, 3)):
+        assert cohort_words(participation, "example").replace("example", "client") == cohort_words(participation)
+    mechanism = Mechanism(Identity(3), PoissonSampling(0.1), 1.0)
+    assert guarantee(mechanism, 1e-5, privacy_unit="client").statement() == guarantee(mechanism, 1e-5).statement()
+    record = Promise(3, mechanism).record()
+    assert Promise(3, mechanism, privacy_unit="example").record() == {**record, "privacy_unit": "example"}
+
+
+def test_a_run_over_examples_records_its_unit_and_no_setting_of_clients() -> None:
+    one = planned(settings(), 1437)
+    assert one.privacy_unit == "example"
+    assert one.promise().record()["privacy_unit"] == "example"
+    assert set(one.settings) == {"training.validation", "data.name", "model.name", "keep_releases"}

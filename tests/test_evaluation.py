@@ -1,0 +1,146 @@
+"""How evenly a model serves its clients: each by its own examples, as one client at a time would measure it."""
+
+import json
+import math
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+from typer.testing import CliRunner
+
+from hubbub import config as configs
+from hubbub.build import build
+from hubbub.cli.app import app
+from hubbub.errors import ConfigError, DataError
+from hubbub.training.evaluation import QUANTILES, Spread, evaluate, fairness, per_client
+from hubbub.verification import verify
+
+
+def clients(sizes: list[int], classes: int = 3) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(4)
+    return [(torch.randn(n, 5, generator=generator), torch.randint(0, classes, (n,), generator=generator)) for n in sizes]
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 1000])
+def test_each_client_is_measured_as_if_it_were_alone(batch_size: int) -> None:
+    people, judge = clients([1, 4, 9, 2, 30]), model()
+    accuracies, losses = per_client(judge, people, F.cross_entropy, batch_size)
+    assert judge.training
+    judge.eval()
+    for client, (inputs, targets) in enumerate(people):
+        output = judge(inputs).detach()
+        assert accuracies[client] == float((output.argmax(dim=1) == targets).double().mean())
+        assert losses[client] == pytest.approx(float(F.cross_entropy(output, targets)), rel=1e-5)
+
+
+def test_padded_places_of_sequences_are_not_counted() -> None:
+    torch.manual_seed(1)
+    judge = nn.Conv1d(2, 3, 1)
+    inputs, targets = torch.randn(4, 2, 6), torch.randint(0, 3, (4, 6))
+    targets[1, 2:] = targets[3] = -100
+    people = [(inputs[:2], targets[:2]), (inputs[2:], targets[2:])]
+    accuracies, losses = per_client(judge, people, F.cross_entropy, batch_size=1)
+    for client, (x, y) in enumerate(people):
+        places = [(i, t) for i in range(2) for t in range(6) if y[i, t] != -100]
+        output = judge(x).detach()
+        right = [int(output[i, :, t].argmax()) == int(y[i, t]) for i, t in places]
+        lost = [float(F.cross_entropy(output[i, :, t], y[i, t])) for i, t in places]
+        assert accuracies[client] == pytest.approx(sum(right) / len(places))
+        assert losses[client] == pytest.approx(sum(lost) / len(places), rel=1e-5)
+
+
+def test_the_worst_tenth_are_those_whom_the_model_serves_worst() -> None:
+    values = np.random.default_rng(2).permutation(np.arange(1, 26) / 25)
+    served = Spread.of(values, higher_is_better=True)
+    assert served.mean == pytest.approx(13 / 25)
+    assert served.worst_tenth == pytest.approx((1 + 2 + 3) / 3 / 25)
+    assert served.best_tenth == pytest.approx((23 + 24 + 25) / 3 / 25)
+    assert served.quantiles == pytest.approx({p: float(np.quantile(values, p)) for p in QUANTILES})
+    lost = Spread.of(values, higher_is_better=False)
+    assert lost.worst_tenth == served.best_tenth
+    assert lost.best_tenth == served.worst_tenth
+    assert lost.quantiles == served.quantiles
+
+
+def test_a_loss_that_is_not_finite_is_the_worst_and_hides_nobody_else() -> None:
+    values = np.array([0.5, math.nan, 0.1, *[0.2] * 17])
+    spread = Spread.of(values, higher_is_better=False)
+    assert spread.worst_tenth == spread.mean == math.inf
+    assert spread.best_tenth == pytest.approx(0.15)
+    assert spread.quantiles[0.5] == 0.2
+
+
+def test_clients_without_examples_are_left_out_and_none_at_all_is_refused() -> None:
+    people = clients([3, 0, 5])
+    assert fairness(model(), people, F.cross_entropy).clients == 2
+    unknown = (torch.randn(2, 5), torch.full((2,), -100))
+    assert fairness(model(), [*people, unknown], F.cross_entropy).clients == 2
+    with pytest.raises(DataError, match="clients: none has an example"):
+        fairness(model(), clients([0, 0]), F.cross_entropy)
+
+
+# --- runs ---
+
+
+def settings(**training: object) -> configs.Config:
+    changes = {"training": {"rounds": 3, "cohort_size": 5, "fairness": True, **training}}
+    return configs.resolve({"privacy": {"noise_multiplier": 1.0}, "data": {"clients": 20}}, changes)
+
+
+def test_a_run_keeps_what_it_says_of_single_clients_apart_and_marks_it_private(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(configs.dump(settings()))
+    done = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    assert "Private, not for release: accuracy on each of 20 clients' own examples" in done.output
+    kept = tmp_path / "run" / "private-fairness.json"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    told = json.loads(kept.read_text())
+    assert told["private"].endswith("not for release")
+    run = build(settings())
+    with safe_open(tmp_path / "run" / "model.safetensors", "pt") as trained:
+        run.model.load_state_dict({name: trained.get_tensor(name) for name in trained.keys()})  # noqa: SIM118 # no mapping
+    alone = [evaluate(run.model, examples, F.cross_entropy)[1] for examples in run.examples]
+    assert told["clients"] == 20
+    assert told["accuracy"]["mean"] == pytest.approx(sum(alone) / 20)
+    assert told["accuracy"]["worst_tenth"] == pytest.approx(sum(sorted(alone)[:2]) / 2)
+    # Nothing of it is in what is given away.
+    report = (tmp_path / "run" / "report.md").read_text()
+    assert "worst" not in report.replace("worst case", "")
+    assert "accuracy and loss by client (private-fairness.json), which are exact" in report
+    assert "private-fairness.json" in json.dumps(json.loads((tmp_path / "run" / "guarantee.json").read_text())["not_covered"])
+    assert verify(tmp_path / "run").ok
+
+
+def test_programs_are_not_told_of_single_clients(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(configs.dump(settings()))
+    done = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--json"])
+    assert "worst" not in done.stdout
+    assert json.loads(done.stdout)["private"] is True
+
+
+def test_without_the_setting_nothing_is_computed_kept_or_promised(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(configs.dump(settings(fairness=False)))
+    done = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    assert not list((tmp_path / "run").glob("private*"))
+    assert build(settings(fairness=False)).plan.not_covered == ()
+
+
+def test_a_server_of_a_federation_cannot_say_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training\.fairness = true with training\.engine"):
+        settings(engine="flower")
+    (tmp_path / "run.toml").write_text(configs.dump(settings()))
+    flags = ["--out", str(tmp_path / "run"), "--engine", "flower"]
+    refused = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), *flags])
+    assert isinstance(refused.exception, ConfigError)
+    assert not (tmp_path / "run").exists()

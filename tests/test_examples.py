@@ -1,0 +1,323 @@
+"""Single examples as units: each one's gradient by itself, bounded, whoever else is in the batch."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub.errors import ConfigError, DataError
+from hubbub.lattice import Lattice
+from hubbub.participation import PoissonSampling
+from hubbub.testing import check_population
+from hubbub.training import RunPlan, ServerOptimizer, train
+from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.examples import ExamplePopulation, private_gradients
+from hubbub.training.gradients import Chosen, ExampleGradients
+from odd_modules import MODULES, Counts, Forks, Mixes, made
+
+EXAMPLES = 11
+
+
+def data(shape: tuple[int, ...], examples: int = EXAMPLES, classes: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    inputs = torch.randn(examples, *shape, generator=generator)
+    return inputs, torch.randint(0, classes, (examples,), generator=generator)
+
+
+def one_by_one(module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """By definition: each example is a batch by itself, ``(examples, dim)``."""
+    rows = []
+    for x, y in zip(inputs, targets, strict=True):
+        module.zero_grad()
+        F.cross_entropy(module(x.unsqueeze(0)), y.unsqueeze(0)).backward()
+        trained = [p for p in module.parameters() if p.requires_grad]
+        rows.append(torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in trained]))
+    module.zero_grad()
+    return torch.stack(rows)
+
+
+def all_rows(gradients: ExampleGradients, inputs: torch.Tensor, targets: torch.Tensor, numbers: list[int]) -> torch.Tensor:
+    return torch.cat([rows.clone() for rows, _ in gradients.rows(Chosen(inputs, targets, numbers, lambda number: number))])
+
+
+# --- gradients ---
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("tapped", [True, False], ids=["tapped", "vmap"])
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_each_example_has_the_gradient_that_it_has_alone(name: str, tapped: bool) -> None:
+    module, inputs, targets = made(name, EXAMPLES)
+    gradients = ExampleGradients(module, F.cross_entropy, batch=4, tapped=tapped)
+    expected = one_by_one(module, inputs, targets)
+    # All together, whether or not bits stay; and as they are taken.
+    found = gradients.flat(gradients.seen(inputs, targets)).clone()
+    torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-6)
+    torch.testing.assert_close(all_rows(gradients, inputs, targets, list(range(EXAMPLES))), expected, rtol=2e-4, atol=2e-6)
+
+
+def test_the_layers_of_a_network_are_tapped_and_nothing_else_is_differentiated_by_vmap() -> None:
+    module, inputs, targets = made("network", EXAMPLES)
+    seen = ExampleGradients(module, F.cross_entropy).seen(inputs, targets)
+    assert [use.layer.weight for use in seen.uses] == ["0.weight", "3.weight", "6.weight"]
+    assert not seen.others
+
+
+@pytest.mark.parametrize("make", [Forks, lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))], ids=["forks", "dropout"])
+def test_what_vmap_cannot_take_is_taken_one_by_one(make: Callable[[], nn.Module]) -> None:
+    inputs, targets = data((4,))
+    gradients = ExampleGradients(make().eval(), F.cross_entropy)
+    found = all_rows(gradients, inputs, targets, list(range(EXAMPLES)))
+    torch.testing.assert_close(found, one_by_one(gradients.module, inputs, targets))
+    assert gradients.batched(Chosen(inputs, targets, [0], int)) == (not isinstance(gradients.module, Forks))
+    assert not ExampleGradients(make().train(), F.cross_entropy).batched(Chosen(inputs, targets, [0], int))
+
+
+@pytest.mark.parametrize("make", [lambda layer: layer, lambda layer: nn.Linear(4, 4)], ids=["one layer twice", "two"])
+def test_the_module_is_left_as_it_was(make: Callable[[nn.Module], nn.Module]) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 4)
+    module = nn.Sequential(layer, nn.Tanh(), make(layer), nn.Linear(4, 3))
+    module[2].weight = layer.weight
+    before = {name: (id(p), p.clone()) for name, p in module.named_parameters(remove_duplicate=False)}
+    inputs, targets = data((4,))
+    all_rows(ExampleGradients(module, F.cross_entropy), inputs, targets, list(range(EXAMPLES)))
+    for name, p in module.named_parameters(remove_duplicate=False):
+        assert id(p) == before[name][0]
+        assert torch.equal(p, before[name][1])
+    assert len(before) == len(dict(module.named_parameters(remove_duplicate=False)))
+
+
+# --- neighbours ---
+
+
+def bits(total: torch.Tensor) -> torch.Tensor:
+    return total.view(torch.int32)
+
+
+@pytest.mark.parametrize("name", ["network", "sequence", "norms", "perceptron"])
+def test_a_gradient_is_the_same_to_the_last_bit_in_any_batch(name: str) -> None:
+    module, inputs, targets = made(name, 40)
+    gradients = ExampleGradients(module, F.cross_entropy, batch=8)
+    alone = torch.cat([all_rows(gradients, inputs, targets, [number]) for number in range(40)])
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0)).tolist()
+    for numbers in (list(range(40)), order, order[3:22]):
+        assert torch.equal(bits(all_rows(gradients, inputs, targets, numbers)), bits(alone[numbers]))
+
+
+@pytest.mark.parametrize("name", ["network", "sequence", "norms", "perceptron"])
+def test_a_neighbour_that_is_not_a_number_changes_no_bit(name: str) -> None:
+    module, inputs, targets = made(name, 16)
+    gradients = ExampleGradients(module, F.cross_entropy, batch=8)
+    before = all_rows(gradients, inputs, targets, list(range(16)))
+    inputs = inputs.clone()
+    inputs[5], inputs[12] = math.nan, math.inf
+    after = all_rows(gradients, inputs, targets, list(range(16)))
+    honest = [number for number in range(16) if number not in (5, 12)]
+    assert torch.equal(bits(after[honest]), bits(before[honest]))
+    assert not torch.isfinite(after[5]).all()
+
+
+@pytest.mark.parametrize("make", [Counts, Mixes])
+def test_a_module_whose_bits_move_is_taken_one_by_one(make: Callable[[], nn.Module]) -> None:
+    inputs, targets = data((4,))
+    assert not ExampleGradients(make(), F.cross_entropy).batched(Chosen(inputs, targets, [0], int))
+
+
+def test_a_layer_that_would_mix_examples_sees_one_at_a_time() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2), nn.Flatten(), nn.Linear(6, 3))
+    inputs, targets = data((4,))
+    found = all_rows(ExampleGradients(module, F.cross_entropy), inputs, targets, [2, 7])
+    torch.testing.assert_close(found, one_by_one(module, inputs, targets)[[2, 7]], rtol=2e-4, atol=2e-6)
+
+
+# --- the population ---
+
+
+def population(name: str = "perceptron", **options: object) -> tuple[ExamplePopulation, nn.Module, torch.Tensor, torch.Tensor]:
+    module, inputs, targets = made(name, EXAMPLES)
+    return ExamplePopulation(inputs, targets, F.cross_entropy, **options), module, inputs, targets
+
+
+@pytest.mark.parametrize("lattice", [True, False], ids=["lattice", "plain"])
+def test_the_population_keeps_its_contract_with_hostile_examples(lattice: bool) -> None:
+    module, inputs, targets = made("perceptron", EXAMPLES)
+    for number, hostile in enumerate((math.nan, math.inf, -math.inf, 1e30, 0.0)):
+        inputs[number] = hostile
+    check_population(ExamplePopulation(inputs, targets, F.cross_entropy, lattice=lattice, ghost=False), module, clip_norm=0.25)
+
+
+@pytest.mark.parametrize("lattice", [True, False], ids=["lattice", "plain"])
+def test_a_sum_is_that_of_minus_the_clipped_gradients(lattice: bool) -> None:
+    examples, module, inputs, targets = population("network", lattice=lattice)
+    rows = one_by_one(module, inputs, targets).double()
+    clip_norm = float(rows.norm(dim=1).sort().values[5:7].mean())
+    expected = -(rows * (clip_norm / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
+    total = examples.collect(range(EXAMPLES), module, clip_norm, 0)
+    torch.testing.assert_close(total.open(None), expected, rtol=1e-4, atol=1e-5 * clip_norm)
+    assert total.statistics["clipped_fraction"] == pytest.approx(5 / EXAMPLES)
+
+
+@pytest.mark.parametrize("lattice", [True, False], ids=["lattice", "plain"])
+@pytest.mark.parametrize("ghost", [False, None], ids=["own", "default"])
+def test_the_indicators_of_adaptive_clipping_are_one_more_coordinate(lattice: bool, ghost: bool | None) -> None:
+    examples, module, inputs, targets = population(lattice=lattice, ghost=ghost)
+    norms = one_by_one(module, inputs, targets).norm(dim=1)
+    clip_norm = float(norms.sort().values[3:5].mean())
+    split = AdaptiveClipping().split(noise_multiplier=1.0, expected_cohort_size=8)
+    total = examples.collect(range(EXAMPLES), module, clip_norm, 0, split).open(None)
+    assert float(total[-1]) == pytest.approx(split.count_scale(clip_norm) * (4 - EXAMPLES / 2), rel=1e-5)
+    bare = examples.collect(range(EXAMPLES), module, clip_norm, 0).open(None)
+    torch.testing.assert_close(total[:-1], bare, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_drawn_for_an_example_is_its_own() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 32), nn.Dropout(0.5), nn.Linear(32, 3))
+    inputs, targets = data((4,))
+    examples = ExamplePopulation(inputs, targets, F.cross_entropy, seed=1)
+    before = torch.get_rng_state()
+    alone = examples.collect([3], module, 1.0, 2).total
+    beside = examples.collect([5, 3, 1], module, 1.0, 2).total - examples.collect([1, 5], module, 1.0, 2).total
+    assert torch.equal(alone, beside)
+    assert not torch.equal(alone, examples.collect([3], module, 1.0, 3).total)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_frozen_parameters_are_neither_differentiated_nor_released() -> None:
+    module, inputs, targets = made("network", EXAMPLES)
+    module[0].requires_grad_(False)
+    examples = ExamplePopulation(inputs, targets, F.cross_entropy)
+    total = examples.collect(range(EXAMPLES), module, 0.5, 0)
+    assert len(total.total) == sum(p.numel() for p in module.parameters() if p.requires_grad)
+    seen = ExampleGradients(module, F.cross_entropy).seen(inputs, targets)
+    assert "0.weight" not in {use.layer.weight for use in seen.uses} | set(seen.others)
+
+
+def test_a_run_without_privacy_is_gradient_descent() -> None:
+    examples, module, inputs, targets = population()
+    twin, _, _ = made("perceptron", EXAMPLES)
+    plan = RunPlan(4, PoissonSampling(1.0), EXAMPLES, noise="simulation", server=ServerOptimizer("fedavgm", 0.1, 0.8))
+    list(train(plan, examples, module))
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.8)
+    for _ in range(4):
+        optimizer.zero_grad()
+        F.cross_entropy(twin(inputs), targets).backward()
+        optimizer.step()
+    for ours, theirs in zip(module.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_the_model_is_looked_at_as_it_is_now() -> None:
+    examples, module, inputs, targets = population(lattice=False)
+    examples.collect([1], module, None, 0)
+    with torch.no_grad():
+        next(module.parameters()).mul_(2)
+    total = examples.collect([1], module, None, 0).open(None)
+    torch.testing.assert_close(total.float(), -one_by_one(module, inputs, targets)[1], rtol=1e-4, atol=1e-6)
+
+
+def test_however_large_a_cohort_is_a_batch_is_in_memory_at_a_time() -> None:
+    module, inputs, targets = made("perceptron", 200)
+    gradients = ExampleGradients(module, F.cross_entropy, batch=8)
+    storage = {rows.untyped_storage().data_ptr() for rows, _ in gradients.rows(Chosen(inputs, targets, range(200), int))}
+    assert len(storage) == 1
+    assert gradients.flat(gradients.seen(inputs[:8], targets[:8])).untyped_storage().nbytes() == 8 * 4 * gradients.dim
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda x, y: ExamplePopulation(x[:3], y, F.cross_entropy), r"inputs: there are 3, and 11 targets"),
+        (lambda x, y: ExamplePopulation(x[:0], y[:0], F.cross_entropy), r"inputs: there is none"),
+        (lambda x, y: ExamplePopulation(x, y, F.cross_entropy, ghost=True), r"ghost = True with lattice = True.*whole steps"),
+    ],
+)
+def test_what_cannot_be_is_refused(make: Callable[[torch.Tensor, torch.Tensor], object], match: str) -> None:
+    with pytest.raises((DataError, ConfigError), match=match):
+        make(*data((4,)))
+
+
+# --- a loop of one's own ---
+
+
+def test_private_gradients_are_the_sum_of_the_clipped_ones() -> None:
+    module, inputs, targets = made("network", EXAMPLES)
+    rows = one_by_one(module, inputs, targets).double()
+    total = private_gradients(module, F.cross_entropy, inputs, targets, 0.1)
+    expected = (rows * (0.1 / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
+    torch.testing.assert_close(total.open(None), expected, rtol=1e-4, atol=1e-6)
+    assert total.lattice == Lattice(0.1)
+    assert not private_gradients(module, F.cross_entropy, inputs[:0], targets[:0], 0.1).total.any()
+
+
+def test_private_gradients_see_what_was_frozen_since() -> None:
+    module, inputs, targets = made("network", EXAMPLES)
+    before = private_gradients(module, F.cross_entropy, inputs, targets, 0.1)
+    module[0].requires_grad_(False)
+    after = private_gradients(module, F.cross_entropy, inputs, targets, 0.1)
+    assert len(before.total) - len(after.total) == sum(p.numel() for p in module[0].parameters())
+
+
+def test_private_gradients_refuse_a_buffer() -> None:
+    with pytest.raises(ConfigError, match="GroupNorm"):
+        private_gradients(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), F.cross_entropy, *data((4,)), 1.0)
+
+
+# --- many rows on a lattice ---
+
+NUMBERS = st.one_of(
+    st.floats(-10, 10), st.sampled_from([0.0, math.nan, math.inf, -math.inf, 1e30, -1e-30, 1e300, 5e-324, 0.5**25])
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 5).flatmap(lambda dim: st.lists(st.lists(NUMBERS, min_size=dim, max_size=dim), min_size=1, max_size=6)),
+    clip_norm=st.sampled_from([1.0, 0.3, 1e-9, 1e9]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_rows_are_encoded_as_each_is_alone(rows: list[list[float]], clip_norm: float, dtype: torch.dtype) -> None:
+    lattice, matrix = Lattice(clip_norm), torch.tensor(rows, dtype=torch.float64).to(dtype)
+    total = torch.zeros(matrix.shape[1], dtype=torch.int64)
+    flags = lattice.encode_rows(matrix, total)
+    alone = [lattice.encode(row) for row in matrix]
+    assert torch.equal(total, torch.stack([steps for steps, _ in alone]).sum(dim=0))
+    assert flags.tolist() == [flag for _, flag in alone]
+
+
+def test_a_long_row_is_encoded_as_it_is_alone_whatever_the_others_are() -> None:
+    lattice = Lattice(0.7)
+    rows = torch.randn(9, 20_001, generator=torch.Generator().manual_seed(0)) * torch.logspace(-9, 3, 9).unsqueeze(1)
+    rows[4], rows[6] = math.nan, 0
+    for number in range(9):
+        total = torch.zeros(20_001, dtype=torch.int64)
+        lattice.encode_rows(rows, total)
+        others = torch.zeros(20_001, dtype=torch.int64)
+        lattice.encode_rows(torch.cat([rows[:number], rows[number + 1 :]]).flip(0), others)
+        assert torch.equal(total - others, lattice.encode(rows[number])[0])
+
+
+def test_an_encoding_is_the_row_scaled_and_rounded() -> None:
+    lattice = Lattice(0.7)
+    for row in torch.randn(5, 3_000, generator=torch.Generator().manual_seed(0)) * torch.tensor(
+        [[1e-3], [0.01], [1], [9], [1e9]]
+    ):
+        exact = row.double() / lattice.step
+        room = lattice.radius - math.sqrt(3_000) / 2
+        scaled = exact * min(1.0, room / float(exact.norm()))
+        steps, clipped = lattice.encode(row)
+        assert float((steps - scaled).abs().max()) <= 0.5 + 1e-6
+        assert clipped == (float(exact.norm()) > room)
+        assert sum(int(step) ** 2 for step in steps) <= lattice.radius**2
+
+
+def test_rows_that_do_not_fit_their_total_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"rows has shape \(2, 3\).*total \(4,\)"):
+        Lattice(1.0).encode_rows(torch.zeros(2, 3), torch.zeros(4, dtype=torch.int64))

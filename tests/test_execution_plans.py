@@ -1,0 +1,283 @@
+"""Whatever plan trains the clients, each of them contributes the same, and nothing of it hangs on anybody else."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub.errors import ConfigError
+from hubbub.lattice import Lattice
+from hubbub.models import Cnn, Mlp
+from hubbub.training import Execution, LocalTraining, SimulatedPopulation, tuning
+from hubbub.training.batched import Batched
+from hubbub.training.execution import ExecutionPlan, candidates
+from hubbub.training.local import Job, Loss
+from hubbub.training.one_by_one import OneByOne
+from hubbub.training.stacking import NotStackableError
+from local_jobs import CPU, Layers, Lstm, OneDimensional, jobs
+
+IMAGES, SENTENCES = (1, 12, 12), (9,)
+MODELS: dict[str, tuple[Callable[[], nn.Module], list[Job]]] = {
+    "layers": (Layers, jobs(IMAGES)),
+    "cnn": (lambda: Cnn((1, 28, 28), 10), jobs((1, 28, 28))),
+    "mlp": (lambda: Mlp(IMAGES, 10), jobs(IMAGES)),
+    "one dimension": (OneDimensional, jobs(SENTENCES, sequences=True)),
+    "lstm": (Lstm, jobs(SENTENCES, sequences=True)),
+    "deep lstm": (lambda: Lstm(layers=2, bidirectional=True, bias=False), jobs(SENTENCES, sequences=True)),
+    "lstm, time first": (lambda: Lstm(layers=2, batch_first=False), jobs(SENTENCES, sequences=True)),
+}
+LOCALS = {
+    "plain": LocalTraining(),
+    "all": LocalTraining(
+        epochs=2,
+        batch_size=8,
+        learning_rate=0.1,
+        momentum=0.9,
+        weight_decay=0.01,
+        proximal=0.3,
+        schedule="cosine",
+        final_learning_rate=0.1,
+    ),
+    "steps": LocalTraining(steps=3, schedule="linear", schedule_rounds=5),
+}
+
+
+def made(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return MODELS[name][0]()
+
+
+Updates = dict[int, torch.Tensor]
+
+
+def one_by_one(model: nn.Module, local: LocalTraining, clients: list[Job], loss: Loss = F.cross_entropy) -> Updates:
+    return {trained.client: trained.update for trained in OneByOne(model, loss, local, CPU).train(model, clients)}
+
+
+def batched(model: nn.Module, local: LocalTraining, clients: list[Job], size: int = 4, loss: Loss = F.cross_entropy) -> Updates:
+    return {trained.client: trained.update for trained in Batched(model, loss, local, CPU, clients=size).train(model, clients)}
+
+
+@pytest.mark.parametrize("local", LOCALS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_stack_trains_each_client_as_it_would_train_alone(name: str, local: str) -> None:
+    model, clients = made(name), MODELS[name][1]
+    expected, found = one_by_one(model, LOCALS[local], clients), batched(model, LOCALS[local], clients)
+    assert found.keys() == expected.keys()
+    for client, update in expected.items():
+        assert float((found[client] - update).norm()) <= 1e-5 * float(update.norm()), client
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_bit_of_a_client_hangs_on_who_stands_beside_it_or_where_it_stands(name: str) -> None:
+    model, clients, local = made(name), MODELS[name][1], LOCALS["all"]
+    together = batched(model, local, clients)
+    backwards = batched(model, local, clients[::-1])
+    for job in clients:
+        assert torch.equal(together[job.client], backwards[job.client])
+        assert torch.equal(together[job.client], batched(model, local, [job])[job.client])
+
+
+def test_a_neighbour_of_huge_or_impossible_numbers_changes_no_bit() -> None:
+    model, clients, local = made("layers"), MODELS["layers"][1], LOCALS["all"]
+    honest = batched(model, local, clients)
+    for value in (math.nan, math.inf, 1e30):
+        hostile = [
+            Job(job.client, torch.full_like(job.inputs, value), job.targets, job.seed, job.round_index) if i % 2 else job
+            for i, job in enumerate(clients)
+        ]
+        found = batched(model, local, hostile)
+        assert all(torch.equal(honest[job.client], found[job.client]) for i, job in enumerate(clients) if not i % 2)
+
+
+def doubled(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return 2 * F.nll_loss(output.log_softmax(1), targets)
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(label_smoothing=0.1), doubled])
+def test_any_loss_of_a_batch_is_taken_of_a_client_s_own_examples(loss: Loss) -> None:
+    model, clients, local = made("mlp"), MODELS["mlp"][1], LOCALS["all"]
+    expected, found = one_by_one(model, local, clients, loss), batched(model, local, clients, loss=loss)
+    for client, update in expected.items():
+        assert float((found[client] - update).norm()) <= 1e-5 * float(update.norm())
+
+
+def test_plain_steps_are_those_of_torch_s_own_optimizer() -> None:
+    model, (job, *_), local = made("mlp"), jobs(IMAGES), LOCALS["all"]
+    trial = made("mlp")
+    start = [p.detach().clone() for p in trial.parameters()]
+    batches = local.batches(len(job.inputs), job.seed)
+    optimizer = torch.optim.SGD(trial.parameters(), lr=1.0, momentum=0.9, weight_decay=0.01)
+    for step, batch in enumerate(batches):
+        optimizer.param_groups[0]["lr"] = 0.1 * (0.1 + 0.9 * (1 + math.cos(math.pi * step / (len(batches) - 1))) / 2)
+        optimizer.zero_grad()
+        near = sum(((p - p0) ** 2).sum() for p, p0 in zip(trial.parameters(), start, strict=True))
+        (F.cross_entropy(trial(job.inputs[batch]), job.targets[batch]) + 0.3 / 2 * near).backward()
+        optimizer.step()
+    moved = torch.cat([(p.detach() - p0).reshape(-1) for p, p0 in zip(trial.parameters(), start, strict=True)])
+    torch.testing.assert_close(one_by_one(model, local, [job])[0], moved, rtol=1e-4, atol=1e-6)
+
+
+def test_channels_last_changes_rounding_alone() -> None:
+    model, clients = made("cnn"), MODELS["cnn"][1]
+    expected = one_by_one(model, LOCALS["plain"], clients)
+    for trained in OneByOne(model, F.cross_entropy, LOCALS["plain"], CPU, channels_last=True).train(model, clients):
+        assert float((trained.update - expected[trained.client]).norm()) <= 1e-5 * float(expected[trained.client].norm())
+
+
+def test_half_precision_is_near_and_leaves_parameters_whole() -> None:
+    model, clients = made("cnn"), MODELS["cnn"][1]
+    for plan in (OneByOne, lambda *all_of_it: Batched(*all_of_it, clients=4)):
+        exact = {t.client: t for t in plan(model, F.cross_entropy, LOCALS["plain"], CPU, "float32").train(model, clients)}
+        for trained in plan(model, F.cross_entropy, LOCALS["plain"], CPU, "bfloat16").train(model, clients):
+            expected = exact[trained.client].update
+            assert trained.update.dtype == torch.float32
+            assert float((trained.update - expected).norm()) <= 0.1 * float(expected.norm())
+            assert not len(MODELS["cnn"][1][trained.client].inputs) or not torch.equal(trained.update, expected)
+
+
+# --- what does not run for many at once ---
+
+
+class Unstackable(nn.Linear):
+    """Asks for a value, which many clients do not have in common."""
+
+    def __init__(self) -> None:
+        super().__init__(144, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        return super().forward(x if float(x.mean()) < 1e9 else -x)
+
+
+class OwnNoise(nn.Linear):
+    """Draws what is no dropout: for all clients together it would come from one generator."""
+
+    def __init__(self) -> None:
+        super().__init__(144, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        return super().forward(x + torch.randn_like(x))
+
+
+class Mixes(nn.Linear):
+    """Its examples see one another, so that padding would change them."""
+
+    def __init__(self) -> None:
+        super().__init__(144, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        return super().forward(x - x.mean(dim=0))
+
+
+@pytest.mark.parametrize("kind", [Unstackable, OwnNoise])
+def test_a_module_that_does_not_run_for_many_clients_at_once_says_so(kind: type[nn.Module]) -> None:
+    model = kind()
+    with pytest.raises(NotStackableError):
+        batched(model, LOCALS["plain"], jobs(IMAGES))
+    clients = [(job.inputs, job.targets) for job in jobs(IMAGES)]
+    named = SimulatedPopulation(clients, F.cross_entropy, LOCALS["plain"], execution=Execution("batched-4"))
+    with pytest.raises(ConfigError, match="plan = 'batched-4': the model does not run for many clients at once"):
+        named.collect([0, 1], model, 1.0, 0)
+
+
+@pytest.mark.parametrize("kind", [Unstackable, OwnNoise, Mixes])
+def test_the_choice_falls_on_one_by_one_where_a_stack_fails_or_is_not_the_same(
+    kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuning, "_WORTH", 1)
+    # A stack that costs nothing: if it were right it would win.
+    monkeypatch.setattr(tuning._Trial, "_time", lambda trial, plan: 1.0 / plan.clients)
+    model, clients = kind(), jobs(IMAGES, sizes=(13, 20, 7, 9))
+    choice = tuning.choose(model, F.cross_entropy, LOCALS["plain"], Execution(), clients, 4)
+    assert choice.plan.clients == 1
+    assert tuning.choose(made("mlp"), F.cross_entropy, LOCALS["plain"], Execution(), clients, 4).plan.clients == 4
+
+
+# --- the choice ---
+
+
+def test_the_choice_is_remembered_on_the_disk_and_the_first_one_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path))
+    asked = made("mlp"), F.cross_entropy, LOCALS["plain"], Execution(), jobs(IMAGES, sizes=(13, 20, 7, 9)), 4
+    monkeypatch.setattr(tuning, "_WORTH", 1)
+    monkeypatch.setattr(tuning, "_remembered", {})
+    monkeypatch.setattr(tuning._Trial, "fastest", lambda trial: ExecutionPlan(7))
+    assert tuning.choose(*asked).plan == ExecutionPlan(7)
+    (file,) = tmp_path.glob("plans.json")
+    assert list(json.loads(file.read_text()).values()) == ["batched-7"]
+    monkeypatch.setattr(tuning, "_remembered", {})
+    monkeypatch.setattr(tuning._Trial, "fastest", lambda trial: ExecutionPlan(9))
+    assert tuning.choose(*asked).plan == ExecutionPlan(7)
+    # Of another batch size nothing is known; and a file that is damaged is as good as none.
+    other = (*asked[:2], LocalTraining(batch_size=3), *asked[3:])
+    assert tuning.choose(*other).plan == ExecutionPlan(9)
+    file.write_text("{damaged")
+    monkeypatch.setattr(tuning, "_remembered", {})
+    assert tuning.choose(*asked).plan == ExecutionPlan(9)
+
+
+def test_a_round_of_milliseconds_is_not_worth_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning._Trial, "fastest", lambda trial: ExecutionPlan(7))
+    for clients in ([], jobs(IMAGES, sizes=(0, 0)), jobs(IMAGES, sizes=(3, 2))):
+        choice = tuning.choose(made("mlp"), F.cross_entropy, LOCALS["plain"], Execution(), clients, 2)
+        assert choice.plan == ExecutionPlan()
+
+
+def test_sizes_are_tried_that_leave_little_of_the_last_chunk_empty() -> None:
+    for cohort in (1, 2, 7, 50, 100, 1000):
+        for plan in candidates(cohort, Execution()):
+            chunks = math.ceil(cohort / plan.clients)
+            assert chunks * plan.clients - cohort < max(2, cohort / 4)
+
+
+@pytest.mark.parametrize("name", ["batched-1", "batched-0", "batched-5000", "batched", "one_by_one", "", "batched-3 "])
+def test_a_plan_that_does_not_exist_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"plan = .*must be 'auto', 'one-by-one'"):
+        Execution(name)
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ConfigError, match="device = 'cuda': torch finds no GPU here"):
+        Execution(device="cuda")
+
+
+# --- sums ---
+
+
+@pytest.mark.parametrize("plan", ["one-by-one", "batched-3", "auto"])
+def test_a_secure_sum_is_that_of_its_clients_to_the_last_step_whoever_else_is_in_it(plan: str) -> None:
+    clients = [(job.inputs, job.targets) for job in jobs(IMAGES)]
+    population = SimulatedPopulation(clients, F.cross_entropy, LOCALS["all"], execution=Execution(plan))
+    model = made("layers")
+    cohort = list(population.clients)
+    alone = torch.stack([population.collect([client], model, 0.5, 3).total for client in cohort])
+    assert torch.equal(alone.sum(dim=0), population.collect(cohort, model, 0.5, 3).total)
+    assert torch.equal(alone[::2].sum(dim=0), population.collect(cohort[::-2], model, 0.5, 3).total)
+    # A client that sends something else moves the sum by its own steps and by nothing else.
+    other = [(-inputs, targets) if i == 4 else (inputs, targets) for i, (inputs, targets) in enumerate(clients)]
+    beside = SimulatedPopulation(other, F.cross_entropy, LOCALS["all"], execution=Execution(population.plan))
+    moved = beside.collect(cohort, model, 0.5, 3).total - population.collect(cohort, model, 0.5, 3).total
+    assert torch.equal(moved, beside.collect([4], model, 0.5, 3).total - alone[4])
+    assert 0 < int((moved**2).sum()) <= (2 * Lattice(0.5).radius) ** 2
+
+
+def test_plans_differ_by_rounding_alone() -> None:
+    clients = [(job.inputs, job.targets) for job in jobs(IMAGES)]
+    model = made("layers")
+    sums = []
+    for plan in ("one-by-one", "batched-2", "batched-5"):
+        population = SimulatedPopulation(clients, F.cross_entropy, LOCALS["all"], execution=Execution(plan))
+        sums.append(population.collect([0, 2, 4], model, 0.5, 3).open(None))
+    for total in sums[1:]:
+        torch.testing.assert_close(total, sums[0], rtol=0, atol=1e-5)

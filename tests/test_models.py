@@ -1,0 +1,179 @@
+"""The models that come along: their sizes by hand, what they may see, and that they can be trained with a guarantee."""
+
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub import models
+from hubbub.build import client_side
+from hubbub.config import MODELS, resolve
+from hubbub.errors import ConfigError
+from hubbub.models import CharLstm, CharTransformer, CifarCnn, Cnn, Mlp
+from hubbub.training.flat import FlatModel
+
+TEXT = (CharLstm, CharTransformer)
+
+
+def size(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def made(model: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return model((12,) if model in TEXT else (3, 32, 32), 7)
+
+
+def batch(model: type[nn.Module], examples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    if model in TEXT:
+        characters = torch.randint(0, 7, (examples, 13), generator=generator)
+        return characters[:, :-1], characters[:, 1:]
+    return torch.randn(examples, 3, 32, 32, generator=generator), torch.randint(0, 7, (examples,), generator=generator)
+
+
+def test_the_sizes_are_those_of_the_networks_by_hand() -> None:
+    assert size(Cnn((1, 28, 28), 10)) == 21_840
+    # Papernot et al. 2021, table 2: 3 × 3 convolutions, then 128 features on each of 4 × 4 places.
+    pairs = [(3, 32), (32, 32), (32, 64), (64, 64), (64, 128), (128, 128)]
+    convolutions = sum(9 * before * after + after for before, after in pairs)
+    assert size(CifarCnn((3, 32, 32), 10)) == convolutions + (2048 + 1) * 128 + (128 + 1) * 10 == 550_570
+    for hidden, parameters in ((128, 211_657), (256, 815_945)):
+        # An LSTM has four gates, each with weights for its input and its state, and in PyTorch with two biases.
+        lstm = 4 * hidden * (8 + hidden + 2) + 4 * hidden * (hidden + hidden + 2)
+        assert size(CharLstm((80,), 65, hidden)) == 65 * 8 + lstm + (hidden + 1) * 65 == parameters
+    width, tables = 128, (65 + 80) * 128
+    layer = 2 * 2 * width + (width + 1) * 3 * width + (width + 1) * width + (width + 1) * 4 * width + (4 * width + 1) * width
+    assert size(CharTransformer((80,), 65)) == tables + 2 * layer + 2 * width + (width + 1) * 65 == 423_745
+
+
+@pytest.mark.parametrize("model", TEXT)
+def test_no_character_is_told_what_comes_after_it(model: type[nn.Module]) -> None:
+    module = made(model)
+    characters, _ = batch(model, 3)
+    others = characters.clone()
+    others[:, 8:] = (others[:, 8:] + 1) % 7
+    with torch.no_grad():
+        one, other = module(characters), module(others)
+    torch.testing.assert_close(one[:, :, :8], other[:, :, :8])
+    assert ((one[:, :, 8:] - other[:, :, 8:]).abs().amax(dim=1) > 1e-4).all()
+
+
+@pytest.mark.parametrize("model", TEXT)
+def test_a_character_counts_however_long_ago_it_was_and_wherever_it_stood(model: type[nn.Module]) -> None:
+    module = made(model)
+    characters, _ = batch(model, 3)
+    with torch.no_grad():
+        for place in (0, 5):
+            others = characters.clone()
+            others[:, place] = (others[:, place] + 1) % 7
+            assert ((module(characters) - module(others))[:, :, -1].abs().amax(dim=1) > 1e-7).all()
+        swapped = characters[:, [1, 0, *range(2, 12)]]
+        differ = characters[:, 0] != characters[:, 1]
+        assert differ.any()
+        assert ((module(characters) - module(swapped))[differ, :, -1].abs().amax(dim=1) > 1e-7).all()
+
+
+def test_a_layer_whose_parts_add_nothing_hands_on_what_it_was_given() -> None:
+    module = made(CharTransformer)
+    characters, _ = batch(CharTransformer, 3)
+    with torch.no_grad():
+        for layer in module.layers:
+            for last in (layer.mix, layer.dense[-1]):
+                last.weight.zero_()
+                last.bias.zero_()
+        expected = module.head(module.norm(module.embedding(characters) + module.places)).transpose(1, 2)
+        torch.testing.assert_close(module(characters), expected)
+
+
+@pytest.mark.parametrize("model", [*TEXT, CifarCnn, Mlp])
+def test_a_model_can_be_trained_with_a_guarantee(model: type[nn.Module]) -> None:
+    module = made(model)
+    assert FlatModel(module).dim == size(module)
+    assert not list(module.buffers())
+    inputs, targets = batch(model, 4)
+    losses = []
+    for _ in range(20):
+        loss = F.cross_entropy(module(inputs), targets)
+        module.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in module.parameters():
+                assert parameter.grad.abs().sum() > 0
+                parameter -= 0.05 * parameter.grad
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("model", [CharTransformer, CharLstm, CifarCnn])
+def test_clients_can_be_trained_side_by_side(model: type[nn.Module]) -> None:
+    clients = [made(model) for _ in range(3)]
+    with torch.no_grad():
+        for number, client in enumerate(clients):
+            for parameter in client.parameters():
+                parameter += 0.01 * number
+    inputs, targets = (part.view(3, 2, *part.shape[1:]) for part in batch(model, 6))
+    parameters, _ = stack_module_state(clients)
+
+    def loss(values: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(functional_call(clients[0], values, (x,)), y)
+
+    with warnings.catch_warnings():
+        # PyTorch takes an LSTM apart for this, and says that it is slower.
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        gradients = vmap(grad(loss))(parameters, inputs, targets)
+    for number, client in enumerate(clients):
+        F.cross_entropy(client(inputs[number]), targets[number]).backward()
+        for name, parameter in client.named_parameters():
+            torch.testing.assert_close(gradients[name][number], parameter.grad, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "message"),
+    [
+        (CharLstm, (1, 28, 28), "model.name = 'char-lstm': takes sequences of characters, these inputs are (1, 28, 28)"),
+        (CharTransformer, (3, 32, 32), "model.name = 'char-transformer': takes sequences of characters"),
+        (CifarCnn, (80,), "model.name = 'cifar-cnn': takes images of at least 8 × 8, these inputs are (80,)"),
+        (CifarCnn, (3, 7, 32), "at least 8 × 8"),
+        (Cnn, (80,), "model.name = 'cnn': takes images of at least 16 × 16"),
+    ],
+    ids=str,
+)
+def test_data_of_another_kind_are_refused(model: type[nn.Module], shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        model(shape, 10)
+
+
+def test_every_model_has_a_name_in_the_settings() -> None:
+    assert {place.partition(":")[2] for place in MODELS.values()} == set(models.__all__)
+
+
+OWN = """
+import torch
+from torch import nn
+from hubbub.datasets import Dataset
+
+def data(path):
+    x = torch.randint(0, 5, (30, 4), generator=torch.Generator().manual_seed(0))
+    x[17, 2] = 5
+    return Dataset(x, torch.zeros(30, dtype=torch.int64), x, torch.arange(30) % 2)
+
+def model(shape, classes):
+    return nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(12, classes))
+"""
+
+
+def test_a_table_that_is_too_short_for_one_character_is_refused_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("short_table.py").write_text(OWN)
+    monkeypatch.syspath_prepend(".")
+    settings = {"data": {"name": "short_table:data", "clients": 3}, "model": {"name": "short_table:model"}}
+    with pytest.raises(ConfigError, match=r"does not fit inputs of shape \(4,\).*index out of range"):
+        client_side(resolve(settings), allow_import=True)

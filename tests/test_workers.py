@@ -1,0 +1,136 @@
+"""A cohort that several processes share: the sum is the same to the last bit, and a process that ends loses nothing."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub.errors import ConfigError
+from hubbub.training import Execution, LocalTraining, RunStore, SimulatedPopulation, train
+from hubbub.training.workers import SharedExamples, WorkerError
+from local_jobs import Layers, jobs
+from small_runs import PLANS, linear
+
+CLIENTS = [(job.inputs, job.targets) for job in jobs((1, 12, 12), sizes=(13, 20, 7, 0, 11, 1, 20, 4, 9, 16, 3))]
+
+SMALL = [(torch.randn(6, 3, generator=torch.Generator().manual_seed(i)), torch.arange(6) % 2) for i in range(12)]
+
+
+class Fails(nn.Linear):
+    """Cannot train a client that has a certain example."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool((x == 7.0).any()):
+            raise ValueError("an example that it does not like")
+        return super().forward(x.flatten(1))
+
+
+def populations(plan: str, *, lattice: bool) -> tuple[SimulatedPopulation, SimulatedPopulation]:
+    alone, shared = (
+        SimulatedPopulation(CLIENTS, F.cross_entropy, LocalTraining(), lattice=lattice, execution=Execution(plan, number))
+        for number in (1, 2)
+    )
+    return alone, shared
+
+
+@pytest.mark.parametrize(("plan", "lattice"), [("batched-3", False), pytest.param("one-by-one", True, marks=pytest.mark.slow)])
+def test_workers_change_no_bit_of_a_sum_nor_of_what_the_operator_is_told(plan: str, lattice: bool) -> None:
+    torch.manual_seed(0)
+    model = Layers()
+    alone, shared = populations(plan, lattice=lattice)
+    for round_index, cohort in ((0, range(11)), (1, (4, 2, 9)), (2, ())):
+        ours = alone.collect(cohort, model, 0.5, round_index)
+        theirs = shared.collect(cohort, model, 0.5, round_index)
+        assert torch.equal(ours.total, theirs.total)
+        assert ours.statistics == theirs.statistics or not cohort
+        # The model moves, and the workers' copies with it.
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.01)
+    # Shared storage would let a worker that is late write an older model over the one that has learnt.
+    assert not any(parameter.is_shared() for parameter in model.parameters())
+    shared.close()
+
+
+@pytest.mark.slow
+def test_a_run_on_workers_is_the_run_of_one_process() -> None:
+    models = []
+    for workers in (1, 2):
+        population = SimulatedPopulation(SMALL, F.cross_entropy, LocalTraining(), execution=Execution("batched-4", workers))
+        models.append(linear())
+        list(train(PLANS["banded, separated"], population, models[-1]))
+        population.close()
+    for ours, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_an_error_in_a_worker_is_the_round_s_own_and_names_what_went_wrong() -> None:
+    bad = [*CLIENTS[:3], (torch.full((2, 1, 12, 12), 7.0), torch.zeros(2, dtype=torch.int64))]
+    population = SimulatedPopulation(bad, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one", 2))
+    with pytest.raises(WorkerError, match=r"a client's training failed in a worker \(ValueError: an example that it does not"):
+        population.collect(range(4), Fails(144, 10), 0.5, 0)
+
+
+def test_a_worker_that_is_killed_ends_the_round_before_it_is_charged(tmp_path: Path) -> None:
+    plan = PLANS["independent, everyone"]
+    population = SimulatedPopulation(SMALL, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one", 2))
+    rounds, store = train(plan, population, linear(), RunStore(tmp_path)), RunStore(tmp_path)
+    assert next(rounds).round_index == 0
+    assert population._workers is not None
+    for process in population._workers._processes:
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+    with pytest.raises(WorkerError, match=r"a worker process ended \(exit code -9\)"):
+        next(rounds)
+    assert store.ledger_path.read_text().count('"kind":"begin"') == 1
+    # And the run goes on where it was, with new ones.
+    again = list(train(plan, population, linear(), RunStore(tmp_path)))
+    assert [result.round_index for result in again] == list(range(1, plan.rounds))
+    population.close()
+
+
+@pytest.mark.slow
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            _, shared = populations("one-by-one", lattice=True)
+            shared.collect(range(11), Layers(), 0.5, 0)
+            assert shared._workers is not None
+            (tmp_path / "pids").write_text(" ".join(str(process.pid) for process in shared._workers._processes))
+        finally:
+            os._exit(9)
+    os.waitpid(child, 0)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    deadline = time.monotonic() + 10
+    while any(_lives(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(pids) == 2
+    assert not any(_lives(pid) for pid in pids)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def test_shared_examples_are_those_of_the_clients() -> None:
+    shared = SharedExamples(CLIENTS)
+    assert len(shared) == len(CLIENTS)
+    for (inputs, targets), (ours, labels) in zip(CLIENTS, shared, strict=True):
+        assert torch.equal(inputs, ours)
+        assert torch.equal(targets, labels)
+
+
+def test_too_few_workers_are_refused() -> None:
+    with pytest.raises(ValueError, match="workers = 0: must be"):
+        Execution(workers=0)
+    with pytest.raises(ConfigError, match="plan = 'fast'"):
+        Execution("fast", workers=2)
