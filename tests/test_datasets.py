@@ -184,7 +184,7 @@ def test_sequences_have_the_classes_of_the_targets_that_count() -> None:
         (sequences, {"test_targets": torch.tensor([[-100] * 3])}, "test_targets[0]: is -100 everywhere"),
         (sequences, {"test_targets": torch.tensor([[3, 2]])}, "train_targets: have the shape (3,) each, test_targets (2,)"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_data_that_do_not_fit_together_are_refused(make: Callable[..., Dataset], changes: dict, message: str) -> None:
     make()

@@ -67,7 +67,7 @@ def truncate(path: Path, size: int) -> None:
 
 
 def cache_folder() -> Path:
-    """Where what can be made again is kept: the folder in the environment variable ``HUBBUB_CACHE``, else ``~/.cache/hubbub``."""
+    """Where what can be made again is kept: the folder in the variable ``HUBBUB_CACHE``, else ``~/.cache/hubbub``."""
     named = os.environ.get("HUBBUB_CACHE")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "hubbub"
 

@@ -27,6 +27,9 @@
 #define WINDOW 5
 #define ENTRIES (1 << WINDOW)
 #define LARGEST 1024
+/* Of combine(): with them a sum of slopes is below 2^(52 (half + 1)). */
+#define MOST_PARTS 32
+#define MOST_QUADS 512
 
 typedef __m512i lanes;
 
@@ -34,7 +37,7 @@ typedef struct {
     long limbs;       /* L */
     lanes *modulus;   /* (L,), m in every lane */
     lanes undo;       /* -1/m mod 2^52 */
-    lanes *sums;      /* (2 L + ROWS,), for products */
+    lanes *sums;      /* (2 L,), for products */
 } ring;
 
 static const uint64_t MASK = ((uint64_t)1 << LIMB_BITS) - 1;
@@ -67,23 +70,32 @@ WIDE static void spread(lanes *to, const uint64_t *words, long count, long lengt
     for (long lane = 0; lane < LANES; lane++) split(words, count, (uint64_t *)to + lane, length, LANES);
 }
 
+/* The sum of a place, where x0 .. x4 are the limbs of x there and at the four places below. */
+WIDE static inline __attribute__((always_inline)) lanes added(lanes sum, lanes x0, lanes x1, lanes x2, lanes x3, lanes x4,
+                                                              const lanes *y) {
+    lanes high = _mm512_madd52hi_epu64(_mm512_setzero_si512(), x1, y[0]);
+    sum = _mm512_madd52lo_epu64(sum, x0, y[0]);
+    high = _mm512_madd52hi_epu64(high, x2, y[1]);
+    sum = _mm512_madd52lo_epu64(sum, x1, y[1]);
+    high = _mm512_madd52hi_epu64(high, x3, y[2]);
+    sum = _mm512_madd52lo_epu64(sum, x2, y[2]);
+    high = _mm512_madd52hi_epu64(high, x4, y[3]);
+    sum = _mm512_madd52lo_epu64(sum, x3, y[3]);
+    return _mm512_add_epi64(sum, high);
+}
+
 /* sums += x (y0 + y1 B + y2 B^2 + y3 B^3) with B = 2^52; touches sums[0 .. length + ROWS - 1]. */
-WIDE static inline void add_rows(lanes *sums, const lanes *x, long length, const lanes *y) {
-    const lanes y0 = y[0], y1 = y[1], y2 = y[2], y3 = y[3], zero = _mm512_setzero_si512();
+WIDE static inline void add_rows(lanes *sums, const lanes *x, long length, const lanes *rows) {
+    const lanes y[ROWS] = {rows[0], rows[1], rows[2], rows[3]}, zero = _mm512_setzero_si512();
     lanes x1 = zero, x2 = zero, x3 = zero, x4 = zero;
-    for (long k = 0; k < length + ROWS; k++) {
-        const lanes x0 = k < length ? x[k] : zero;
-        lanes low = sums[k], high = zero;
-        low = _mm512_madd52lo_epu64(low, x0, y0);
-        high = _mm512_madd52hi_epu64(high, x1, y0);
-        low = _mm512_madd52lo_epu64(low, x1, y1);
-        high = _mm512_madd52hi_epu64(high, x2, y1);
-        low = _mm512_madd52lo_epu64(low, x2, y2);
-        high = _mm512_madd52hi_epu64(high, x3, y2);
-        low = _mm512_madd52lo_epu64(low, x3, y3);
-        high = _mm512_madd52hi_epu64(high, x4, y3);
-        sums[k] = _mm512_add_epi64(low, high);
+    for (long k = 0; k < length; k++) {
+        const lanes x0 = x[k];
+        sums[k] = added(sums[k], x0, x1, x2, x3, x4, y);
         x4 = x3, x3 = x2, x2 = x1, x1 = x0;
+    }
+    for (long k = length; k < length + ROWS; k++) {
+        sums[k] = added(sums[k], zero, x1, x2, x3, x4, y);
+        x4 = x3, x3 = x2, x2 = x1, x1 = zero;
     }
 }
 
@@ -132,7 +144,7 @@ WIDE static void reduce(lanes *to, const ring *r) {
 
 /* a b / R mod m, below 2 m; `to` may be a or b. */
 WIDE static void multiply(lanes *to, const lanes *a, const lanes *b, const ring *r) {
-    clear(r->sums, 2 * r->limbs + ROWS);
+    clear(r->sums, 2 * r->limbs);
     for (long i = 0; i < r->limbs; i += ROWS) add_rows(r->sums + i, a, r->limbs, b + i);
     reduce(to, r);
 }
@@ -140,7 +152,7 @@ WIDE static void multiply(lanes *to, const lanes *a, const lanes *b, const ring 
 /* a^2 / R mod m, below 2 m: what is beside the squares of the blocks of ROWS limbs is there twice. */
 WIDE static void square(lanes *to, const lanes *a, const ring *r) {
     const long limbs = r->limbs;
-    clear(r->sums, 2 * limbs + ROWS);
+    clear(r->sums, 2 * limbs);
     for (long i = 0; i < limbs - ROWS; i += ROWS) add_rows(r->sums + 2 * i + ROWS, a + i + ROWS, limbs - i - ROWS, a + i);
     for (long j = 0; j < 2 * limbs; j++) r->sums[j] = _mm512_slli_epi64(r->sums[j], 1);
     for (long i = 0; i < limbs; i += ROWS) add_rows(r->sums + 2 * i, a + i, ROWS, a + i);
@@ -163,7 +175,7 @@ WIDE static void least(lanes *x, const ring *r) {
 /* Memory for so many registers, the first of them for a ring; NULL where there is none. */
 WIDE static lanes *begin(ring *r, const uint64_t *modulus, long words, uint64_t undo, long limbs, long registers) {
     if (limbs < ROWS || limbs > LARGEST || limbs % ROWS) return NULL;
-    lanes *memory = aligned_alloc(sizeof(lanes), (size_t)(registers + 3 * limbs + ROWS) * sizeof(lanes));
+    lanes *memory = aligned_alloc(sizeof(lanes), (size_t)(registers + 3 * limbs) * sizeof(lanes));
     if (memory == NULL) return NULL;
     *r = (ring){limbs, memory, _mm512_set1_epi64((long long)undo), memory + limbs};
     spread(r->modulus, modulus, words, limbs);
@@ -172,7 +184,7 @@ WIDE static lanes *begin(ring *r, const uint64_t *modulus, long words, uint64_t 
 
 /* Nothing secret stays in memory that is given back. */
 static void end(lanes *memory, long limbs, long registers) {
-    const size_t size = (size_t)(registers + 3 * limbs + ROWS) * sizeof(lanes);
+    const size_t size = (size_t)(registers + 3 * limbs) * sizeof(lanes);
     memset(memory, 0, size);
     __asm__ volatile("" : : "r"(memory) : "memory");
     free(memory);
@@ -218,7 +230,7 @@ WIDE int hubbub_powers(const uint64_t *modulus, const uint64_t *square_of_r, uin
     const long registers = (ENTRIES + 3) * limbs;
     lanes *memory = begin(&r, modulus, words, undo, limbs, registers);
     if (memory == NULL) return -1;
-    lanes *x = r.sums + 2 * limbs + ROWS, *factor = x + limbs, *constant = factor + limbs, *table = constant + limbs;
+    lanes *x = r.sums + 2 * limbs, *factor = x + limbs, *constant = factor + limbs, *table = constant + limbs;
     spread(constant, square_of_r, words, limbs);
     for (long first = 0; first < count; first += LANES) {
         const long taken = count - first < LANES ? count - first : LANES;
@@ -229,4 +241,113 @@ WIDE int hubbub_powers(const uint64_t *modulus, const uint64_t *square_of_r, uin
     }
     end(memory, limbs, registers);
     return 0;
+}
+
+/* Limbs of eight rows of a table, row by row, as lanes. */
+WIDE static void gather(lanes *to, const uint64_t *const *rows, long length) {
+    const lanes first = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), second = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+    for (long j = 0; j < length; j += ROWS) {
+        lanes t[LANES / 2];
+        for (int i = 0; i < LANES / 2; i++) {
+            const __m256i low = _mm256_loadu_si256((const __m256i *)(rows[i] + j));
+            const __m256i high = _mm256_loadu_si256((const __m256i *)(rows[i + LANES / 2] + j));
+            t[i] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+        }
+        const lanes even = _mm512_unpacklo_epi64(t[0], t[1]), even_above = _mm512_unpacklo_epi64(t[2], t[3]);
+        const lanes odd = _mm512_unpackhi_epi64(t[0], t[1]), odd_above = _mm512_unpackhi_epi64(t[2], t[3]);
+        to[j] = _mm512_permutex2var_epi64(even, first, even_above);
+        to[j + 1] = _mm512_permutex2var_epi64(odd, first, odd_above);
+        to[j + 2] = _mm512_permutex2var_epi64(even, second, even_above);
+        to[j + 3] = _mm512_permutex2var_epi64(odd, second, odd_above);
+    }
+}
+
+/* Where combine() works. A row of the table is a residue mod n and then a slope, `half` limbs each. */
+typedef struct {
+    const uint64_t *table;
+    long half;
+    lanes *one, *other;   /* (half,), residues */
+    lanes *left, *right;  /* (L,), products of two residues */
+    uint64_t *slopes;     /* (LANES, half + 1) */
+} comb;
+
+/* The product of two residues, below m = n^2, and their slopes added to those of each lane. */
+WIDE static void pair(lanes *to, const comb *c, const uint32_t *indices, long steps, const ring *r) {
+    lanes *const residues[2] = {c->one, c->other};
+    const uint64_t *rows[LANES];
+    for (int k = 0; k < 2; k++) {
+        for (long lane = 0; lane < LANES; lane++) {
+            rows[lane] = c->table + (size_t)indices[lane * steps + k] * 2 * (size_t)c->half;
+            uint64_t *slope = c->slopes + lane * (c->half + 1);
+            for (long j = 0; j < c->half; j++) slope[j] += rows[lane][c->half + j];
+        }
+        gather(residues[k], rows, c->half);
+    }
+    clear(r->sums, 2 * c->half);
+    for (long i = 0; i < c->half; i += ROWS) add_rows(r->sums + i, c->one, c->half, c->other + i);
+    carried(to, r->sums, r->limbs);
+}
+
+/* Slopes as limbs below 2^52, times 1 or 2. */
+static void settle(uint64_t *slopes, long half, int doubled) {
+    for (long lane = 0; lane < LANES; lane++, slopes += half + 1) {
+        uint64_t carry = 0;
+        for (long j = 0; j <= half; j++) {
+            const uint64_t sum = (slopes[j] << doubled) + carry;
+            slopes[j] = sum & MASK;
+            carry = sum >> LIMB_BITS;
+        }
+    }
+}
+
+/* Products of entries of a table, for `count` rows of indices, a multiple of LANES. A row is made of parts, a part of quads of
+ * indices; from part to part the product is squared and the sum of the slopes doubled. 0, or -1 for sizes beyond the bounds or
+ * where there is no memory. `correction` undoes the powers of R. */
+WIDE int hubbub_combine(const uint64_t *modulus, const uint64_t *correction, uint64_t undo, long words, long limbs,
+                        const uint64_t *table, long half, const uint32_t *indices, const int64_t *quads, long parts,
+                        uint64_t *products, uint64_t *slopes, long slope_words, long count) {
+    if (parts < 1 || parts > MOST_PARTS || half % ROWS || half > limbs || 2 * half < limbs || count % LANES) return -1;
+    long steps = 0;
+    for (long part = 0; part < parts; part++) {
+        if (quads[part] < 1 || quads[part] > MOST_QUADS) return -1;
+        steps += 4 * quads[part];
+    }
+    ring r;
+    const long registers = 4 * limbs + 3 * half + 1;
+    lanes *memory = begin(&r, modulus, words, undo, limbs, registers);
+    if (memory == NULL) return -1;
+    lanes *x = r.sums + 2 * limbs, *constant = x + limbs, *left = constant + limbs, *right = left + limbs, *one = right + limbs;
+    const comb c = {table, half, one, one + half, left, right, (uint64_t *)(one + 2 * half)};
+    spread(constant, correction, words, limbs);
+    for (long group = 0; group < count; group += LANES) {
+        const uint32_t *next = indices + group * steps;
+        memset(c.slopes, 0, (size_t)(LANES * (half + 1)) * sizeof(uint64_t));
+        for (long part = 0; part < parts; part++) {
+            if (part > 0) {
+                square(x, x, &r);
+                settle(c.slopes, half, 1);
+            }
+            for (long quad = 0; quad < quads[part]; quad++, next += 4) {
+                pair(c.left, &c, next, steps, &r);
+                pair(c.right, &c, next + 2, steps, &r);
+                const int begins = part == 0 && quad == 0;
+                multiply(begins ? x : c.left, c.left, c.right, &r);
+                if (!begins) multiply(x, x, c.left, &r);
+            }
+            settle(c.slopes, half, 0);
+        }
+        multiply(x, x, constant, &r);
+        least(x, &r);
+        for (long lane = 0; lane < LANES; lane++) {
+            join((uint64_t *)x + lane, limbs, LANES, products + (group + lane) * words, words);
+            join(c.slopes + lane * (half + 1), half + 1, 1, slopes + (group + lane) * slope_words, slope_words);
+        }
+    }
+    end(memory, limbs, registers);
+    return 0;
+}
+
+/* Numbers of `words` words as rows of `length` limbs. */
+void hubbub_split(const uint64_t *numbers, long words, long count, uint64_t *to, long length) {
+    for (long i = 0; i < count; i++) split(numbers + i * words, words, to + i * length, length, 1);
 }

@@ -1,0 +1,194 @@
+"""The scripts of the headlines: they run, go on where they were, choose by held-out examples; the page has their tables."""
+
+import importlib
+import json
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hubbub.accounting import guarantee
+from hubbub.mechanism import Mechanism
+from hubbub.participation import every_round
+from hubbub.strategies import Identity
+
+ROOT = Path(__file__).parent.parent
+HEADLINES = ROOT / "examples" / "headlines"
+PAGE = ROOT / "docs" / "results.md"
+GRID_EPSILONS = ("one round", "six rounds", "six, per tensor", "six, as it ran")
+ONE_EPSILON = ("--epsilons", "8")
+
+
+@pytest.fixture(autouse=True)
+def _beside_the_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HEADLINES))
+
+
+class Script:
+    """A script that is called as from a shell, with files of its own."""
+
+    def __init__(
+        self, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *further: str
+    ) -> None:
+        self.module: ModuleType = importlib.import_module(name)
+        self.results, self.picture = folder / "results.json", folder / "picture.png"
+        self._monkeypatch, self._capsys, self._further = monkeypatch, capsys, further
+
+    def __call__(self, *further: str) -> str:
+        files = ("--results", str(self.results), "--picture", str(self.picture))
+        self._monkeypatch.setattr(sys, "argv", ["script", *files, "--seeds", "1", *self._further, *further])
+        self.module.main()
+        return self._capsys.readouterr().out
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The Markdown tables in a text: the cells of each, without the line under the header."""
+    found: list[list[list[str]]] = [[]]
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            found.append([])
+        elif not line.startswith("|---"):
+            found[-1].append([cell.strip() for cell in line.strip("|").split("|")])
+    return [table for table in found if table]
+
+
+@pytest.mark.parametrize(
+    ("name", "further", "headers"),
+    [
+        ("mnist_central", ONE_EPSILON, [["method", "epsilon 2", "epsilon 8"]]),
+        (
+            "federated_mnist",
+            (),
+            [
+                ["setting", "chosen", "epsilon at delta 1e-5", "test accuracy"],
+                [
+                    "clip norm",
+                    "sigma",
+                    "test",
+                    "train",
+                    "printed",
+                    "one round",
+                    "six rounds",
+                    "six, per tensor",
+                    "six, as it ran",
+                ],
+            ],
+        ),
+        (
+            "cifar10",
+            ONE_EPSILON,
+            [
+                ["DP-SGD's noise over that of", *(f"epsilon {epsilon}" for epsilon in (1, 2, 4, 8, 16))],
+                ["method", "epsilon 2", "epsilon 8"],
+            ],
+        ),
+        ("shakespeare", ONE_EPSILON, [["method", "epsilon 2", "epsilon 8"]]),
+    ],
+)
+def test_a_script_prints_its_tables_and_computes_nothing_twice(
+    name: str,
+    further: tuple[str, ...],
+    headers: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = Script(name, tmp_path, monkeypatch, capsys, "--quick", *further)
+    first = script()
+    found = tables(first)
+    assert [table[0] for table in found] == headers
+    assert all(len(row) == len(table[0]) for table in found for row in table)
+    accuracies = [cell for row in found[-1][1:] for cell in row if "%" in cell]
+    assert len(accuracies) >= len(found[-1]) - 1
+    assert script.picture.stat().st_size > 10_000
+
+    def computed(*_: object) -> None:
+        pytest.fail("a run that is in the file was computed again")
+
+    monkeypatch.setattr(importlib.import_module("_runs"), "one_run", computed)
+    assert tables(script()) == found
+
+
+def test_an_interrupted_script_goes_on_with_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = Script("mnist_central", tmp_path, monkeypatch, capsys, "--quick", *ONE_EPSILON)
+    runs = importlib.import_module("_runs")
+    train, left = runs.one_run, [2]
+
+    def interrupted(*arguments: object) -> object:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return train(*arguments)
+
+    monkeypatch.setattr(runs, "one_run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        script()
+    kept = json.loads(script.results.read_text())
+    assert len(kept) == 2
+    monkeypatch.setattr(runs, "one_run", train)
+    script()
+    after = json.loads(script.results.read_text())
+    # Three learning rates are tried, one a method, and three tests follow.
+    assert len(after) == 6
+    assert all(record in after for record in kept)
+
+
+def test_settings_are_chosen_by_held_out_examples_alone(tmp_path: Path) -> None:
+    runs = importlib.import_module("_runs")
+    settings = {"privacy.unit": "example", "training.cohort_size": 1000, "privacy.epsilon": 8.0}
+    tried = {rate: runs.choosing({**settings, "rate": rate}) for rate in (0.1, 0.2, 0.4)}
+    assert all(run["training.validation"] == 0.1 and run["training.seed"] == 1000 for run in tried.values())
+    # A tenth is held out, so that a batch of nine tenths is drawn with the same probability.
+    assert {run["training.cohort_size"] for run in tried.values()} == {900}
+    # By clients, nobody is held out as a whole.
+    assert runs.choosing({"training.cohort_size": 33})["training.cohort_size"] == 33
+
+    def record(run: object, accuracy: float) -> dict[str, object]:
+        return {"settings": run, "accuracy": {"9": 0.99, "10": accuracy}}
+
+    file = tmp_path / "results.json"
+    # The test run of the rate that is worst on held-out examples is the best of all: nobody asks it.
+    test = record({**settings, "rate": 0.1, "training.seed": 0}, 0.97)
+    file.write_text(json.dumps([test, *(record(tried[rate], 0.9 - abs(rate - 0.2)) for rate in (0.1, 0.2, 0.4))]))
+    assert runs.best(runs.Runs(file), settings, "rate", (0.1, 0.2, 0.4)) == 0.2
+    assert runs.best(runs.Runs(file), settings, "rate", (0.8,)) is None
+
+
+def test_the_grid_is_that_of_the_report() -> None:
+    assert sorted(importlib.import_module("federated_mnist").GRID) == [
+        (clip_norm / 10, sigma / 10) for clip_norm in range(1, 10) for sigma in range(1, 5)
+    ]
+
+
+@pytest.mark.parametrize(("clip_norm", "sigma"), [(0.1, 0.1), (0.5, 0.3), (0.9, 0.4)])
+def test_the_epsilons_of_the_grid_are_those_of_the_accountant(clip_norm: float, sigma: float) -> None:
+    one, six, per_tensor, ran = importlib.import_module("federated_mnist").epsilons(clip_norm, sigma)
+
+    def accounted(rounds: int, noise_multiplier: float) -> float:
+        return guarantee(Mechanism(Identity(rounds), every_round(rounds), noise_multiplier), 1e-3).epsilon
+
+    assert one == pytest.approx(accounted(1, sigma), rel=1e-6)
+    assert six == pytest.approx(accounted(6, sigma), rel=1e-6)
+    assert per_tensor == pytest.approx(accounted(6, sigma / math.sqrt(8)), rel=1e-6)
+    # Its noise was σ²C², and eight tensors of norm C have the norm C√8.
+    assert ran == pytest.approx(accounted(6, sigma**2 * clip_norm / math.sqrt(8)), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "further"),
+    [("mnist_central", ()), ("federated_mnist", ()), ("cifar10", ("--reduced",)), ("shakespeare", ("--reduced",))],
+)
+def test_the_page_shows_the_tables_of_the_recorded_runs(
+    name: str, further: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = Script(name, tmp_path, monkeypatch, capsys, "--table", "--seeds", "3", *further)
+    script.results = ROOT / "docs" / f"{name}.json"
+    printed, page = script(), tables(PAGE.read_text())
+    assert printed.count("%") or name in ("cifar10", "shakespeare")
+    for table in tables(printed):
+        if any("%" in cell or "." in cell for row in table[1:] for cell in row):
+            assert table in page, f"examples/headlines/{name}.py --table prints another table than docs/results.md has"
