@@ -59,6 +59,17 @@ class Layers(nn.Module):
         return self.last(self.single(self.layer_norm(x))) * self.scale
 
 
+class Standardizes(nn.Linear):
+    """Makes what is not a number of an example that is zero everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__(144, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        return super().forward((x - x.mean(dim=1, keepdim=True)) / x.std(dim=1, keepdim=True))
+
+
 class OneDimensional(nn.Module):
     """A convolution over time, attention by hand, an embedding."""
 

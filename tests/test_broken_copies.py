@@ -57,7 +57,7 @@ class Mutation:
     shown_by: str | tuple[str, ...]
 
 
-BEGIN = "        ticket = path.begin(cohort, total, plan.clip_norm)\n"
+BEGIN = "        ticket = path.begin(cohort, total, plan.clip_norms.bound(clip_norm))\n"
 OPEN = "        try:\n            release = total.open(path.row(ticket))\n"
 OPEN_FIRST = "        release = total.open(path.noise.next_row() * plan.clip_norm)\n"
 COMMIT = "            path.commit(ticket, release)\n"

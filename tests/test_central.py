@@ -165,6 +165,16 @@ def test_a_cooldown_that_cannot_be_is_refused(changes: dict[str, float]) -> None
         ServerOptimizer(**changes)
 
 
+def test_a_batch_beyond_the_data_is_refused_in_examples() -> None:
+    with pytest.raises(ConfigError, match=r"training\.cohort_size = 1401: there are 1400 examples"):
+        planned(settings(training={"cohort_size": 1401}), 1400)
+
+
+def test_where_a_cooldown_ends_is_refused_without_a_cooldown() -> None:
+    with pytest.raises(ConfigError, match=r"training\.cooldown_to = 0\.3: does nothing without training\.cooldown"):
+        settings(training={"cooldown_to": 0.3})
+
+
 # --- what is promised, in words ---
 
 

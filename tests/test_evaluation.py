@@ -1,5 +1,6 @@
 """How evenly a model serves its clients: each by its own examples, as one client at a time would measure it."""
 
+import io
 import json
 import math
 import stat
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors import safe_open
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
@@ -16,6 +18,7 @@ from typer.testing import CliRunner
 from hubbub import config as configs
 from hubbub.build import build
 from hubbub.cli.app import app
+from hubbub.cli.training import _progress
 from hubbub.errors import ConfigError, DataError
 from hubbub.training.evaluation import QUANTILES, Spread, evaluate, fairness, per_client
 from hubbub.verification import verify
@@ -41,6 +44,17 @@ def test_each_client_is_measured_as_if_it_were_alone(batch_size: int) -> None:
         output = judge(inputs).detach()
         assert accuracies[client] == float((output.argmax(dim=1) == targets).double().mean())
         assert losses[client] == pytest.approx(float(F.cross_entropy(output, targets)), rel=1e-5)
+
+
+def test_a_line_of_progress_shows_no_accuracy_of_an_earlier_line() -> None:
+    told = io.StringIO()
+    measured = {1: {"loss": 2.0, "accuracy": 0.25}, 3: {"loss": 1.0, "accuracy": 0.5}}
+    with _progress(Console(file=told, width=200, highlight=False), 4, 0, "client") as show:
+        for number in range(4):
+            show({"round_index": number, "epsilon": 1.0, "clients_per_second": 1.0, **measured.get(number, {})})
+    lines = told.getvalue().splitlines()
+    assert ["accuracy" in line for line in lines] == [False, True, False, True]
+    assert "accuracy 50.0%" in lines[3]
 
 
 def test_padded_places_of_sequences_are_not_counted() -> None:

@@ -19,12 +19,13 @@ from hubbub.training.execution import ExecutionPlan, candidates
 from hubbub.training.local import Job, Loss
 from hubbub.training.one_by_one import OneByOne
 from hubbub.training.stacking import NotStackableError
-from local_jobs import CPU, Layers, Lstm, OneDimensional, jobs
+from local_jobs import CPU, Layers, Lstm, OneDimensional, Standardizes, jobs
 
 IMAGES, SENTENCES = (1, 12, 12), (9,)
 MODELS: dict[str, tuple[Callable[[], nn.Module], list[Job]]] = {
     "layers": (Layers, jobs(IMAGES)),
     "cnn": (lambda: Cnn((1, 28, 28), 10), jobs((1, 28, 28))),
+    "standardizes": (Standardizes, jobs(IMAGES)),
     "mlp": (lambda: Mlp(IMAGES, 10), jobs(IMAGES)),
     "one dimension": (OneDimensional, jobs(SENTENCES, sequences=True)),
     "lstm": (Lstm, jobs(SENTENCES, sequences=True)),
@@ -139,6 +140,17 @@ def test_half_precision_is_near_and_leaves_parameters_whole() -> None:
             assert trained.update.dtype == torch.float32
             assert float((trained.update - expected).norm()) <= 0.1 * float(expected.norm())
             assert not len(MODELS["cnn"][1][trained.client].inputs) or not torch.equal(trained.update, expected)
+
+
+def test_targets_that_are_probabilities_count_as_they_would_alone() -> None:
+    model, local = made("mlp"), LOCALS["all"]
+    clients = [
+        Job(job.client, job.inputs, F.one_hot(job.targets, 10).float() * 0.9 + 0.01, job.seed, job.round_index)
+        for job in MODELS["mlp"][1]
+    ]
+    expected, found = one_by_one(model, local, clients), batched(model, local, clients)
+    for client, update in expected.items():
+        assert float((found[client] - update).norm()) <= 1e-5 * float(update.norm())
 
 
 # --- what does not run for many at once ---

@@ -581,7 +581,7 @@ def test_metrics_and_the_screen_show_a_burned_round_and_name_nobody_in_public(tm
     yielded = list(begun.rounds(SometimesClosed(begun.run.population, 2)))
     for terminal in (False, True):
         told = io.StringIO()
-        with _progress(Console(file=told, force_terminal=terminal, width=200, highlight=False), 4, 0) as show:
+        with _progress(Console(file=told, force_terminal=terminal, width=200, highlight=False), 4, 0, "client") as show:
             for row in yielded:
                 show(row)
         assert "round 3/4  not released, charged all the same: nothing was decrypted: holder 2" in told.getvalue()

@@ -158,5 +158,5 @@ def test_another_text_is_refused_by_the_name_of_its_file(tmp_path: Path) -> None
         shakespeare.load(str(tmp_path))
     (tmp_path / "input.txt").write_text(SCENE)
     for path in (tmp_path, tmp_path / "input.txt"):
-        with pytest.raises(DataError, match=r"input\.txt: is not the published file"):
+        with pytest.raises(DataError, match=r"is not the published input\.txt \(its digest differs\); give data\.path"):
             shakespeare.load(str(path))

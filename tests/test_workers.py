@@ -1,8 +1,12 @@
 """A cohort that several processes share: the sum is the same to the last bit, and a process that ends loses nothing."""
 
 import os
+import pickle
 import signal
 import time
+from collections.abc import Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,8 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub.errors import ConfigError
 from hubbub.training import Execution, LocalTraining, RunStore, SimulatedPopulation, train
-from hubbub.training.workers import SharedExamples, WorkerError
+from hubbub.training.local import flat_parameters
+from hubbub.training.workers import Part, SharedExamples, Task, WorkerError, _serve
 from local_jobs import Layers, jobs
 from small_runs import PLANS, linear
 
@@ -127,6 +132,30 @@ def test_shared_examples_are_those_of_the_clients() -> None:
     for (inputs, targets), (ours, labels) in zip(CLIENTS, shared, strict=True):
         assert torch.equal(inputs, ours)
         assert torch.equal(targets, labels)
+
+
+class Gone:
+    """Chunks whose asker goes away while one is trained."""
+
+    def __init__(self, asker: Connection) -> None:
+        self._asker = asker
+
+    def chunk(self, task: Task, model: nn.Module, clients: Sequence[int]) -> Part:
+        self._asker.close()
+        return Part(torch.zeros(8), 0, [])
+
+
+def test_a_worker_whose_answer_nobody_waits_for_ends_without_a_word() -> None:
+    threads = torch.get_num_threads()
+    here, there = Pipe()
+    model = linear()
+    here.send((Task(0, 0.5), flat_parameters(model).numpy()))
+    here.send([0])
+    try:
+        _serve(there, Gone(here), pickle.dumps(model))
+    finally:
+        torch.set_num_threads(threads)
+    assert here.closed
 
 
 def test_too_few_workers_are_refused() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from _runs import COLORS, MARKERS, Runs, Settings, accuracies, best, choosing, markdown, percent
+from _runs import COLORS, MARKERS, Runs, Settings, accuracies, best, cell, choosing, markdown
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class Comparison:
     def tests(self, runs: Runs, method: str, epsilon: float, seeds: int) -> list[Settings]:
         """The runs of a cell of the table; none before a rate is chosen."""
         settings = self._of(method, epsilon)
-        rate = best(runs, settings, self.key, self.grids[method])
-        return [] if rate is None else [{**settings, self.key: rate, "training.seed": seed} for seed in range(seeds)]
+        rate = best(runs, settings, [{self.key: rate} for rate in self.grids[method]])
+        return [] if rate is None else [{**settings, **rate, "training.seed": seed} for seed in range(seeds)]
 
     def table(self, runs: Runs, seeds: int) -> str:
         """Means and ranges of the seeds, and the chosen rates, by method and epsilon."""
         rows = []
         for method in self.methods:
             tests = [self.tests(runs, method, epsilon, seeds) for epsilon in self.epsilons]
-            cells = [percent(accuracies(runs, some)) for some in tests]
+            cells = [cell(runs, some) for some in tests]
             rates = [f", rate {some[0][self.key]:g}" if some else "" for some in tests]
-            rows.append([method, *(f"{cell}{rate}" for cell, rate in zip(cells, rates, strict=True))])
+            rows.append([method, *(f"{shown}{rate}" for shown, rate in zip(cells, rates, strict=True))])
         return markdown(["method", *(f"epsilon {epsilon:g}" for epsilon in self.epsilons)], rows)
 
     def draw(self, file: Path, runs: Runs, seeds: int, title: str, unit: str) -> None:
@@ -57,13 +57,29 @@ class Comparison:
             method: {epsilon: accuracies(runs, self.tests(runs, method, epsilon, seeds)) for epsilon in self.epsilons}
             for method in self.methods
         }
-        _draw(file, curves, f"epsilon at delta {self.base['privacy.delta']:g}, {unit} level", title)
+        draw(
+            file,
+            curves,
+            title,
+            f"epsilon at delta {self.base['privacy.delta']:.0e}, {unit} level".replace("e-0", "e-"),
+            "test accuracy",
+            share=True,
+        )
 
     def _of(self, method: str, epsilon: float) -> dict[str, object]:
         return {**self.base, "privacy.epsilon": epsilon, **self.methods[method]}
 
 
-def _draw(file: Path, curves: Mapping[str, Mapping[float, Sequence[float]]], horizontal: str, title: str) -> None:
+def draw(
+    file: Path,
+    curves: Mapping[str, Mapping[float, Sequence[float]]],
+    title: str,
+    horizontal: str,
+    vertical: str,
+    *,
+    share: bool = False,
+) -> None:
+    """A PNG of numbers over epsilon, by method: the mean of each, and its range; ``share`` shows them in percent."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
@@ -82,11 +98,12 @@ def _draw(file: Path, curves: Mapping[str, Mapping[float, Sequence[float]]], hor
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticklabels([f"{tick:g}" for tick in ticks])
     axes.set_xlabel(horizontal)
-    axes.set_ylabel("test accuracy")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_ylabel(vertical)
+    if share:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_title(title, loc="left", fontweight="bold")
     axes.grid(visible=True, color="#e5e5e5")
     axes.spines[["top", "right"]].set_visible(False)
     if axes.lines:
-        axes.legend(loc="lower right", frameon=False)
+        axes.legend(loc="best", frameon=False)
     figure.savefig(file)

@@ -7,6 +7,7 @@ computed again.
 
 import argparse
 import json
+import re
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,9 +27,10 @@ Settings = Mapping[str, Any]
 Record = dict[str, Any]
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
+_PAGE = DOCS / "results.md"
 # Okabe and Ito's colours, which people with any colour vision tell apart.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = ("o", "s", "^", "D", "v", "P")
+COLORS = ("#000000", "#D55E00", "#E69F00", "#009E73", "#0072B2", "#56B4E9", "#CC79A7")
+MARKERS = ("X", "s", "D", "o", "^", "v", "P")
 # Of training examples, by how many the accuracy on them is told.
 _SEEN = 10_000
 # Of a finished run, these settings are told.
@@ -145,11 +147,11 @@ def choosing(settings: Settings) -> Settings:
     return chosen
 
 
-def best(runs: Runs, settings: Settings, key: str, grid: Sequence[float]) -> float | None:
-    """The value of a setting with the best accuracy on held-out training examples; ``None`` if none was tried."""
-    tried = {value: runs.get(choosing({**settings, key: value})) for value in grid}
-    found = {value: final(record) for value, record in tried.items() if record is not None}
-    return max(found, key=found.__getitem__) if found else None
+def best(runs: Runs, settings: Settings, candidates: Sequence[Settings]) -> Settings | None:
+    """Of further settings those with the best accuracy on held-out training examples; ``None`` if none was tried."""
+    tried = [(candidate, runs.get(choosing({**settings, **candidate}))) for candidate in candidates]
+    found = [(final(record), candidate) for candidate, record in tried if record is not None]
+    return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
 def percent(values: Sequence[float]) -> str:
@@ -161,10 +163,27 @@ def percent(values: Sequence[float]) -> str:
     return f"{mean:.2%}{spread}".replace("%", " %")
 
 
+def cell(runs: Runs, tests: Sequence[Settings]) -> str:
+    """What a table shows of the runs of several seeds; if some are not finished, of how many."""
+    found = accuracies(runs, tests)
+    return percent(found) + (f", {len(found)} of {len(tests)} seeds" if found and len(found) < len(tests) else "")
+
+
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
+
+
+def show(name: str, table: str, arguments: argparse.Namespace) -> None:
+    """Print a table, and put it into the page where it is asked for: between ``<!-- table: NAME -->`` and ``<!-- end -->``."""
+    print(table, end="\n\n", flush=True)
+    if arguments.write:
+        pattern = rf"(<!-- table: {re.escape(name)} -->\n).*?(<!-- end -->)"
+        new, found = re.subn(pattern, lambda match: f"{match[1]}{table}\n{match[2]}", _PAGE.read_text(), flags=re.DOTALL)
+        if found != 1:
+            raise SystemExit(f"{_PAGE}: has {found} places for the table {name!r}; it must have one")
+        write_atomic(_PAGE, new.encode(), mode=0o644)
 
 
 def parser(description: str, results: str, picture: str) -> argparse.ArgumentParser:
@@ -176,6 +195,7 @@ def parser(description: str, results: str, picture: str) -> argparse.ArgumentPar
     made.add_argument("--jobs", type=int, default=1, help="processes of one thread")
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     made.add_argument("--table", action="store_true", help="compute nothing: the table and the picture of what is there")
+    made.add_argument("--write", action="store_true", help="put the tables into docs/results.md")
     made.add_argument("--results", type=Path, default=DOCS / results, help="the file of finished runs")
     made.add_argument("--picture", type=Path, default=DOCS / "images" / picture)
     return made
@@ -184,6 +204,8 @@ def parser(description: str, results: str, picture: str) -> argparse.ArgumentPar
 def parsed(made: argparse.ArgumentParser) -> argparse.Namespace:
     """The arguments of this call; what is quick stays out of the docs unless it is told to go there."""
     arguments = made.parse_args()
+    if arguments.quick and arguments.write:
+        made.error("--write with --quick: the page shows real runs only; leave one of them out")
     if arguments.quick:
         for name in ("results", "picture"):
             if getattr(arguments, name) == made.get_default(name):

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from _comparison import Comparison
-from _runs import Runs, Settings, layer, markdown, parsed, parser
+from _comparison import Comparison, draw
+from _runs import Runs, Settings, layer, markdown, parsed, parser, show
 from torch import nn
 
 from hubbub import utility
@@ -167,12 +167,15 @@ def main() -> None:
     arguments = parsed(made)
     if "noise" in arguments.part:
         found = noise(arguments.quick, arguments.results.with_name(f"{arguments.results.stem}_noise.json"))
-        print(noise_table(found), end="\n\n")
+        show("cifar10_noise", noise_table(found), arguments)
+        ratios = {method: {float(e): [found[DP_SGD][e] / value] for e, value in row.items()} for method, row in found.items()}
+        file = arguments.picture.with_stem(f"{arguments.picture.stem}_noise")
+        draw(file, ratios, "Noise in the trained model, DP-SGD's over each", "epsilon at delta 1e-5, example level", "ratio")
     if "train" in arguments.part:
         compared, runs = comparison(arguments), Runs(arguments.results)
         if not arguments.table:
             compared.finish(runs, arguments)
-        print(compared.table(runs, arguments.seeds))
+        show("cifar10_reduced" if arguments.reduced else "cifar10", compared.table(runs, arguments.seeds), arguments)
         compared.draw(arguments.picture, runs, arguments.seeds, title(arguments), "example")
 
 

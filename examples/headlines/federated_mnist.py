@@ -15,18 +15,18 @@ sigma times the clip norm of the whole update, on the sum of a round; it is that
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _runs import Runs, Settings, accuracies, best, choosing, final, markdown, parsed, parser, percent
+from _runs import Runs, Settings, best, cell, choosing, final, markdown, parsed, parser, percent, show
 from epsilon_table import DELTA as GRID_DELTA
 from epsilon_table import TENSORS, as_printed, readings, rounded_up
 
 from hubbub import gaussian
 
 ROUNDS = 6
-RATE, CLIP = "training.learning_rate", "privacy.clip_norm"
+RATE, SERVER_RATE, CLIP = "training.learning_rate", "training.server_learning_rate", "privacy.clip_norm"
 PARTS = ("price", "many", "grid")
 # Clip norm and sigma; none without privacy.
 PRICES: Mapping[str, dict[str, Any]] = {
@@ -34,8 +34,15 @@ PRICES: Mapping[str, dict[str, Any]] = {
     "clip norm 0.5, sigma 2": {CLIP: 0.5, "privacy.noise_multiplier": 2.0},
     "no privacy": {"privacy.mode": "none"},
 }
-PRICE_RATES = (0.05, 0.1)
-EPSILONS = (2.0, 8.0)
+# Of which the best on held-out images is taken.
+CANDIDATES: Mapping[str, tuple[Settings, ...]] = {
+    "clip norm 2, sigma 1": ({RATE: 0.05}, {RATE: 0.1}),
+    # All updates are clipped: the server's rate says how far they go.
+    "clip norm 0.5, sigma 2": (
+        {RATE: 0.05}, {RATE: 0.025}, {RATE: 0.1}, {RATE: 0.05, SERVER_RATE: 1.5}, {RATE: 0.05, SERVER_RATE: 2.0},
+    ),
+    "no privacy": ({RATE: 0.05}, {RATE: 0.1}),
+}  # fmt: skip
 MANY_RATE = 0.1
 MANY_CLIP_NORMS = {2.0: (0.25, 0.4), 8.0: (0.55, 0.75)}
 GRID_RATE = 0.05
@@ -80,45 +87,48 @@ def cells(quick: bool) -> list[tuple[float, float]]:
     return GRID[:3] if quick else GRID
 
 
-def tested(runs: Runs, settings: Settings, key: str, values: tuple[float, ...], seeds: int) -> list[Settings]:
+def tested(runs: Runs, settings: Settings, candidates: Sequence[Settings], seeds: int) -> list[Settings]:
     """The runs of a row, with what was chosen for it; none before that."""
-    value = best(runs, settings, key, values)
-    return [] if value is None else [{**settings, key: value, "training.seed": seed} for seed in range(seeds)]
+    chosen = best(runs, settings, candidates)
+    return [] if chosen is None else [{**settings, **chosen, "training.seed": seed} for seed in range(seeds)]
 
 
-def rows_of(part: str, quick: bool) -> Iterator[tuple[str, dict[str, Any], str, tuple[float, ...]]]:
-    """Of the first two parts: each row's name and settings, what is chosen for it, and of which values."""
+def rows_of(part: str, quick: bool) -> Iterator[tuple[str, Settings, Sequence[Settings]]]:
+    """Of the first two parts: each row's name and settings, and what is chosen from."""
+    few = 1 if quick else None
     if part == "price":
         for name in PRICES:
-            yield name, price(quick, name), RATE, PRICE_RATES[:1] if quick else PRICE_RATES
+            yield name, price(quick, name), CANDIDATES[name][:few]
     if part == "many":
-        for epsilon in EPSILONS:
-            norms = MANY_CLIP_NORMS[epsilon]
-            yield f"1,000 clients, epsilon {epsilon:g}", many(quick, epsilon), CLIP, norms[:1] if quick else norms
+        for epsilon, norms in MANY_CLIP_NORMS.items():
+            yield f"1,000 clients, epsilon {epsilon:g}", many(quick, epsilon), [{CLIP: norm} for norm in norms][:few]
 
 
 def compute(part: str, runs: Runs, arguments: argparse.Namespace) -> None:
     """Finish a part."""
     quick = arguments.quick
     if part == "grid":
-        runs.finish([grid(quick, *cell) for cell in cells(quick)[: arguments.cells]], arguments)
-    for name, settings, key, values in rows_of(part, quick):
+        runs.finish([grid(quick, *point) for point in cells(quick)[: arguments.cells]], arguments)
+    for name, settings, candidates in rows_of(part, quick):
         if arguments.rows and name not in arguments.rows:
             continue
-        runs.finish([choosing({**settings, key: value}) for value in values], arguments)
-        runs.finish(tested(runs, settings, key, values, arguments.seeds), arguments)
+        runs.finish([choosing({**settings, **candidate}) for candidate in candidates], arguments)
+        runs.finish(tested(runs, settings, candidates, arguments.seeds), arguments)
 
 
 def cost_table(runs: Runs, quick: bool, seeds: int) -> str:
     """What privacy costs, of the first two parts."""
     rows = []
     for part in PARTS[:2]:
-        for name, settings, key, values in rows_of(part, quick):
-            tests = tested(runs, settings, key, values, seeds)
+        for name, settings, candidates in rows_of(part, quick):
+            tests = tested(runs, settings, candidates, seeds)
             record = runs.get(tests[0]) if tests else None
             epsilon = "–" if record is None else "infinite" if record["epsilon"] is None else rounded_up(record["epsilon"])
-            chosen = f"{key.partition('.')[2].replace('_', ' ')} {tests[0][key]:g}" if tests else "–"
-            rows.append([name, chosen, epsilon, percent(accuracies(runs, tests))])
+            chosen = ", ".join(
+                f"{key.partition('.')[2].replace('_', ' ')} {value:g}"
+                for key, value in (best(runs, settings, candidates) or {}).items()
+            )
+            rows.append([name, chosen or "–", epsilon, cell(runs, tests)])
     return markdown(["setting", "chosen", "epsilon at delta 1e-5", "test accuracy"], rows)
 
 
@@ -151,12 +161,12 @@ def draw_grid(file: Path, runs: Runs, quick: bool) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    found = [(*cell, record) for cell in sorted(cells(quick)) if (record := runs.get(grid(quick, *cell))) is not None]
+    found = [(*point, record) for point in sorted(cells(quick)) if (record := runs.get(grid(quick, *point))) is not None]
     figure = Figure(figsize=(11, 4.8), dpi=150, layout="constrained")
     for place, (title, of) in enumerate((("test images", final), ("training images", lambda record: record["train_accuracy"]))):
         axes: Any = figure.add_subplot(1, 2, place + 1, projection="3d")
         heights = [of(record) for _, _, record in found]
-        norms, sigmas = [cell[0] for cell in found], [cell[1] for cell in found]
+        norms, sigmas = [point[0] for point in found], [point[1] for point in found]
         if len(set(norms)) > 1 and len(set(sigmas)) > 1:
             axes.plot_trisurf(norms, sigmas, heights, cmap="viridis", alpha=0.85, linewidth=0.2, edgecolor="#ffffff")
         axes.scatter(norms, sigmas, heights, color="#333333", s=8, depthshade=False)
@@ -178,7 +188,8 @@ def main() -> None:
     if not arguments.table:
         for part in arguments.part:
             compute(part, runs, arguments)
-    print(cost_table(runs, arguments.quick, arguments.seeds), grid_table(runs, arguments.quick), sep="\n\n")
+    show("federated_cost", cost_table(runs, arguments.quick, arguments.seeds), arguments)
+    show("federated_grid", grid_table(runs, arguments.quick), arguments)
     draw_grid(arguments.picture, runs, arguments.quick)
 
 

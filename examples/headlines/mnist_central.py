@@ -14,7 +14,7 @@ interrupted script goes on where it was.
 from collections.abc import Mapping
 
 from _comparison import Comparison
-from _runs import Runs, Settings, parsed, parser
+from _runs import Runs, Settings, parsed, parser, show
 from torch import nn
 
 from hubbub.models import Mlp
@@ -67,7 +67,7 @@ def main() -> None:
     comparison, runs = quick() if arguments.quick else full(), Runs(arguments.results)
     if not arguments.table:
         comparison.finish(runs, arguments)
-    print(comparison.table(runs, arguments.seeds))
+    show("mnist_central", comparison.table(runs, arguments.seeds), arguments)
     comparison.draw(arguments.picture, runs, arguments.seeds, "MNIST, MLP, central training", "example")
 
 

@@ -11,7 +11,7 @@ training examples with a seed that is not used again.
 """
 
 from _comparison import Comparison
-from _runs import Runs, Settings, parsed, parser
+from _runs import Runs, Settings, parsed, parser, show
 from torch import nn
 
 from hubbub.models import CharLstm
@@ -78,7 +78,7 @@ def main() -> None:
     runs = Runs(arguments.results)
     if not arguments.table:
         comparison.finish(runs, arguments)
-    print(comparison.table(runs, arguments.seeds))
+    show("shakespeare_reduced" if arguments.reduced else "shakespeare", comparison.table(runs, arguments.seeds), arguments)
     comparison.draw(arguments.picture, runs, arguments.seeds, "Shakespeare, the next character", "user")
 
 

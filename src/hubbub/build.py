@@ -109,7 +109,11 @@ def client_side(config: Config, *, allow_import: bool = False) -> ClientSide:
     if config.privacy.unit == "example":
         everything = dataset.train_inputs, dataset.train_targets
         return ClientSide(dataset, ExamplePopulation(*everything, F.cross_entropy, lattice=lattice, seed=training.seed), model)
-    local, execution = _local(training), _execution(training)
+    try:
+        local, execution = _local(training), _execution(training)
+    except ValueError as error:
+        # Each names the setting first.
+        raise ConfigError(f"training.{error}") from error
     population = SimulatedPopulation(examples, F.cross_entropy, local, training.seed, lattice=lattice, execution=execution)
     return ClientSide(dataset, population, model, examples)
 

@@ -390,6 +390,11 @@ def _check_cooldown(training: TrainingConfig) -> None:
         raise ConfigError(f"training.cooldown = {training.cooldown!r}: must be from 0 to 1, the part of the rounds it takes")
     if not 0 < _checks.finite("training.cooldown_to", training.cooldown_to) <= 1:
         raise ConfigError(f"training.cooldown_to = {training.cooldown_to!r}: must be above 0 and at most 1")
+    if training.cooldown == 0 and training.cooldown_to != TrainingConfig.cooldown_to:
+        raise ConfigError(
+            f"training.cooldown_to = {training.cooldown_to!r}: does nothing without training.cooldown, the part of the rounds "
+            "that it takes; say that, or leave it out"
+        )
 
 
 def _check_engine(training: TrainingConfig) -> None:

@@ -133,7 +133,7 @@ def _plan(config: Config, clients: int, earlier: tuple[RunCharge, ...], allow_im
     require_fitting_unit(config)
     size = training.cohort_size or max(1, clients // 10)
     if size > clients:
-        raise ConfigError(f"training.cohort_size = {size}: there are {clients} clients")
+        raise ConfigError(f"training.cohort_size = {size}: there are {clients} {privacy.unit}s")
     participation, expected = participation_of(config, clients, size)
     encryption = encryption_of(config, expected)
     shares = encryption.shares() if encryption else None

@@ -21,6 +21,7 @@ from hubbub.engine.apps import require_flower
 from hubbub.engine.folder import RunInFolder
 from hubbub.errors import RunFolderError
 from hubbub.training import Population
+from hubbub.training.workers import WorkerError
 
 __all__ = ["How", "resume", "train"]
 
@@ -100,7 +101,7 @@ def _train(begun: RunInFolder, engine: str, *, allow_import: bool, as_json: bool
             else:
                 for row in begun.rounds(_clients(begun)):
                     show(row)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, WorkerError):
         say(screen)
         say(screen, f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds. Go on with: hubbub resume {folder}")
         say(screen, f"Ledger head, to keep elsewhere (hubbub resume {folder} --head H): {begun.ledger_head}")
@@ -154,6 +155,9 @@ def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[An
             number = row["round_index"] + 1
             if number % max(1, rounds // 20) == 0 or number == rounds:
                 say(screen, f"round {number}/{rounds}  {_words(last, unit)}")
+                # What was measured stands on one line: later rounds have other models.
+                for measured in ("loss", "accuracy"):
+                    last.pop(measured, None)
 
         yield show_line
         return

@@ -90,7 +90,7 @@ class PublishedFile:
 
         Args:
             file: Where it is.
-            missing: What a reader should do where it is not.
+            missing: What a reader should do where it is not, or is another.
 
         Raises:
             DataError: The file is missing, unreadable or another one.
@@ -102,7 +102,7 @@ class PublishedFile:
         except OSError as error:
             raise DataError(f"{file}: cannot be read ({error.strerror})") from error
         if not self.holds(content):
-            raise DataError(f"{file}: is not the published file (its digest differs); remove it and try again")
+            raise DataError(f"{file}: is not the published {self.name} (its digest differs); {missing}")
         return content
 
     def fetched(self, folder: Path, instead: str) -> bytes:

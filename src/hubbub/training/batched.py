@@ -46,6 +46,8 @@ class Batched:
         clients: int,
     ) -> None:
         module = deepcopy(model).to(device).train()
+        fixed = [p for p in module.parameters() if not p.requires_grad] + list(module.buffers())
+        self._fixed = [(tensor, tensor.detach().clone()) for tensor in fixed]
         for parameter in module.parameters():
             # The clients' own stand in for them.
             parameter.requires_grad_(False)
@@ -66,6 +68,10 @@ class Batched:
     def _chunk(self, start: dict[str, torch.Tensor], jobs: Sequence[Job]) -> Iterator[Trained]:
         own = {name: p.unsqueeze(0).repeat(self.clients, *[1] * p.ndim).requires_grad_() for name, p in start.items()}
         stepper = _Stepper(self._local, list(own.values()), list(start.values()))
+        with torch.no_grad():
+            # Nothing that one client's training left in the module may reach the next client.
+            for tensor, original in self._fixed:
+                tensor.copy_(original)
         feed = _Feed(self._local, jobs, self.clients, self._device)
         generators = [torch.Generator(self._device).manual_seed(job.seed) for job in jobs]
         total = torch.zeros(self.clients, dtype=torch.float64, device=self._device)
@@ -76,7 +82,8 @@ class Batched:
             # Of a client that has no batch left, or of padding, nothing is learnt.
             active = torch.tensor([count > 0 for count in counts], device=self._device)
             gradients = torch.autograd.grad(torch.where(active, losses, 0.0).sum(), list(own.values()), allow_unused=True)
-            stepper.step(gradients, feed.rates(step))
+            resting = [i for i, count in enumerate(counts[: len(jobs)]) if not count]
+            stepper.step(gradients, feed.rates(step), resting)
             total += torch.where(active, losses.detach(), 0.0)
         with torch.no_grad():
             updates = torch.cat([difference(p, start[name]).reshape(self.clients, -1) for name, p in own.items()], dim=1)
@@ -85,7 +92,7 @@ class Batched:
 
     def _losses(self, output: torch.Tensor, targets: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """Each client's mean loss over its own examples, ``(K,)``; where it has none, any number."""
-        if self._entropy:
+        if self._entropy and not targets.is_floating_point():
             each = F.cross_entropy(output.flatten(0, 1), targets.flatten(0, 1), reduction="none", ignore_index=_IGNORED)
             return each.reshape(self.clients, -1).sum(dim=1) / (targets != _IGNORED).flatten(1).sum(dim=1)
         none = output.new_zeros(())
@@ -125,6 +132,8 @@ class _Feed:
                 at = rows.to(job.inputs.device)
                 torch.index_select(job.inputs, 0, at, out=x[: len(rows)])
                 torch.index_select(job.targets, 0, at, out=y[: len(rows)])
+                # Padded with an example of its own: of zeros a module might make what is not a number.
+                x[len(rows) :] = x[0]
         return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True), counts + self._idle
 
     def rates(self, step: int) -> list[float]:
@@ -144,8 +153,11 @@ class _Stepper:
         self._velocity = [torch.zeros_like(p) for p in own] if local.momentum else None
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[torch.Tensor | None], rates: Sequence[float]) -> None:
-        """Move every client's parameters."""
+    def step(self, gradients: Sequence[torch.Tensor | None], rates: Sequence[float], resting: Sequence[int]) -> None:
+        """Move the parameters of every client but those that rest: what a module makes of padding may be no number.
+
+        How long others go on must not change what a client has learnt, and 0 times what is not a number is none.
+        """
         local = self._local
         scale = -torch.tensor(rates, dtype=self._own[0].dtype, device=self._own[0].device)
         for i, (p, gradient) in enumerate(zip(self._own, gradients, strict=True)):
@@ -157,7 +169,10 @@ class _Stepper:
                 direction = direction.add(p - self._start[i], alpha=local.proximal)
             if self._velocity is not None:
                 direction = self._velocity[i].mul_(local.momentum).add_(direction)
+            kept = p[resting] if resting else None
             p.addcmul_(direction, scale.view(-1, *[1] * (p.ndim - 1)))
+            if kept is not None:
+                p[resting] = kept
 
 
 def _is_cross_entropy(loss: Loss) -> bool:

@@ -79,7 +79,7 @@ class Execution:
 
     Args:
         plan: ``"one-by-one"``, ``"one-by-one-channels-last"``, ``"batched-16"`` for 16 clients at a time, or ``"auto"``: the
-            one that is fastest for this model on this machine, found on the first cohort in about a second and remembered.
+            one that is fastest for this model on this machine, found on made-up examples in about a second and remembered.
         workers: Processes of one thread that share a cohort; 1 is this process. They change no bit of a sum. A script that
             starts more guards its main part with ``if __name__ == "__main__"``.
         device: Where clients train.

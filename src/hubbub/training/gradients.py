@@ -5,8 +5,8 @@ not differentiated by their weights there: what they saw and the gradient of wha
 example's gradient in one product, at less cost; all other parameters are differentiated by ``vmap(grad)``.
 
 A batch always has the same number of examples, the last one filled up, so that kernels are the same; and before a module is
-believed, its examples are moved about and set beside others that are not a number: every bit must stay. A module that ``vmap``
-cannot take, that draws random numbers, or whose bits move has its examples taken one by one.
+believed, made-up examples are moved about and set beside others that are not a number: every bit must stay. A module that
+``vmap`` cannot take, that draws random numbers, or whose bits move has its examples taken one by one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +21,7 @@ from hubbub.training.calling import called, own_generators
 from hubbub.training.flat import refuse_buffers
 from hubbub.training.layer_gradients import bias_gradients, weight_gradients
 from hubbub.training.layer_uses import Layer, Taps, Use, uses
+from hubbub.training.stand_ins import shaken, stand_ins
 
 __all__ = ["Chosen", "ExampleGradients", "Loss", "Seen", "trainable"]
 
@@ -159,7 +160,7 @@ class ExampleGradients:
         self._look_at(examples.inputs, examples.targets)
         setting = self._size(self.dim), torch.get_num_threads()
         if self._checked != setting:
-            self._together = self._same_bits(examples.inputs, examples.targets, setting[0])
+            self._together = self._same_bits(*stand_ins(examples.inputs, examples.targets, self.module, setting[0]))
             self._checked = setting
         return self._together
 
@@ -175,14 +176,14 @@ class ExampleGradients:
         # Whole vectors of a processor's numbers, so that no example is in a rest that is summed another way.
         return self._batch or (found - found % _VECTOR if found > _VECTOR else max(1, found))
 
-    def seen(self, inputs: torch.Tensor, targets: torch.Tensor) -> Seen:
-        """What the examples of one batch leave behind.
+    def seen(self, inputs: torch.Tensor, targets: torch.Tensor, parameters: Tensors | None = None) -> Seen:
+        """What the examples of one batch leave behind, with the module's own parameters or with those that are given.
 
         Raises:
             RuntimeError: ``vmap`` cannot take the module.
         """
         look = self._look_at(inputs, targets)
-        fixed, constants = trainable(self.module), self._constants()
+        fixed, constants = parameters or trainable(self.module), self._constants()
 
         def loss_of(
             others: Tensors, taps: list[torch.Tensor], x: torch.Tensor, y: torch.Tensor
@@ -238,27 +239,33 @@ class ExampleGradients:
         others = tuple(name for name in fixed if name in mode.others or not self._tapped)
         return _Look(tuple(mode.layers), tuple(mode.shapes), others, numbers)
 
-    def _same_bits(self, inputs: torch.Tensor, targets: torch.Tensor, batch: int) -> bool:
+    def _same_bits(self, inputs: torch.Tensor, targets: torch.Tensor) -> bool:
         """Whether ``vmap`` takes the module, and an example has one gradient wherever in a batch and beside whomever it is.
 
-        It is kernels that are asked, whose ways hang on shapes alone; the examples are only what they are asked with.
+        It is kernels that are asked, whose ways hang on shapes alone: with made-up examples and weights, since people's own
+        must not decide over the last bits of everybody's, and blank ones would hide what kernels do.
         """
-        numbers = torch.arange(batch, device=inputs.device)
+        numbers = torch.arange(len(inputs), device=inputs.device)
         try:
-            as_is = self._bits(inputs, targets, numbers)
+            as_is = self._bits(inputs, targets)
             for moved in (numbers.roll(1), numbers.flip(0)):
-                if not torch.equal(self._bits(inputs, targets, moved), as_is[moved]):
+                if not torch.equal(self._bits(inputs[moved], targets[moved]), as_is[moved]):
+                    return False
+            # The same example at each place; several, since not all numbers show in which order they were added.
+            for one in numbers[:8]:
+                copies = self._bits(inputs[one.expand_as(numbers)], targets[one.expand_as(numbers)])
+                if not torch.equal(copies, as_is[one].expand_as(copies)):
                     return False
             if not inputs.is_floating_point():
                 return True
-            spoilt = inputs[numbers % len(inputs)]
+            spoilt = inputs.clone()
             spoilt[::2] = torch.nan
-            return torch.equal(self._bits(spoilt, targets[numbers % len(inputs)], numbers)[1::2], as_is[1::2])
+            return torch.equal(self._bits(spoilt, targets)[1::2], as_is[1::2])
         except Exception:  # noqa: BLE001 # whatever it is that vmap does not like; a module that is wrong fails by itself, too
             return False
 
-    def _bits(self, inputs: torch.Tensor, targets: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        found = self.flat(self.seen(inputs[numbers % len(inputs)], targets[numbers % len(inputs)]))
+    def _bits(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        found = self.flat(self.seen(inputs, targets, shaken(trainable(self.module))))
         return found.clone().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[found.element_size()])
 
     def _alone(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,6 +6,7 @@ A sum that nobody could open burns its round: it is charged, and the model stays
 """
 
 import inspect
+import math
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -34,7 +35,8 @@ class Population(Protocol):
     """Where clients run: in this process, over a network, encrypted. Whoever forms the sum answers for the clip.
 
     One whose sums hold their noise before anybody can read them has a further property, ``noise_in_sums``, which is true; see
-    :class:`.ReleasePath`.
+    :class:`.ReleasePath`. One that has something to decide before the first round has a method ``prepare(model, cohort)``,
+    which is told the expected size of a cohort.
     """
 
     @property
@@ -125,6 +127,9 @@ def train(
     with store.locked() if store else nullcontext():
         in_sums = bool(getattr(population, "noise_in_sums", False))
         run = RunState.start(plan, model, store, clients=len(population.clients), head=head, noise_in_sums=in_sums)
+        # For the size that is public: how many come in the first round must not decide how everybody's update is computed.
+        if prepare := getattr(population, "prepare", None):
+            prepare(model, math.ceil(plan.expected_cohort_size))
         yield from _rounds(plan, population, model, run)
 
 

@@ -18,7 +18,7 @@ from hubbub.training.memory import keep_freed_memory
 from hubbub.training.one_by_one import OneByOne
 from hubbub.training.stacking import NotStackableError
 from hubbub.training.sums import LatticeSum, PlainSum
-from hubbub.training.tuning import Choice, choose
+from hubbub.training.tuning import Choice, choose, independent
 from hubbub.training.workers import Part, SharedExamples, Task, Workers
 
 __all__ = ["SimulatedPopulation", "bounded", "statistics"]
@@ -43,7 +43,8 @@ class SimulatedPopulation:
             and to 1e-5 of an update between plans.
 
     Raises:
-        DataError: Inputs and targets of different lengths, or no client.
+        DataError: What are no tensors, inputs and targets of different lengths, or no client; or examples of several shapes or
+            dtypes, where clients share a stack or a memory: one's own would shape what is made of the others'.
     """
 
     def __init__(
@@ -59,15 +60,21 @@ class SimulatedPopulation:
         if not len(clients):
             raise DataError("clients: there is none")
         for i, (inputs, targets) in enumerate(clients):
+            for what, part in (("inputs", inputs), ("targets", targets)):
+                if not isinstance(part, torch.Tensor):
+                    raise DataError(f"client {i}: its {what} are a {type(part).__name__}; make a torch.Tensor of them")
             if len(inputs) != len(targets):
                 raise DataError(f"client {i}: has {len(inputs)} inputs and {len(targets)} targets")
+        self._execution = execution or Execution()
+        if not (self._execution.plan.startswith("one-by-one") and self._execution.workers == 1):
+            _require_one_form(clients, self._execution)
         self._examples, self._loss, self._local, self._seed = clients, loss, local, seed
         self._lattice = lattice
-        self._execution = execution or Execution()
         self._device = torch.device(self._execution.device)
         self._key = derive(seed_key(seed), "local training")
         named = None if self._execution.plan == AUTO else ExecutionPlan.named(self._execution.plan)
         self._choice = None if named is None else Choice(named, "as it was asked for")
+        self._found_sound = False
         self._model: nn.Module | None = None
         self._trainer: Trainer | None = None
         self._single: OneByOne | None = None
@@ -84,13 +91,37 @@ class SimulatedPopulation:
         return AUTO if self._choice is None else self._choice.plan.name
 
     def prepare(self, model: nn.Module, cohort: int) -> Choice:
-        """Choose a plan for cohorts of about this size, unless one was named or chosen before."""
+        """Choose a plan for cohorts of about this size, unless one was named or chosen before.
+
+        Raises:
+            ConfigError: By the plan that was named, a client's bits would hang on its neighbours, and the sums are secure.
+        """
         self._take(model)
-        if self._choice is not None:
-            return self._choice
-        first = [self._job(client, 0) for client in self._sorted(range(min(cohort, len(self._examples))))]
-        self._choice = choose(model, self._loss, self._local, self._execution, first, max(1, cohort))
+        some = next((client for client in self.clients if len(self._examples[client][0])), None)
+        if self._choice is None:
+            form = [] if some is None else [self._job(some, 0)]
+            self._choice = choose(model, self._loss, self._local, self._execution, form, max(1, cohort))
+        if self._lattice and not self._found_sound and some is not None:
+            self._choice = self._sound(self._choice, model, self._job(some, 0))
+        self._found_sound = True
         return self._choice
+
+    def _sound(self, choice: Choice, model: nn.Module, job: Job) -> Choice:
+        """The choice, where by its plan no bit of a client's update hangs on others; a secure sum must have no other."""
+        if choice.plan.clients == 1:
+            return choice
+        try:
+            if independent(choice.plan, model, self._loss, self._local, self._execution, job):
+                return choice
+        except NotStackableError:
+            # Said where clients are trained.
+            return choice
+        if self._execution.plan == AUTO:
+            return Choice(ExecutionPlan(), "since in a stack a client's last bits hang on where it stands")
+        raise ConfigError(
+            f"plan = {choice.plan.name!r}: on this machine a client's last bits hang on where it stands in the stack, and so "
+            "on who else takes part, which no noise hides; say 'auto' or 'one-by-one', or another number of clients"
+        )
 
     def collect(
         self,
@@ -203,7 +234,8 @@ class SimulatedPopulation:
         """The cohort in parts that are trained together: clients with about as many examples as one another."""
         if not len(cohort):
             return []
-        plan = self.prepare(model, len(cohort)).plan
+        # For all of them, where nobody has said for how many: who takes part must not decide over a plan.
+        plan = self.prepare(model, len(self._examples)).plan
         size = plan.clients if plan.clients > 1 else _FEW
         ordered = self._sorted([int(str(client)) for client in cohort])
         return [ordered[i : i + size] for i in range(0, len(ordered), size)]
@@ -215,7 +247,7 @@ class SimulatedPopulation:
         """Forget what was made of another model."""
         if model is not self._model:
             require_trainable(model)
-            self._model, self._trainer, self._single = model, None, None
+            self._model, self._trainer, self._single, self._found_sound = model, None, None, False
             self.close()
 
     def _made(self, model: nn.Module) -> Trainer:
@@ -239,6 +271,19 @@ class SimulatedPopulation:
         if not self._lattice or clip_norm is None:
             return None
         return Lattice(split.joint_norm(clip_norm) if split else clip_norm)
+
+
+def _require_one_form(clients: Sequence[Examples], execution: Execution) -> None:
+    """Refuse examples of several shapes or dtypes; those of clients without any do not count."""
+    known = None
+    for i, pair in enumerate(clients):
+        form = [(tuple(part.shape[1:]), part.dtype) for part in pair]
+        known = known or (form if len(pair[0]) else None)
+        if len(pair[0]) and form != known:
+            raise DataError(
+                f"client {i}: has examples of the form {form}, those before it {known}; with plan = {execution.plan!r} and "
+                f"workers = {execution.workers} all must have one: make them alike, or say plan = 'one-by-one' and workers = 1"
+            )
 
 
 def bounded(

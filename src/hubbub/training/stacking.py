@@ -220,6 +220,29 @@ def _linear(_: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch.Te
     return _apply(rule, F.linear, x, weight, bias)
 
 
+def _embedding(_: _Rewriting, x: torch.Tensor, weight: torch.Tensor, *options: Any, **named: Any) -> Any:
+    return F.embedding(_within(x, len(weight)), weight, *options, **named)
+
+
+def _plain_embedding(_: _Rewriting, weight: torch.Tensor, indices: torch.Tensor, *options: Any, **named: Any) -> Any:
+    return torch.embedding(weight, _within(indices, len(weight)), *options, **named)
+
+
+def _within(indices: torch.Tensor, rows: int) -> Any:
+    """The same, all of rows that are there: ``vmap`` lays the clients' tables end to end, and would read a neighbour's."""
+
+    def checked(x: torch.Tensor) -> torch.Tensor:
+        lowest, highest = (int(bound) for bound in torch.aminmax(x)) if x.numel() else (0, 0)
+        if lowest < 0 or highest >= rows:
+            raise IndexError(f"index out of range: an embedding of {rows} rows is asked for those from {lowest} to {highest}")
+        return x.clone()
+
+    def rule(_: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int | None]:
+        return checked(x), dims[0]
+
+    return _apply(rule, checked, indices)
+
+
 def _stack(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor:
     """``(K, *shape)``; what all clients share is repeated."""
     return x.unsqueeze(0).expand(clients, *x.shape) if dim is None else x.movedim(dim, 0)
@@ -286,6 +309,8 @@ _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.adaptive_avg_pool2d: _pooling(F.adaptive_avg_pool2d),
     F.group_norm: _group_norm,
     F.linear: _linear,
+    F.embedding: _embedding,
+    torch.embedding: _plain_embedding,
     F.dropout: _dropout(feature=False),
     F.dropout2d: _dropout(feature=True),
     torch.lstm: _lstm,

@@ -1,7 +1,10 @@
-"""Which plan is fastest for a model on this machine: each is tried on a few steps of real clients, and must first be right.
+"""Which plan is fastest for a model on this machine: each is tried on a few steps of stand-ins, and must first be right.
 
 A plan of many clients at once is taken only if on those steps it agrees with clients one by one, batches of uneven sizes among
 them, and if what each client contributes is the same to the last bit wherever it stands and whoever stands beside it.
+
+Stand-ins have the form of the clients' examples and nothing else of them. A plan decides over the last bits of everybody's
+update: one that hung on data would tell of them, beside all noise.
 
 What was found is remembered, in this process and in ``~/.cache/hubbub/plans.json``: the same work has the same plan on one
 machine, so that the same seed gives the same numbers.
@@ -13,6 +16,7 @@ import math
 import platform
 import time
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,13 +29,14 @@ from hubbub.training.execution import Execution, ExecutionPlan, Trainer, candida
 from hubbub.training.local import Job, LocalTraining, Loss, trainable
 from hubbub.training.precision import Precision
 from hubbub.training.stacking import NotStackableError
+from hubbub.training.stand_ins import shaken, stand_ins
 
-__all__ = ["Choice", "choose"]
+__all__ = ["Choice", "choose", "independent"]
 
 # Steps of a short and of a longer trial: what a step costs is told from what each client costs once.
 _SHORT, _LONG = 1, 4
 # Of the way in which plans are tried: what another way found is not believed.
-_VERSION = 2
+_VERSION = 3
 _AGREEMENT = 1e-5
 # The plainer plan stands unless another is clearly faster: clocks waver.
 _CLEARLY = 0.95
@@ -40,6 +45,8 @@ _LOST = 1.3
 _SECONDS = 1.5
 # Less than this many examples times parameters in a round is not worth a second of trials.
 _WORTH = 2e7
+# What a client is taken to have: how much it really has is its own.
+_BATCHES = 10
 _remembered: dict[str, ExecutionPlan] = {}
 
 
@@ -66,15 +73,15 @@ def choose(
         loss: Of a batch.
         local: What a client does.
         execution: Where and how it is computed.
-        jobs: Clients of about the first cohort, those with most examples first.
-        cohort: How many there are in it.
+        jobs: Some clients, of which only the form of the first one's examples is looked at.
+        cohort: How many there are in a cohort, about.
     """
-    if _work(model, local, jobs, cohort) < _WORTH:
-        return Choice(ExecutionPlan(), "since a round takes milliseconds")
+    if not jobs or _work(model, local, cohort) < _WORTH:
+        return Choice(ExecutionPlan(), "since a round is too little work for trials to pay")
     key = _key(model, local, execution, jobs[0], cohort)
     known = _remembered.get(key) or _read().get(key)
     if known is None:
-        trial = _Trial(model, loss, local, execution, jobs, cohort)
+        trial = _Trial(model, loss, local, execution, jobs[0], cohort)
         known = _remember(key, trial.fastest())
         reason = trial.reason(known)
     else:
@@ -83,24 +90,34 @@ def choose(
     return Choice(known, reason)
 
 
-def _work(model: nn.Module, local: LocalTraining, jobs: Sequence[Job], cohort: int) -> float:
+def independent(
+    plan: ExecutionPlan, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution, job: Job
+) -> bool:
+    """Whether no bit of what a client contributes by a plan hangs on where it stands in a stack, or on whom beside.
+
+    Tried on stand-ins of the form of ``job``'s examples.
+
+    Raises:
+        NotStackableError: The module does not run for many clients at once.
+    """
+    return _Trial(model, loss, local, execution, job, plan.clients).independent(plan)
+
+
+def _work(model: nn.Module, local: LocalTraining, cohort: int) -> float:
     """Of a round: examples that pass through the model, times its parameters."""
-    if not jobs:
-        return 0.0
-    steps = sum(local.steps_of(len(job.inputs)) * min(local.batch_size, len(job.inputs)) for job in jobs) / len(jobs)
-    return cohort * steps * sum(p.numel() for p in trainable(model).values())
+    examples = local.steps_of(_BATCHES * local.batch_size) * local.batch_size
+    return cohort * examples * sum(p.numel() for p in trainable(model).values())
 
 
 class _Trial:
-    """Plans against one another on the first steps of the first clients."""
+    """Plans against one another on a few steps of stand-ins."""
 
-    def __init__(
-        self, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution, jobs: Sequence[Job], cohort: int
-    ) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution, job: Job, cohort: int) -> None:
         self._model, self._loss, self._execution, self._cohort = model, loss, execution, cohort
-        self._steps = max(1, sum(local.steps_of(len(job.inputs)) for job in jobs) / len(jobs))
+        self._steps = local.steps_of(_BATCHES * local.batch_size)
         self._local = replace(local, epochs=1, steps=2)
-        self._jobs = list(jobs)
+        inputs, targets = stand_ins(job.inputs, job.targets, model, 3 * local.batch_size)
+        self._form = replace(job, inputs=inputs, targets=targets)
         # Seconds of the whole cohort.
         self._seconds: dict[ExecutionPlan, float] = {}
 
@@ -109,7 +126,7 @@ class _Trial:
         best, began = ExecutionPlan(), time.perf_counter()
         self._seconds[best] = self._time(best)
         for plan in candidates(self._cohort, self._execution):
-            if plan.channels_last and self._jobs[0].inputs.ndim != 4:
+            if plan.channels_last and self._form.inputs.ndim != 4:
                 continue
             try:
                 seconds = self._time(plan)
@@ -133,7 +150,7 @@ class _Trial:
 
     def _time(self, plan: ExecutionPlan) -> float:
         """Seconds of a round of the whole cohort, padding included, from trials of a few steps."""
-        chunk = (self._jobs * math.ceil(plan.clients / len(self._jobs)))[: plan.clients]
+        chunk = self._jobs(plan.clients)
         short, long = (self._least(plan, steps, chunk) for steps in (_SHORT, _LONG))
         each = max(0.0, long - short) / (_LONG - _SHORT)
         return (short + (self._steps - _SHORT) * each) * math.ceil(self._cohort / plan.clients)
@@ -151,32 +168,53 @@ class _Trial:
         return best
 
     def _right(self, plan: ExecutionPlan) -> bool:
-        """Whether a stack agrees with clients one by one, and no client's bits depend on where it stands or on whom beside."""
-        jobs = self._uneven(min(plan.clients, len(self._jobs)))
-        stack, alone = self._made(plan, "float32"), self._made(ExecutionPlan(), "float32")
-        updates = _updates(stack, self._model, jobs)
-        expected = _updates(alone, self._model, jobs)
-        turned = _updates(stack, self._model, [*jobs[1:], jobs[0]])
+        """Whether a stack agrees with clients one by one, and nothing of a client hangs on the others."""
+        jobs = self._uneven(plan.clients)
+        updates = _updates(self._made(plan, "float32"), self._model, jobs)
+        expected = _updates(self._made(ExecutionPlan(), "float32"), self._model, jobs)
+        return all(_agree(updates[job.client], expected[job.client]) for job in jobs) and self.independent(plan)
+
+    def independent(self, plan: ExecutionPlan) -> bool:
+        """Whether no client's bits depend on where it stands or on whom beside."""
+        model = deepcopy(self._model)
+        with torch.no_grad():
+            for p, noisy in zip(trainable(model).values(), shaken(trainable(model)).values(), strict=True):
+                p.copy_(noisy)
+        jobs, stack = self._uneven(plan.clients), self._made(plan, self._execution.precision)
+        updates = _updates(stack, model, jobs)
         # One neighbour of every other client sends what would spread, if anything did.
         poisoned = [_poisoned(job) if i % 2 else job for i, job in enumerate(jobs)]
-        beside = _updates(stack, self._model, poisoned)
-        return all(
-            _agree(updates[job.client], expected[job.client])
-            and torch.equal(updates[job.client], turned[job.client])
-            and (i % 2 == 1 or torch.equal(updates[job.client], beside[job.client]))
-            for i, job in enumerate(jobs)
+        beside = _updates(stack, model, poisoned)
+        # The same client at each place of a stack.
+        copies = [_updates(stack, model, [replace(job, client=i) for i in range(plan.clients)]).values() for job in jobs[:3]]
+        return all(_same(updates[job.client], beside[job.client]) for job in jobs[::2]) and all(
+            _same(updates[job.client], copy) for job, of_job in zip(jobs, copies, strict=False) for copy in of_job
         )
+
+    def _jobs(self, number: int) -> list[Job]:
+        """So many clients of two batches each."""
+        batch = self._local.batch_size
+        rows = [slice(i % batch, i % batch + 2 * batch) for i in range(number)]
+        form = self._form
+        return [
+            replace(form, client=i, seed=i, inputs=form.inputs[own], targets=form.targets[own]) for i, own in enumerate(rows)
+        ]
 
     def _uneven(self, number: int) -> list[Job]:
         """So many clients, whose last batches have different sizes."""
         found = []
-        for i, job in enumerate(self._jobs[:number]):
-            size = max(1, min(len(job.inputs), 2 * self._local.batch_size) - i % 3)
-            found.append(replace(job, client=i, inputs=job.inputs[:size], targets=job.targets[:size]))
+        for i, job in enumerate(self._jobs(number)):
+            size = max(1, len(job.inputs) - i % 3)
+            found.append(replace(job, inputs=job.inputs[:size], targets=job.targets[:size]))
         return found
 
     def _made(self, plan: ExecutionPlan, precision: Precision) -> Trainer:
         return trainer(plan, self._model, self._loss, self._local, self._execution, precision)
+
+
+def _same(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether two updates are the same to the last bit; of what is not a number each counts as nothing."""
+    return torch.equal(found, expected) or not bool(torch.isfinite(found).all() | torch.isfinite(expected).all())
 
 
 def _updates(made: Trainer, model: nn.Module, jobs: Sequence[Job]) -> dict[int, torch.Tensor]:
@@ -202,7 +240,7 @@ def _key(model: nn.Module, local: LocalTraining, execution: Execution, job: Job,
         str(model),
         [(name, tuple(p.shape), str(p.dtype)) for name, p in trainable(model).items()],
         (_VERSION, local.batch_size, bool(local.momentum), bool(local.proximal)),
-        math.ceil(math.log2(1 + local.steps_of(len(job.inputs)))),
+        math.ceil(math.log2(1 + local.steps_of(_BATCHES * local.batch_size))),
         (execution.device, execution.precision, torch.get_num_threads()),
         (tuple(job.inputs.shape[1:]), str(job.inputs.dtype), tuple(job.targets.shape[1:])),
         (magnitude, cohort >> magnitude),

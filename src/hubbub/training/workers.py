@@ -75,8 +75,10 @@ class SharedExamples(Sequence[Examples]):
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    joined = torch.empty(sum(map(len, parts)), *parts[0].shape[1:], dtype=parts[0].dtype)
-    return torch.cat(list(parts), out=joined)
+    # Who has no example has none of a form either.
+    filled = [part for part in parts if len(part)] or list(parts[:1])
+    joined = torch.empty(sum(map(len, filled)), *filled[0].shape[1:], dtype=filled[0].dtype)
+    return torch.cat(filled, out=joined)
 
 
 class Workers:
@@ -202,7 +204,11 @@ def _serve(connection: Connection, chunks: _Chunks, copied: bytes) -> None:
             answer = error
         except Exception as error:  # noqa: BLE001 # the round's own process tells of it
             answer = WorkerError(f"a client's training failed in a worker ({type(error).__name__}: {error})")
-        connection.send(answer)
+        try:
+            connection.send(answer)
+        except (OSError, KeyboardInterrupt):
+            # The process that asked was interrupted and waits for no answer.
+            return
 
 
 def _load(model: nn.Module, vector: torch.Tensor) -> None:
