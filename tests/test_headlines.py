@@ -181,7 +181,7 @@ def test_the_epsilons_of_the_grid_are_those_of_the_accountant(clip_norm: float, 
 
 @pytest.mark.parametrize(
     ("name", "further"),
-    [("mnist_central", ()), ("federated_mnist", ()), ("cifar10", ("--reduced",)), ("shakespeare", ("--reduced",))],
+    [("mnist_central", ()), ("federated_mnist", ()), ("cifar10", ("--part", "noise"))],
 )
 def test_the_page_shows_the_tables_of_the_recorded_runs(
     name: str, further: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

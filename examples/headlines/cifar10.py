@@ -128,12 +128,12 @@ def comparison(arguments: argparse.Namespace) -> Comparison:
     return Comparison(base(20, STEPS), methods(500, 20, STEPS, tuple(STRATEGIES)), grids, EPSILONS)
 
 
-def noise(quick: bool, file: Path) -> dict[str, dict[str, float]]:
+def noise(quick: bool, file: Path, *, compute: bool) -> dict[str, dict[str, float]]:
     """Root mean squared error of what the optimizer makes of the noise, by method and epsilon; kept as it comes."""
     epochs, steps, images = (2, STEPS, 2000) if quick else (20, STEPS, IMAGES)
     found: dict[str, dict[str, float]] = json.loads(file.read_text()) if file.exists() else {}
     for method, settings in methods(images // steps, epochs, steps, tuple(STRATEGIES)).items():
-        if method in found:
+        if method in found or not compute:
             continue
         plan = planned(
             resolve(layer({**base(epochs, steps), **settings, "privacy.epsilon": EPSILONS[0]})), images, allow_import=True
@@ -151,11 +151,14 @@ def noise(quick: bool, file: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def noise_table(found: Mapping[str, Mapping[str, float]]) -> str:
-    """How many times less noise each mechanism leaves in the model than DP-SGD does."""
-    rows = [
-        [method, *(f"{found[DP_SGD][epsilon] / value:.2f}" for epsilon, value in row.items())] for method, row in found.items()
-    ]
+def ratios(found: Mapping[str, Mapping[str, float]]) -> dict[str, dict[float, float]]:
+    """How many times less noise each mechanism leaves in the model than DP-SGD does, by method and epsilon."""
+    return {m: {float(epsilon): found[DP_SGD][epsilon] / value for epsilon, value in row.items()} for m, row in found.items()}
+
+
+def noise_table(found: Mapping[str, Mapping[float, float]]) -> str:
+    """The ratios as Markdown."""
+    rows = [[method, *(f"{value:.2f}" for value in row.values())] for method, row in found.items()]
     return markdown(["DP-SGD's noise over that of", *(f"epsilon {epsilon:g}" for epsilon in EPSILONS)], rows)
 
 
@@ -166,11 +169,12 @@ def main() -> None:
     made.add_argument("--epsilons", type=float, nargs="+", help="train only at these, in this order")
     arguments = parsed(made)
     if "noise" in arguments.part:
-        found = noise(arguments.quick, arguments.results.with_name(f"{arguments.results.stem}_noise.json"))
-        show("cifar10_noise", noise_table(found), arguments)
-        ratios = {method: {float(e): [found[DP_SGD][e] / value] for e, value in row.items()} for method, row in found.items()}
+        kept = arguments.results.with_name(f"{arguments.results.stem}_noise.json")
+        found = noise(arguments.quick, kept, compute=not arguments.table)
+        show("cifar10_noise", noise_table(ratios(found)), arguments)
+        curves = {method: {epsilon: [ratio] for epsilon, ratio in row.items()} for method, row in ratios(found).items()}
         file = arguments.picture.with_stem(f"{arguments.picture.stem}_noise")
-        draw(file, ratios, "Noise in the trained model, DP-SGD's over each", "epsilon at delta 1e-5, example level", "ratio")
+        draw(file, curves, "Noise in the trained model, DP-SGD's over each", "epsilon at delta 1e-5, example level", "ratio")
     if "train" in arguments.part:
         compared, runs = comparison(arguments), Runs(arguments.results)
         if not arguments.table:

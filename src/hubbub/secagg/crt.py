@@ -6,6 +6,7 @@ Source: Paillier 1999, https://doi.org/10.1007/3-540-48910-X_16, section 7.
 import gmpy2
 from gmpy2 import mpz
 
+from hubbub.secagg import kernel
 from hubbub.secagg.workers import in_threads
 
 __all__ = ["residues"]
@@ -35,10 +36,12 @@ def _half(integers: list[mpz], p: mpz, other: mpz, threads: int) -> list[mpz]:
 
 
 def _powers(integers: list[mpz], p: mpz, threads: int) -> list[mpz]:
-    """c^(p−1) mod p²; GMP works outside Python's lock, so that threads gain."""
+    """c^(p−1) mod p²; GMP and the kernel work outside Python's lock, so that threads gain."""
     p_square = p * p
 
     def powers(chunk: list[mpz]) -> list[mpz]:
-        return list(gmpy2.powmod_base_list([c % p_square for c in chunk], p - 1, p_square))
+        reduced = [c % p_square for c in chunk]
+        made = kernel.powers(reduced, p - 1, p_square)
+        return list(gmpy2.powmod_base_list(reduced, p - 1, p_square)) if made is None else made
 
     return in_threads(powers, integers, threads)

@@ -4,7 +4,7 @@
  * R = 2^(52 L) and R > 4 m: factors below 2 m give products below 2 m, so that nothing is subtracted before the end.
  *
  * Sums of limbs grow beyond 52 bits and are carried once: a place gets at most 4 L halves of products, each below 2^52, and a
- * carry; with L <= LARGEST = 1024 that is below 2^64, also where half of them are doubled.
+ * carry; with L <= LARGEST = 512 that is below 2^64, also where some of them are doubled.
  *
  * Time and addresses do not depend on the numbers, nor on the exponent beyond its length. Only combine() looks entries of a
  * table up by their number. Whoever calls has checked all sizes; numbers are below the modulus.
@@ -26,7 +26,7 @@
 #define ROWS 4
 #define WINDOW 5
 #define ENTRIES (1 << WINDOW)
-#define LARGEST 1024
+#define LARGEST 512
 /* Of combine(): with them a sum of slopes is below 2^(52 (half + 1)). */
 #define MOST_PARTS 32
 #define MOST_QUADS 512
@@ -42,7 +42,10 @@ typedef struct {
 
 static const uint64_t MASK = ((uint64_t)1 << LIMB_BITS) - 1;
 
-int hubbub_supported(void) { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512ifma"); }
+int hubbub_supported(void) {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512ifma");
+}
 
 /* Words of 64 bits as limbs of 52, `stride` apart; bits beyond the words are 0, bits beyond the limbs are left out. */
 static void split(const uint64_t *words, long count, uint64_t *limbs, long length, long stride) {
@@ -168,8 +171,11 @@ WIDE static void least(lanes *x, const ring *r) {
         r->sums[j] = _mm512_and_si512(rest, mask);
         borrow = _mm512_srli_epi64(rest, WORD_BITS - 1);
     }
-    const __mmask8 smaller = _mm512_test_epi64_mask(borrow, borrow);
-    for (long j = 0; j < r->limbs; j++) x[j] = _mm512_mask_mov_epi64(r->sums[j], smaller, x[j]);
+    /* All bits where x is smaller than m, or none. */
+    const lanes keep = _mm512_sub_epi64(_mm512_setzero_si512(), borrow);
+    for (long j = 0; j < r->limbs; j++) {
+        x[j] = _mm512_or_si512(_mm512_and_si512(keep, x[j]), _mm512_andnot_si512(keep, r->sums[j]));
+    }
 }
 
 /* Memory for so many registers, the first of them for a ring; NULL where there is none. */
@@ -194,13 +200,14 @@ static void end(lanes *memory, long limbs, long registers) {
 WIDE static void chosen(lanes *to, const lanes *table, long limbs, long digit) {
     clear(to, limbs);
     for (long entry = 0; entry < ENTRIES; entry++) {
-        const __mmask8 take = _mm512_cmpeq_epi64_mask(_mm512_set1_epi64(entry), _mm512_set1_epi64(digit));
-        for (long j = 0; j < limbs; j++) to[j] = _mm512_mask_mov_epi64(to[j], take, table[entry * limbs + j]);
+        /* All bits, or none; not a mask register, under which a load may be left out. */
+        const lanes take = _mm512_set1_epi64(((entry ^ digit) - 1) >> (WORD_BITS - 1));
+        for (long j = 0; j < limbs; j++) to[j] = _mm512_or_si512(to[j], _mm512_and_si512(table[entry * limbs + j], take));
     }
 }
 
 /* base^exponent for lanes in `x`, which the result replaces; the exponent's digits of WINDOW bits, the highest first. */
-WIDE static void raise(lanes *x, lanes *table, lanes *factor, const lanes *square_of_r, const uint8_t *digits, long length,
+WIDE static void raised(lanes *x, lanes *table, lanes *factor, const lanes *square_of_r, const uint8_t *digits, long length,
                        const ring *r) {
     const long limbs = r->limbs;
     clear(factor, limbs);
@@ -236,7 +243,7 @@ WIDE int hubbub_powers(const uint64_t *modulus, const uint64_t *square_of_r, uin
         const long taken = count - first < LANES ? count - first : LANES;
         clear(x, limbs);
         for (long i = 0; i < taken; i++) split(bases + (first + i) * words, words, (uint64_t *)x + i, limbs, LANES);
-        raise(x, table, factor, constant, digits, length, &r);
+        raised(x, table, factor, constant, digits, length, &r);
         for (long i = 0; i < taken; i++) join((uint64_t *)x + i, limbs, LANES, to + (first + i) * words, words);
     }
     end(memory, limbs, registers);
@@ -271,13 +278,19 @@ typedef struct {
     uint64_t *slopes;     /* (LANES, half + 1) */
 } comb;
 
-/* The product of two residues, below m = n^2, and their slopes added to those of each lane. */
-WIDE static void pair(lanes *to, const comb *c, const uint32_t *indices, long steps, const ring *r) {
+/* A row of the table. */
+static inline const uint64_t *row(const comb *c, uint32_t index) { return c->table + (size_t)index * 2 * (size_t)c->half; }
+
+/* The product of two residues, below m = n^2, and their slopes added to those of each lane. The rows of the pair that is `ahead`
+ * indices from here are asked for early: a table is larger than the caches near the processor. */
+WIDE static void pair(lanes *to, const comb *c, const uint32_t *indices, long steps, long ahead, const ring *r) {
     lanes *const residues[2] = {c->one, c->other};
     const uint64_t *rows[LANES];
     for (int k = 0; k < 2; k++) {
         for (long lane = 0; lane < LANES; lane++) {
-            rows[lane] = c->table + (size_t)indices[lane * steps + k] * 2 * (size_t)c->half;
+            const uint64_t *soon = row(c, indices[lane * steps + k + ahead]);
+            for (long j = 0; j < 2 * c->half; j += LANES) __builtin_prefetch(soon + j);
+            rows[lane] = row(c, indices[lane * steps + k]);
             uint64_t *slope = c->slopes + lane * (c->half + 1);
             for (long j = 0; j < c->half; j++) slope[j] += rows[lane][c->half + j];
         }
@@ -328,8 +341,9 @@ WIDE int hubbub_combine(const uint64_t *modulus, const uint64_t *correction, uin
                 settle(c.slopes, half, 1);
             }
             for (long quad = 0; quad < quads[part]; quad++, next += 4) {
-                pair(c.left, &c, next, steps, &r);
-                pair(c.right, &c, next + 2, steps, &r);
+                const int ends = part == parts - 1 && quad == quads[part] - 1;
+                pair(c.left, &c, next, steps, 2, &r);
+                pair(c.right, &c, next + 2, steps, ends ? 0 : 2, &r);
                 const int begins = part == 0 && quad == 0;
                 multiply(begins ? x : c.left, c.left, c.right, &r);
                 if (!begins) multiply(x, x, c.left, &r);
