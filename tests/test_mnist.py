@@ -67,7 +67,7 @@ def test_the_clothes_come_in_every_form_in_which_the_digits_come(
 def test_the_digits_are_not_taken_for_the_clothes(tmp_path: Path) -> None:
     for name in mnist._NAMES:
         (tmp_path / name).write_bytes(idx(np.zeros((2, 28, 28), np.uint8)))
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz: is not the published file"):
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz: is not the published train-images-idx3-ubyte\.gz"):
         mnist.load_fashion(str(tmp_path))
     with pytest.raises(DataError, match=re.escape("fashion-mnist.npz or the four published .gz files")):
         mnist.load_fashion(str(tmp_path / ".."))
