@@ -152,7 +152,7 @@ def test_a_plan_is_tried_without_a_look_at_anybody_s_data(monkeypatch: pytest.Mo
         asked.append((plan, steps, [(job.seed, job.inputs.tolist(), job.targets.tolist()) for job in chunk]))
         return float(steps) / plan.clients
 
-    monkeypatch.setattr(tuning._Trial, "_least", least)
+    monkeypatch.setattr(tuning._Trial, "_of_steps", least)
     for sizes, factor in (((3, 2, 4), 1.0), ((9, 0, 30), torch.nan)):
         clients = [(factor * job.inputs, job.targets) for job in jobs(PAIR, sizes=sizes)]
         population = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), lattice=False)

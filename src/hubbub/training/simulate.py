@@ -101,7 +101,7 @@ class SimulatedPopulation:
         if self._choice is None:
             form = [] if some is None else [self._job(some, 0)]
             self._choice = choose(model, self._loss, self._local, self._execution, form, max(1, cohort))
-        if self._lattice and not self._found_sound and some is not None:
+        if self._lattice and not (self._found_sound or self._choice.tried) and some is not None:
             self._choice = self._sound(self._choice, model, self._job(some, 0))
         self._found_sound = True
         return self._choice

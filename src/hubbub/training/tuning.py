@@ -10,6 +10,7 @@ What was found is remembered, in this process and in ``~/.cache/hubbub/plans.jso
 machine, so that the same seed gives the same numbers.
 """
 
+import contextlib
 import hashlib
 import json
 import math
@@ -34,15 +35,18 @@ from hubbub.training.stand_ins import shaken, stand_ins
 __all__ = ["Choice", "choose", "independent"]
 
 # Steps of a short and of a longer trial: what a step costs is told from what each client costs once.
-_SHORT, _LONG = 1, 4
+_SHORT, _LONG = 1, 5
 # Of the way in which plans are tried: what another way found is not believed.
-_VERSION = 3
+_VERSION = 4
 _AGREEMENT = 1e-5
 # The plainer plan stands unless another is clearly faster: clocks waver.
 _CLEARLY = 0.95
 # Beyond this a plan that loses is not tried with more clients.
 _LOST = 1.3
 _SECONDS = 1.5
+# Trials of one length, and the seconds after which they are enough.
+_TRIALS, _ENOUGH = 5, 0.05
+_FAILS = NotStackableError, torch.OutOfMemoryError, MemoryError
 # Less than this many examples times parameters in a round is not worth a second of trials.
 _WORTH = 2e7
 # What a client is taken to have: how much it really has is its own.
@@ -57,10 +61,12 @@ class Choice:
     Args:
         plan: The fastest.
         reason: One line for people.
+        tried: Whether it was found to be right just now, and not at an earlier time.
     """
 
     plan: ExecutionPlan
     reason: str
+    tried: bool = False
 
 
 def choose(
@@ -80,14 +86,16 @@ def choose(
         return Choice(ExecutionPlan(), "since a round is too little work for trials to pay")
     key = _key(model, local, execution, jobs[0], cohort)
     known = _remembered.get(key) or _read().get(key)
+    found = None
     if known is None:
         trial = _Trial(model, loss, local, execution, jobs[0], cohort)
-        known = _remember(key, trial.fastest())
+        found = trial.fastest()
+        known = _remember(key, found)
         reason = trial.reason(known)
     else:
         reason = "as was found before for this model on this machine"
     _remembered[key] = known
-    return Choice(known, reason)
+    return Choice(known, reason, tried=known == found)
 
 
 def independent(
@@ -122,24 +130,27 @@ class _Trial:
         self._seconds: dict[ExecutionPlan, float] = {}
 
     def fastest(self) -> ExecutionPlan:
-        """The plan with the least time a client; ties go to the plainer."""
-        best, began = ExecutionPlan(), time.perf_counter()
-        self._seconds[best] = self._time(best)
+        """The plan with the least time a client among those that are right; the plainest, unless one is clearly faster."""
+        plainest, began = ExecutionPlan(), time.perf_counter()
+        self._seconds[plainest] = self._time(plainest)
         for plan in candidates(self._cohort, self._execution):
             if plan.channels_last and self._form.inputs.ndim != 4:
                 continue
             try:
-                seconds = self._time(plan)
-                right = seconds < _LOST * self._seconds[best] and self._right(plan)
-            except (NotStackableError, torch.OutOfMemoryError, MemoryError):
-                right = False
-            if right:
-                self._seconds[plan] = seconds
-                best = plan if seconds < _CLEARLY * self._seconds[best] else best
-            # More clients at once will not do what fewer did not.
-            if time.perf_counter() - began > _SECONDS or (plan.clients > 1 and not right):
+                self._seconds[plan] = self._time(plan)
+            except _FAILS:
                 break
-        return best
+            # More clients at once will not do what fewer did not.
+            lost = plan.clients > 1 and self._seconds[plan] > _LOST * self._seconds[plainest]
+            if lost or time.perf_counter() - began > _SECONDS:
+                break
+        for plan in sorted(self._seconds, key=lambda plan: self._seconds[plan]):
+            if self._seconds[plan] >= _CLEARLY * self._seconds[plainest]:
+                break
+            with contextlib.suppress(*_FAILS):
+                if self._right(plan):
+                    return plan
+        return plainest
 
     def reason(self, plan: ExecutionPlan) -> str:
         """What was found, for people."""
@@ -151,21 +162,22 @@ class _Trial:
     def _time(self, plan: ExecutionPlan) -> float:
         """Seconds of a round of the whole cohort, padding included, from trials of a few steps."""
         chunk = self._jobs(plan.clients)
-        short, long = (self._least(plan, steps, chunk) for steps in (_SHORT, _LONG))
+        # The first one also makes what later ones find.
+        _, short, long = (self._of_steps(plan, steps, chunk) for steps in (_SHORT, _SHORT, _LONG))
         each = max(0.0, long - short) / (_LONG - _SHORT)
         return (short + (self._steps - _SHORT) * each) * math.ceil(self._cohort / plan.clients)
 
-    def _least(self, plan: ExecutionPlan, steps: int, chunk: Sequence[Job]) -> float:
-        """Seconds of so many steps of a chunk: the least of two trials, after one to warm up."""
+    def _of_steps(self, plan: ExecutionPlan, steps: int, chunk: Sequence[Job]) -> float:
+        """Seconds of so many steps of a chunk: the least of a few trials, if they are short."""
         local = replace(self._local, steps=steps)
         made = trainer(plan, self._model, self._loss, local, self._execution, self._execution.precision)
         clock = time.process_time if torch.get_num_threads() == 1 and self._execution.device == "cpu" else time.perf_counter
-        best = math.inf
-        for warm in (False, True, True):
+        spent: list[float] = []
+        while len(spent) < _TRIALS and sum(spent) < _ENOUGH:
             begin = clock()
             list(made.train(self._model, chunk))
-            best = min(best, clock() - begin) if warm else best
-        return best
+            spent.append(clock() - begin)
+        return min(spent)
 
     def _right(self, plan: ExecutionPlan) -> bool:
         """Whether a stack agrees with clients one by one, and nothing of a client hangs on the others."""
