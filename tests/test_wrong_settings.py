@@ -43,6 +43,7 @@ workplace, refused = refusals.workplace, refusals.refused
         ("training.learning_rate=-0.1", ["training.learning_rate = -0.1", "above 0"]),
         ("training.learning_rate=nan", ["training.learning_rate = nan", "finite"]),
         ("training.learning_rate=inf", ["training.learning_rate = inf", "finite"]),
+        ("training.plan=fast", ["training.plan = 'fast'", "'one-by-one'"]),
         ("training.learning_rate=fast", ["training.learning_rate = 'fast'", "a number"]),
         ("training.learning_rate=1e300", ["learning_rate", "1e+300"]),
         ("training.server_learning_rate=1e300", ["server_learning_rate", "1e+300"]),

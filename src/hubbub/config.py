@@ -18,6 +18,7 @@ from hubbub import _checks
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.errors import ConfigError
 from hubbub.families import DESCRIPTIONS
+from hubbub.training.plan_names import AUTO, ExecutionPlan
 
 __all__ = [
     "DATASETS",
@@ -367,6 +368,7 @@ def _check_training(training: TrainingConfig) -> None:
     _checks.non_negative("training.proximal", training.proximal)
     if not 0 <= _checks.finite("training.final_learning_rate", training.final_learning_rate) <= 1:
         raise ConfigError(f"training.final_learning_rate = {training.final_learning_rate!r}: must be from 0 to 1")
+    _check_plan(training.plan)
     _checks.one_of("training.schedule", training.schedule, SCHEDULES)
     _checks.one_of("training.device", training.device, ("cpu", "cuda"))
     _checks.one_of("training.precision", training.precision, ("float32", "bfloat16"))
@@ -413,6 +415,15 @@ def _check_engine(training: TrainingConfig) -> None:
             'training.fairness = true with training.engine = "flower": a server has none of its clients\' examples to measure '
             'the model on; leave it out, or say engine = "process"'
         )
+
+
+def _check_plan(plan: str) -> None:
+    if plan == AUTO:
+        return
+    try:
+        ExecutionPlan.named(plan)
+    except ConfigError as error:
+        raise ConfigError(f"training.{error}") from error
 
 
 def _check_privacy(privacy: PrivacyConfig) -> None:

@@ -6,10 +6,10 @@ import torch
 
 from hubbub._checks import scale
 
-__all__ = ["clip"]
+__all__ = ["MARGIN", "clip"]
 
 # Sums of many squares round; this keeps a scaled vector below the clip norm at any length.
-_MARGIN = 1 - 2**-20
+MARGIN = 1 - 2**-20
 
 
 def clip(update: torch.Tensor, clip_norm: float) -> tuple[torch.Tensor, bool]:
@@ -41,6 +41,6 @@ def clip(update: torch.Tensor, clip_norm: float) -> tuple[torch.Tensor, bool]:
     # Scaled first, so that the squares of huge numbers do not overflow and those of tiny ones do not vanish.
     unit = vector / largest
     norm = float(unit.norm())
-    if norm * largest <= bound * _MARGIN:
+    if norm * largest <= bound * MARGIN:
         return vector, False
-    return unit * (bound * _MARGIN / norm), True
+    return unit * (bound * MARGIN / norm), True

@@ -13,15 +13,12 @@ from hubbub.errors import ConfigError, DataError
 from hubbub.lattice import Lattice
 from hubbub.randomness import derive, fresh_key, seed_for, seed_key
 from hubbub.training.clip_norms import CountSplit
-from hubbub.training.clipping import clip
+from hubbub.training.clipping import MARGIN, clip
 from hubbub.training.ghost import squared_norms, weighted_sum
 from hubbub.training.gradients import Chosen, ExampleGradients, Loss
 from hubbub.training.sums import LatticeSum, PlainSum
 
 __all__ = ["ExamplePopulation", "private_gradients"]
-
-# Sums of many squares round; this keeps a scaled vector below the clip norm at any length.
-_MARGIN = 1 - 2**-20
 
 
 class ExamplePopulation:
@@ -210,7 +207,7 @@ def _ghost_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float |
             flags, weights = torch.zeros(len(seen.losses), dtype=torch.bool), torch.ones_like(seen.losses)
         else:
             norms = squared_norms(seen).sqrt()
-            bound = scale("clip_norm", clip_norm) * _MARGIN
+            bound = scale("clip_norm", clip_norm) * MARGIN
             flags = ~(norms <= bound)
             weights = torch.where(flags, bound / norms, 1.0).nan_to_num(0.0, 0.0, 0.0)
         clipped.append(flags)

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
@@ -10,18 +9,16 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import nn
 
-from hubbub._checks import integer, one_of, shown
+from hubbub._checks import integer, one_of
 from hubbub.errors import ConfigError
 from hubbub.training.batched import Batched
 from hubbub.training.local import Job, LocalTraining, Loss, Trained
 from hubbub.training.one_by_one import OneByOne
+from hubbub.training.plan_names import AUTO, MOST_AT_ONCE, ExecutionPlan
 from hubbub.training.precision import Precision
 
 __all__ = ["AUTO", "Execution", "ExecutionPlan", "Trainer", "candidates", "trainer"]
 
-AUTO = "auto"
-_FORM = re.compile(r"one-by-one(-channels-last)?|batched-([1-9][0-9]{0,3})")
-_MOST = 1024
 Device = Literal["cpu", "cuda"]
 
 
@@ -33,53 +30,12 @@ class Trainer(Protocol):
 
 
 @dataclass(frozen=True)
-class ExecutionPlan:
-    """Clients one by one, or so many at a time.
-
-    Args:
-        clients: At a time, from 1 to 1024.
-        channels_last: Whether a single client's images are stored channel by channel within a pixel; stacks always are.
-
-    Example:
-        >>> ExecutionPlan.named("batched-16")
-        ExecutionPlan(clients=16, channels_last=False)
-        >>> ExecutionPlan(channels_last=True).name
-        'one-by-one-channels-last'
-    """
-
-    clients: int = 1
-    channels_last: bool = False
-
-    @property
-    def name(self) -> str:
-        """As settings and flags have it."""
-        if self.clients > 1:
-            return f"batched-{self.clients}"
-        return "one-by-one-channels-last" if self.channels_last else "one-by-one"
-
-    @classmethod
-    def named(cls, name: str) -> "ExecutionPlan":
-        """The plan of a name.
-
-        Raises:
-            ConfigError: There is none.
-        """
-        found = _FORM.fullmatch(name)
-        if not found or (found[2] and not 2 <= int(found[2]) <= _MOST):
-            raise ConfigError(
-                f"plan = {shown(name)}: must be 'auto', 'one-by-one', 'one-by-one-channels-last', or 'batched-K' for K clients "
-                f"at a time, K from 2 to {_MOST}"
-            )
-        return cls(int(found[2])) if found[2] else cls(channels_last=bool(found[1]))
-
-
-@dataclass(frozen=True)
 class Execution:
     """How a population computes.
 
     Args:
         plan: ``"one-by-one"``, ``"one-by-one-channels-last"``, ``"batched-16"`` for 16 clients at a time, or ``"auto"``: the
-            one that is fastest for this model on this machine, found on made-up examples in about a second and remembered.
+            one that is fastest for this model on this machine, found on made-up examples in a second or two and remembered.
         workers: Processes of one thread that share a cohort; 1 is this process. They change no bit of a sum. A script that
             starts more guards its main part with ``if __name__ == "__main__"``.
         device: Where clients train.
@@ -126,7 +82,7 @@ def candidates(cohort: int, execution: Execution) -> list[ExecutionPlan]:
     found = [ExecutionPlan(channels_last=True)]
     for size in sizes:
         chunks = max(1, round(cohort / size))
-        even = ExecutionPlan(min(_MOST, math.ceil(cohort / chunks)))
+        even = ExecutionPlan(min(MOST_AT_ONCE, math.ceil(cohort / chunks)))
         if even.clients > 1 and even not in found:
             found.append(even)
     return found
