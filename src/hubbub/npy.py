@@ -44,4 +44,8 @@ def read_header(stream: BinaryIO) -> Header:
     if not found:
         raise ValueError(f"its header is not that of a plain array ({text[:80]!r})")
     shape = tuple(int(size) for size in found[3].split(",") if size.strip())
-    return Header(np.dtype(found[1]), found[2] == "True", shape)
+    try:
+        dtype = np.dtype(found[1])
+    except TypeError as error:
+        raise ValueError(f"its header names the type {found[1]!r}, which there is not") from error
+    return Header(dtype, found[2] == "True", shape)

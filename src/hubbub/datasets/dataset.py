@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from hubbub._checks import shown
 from hubbub.errors import DataError
 
 __all__ = ["IGNORED", "Dataset"]
@@ -41,6 +42,9 @@ class Dataset:
     def __post_init__(self) -> None:
         for part in ("train", "test"):
             inputs, targets = getattr(self, f"{part}_inputs"), getattr(self, f"{part}_targets")
+            for name, given in (("inputs", inputs), ("targets", targets)):
+                if not isinstance(given, torch.Tensor) or not given.ndim:
+                    raise DataError(f"{part}_{name}: is no tensor of examples, but {shown(given)}")
             if len(inputs) != len(targets) or not len(inputs):
                 raise DataError(f"{part}: has {len(inputs)} inputs and {len(targets)} targets")
             _require_inputs(f"{part}_inputs", inputs)

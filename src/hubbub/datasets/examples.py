@@ -175,6 +175,8 @@ def _tensor(value: Any, name: str) -> torch.Tensor:
 
 
 def _users(users: Any) -> np.ndarray:
+    if not len(users):
+        raise DataError("users: is empty; each training example must have one")
     owners = np.array([user.item() if isinstance(user, torch.Tensor) else user for user in users])
     if owners.ndim != 1 or owners.dtype.kind not in "iuU":
         raise DataError(f"users: the first is {shown(users[0])}; each must be a name or a whole number")

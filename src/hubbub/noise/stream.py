@@ -14,6 +14,7 @@ from hubbub._checks import integer
 from hubbub.errors import NoiseExhaustedError, RunFolderError
 from hubbub.mechanism import Mechanism
 from hubbub.noise import blocks
+from hubbub.noise.room import require_memory
 from hubbub.noise.slots import SlotBuffer
 from hubbub.noise.sources import NoiseSource, SecureSource, SimulationSource
 from hubbub.randomness import fresh_key
@@ -44,6 +45,7 @@ class NoiseStream:
 
     Raises:
         TypeError: Both a seed and a source.
+        ConfigError: The rows that it remembers need more memory than there is.
         ValueError: A part that is no part of the vector, or a dtype other than float32 and float64.
         NoiseExhaustedError: From :meth:`next_row`, after the strategy's last round, or in a forked process.
 
@@ -81,7 +83,9 @@ class NoiseStream:
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype = {dtype}: must be torch.float32 or torch.float64; with less precision it is not Gaussian")
         like = torch.empty(0, device=device, dtype=dtype)
-        self._buffer = SlotBuffer(source, self.dim, part or (0, self.dim), like, most=most, scale=mechanism.stddev)
+        first, stop = part or (0, self.dim)
+        require_memory(most, stop - first, like)
+        self._buffer = SlotBuffer(source, self.dim, (first, stop), like, most=most, scale=mechanism.stddev)
         pass_of = blocks.rounds_per_pass(mechanism.strategy) if rounds_per_pass is None else rounds_per_pass
         self._pass = integer("rounds_per_pass", pass_of, at_least=1)
         # The pass that holds the next round: planned, and perhaps not yet made.

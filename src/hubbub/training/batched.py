@@ -7,15 +7,18 @@ nothing. So what a client contributes depends on the model, its own data and its
 import math
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from functools import partial
 
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+from hubbub.training.constants import Constants
 from hubbub.training.flat import difference
 from hubbub.training.local import Job, LocalTraining, Loss, Trained, trainable
 from hubbub.training.precision import Precision, computing
-from hubbub.training.stacking import StackedModel
+from hubbub.training.recorded import Recorded
+from hubbub.training.stacking import NotStackableError, StackedModel
 
 __all__ = ["Batched"]
 
@@ -46,12 +49,11 @@ class Batched:
         clients: int,
     ) -> None:
         module = deepcopy(model).to(device).train()
-        fixed = [p for p in module.parameters() if not p.requires_grad] + list(module.buffers())
-        self._fixed = [(tensor, tensor.detach().clone()) for tensor in fixed]
+        self._constants = Constants(module)
         for parameter in module.parameters():
             # The clients' own stand in for them.
             parameter.requires_grad_(False)
-        self._model, self.clients = StackedModel(module, clients), clients
+        self._model, self._recorded, self.clients = StackedModel(module, clients), Recorded(module, loss), clients
         self._loss, self._local, self._device, self._precision = loss, local, device, precision
         self._entropy = _is_cross_entropy(loss)
 
@@ -68,31 +70,52 @@ class Batched:
     def _chunk(self, start: dict[str, torch.Tensor], jobs: Sequence[Job]) -> Iterator[Trained]:
         own = {name: p.unsqueeze(0).repeat(self.clients, *[1] * p.ndim).requires_grad_() for name, p in start.items()}
         stepper = _Stepper(self._local, list(own.values()), list(start.values()))
-        with torch.no_grad():
-            # Nothing that one client's training left in the module may reach the next client.
-            for tensor, original in self._fixed:
-                tensor.copy_(original)
+        self._constants.restore()
+        self._recorded.look()
         feed = _Feed(self._local, jobs, self.clients, self._device)
         generators = [torch.Generator(self._device).manual_seed(job.seed) for job in jobs]
         total = torch.zeros(self.clients, dtype=torch.float64, device=self._device)
         for step in range(feed.steps):
             inputs, targets, counts = feed.batch(step)
-            with computing(self._precision, self._device):
-                losses = self._losses(self._model(own, inputs, counts, generators), targets, counts)
             # Of a client that has no batch left, or of padding, nothing is learnt.
             active = torch.tensor([count > 0 for count in counts], device=self._device)
-            gradients = torch.autograd.grad(torch.where(active, losses, 0.0).sum(), list(own.values()), allow_unused=True)
+            slopes = partial(self._slopes, tuple(start), counts, generators)
+            # Only this loss does without how many examples each has; what draws from the generators is not recorded.
+            form = tuple(start), None if self._entropy_of(targets) else tuple(counts)
+            losses, *gradients = self._recorded(slopes, form, inputs, targets, active, *own.values())
             resting = [i for i, count in enumerate(counts[: len(jobs)]) if not count]
             stepper.step(gradients, feed.rates(step), resting)
-            total += torch.where(active, losses.detach(), 0.0)
+            total += losses
         with torch.no_grad():
             updates = torch.cat([difference(p, start[name]).reshape(self.clients, -1) for name, p in own.items()], dim=1)
         for job, update, loss, steps in zip(jobs, updates, total.tolist(), feed.own_steps, strict=False):
             yield Trained(job.client, update, loss / steps if steps else math.nan)
 
+    def _slopes(
+        self,
+        names: Sequence[str],
+        counts: Sequence[int],
+        generators: Sequence[torch.Generator],
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        active: torch.Tensor,
+        *own: torch.Tensor,
+    ) -> Sequence[torch.Tensor | None]:
+        """Each client's mean loss, ``(K,)``, 0 where it learns nothing, and the gradients."""
+        with computing(self._precision, self._device):
+            output = self._model(dict(zip(names, own, strict=True)), inputs, counts, generators)
+            losses = torch.where(active, self._losses(output, targets, counts), 0.0)
+        try:
+            return [losses.detach(), *torch.autograd.grad(losses.sum(), own, allow_unused=True)]
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            # Such as a forward that is done again on the way back, outside of the stack.
+            raise NotStackableError(f"{type(error).__name__}: {error}") from error
+
     def _losses(self, output: torch.Tensor, targets: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """Each client's mean loss over its own examples, ``(K,)``; where it has none, any number."""
-        if self._entropy and not targets.is_floating_point():
+        if self._entropy_of(targets):
             each = F.cross_entropy(output.flatten(0, 1), targets.flatten(0, 1), reduction="none", ignore_index=_IGNORED)
             return each.reshape(self.clients, -1).sum(dim=1) / (targets != _IGNORED).flatten(1).sum(dim=1)
         none = output.new_zeros(())
@@ -102,6 +125,10 @@ class Batched:
                 for out, target, count in zip(output, targets, counts, strict=True)
             ]
         )
+
+    def _entropy_of(self, targets: torch.Tensor) -> bool:
+        """Whether the loss is cross entropy with classes as targets."""
+        return self._entropy and not targets.is_floating_point()
 
 
 class _Feed:
@@ -132,8 +159,9 @@ class _Feed:
                 at = rows.to(job.inputs.device)
                 torch.index_select(job.inputs, 0, at, out=x[: len(rows)])
                 torch.index_select(job.targets, 0, at, out=y[: len(rows)])
-                # Padded with an example of its own: of zeros a module might make what is not a number.
-                x[len(rows) :] = x[0]
+                if len(rows) < len(x):
+                    # Padded with an example of its own: of zeros a module might make what is not a number.
+                    x[len(rows) :] = x[0]
         return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True), counts + self._idle
 
     def rates(self, step: int) -> list[float]:
@@ -151,6 +179,8 @@ class _Stepper:
     def __init__(self, local: LocalTraining, own: list[torch.Tensor], start: list[torch.Tensor]) -> None:
         self._local, self._own, self._start = local, own, start
         self._velocity = [torch.zeros_like(p) for p in own] if local.momentum else None
+        # Then all who take a step have one rate.
+        self._one_rate = local.schedule == "constant" or local.schedule_rounds is not None
 
     @torch.no_grad()
     def step(self, gradients: Sequence[torch.Tensor | None], rates: Sequence[float], resting: Sequence[int]) -> None:
@@ -170,7 +200,10 @@ class _Stepper:
             if self._velocity is not None:
                 direction = self._velocity[i].mul_(local.momentum).add_(direction)
             kept = p[resting] if resting else None
-            p.addcmul_(direction, scale.view(-1, *[1] * (p.ndim - 1)))
+            if self._one_rate:
+                p.add_(direction, alpha=-max(rates))
+            else:
+                p.addcmul_(direction, scale.view(-1, *[1] * (p.ndim - 1)))
             if kept is not None:
                 p[resting] = kept
 

@@ -24,6 +24,7 @@ from hubbub.secagg.holder import Holder, combined
 from hubbub.secagg.shares import ThresholdKey
 from hubbub.steps import share_stddev
 from hubbub.training.clip_norms import CountSplit
+from hubbub.training.crafted import Crafted
 from hubbub.training.holder_noise import HolderNoise
 from hubbub.training.simulate import SimulatedPopulation, bounded, statistics
 
@@ -123,6 +124,13 @@ class EncryptedPopulation:
     def noise_in_sums(self) -> bool:
         """Whether the sums hold their noise before the server adds any."""
         return bool(self._noise) or (self._mechanism is not None and self._mechanism.shares is not None)
+
+    def craft(self, client: int, crafted: Crafted | None) -> None:
+        """Let somebody choose what a client encrypts from now on; see :meth:`.SimulatedPopulation.craft`.
+
+        One that does not answer is no contribution: a sum of too few is not opened.
+        """
+        self._population.craft(client, crafted)
 
     def collect(
         self,

@@ -1,8 +1,9 @@
 """A population whose units are single examples: each contributes the negative of its gradient, clipped as one vector."""
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from copy import deepcopy
+from itertools import chain
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,6 +15,7 @@ from hubbub.lattice import Lattice
 from hubbub.randomness import derive, fresh_key, seed_for, seed_key
 from hubbub.training.clip_norms import CountSplit
 from hubbub.training.clipping import MARGIN, clip
+from hubbub.training.crafted import Crafted, crafted_update
 from hubbub.training.ghost import squared_norms, weighted_sum
 from hubbub.training.gradients import Chosen, ExampleGradients, Loss
 from hubbub.training.sums import LatticeSum, PlainSum
@@ -67,11 +69,31 @@ class ExamplePopulation:
         self._key = derive(seed_key(seed), "examples")
         self._model: nn.Module | None = None
         self._gradients: ExampleGradients
+        self._crafted: dict[int, Crafted] = {}
 
     @property
     def clients(self) -> Sequence[int]:
         """Every example's number."""
         return range(len(self._inputs))
+
+    def craft(self, client: int, crafted: Crafted | None) -> None:
+        """Let somebody choose what an example contributes from now on, in place of minus its gradient.
+
+        Args:
+            client: Its number.
+            crafted: From the global model and the round to the contribution before the clip, ``(dim,)``; in
+                place of one ``None`` means none, and in place of the function, that the gradient counts again.
+
+        Raises:
+            ConfigError: There is no such example, or norms are computed without gradients, of which none can be chosen.
+        """
+        if client not in self.clients:
+            raise ConfigError(f"client = {client!r}: there are examples 0 to {len(self._inputs) - 1}")
+        if self._ghost:
+            raise ConfigError("ghost = True: makes no example's gradient, so that none can be chosen; say ghost = False")
+        self._crafted.pop(client, None)
+        if crafted is not None:
+            self._crafted[client] = crafted
 
     def collect(
         self,
@@ -91,17 +113,26 @@ class ExamplePopulation:
             split: With adaptive clipping: one more coordinate, each example's indicator, on the lattice of the joint norm.
         """
         gradients, chosen = self._of(model), [int(str(number)) for number in cohort]
-        examples = Chosen(self._inputs, self._targets, chosen, lambda number: seed_for(self._key, number, round_index))
+        own = [number for number in chosen if number not in self._crafted]
+        examples = Chosen(self._inputs, self._targets, own, lambda number: seed_for(self._key, number, round_index))
+        further = self._crafted_rows([number for number in chosen if number in self._crafted], model, round_index)
         if clip_norm is not None and self._lattice:
-            total, clipped, losses = _lattice_sum(gradients, examples, clip_norm, split)
+            total, clipped, losses = _lattice_sum(gradients, examples, clip_norm, split, further)
             total[: gradients.dim].neg_()
             return LatticeSum(total, _lattice(clip_norm, split), _statistics(clipped, losses))
         summed = _ghost_sum if self._ghost and gradients.batched(examples) else _plain_sum
-        total, clipped, losses = summed(gradients, examples, clip_norm)
+        total, clipped, losses = summed(gradients, examples, clip_norm, further)
         if split is not None and clip_norm is not None:
-            count = split.count_scale(clip_norm) * (len(chosen) / 2 - float(clipped.sum()))
+            count = split.count_scale(clip_norm) * (len(clipped) / 2 - float(clipped.sum()))
             total = torch.cat([total, total.new_tensor([-count])])
         return PlainSum(-total, _statistics(clipped, losses))
+
+    def _crafted_rows(self, numbers: Sequence[int], model: nn.Module, round_index: int) -> "Iterator[_Rows]":
+        """What was chosen for examples, in the form of gradients and losses."""
+        for number in numbers:
+            update = crafted_update(self._crafted[number], model, round_index)
+            if update is not None:
+                yield -update[None].to(self._inputs.device), torch.tensor([math.nan])
 
     def _of(self, model: nn.Module) -> ExampleGradients:
         """What makes the gradients of a model: of a copy, so that nothing that is left in it reaches the model."""
@@ -160,18 +191,26 @@ def private_gradients(
 
 
 _Sum = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+# Gradients ``(some, dim)`` and losses ``(some,)``.
+_Rows = tuple[torch.Tensor, torch.Tensor]
 
 
 def _lattice(clip_norm: float, split: CountSplit | None) -> Lattice:
     return Lattice(clip_norm if split is None else split.joint_norm(clip_norm))
 
 
-def _lattice_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float, split: CountSplit | None) -> _Sum:
+def _lattice_sum(
+    gradients: ExampleGradients,
+    examples: Chosen,
+    clip_norm: float,
+    split: CountSplit | None,
+    further: Iterable[_Rows] = (),
+) -> _Sum:
     """The sum in whole steps, the count of indicators last where there is a split; who was clipped; the losses."""
     lattice = _lattice(clip_norm, split)
     total = torch.zeros(gradients.dim + (split is not None), dtype=torch.int64, device=examples.inputs.device)
     clipped, losses = [], []
-    for rows, found in gradients.rows(examples):
+    for rows, found in chain(gradients.rows(examples), further):
         losses.append(found)
         if split is None:
             clipped.append(lattice.encode_rows(rows, total))
@@ -184,11 +223,11 @@ def _lattice_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float
     return total, _joined(clipped).bool(), _joined(losses)
 
 
-def _plain_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float | None) -> _Sum:
+def _plain_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float | None, further: Iterable[_Rows]) -> _Sum:
     """The sum in float64, of gradients that were made."""
     total = torch.zeros(gradients.dim, dtype=torch.float64, device=examples.inputs.device)
     clipped, losses = [], []
-    for rows, found in gradients.rows(examples):
+    for rows, found in chain(gradients.rows(examples), further):
         losses.append(found)
         for row in rows:
             bounded, flag = (row, False) if clip_norm is None else clip(row, clip_norm)
@@ -197,7 +236,7 @@ def _plain_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float |
     return total, _joined(clipped).bool(), _joined(losses)
 
 
-def _ghost_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float | None) -> _Sum:
+def _ghost_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float | None, _: Iterable[_Rows]) -> _Sum:
     """The sum in float64, of gradients of which only the norms are known."""
     total = torch.zeros(gradients.dim, dtype=torch.float64, device=examples.inputs.device)
     clipped, losses = [], []

@@ -40,10 +40,6 @@ class FlatModel:
                 parameter.grad = self.gradient[part].view(parameter.shape)
                 start = part.stop
 
-    def fixed(self) -> list[torch.Tensor]:
-        """Frozen parameters and constant buffers: what is neither trained nor released."""
-        return [p for p in self.module.parameters() if not p.requires_grad] + list(self.module.buffers())
-
     def require_views(self) -> None:
         """Refuse a model whose parameters were replaced, so that the vector would change nothing any more.
 

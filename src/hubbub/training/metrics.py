@@ -13,10 +13,14 @@ from hubbub.errors import RunFolderError
 __all__ = ["Metrics", "read_metrics", "rounds_shown"]
 
 _LARGEST = 2**32
+_NUMBERS = ("loss", "accuracy", "clients", "clients_per_second", "seconds", "clipped_fraction", "train_loss", "clip_norm")
+_OF_ENCRYPTION = ("encrypt_seconds", "aggregate_seconds", "decrypt_seconds", "upload_bytes")
 
 
 def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
     """The rows, and how many bytes they take; a torn last line, which a crash can leave, is no row.
+
+    Nor is what a loss of power can leave, zeros in place of what was not written, with all that follows it.
 
     Raises:
         RunFolderError: The file is no list of rounds in order.
@@ -27,7 +31,7 @@ def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
     size = 0
     try:
         for content in files.read(path, at_most=_LARGEST).splitlines(keepends=True):
-            if not content.endswith(b"\n"):
+            if not content.endswith(b"\n") or (b"\0" in content and content[:1] in (b"{", b"\0")):
                 break
             rows.append(_row(strict_json.loads(content), after=rows[-1]["round_index"] if rows else -1))
             size += len(content)
@@ -57,9 +61,15 @@ def _row(row: Any, after: int) -> dict[str, Any]:
     integer("round_index", row["round_index"], at_least=after + 1)
     if row["epsilon"] is not None:
         non_negative("epsilon", row["epsilon"])
-    for name in ("loss", "accuracy", "clients", "clients_per_second", "seconds", "clipped_fraction", "train_loss", "clip_norm"):
+    for name in _NUMBERS:
         if row.setdefault(name, None) is not None:
             finite(name, row[name])
+    for name in _OF_ENCRYPTION:
+        if row.get(name) is not None:
+            non_negative(name, row[name])
+    private = row.get("private", [])
+    if not isinstance(private, list) or not all(isinstance(name, str) for name in private):
+        raise TypeError(f"private = {private!r}: must be a list of names")
     return row
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from hubbub.training.calling import own_generators
+from hubbub.training.constants import Constants
 from hubbub.training.flat import FlatModel, difference
 from hubbub.training.local import Job, LocalTraining, Loss, Trained, flat_parameters
 from hubbub.training.precision import Precision, computing
@@ -38,7 +39,7 @@ class OneByOne:
         channels_last: bool = False,
     ) -> None:
         self._worker = FlatModel(deepcopy(model).to(device))
-        self._fixed = [(tensor, tensor.detach().clone()) for tensor in self._worker.fixed()]
+        self._constants = Constants(self._worker.module)
         self._loss, self._local, self._device, self._precision = loss, local, device, precision
         self._channels_last = channels_last
 
@@ -65,9 +66,7 @@ class OneByOne:
         worker.module.train()
         with torch.no_grad():
             vector.copy_(start)
-            # Nothing that one client's training left in the module may reach the next client.
-            for tensor, original in self._fixed:
-                tensor.copy_(original)
+        self._constants.restore()
         batches = local.batches(len(job.inputs), job.seed)
         total = torch.zeros((), device=self._device)
         for number, batch in enumerate(batches):

@@ -29,10 +29,12 @@ from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.noise import NoiseStream, SimulationSource, sampler
 from hubbub.noise.epochs import EpochSource
+from hubbub.noise.room import require_memory
 from hubbub.randomness import derive, fresh_key, seed_key
 from hubbub.steps import require_room
 from hubbub.strategies import OWN, Identity
 from hubbub.strategies.record import strategy_arrays
+from hubbub.strategies.strategy import memory_rows
 from hubbub.training.cohorts import CohortKeys
 from hubbub.training.metrics import rounds_shown
 from hubbub.training.store import RunStore
@@ -80,7 +82,7 @@ class ReleasePath:
 
     Raises:
         LedgerError: The folder holds another run, its record is damaged, was rolled back, or is closed.
-        RunFolderError: A key or a release is missing, or is not this run's.
+        RunFolderError: A key or a release is missing, or is not this run's; or the disk has no room for the noise.
         ConfigError: More clients or more noise than the lattice has room for, or noise in sums that nobody answers for, or that
             is not promised.
         ValueError: More numbers than the lattice has room for, or a strategy that is not ours, whose stream does not invert its
@@ -102,6 +104,8 @@ class ReleasePath:
         mechanism = promise.mechanism
         _require_answered_for(promise, dim, noise_in_sums)
         self._lattice_bits = promise.lattice_bits
+        if mechanism and not noise_in_sums:
+            require_memory(memory_rows(mechanism.strategy) or 0, dim, torch.empty(0, dtype=torch.float64))
         if mechanism and (self._secure or noise_in_sums):
             Lattice(1.0, self._lattice_bits).require_dim(dim)
             new = not (store and store.ledger_path.exists())
@@ -110,6 +114,7 @@ class ReleasePath:
         if store:
             store.make_durable()
         if store and not store.ledger_path.exists():
+            store.require_room(0 if noise_in_sums or not mechanism else 8 * dim * (memory_rows(mechanism.strategy) or 0))
             # On disk before the ledger, which names its digest.
             store.save_strategy(strategy_arrays(promise.mechanism.strategy) if promise.mechanism else {})
         secret = store.secret() if store and self._secure else fresh_key() if self._secure else derive(seed_key(seed), "run")

@@ -11,6 +11,7 @@ from hubbub.lattice import Lattice
 from hubbub.randomness import derive, seed_for, seed_key
 from hubbub.training.clip_norms import CountSplit
 from hubbub.training.clipping import clip
+from hubbub.training.crafted import Crafted, crafted_update
 from hubbub.training.execution import AUTO, Execution, ExecutionPlan, Trainer, trainer
 from hubbub.training.flat import require_trainable
 from hubbub.training.local import Examples, Job, LocalTraining, Loss, flat_parameters, trainable
@@ -79,6 +80,7 @@ class SimulatedPopulation:
         self._trainer: Trainer | None = None
         self._single: OneByOne | None = None
         self._workers: Workers | None = None
+        self._crafted: dict[int, Crafted] = {}
 
     @property
     def clients(self) -> Sequence[int]:
@@ -89,6 +91,25 @@ class SimulatedPopulation:
     def plan(self) -> str:
         """The plan in use, by its name; ``"auto"`` until one was chosen."""
         return AUTO if self._choice is None else self._choice.plan.name
+
+    def craft(self, client: int, crafted: Crafted | None) -> None:
+        """Let somebody choose what a client sends from now on, in place of its training; all that follows is the real path.
+
+        Args:
+            client: Its number.
+            crafted: From the global model and the round to the update before the clip, ``(dim,)``; in place of one ``None``
+                means no answer, and in place of the function, that the client trains again.
+
+        Raises:
+            ConfigError: There is no such client, or a cohort is shared among processes, which cannot be reached from here.
+        """
+        if client not in self.clients:
+            raise ConfigError(f"client = {client!r}: there are clients 0 to {len(self._examples) - 1}")
+        if self._execution.workers > 1:
+            raise ConfigError(f"workers = {self._execution.workers}: a crafted update is made in this process; say workers = 1")
+        self._crafted.pop(client, None)
+        if crafted is not None:
+            self._crafted[client] = crafted
 
     def prepare(self, model: nn.Module, cohort: int) -> Choice:
         """Choose a plan for cohorts of about this size, unless one was named or chosen before.
@@ -162,18 +183,23 @@ class SimulatedPopulation:
             round_index: From 0.
 
         Raises:
-            ConfigError: The module does not run by the plan that was named.
+            ConfigError: The module does not run by the plan that was named, or a crafted update is no vector of its length.
         """
         for chunk in self._chunks(cohort, model):
             made = self._made(model)
             try:
-                for trained in made.train(model, [self._job(client, round_index) for client in chunk]):
+                jobs = [self._job(client, round_index) for client in chunk if client not in self._crafted]
+                for trained in made.train(model, jobs):
                     yield trained.client, trained.update, trained.loss
             except NotStackableError as error:
                 raise ConfigError(
                     f"plan = {self.plan!r}: the model does not run for many clients at once ({error}); say 'one-by-one' or "
                     "'auto'"
                 ) from error
+            for client in [client for client in chunk if client in self._crafted]:
+                update = crafted_update(self._crafted[client], model, round_index)
+                if update is not None:
+                    yield client, update.to(self._device), math.nan
 
     def train_client(self, client: int, model: nn.Module, round_index: int) -> tuple[torch.Tensor, float]:
         """What one client makes of a model in a round when it trains alone, as on a machine of its own.
@@ -187,6 +213,12 @@ class SimulatedPopulation:
             The trained parameters as one vector, ``(dim,)``, which the next call overwrites, and the mean loss over batches.
         """
         self._take(model)
+        if client in self._crafted:
+            update = crafted_update(self._crafted[client], model, round_index)
+            if update is None:
+                raise ConfigError(f"client {client}: is crafted not to answer in round {round_index}")
+            start = flat_parameters(model).to(self._device)
+            return (start.to(torch.float64) + update.to(self._device)).to(start.dtype), math.nan
         if self._single is None:
             self._single = OneByOne(model, self._loss, self._local, self._device, self._execution.precision)
         return self._single.trained(flat_parameters(model).to(self._device), self._job(client, round_index))

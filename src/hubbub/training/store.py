@@ -20,6 +20,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -43,6 +44,7 @@ from hubbub.training.tensors import parse
 __all__ = ["RunStore"]
 
 _LARGEST = 2**36
+_LOST = "restore it, or start a new run in a folder of its own, which is charged beside this one"
 _RELEASE = re.compile(r"(0|[1-9][0-9]*)\.safetensors")
 _KEY = re.compile(r"epoch-(0|[1-9][0-9]*)")
 
@@ -122,6 +124,20 @@ class RunStore:
             if path.exists():
                 files.sync(path)
 
+    def require_room(self, noise: int) -> None:
+        """Refuse a run whose checkpoints, each with so many bytes of noise, cannot be kept here.
+
+        Raises:
+            RunFolderError: Two of them do not fit; the second is whole before the first is removed.
+        """
+        free = shutil.disk_usage(self.folder).free
+        if 2 * noise > free:
+            raise RunFolderError(
+                f"{self.folder}: has {free / 2**30:,.1f} GiB of room, and the noise of two checkpoints, one of which is "
+                f"written beside the other, needs {2 * noise / 2**30:,.1f} GiB; choose another folder, or a strategy that "
+                "remembers fewer rows"
+            )
+
     # Keys.
 
     def secret(self) -> bytes:
@@ -129,13 +145,18 @@ class RunStore:
         path = self._keys / "run"
         if not self.has_keys():
             if self.ledger_path.exists():
-                raise RunFolderError(f"{path}: is missing; without its key this run cannot go on (a closed run has none)")
+                raise RunFolderError(
+                    f"{path}: is missing; without its key this run cannot go on (a closed run has none); {_LOST}"
+                )
             files.write_atomic(path, fresh_key())
         return _key(path)
 
     def noise_key(self, epoch: int) -> bytes:
         """The key of an epoch."""
-        return _key(self._keys / f"epoch-{epoch}")
+        path = self._keys / f"epoch-{epoch}"
+        if not os.path.lexists(path):
+            raise RunFolderError(f"{path}: is missing; without it the noise of earlier rounds cannot be drawn again; {_LOST}")
+        return _key(path)
 
     def add_noise_key(self, epoch: int, key: bytes) -> None:
         """Keep the key of a new epoch, before the ledger names it."""

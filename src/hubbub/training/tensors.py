@@ -21,7 +21,8 @@ def parse(content: bytes) -> dict[str, torch.Tensor]:
     try:
         return load(content)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise ValueError(f"it is no file of tensors: {error}") from error
+        # Names in the file may be anything, and messages are read on terminals.
+        raise ValueError(f"it is no file of tensors: {str(error).encode('unicode_escape').decode()}") from error
 
 
 def metadata(content: bytes) -> dict[str, Any]:

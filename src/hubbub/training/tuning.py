@@ -16,7 +16,7 @@ import json
 import math
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from hubbub import files
+from hubbub import files, strict_json
 from hubbub.errors import ConfigError
 from hubbub.training.execution import Execution, ExecutionPlan, Trainer, candidates, trainer
 from hubbub.training.local import Job, LocalTraining, Loss, trainable
@@ -37,7 +37,7 @@ __all__ = ["Choice", "choose", "independent"]
 # Steps of a short and of a longer trial: what a step costs is told from what each client costs once.
 _SHORT, _LONG = 1, 5
 # Of the way in which plans are tried: what another way found is not believed.
-_VERSION = 4
+_VERSION = 5
 _AGREEMENT = 1e-5
 # The plainer plan stands unless another is clearly faster: clocks waver.
 _CLEARLY = 0.95
@@ -51,6 +51,8 @@ _FAILS = NotStackableError, torch.OutOfMemoryError, MemoryError
 _WORTH = 2e7
 # What a client is taken to have: how much it really has is its own.
 _BATCHES = 10
+# Of the file of what was found, in bytes.
+_LARGEST = 2**22
 _remembered: dict[str, ExecutionPlan] = {}
 
 
@@ -131,7 +133,8 @@ class _Trial:
 
     def fastest(self) -> ExecutionPlan:
         """The plan with the least time a client among those that are right; the plainest, unless one is clearly faster."""
-        plainest, began = ExecutionPlan(), time.perf_counter()
+        plainest, clock = ExecutionPlan(), self._clock()
+        began = clock()
         self._seconds[plainest] = self._time(plainest)
         for plan in candidates(self._cohort, self._execution):
             if plan.channels_last and self._form.inputs.ndim != 4:
@@ -142,7 +145,7 @@ class _Trial:
                 break
             # More clients at once will not do what fewer did not.
             lost = plan.clients > 1 and self._seconds[plan] > _LOST * self._seconds[plainest]
-            if lost or time.perf_counter() - began > _SECONDS:
+            if lost or clock() - began > _SECONDS:
                 break
         for plan in sorted(self._seconds, key=lambda plan: self._seconds[plan]):
             if self._seconds[plan] >= _CLEARLY * self._seconds[plainest]:
@@ -162,18 +165,23 @@ class _Trial:
     def _time(self, plan: ExecutionPlan) -> float:
         """Seconds of a round of the whole cohort, padding included, from trials of a few steps."""
         chunk = self._jobs(plan.clients)
-        # The first one also makes what later ones find.
-        _, short, long = (self._of_steps(plan, steps, chunk) for steps in (_SHORT, _SHORT, _LONG))
+        short, long = (self._of_steps(plan, steps, chunk) for steps in (_SHORT, _LONG))
         each = max(0.0, long - short) / (_LONG - _SHORT)
         return (short + (self._steps - _SHORT) * each) * math.ceil(self._cohort / plan.clients)
+
+    def _clock(self) -> Callable[[], float]:
+        """What does not count what others do on this machine, where there is such a clock."""
+        alone = torch.get_num_threads() == 1 and self._execution.device == "cpu"
+        return time.process_time if alone else time.perf_counter
 
     def _of_steps(self, plan: ExecutionPlan, steps: int, chunk: Sequence[Job]) -> float:
         """Seconds of so many steps of a chunk: the least of a few trials, if they are short."""
         local = replace(self._local, steps=steps)
         made = trainer(plan, self._model, self._loss, local, self._execution, self._execution.precision)
-        clock = time.process_time if torch.get_num_threads() == 1 and self._execution.device == "cpu" else time.perf_counter
+        clock = self._clock()
         spent: list[float] = []
-        while len(spent) < _TRIALS and sum(spent) < _ENOUGH:
+        # The first two also make what later ones find.
+        while len(spent) < 3 or (len(spent) < _TRIALS and sum(spent) < _ENOUGH):
             begin = clock()
             list(made.train(self._model, chunk))
             spent.append(clock() - begin)
@@ -268,7 +276,7 @@ def _file() -> Path:
 def _read() -> dict[str, ExecutionPlan]:
     """What was found before; a file that cannot be read is as good as none."""
     try:
-        stored = json.loads(_file().read_bytes())
+        stored = strict_json.loads(files.read(_file(), at_most=_LARGEST))
         return {str(key): ExecutionPlan.named(str(name)) for key, name in stored.items()}
     except (OSError, ValueError, AttributeError, ConfigError):
         return {}

@@ -93,26 +93,32 @@ class Workers:
     def __init__(self, number: int, chunks: _Chunks, model: nn.Module) -> None:
         context = torch.multiprocessing.get_context("spawn")
         self._connections: list[Connection] = []
-        self._processes = []
+        self._processes: list[Any] = []
+        self.close = weakref.finalize(self, _stop, self._connections, self._processes)
+        # Before multiprocessing's own end, which would wait for them.
+        atexit.register(self.close)
         try:
             # By value: multiprocessing would put the model's own storage into shared memory, and a worker that is late would
             # write the model of the last round over that of this one.
             copied = pickle.dumps(model)
             for _ in range(number):
                 here, there = context.Pipe()
-                process = context.Process(target=_serve, args=(there, chunks, copied), daemon=True, name="hubbub worker")
+                process = context.Process(target=_begin, args=(there,), daemon=True, name="hubbub worker")
                 process.start()
                 there.close()
                 self._connections.append(here)
                 self._processes.append(process)
+            for connection in self._connections:
+                # Not with the process: what start() writes it writes to the end, and waits for ever if the process has died.
+                self._send(connection, (chunks, copied))
+        except WorkerError:
+            raise
         except Exception as error:
+            self.close()
             raise WorkerError(
                 f"workers = {number}: cannot be started ({type(error).__name__}: {error}); the model, the loss and the data "
                 "must be importable from a module, not from a notebook; say workers = 1 to train in this process"
             ) from error
-        self.close = weakref.finalize(self, _stop, self._connections, self._processes)
-        # Before multiprocessing's own end, which would wait for them.
-        atexit.register(self.close)
 
     def parts(self, task: Task, model: nn.Module, chunks: Sequence[Sequence[int]]) -> Iterator[Part]:
         """What each chunk adds, in the order of the chunks, however fast each worker is.
@@ -177,6 +183,15 @@ def _stop(connections: Sequence[Connection], processes: Sequence[Any]) -> None:
         process.join(timeout=2)
         if process.is_alive():
             process.kill()
+
+
+def _begin(connection: Connection) -> None:
+    """A worker's first words: what it works on."""
+    try:
+        chunks, copied = connection.recv()
+    except (EOFError, OSError, KeyboardInterrupt):
+        return
+    _serve(connection, chunks, copied)
 
 
 def _serve(connection: Connection, chunks: _Chunks, copied: bytes) -> None:

@@ -1,0 +1,394 @@
+"""A step of training as the list of torch's operations that it consists of: written down once, then followed.
+
+``vmap``, autograd and a module's own ``forward`` find out anew in each step what to do; for small networks that takes as long
+as to do it. What they do is one list of operations, unless it hangs on numbers, on chance, or on what the module remembers:
+then every step goes the whole way. The operations are the same either way, and so is every bit.
+"""
+
+import random
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import nn
+from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from hubbub.training.remembered import remembered
+
+__all__ = ["Recorded"]
+
+# Of tensors and None.
+Outputs = Sequence[Any]
+
+_ATEN = torch.ops.aten
+_PACKED = _ATEN._pack_padded_sequence.default
+# What such operations do hangs on numbers or on chance, or they change the form of a tensor that others see.
+_UNSTEADY = {
+    torch.Tag.data_dependent_output,
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.inplace_view,
+    torch.Tag.nondeterministic_seeded,
+}
+# Where these leave a tensor's form as it was, they give it back as it is.
+_VIEWS = {_ATEN.detach.default, _ATEN.permute.default, _ATEN.view.default, _ATEN._unsafe_view.default, _ATEN.expand.default}
+# What reads or writes a tensor's numbers past all operations.
+_UNSEEN = {
+    torch.Tensor.numpy,
+    torch.Tensor.tolist,
+    torch.Tensor.__array__,
+    torch.Tensor.__dlpack__,
+    torch.Tensor.__deepcopy__,
+    torch.Tensor.__reduce_ex__,
+    torch.Tensor.__repr__,
+    torch.Tensor.__format__,
+    torch.Tensor.data_ptr,
+    torch.Tensor.storage,
+    torch.Tensor._typed_storage,
+    torch.Tensor.untyped_storage,
+    torch.Tensor.apply_,
+    torch.Tensor.map_,
+    torch.Tensor.map2_,
+    torch.Tensor.data.__set__,  # type: ignore[attr-defined] # so it is named to those who watch
+    torch.Tensor.__cuda_array_interface__.__get__,
+}
+# Forms of a step of which there are lists, and how often a step of one is written down before it goes the whole way for good.
+_FORMS = 8
+_ATTEMPTS = 4
+
+
+class Recorded:
+    """Runs steps of a module: the first of each form as they are, later ones from the list of what those did.
+
+    A list is written down after the step itself, from a second pass that changes nothing. It is followed once two steps have
+    given the same one, and its outputs were those of the step itself to the last bit: what hangs on numbers, on chance, on the
+    time or on what others did would not have been the same twice.
+
+    Args:
+        module: Whose parameters and buffers a step uses beside its arguments.
+        others: What else it calls, such as a loss.
+    """
+
+    def __init__(self, module: nn.Module, *others: object) -> None:
+        self._module, self._called = module, (module, *others)
+        self._memory: object = None
+        self._programs: dict[Hashable, _Program] = {}
+        self._written: dict[Hashable, int] = {}
+
+    def look(self) -> None:
+        """Throw the lists away if the module or the others were changed since; to be called before steps."""
+        memory = remembered(*self._called)
+        if memory != self._memory:
+            self._programs.clear()
+        self._memory = memory
+
+    def __call__(self, step: Callable[..., Outputs], form: Hashable, *tensors: torch.Tensor) -> Outputs:
+        """What a step makes of tensors, without a way to differentiate it.
+
+        Args:
+            step: A function of these tensors, of the module and of the others.
+            form: All else that it hangs on.
+            tensors: Its arguments.
+        """
+        key = (form, *((tuple(t.shape), t.stride(), t.dtype) for t in tensors))
+        program = self._programs.get(key)
+        if program is not None and program.confirmed:
+            return program(tensors)
+        written = self._written.get(key, 0)
+        if written == _ATTEMPTS or (not written and len(self._written) >= _FORMS):
+            return step(*tensors)
+        self._written[key] = written + 1
+        before = self._state()
+        found = step(*tensors)
+        if self._state() != before:
+            # Then lists may hang on what it has changed.
+            self._programs.clear()
+            return found
+        program = self._write(step, tensors)
+        if program is None or not program.made(found):
+            self._written[key] = _ATTEMPTS
+            return found
+        known = self._programs.get(key)
+        program.confirmed = known is not None and known.same(program)
+        self._programs[key] = program
+        return found
+
+    def _write(self, step: Callable[..., Outputs], tensors: Sequence[torch.Tensor]) -> "_Program | None":
+        """The list, from a pass that leaves everything as it was."""
+        attributes, chances = _attributes(self._called), (random.getstate(), np.random.get_state())  # noqa: NPY002 # a module may
+        recorder = _Recorder(self._module, tensors)
+        try:
+            with recorder, _Watching(recorder):
+                return recorder.program(step(*tensors))
+        except (_UnsteadyError, Exception):  # noqa: BLE001 # the step itself has tested whether something is wrong
+            return None
+        finally:
+            random.setstate(chances[0])
+            np.random.set_state(chances[1])  # noqa: NPY002
+            _put_back(attributes)
+
+    def _state(self) -> object:
+        _, numbers, *place = np.random.get_state()  # noqa: NPY002 # a module may draw from it
+        return remembered(*self._called), random.getstate(), np.asarray(numbers).tobytes(), place
+
+
+class _UnsteadyError(BaseException):
+    """A step about which there can be no list; not to be caught by a module that tries things out."""
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A place for a tensor."""
+
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Operation:
+    """One call: arguments, named arguments and outputs have slots where there were tensors."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+    named: dict[str, Any]
+    outputs: Any
+
+
+class _Recorder(TorchDispatchMode):
+    """Inside, operations are written down as they are done; one that a list cannot have, or that leaves traces, is not done."""
+
+    def __init__(self, module: nn.Module, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without types
+        # Of a tensor that is gone nothing is left here: another one may have its address.
+        self._slots = WeakTensorKeyDictionary()
+        self._number = 0
+        self._operations: list[_Operation] = []
+        self._constants: dict[int, torch.Tensor] = {}
+        own = [*module.parameters(), *module.buffers()]
+        self._own = WeakTensorKeyDictionary(dict.fromkeys(own))
+        self._kept = {_storage(tensor) for tensor in (*own, *tensors)}
+        self._steady = True
+        for tensor in tensors:
+            self._new(tensor)
+
+    def __torch_dispatch__(
+        self, function: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """What the operation does, and one more line in the list."""
+        named = kwargs or {}
+        # What other operations do nobody here knows; and of lengths a form is made, though no tag says so.
+        known = isinstance(function, OpOverload) and function.namespace == "aten" and function is not _PACKED
+        if not (known and self._steady and _UNSTEADY.isdisjoint(function.tags)) or self._leaves_traces(function, args, named):
+            self.refuse()
+        if function is _ATEN.lift_fresh.default:
+            # A number in Python became a tensor, which later steps find as it was.
+            self._constants[self._new(args[0]).number] = args[0].clone()
+            function = _ATEN.clone.default
+        slots = self._filled(args), {name: self._filled(value) for name, value in named.items()}
+        found = function(*args, **named)
+        if function in _VIEWS and _alike(found, args[0]):
+            self._slots[found] = slots[0][0].number
+        else:
+            outputs = _mapped(found, self._new) if isinstance(found, torch.Tensor | tuple | list) else None
+            self._operations.append(_Operation(function, *slots, outputs))
+        return found
+
+    def refuse(self) -> NoReturn:
+        """There is no list, and the step ends here."""
+        self._steady = False
+        raise _UnsteadyError
+
+    def program(self, outputs: Outputs) -> "_Program | None":
+        """What was written down, if later steps may follow it."""
+        if not self._steady:
+            return None
+        return _Program(self._operations, self._constants, self._number, self._filled(list(outputs)), outputs)
+
+    def _leaves_traces(self, function: OpOverload, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
+        """Whether it writes to an argument of the step or to the module."""
+        if not function._schema.is_mutable:
+            return False
+        given = dict(zip((one.name for one in function._schema.arguments), args, strict=False)) | dict(named)
+        changed = [given.get(one.name) for one in function._schema.arguments if one.alias_info and one.alias_info.is_write]
+        tensors = [part for one in changed for part in (one if isinstance(one, tuple | list) else [one])]
+        return any(isinstance(part, torch.Tensor) and _storage(part) in self._kept for part in tensors)
+
+    def _new(self, tensor: torch.Tensor) -> _Slot:
+        slot = self._slots.get(tensor)
+        if slot is None:
+            slot = self._slots[tensor] = self._number
+            self._number += 1
+        return _Slot(slot)
+
+    def _filled(self, part: Any) -> Any:
+        return _mapped(part, self._known)
+
+    def _known(self, tensor: torch.Tensor) -> _Slot:
+        if tensor not in self._slots:
+            if tensor not in self._own:
+                # Of any other tensor it is not known where it comes from.
+                self.refuse()
+            self._constants[self._number] = tensor
+        return self._new(tensor)
+
+
+class _Watching(TorchFunctionMode):
+    """Inside, a recorder hears of numbers that leave their tensors, or come into them, by no operation."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """What the function does."""
+        if func in _UNSEEN:
+            self._recorder.refuse()
+        return func(*args, **(kwargs or {}))
+
+
+class _Program:
+    """A list of operations, without those whose outputs nobody reads."""
+
+    def __init__(
+        self,
+        operations: Sequence[_Operation],
+        constants: dict[int, torch.Tensor],
+        slots: int,
+        outputs: Any,
+        found: Outputs,
+    ) -> None:
+        self._outputs, self._slots = outputs, [constants.get(i) for i in range(slots)]
+        self._found: Outputs = found
+        self._text = repr([(str(one.function), one.arguments, one.named, one.outputs) for one in operations] + [outputs])
+        self.confirmed = False
+        self._lines: list[_Line] = []
+        read = {*constants, *_numbers(outputs)}
+        for operation in reversed(operations):
+            made = set(_numbers(operation.outputs))
+            if made and read.isdisjoint(made) and not operation.function._schema.is_mutable:
+                continue
+            # What no later operation reads is given back at once, while its memory is warm.
+            used = {*_numbers(operation.arguments), *_numbers(operation.named), *made}
+            self._lines.append(_Line(operation, sorted(used - read)))
+            read |= used
+        self._lines.reverse()
+
+    @torch.no_grad()
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> Outputs:
+        """The outputs for other arguments of the same form."""
+        slots = self._slots.copy()
+        slots[: len(tensors)] = tensors
+        # In the list numbers are already as narrow as they were made.
+        with torch.autocast(tensors[0].device.type, enabled=False):
+            for line in self._lines:
+                line.follow(slots)
+        outputs: Outputs = _placed(self._outputs, slots)
+        return outputs
+
+    def made(self, expected: Outputs) -> bool:
+        """Whether the pass in which it was written down made these very bits; asked once."""
+        found, self._found = self._found, ()
+        return all(a is b or _same_bits(a, b) for a, b in zip(found, expected, strict=True))
+
+    def same(self, other: "_Program") -> bool:
+        """Whether another list does the same, with the same numbers from Python."""
+        pairs = zip(self._slots, other._slots, strict=False)
+        return self._text == other._text and all(a is b or _same_bits(a, b) for a, b in pairs)
+
+
+class _Line:
+    """An operation, and the slots of which nothing is needed after it."""
+
+    def __init__(self, operation: _Operation, done: Sequence[int]) -> None:
+        self._function, self._arguments, self._named = operation.function, list(operation.arguments), operation.named
+        self._outputs, self._done = operation.outputs, done
+        # Most arguments are tensors or numbers: they cost nothing to look through.
+        self._tensors = [(i, part.number) for i, part in enumerate(self._arguments) if isinstance(part, _Slot)]
+        self._lists = [i for i, part in enumerate(self._arguments) if isinstance(part, tuple | list) and list(_numbers(part))]
+        self._by_name = [name for name, part in self._named.items() if list(_numbers(part))]
+
+    def follow(self, slots: list[torch.Tensor | None]) -> None:
+        """Do it."""
+        arguments = self._arguments.copy()
+        for i, number in self._tensors:
+            arguments[i] = slots[number]
+        for i in self._lists:
+            arguments[i] = _placed(arguments[i], slots)
+        named = self._named
+        if self._by_name:
+            named = named | {name: _placed(named[name], slots) for name in self._by_name}
+        found = self._function(*arguments, **named)
+        if isinstance(self._outputs, _Slot):
+            slots[self._outputs.number] = found
+        elif self._outputs is not None:
+            for slot, one in zip(self._outputs, found, strict=True):
+                if isinstance(slot, _Slot):
+                    slots[slot.number] = one
+        for number in self._done:
+            slots[number] = None
+
+
+def _placed(part: Any, slots: Sequence[torch.Tensor | None]) -> Any:
+    """The same with tensors in place of slots."""
+    if isinstance(part, _Slot):
+        return slots[part.number]
+    return [_placed(one, slots) for one in part] if isinstance(part, tuple | list) else part
+
+
+def _mapped(part: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """The same with something else in place of tensors."""
+    if isinstance(part, torch.Tensor):
+        return change(part)
+    return type(part)(_mapped(one, change) for one in part) if isinstance(part, tuple | list) else part
+
+
+def _numbers(part: Any) -> Iterator[int]:
+    """Of all slots in it."""
+    if isinstance(part, _Slot):
+        yield part.number
+    elif isinstance(part, dict):
+        yield from _numbers(list(part.values()))
+    elif isinstance(part, tuple | list):
+        for one in part:
+            yield from _numbers(one)
+
+
+def _alike(found: torch.Tensor, given: torch.Tensor) -> bool:
+    return found.shape == given.shape and found.stride() == given.stride()
+
+
+def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _same_bits(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    """Of two tensors of one form."""
+    if a is None or b is None or a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(*(one.detach().contiguous().flatten().view(torch.uint8) for one in (a, b)))
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        return int(tensor.untyped_storage()._cdata)
+
+
+def _attributes(called: Sequence[object]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The attributes of modules and others, each table with a copy."""
+    parts = [part for one in called for part in (one.modules() if isinstance(one, nn.Module) else [one])]
+    tables = [getattr(part, "__dict__", None) for part in parts]
+    tables += [getattr(part, name) for part in parts if isinstance(part, nn.Module) for name in ("_parameters", "_buffers")]
+    return [(table, table.copy()) for table in tables if isinstance(table, dict)]
+
+
+def _put_back(attributes: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    for table, before in attributes:
+        if table.keys() != before.keys() or any(table[name] is not value for name, value in before.items()):
+            table.clear()
+            table.update(before)

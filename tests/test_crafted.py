@@ -1,0 +1,135 @@
+"""A client whose update somebody chooses goes the way of all others, in every population."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from encrypted_runs import encrypted, terms
+from encrypted_runs import plan as encrypted_plan
+from hubbub.errors import ConfigError
+from hubbub.flower.local_grid import LocalGrid
+from hubbub.flower.mods import clipping_mod
+from hubbub.flower.population import GridPopulation
+from hubbub.strategies import Identity
+from hubbub.training import ExamplePopulation, Execution, LocalTraining, SimulatedPopulation
+from small_runs import CLIENTS, linear, population
+
+CLIP = 0.5
+# Noise that adds nothing: encrypted sums are not opened without any.
+SILENCE = torch.zeros(8, dtype=torch.float64)
+FAR = torch.tensor([3.0, 0, -4.0, 0, 0, 0, 0, 0])
+
+
+def examples(**how: object) -> ExamplePopulation:
+    generator = torch.Generator().manual_seed(1)
+    inputs, targets = torch.randn(CLIENTS, 3, generator=generator), torch.zeros(CLIENTS).long()
+    return ExamplePopulation(inputs, targets, F.cross_entropy, **how)  # type: ignore[arg-type]
+
+
+def grid(mods: list | None = None) -> GridPopulation:
+    app = ClientApp(mods=mods or [])
+
+    @app.train()
+    def train(message: Message, _: object) -> Message:
+        (arrays,) = message.content.array_records.values()
+        moved = ArrayRecord({name: Array(array.numpy() + 0.1) for name, array in arrays.items()})
+        return Message(RecordDict({"arrays": moved}), reply_to=message)
+
+    made = LocalGrid(app, CLIENTS)
+    return GridPopulation(made, made.get_node_ids())
+
+
+def paillier() -> object:
+    return encrypted(encrypted_plan(Identity(6), terms(holders=1, threshold=1)), terms(holders=1, threshold=1))
+
+
+MAKERS: dict[str, Callable[[], object]] = {
+    "clients": population,
+    "examples": examples,
+    "Flower": grid,
+    "Flower with a mod": lambda: grid([clipping_mod]),
+    "Paillier": paillier,
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+def test_a_crafted_client_is_clipped_and_summed_as_any_other(make: Callable) -> None:
+    def of(cohort: list[int], *, chosen: bool) -> torch.Tensor:
+        clients = make()
+        if chosen:
+            clients.craft(3, lambda _, round_index: FAR * 10.0 ** (round_index - 2))
+        return clients.collect(cohort, linear(), CLIP, 2).open(SILENCE)
+
+    # What it is clipped to, by definition: at most the clip norm, in its own direction.
+    added = of([1, 3, 5], chosen=True) - of([1, 5], chosen=False)
+    torch.testing.assert_close(added, FAR.double() * CLIP / 5, atol=1e-4, rtol=0)
+    assert CLIP * (1 - 2**-12) < float(added.norm()) <= CLIP * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+def test_a_crafted_client_that_does_not_answer_adds_nothing_and_no_indicator(make: Callable) -> None:
+    clients = make()
+    clients.craft(3, lambda *_: None)
+    beside, without = clients.collect([1, 3, 5], linear(), CLIP, 0), make().collect([1, 5], linear(), CLIP, 0)
+    torch.testing.assert_close(beside.open(SILENCE), without.open(SILENCE), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_crafted_update_that_is_no_number_counts_as_nothing(make: Callable, bad: float) -> None:
+    clients = make()
+    clients.craft(3, lambda *_: torch.full((8,), bad))
+    beside, without = clients.collect([1, 3, 5], linear(), CLIP, 0), make().collect([1, 5], linear(), CLIP, 0)
+    torch.testing.assert_close(beside.open(SILENCE), without.open(SILENCE), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("make", [population, examples, grid], ids=["clients", "examples", "Flower"])
+def test_the_crafted_see_the_global_model_and_the_round(make: Callable) -> None:
+    seen: list[tuple[list[torch.Tensor], int]] = []
+
+    def looks(model: nn.Module, round_index: int) -> torch.Tensor:
+        seen.append(([p.detach().clone() for p in model.parameters()], round_index))
+        return FAR
+
+    clients, model = make(), linear()
+    clients.craft(3, looks)
+    clients.collect([3, 4], model, CLIP, 5)
+    (found, round_index), *others = seen
+    assert not others
+    assert round_index == 5
+    for mine, given in zip(found, model.parameters(), strict=True):
+        torch.testing.assert_close(mine, given.detach(), atol=0, rtol=0)
+
+
+def test_what_cannot_carry_a_crafted_client_refuses_it() -> None:
+    with pytest.raises(ConfigError, match="say workers = 1"):
+        SimulatedPopulation(
+            population()._examples, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one", workers=2)
+        ).craft(0, lambda *_: FAR)
+    with pytest.raises(ConfigError, match="say ghost = False"):
+        examples(lattice=False).craft(0, lambda *_: FAR)
+    for clients in (population(), examples()):
+        with pytest.raises(ConfigError, match="client = 12: there are"):
+            clients.craft(12, lambda *_: FAR)
+    with pytest.raises(ConfigError, match="is none of this population's 12 clients"):
+        grid().craft(12, lambda *_: FAR)
+    with pytest.raises(ValueError, match="node_id = 7: not in this grid"):
+        LocalGrid(ClientApp(), 2).craft(7, lambda *_: None)
+    for wrong in (FAR[:3], FAR.long(), [1.0]):
+        clients = population()
+        clients.craft(0, lambda *_, update=wrong: update)
+        with pytest.raises(ConfigError, match="make a floating vector of 8 numbers, or None"):
+            clients.collect([0], linear(), CLIP, 0)
+
+
+def test_a_client_that_trains_alone_sends_what_was_crafted() -> None:
+    clients, model = population(), linear()
+    clients.craft(2, lambda *_: FAR)
+    start = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    torch.testing.assert_close(clients.train_client(2, model, 0)[0] - start, FAR, atol=1e-6, rtol=0)
