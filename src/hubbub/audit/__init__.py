@@ -9,13 +9,21 @@ method                                 what it needs                            
 :func:`one_run_gdp_epsilon`            the same                                    a lower bound on μ; epsilon if Gaussian
 :func:`one_shot_estimate`              cosines with random directions              an estimate, no bound
 :func:`check_whitened_scores`          the strategy and every released row         tests with exact false-alarm probabilities
+:func:`influence`                      two runs under the same keys, one client    how far it moved them and may, exactly
 =====================================  ==========================================  =======================================
+
+:func:`audit` plants canaries among the clients of a run, runs its rounds on the real path with keys of their own, and applies
+these to what was released. It works on any population whose clients can be crafted, and knows no engine.
 
 A lower bound far below the guarantee proves nothing in its favour: the audit may be weak.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from hubbub.audit.bound import LowerBound
 from hubbub.audit.canaries import clopper_pearson_epsilon, gdp_epsilon
+from hubbub.audit.neighbours import Influence, influence
 from hubbub.audit.one_run import GuessCount, count_guesses, one_run_epsilon, one_run_p_value
 from hubbub.audit.one_run_gdp import one_run_gdp_epsilon
 from hubbub.audit.one_shot import NormalLaw, OneShotEstimate, one_shot_estimate, two_normals_delta, two_normals_epsilon
@@ -23,22 +31,32 @@ from hubbub.audit.roc import auroc, hull_auroc, tpr_at_fpr
 from hubbub.audit.thresholds import EveryThreshold, FixedThreshold, HeldOutThreshold, Thresholds
 from hubbub.audit.whitening import Check, check_whitened_scores, present_means, whitened_scores
 
+if TYPE_CHECKING:
+    from hubbub.audit.runs import Effort, audit
+    from hubbub.audit.verdict import Audit, Comparison
+
 __all__ = [
+    "Audit",
     "Check",
+    "Comparison",
+    "Effort",
     "EveryThreshold",
     "FixedThreshold",
     "GuessCount",
     "HeldOutThreshold",
+    "Influence",
     "LowerBound",
     "NormalLaw",
     "OneShotEstimate",
     "Thresholds",
+    "audit",
     "auroc",
     "check_whitened_scores",
     "clopper_pearson_epsilon",
     "count_guesses",
     "gdp_epsilon",
     "hull_auroc",
+    "influence",
     "one_run_epsilon",
     "one_run_gdp_epsilon",
     "one_run_p_value",
@@ -49,3 +67,16 @@ __all__ = [
     "two_normals_epsilon",
     "whitened_scores",
 ]
+
+# Statistics need no torch, which takes longer to load than they take.
+_HOMES = {"Audit": "verdict", "Comparison": "verdict", "Effort": "runs", "audit": "runs"}
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,334 @@
+"""An audit of a run: canaries among its clients, the rounds run with keys of their own, and what their releases prove.
+
+Two kinds of evidence come of the same releases.
+
+* Bounds: could anybody who sees the releases tell present canaries from absent ones better than the stated epsilon allows?
+* Tests: given all that the clients contributed, is what is left the noise that was promised?
+
+Where the rounds of a client are public, as in a pattern, the score of a canary is the whitened one, and the bounds are on what
+is stated. Where coins hide them, the bound on what is stated comes of a score that does not know them; whitened scores
+are held against what is stated without amplification.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+from torch import nn
+
+from hubbub._checks import Array, integer
+from hubbub.accounting.composition import delta
+from hubbub.accounting.statement import rounded_up
+from hubbub.audit.bound import LowerBound, significance
+from hubbub.audit.canaries import clopper_pearson_epsilon, gdp_epsilon
+from hubbub.audit.likelihood import likelihood_scores
+from hubbub.audit.noise_itself import check_noise, mean_outside
+from hubbub.audit.one_run import count_guesses, one_run_epsilon
+from hubbub.audit.planted import plant
+from hubbub.audit.thresholds import EveryThreshold, best_merit
+from hubbub.audit.verdict import CERTAIN, Audit, Comparison, compared
+from hubbub.audit.watching import Craftable, Watched, watch
+from hubbub.audit.whitening import Check, check_whitened_scores, present_means, whitened_scores
+from hubbub.errors import ConfigError
+from hubbub.mechanism import Mechanism
+from hubbub.participation import FixedSizeSampling, RandomParticipation, TruncatedPoissonSampling
+from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.flat import FlatModel
+from hubbub.training.plan import RunPlan
+from hubbub.training.rounds import Population
+from hubbub.utility import noising_matrix
+
+__all__ = ["Effort", "audit"]
+
+_MOST_CANARIES, _ENOUGH, _MOST_RUNS = 100, 1000, 10
+# Of the privacy profile, by which the stated trade-off curve is bounded.
+_POINTS = 9
+# Where canaries take places in a cohort from one another.
+_COMPETING = (FixedSizeSampling, TruncatedPoissonSampling)
+# Coordinates that each canary has at least, by default.
+_LEAST_BLOCK = 4
+# The parts of all canaries about which the one-run bound guesses, on either side; chosen before any score is seen.
+_GUESSED = (0.02, 0.05, 0.1, 0.25)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much an audit does.
+
+    Args:
+        canaries: Clients of a run that become canaries; by default half of them, 100 at most, fewer for a very small model.
+        runs: How often the rounds are run; by default until there are 1,000 canaries, at least twice and at most ten times.
+        rounds: Of each run; by default all.
+
+    Raises:
+        ValueError: A number below 1.
+    """
+
+    canaries: int | None = None
+    runs: int | None = None
+    rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("canaries", "runs", "rounds"):
+            if (value := getattr(self, name)) is not None:
+                integer(name, value, at_least=1)
+
+    def settled(self, plan: RunPlan, clients: int, dim: int) -> tuple[int, int, int]:
+        """Canaries, runs and rounds of the audit of a run.
+
+        Raises:
+            ValueError: More canaries than clients or coordinates, or more rounds than the run has.
+        """
+        usual = max(1, min(_MOST_CANARIES, clients // 2, dim // _LEAST_BLOCK))
+        canaries = usual if self.canaries is None else self.canaries
+        if canaries > min(clients, dim):
+            most = "clients in the run" if clients <= dim else "numbers in the model, and each canary needs one for itself"
+            raise ValueError(f"canaries = {canaries}: must be at most {min(clients, dim)}, the {most}")
+        rounds = plan.rounds if self.rounds is None else self.rounds
+        if rounds > plan.rounds:
+            raise ValueError(f"rounds = {rounds}: must be at most {plan.rounds}, which the run has; see training.rounds")
+        runs = min(_MOST_RUNS, max(2, -(-_ENOUGH // canaries))) if self.runs is None else self.runs
+        return canaries, runs, rounds
+
+
+def audit(
+    plan: RunPlan,
+    population: Callable[[int], Craftable],
+    model: nn.Module,
+    *,
+    honest: Population,
+    effort: Effort = Effort(),
+    noise_rows: int = 1,
+    seed: int | None = None,
+    told: Callable[[int, int], None] | None = None,
+) -> Audit:
+    """Audit what a run states, by canaries among its clients and the real loop over the real population.
+
+    Nothing of the run itself is touched: the ledger is kept in memory, keys and coins are drawn afresh in each run.
+
+    Args:
+        plan: Of the run.
+        population: The clients, by the number of the run; each may be the same, or a new one. Clients of it become canaries.
+        model: As the run begins with it; it stays so.
+        honest: The same clients where their sums can be read, to take away what the others contribute.
+        effort: How much is done.
+        noise_rows: Rows of noise in each sum: several where each holder of the key adds one.
+        seed: Of who is a canary, in which direction, and of its coin; by default nobody knows it.
+        told: Is called after each run, with how many are done, and of how many.
+
+    Returns:
+        What was found. A lower bound far below what is stated proves nothing.
+
+    Raises:
+        ConfigError: The run promises nothing, no canary was ever asked, or a round was burned.
+        ValueError: More canaries than clients, or more rounds than the run has.
+    """
+    if plan.mechanism is None:
+        raise ConfigError("privacy.mode = 'none': this run promises nothing, and there is nothing to audit")
+    first = population(0)
+    clients, dim = list(first.clients), FlatModel(model).dim
+    canaries, runs, rounds = effort.settled(plan, len(clients), dim)
+    audited = replace(plan, rounds=rounds, earlier=(), noise="secure")
+    rng = np.random.default_rng(seed)
+    clipping = plan.clip_norm
+    unclipped = clipping.target_quantile if isinstance(clipping, AdaptiveClipping) else 0.0
+    stated = audited.promise().after(rounds, plan.delta)
+    absent = -1.0 if stated.neighboring_relation == "replace-one" else 0.0
+    seen = []
+    for number in range(runs):
+        planted = plant(clients, dim, rounds, canaries=canaries, unclipped=unclipped, rng=rng)
+        made = first if number == 0 else population(number)
+        seen.append(watch(audited, made, honest, model, planted, absent=absent, rows=max(1, noise_rows)))
+        if told:
+            told(number + 1, runs)
+    return _Evidence(audited, plan.mechanism, seen, absent).found(canaries)
+
+
+class _Evidence:
+    """All that was seen, and what it says."""
+
+    def __init__(self, plan: RunPlan, mechanism: Mechanism, seen: Sequence[Watched], absent: float) -> None:
+        self._plan, self._mechanism, self._seen, self._reach = plan, mechanism, seen, 1 - absent
+        self._whitener = _whitener(mechanism, plan.rounds)
+        self._stated = plan.promise().after(plan.rounds, plan.delta)
+
+    def found(self, canaries: int) -> Audit:
+        """The audit."""
+        scores = [self._scored(one) for one in self._seen]
+        present, absent, means = (np.concatenate([one[i] for one in scores]) for i in range(3))
+        if not (present.size and absent.size):
+            raise ConfigError(
+                f"canaries = {canaries}: of those that were asked at all {present.size} were present and {absent.size} absent, "
+                "and an audit needs both; take more canaries, runs or rounds"
+            )
+        comparisons = self._comparisons(present, absent)
+        return Audit(
+            stated=self._stated,
+            comparisons=comparisons,
+            checks=self._checks(present, absent, means),
+            present=present,
+            absent=absent,
+            means=means,
+            canaries=canaries,
+            runs=len(self._seen),
+            rounds=self._plan.rounds,
+            notes=self._notes(present, absent),
+        )
+
+    @property
+    def _mu(self) -> float:
+        """What the guarantee claims without coins: by how many standard deviations a client moves all releases, at most."""
+        sensitivity = min(self._mechanism.sensitivity_after(self._plan.rounds).value, self._mechanism.l2_sensitivity)
+        return self._reach * sensitivity / self._mechanism.stddev
+
+    def _scored(self, one: Watched) -> tuple[Array, Array, Array]:
+        """Whitened scores of the present and of the absent that were asked, and the means of the present."""
+        asked = one.patterns.any(axis=1)
+        patterns, along, here = one.patterns[asked], one.along[:, asked], one.canaries.present[asked]
+        if not asked.any():
+            return np.zeros(0), np.zeros(0), np.zeros(0)
+        unit = np.eye(len(patterns))
+        scores = whitened_scores(self._whitener, along, patterns, unit, stddev=self._mechanism.stddev)
+        means = present_means(self._whitener, patterns, unit, stddev=self._mechanism.stddev)
+        return scores[here], scores[~here], means[here]
+
+    def _comparisons(self, present: Array, absent: Array) -> tuple[Comparison, ...]:
+        participation, stated = self._plan.participation, self._stated
+
+        def gaussian(confidence: float) -> LowerBound:
+            return gdp_epsilon(present, absent, delta=stated.delta, confidence=confidence)
+
+        if not isinstance(participation, RandomParticipation):
+            return (
+                compared(
+                    "distribution-free",
+                    stated.epsilon,
+                    lambda confidence: clopper_pearson_epsilon(present, absent, delta=stated.delta, confidence=confidence),
+                ),
+                compared("Gaussian", stated.epsilon, gaussian),
+            )
+        here, gone = self._likelihoods
+        compete = isinstance(participation, _COMPETING)
+
+        def free(confidence: float) -> LowerBound:
+            if not compete:
+                return clopper_pearson_epsilon(here, gone, delta=stated.delta, confidence=confidence)
+            # Who has a place in a cohort takes it from another canary: a bound for scores that depend on one another.
+            total = here.size + gone.size
+            sides = sorted({max(1, int(part * total)) for part in _GUESSED if 2 * max(1, int(part * total)) <= total})
+            counts = [count_guesses(here, gone, highest=side, lowest=side) for side in sides]
+            return one_run_epsilon(counts, delta=stated.delta, confidence=confidence)
+
+        return (
+            compared("distribution-free, cohorts secret", stated.epsilon, free),
+            compared("Gaussian, cohorts known: without amplification", stated.unamplified_epsilon, gaussian),
+        )
+
+    @cached_property
+    def _likelihoods(self) -> tuple[Array, Array]:
+        """Scores that know no cohort, of the present and of the absent, whether they were asked or not; of random cohorts."""
+        participation = self._plan.participation
+        if not isinstance(participation, RandomParticipation):
+            return np.zeros(0), np.zeros(0)
+        first = self._plan.clip_norms.first
+        largest = 1.0 if first is None else first / self._plan.clip_norms.bound(first)
+        parts = self._whitener * (self._reach * largest / self._mechanism.stddev)
+        here, gone = [], []
+        for one in self._seen:
+            scores = likelihood_scores(self._whitened(one), parts, participation)
+            here.append(scores[one.canaries.present])
+            gone.append(scores[~one.canaries.present])
+        return np.concatenate(here), np.concatenate(gone)
+
+    def _whitened(self, one: Watched) -> Array:
+        whitened: Array = self._whitener @ one.along / self._mechanism.stddev
+        return whitened
+
+    def _checks(self, present: Array, absent: Array, means: Array) -> tuple[Check, ...]:
+        mu, largest = self._mu, float(means.max())
+        noise = [self._whitener @ one.noise / self._mechanism.stddev for one in self._seen]
+        outside = np.concatenate([self._outside(one) for one in self._seen])
+        return (
+            Check("clients asked against the pattern", float(self._breaches()), 0.0, 0.0, 0.0),
+            Check("largest claim of a canary's cohorts on mu", largest, 0.0, mu * (1 + 1e-9), 0.0),
+            *check_whitened_scores(absent, present, means, mu=max(mu, largest)),
+            *([mean_outside(outside)] if outside.size else []),
+            *check_noise(noise),
+            *self._curve(),
+        )
+
+    def _curve(self) -> tuple[Check, ...]:
+        """Whether some threshold errs more rarely than the whole stated curve allows, where that is not one Gaussian."""
+        here, gone = self._likelihoods
+        if not (here.size and gone.size) or isinstance(self._plan.participation, _COMPETING):
+            return ()
+
+        events, relation = self._stated.events or (), self._stated.neighboring_relation
+        epsilons = np.linspace(0.0, self._stated.epsilon, _POINTS)
+        kept = 1 - np.array([delta(events, float(epsilon), relation) for epsilon in epsilons])[:, None]
+        steep = np.exp(epsilons)[:, None]
+
+        def excess(false_positives: Array, false_negatives: Array) -> Array:
+            # Every (epsilon, delta) of the profile bounds all tests from below, by two lines.
+            allowed = np.maximum(kept - steep * false_positives, (kept - false_positives) / steep).max(axis=0)
+            found: Array = allowed - false_negatives
+            return found
+
+        alarm = 1 - CERTAIN
+        worst = best_merit(here, gone, significance(CERTAIN), EveryThreshold(), excess)
+        return (Check("excess over the stated trade-off curve", worst, -math.inf, 0.0, alarm),)
+
+    def _outside(self, one: Watched) -> Array:
+        """N(0, 1) scores of present canaries, in what they were to leave alone: the rounds in which nobody asked them."""
+        here = one.canaries.present
+        patterns, whitened = one.patterns[here], self._whitened(one)[:, here]
+        rest = whitened - self._whitener @ patterns.T / self._mechanism.stddev
+        idle = self._whitener @ (patterns == 0).T.astype(np.float64)
+        lengths = np.linalg.norm(idle, axis=0)
+        scores: Array = (rest * idle).sum(axis=0)[lengths > 0] / lengths[lengths > 0]
+        return scores
+
+    def _breaches(self) -> int:
+        """How many clients, canaries or not, were asked in rounds that the pattern does not allow."""
+        found = 0
+        for one in self._seen:
+            rounds: dict[str, list[int]] = {}
+            for t, cohort in enumerate(one.cohorts):
+                for client in cohort:
+                    rounds.setdefault(str(client), []).append(t)
+            found += sum(not self._plan.participation.allows(of_one) for of_one in rounds.values())
+        return found
+
+    def _notes(self, present: Array, absent: Array) -> tuple[str, ...]:
+        notes = []
+        if isinstance(self._plan.participation, RandomParticipation):
+            present, absent = self._likelihoods
+        if present.size and absent.size and not isinstance(self._plan.participation, _COMPETING):
+            ones, zeros, at = np.ones(present.size), np.zeros(absent.size), self._stated.delta
+            most = clopper_pearson_epsilon(ones, zeros, delta=at, confidence=CERTAIN).epsilon
+            if most < self._stated.epsilon:
+                notes.append(
+                    f"Had all {present.size + absent.size:,} canaries been told apart, the distribution-free bound would be "
+                    f"{rounded_up(most)} at 1 − 10⁻⁶, less than is stated: here that bound cannot fail."
+                )
+        if isinstance(self._plan.participation, _COMPETING):
+            notes.append("Canaries compete for places in a cohort, so that the distribution-free bound is the one-run bound.")
+        if self._mechanism.shares is not None:
+            notes.append("All clients answered here, so that sums held more noise than the promise counts on.")
+        if self._plan.noise_by == "holders":
+            notes.append("All holders are honest here, so that sums held more noise than the promise counts on.")
+        return tuple(notes)
+
+
+def _whitener(mechanism: Mechanism, rounds: int) -> Array:
+    """What makes independent numbers of variance σ² of a run's noise, ``(rounds, rounds)``: C, where C is triangular."""
+    C = np.asarray(mechanism.strategy.matrix(), dtype=np.float64)
+    if C.shape[0] == C.shape[1] and not np.triu(C, 1).any():
+        return C[:rounds, :rounds]
+    # C⁻¹ is not unique: whatever the decoder, the triangular root of the noise's covariance is.
+    N = noising_matrix(mechanism.strategy)[:rounds]
+    whitener: Array = solve_triangular(cholesky(N @ N.T, lower=True), np.eye(rounds), lower=True)
+    return whitener

@@ -1,0 +1,227 @@
+"""A run with canaries, from its first round to its last: the real loop over the real population, watched from outside.
+
+The loop, the noise, the ledger, the clip and the clients' messages are those of every run. Watched are the releases, and what
+an adversary of differential privacy is given anyway: who was asked, and what all others contributed.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from hubbub._checks import Array
+from hubbub.audit.planted import Canaries
+from hubbub.errors import ConfigError
+from hubbub.lattice import Lattice
+from hubbub.steps import share_stddev
+from hubbub.training.clip_norms import CountSplit
+from hubbub.training.crafted import Crafted
+from hubbub.training.plan import RunPlan
+from hubbub.training.release import Sum
+from hubbub.training.rounds import CountingPopulation, Population, takes_split, train
+
+__all__ = ["Craftable", "Watched", "watch"]
+
+# Numbers of the noise that are kept of a run for the tests of the noise itself: 16 MiB.
+_KEPT = 2**21
+
+
+class Craftable(Population, Protocol):
+    """A population of which a client's update can be chosen."""
+
+    def craft(self, client: Any, crafted: Crafted | None) -> None:
+        """Let somebody choose what a client sends, or give it back to itself."""
+
+
+@dataclass
+class Watched:
+    """What was seen of one run; rows are in units of the bound on one client's contribution, times how much noise there is.
+
+    Args:
+        canaries: Who was planted.
+        cohorts: Of each round, as they were asked.
+        patterns: How far each canary, if present, moves each row along its direction, ``(canaries, rounds)``.
+        along: How far each row goes along each direction beyond what the others added, ``(rounds, canaries)``.
+        noise: What is left of each row when all contributions are taken away, at some coordinates, ``(rounds, some)``.
+    """
+
+    canaries: Canaries
+    cohorts: list[list[Hashable]] = field(default_factory=list)
+    patterns: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    along: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    noise: Array = field(default_factory=lambda: np.zeros((0, 0)))
+
+
+def watch(
+    plan: RunPlan, population: Craftable, honest: Population, model: nn.Module, canaries: Canaries, *, absent: float, rows: int
+) -> Watched:
+    """Train a copy of a model with the canaries among the clients.
+
+    Args:
+        plan: Of the run; its promise is kept by a ledger in memory, its keys are fresh.
+        population: The clients, of whom some become canaries.
+        honest: Says what the others contribute, in the clear; may be the population itself.
+        model: As it is before the first round; it stays so.
+        canaries: Which clients are canaries, and what they send.
+        absent: Clip norms that an absent canary contributes: 0, or −1 where units are replaced.
+        rows: How many rows of noise each sum holds, where holders of the key add one each.
+
+    Raises:
+        ConfigError: A round was burned, so that its release is missing; or what the population or the plan refuses.
+    """
+    seen = Watched(canaries)
+    observer = (_CountingObserver if takes_split(population) else _Observer)(plan, population, honest, canaries, absent, rows)
+    try:
+        for number, client in enumerate(canaries.clients):
+            population.craft(client, observer.crafted(number))
+        for result in train(plan, observer, deepcopy(model)):
+            if not result.released:
+                raise ConfigError(
+                    f"round {result.round_index + 1} was burned ({result.fault}), and an audit needs every release; take fewer "
+                    "canaries, of whom half do not answer where the clip norm moves"
+                )
+    finally:
+        for client in canaries.clients:
+            population.craft(client, None)
+    seen.cohorts = observer.cohorts
+    seen.along, seen.noise = np.stack(observer.along), np.stack(observer.noise)
+    seen.patterns = np.stack(observer.patterns, axis=1)
+    return seen
+
+
+class _Observer:
+    """A population that passes everything on, and remembers."""
+
+    def __init__(
+        self, plan: RunPlan, population: Craftable, honest: Population, canaries: Canaries, absent: float, rows: int
+    ) -> None:
+        self._plan, self._population, self._honest = plan, population, honest
+        self._canaries, self._absent, self._rows = canaries, absent, rows
+        self._number = {str(client): i for i, client in enumerate(canaries.clients)}
+        self._clip_norm: float | None = None
+        self._window = slice(0, max(1, _KEPT // plan.rounds))
+        self.cohorts: list[list[Hashable]] = []
+        self.patterns: list[Array] = []
+        self.along: list[Array] = []
+        self.noise: list[Array] = []
+
+    @property
+    def clients(self) -> Sequence[Hashable]:
+        """Every client's id."""
+        return self._population.clients
+
+    @property
+    def noise_in_sums(self) -> bool:
+        """Whether the sums hold their noise."""
+        return bool(getattr(self._population, "noise_in_sums", False))
+
+    def prepare(self, model: nn.Module, cohort: int) -> None:
+        """What the population decides before the first round."""
+        if prepare := getattr(self._population, "prepare", None):
+            prepare(model, cohort)
+
+    def crafted(self, canary: int) -> Crafted:
+        """What a canary sends."""
+        present = bool(self._canaries.present[canary])
+        moves = bool(self._plan.clip_norms.further)
+
+        def send(_: nn.Module, round_index: int) -> torch.Tensor | None:
+            if not present and not self._absent and moves:
+                # Even of zeros the indicator would count.
+                return None
+            sign = 1.0 if present else self._absent
+            direction = torch.from_numpy(self._canaries.direction(canary))
+            return direction * (sign * float(self._canaries.sent[canary, round_index]) * (self._clip_norm or 0.0))
+
+        return send
+
+    def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> Sum:
+        """The population's sum, whose release is remembered."""
+        return self._watched(cohort, model, clip_norm, round_index, None)
+
+    def _watched(
+        self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int, split: CountSplit | None
+    ) -> Sum:
+        self._clip_norm = clip_norm
+        further = () if split is None else (split,)
+        others = [client for client in cohort if str(client) not in self._number]
+        collect: Callable[..., Sum] = self._honest.collect
+        known = collect(others, model, clip_norm, round_index, *further).open(None).cpu().numpy()
+        collect = self._population.collect
+        total = collect(cohort, model, clip_norm, round_index, *further)
+        self.cohorts.append(list(cohort))
+        return _WatchedSum(
+            total, lambda release: self._keep(cohort, release.cpu().numpy() - known, clip_norm or 0.0, round_index)
+        )
+
+    def _keep(self, cohort: Sequence[Hashable], row: Array, clip_norm: float, round_index: int) -> None:
+        """Remember a row beyond what the others added, and what it was to hold."""
+        canaries, dim = self._canaries, len(self._canaries.owner)
+        bound = self._plan.clip_norms.bound(clip_norm)
+        bound *= self._noise_factor(len(cohort), bound)
+        asked = np.zeros(len(canaries.clients))
+        asked[[self._number[str(client)] for client in cohort if str(client) in self._number]] = 1.0
+        amounts = asked * np.minimum(1.0, canaries.sent[:, round_index]) * clip_norm / bound
+        scaled = row[:dim] / bound
+        self.along.append(canaries.along(scaled) - self._absent * amounts)
+        self.patterns.append((1 - self._absent) * amounts)
+        added = amounts * np.where(canaries.present, 1.0, self._absent)
+        self.noise.append(scaled[self._window] - canaries.combined(added, slice(0, len(scaled[self._window]))))
+
+    def _noise_factor(self, cohort: int, bound: float) -> float:
+        """How much larger the noise of a sum is than the promise counts on, since all who add noise are honest here."""
+        mechanism = self._plan.mechanism
+        if mechanism is None or mechanism.shares is None:
+            return math.sqrt(self._rows)
+        lattice = Lattice(bound, mechanism.shares.lattice_bits)
+        share = share_stddev(mechanism.noise_multiplier, bound, mechanism.shares.clients, lattice.bits) * lattice.step
+        return share * math.sqrt(cohort) / (mechanism.stddev * bound)
+
+
+class _CountingObserver(_Observer):
+    """The same over a population that counts the updates that were not clipped."""
+
+    _population: CountingPopulation  # type: ignore[assignment] # as takes_split has found
+
+    def collect(
+        self,
+        cohort: Sequence[Hashable],
+        model: nn.Module,
+        clip_norm: float | None,
+        round_index: int,
+        split: CountSplit | None = None,
+    ) -> Sum:
+        """The population's sum, whose release is remembered."""
+        return self._watched(cohort, model, clip_norm, round_index, split)
+
+
+class _WatchedSum:
+    """A sum that tells of its release."""
+
+    def __init__(self, total: Sum, tell: Callable[[torch.Tensor], None]) -> None:
+        self._total, self._tell = total, tell
+
+    @property
+    def lattice(self) -> Lattice | None:
+        """That of the sum."""
+        return self._total.lattice
+
+    @property
+    def statistics(self) -> Mapping[str, float]:
+        """Those of the sum."""
+        return self._total.statistics
+
+    def digest(self, key: bytes) -> str:
+        """That of the sum."""
+        return self._total.digest(key)
+
+    def open(self, row: torch.Tensor | None) -> torch.Tensor:
+        """What the sum opens to: the release."""
+        release = self._total.open(row)
+        self._tell(release.detach())
+        return release

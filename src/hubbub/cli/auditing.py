@@ -1,0 +1,112 @@
+"""``hubbub audit``: canaries through the real pipeline of a run, and what they prove."""
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hubbub import config as configs
+from hubbub._checks import one_of
+from hubbub.accounting import rounded_up
+from hubbub.audit import Audit, Effort
+from hubbub.build import build
+from hubbub.cli.output import console, print_json, print_table, say
+from hubbub.engine.apps import require_flower
+from hubbub.engine.audited import audited
+from hubbub.errors import RunFolderError
+from hubbub.report.audit import write_audit
+
+__all__ = ["Asked", "audit"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says beside the settings.
+
+    Args:
+        engine: What runs the clients; by default as the settings say.
+        effort: How much is done.
+        out: Where the findings go; by default a new folder in ``audits/``.
+        allow_import: Whether names of code in the settings may be imported.
+        as_json: Whether one JSON object is printed.
+    """
+
+    engine: str | None
+    effort: Effort
+    out: Path | None
+    allow_import: bool = False
+    as_json: bool = False
+
+
+def audit(file: Path, assignments: list[str], asked: Asked) -> int:
+    """Audit the run that a config describes; returns the exit status: 1 where the system is broken."""
+    layers = [configs.load(file), configs.overrides(assignments)]
+    simulated = configs.resolve(*layers).privacy.noise == "simulation"
+    if asked.engine is not None:
+        one_of("--engine", asked.engine, configs.ENGINES)
+        layers.append({"training": {"engine": asked.engine}})
+    # Canaries are made in this process; how many processes share a cohort changes no bit of a sum.
+    config = configs.resolve(*layers, {"privacy": {"noise": "secure"}, "training": {"workers": 1}})
+    if config.training.engine == "flower":
+        require_flower()
+    folder = _new_folder(asked.out, file.stem)
+    torch.set_num_threads(1)
+    run = build(config, allow_import=asked.allow_import)
+    screen = console(stderr=asked.as_json)
+    if simulated:
+        say(screen, "privacy.noise = 'simulation': its noise is known to whoever knows the seed; audited with secure noise.")
+
+    def told(done: int, runs: int) -> None:
+        say(screen, f"run {done}/{runs} done")
+
+    with tempfile.TemporaryDirectory(prefix="hubbub-audit-") as scratch:
+        found = audited(run, asked.effort, Path(scratch), told, allow_import=asked.allow_import)
+    write_audit(folder, file.stem, found.as_json())
+    if asked.as_json:
+        print_json({**found.as_json(), "folder": str(folder)})
+    else:
+        _show(found, folder)
+    return 0 if found.holds else 1
+
+
+def _show(found: Audit, folder: Path) -> None:
+    screen = console()
+    say(screen)
+    for one in found.comparisons:
+        rows = {
+            "stated, at most": rounded_up(one.stated),
+            "proved, at least (95 %)": f"{one.shown.epsilon:.4f}",
+            "proved, at least (1 − 10⁻⁶)": f"{one.certain.epsilon:.4f}" + ("" if one.holds else "   BROKEN"),
+        }
+        print_table(f"Epsilon at delta = {found.stated.delta:g}, {one.what}", rows)
+        say(screen)
+    tests = {check.name: f"{check.value:.4g}   {'passed' if check.passed else 'FAILED'}" for check in found.checks}
+    print_table("Tests of the system", tests)
+    say(screen)
+    for note in found.notes:
+        say(screen, note)
+    say(screen, found.sentence())
+    say(screen, f"Findings: {folder / 'audit.md'}, {folder / 'audit.png'} and {folder / 'audit.json'}")
+
+
+def _new_folder(out: Path | None, stem: str) -> Path:
+    """The folder of the findings; what is there already is never written over."""
+    if out is not None:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise RunFolderError(f"{out}: exists already; choose another with --out")
+        return _possible(out)
+    number = 1
+    while Path("audits", f"{stem}-{number}").exists():
+        number += 1
+    return _possible(Path("audits", f"{stem}-{number}"))
+
+
+def _possible(folder: Path) -> Path:
+    """The folder, where it can be made: an audit takes too long to find that out at its end."""
+    above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        why = "cannot be written" if above.is_dir() else "is a file"
+        raise RunFolderError(f"{folder}: cannot be made, since {above} {why}; name another folder with --out")
+    return folder

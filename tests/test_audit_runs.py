@@ -1,0 +1,468 @@
+"""An audit finds nothing in a right system, and finds each of its broken twins, all through the same pipeline.
+
+Each test of an audit and each of its bounds fails a right system with a probability of at most 10⁻⁶; there are at most a dozen
+in one audit. Canaries are seeded, the noise of a run is secure and cannot be.
+"""
+
+import json
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from scipy.special import ndtr
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from audited_runs import CLIENTS, PLANS, SEPARATED, audited, clients, plan_of, small_model
+from encrypted_runs import encrypted, terms
+from encrypted_runs import plan as encrypted_plan
+from hubbub.audit import Audit, Effort, audit
+from hubbub.audit.likelihood import likelihood_scores
+from hubbub.audit.noise_itself import check_noise
+from hubbub.audit.planted import plant
+from hubbub.cli.app import main
+from hubbub.errors import ConfigError, SumNotOpenedError
+from hubbub.flower.local_grid import LocalGrid
+from hubbub.flower.mods import clipping_mod
+from hubbub.flower.population import GridPopulation
+from hubbub.lattice import Lattice
+from hubbub.mechanism import Mechanism
+from hubbub.noise import NoiseStream
+from hubbub.participation import PoissonSampling
+from hubbub.strategies import Identity, toeplitz
+from hubbub.training import ExamplePopulation, RunPlan, SimulatedPopulation
+from hubbub.training import simulate as simulate_module
+from hubbub.training.clipping import clip
+from small_runs import linear, population
+
+DIGITS = Path(__file__).parent.parent / "examples" / "digits.toml"
+SMALL = ["--set", "training.rounds=4", "--set", "data.clients=24", "--set", "training.cohort_size=12"]
+SMALL += ["--set", "training.local_epochs=1", "--canaries", "12", "--runs", "2"]
+
+
+def hubbub(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    return int(stop.value.code or 0)
+
+
+def failed(found: Audit) -> set[str]:
+    return {check.name for check in found.checks if not check.passed} | {one.what for one in found.comparisons if not one.holds}
+
+
+# --- right systems ---
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_nothing_is_found_in_a_right_system(plan: Callable[[], RunPlan]) -> None:
+    found = audited(plan())
+    assert found.holds, found.faults
+    assert len(found.present) + len(found.absent) > 60
+    assert all(one.shown.epsilon >= one.certain.epsilon for one in found.comparisons)
+    assert "no proof of privacy" in found.sentence()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_nothing_is_found_in_a_right_system_by_a_thousand_canaries(plan: Callable[[], RunPlan]) -> None:
+    found = audited(plan(), effort=Effort(canaries=20, runs=50))
+    assert found.holds, found.faults
+    # The whole law of the scores is what is claimed: Kolmogorov's distance, whose bound at 10⁻⁶ is that of Massart 1990.
+    for scores in (found.absent, found.present - found.means):
+        ordered = np.sort(scores)
+        steps = np.arange(len(ordered) + 1) / len(ordered)
+        distance = max(np.abs(ndtr(ordered) - steps[:-1]).max(), np.abs(ndtr(ordered) - steps[1:]).max())
+        assert distance <= math.sqrt(math.log(2e6) / (2 * len(ordered)))
+
+
+def test_the_bounds_are_near_what_is_stated_where_canaries_are_many() -> None:
+    found = audited(plan_of(Identity(12), SEPARATED, 12.0), effort=Effort(canaries=40, runs=8))
+    gaussian = found.comparisons[1]
+    assert gaussian.stated / 3 < gaussian.shown.epsilon <= gaussian.stated
+    # Of a client that took part as often as the pattern lets it.
+    assert found.means.max() == pytest.approx(2 / 0.7, rel=1e-9)
+
+
+@pytest.mark.parametrize("noise_by", ["server", "holders", "clients"])
+def test_nothing_is_found_in_a_right_encrypted_system(noise_by: str) -> None:
+    how = terms(noise_by)
+    plan = encrypted_plan(Identity(6), how)
+    found = audit(
+        plan,
+        lambda _: encrypted(plan, how, seeds=None),
+        linear(),
+        honest=population(),
+        effort=Effort(canaries=4, runs=8),
+        noise_rows=max(1, how.noise_rows),
+        seed=1,
+    )
+    assert found.holds, found.faults
+    # With noise of three holders in each sum the same client moves it by less of the noise.
+    assert found.means.max() == pytest.approx(math.sqrt(6 / (3 if noise_by == "holders" else 1)) / 0.7, rel=1e-3)
+
+
+def federation(mods: list, **changes: object) -> GridPopulation:
+    app = ClientApp(mods=mods)
+
+    @app.train()
+    def train(message: Message, _: object) -> Message:
+        (arrays,) = message.content.array_records.values()
+        moved = ArrayRecord({name: Array(np.asarray(array.numpy() * np.float32(0.9))) for name, array in arrays.items()})
+        return Message(RecordDict({"arrays": moved}), reply_to=message)
+
+    grid = LocalGrid(app, CLIENTS)
+    for name, value in changes.items():
+        setattr(grid, name, value)
+    return GridPopulation(grid, grid.get_node_ids())
+
+
+@pytest.mark.parametrize("mods", [[], [clipping_mod]], ids=["server clips", "client clips, too"])
+def test_nothing_is_found_on_a_flower_grid_even_where_replies_come_twice(mods: list) -> None:
+    found = audit(
+        plan_of(toeplitz.square_root(12, 3), SEPARATED, 12.0),
+        lambda _: federation(mods, reply_filter=lambda reply: [reply, reply]),
+        small_model(),
+        honest=federation([]),
+        effort=Effort(canaries=20, runs=2),
+        seed=1,
+    )
+    assert found.holds, found.faults
+
+
+def test_nothing_is_found_where_the_unit_is_an_example() -> None:
+    generator = torch.Generator().manual_seed(1)
+    inputs, targets = torch.randn(60, 20, generator=generator), torch.randint(0, 10, (60,), generator=generator)
+    examples = ExamplePopulation(inputs, targets, F.cross_entropy)
+    plan = plan_of(Identity(12), PoissonSampling(0.3), 18.0, privacy_unit="example")
+    found = audit(plan, lambda _: examples, small_model(), honest=examples, effort=Effort(canaries=30, runs=3), seed=1)
+    assert found.holds, found.faults
+
+
+# --- broken twins ---
+
+
+def noise(monkeypatch: pytest.MonkeyPatch, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    right = NoiseStream.next_row
+    monkeypatch.setattr(NoiseStream, "next_row", lambda self: change(right(self)))
+
+
+def twice(row: torch.Tensor) -> torch.Tensor:
+    half = len(row) // 2
+    return torch.cat([row[:half], row[:half], row[2 * half :]])
+
+
+@pytest.mark.parametrize("name", ["independent, separated", "banded, separated", "independent, Poisson", "adaptive, separated"])
+def test_half_the_noise_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    noise(monkeypatch, lambda row: row / 2)
+    found = audited(PLANS[name](), effort=Effort(canaries=40, runs=4))
+    assert {"null standard deviation", "size of the noise"} <= failed(found)
+    assert "BROKEN" in found.sentence()
+
+
+def test_a_tenth_of_the_noise_breaks_the_stated_epsilon_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise(monkeypatch, lambda row: row / 10)
+    plan = plan_of(Identity(12), SEPARATED, 12.0)
+    weak = replace(plan, mechanism=Mechanism(Identity(12), SEPARATED, 6.0))
+    broken = failed(audited(weak, effort=Effort(canaries=40, runs=8)))
+    assert {"distribution-free", "Gaussian", "mu"} <= broken
+
+
+def test_next_to_no_noise_breaks_an_amplified_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise(monkeypatch, lambda row: row / 100)
+    plan = plan_of(Identity(12), PoissonSampling(0.3), 12.0)
+    weak = replace(plan, mechanism=Mechanism(Identity(12), PoissonSampling(0.3), 6.0))
+    broken = failed(audited(weak, effort=Effort(canaries=40, runs=8)))
+    assert {"distribution-free, cohorts secret", "excess over the stated trade-off curve"} <= broken
+
+
+def test_noise_that_is_not_correlated_as_promised_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Independent, of the very size that each row of the correlated has once it is whitened.
+    own = torch.Generator().manual_seed(0)
+    noise(monkeypatch, lambda row: torch.randn(row.shape, dtype=torch.float64, generator=own) * 0.7)
+    assert "largest correlation over rounds" in failed(audited(PLANS["banded, separated"]()))
+    monkeypatch.undo()
+    # Correlated where independent was promised.
+    correlated = Mechanism(toeplitz.square_root(12, 3), SEPARATED, 0.7)
+    streams: list[NoiseStream] = []
+    right = NoiseStream.next_row
+
+    def stranger(self: NoiseStream) -> torch.Tensor:
+        right(self)
+        if self.round_index == 1:
+            streams.append(NoiseStream(correlated, 210, seed=len(streams)))
+        return right(streams[-1])
+
+    monkeypatch.setattr(NoiseStream, "next_row", stranger)
+    assert "largest correlation over rounds" in failed(audited(plan_of(Identity(12), SEPARATED, 12.0)))
+
+
+def test_noise_that_comes_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, first = PLANS["independent, separated"], []
+    noise(monkeypatch, lambda row: first.append(row) or first[0])
+    assert "largest correlation of two rounds" in failed(audited(plan()))
+    monkeypatch.undo()
+    noise(monkeypatch, twice)
+    assert failed(audited(plan())) == {"largest correlation within rounds"}
+    monkeypatch.undo()
+    # A key that is the same in every run.
+    monkeypatch.setattr("hubbub.training.release.fresh_key", lambda: b"k" * 32)
+    assert "largest correlation of two rounds" in failed(audited(plan()))
+
+
+def unclipped(update: torch.Tensor, clip_norm: float, lattice: Lattice, split: object = None) -> tuple[torch.Tensor, bool]:
+    return (update.double() / lattice.step).round().to(torch.int64), False
+
+
+def by_tensor(update: torch.Tensor, clip_norm: float, lattice: Lattice, split: object = None) -> tuple[torch.Tensor, bool]:
+    parts = torch.cat([clip(part, clip_norm)[0] for part in update.split([100, 5, 50, 10])])
+    return (parts / lattice.step).round().to(torch.int64), True
+
+
+def doubled(update: torch.Tensor, clip_norm: float, lattice: Lattice, split: object = None) -> tuple[torch.Tensor, bool]:
+    return 2 * lattice.encode(update)[0], True
+
+
+def elsewhere(part: Callable) -> type[SimulatedPopulation]:
+    """Clients whose server bounds them in another way."""
+
+    class Other(SimulatedPopulation):
+        def chunk(self, task, model, clients):  # a deliberately broken twin
+            right = simulate_module.bounded
+            simulate_module.bounded = part
+            try:
+                return super().chunk(task, model, clients)
+            finally:
+                simulate_module.bounded = right
+
+    return Other
+
+
+@pytest.mark.parametrize("part", [unclipped, doubled, by_tensor])
+def test_a_client_that_moves_the_sum_too_far_is_found(part: Callable) -> None:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(20, 5), nn.Linear(5, 10))
+    broken, plan = clients(elsewhere(part)), PLANS["independent, separated"]()
+    found = audit(plan, lambda _: broken, layers, honest=clients(), effort=Effort(canaries=10, runs=10), seed=1)
+    assert "mean of the present" in failed(found)
+
+
+class TwiceAsOften(SimulatedPopulation):
+    """Who took part in a round is in the sum of the next one, too."""
+
+    earlier: Sequence[Hashable] = ()
+
+    def collect(self, cohort, model, clip_norm, round_index, split=None):  # a deliberately broken twin
+        both = [*cohort, *(client for client in self.earlier if client not in cohort)] if round_index else list(cohort)
+        self.earlier = list(cohort)
+        return super().collect(both, model, clip_norm, round_index, split)
+
+
+def test_clients_that_take_part_more_often_than_they_are_asked_are_found() -> None:
+    found = audited(PLANS["independent, separated"](), clients(TwiceAsOften), Effort(canaries=40, runs=4))
+    assert "mean outside their rounds" in failed(found)
+
+
+def test_cohorts_that_break_the_pattern_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Neither the choice of cohorts nor the ledger keeps the pattern in this twin.
+    monkeypatch.setattr("hubbub.training.rounds.draw", lambda *_, **__: list(range(30)))
+    monkeypatch.setattr("hubbub.accounting.ledger.Ledger.begin", _careless(), raising=True)
+    found = audited(PLANS["independent, separated"]())
+    assert {"clients asked against the pattern", "largest claim of a canary's cohorts on mu"} <= failed(found)
+
+
+def _careless() -> Callable:
+    from hubbub.accounting.ledger import Ledger
+    from hubbub.participation import MinSeparation
+
+    right = Ledger.begin
+
+    def begin(self: Ledger, *arguments: object) -> object:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MinSeparation, "may_follow", lambda *_: True)
+            patch.setattr(MinSeparation, "allows", lambda *_: True)
+            return right(self, *arguments)
+
+    return begin
+
+
+# --- what cannot be audited ---
+
+
+def test_a_run_without_a_promise_and_a_round_without_a_release_are_refused() -> None:
+    bare = RunPlan(6, PoissonSampling(0.5), 6.0)
+    with pytest.raises(ConfigError, match="nothing to audit"):
+        audit(bare, lambda _: population(), linear(), honest=population())
+
+    class Burns(SimulatedPopulation):
+        def collect(self, cohort, model, clip_norm, round_index, split=None):  # whose sums nobody opens
+            raise SumNotOpenedError("too few came")
+
+    with pytest.raises(ConfigError, match="needs every release"):
+        audited(PLANS["independent, separated"](), clients(Burns))
+    with pytest.raises(ValueError, match="canaries = 41"):
+        audited(PLANS["independent, separated"](), effort=Effort(canaries=41))
+    with pytest.raises(ValueError, match="rounds = 13"):
+        audited(PLANS["independent, separated"](), effort=Effort(rounds=13))
+    with pytest.raises(ConfigError, match="an audit needs both"):
+        audited(PLANS["independent, separated"](), effort=Effort(canaries=1, runs=1))
+
+
+def test_a_shorter_audit_is_held_against_what_so_many_rounds_cost() -> None:
+    plan = PLANS["banded, separated"]()
+    found = audited(plan, effort=Effort(canaries=20, runs=2, rounds=5))
+    assert found.holds, found.faults
+    assert found.stated.epsilon == plan.promise().after(5, 1e-5).epsilon < plan.promise().after(12, 1e-5).epsilon
+
+
+def test_clients_are_themselves_again_after_an_audit_and_the_model_is_as_it_was() -> None:
+    mine, model = clients(), small_model()
+    before = [p.detach().clone() for p in model.parameters()]
+    audit(PLANS["independent, separated"](), lambda _: mine, model, honest=mine, effort=Effort(canaries=20, runs=1), seed=1)
+    for now, then in zip(model.parameters(), before, strict=True):
+        torch.testing.assert_close(now.detach(), then, atol=0, rtol=0)
+    sums = [which.collect(range(CLIENTS), model, 0.5, 3).open(None) for which in (mine, clients())]
+    torch.testing.assert_close(*sums, atol=0, rtol=0)
+
+
+# --- the parts ---
+
+
+def test_directions_of_canaries_are_orthonormal_and_reach_all_coordinates() -> None:
+    planted = plant(range(50), 210, 12, canaries=20, unclipped=0.5, rng=np.random.default_rng(0))
+    rows = np.stack([planted.direction(i) for i in range(20)])
+    np.testing.assert_allclose(rows @ rows.T, np.eye(20), atol=1e-12)
+    assert (np.abs(rows).sum(axis=0) > 0).all()
+    row = np.random.default_rng(1).normal(size=210)
+    np.testing.assert_allclose(planted.along(row), rows @ row, atol=1e-12)
+    amounts = np.arange(20.0)
+    np.testing.assert_allclose(planted.combined(amounts, slice(5, 90)), (amounts @ rows)[5:90], atol=1e-12)
+
+
+def test_the_scores_of_poisson_cohorts_are_likelihood_ratios() -> None:
+    rng, q, parts = np.random.default_rng(0), 0.3, np.diag([1.0, 0.5, 2.0])
+    y = rng.normal(size=(3, 4))
+    found = likelihood_scores(y, parts, PoissonSampling(q))
+    for j in range(4):
+        # By definition: the mixture over all eight sets of rounds, over the law of the absent.
+        present = 0.0
+        for coins in np.ndindex(2, 2, 2):
+            weight = math.prod(q if coin else 1 - q for coin in coins)
+            present += weight * math.exp(-np.square(y[:, j] - parts @ np.array(coins)).sum() / 2)
+        assert found[j] == pytest.approx(math.log(present / math.exp(-np.square(y[:, j]).sum() / 2)), abs=1e-12)
+
+
+def test_noise_is_told_from_itself() -> None:
+    right = np.random.default_rng(0).normal(size=(40, 500))
+    assert all(check.passed for check in check_noise([right[:20], right[20:]]))
+    again, shifted, small = right.copy(), right.copy(), right * 0.97
+    again[7] = right[3]
+    shifted[:, 300:400] = right[:, 40:140]
+    names = [{check.name for check in check_noise([z[:20], z[20:]]) if not check.passed} for z in (again, shifted, small)]
+    assert names == [{"largest correlation of two rounds"}, {"largest correlation within rounds"}, {"size of the noise"}]
+    # Of too few numbers nothing can be told but their size.
+    assert [check.name for check in check_noise([right[:4, :6]])] == ["size of the noise"]
+
+
+# --- the command ---
+
+
+def test_the_command_writes_its_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hubbub("audit", str(DIGITS), *SMALL, "--out", str(tmp_path / "a"), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "holds"
+    assert json.loads((tmp_path / "a" / "audit.json").read_text()) == {k: v for k, v in told.items() if k != "folder"}
+    assert (tmp_path / "a" / "audit.png").read_bytes()[:4] == b"\x89PNG"
+    text = (tmp_path / "a" / "audit.md").read_text()
+    assert "One below proves nothing" in text
+    assert told["sentence"] in text
+    assert hubbub("audit", str(DIGITS), *SMALL, "--out", str(tmp_path / "a")) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_an_audit_says_where_its_bound_could_not_fail_whatever_it_saw(tmp_path: Path) -> None:
+    hubbub("audit", str(DIGITS), *SMALL, "--out", str(tmp_path / "found"))
+    found = json.loads((tmp_path / "found" / "audit.json").read_text())
+    assert found["comparisons"][0]["certain"]["epsilon"] < found["stated"]["epsilon"]
+    assert any("here that bound cannot fail" in note for note in found["notes"])
+    assert "here that bound cannot fail" in (tmp_path / "found" / "audit.md").read_text()
+
+
+def test_where_findings_cannot_go_is_said_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("hubbub.cli.auditing.audited", lambda *_, **__: pytest.fail("it ran"))
+    assert hubbub("audit", str(DIGITS), *SMALL, "--out", str(tmp_path / "file" / "found")) == 2
+    assert "is a file; name another folder with --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--canaries", "25"], "canaries = 25: must be at most 24, the clients in the run"),
+        (["--rounds", "5"], "rounds = 5: must be at most 4, which the run has; see training.rounds"),
+    ],
+)
+def test_more_than_the_run_has_is_refused_with_what_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
+) -> None:
+    assert hubbub("audit", str(DIGITS), *SMALL, *flags, "--out", str(tmp_path / "found")) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["$", "$x$", r"$\frac{"])
+def test_a_picture_takes_any_name(tmp_path: Path, name: str) -> None:
+    config = tmp_path / f"{name}.toml"
+    config.write_text(DIGITS.read_text())
+    hubbub("audit", str(config), *SMALL, "--rounds", "1", "--out", str(tmp_path / "found"))
+    assert (tmp_path / "found" / "audit.png").stat().st_size > 10_000
+
+
+def test_the_command_ends_with_1_where_the_system_is_broken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise(monkeypatch, lambda row: row / 4)
+    assert hubbub("audit", str(DIGITS), *SMALL, "--out", str(tmp_path / "a")) == 1
+    assert "BROKEN" in capsys.readouterr().out
+    assert "**FAILED**" in (tmp_path / "a" / "audit.md").read_text()
+
+
+def test_the_command_audits_the_flower_engine(tmp_path: Path) -> None:
+    assert hubbub("audit", str(DIGITS), *SMALL, "--engine", "flower", "--runs", "1", "--out", str(tmp_path / "a")) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--set", "privacy.mode=none"], "nothing to audit"),
+        (["--canaries", "1000"], "canaries = 1000"),
+        (["--rounds", "99"], "rounds = 99"),
+        (["--runs", "0"], "runs = 0"),
+        (["--engine", "carrier-pigeon"], "--engine"),
+    ],
+)
+def test_the_command_refuses_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    assert hubbub("audit", str(DIGITS), *SMALL, *flags, "--out", str(tmp_path / "a")) == 2
+    told = capsys.readouterr().err.strip()
+    assert message in told
+    assert "\n" not in told
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise_by", ["server", "holders"])
+@pytest.mark.parametrize("engine", ["process", "flower"])
+def test_the_command_audits_encrypted_runs(tmp_path: Path, engine: str, noise_by: str) -> None:
+    how = ["--set", "secagg.scheme=paillier", "--set", f"secagg.noise_by={noise_by}", "--set", "training.rounds=2"]
+    if noise_by == "holders":
+        how += ["--set", "secagg.holders=2", "--set", "secagg.threshold=2"]
+    flags = ["--runs", "1", "--engine", engine, "--out", str(tmp_path / "a")]
+    assert hubbub("audit", str(DIGITS), *SMALL, *how, *flags) == 0
