@@ -106,6 +106,10 @@ def learning_rates(path: str | Path) -> tuple[float, ...]:
     wrong = np.flatnonzero(~((rates > 0) & (rates < math.inf)))
     if wrong.size:
         raise DataError(f"{path}: learning_rates[{wrong[0]}] = {rates[wrong[0]]}: must be above 0 and finite")
+    try:
+        Workload(len(rates), learning_rates=tuple(rates.tolist()))
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from error
     return tuple(rates.tolist())
 
 

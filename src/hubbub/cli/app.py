@@ -1,13 +1,14 @@
 """The commands; their common flags are in flags.py, and what they do is in the other sibling files."""
 
 import os
+import resource
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
-from hubbub import __version__
+from hubbub._version import __version__
 from hubbub.cli import flower, paillier
 from hubbub.cli.flags import (
     FAMILIES,
@@ -156,6 +157,60 @@ def close(
 
 
 @app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="The folder of a run, or several to lay over one another.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The HTML file; by default report.html in the run's folder.")
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="Leave out what was computed from clients' data.")] = False,
+) -> None:
+    """The report of one or several runs as one page that opens offline."""
+    from hubbub.cli import reporting
+
+    reporting.report(runs, output, public=public)
+
+
+@app.command()
+def cite(run: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> None:
+    """The publications that a run relies on, as BibTeX."""
+    from hubbub.cli import reporting
+
+    reporting.cite(run)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    allow_import: AllowImport = False,
+    as_json: AsJson = False,
+) -> None:
+    """How good the model of a run is on its test examples."""
+    from hubbub.cli import reporting
+
+    reporting.evaluate(run, allow_import=allow_import, as_json=as_json)
+
+
+@app.command()
+def publish(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A new folder.")],
+    head: Head = None,
+) -> None:
+    """Write what others may have: model, guarantee, card and report; refuses a simulation."""
+    from hubbub.cli import reporting
+
+    reporting.publish(run, output, head)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Whether this machine can train and keep secrets, and how fast: versions, device, randomness, disk, speed."""
+    from hubbub.cli import doctor as command
+
+    raise typer.Exit(command.doctor(as_json=as_json))
+
+
+@app.command()
 def plan(
     config: Annotated[Path, typer.Argument(help="A TOML file, such as examples/digits.toml.")],
     assignments: Assignments = None,
@@ -167,6 +222,33 @@ def plan(
     from hubbub.cli import planning
 
     planning.plan(config, assignments or [], allow_import=allow_import, measure=measure, as_json=as_json)
+
+
+@app.command()
+def audit(
+    config: Annotated[Path, typer.Argument(help="A TOML file, such as examples/digits.toml.")],
+    assignments: Assignments = None,
+    canaries: Annotated[
+        int | None, typer.Option(parser=whole, metavar="N", help="Clients that become canaries; by default half, 100 at most.")
+    ] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(parser=whole, metavar="R", help="How often the rounds are run; by default for 1,000 canaries in all."),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(parser=whole, metavar="T", help="Rounds of each run; by default all that the config has.")
+    ] = None,
+    engine: Engine = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the findings; by default a new one in audits/.")] = None,
+    allow_import: AllowImport = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look for proof that a run breaks its guarantee, by canaries among its clients; status 1 where there is."""
+    from hubbub.audit import Effort
+    from hubbub.cli import auditing
+
+    asked = auditing.Asked(engine, Effort(canaries, runs, rounds), out, allow_import, as_json)
+    raise typer.Exit(auditing.audit(config, assignments or [], asked))
 
 
 @app.command()
@@ -408,7 +490,12 @@ def gaussian(
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run a command; exits 0, 1 where a check fails, 2 after one line about what is wrong, or 130 after Ctrl-C."""
+    """Run a command.
+
+    Exits 0, 1 where a check fails, 2 after one line about what is wrong, 3 where its budget ended a run, or 130 after Ctrl-C.
+    """
+    # A core dump would hold the keys of a run.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A terminal that knows no ∞ shows a question mark rather than ending a run.

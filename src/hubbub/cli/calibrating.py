@@ -9,6 +9,7 @@ from rich.table import Table
 from hubbub import accounting
 from hubbub.accounting.deployment import Budget, Deployment
 from hubbub.accounting.recommend import Option, Recommendation, recommend
+from hubbub.accounting.wording import crude_delta
 from hubbub.cli.accounts import Statement, Wanted, print_guarantee
 from hubbub.cli.output import console, print_json, say
 from hubbub.errors import ConfigError
@@ -133,12 +134,7 @@ def settings_of(option: Option, deployment: Deployment, budget: Budget) -> dict[
 
 
 def _remarks(deployment: Deployment, budget: Budget) -> list[str]:
-    if budget.delta * deployment.population < 1:
-        return []
-    most = f"1/population = {1 / deployment.population:g}"
-    return [
-        f"delta = {budget.delta:g} is not below {most}: to publish all that one client has, drawn by lot, would meet it, too."
-    ]
+    return list(filter(None, [crude_delta(budget.delta, deployment.population)]))
 
 
 def _print_options(screen: Console, answer: Recommendation, deployment: Deployment) -> None:

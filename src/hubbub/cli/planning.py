@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hubbub import config as configs
-from hubbub.accounting.wording import unit_word
+from hubbub.accounting.wording import crude_delta, unit_word
 from hubbub.cli.accounts import guarantee_rows
 from hubbub.cli.output import console, print_json, print_table
 from hubbub.config import Config
@@ -65,6 +65,8 @@ def plan(file: Path, assignments: list[str], *, allow_import: bool, measure: boo
     rows = guarantee_rows(promised) if promised.private else {"epsilon": "infinite: this run promises nothing"}
     print_table("Privacy", rows)
     console().print(f"\n{promised.sentence()}\n")
+    if promised.private and (remark := crude_delta(made.delta, clients, unit_word(made.privacy_unit))):
+        console().print(f"WARNING: {remark}\n")
     if promised.setting:
         console().print(f"Who is trusted with what: {promised.setting}\n")
     print_table("Cost", _cost_rows(costs, measured, unit_word(made.privacy_unit)))

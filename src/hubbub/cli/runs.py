@@ -41,7 +41,7 @@ def account_runs(folders: Sequence[Path], asked: Asked) -> None:
         answer, facts = costs[0].guarantee, costs[0].facts(runs[0].promise, runs[0].chain.head)
     else:
         answer = composed
-        worse = tuple(f"{run.name}: {warning}" for run, cost in zip(runs, costs, strict=True) for warning in cost.warnings())
+        worse = tuple(f"{run.name}: {warning}" for run, cost in zip(runs, costs, strict=True) for warning in cost.told_to_all())
         # Those that were named come first.
         each, others = tuple(cost.guarantee for cost in costs), found[len(runs) :]
         facts = RunFacts(heads=tuple(run.chain.head for run in runs), worse=worse, runs=each, others=others)

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hubbub import config as configs
 from hubbub._checks import one_of
 from hubbub.accounting import rounded_up
-from hubbub.accounting.wording import unit_word
+from hubbub.accounting.wording import crude_delta, unit_word
 from hubbub.build import build
 from hubbub.cli.output import console, print_json, say
 from hubbub.engine.apps import require_flower
@@ -26,6 +27,8 @@ from hubbub.training.workers import WorkerError
 __all__ = ["How", "resume", "train"]
 
 ONE_BY_ONE = "one-by-one"
+# The status with which a command exits whose run was ended by its budget before it had done all rounds of its settings.
+BUDGET_SPENT = 3
 
 
 @dataclass(frozen=True)
@@ -81,14 +84,7 @@ def _settings(how: How, *layers: configs.Layer) -> configs.Config:
 
 def _train(begun: RunInFolder, engine: str, *, allow_import: bool, as_json: bool) -> None:
     screen, run, folder = console(stderr=as_json), begun.run, begun.folder
-    say(screen, begun.promised.sentence())
-    if begun.promised.setting:
-        say(screen, f"Who is trusted with what: {begun.promised.setting}")
-    say(screen, f"Run folder: {folder}")
-    if engine == "process" and (computed := begun.prepare()):
-        say(screen, f"Clients are trained {computed}")
-    if engine == "flower":
-        say(screen, f"Flower app of this run: {folder / 'app'} (its README.md says how to run it on a federation)")
+    _introduce(screen, begun, engine)
     # A shell that starts a command in the background leaves it deaf to the signal of Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     before = begun.rounds_measured
@@ -106,6 +102,7 @@ def _train(begun: RunInFolder, engine: str, *, allow_import: bool, as_json: bool
         say(screen, f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds. Go on with: hubbub resume {folder}")
         say(screen, f"Ledger head, to keep elsewhere (hubbub resume {folder} --head H): {begun.ledger_head}")
         raise
+    _say_budget(screen, begun)
     if begun.rounds_measured == before:
         say(screen, f"This run has done all {run.plan.rounds} rounds; nothing is left to train.")
     loss, accuracy = begun.finish()
@@ -114,10 +111,47 @@ def _train(begun: RunInFolder, engine: str, *, allow_import: bool, as_json: bool
     head = begun.ledger_head
     if as_json:
         print_json({"run": str(folder), "head": head, "loss": loss, "accuracy": accuracy, **begun.promised.as_json()})
+        _end(begun)
         return
-    say(screen, f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {len(run.dataset.test_targets):,} test examples.")
-    say(screen, f"Report: {folder / 'report.md'} and {folder / 'report.png'}")
+    of = "held-out training examples (private)" if run.config.training.validation else "test examples"
+    say(screen, f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {len(run.dataset.test_targets):,} {of}.")
+    say(screen, f"Report: {folder / 'report.html'} (in short: {folder / 'report.md'})")
     say(screen, f"Ledger head, to keep elsewhere (hubbub verify {folder} --head H): {head}")
+    _end(begun)
+
+
+def _end(begun: RunInFolder) -> None:
+    """Say by the exit status that the budget ended the run before the settings did: what was trained until then is kept."""
+    if begun.run.plan.rounds < begun.run.config.training.rounds:
+        raise typer.Exit(BUDGET_SPENT)
+
+
+def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
+    """What the run promises, who is trusted, and where it is."""
+    run, folder = begun.run, begun.folder
+    say(screen, begun.promised.sentence())
+    units, unit = len(run.population.clients), unit_word(run.plan.privacy_unit)
+    if begun.promised.private and (remark := crude_delta(run.plan.delta, units, unit)):
+        say(screen, f"WARNING: {remark}")
+    if begun.promised.setting:
+        say(screen, f"Who is trusted with what: {begun.promised.setting}")
+    say(screen, f"Run folder: {folder}")
+    if engine == "process" and (computed := begun.prepare()):
+        say(screen, f"Clients are trained {computed}")
+    if engine == "flower":
+        say(screen, f"Flower app of this run: {folder / 'app'} (its README.md says how to run it on a federation)")
+
+
+def _say_budget(screen: Console, begun: RunInFolder) -> None:
+    """Where the budget ended the run before its settings did."""
+    done, asked = begun.run.plan.rounds, begun.run.config.training.rounds
+    if done < asked:
+        budget = begun.run.config.privacy.stop_epsilon
+        say(
+            screen,
+            f"The budget is used up after {done} of {asked} rounds: one more would take epsilon above stop_epsilon = {budget}. "
+            f"The model is kept; the exit status is {BUDGET_SPENT}.",
+        )
 
 
 def _say_fairness(screen: Console, begun: RunInFolder) -> None:

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
@@ -27,9 +27,12 @@ from hubbub.flower.messages import addressed
 from hubbub.flower.mods import Mod, noising_mod
 from hubbub.flower.population import ROUND_INDEX, GridPopulation, load, trained
 from hubbub.flower.terms import promises
-from hubbub.training import Population
 
-__all__ = ["client_app", "run_locally", "serve"]
+if TYPE_CHECKING:
+    # Of encrypted runs alone.
+    from hubbub.flower.encrypted_population import EncryptedGridPopulation
+
+__all__ = ["client_app", "local_population", "run_locally", "serve"]
 
 _LOG = logging.getLogger("flwr")
 _QUERY = "partition"
@@ -88,12 +91,8 @@ def serve(grid: Grid, context: Context, config_file: Path) -> None:
     """
     conducted, settings = _CONDUCTED.get(), context.run_config
     begun, show = conducted or (_opened(config_file, settings), _log)
-    clients = len(begun.run.population.clients)
-    nodes = _nodes(grid, clients, 0.0 if conducted else float(settings["wait-for-nodes"]))
-    lattice = begun.run.config.privacy.noise == "secure"
-    timeout = float(settings["round-timeout"])
-    plain = GridPopulation(grid, nodes, lattice=lattice, timeout=timeout)
-    for row in begun.rounds(_encrypted(begun, grid, plain, settings, timeout)):
+    patience = 0.0 if conducted else float(settings["wait-for-nodes"])
+    for row in begun.rounds(_clients(begun, grid, settings, patience)):
         show(row)
     if not conducted:
         loss, accuracy = begun.finish()
@@ -110,23 +109,50 @@ def run_locally(begun: RunInFolder, show: Callable[[dict[str, Any]], None], *, a
         show: Is given the line of each round.
         allow_import: Whether clients may import code that the settings name.
     """
+    grid, _, app = _local_grid(begun, allow_import)
+    # As a file of its own: a second run of this process has an app of the same name.
+    server = runpy.run_path(str(app / "server_app.py"))["app"]
+    token = _CONDUCTED.set((begun, show))
+    try:
+        grid.run_app(server)
+    finally:
+        _CONDUCTED.reset(token)
+
+
+def local_population(begun: RunInFolder, *, allow_import: bool) -> "GridPopulation | EncryptedGridPopulation":
+    """The clients of :func:`run_locally`, for a loop of one's own.
+
+    Args:
+        begun: The run.
+        allow_import: Whether clients may import code that the settings name.
+    """
+    grid, settings, _ = _local_grid(begun, allow_import)
+    return _clients(begun, grid, settings, 0.0)
+
+
+def _local_grid(begun: RunInFolder, allow_import: bool) -> tuple[LocalGrid, dict[str, Any], Path]:
+    """A federation in this process with the real ClientApp of a run, the app's settings, and where its code is."""
     app = begun.folder / "app"
     write_run_app(app, (begun.folder / "config.toml").read_text(), allow_import=allow_import)
     settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    # Each as a file of its own: a second run of this process has an app of the same name.
-    client, server = (runpy.run_path(str(app / RUN_APP / f"{side}_app.py"))["app"] for side in ("client", "server"))
+    client = runpy.run_path(str(app / RUN_APP / "client_app.py"))["app"]
     clients, terms = len(begun.run.population.clients), begun.run.encryption
     configured = None
     if terms:
         from hubbub.engine.flower_holders import local_holders
 
         configured = local_holders(begun, terms)
-    grid = LocalGrid(client, clients, configured, run_config=settings)
-    token = _CONDUCTED.set((begun, show))
-    try:
-        grid.run_app(server)
-    finally:
-        _CONDUCTED.reset(token)
+    return LocalGrid(client, clients, configured, run_config=settings), settings, app / RUN_APP
+
+
+def _clients(
+    begun: RunInFolder, grid: Grid, settings: Mapping[str, Any], patience: float
+) -> "GridPopulation | EncryptedGridPopulation":
+    """The clients behind the nodes of a grid, encrypting where the run says so."""
+    nodes = _nodes(grid, len(begun.run.population.clients), patience)
+    timeout = float(settings["round-timeout"])
+    plain = GridPopulation(grid, nodes, lattice=begun.run.config.privacy.noise == "secure", timeout=timeout)
+    return _encrypted(begun, grid, plain, settings, timeout)
 
 
 def _mods(secagg: configs.SecaggConfig) -> list[Mod]:
@@ -140,7 +166,7 @@ def _mods(secagg: configs.SecaggConfig) -> list[Mod]:
 
 def _encrypted(
     begun: RunInFolder, grid: Grid, plain: GridPopulation, settings: Mapping[str, Any], timeout: float
-) -> Population:
+) -> "GridPopulation | EncryptedGridPopulation":
     """The clients, encrypting where the run says so."""
     terms = begun.run.encryption
     if terms is None:

@@ -1,7 +1,7 @@
-"""What a run leaves for people to look at: ``report.png`` and ``report.md``.
+"""What a run leaves for people to look at: ``report.html``, which is all of it on one page, ``report.md`` and ``report.png``.
 
-Both show public numbers only: loss and accuracy on public test data, and epsilon; a report of held-out clients' data says that
-it is none to give away. What was computed from clients' updates stays in ``metrics.jsonl``, which is the operator's.
+The last two show public numbers only: loss and accuracy on public test data, and epsilon; a report of held-out clients' data
+says that it is none to give away. The page also shows the operator what was computed from clients' updates, and marks it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,9 @@ from typing import Any
 from hubbub.accounting import PrivacyGuarantee
 from hubbub.files import write_atomic
 from hubbub.report.figure import draw
+from hubbub.report.page import page
 from hubbub.report.text import markdown
+from hubbub.report.told import told
 
 __all__ = ["RunSummary", "write"]
 
@@ -37,7 +39,8 @@ class RunSummary:
 
 
 def write(folder: Path, summary: RunSummary) -> None:
-    """Write ``report.png`` and ``report.md`` into the run's folder."""
+    """Write ``report.png``, ``report.md`` and ``report.html`` into the run's folder."""
     write_atomic(folder / "report.png", draw(summary.name, summary.rows, summary.promised, public=summary.public))
     text = markdown(summary.name, summary.rows, summary.promised, summary.config, public=summary.public)
     write_atomic(folder / "report.md", text.encode())
+    write_atomic(folder / "report.html", page([told(folder)]).encode())

@@ -15,7 +15,7 @@ from hubbub.strategies import Strategy
 from hubbub.utility import noising_matrix
 from hubbub.workloads import Workload
 
-__all__ = ["Curve", "draw_matrices", "largest_by_block"]
+__all__ = ["Curve", "draw_matrices", "largest_by_block", "signed_image"]
 
 # As many entries a side as a panel of the picture has dots.
 _MOST_DOTS = 1000
@@ -66,7 +66,7 @@ def draw_matrices(title: str, workload: Workload, strategy: Strategy, curve: Cur
     panels = (("A, the workload", A), (f"B = A·{inverse}", A @ N), ("C, the strategy", C), (f"{inverse}, the noise", N))
     for place, (name, matrix) in enumerate(panels):
         axes = figure.add_subplot(grid[place // 2, place % 2])
-        _show(figure, axes, matrix)
+        signed_image(figure, axes, matrix)
         axes.set_title(f"{name}   {matrix.shape[0]:,} × {matrix.shape[1]:,}", loc="left", fontsize=10)
     _draw_curve(figure.add_subplot(grid[2, :]), curve)
     buffer = io.BytesIO()
@@ -90,10 +90,11 @@ def largest_by_block(matrix: Array, most: int = _MOST_DOTS) -> Array:
     return found
 
 
-def _show(figure: Any, axes: Any, matrix: Array) -> None:
+def signed_image(figure: Any, axes: Any, matrix: Array, most: int = _MOST_DOTS) -> None:
+    """Draw a matrix with a colour for each sign, by the logarithm of its entries' size, and the bar that says so."""
     from matplotlib.colors import SymLogNorm
 
-    shown = largest_by_block(matrix)
+    shown = largest_by_block(matrix, most)
     top = float(np.abs(shown).max())
     # The decades take nine tenths of each side of the scale, what is smaller the rest.
     norm = SymLogNorm(linthresh=top * 10.0**-_DECADES, linscale=0.3, vmin=-top, vmax=top, base=10)

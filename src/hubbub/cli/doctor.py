@@ -1,0 +1,194 @@
+"""``hubbub doctor``: whether this machine can train and keep secrets, and how fast, in about three seconds."""
+
+import itertools
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from hubbub._version import __version__
+from hubbub.cli.output import console, print_json, say
+
+__all__ = ["doctor"]
+
+_LIBRARIES = ("torch", "numpy", "scipy", "dp-accounting", "safetensors", "cryptography")
+_OPTIONAL = {"flwr": "pip install 'hubbub[flower]' for federations", "gmpy2": "pip install 'hubbub[secagg]' for encrypted sums"}
+_NUMBERS = 1_000_000
+# Below this an append that is synced came back without having reached a disk; above, each round waits for it.
+_QUICKEST_SYNC, _SLOW_SYNC = 2e-6, 0.1
+_OLDEST_TORCH = (2, 10)
+_PUBLISHED = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, how it is, and in words: ``"good"``, ``"note"`` or ``"bad"``."""
+
+    name: str
+    state: str
+    text: str
+
+
+def doctor(*, as_json: bool) -> int:
+    """Print what was found; returns the status, 1 where something must be seen to."""
+    found = [_guarded(look) for look in (_versions, _device, _randomness, _sampler, _disk, _noise, _training, _encryption)]
+    findings = [finding for part in found for finding in part]
+    bad = sum(finding.state == "bad" for finding in findings)
+    if as_json:
+        print_json({"ok": not bad, "findings": [asdict(finding) for finding in findings]})
+        return int(bad > 0)
+    screen = console()
+    for finding in findings:
+        say(screen, f"{finding.state:<5} {finding.name:<12} {finding.text}")
+    say(screen, f"{bad} of {len(findings)} must be seen to." if bad else "All is well.")
+    return int(bad > 0)
+
+
+def _guarded(look: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """What a look finds, or by what it failed: one part that is broken must not hide the others."""
+    try:
+        return list(look())
+    except Exception as error:  # noqa: BLE001 # that it fails is the finding
+        return [Finding(look.__name__.strip("_"), "bad", f"{type(error).__name__}: {error}")]
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("hubbub", "good", f"{__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
+    yield Finding("libraries", "good", ", ".join(f"{name} {version(name)}" for name in _LIBRARIES))
+    torch_version = tuple(int(part) for part in version("torch").split("+")[0].split(".")[:2])
+    if torch_version < _OLDEST_TORCH:
+        yield Finding(
+            "torch", "note", "before 2.10 loading a foreign .pt file can run code (CVE-2026-24747); hubbub never loads one"
+        )
+    for name, how in _OPTIONAL.items():
+        try:
+            yield Finding(name, "good", version(name))
+        except PackageNotFoundError:
+            yield Finding(name, "note", f"not installed; {how}")
+
+
+def _device() -> Iterator[Finding]:
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Finding("processor", "good", f"{cores} core{'s' if cores != 1 else ''}; training takes one thread of each process")
+    if torch.cuda.is_available():
+        yield Finding("CUDA", "good", f"{torch.cuda.get_device_name()}: training.device = 'cuda'")
+    else:
+        yield Finding("CUDA", "note", "none; training.device = 'cpu'")
+
+
+def _randomness() -> Iterator[Finding]:
+    """Keys come from the operating system; what repeats is no key."""
+    keys = {os.urandom(32) for _ in range(1000)}
+    if len(keys) < 1000 or any(len(set(key)) < 8 for key in keys):
+        yield Finding("randomness", "bad", "os.urandom repeats itself: no noise made here is secret")
+        return
+    yield Finding("randomness", "good", "os.urandom: 1,000 keys of 32 bytes, all different")
+
+
+def _sampler() -> Iterator[Finding]:
+    """Rows of noise are made again from their keys: on another machine they must come out the same to go on with a run."""
+    import torch
+
+    from hubbub.noise import SecureSource
+    from hubbub.noise.sources import sampler
+
+    row = torch.empty(1 << 16, dtype=torch.float64)
+    SecureSource(bytes(32)).segments(0, 0)(row)
+    deviation = float(row.std())
+    # Of 65,536 numbers: ten standard errors.
+    good = abs(deviation - 1) < 10 / (2 * len(row)) ** 0.5
+    yield Finding(
+        "sampler", "good" if good else "bad", f"fingerprint {sampler()[:16]}, deviation {deviation:.4f} of a row of z"
+    )
+
+
+def _disk() -> Iterator[Finding]:
+    """A charge must be on disk before its noise exists."""
+    with tempfile.TemporaryDirectory(dir=Path.cwd() if os.access(Path.cwd(), os.W_OK) else None) as folder:
+        file = Path(folder, "ledger")
+        with file.open("ab") as opened:
+            times = []
+            for _ in range(20):
+                begun = time.perf_counter()
+                opened.write(b"x" * 1000)
+                opened.flush()
+                os.fsync(opened.fileno())
+                times.append(time.perf_counter() - begun)
+    median = sorted(times)[len(times) // 2]
+    words = f"{1000 * median:.2f} ms to sync a record here; a round takes two, and two files"
+    if median < _QUICKEST_SYNC:
+        yield Finding("disk", "bad", f"{words}: so fast that nothing can have reached a disk; use another file system")
+    else:
+        yield Finding("disk", "note" if median > _SLOW_SYNC else "good", words)
+
+
+def _noise() -> Iterator[Finding]:
+    import torch
+
+    from hubbub.lattice import Lattice
+    from hubbub.noise import SecureSource
+
+    # As in a run.
+    torch.set_num_threads(1)
+    row = torch.empty(_NUMBERS, dtype=torch.float64)
+
+    def made() -> None:
+        fill = SecureSource(os.urandom(32)).segments(0, 0)
+        length = SecureSource.segment_length(row.device)
+        for first in range(0, _NUMBERS, length):
+            fill(row[first : first + length])
+
+    update = torch.randn(_NUMBERS)
+    yield Finding("noise", "good", f"{1000 * _seconds(made):.0f} ms a million secret numbers on one core")
+    yield Finding("clipping", "good", f"{1000 * _seconds(lambda: Lattice(1.0).encode(update)):.0f} ms a million numbers")
+
+
+def _training() -> Iterator[Finding]:
+    """A client of the usual small kind: 100 images, one epoch in batches of 10, the perceptron of the examples."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from hubbub.models import Mlp
+    from hubbub.training import LocalTraining, SimulatedPopulation
+
+    clients = [(torch.randn(100, 8, 8), torch.randint(0, 10, (100,))) for _ in range(20)]
+    population, model = SimulatedPopulation(clients, cross_entropy, LocalTraining()), Mlp((8, 8), 10)
+    # As in a run.
+    torch.set_num_threads(1)
+    population.collect(range(20), model, 1.0, 0)
+    seconds = _seconds(lambda: population.collect(range(20), model, 1.0, 1))
+    # A run tries faster ways, which takes longer than is worth while here.
+    text = f"{20 / seconds:,.0f} clients a second (100 images of 8 × 8 each), one by one; a run looks for a faster way"
+    yield Finding("training", "good", text)
+
+
+def _encryption() -> Iterator[Finding]:
+    try:
+        version("gmpy2")
+    except PackageNotFoundError:
+        return
+    from hubbub.secagg import kernel
+    from hubbub.secagg.known_answers import checks
+
+    # Those of published keys; 'hubbub paillier selftest' makes keys of its own.
+    for check in itertools.islice(checks(), _PUBLISHED):
+        if check.failure:
+            yield Finding("encryption", "bad", f"{check.name}: {check.failure}")
+            return
+    yield Finding("encryption", "good", f"published answers are right; the compiled kernel is {kernel.standing()}")
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """The least of three."""
+    times = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begun)
+    return min(times)

@@ -1,0 +1,273 @@
+"""The charts of a run's page, each an SVG; several runs are laid over one another."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hubbub._checks import Array
+from hubbub.accounting import rounded_up
+from hubbub.report.matrices import signed_image
+from hubbub.report.svg import DASHES, INK, MARKERS, SERIES, figure, legible, shown, styled
+from hubbub.report.told import RunTold
+from hubbub.strategies import Identity, Strategy
+from hubbub.utility import noising_matrix
+
+__all__ = [
+    "MOST_DRAWN",
+    "accuracy",
+    "clip_norms",
+    "clipped",
+    "encryption",
+    "epsilon",
+    "loss",
+    "noise_matrix",
+    "participations",
+    "seconds",
+    "strategy_matrix",
+    "strength",
+]
+
+# A larger C is not made for a picture.
+MOST_DRAWN = 2000
+# So many points a curve have marks of their own.
+_FEW = 40
+# What is larger is no number of a run, and no axis has room for it.
+_LARGEST = 1e30
+Row = Mapping[str, Any]
+
+
+def accuracy(runs: Sequence[RunTold]) -> str:
+    """Accuracy over rounds."""
+    return _over_rounds(runs, "accuracy", "accuracy", percent=True)
+
+
+def loss(runs: Sequence[RunTold]) -> str:
+    """Loss over rounds."""
+    return _over_rounds(runs, "loss", "loss")
+
+
+def clip_norms(runs: Sequence[RunTold]) -> str:
+    """The clip norm of each round, of runs in which it moves."""
+    return _over_rounds(runs, "clip_norm", "clip norm")
+
+
+def clipped(runs: Sequence[RunTold]) -> str:
+    """The part of a round's updates that were clipped."""
+    return _over_rounds(runs, "clipped_fraction", "updates clipped", percent=True)
+
+
+def seconds(runs: Sequence[RunTold]) -> str:
+    """How long each round took."""
+    return _over_rounds(runs, "seconds", "seconds a round", zero=True)
+
+
+@styled
+def epsilon(runs: Sequence[RunTold]) -> str:
+    """Epsilon after each round, and what was promised for all of them."""
+    private = [run for run in runs if run.guarantee.private]
+    curves = [_spent(run) for run in private]
+    if not any(curves):
+        return ""
+    made, axes = figure()
+    top = 0.0
+    for run, points in zip(private, curves, strict=True):
+        _curve(axes, run.number, [(0, 0.0), *points], run.name if len(private) > 1 else "spent")
+        top = max(top, run.guarantee.epsilon, *(value for _, value in points))
+    if len(private) == 1:
+        promised = private[0].cost.promised.epsilon
+        axes.axhline(promised, color=INK, linestyle=(0, (4, 3)), linewidth=1, label=f"promised: {rounded_up(promised)}")
+    axes.set_ylim(0, max(top * 1.12, 1e-9))
+    axes.set_xlim(left=0)
+    deltas = sorted({run.guarantee.delta for run in private})
+    of = f" at delta {deltas[0]:g}" if len(deltas) == 1 else ""
+    _dressed(axes, f"epsilon{of}")
+    axes.legend(loc="lower right")
+    return shown(made, f"Epsilon{of} over rounds: {_ends(private, curves)}")
+
+
+def _spent(run: RunTold) -> list[tuple[int, float]]:
+    """Rounds, and what they have cost by the ledger; of many rounds some."""
+    charged = len(run.recorded.history.rounds)
+    rounds = sorted({1 + round(i * (charged - 1) / (_FEW - 1)) for i in range(_FEW)}) if charged else []
+    points = [(count, run.epsilon_after(count)) for count in rounds]
+    return [point for point in points if math.isfinite(point[1])]
+
+
+@styled
+def strength(runs: Sequence[RunTold]) -> str:
+    """What was released in each round: its norm, and that of the noise in it."""
+    known = [run for run in runs if run.strength is not None]
+    if not known:
+        return ""
+    made, axes = figure()
+    for run in known:
+        found = run.strength
+        assert found is not None  # noqa: S101 # chosen above
+        name = f"{run.name}: " if len(known) > 1 else ""
+        if len(known) == 1:
+            axes.plot(
+                found.rounds, found.released, color=SERIES[0], linestyle="-", linewidth=1, label="released: sum and noise"
+            )
+            axes.plot(found.rounds, found.noise, color=SERIES[1], linestyle=DASHES[1], label="the noise, as expected")
+            axes.plot(found.rounds, found.signal, color=SERIES[2], linestyle=DASHES[2], label="the sum, as estimated")
+        else:
+            ratio = found.signal / found.noise
+            axes.plot(
+                found.rounds,
+                ratio,
+                color=SERIES[run.number % len(SERIES)],
+                linestyle=DASHES[run.number % len(DASHES)],
+                label=legible(name[:-2]),
+            )
+    if len(known) == 1:
+        axes.set_yscale("log")
+    _dressed(axes, "L2 norm of a round's sum" if len(known) == 1 else "sum over noise, as estimated")
+    axes.legend(loc="best")
+    return shown(made, "How strong the noise of each round is beside what it hides")
+
+
+@styled
+def participations(run: RunTold) -> str:
+    """How many clients took part how often, beside the most that was promised."""
+    found = run.participation
+    if found is None:
+        return ""
+    made, axes = figure()
+    counts = np.bincount(np.asarray(found.counts))[1:]
+    axes.bar(np.arange(1, len(counts) + 1), counts, width=0.8, color=SERIES[0])
+    if found.most is not None:
+        axes.axvline(found.most + 0.5, color=INK, linestyle=(0, (4, 3)), linewidth=1, label=f"promised: at most {found.most}")
+        axes.legend(loc="best")
+    _dressed(axes, f"{run.guarantee.privacy_unit}s", "rounds that one took part in")
+    return shown(made, "How often clients took part")
+
+
+@styled
+def encryption(runs: Sequence[RunTold]) -> str:
+    """Seconds of each round that went into encryption, of the first run that encrypts."""
+    found = next((run for run in runs if _points(run.rows, "decrypt_seconds")), None)
+    if found is None:
+        return ""
+    made, axes = figure()
+    for i, (key, label) in enumerate(
+        (
+            ("encrypt_seconds", "encrypt, one client"),
+            ("aggregate_seconds", "add, server, all clients"),
+            ("decrypt_seconds", "decrypt, holders"),
+        )
+    ):
+        rows = [row for row in found.rows if row.get(key) is not None and row[key] <= _LARGEST]
+        each = [max(1, row["clients"] or 1) if key == "encrypt_seconds" else 1 for row in rows]
+        points = [(row["round_index"] + 1, row[key] / count) for row, count in zip(rows, each, strict=True)]
+        if points:
+            _curve(axes, i, points, label)
+    axes.set_yscale("log")
+    _dressed(axes, "seconds a round")
+    axes.legend(loc="best")
+    return shown(made, "What encryption takes in each round")
+
+
+def strategy_matrix(run: RunTold) -> str:
+    """C, of correlated noise."""
+    strategy = _drawn(run)
+    if strategy is None:
+        return ""
+    return _matrix(np.asarray(strategy.matrix(), dtype=np.float64), "C, the strategy")
+
+
+def noise_matrix(run: RunTold) -> str:
+    """C⁻¹, of correlated noise."""
+    strategy = _drawn(run)
+    return "" if strategy is None else _matrix(noising_matrix(strategy), "C⁻¹, the noise")
+
+
+def _drawn(run: RunTold) -> Strategy | None:
+    """The strategy of a run, where its noise is correlated and its matrix of a size to be drawn."""
+    mechanism = run.mechanism
+    if mechanism is None or isinstance(mechanism.strategy, Identity) or mechanism.rounds > MOST_DRAWN:
+        return None
+    return mechanism.strategy
+
+
+@styled
+def _matrix(matrix: Array, name: str) -> str:
+    made, axes = figure(3.2, width=3.9)
+    signed_image(made, axes, matrix, most=300)
+    axes.grid(visible=False)
+    axes.set_title(f"{name}, {matrix.shape[0]:,} × {matrix.shape[1]:,}", loc="left", fontsize=9)
+    return shown(made, f"The matrix {name}")
+
+
+@styled
+def _over_rounds(runs: Sequence[RunTold], key: str, words: str, *, percent: bool = False, zero: bool = False) -> str:
+    """One number of each round's row; empty where no row has it."""
+    known = [(run, points) for run in runs if (points := _points(run.rows, key))]
+    if not known:
+        return ""
+    made, axes = figure()
+    for run, points in known:
+        _curve(axes, run.number, points, run.name)
+    if percent:
+        from matplotlib.ticker import PercentFormatter
+
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        if len({value for _, points in known for _, value in points}) == 1:
+            axes.set_ylim(0, 1.05)
+    values = [value for _, points in known for _, value in points]
+    if min(values) > 0 and max(values) > 30 * min(values) and not percent:
+        axes.set_yscale("log")
+    elif zero:
+        axes.set_ylim(bottom=0)
+    if len(known) > 1:
+        axes.legend(loc="best")
+    elif key == "accuracy":
+        _name_last(axes, known[0][1], SERIES[known[0][0].number % len(SERIES)])
+    _dressed(axes, words)
+    return shown(
+        made, f"{words[0].upper()}{words[1:]} over rounds: {_ends([run for run, _ in known], [points for _, points in known])}"
+    )
+
+
+def _points(rows: Sequence[Row], key: str) -> list[tuple[int, float]]:
+    return [(row["round_index"] + 1, row[key]) for row in rows if row.get(key) is not None and abs(row[key]) <= _LARGEST]
+
+
+def _curve(axes: Any, number: int, points: Sequence[tuple[int, float]], label: str) -> None:
+    axes.plot(
+        [x for x, _ in points],
+        [y for _, y in points],
+        color=SERIES[number % len(SERIES)],
+        linestyle=DASHES[number % len(DASHES)],
+        marker=MARKERS[number % len(MARKERS)] if len(points) <= _FEW else "",
+        label=legible(label),
+    )
+
+
+def _name_last(axes: Any, points: Sequence[tuple[int, float]], color: str) -> None:
+    falls = len(points) > 1 and points[-1][1] < points[-2][1]
+    axes.annotate(
+        f"{points[-1][1]:.1%}",
+        points[-1],
+        xytext=(0, -12 if falls else 5),
+        textcoords="offset points",
+        ha="right",
+        color=SERIES[0],
+    )
+    axes.margins(y=0.14)
+
+
+def _dressed(axes: Any, y: str, x: str = "round") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _ends(runs: Sequence[RunTold], curves: Sequence[Sequence[tuple[int, float]]]) -> str:
+    """Where curves begin and end, in words, for those who do not see them."""
+    return "; ".join(
+        f"{run.name} from {points[0][1]:.4g} to {points[-1][1]:.4g}" for run, points in zip(runs, curves, strict=True) if points
+    )

@@ -1,0 +1,114 @@
+"""What a run relies on, as BibTeX: the results that its guarantee, its noise and its path go back to, and no others."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from hubbub.accounting.events import (
+    BallsInBins,
+    DiscreteGaussianShares,
+    FixedSizeSampled,
+    PoissonSampled,
+    TruncatedPoissonSampled,
+)
+from hubbub.participation import CyclicPoissonSampling
+from hubbub.report.told import RunTold
+from hubbub.strategies import (
+    Banded,
+    BandedInverse,
+    BandedToeplitz,
+    BinaryTree,
+    BufferedLinearToeplitz,
+    Identity,
+    NormalizedToeplitz,
+)
+
+__all__ = ["bibtex", "cited"]
+
+_FILE = Path(__file__).parent / "templates" / "references.bib"
+_STRATEGIES: dict[type, tuple[str, ...]] = {
+    BinaryTree: ("kairouz2021practical", "honaker2015efficient"),
+    Banded: ("choquettechoo2023amplified", "mckenna2025scaling"),
+    BandedToeplitz: ("kalinin2024banded", "mckenna2025scaling"),
+    NormalizedToeplitz: ("kalinin2025back",),
+    BandedInverse: ("kalinin2025back",),
+    BufferedLinearToeplitz: ("dvijotham2024efficient", "mcmahan2024hassle"),
+}
+_EVENTS: dict[type, tuple[str, ...]] = {
+    PoissonSampled: ("doroshenko2022connect", "zhu2022optimal"),
+    FixedSizeSampled: ("doroshenko2022connect", "zhu2022optimal"),
+    TruncatedPoissonSampled: ("ganesh2025tighter", "doroshenko2022connect"),
+    BallsInBins: ("chua2025balls", "doroshenko2022connect"),
+    DiscreteGaussianShares: ("canonne2020discrete", "kairouz2021distributed"),
+}
+
+
+def cited(run: RunTold) -> list[str]:
+    """The keys of what a run relies on, each once, in the order of the argument."""
+    return list(dict.fromkeys(("hubbub", *_of_training(run), *_of_noise(run), *_of_accounting(run), *_of_path(run))))
+
+
+def bibtex(keys: list[str]) -> str:
+    """The entries, in that order."""
+    return "\n".join(_entries()[key] for key in keys)
+
+
+@cache
+def _entries() -> dict[str, str]:
+    found = re.findall(r"(@\w+\{(\w+),\n.*?\n\}\n)", _FILE.read_text(), flags=re.DOTALL)
+    return {key: entry for entry, key in found}
+
+
+def _of_training(run: RunTold) -> Iterator[str]:
+    training = run.settings.get("training", {})
+    yield "abadi2016deep" if run.guarantee.privacy_unit == "example" else "mcmahan2017communication"
+    if run.mechanism is not None and run.guarantee.privacy_unit != "example":
+        yield "mcmahan2018learning"
+    if training.get("proximal"):
+        yield "li2020federated"
+    if training.get("server_optimizer") == "fedadam":
+        yield "reddi2021adaptive"
+    if training.get("engine") == "flower" or not run.config:
+        yield "beutel2020flower"
+    if "adaptive_clipping" in run.recorded.promise.settings:
+        yield "andrew2021differentially"
+
+
+def _of_noise(run: RunTold) -> Iterator[str]:
+    if run.mechanism is None or isinstance(run.mechanism.strategy, Identity):
+        return
+    strategy = run.mechanism.strategy
+    yield from ("kairouz2021practical", "denisov2022improved")
+    yield from next((keys for kind, keys in _STRATEGIES.items() if isinstance(strategy, kind)), ("choquettechoo2023multi",))
+    if run.guarantee.sensitivity_of == "the whole run" and run.guarantee.rounds > 1:
+        yield "choquettechoo2023multi"
+    if isinstance(run.mechanism.participation, CyclicPoissonSampling):
+        yield from ("choquettechoo2023amplified", "choquettechoo2024privacy")
+
+
+def _of_accounting(run: RunTold) -> Iterator[str]:
+    events = run.guarantee.events
+    if events is None:
+        return
+    kinds = {type(event) for event, _ in events}
+    for kind, keys in _EVENTS.items():
+        if kind in kinds:
+            yield from keys
+    if run.guarantee.accountant == "rdp" or DiscreteGaussianShares in kinds:
+        yield "mironov2017renyi"
+    if run.guarantee.accountant == "rdp" and PoissonSampled in kinds:
+        yield "mironov2019renyi"
+    if not run.guarantee.amplified:
+        yield from ("balle2018improving", "dong2022gaussian")
+    if run.guarantee.unamplified_zcdp_rho is not None:
+        yield "bun2016concentrated"
+
+
+def _of_path(run: RunTold) -> Iterator[str]:
+    if run.mechanism is not None and not run.recorded.promise.simulation:
+        yield "mironov2012significance"
+    if run.settings.get("secagg", {}).get("scheme") == "paillier" or "Paillier" in run.guarantee.setting:
+        yield from ("paillier1999public", "damgard2001generalisation")
+    if run.mechanism is not None:
+        yield "ponomareva2023dpfy"

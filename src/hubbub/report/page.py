@@ -1,0 +1,205 @@
+"""The report of one or several runs as one page that opens anywhere: no other file, no network, light, dark and in print."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from hubbub.accounting import rounded_up
+from hubbub.accounting.statement import library_versions
+from hubbub.report import charts
+from hubbub.report.citations import bibtex, cited
+from hubbub.report.text import whose
+from hubbub.report.told import RunTold
+
+__all__ = ["page"]
+
+# The tables below a chart have at most so many rows.
+_MOST_ROWS = 12
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture with what it shows.
+
+    Args:
+        title: In a few words.
+        picture: An ``<svg>``.
+        about: What to see in it.
+        private: Whether it was computed from clients' data or tells who took part.
+    """
+
+    title: str
+    picture: str
+    about: str
+    private: bool = False
+
+
+def page(runs: Sequence[RunTold], *, public: bool = False) -> str:
+    """The page.
+
+    Args:
+        runs: One, or several that are laid over one another.
+        public: Whether to leave out what was computed from clients' data.
+
+    Returns:
+        HTML in one piece.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    runs = _told_apart(runs)
+    environment = Environment(
+        loader=PackageLoader("hubbub.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    keys = list(dict.fromkeys(key for run in runs for key in cited(run)))
+    return environment.get_template("report.html").render(
+        title=" and ".join(run.name for run in runs) if len(runs) < 4 else f"{len(runs)} runs",
+        runs=[_run(run, public=public) for run in runs],
+        charts=[chart for chart in _charts(runs, public=public) if chart.picture and not (public and chart.private)],
+        public=public,
+        references=bibtex(keys),
+    )
+
+
+def _run(run: RunTold, *, public: bool) -> dict[str, Any]:
+    """What the template says of a run."""
+    guarantee = run.guarantee
+    last = next((row for row in reversed(run.rows) if row.get("accuracy") is not None), None)
+    return {
+        "name": run.name,
+        "state": run.state,
+        "charged": len(run.recorded.history.rounds),
+        "planned": run.recorded.promise.rounds,
+        "burned": [i + 1 for i, entry in enumerate(run.recorded.history.rounds) if entry.state == "burned"],
+        "guarantee": guarantee,
+        "epsilon": rounded_up(guarantee.epsilon) if guarantee.private else "∞",
+        "warnings": run.cost.told_to_all() if public else run.cost.warnings(),
+        "accuracy": last and last["accuracy"],
+        "loss": last and last["loss"],
+        "held_out": None if run.public else f"held-out {whose(guarantee)}",
+        "facts": list(_facts(run)),
+        "curve": [(f"{delta:g}", rounded_up(epsilon)) for delta, epsilon in guarantee.curve] if guarantee.private else [],
+        "others": [
+            (other.neighboring_relation, "–" if other.epsilon is None else rounded_up(other.epsilon), other.why)
+            for other in guarantee.other_relations
+        ]
+        if guarantee.private
+        else [],
+        "statement": run.statement() if guarantee.private else "",
+        "table": _table(run),
+        "costs": list(_costs(run)),
+        "config": run.config.strip(),
+        "head": run.recorded.chain.head,
+        "versions": library_versions(guarantee.accountant),
+    }
+
+
+def _facts(run: RunTold) -> Iterator[tuple[str, str]]:
+    guarantee, settings = run.guarantee, run.recorded.promise.settings
+    yield "unit", f"one {guarantee.privacy_unit}"
+    if not guarantee.private:
+        return
+    yield "neighboring relation", guarantee.neighboring_relation
+    yield "mechanism", guarantee.mechanism
+    yield "accountant", guarantee.accountant
+    if guarantee.noise_multiplier is not None:
+        yield (
+            "noise multiplier",
+            f"{guarantee.noise_multiplier:.6g} (noise over clip norm {guarantee.clip_noise_multiplier:.6g})",
+        )
+    if guarantee.l2_sensitivity is not None:
+        standing = "exact" if guarantee.sensitivity_exact else "a bound from above"
+        yield f"sensitivity of {guarantee.sensitivity_of}", f"{guarantee.l2_sensitivity:.6g} clip norms, {standing}"
+    if "adaptive_clipping" in settings:
+        yield "clip norm", "follows a quantile of the updates' norms, by a noised count in the same sum"
+    elif isinstance(settings.get("clip_norm"), int | float):
+        yield "clip norm", f"{settings['clip_norm']:g}"
+    if isinstance(settings.get("expected_cohort_size"), int | float):
+        yield "sums are divided by", f"{settings['expected_cohort_size']:g}"
+    if guarantee.amplified:
+        yield "without amplification", f"epsilon {rounded_up(guarantee.unamplified_epsilon)}"
+    if (rho := guarantee.unamplified_zcdp_rho) is not None:
+        yield "zero-concentrated DP", f"ρ = {rounded_up(rho)}" + (", without amplification" if guarantee.amplified else "")
+    if guarantee.setting:
+        yield "who is trusted with what", guarantee.setting
+
+
+def _table(run: RunTold) -> list[tuple[int, str, str, str]]:
+    """Rounds that were evaluated: number, accuracy, loss, epsilon."""
+    rows = [row for row in run.rows if row.get("accuracy") is not None]
+    if len(rows) > _MOST_ROWS:
+        rows = [rows[round(i * (len(rows) - 1) / (_MOST_ROWS - 1))] for i in range(_MOST_ROWS)]
+    return [
+        (
+            row["round_index"] + 1,
+            f"{row['accuracy']:.2%}",
+            "not finite" if row["loss"] is None else f"{row['loss']:.4f}",
+            rounded_up(run.epsilon_after(row["round_index"] + 1)),
+        )
+        for row in rows
+    ]
+
+
+def _costs(run: RunTold) -> Iterator[tuple[str, str, str]]:
+    """What a round takes: words, median, largest."""
+    for key, words in (
+        ("seconds", "a whole round"),
+        ("encrypt_seconds", "encrypt, all clients one after the other"),
+        ("aggregate_seconds", "add, server"),
+        ("decrypt_seconds", "decrypt, holders"),
+    ):
+        values = [row[key] for row in run.rows if row.get(key) is not None]
+        if values:
+            yield words, f"{median(values):.3g} s", f"{max(values):.3g} s"
+    sizes = [row["upload_bytes"] for row in run.rows if row.get("upload_bytes") is not None]
+    if sizes:
+        yield "one client sends", f"{median(sizes) / 1000:,.0f} kB", f"{max(sizes) / 1000:,.0f} kB"
+
+
+def _told_apart(runs: Sequence[RunTold]) -> Sequence[RunTold]:
+    """The runs in the order of the page, which is in their names where folders are called alike."""
+    names = [run.name for run in runs]
+    return [
+        replace(run, number=number, name=f"{run.name} ({number + 1})" if names.count(run.name) > 1 else run.name)
+        for number, run in enumerate(runs)
+    ]
+
+
+def _charts(runs: Sequence[RunTold], *, public: bool) -> Iterator[Chart]:
+    evaluated = [run for run in runs if run.public] if public else runs
+    held_out = [run.name for run in evaluated if not run.public]
+    about = "On public test data."
+    if held_out:
+        whose = "" if len(held_out) == len(evaluated) else f"{', '.join(held_out)}: "
+        about = f"{whose}on held-out training data, without noise: for choosing settings, not for release."
+        about = about[0].upper() + about[1:] if not whose else f"On public test data; {about}"
+    yield Chart("Accuracy", charts.accuracy(evaluated), about, private=bool(held_out))
+    yield Chart("Loss", charts.loss(evaluated), about, private=bool(held_out))
+    yield Chart("Epsilon", charts.epsilon(runs), "What the rounds that were charged have cost, each as it was begun.")
+    yield Chart(
+        "Noise against signal",
+        charts.strength(runs),
+        "Of public numbers alone: the released sums, and the noise that the mechanism adds to each. The sum without its noise "
+        "is estimated from both; where it is far below the noise, only many rounds together teach the model anything.",
+    )
+    yield Chart("Clip norm", charts.clip_norms(runs), "As it followed the noised count of updates that were not clipped.")
+    yield Chart("Clipped", charts.clipped(runs), "The part of each round's updates that were clipped.", private=True)
+    for run in runs:
+        of = f" of {run.name}" if len(runs) > 1 else ""
+        yield Chart(
+            f"The strategy{of}",
+            charts.strategy_matrix(run),
+            "C, by which the noise is correlated: column t is what one contribution in round t touches.",
+        )
+        yield Chart(
+            f"The noise of rounds together{of}",
+            charts.noise_matrix(run),
+            "Row t of C⁻¹ makes the noise of round t: red adds fresh noise, blue takes away what earlier rounds added.",
+        )
+        found = run.participation
+        if found is not None:
+            gap = "" if found.least_gap is None else f" Nobody came again before {found.least_gap} rounds were over."
+            told = f"Promised: {found.promised}.{gap}"
+            yield Chart(f"Participation{of}", charts.participations(run), told, private=True)
+    yield Chart("Time", charts.seconds(runs), "Seconds of each round, all of it.", private=True)
+    yield Chart("Encryption", charts.encryption(runs), "Seconds of each round that went into encryption.", private=True)

@@ -1,0 +1,74 @@
+"""The doctor finds a machine that is well to be well, and says what is wrong with one that is not."""
+
+import json
+import os
+import time
+from importlib.metadata import PackageNotFoundError, version
+
+import pytest
+
+from hubbub.cli import doctor as module
+from hubbub.cli import main
+
+
+def looked(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, dict[str, str]]]:
+    """The status, and the findings by name."""
+    with pytest.raises(SystemExit) as stop:
+        main(["doctor", "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] == (stop.value.code == 0)
+    return int(stop.value.code or 0), {finding["name"]: finding for finding in answer["findings"]}
+
+
+def test_this_machine_is_well_and_was_looked_at_in_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    begun = time.process_time()
+    status, found = looked(capsys)
+    # Of the processor, and far above the three that it takes: other work on a machine makes each of them longer.
+    assert time.process_time() - begun < 20
+    assert status == 0, found
+    assert {"libraries", "processor", "randomness", "sampler", "disk", "noise", "clipping", "training"} <= found.keys()
+    assert version("torch") in found["libraries"]["text"]
+    with pytest.raises(SystemExit) as stop:
+        main(["doctor"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.rstrip().endswith("All is well.")
+
+
+def test_randomness_that_repeats_is_found(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.os, "urandom", lambda count: b"\x17" * count)
+    status, found = looked(capsys)
+    assert status == 1
+    assert found["randomness"]["state"] == "bad"
+
+
+def test_a_disk_that_only_says_that_it_wrote_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(module.time, "perf_counter", lambda: 0.0)
+    assert [finding.state for finding in module._disk()] == ["bad"]
+
+
+def test_a_part_that_breaks_hides_no_other(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError("no room for a ledger")
+
+    monkeypatch.setattr(module.tempfile, "TemporaryDirectory", refused)
+    status, found = looked(capsys)
+    assert status == 1
+    assert "no room for a ledger" in found["disk"]["text"]
+    assert found["noise"]["state"] == "good"
+    with pytest.raises(SystemExit):
+        main(["doctor"])
+    assert "1 of " in capsys.readouterr().out
+
+
+def test_what_is_not_installed_is_a_note_with_the_way_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def some(name: str) -> str:
+        if name == "gmpy2":
+            raise PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(module, "version", some)
+    found = {finding.name: finding for finding in module._versions()}
+    assert found["gmpy2"].state == "note"
+    assert "hubbub[secagg]" in found["gmpy2"].text
+    assert list(module._encryption()) == []

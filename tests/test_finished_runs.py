@@ -1,0 +1,201 @@
+"""What is done with a run once it has trained: load it, evaluate it, publish what others may have."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import hubbub
+from hubbub.cli import main
+from hubbub.engine.publishing import PUBLISHED
+from hubbub.errors import RunFolderError
+
+CONFIG = """
+[training]
+rounds = 4
+cohort_size = 10
+[privacy]
+clip_norm = 0.5
+noise_multiplier = 2.0
+[data]
+name = "digits"
+clients = 40
+"""
+
+
+def ran(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    return stop.value.code
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("finished")
+    (place / "run.toml").write_text(CONFIG)
+    assert ran("train", place / "run.toml", "--out", place / "run") == 0
+    return place
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made / "run", tmp_path / "run"))
+
+
+def train(made: Path, folder: Path, *settings: str) -> Path:
+    assert ran("train", made / "run.toml", "--out", folder, *(part for s in settings for part in ("--set", s))) == 0
+    return folder
+
+
+def test_a_loaded_run_is_the_model_and_the_guarantee_of_its_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = hubbub.load(run)
+    kept = load_file(run / "model.safetensors")
+    assert {name: p.tolist() for name, p in found.model.named_parameters()} == {n: t.tolist() for n, t in kept.items()}
+    assert not found.model.training
+    assert found.guarantee.epsilon == json.loads((run / "guarantee.json").read_text())["epsilon"]
+    last = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
+    assert found.evaluate() == (last["loss"], last["accuracy"])
+    assert ran("evaluate", run, "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["accuracy"], answer["held_out"]) == (last["accuracy"], False)
+
+
+def test_a_closed_run_is_loaded_and_published_too(run: Path, tmp_path: Path) -> None:
+    assert ran("close", run) == 0
+    assert hubbub.load(run).guarantee.private
+    assert ran("publish", run, "-o", tmp_path / "public") == 0
+
+
+def test_what_is_published_holds_no_key_no_name_and_no_private_number(run: Path, tmp_path: Path) -> None:
+    public = tmp_path / "public"
+    assert ran("publish", run, "-o", public) == 0
+    assert sorted(path.name for path in public.rglob("*")) == sorted(PUBLISHED)
+    everything = b"".join(path.read_bytes() for path in sorted(public.iterdir()))
+    for key in (run / "state" / "keys").iterdir():
+        assert key.read_bytes() not in everything
+        assert key.read_bytes().hex().encode() not in everything
+    ledger = [json.loads(line)["body"] for line in (run / "ledger.jsonl").read_text().splitlines()]
+    for record in ledger:
+        for client in record.get("clients", ()):
+            assert client.encode() not in everything
+        if record["kind"] == "begin":
+            assert record["sum"].encode() not in everything
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        row: dict[str, Any] = json.loads(line)
+        for name in row["private"]:
+            # Short ones, such as 0.5, stand in any text.
+            if isinstance(row.get(name), float) and len(repr(row[name])) > 8:
+                assert repr(row[name])[:9].encode() not in everything, name
+    assert (public / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+    stated = json.loads((public / "guarantee.json").read_text())
+    assert f"({stated['epsilon']:.4g}"[:4] in (public / "README.md").read_text()
+    assert hubbub.load(run).guarantee.sentence() in (public / "README.md").read_text()
+
+
+def test_held_out_numbers_are_not_published(made: Path, tmp_path: Path) -> None:
+    folder = train(made, tmp_path / "held", "training.validation=0.2")
+    assert ran("publish", folder, "-o", tmp_path / "public") == 0
+    last = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
+    text = (tmp_path / "public" / "README.md").read_text() + (tmp_path / "public" / "report.html").read_text()
+    assert f"{100 * last['accuracy']:.2f}" not in text
+    assert "Accuracy" not in text.partition("<footer>")[0].replace("Accuracy and loss", "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [(("privacy.noise=simulation",), "simulation, not for release"), (('privacy.mode="none"',), "no privacy guarantee")],
+)
+def test_what_is_not_private_is_not_published(
+    made: Path, tmp_path: Path, settings: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "none" in settings[0]:
+        settings += ("privacy.clip_norm=1",)
+        (tmp_path / "bare.toml").write_text(CONFIG.replace("clip_norm = 0.5\nnoise_multiplier = 2.0\n", 'mode = "none"\n'))
+        assert ran("train", tmp_path / "bare.toml", "--out", tmp_path / "run") == 0
+    else:
+        train(made, tmp_path / "run", *settings)
+    capsys.readouterr()
+    assert ran("publish", tmp_path / "run", "-o", tmp_path / "public") == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "public").exists()
+
+
+def edited_guarantee(run: Path) -> None:
+    text = (run / "guarantee.json").read_text()
+    (run / "guarantee.json").write_text(text.replace('"delta":1e-05', '"delta":1e-06', 1))
+
+
+def other_model(run: Path) -> None:
+    save_file({"weight": torch.zeros(2)}, run / "model.safetensors", {"ledger_head": "0" * 64})
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (edited_guarantee, "does not verify"),
+        (other_model, "model.safetensors"),
+        (lambda run: (run / "model.safetensors").unlink(), "model.safetensors"),
+        (lambda run: (run / "state" / "releases" / "3.safetensors").unlink(), "verify"),
+        (lambda run: (run / "ledger.jsonl").unlink(), "is no run"),
+    ],
+    ids=["guarantee", "another model", "no model", "no release", "no ledger"],
+)
+def test_a_damaged_run_is_not_published(run: Path, tmp_path: Path, damage: Any, words: str, capsys: Any) -> None:
+    damage(run)
+    assert ran("publish", run, "-o", tmp_path / "public") == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "public").exists()
+
+
+def test_nothing_is_published_into_a_folder_that_holds_something(run: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "public").mkdir()
+    (tmp_path / "public" / "ledger.jsonl").touch()
+    assert ran("publish", run, "-o", tmp_path / "public") == 2
+    assert "not empty" in capsys.readouterr().err
+    assert ran("publish", run, "-o", tmp_path / "no" / "folder") == 2
+    assert "make it first" in capsys.readouterr().err
+
+
+def test_a_closed_run_without_a_model_is_not_to_be_resumed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "model.safetensors").unlink()
+    assert ran("evaluate", run) == 2
+    assert f"hubbub resume {run}" in capsys.readouterr().err
+    assert ran("close", run) == 0
+    capsys.readouterr()
+    assert ran("evaluate", run) == 2
+    assert "the run is closed: restore the file" in capsys.readouterr().err
+
+
+def test_settings_behind_a_link_are_not_read(run: Path, tmp_path: Path) -> None:
+    (run / "config.toml").rename(tmp_path / "elsewhere.toml")
+    (run / "config.toml").symlink_to(tmp_path / "elsewhere.toml")
+    with pytest.raises(RunFolderError, match="symbolic link"):
+        hubbub.load(run)
+
+
+def test_a_name_writes_nothing_into_the_card(run: Path, tmp_path: Path) -> None:
+    evil = run.rename(tmp_path / "[safe](x)\n# (0.1, 1e-9)-DP <script>")
+    assert ran("publish", evil, "-o", tmp_path / "public") == 0
+    card = (tmp_path / "public" / "README.md").read_text()
+    assert [line for line in card.splitlines() if "0.1, 1e-9" in line and line.startswith("# \\[safe\\]\\(x\\)")]
+    assert "\n# (0.1" not in card
+    assert "<script>" not in card.replace("\\<script\\>", "")
+
+
+def test_a_model_of_fewer_rounds_than_the_ledger_has_is_not_loaded(run: Path) -> None:
+    other = load_file(run / "model.safetensors")
+    chain = [json.loads(line)["hash"] for line in (run / "ledger.jsonl").read_text().splitlines()]
+    save_file(other, run / "model.safetensors", {"ledger_head": chain[3]})
+    with pytest.raises(RunFolderError, match="has gone on"):
+        hubbub.load(run)
+
+
+def test_what_is_no_attribute_is_none() -> None:
+    with pytest.raises(AttributeError, match="weights"):
+        _ = hubbub.weights

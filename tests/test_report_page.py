@@ -1,0 +1,305 @@
+"""The report as a page: complete, in one piece, true to the ledger, and legible wherever it is opened."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from browser import looked_at
+from hubbub.cli import main
+from hubbub.cli.app import app
+from hubbub.errors import RunFolderError
+from hubbub.report.citations import bibtex, cited
+from hubbub.report.page import page
+from hubbub.report.told import Strength, told
+
+SETTINGS = {
+    "independent": {},
+    "correlated": {
+        "privacy.mode": "dp-ftrl",
+        "privacy.strategy": "banded-toeplitz",
+        "privacy.bands": 3,
+        "participation.pattern": "min-separation",
+        "participation.min_separation": 3,
+    },
+    "bare": {"privacy.mode": "none"},
+    "held out": {"training.validation": 0.2, "privacy.noise": "simulation"},
+    "adaptive": {"privacy.clipping": "adaptive"},
+}
+VOID = {"meta", "br", "img", "link", "input", "hr", "use", "path", "image"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place, made = tmp_path_factory.mktemp("runs"), {}
+    for name, settings in SETTINGS.items():
+        made[name] = place / name.replace(" ", "-")
+        config = place / "run.toml"
+        private = "" if name == "bare" else "clip_norm = 0.5\nnoise_multiplier = 2.0\n"
+        config.write_text(
+            "[training]\nrounds = 6\ncohort_size = 10\n[privacy]\n" + private + '[data]\nname = "digits"\nclients = 40\n'
+        )
+        flags = [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+        with pytest.raises(SystemExit) as stop:
+            main(["train", str(config), "--out", str(made[name]), *flags])
+        assert stop.value.code == 0, name
+    return made
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_run_leaves_a_page_that_tells_what_its_ledger_tells(runs: dict[str, Path], name: str) -> None:
+    text = (runs[name] / "report.html").read_text()
+    run = told(runs[name])
+    assert plain(run.guarantee.sentence()) in plain(text)
+    assert run.recorded.chain.head in text
+    for assumption in run.guarantee.assumptions:
+        assert plain(assumption.text) in plain(text)
+    for what in run.guarantee.not_covered if run.guarantee.private else ():
+        assert plain(what) in plain(text)
+    last = run.rows[-1]
+    assert f"{100 * last['accuracy']:.2f} %" in text
+    assert ("Simulation, not for release" in text) == run.guarantee.simulation
+
+
+def plain(text: str) -> str:
+    found: list[str] = []
+    parser = HTMLParser(convert_charrefs=True)
+    parser.handle_data = found.append  # type: ignore[method-assign]
+    parser.feed(text)
+    return re.sub(r"\s+", " ", " ".join(found)).strip()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_page_is_in_one_piece_and_closes_what_it_opens(runs: dict[str, Path], name: str) -> None:
+    text = (runs[name] / "report.html").read_text()
+    assert not re.search(r'(?:src|href)="(?!data:|#)', text)
+    assert "@import" not in text
+    open_tags: list[str] = []
+
+    class Balanced(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: object) -> None:
+            if tag not in VOID:
+                open_tags.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            if tag not in VOID:
+                assert open_tags.pop() == tag
+
+    Balanced().feed(text)
+    assert not open_tags
+
+
+def test_a_public_page_has_nothing_of_clients_in_it(runs: dict[str, Path]) -> None:
+    for name in ("correlated", "held out", "adaptive"):
+        open_page, full = page([told(runs[name])], public=True), page([told(runs[name])])
+        for private in ("Clipped.", "Time.", "seconds a round", "Updates clipped over rounds"):
+            assert private in full
+            assert private not in open_page
+        assert ("Participation" in full) == (name == "correlated")
+        assert "Participation." not in open_page
+        held_out = told(runs[name]).rows[-1]["accuracy"]
+        assert (f"{100 * held_out:.2f} %" in open_page) == (name != "held out")
+        assert "For the operator" not in open_page
+
+
+def test_what_a_run_is_called_cannot_write_into_the_page(runs: dict[str, Path], tmp_path: Path) -> None:
+    evil = tmp_path / '<script>alert(1)<!--"&'
+    evil.symlink_to(runs["independent"])
+    shown = page([told(runs["independent"]), told(evil)])
+    assert "<script" not in shown
+    renamed = tmp_path / "<script>alert(2)"
+    runs["bare"].rename(renamed)
+    try:
+        assert "<script" not in page([told(renamed)])
+        assert "&lt;script&gt;alert(2)" in page([told(renamed)])
+    finally:
+        renamed.rename(runs["bare"])
+
+
+@pytest.mark.parametrize("name", [r"$\frac{a", "$x$", "_hidden", "two\nlines", "日本 😀", "b\x01\x1b[31m"])
+def test_a_name_is_a_label_whatever_is_in_it(
+    runs: dict[str, Path], tmp_path: Path, name: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    other = Path(shutil.copytree(runs["independent"], tmp_path / name))
+    text = page([told(runs["independent"]), told(other)])
+    text.encode()
+    assert not [control for control in text if not control.isprintable() and control != "\n"]
+    shown = told(other).name.replace("&", "&amp;")
+    legends = [svg for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL) if ">independent<" in svg]
+    assert len(legends) >= 4
+    assert all(f">{shown}<" in svg.replace("> ", ">") for svg in legends)
+    assert not list(recwarn)
+
+
+def test_a_name_that_is_no_text_has_letters_that_can_be_shown(runs: dict[str, Path], tmp_path: Path) -> None:
+    other = Path(shutil.copytree(runs["independent"], tmp_path / "no\udcfftext"))
+    assert told(other).name == "no\N{REPLACEMENT CHARACTER}text"
+    assert b"no\xef\xbf\xbdtext" in page([told(other)]).encode()
+
+
+def test_runs_that_are_called_alike_are_told_apart(runs: dict[str, Path]) -> None:
+    text = page([told(runs["independent"]), told(runs["independent"])])
+    assert ">independent (1)<" in text
+    assert ">independent (2)<" in text
+
+
+def edited(run: Path, folder: Path, edit: Callable[[dict], object]) -> Path:
+    """A copy of a run in whose metrics each row was edited."""
+    shutil.copytree(run, folder)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        edit(row)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_what_was_spent_is_told_by_the_ledger_and_not_by_the_metrics(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = edited(runs["independent"], tmp_path / "independent", lambda row: row.update(epsilon=1e-9))
+    assert page([told(run)]) == page([told(runs["independent"])])
+    kept = [json.loads(line)["epsilon"] for line in (runs["independent"] / "metrics.jsonl").read_text().splitlines()]
+    assert [told(run).epsilon_after(count) for count in range(1, 7)] == pytest.approx(kept)
+
+
+@pytest.mark.parametrize("edit", [lambda row: row.pop("private"), lambda row: row.update(private=[])], ids=["none", "empty"])
+def test_held_out_numbers_are_private_whatever_the_metrics_say(
+    runs: dict[str, Path], tmp_path: Path, edit: Callable[[dict], object]
+) -> None:
+    run = edited(runs["held out"], tmp_path / "held-out", edit)
+    assert not told(run).public
+    assert f"{100 * told(run).rows[-1]['accuracy']:.2f}" not in page([told(run)], public=True)
+    (run / "config.toml").unlink()
+    assert not told(run).public
+
+
+def test_a_public_page_shows_of_several_runs_what_is_public(runs: dict[str, Path]) -> None:
+    both = [told(runs["independent"]), told(runs["held out"])]
+    text = page(both, public=True)
+    drawn = next(svg for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL) if "Accuracy over rounds" in svg)
+    assert "held-out" not in drawn
+    assert "var(--series-0)" in drawn
+    assert "On public test data." in text
+    assert "On public test data; held-out: on held-out training data" in page(both)
+
+
+def test_a_run_looks_the_same_in_every_chart(runs: dict[str, Path]) -> None:
+    text = page([told(runs["held out"]), told(runs["bare"]), told(runs["independent"])], public=True)
+    pictures = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
+    for words, others in {"Accuracy over rounds": {"1"}, "Epsilon at delta": {"0"}, "How strong the noise": {"0"}}.items():
+        drawn = next(svg for svg in pictures if words in svg)
+        assert set(re.findall(r"var\(--series-(\d)\)", drawn)) == {"2", *others}, words
+
+
+def test_who_broke_a_pattern_is_not_told_to_all(runs: dict[str, Path]) -> None:
+    run = told(runs["correlated"])
+    broken = replace(run.cost, breaches=("2 clients broke it, such as 0123abcd in rounds [0, 1]",))
+    run = replace(run, cost=broken)
+    assert "0123abcd" in page([run])
+    assert "0123abcd" not in page([run], public=True) + run.statement()
+    assert "2 clients broke it" in page([run], public=True)
+    assert "2 clients broke it" in run.statement()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"x = [", "is not TOML"),
+        (b"\xff\xfe", "is not TOML"),
+        (b"training = 3", "stands outside a section"),
+        (None, "cannot be read"),
+    ],
+)
+def test_settings_that_cannot_be_read_are_refused_by_name(
+    runs: dict[str, Path], tmp_path: Path, content: bytes | None, words: str
+) -> None:
+    run = Path(shutil.copytree(runs["independent"], tmp_path / "run"))
+    settings = run / "config.toml"
+    settings.unlink()
+    if content is None:
+        settings.symlink_to("/etc/passwd")
+    else:
+        settings.write_bytes(content)
+    with pytest.raises(RunFolderError, match=words) as caught:
+        told(run)
+    assert str(settings) in str(caught.value)
+
+
+def test_numbers_that_are_none_of_a_run_are_not_drawn(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = edited(runs["independent"], tmp_path / "far", lambda row: row.update(accuracy=1e308, loss=-1e308, seconds=1e300))
+    assert "Accuracy over rounds" not in page([told(run)])
+    with pytest.raises(RunFolderError, match="upload_bytes"):
+        told(edited(runs["independent"], tmp_path / "text", lambda row: row.update(upload_bytes="<script>")))
+    with pytest.raises(RunFolderError, match="private = 5"):
+        told(edited(runs["independent"], tmp_path / "number", lambda row: row.update(private=5)))
+
+
+def test_several_runs_are_laid_over_one_another(runs: dict[str, Path], tmp_path: Path) -> None:
+    answer = CliRunner().invoke(app, ["report", *map(str, runs.values()), "-o", str(tmp_path / "all.html")])
+    assert answer.exit_code == 0, answer.output
+    text = (tmp_path / "all.html").read_text()
+    for path in runs.values():
+        assert text.count(path.name) > 3
+    assert text.count("<figure") >= 6
+
+
+def test_the_sum_is_estimated_from_what_was_released_and_the_noise() -> None:
+    rng = np.random.default_rng(0)
+    dim, stddev, signal = 4000, 2.0, 90.0
+    direction = rng.normal(size=dim)
+    vector = signal * direction / np.linalg.norm(direction)
+    released = np.array([np.linalg.norm(vector + rng.normal(size=dim) * stddev) for _ in range(200)])
+    found = Strength(np.arange(1, 201), released, np.full(200, stddev * np.sqrt(dim)))
+    # Of 41 rounds: about one percent; twelve standard errors.
+    assert np.nanmax(np.abs(found.signal - signal)) < 12 * stddev * np.sqrt(2 * dim) * stddev / (2 * signal) / np.sqrt(21)
+
+
+def test_a_run_cites_what_it_relies_on_and_nothing_else(runs: dict[str, Path]) -> None:
+    keys = {name: set(cited(told(path))) for name, path in runs.items()}
+    assert "kalinin2024banded" in keys["correlated"] - keys["independent"]
+    assert "zhu2022optimal" in keys["independent"] - keys["correlated"]
+    assert "andrew2021differentially" in keys["adaptive"] - keys["independent"]
+    assert keys["bare"] == {"hubbub", "mcmahan2017communication"}
+    for found in keys.values():
+        entries = bibtex(sorted(found))
+        assert len(re.findall(r"^@\w+\{", entries, flags=re.MULTILINE)) == len(found)
+        assert entries.count("{") == entries.count("}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["report", "nowhere"], "nowhere"),
+        (["report", "{independent}", "{correlated}"], "--output"),
+        (["report", "{independent}", "-o", "no/such/folder/x.html"], "no/such/folder"),
+        (["report", "{independent}", "-o", "{correlated}"], "is a folder; name the HTML file"),
+        (["report", "{independent}", "-o", ""], "is a folder; name the HTML file"),
+        (["cite", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused_by_name(
+    runs: dict[str, Path], arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([argument.format(**{name.replace(" ", "_"): path for name, path in runs.items()}) for argument in arguments])
+    assert stop.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1100, False), (360, False), (1100, True)])
+def test_a_browser_shows_all_of_it_whatever_the_window(runs: dict[str, Path], tmp_path: Path, width: int, dark: bool) -> None:
+    seen = looked_at(page([told(runs["correlated"]), told(runs["adaptive"])]), tmp_path, width=width, dark=dark)
+    assert seen["requests"] == 0
+    assert seen["scroll"] <= seen["wide"] <= width
+    assert seen["out"] == []
+    assert seen["figures"] >= 8
+    assert seen["paper"] == ("rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)")
+    # Every letter in a picture is in one of the page's colours, and large enough.
+    allowed = {"rgb(231, 234, 238)", "rgb(90, 180, 240)"} if dark else {"rgb(28, 31, 35)", "rgb(0, 114, 178)"}
+    assert set(seen["inks"]) <= allowed
+    assert seen["smallest"] > 7
