@@ -4,6 +4,20 @@ The rooms, from the ground up: ``participation`` (who may contribute when), ``se
 result), ``strategies`` and ``mechanism`` (what noise hides that), ``accounting`` (what it costs), ``training`` (doing it).
 """
 
-__all__ = ["__version__"]
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from hubbub._version import __version__
+
+if TYPE_CHECKING:
+    from hubbub.engine.finished import FinishedRun, load
+
+__all__ = ["FinishedRun", "__version__", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    # What loads tensors is loaded when it is asked for.
+    if name in ("FinishedRun", "load"):
+        from hubbub.engine import finished
+
+        return getattr(finished, name)
+    raise AttributeError(f"module 'hubbub' has no attribute {name!r}")

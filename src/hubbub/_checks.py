@@ -31,7 +31,9 @@ def shown(value: object) -> str:
 
 def finite(name: str, value: object) -> float:
     """Any finite real number."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | np.floating | np.integer):
+    if type(value) is not float and (
+        isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | np.floating | np.integer)
+    ):
         raise TypeError(f"{name} = {shown(value)}: must be a number, not {type(value).__name__}")
     try:
         number = float(value)
@@ -84,7 +86,8 @@ def probability(name: str, value: object) -> float:
 
 def integer(name: str, value: object, *, at_least: int, at_most: int | None = None) -> int:
     """A whole number in a range."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral | np.integer):
+    # What is plainly one is not looked at by its kind: there are millions in a ledger.
+    if type(value) is not int and (isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral | np.integer)):
         raise TypeError(f"{name} = {shown(value)}: must be a whole number, not {type(value).__name__}")
     number = int(value)
     if number < at_least:

@@ -362,14 +362,7 @@ def _check(config: Config) -> None:
 def _check_training(training: TrainingConfig) -> None:
     for key in ("rounds", "local_epochs", "batch_size", "evaluate_every", "workers"):
         _checks.integer(f"training.{key}", getattr(training, key), at_least=1, at_most=10**7)
-    for key in ("local_steps", "schedule_rounds"):
-        if getattr(training, key) is not None:
-            _checks.integer(f"training.{key}", getattr(training, key), at_least=1, at_most=10**7)
-    _checks.non_negative("training.proximal", training.proximal)
-    if not 0 <= _checks.finite("training.final_learning_rate", training.final_learning_rate) <= 1:
-        raise ConfigError(f"training.final_learning_rate = {training.final_learning_rate!r}: must be from 0 to 1")
     _check_plan(training.plan)
-    _checks.one_of("training.schedule", training.schedule, SCHEDULES)
     _checks.one_of("training.device", training.device, ("cpu", "cuda"))
     _checks.one_of("training.precision", training.precision, ("float32", "bfloat16"))
     _checks.integer("training.seed", training.seed, at_least=0, at_most=2**62)
@@ -377,14 +370,25 @@ def _check_training(training: TrainingConfig) -> None:
         _checks.integer("training.cohort_size", training.cohort_size, at_least=1)
     for key in ("learning_rate", "server_learning_rate"):
         _checks.scale(f"training.{key}", getattr(training, key))
-    if _checks.non_negative("training.weight_decay", training.weight_decay):
-        _checks.scale("training.weight_decay", training.weight_decay)
+    for key in ("weight_decay", "proximal"):
+        if _checks.non_negative(f"training.{key}", getattr(training, key)):
+            _checks.scale(f"training.{key}", getattr(training, key))
     for key in ("momentum", "server_momentum", "validation"):
         if not 0 <= _checks.finite(f"training.{key}", getattr(training, key)) < 1:
             raise ConfigError(f"training.{key} = {getattr(training, key)!r}: must be at least 0 and below 1")
     _checks.one_of("training.server_optimizer", training.server_optimizer, ("fedavg", "fedavgm", "fedadam"))
+    _check_schedule(training)
     _check_cooldown(training)
     _check_engine(training)
+
+
+def _check_schedule(training: TrainingConfig) -> None:
+    _checks.one_of("training.schedule", training.schedule, SCHEDULES)
+    for key in ("local_steps", "schedule_rounds"):
+        if getattr(training, key) is not None:
+            _checks.integer(f"training.{key}", getattr(training, key), at_least=1, at_most=10**7)
+    if not 0 <= _checks.finite("training.final_learning_rate", training.final_learning_rate) <= 1:
+        raise ConfigError(f"training.final_learning_rate = {training.final_learning_rate!r}: must be from 0 to 1")
 
 
 def _check_cooldown(training: TrainingConfig) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
-from hubbub import __version__, files, strict_json
+from hubbub import files, strict_json
 from hubbub._checks import Array, integer, non_negative, one_of
+from hubbub._version import __version__
 from hubbub.errors import DataError, HubbubError
 from hubbub.participation import PARTICIPATIONS, Participation
 from hubbub.strategies import Optimized, Strategy

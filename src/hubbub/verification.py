@@ -34,6 +34,8 @@ __all__ = ["Check", "Verdict", "verify"]
 
 # Of numbers that were computed by other versions of the same formulas.
 _TOLERANCE = 1e-9
+# Letters of what differs.
+_SHOWN = 80
 
 
 @dataclass(frozen=True)
@@ -351,10 +353,15 @@ def _differences(computed: Any, stated: Any, name: str = "") -> list[str]:
     if isinstance(computed, list | tuple) and isinstance(stated, list) and len(computed) == len(stated):
         pairs = enumerate(zip(computed, stated, strict=True))
         return [difference for number, (own, theirs) in pairs for difference in _differences(own, theirs, f"{name}[{number}]")]
-    same = type(computed) is type(stated) and computed == stated
-    if same or (isinstance(computed, float) and _equal(stated, computed)):
+    alike = type(computed) is type(stated) and computed == stated
+    if alike or (isinstance(computed, float) and _equal(stated, computed)):
         return []
-    return [f"{name or 'it'} is stated as {str(stated)[:80]!r}, computed again it is {str(computed)[:80]!r}"]
+    theirs, own = str(stated), str(computed)
+    # Long ones from a little before they part.
+    same = next((i for i, pair in enumerate(zip(theirs, own, strict=False)) if pair[0] != pair[1]), min(len(theirs), len(own)))
+    start = max(0, same - 20) if max(len(theirs), len(own)) > _SHOWN else 0
+    theirs, own = (("…" if start else "") + text[start : start + _SHOWN] for text in (theirs, own))
+    return [f"{name or 'it'} is stated as {theirs!r}, computed again it is {own!r}"]
 
 
 def _count(number: int, thing: str) -> str:

@@ -1,6 +1,6 @@
 """Epsilon and delta of a sequence of releases, by the accountant of one's choice."""
 
-import math
+import sys
 from collections.abc import Sequence
 
 from hubbub._checks import non_negative, one_of, open_unit
@@ -51,7 +51,7 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
 
     Raises:
         ValueError: A number out of range or an unknown word.
-        BudgetError: dp_accounting cannot answer, or answers below the truth.
+        BudgetError: dp_accounting cannot answer, or answers below the truth; or what was computed is no number.
 
     Example:
         >>> round(epsilon([(Gaussian(noise_multiplier=1.0), 1)], delta=1e-6, neighboring_relation="zero-out"), 4)
@@ -62,8 +62,8 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
     if not rounds:
         return 0.0
     if accountant == "rdp":
-        return rdp_epsilon(rounds, delta, relation)
-    tight = _epsilon(rounds, delta, relation)
+        return _require_bound("epsilon", rdp_epsilon(rounds, delta, relation))
+    tight = _require_bound("epsilon", _epsilon(rounds, delta, relation))
     if accountant == "tight":
         return tight
     return _require_no_less(parity.epsilon(rounds, delta, relation), tight, one_gaussian(rounds), "epsilon", rounds)
@@ -78,9 +78,10 @@ def _epsilon(events: Events, delta: float, relation: NeighboringRelation) -> flo
     if delta < _LEAST_DELTA or _hopeless(events, relation):
         return min(plain, rdp_epsilon(events, delta, relation))
     forth, back = _laws(events, relation)
-    answer = pld.epsilon(forth, delta)
+    # A number that is none would get lost in a maximum.
+    answer = _require_bound("epsilon", pld.epsilon(forth, delta))
     if back is not None:
-        answer = max(answer, pld.epsilon(back, delta, enough=answer))
+        answer = max(answer, _require_bound("epsilon", pld.epsilon(back, delta, enough=answer)))
     if answer > _LARGE_EPSILON:
         # There the mesh is coarse for want of memory.
         answer = min(answer, rdp_epsilon(events, delta, relation))
@@ -98,7 +99,7 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
 
     Raises:
         ValueError: A number out of range or an unknown word.
-        BudgetError: dp_accounting cannot answer, or answers below the truth.
+        BudgetError: dp_accounting cannot answer, or answers below the truth; or what was computed is no number.
 
     Example:
         >>> f"{delta([(Gaussian(noise_multiplier=1.0), 1)], epsilon=2.0, neighboring_relation='zero-out') :.6f}"
@@ -106,30 +107,42 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
     """
     eps = non_negative("epsilon", epsilon)
     rounds, relation = _asked(events, neighboring_relation, accountant)
-    if not rounds:
-        return 0.0
-    if accountant == "rdp" or (accountant == "tight" and by_divergences(rounds)):
-        return rdp_delta(rounds, eps, relation)
+    return _require_bound("delta", _delta(rounds, eps, relation, accountant)) if rounds else 0.0
+
+
+def _delta(events: Events, eps: float, relation: NeighboringRelation, accountant: str) -> float:
+    if accountant == "rdp" or (accountant == "tight" and by_divergences(events)):
+        return rdp_delta(events, eps, relation)
     if accountant == "pld":
-        answer = parity.delta(rounds, eps, relation)
+        answer = parity.delta(events, eps, relation)
         # Compared where both are steep: at the epsilon that the answer would be the delta of.
         if 0 < answer < 1:
-            _require_no_less(eps, _epsilon(rounds, answer, relation), one_gaussian(rounds), "delta at an epsilon", rounds)
+            _require_no_less(eps, _epsilon(events, answer, relation), one_gaussian(events), "delta at an epsilon", events)
         return answer
-    plain = unamplified_delta(rounds, eps, relation)
-    if one_gaussian(rounds) or plain < _LEAST_DELTA:
+    plain = unamplified_delta(events, eps, relation)
+    if one_gaussian(events) or plain < _LEAST_DELTA:
         return plain
-    if _hopeless(rounds, relation):
-        return min(plain, rdp_delta(rounds, eps, relation))
-    forth, back = _laws(rounds, relation)
-    answer = min(plain, max(pld.delta(laws, eps) for laws in (forth, back) if laws is not None))
-    # No law here is bounded in both directions: what underflows is not 0.
-    return max(answer, math.ulp(0.0))
+    if _hopeless(events, relation):
+        return min(plain, rdp_delta(events, eps, relation))
+    # A number that is none would get lost in a maximum.
+    found = [_require_bound("delta", pld.delta(laws, eps)) for laws in _laws(events, relation) if laws is not None]
+    # No law here is bounded in both directions: what underflows is not 0, and of smaller numbers digits get lost.
+    return max(min(plain, max(found)), sys.float_info.min)
 
 
 def _asked(events: Events, neighboring_relation: str, accountant: str) -> tuple[list[tuple[Event, int]], NeighboringRelation]:
     one_of("accountant", accountant, ACCOUNTANTS)
     return counted(events), require_relation(neighboring_relation)
+
+
+def _require_bound(name: str, answer: float) -> float:
+    """What was computed, unless it bounds nothing: what is not known must not pass for little."""
+    if not answer >= 0:
+        raise BudgetError(
+            f"{name} = {answer!r} was computed, which bounds nothing: nothing may be released on it; try another accountant, "
+            "and report this with the settings"
+        )
+    return answer
 
 
 def _require_no_less(second: float, tight: float, exact: bool, name: str, events: Events) -> float:

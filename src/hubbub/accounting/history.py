@@ -13,7 +13,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CLIENT = re.compile(r"[0-9a-f]{32}")
 
 
-@dataclass
+@dataclass(slots=True)
 class Round:
     """A round that was begun: ``state`` is ``"begun"``, ``"committed"`` or ``"burned"``; begun rounds are charged."""
 
@@ -89,19 +89,12 @@ class History:
             TypeError: One of its values has another type.
             KeyError: A value is missing.
         """
-        kinds: dict[object, Callable[[Mapping[str, Any]], None]] = {
-            "epoch": self._start,
-            "begin": self._begin,
-            "commit": self._end,
-            "burn": self._end,
-            "close": self._close,
-        }
         kind = body["kind"]
-        if kind not in kinds:
+        if not isinstance(kind, str) or kind not in _KINDS:
             raise ValueError(f"kind = {kind!r}: is not known; this hubbub may be older than the one that wrote it")
         if self.closed:
             raise ValueError(f"{kind} follows the end of the run")
-        kinds[kind](body)
+        _KINDS[kind](self, body)
 
     def _start(self, body: Mapping[str, Any]) -> None:
         # A simulation goes on with the round that was under way; a secure run has settled it.
@@ -141,6 +134,15 @@ class History:
         if self.pending is not None:
             raise ValueError(f"close follows the begin of round {self.pending}")
         self.closed = True
+
+
+_KINDS: dict[str, Callable[[History, Mapping[str, Any]], None]] = {
+    "epoch": History._start,
+    "begin": History._begin,
+    "commit": History._end,
+    "burn": History._end,
+    "close": History._close,
+}
 
 
 def _digest(name: str, value: object) -> str:

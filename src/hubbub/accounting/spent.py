@@ -32,6 +32,8 @@ __all__ = ["Spent", "run_charge", "spent"]
 _MOST_ROUNDS = 2048
 _LEAST_MU = 1e-12
 _LARGEST = 1e300
+# What follows it names a client.
+_EXAMPLE = ", such as "
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,10 @@ class Spent:
         promised, happened = rounded_up(self.promised.epsilon), rounded_up(self.happened.epsilon)
         return (f"worse than promised: promised epsilon {promised}, happened {happened}", *self.breaches)
 
+    def told_to_all(self) -> tuple[str, ...]:
+        """The same for those who may not know which client joined when."""
+        return tuple(warning.rpartition(_EXAMPLE)[0] or warning for warning in self.warnings())
+
     def facts(self, promise: Promise, head: str) -> RunFacts:
         """What its statement says of the run beside the guarantee."""
         return RunFacts(
@@ -74,7 +80,7 @@ class Spent:
             planned_rounds=promise.rounds,
             heads=(head,),
             adaptive="adaptive_clipping" in promise.settings,
-            worse=self.warnings(),
+            worse=self.told_to_all(),
         )
 
 
@@ -92,7 +98,7 @@ class _Breaches:
         yield from self.others
         if self.clients:
             client, joined = next(iter(self.clients.items()))
-            yield f"{len(self.clients)} {unit}s broke {participation}, such as {client} in rounds {str(joined)[:200]}"
+            yield f"{len(self.clients)} {unit}s broke {participation}{_EXAMPLE}{client} in rounds {str(joined)[:200]}"
 
 
 def spent(promise: Promise, history: History, delta: float | None = None) -> Spent:

@@ -45,6 +45,7 @@ __all__ = [
     "assumptions",
     "cohort_words",
     "cohorts_of",
+    "crude_delta",
     "describe",
     "not_covered",
     "one_unit",
@@ -87,6 +88,16 @@ def one_unit(privacy_unit: str) -> str:
 
 Enforcer = Literal["ledger", "software", "operator"]
 _MOST_WORDS, _LONGEST_TEXT = 100, 1000
+
+
+def crude_delta(delta: float, units: int, unit: str = "client") -> str:
+    """What is wrong with a delta that a release of somebody's data meets, in a sentence; empty where it is below 1/units."""
+    if delta * units < 1:
+        return ""
+    return (
+        f"delta = {delta:g} is not below 1/{unit}s = {1 / units:g}: to publish all that one {unit} has, drawn by lot, would "
+        "meet it, too."
+    )
 
 
 @dataclass(frozen=True)
@@ -165,14 +176,22 @@ _ALWAYS = (
     Assumption("all data of one client enter one update, which is held to the clip norm as one vector", "software"),
     Assumption("every round that was begun is charged, whether or not it was released", "ledger"),
     Assumption("one person is one client", "operator"),
-    Assumption("readers see the released models, not the single updates, the cohorts, the noise or its keys", "operator"),
+    Assumption(
+        "readers see the released models, not the single updates, the cohorts, the noise or its keys, neither where these are "
+        "kept nor on their way over a network, which TLS hides",
+        "operator",
+    ),
     Assumption("the number of clients and the classes of the data are public", "operator"),
 )
 _ALWAYS_OF_EXAMPLES = (
     Assumption("the gradient of one example is held to the clip norm as one vector, and is of that example alone", "software"),
     _ALWAYS[1],
     Assumption("one person has one example: of a person with several, each is protected by itself", "operator"),
-    Assumption("readers see the released models, not the single gradients, the batches, the noise or its keys", "operator"),
+    Assumption(
+        "readers see the released models, not the single gradients, the batches, the noise or its keys, neither where these "
+        "are kept nor on their way over a network, which TLS hides",
+        "operator",
+    ),
     Assumption("the number of examples and the classes of the data are public", "operator"),
 )
 

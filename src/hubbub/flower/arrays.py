@@ -136,6 +136,10 @@ class Layout:
             fresh[name] = made if made.dtype == dtype else Array(made.numpy().astype(dtype))
         return ArrayRecord({name: fresh.get(name, arrays[name]) for name in self.order})
 
+    def holds_finite(self, arrays: ArrayRecord) -> bool:
+        """Whether every number of the floating arrays is finite."""
+        return all(bool(np.isfinite(arrays[name].numpy()).all()) for name in self.names)
+
     def _flat(
         self, arrays: Mapping[str, Array], name: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = _FLOATS
     ) -> torch.Tensor:
@@ -164,5 +168,6 @@ def read(array: Array) -> npt.NDArray[np.generic]:
     size = math.prod(header.shape) * header.dtype.itemsize
     if len(array.data) - stream.tell() != size:
         raise ValueError(f"holds {len(array.data) - stream.tell()} bytes of entries, its header says {size}")
-    entries = np.frombuffer(array.data[stream.tell() :], header.dtype)
+    # A view: what is larger than it may be is refused by its shape, and never copied.
+    entries = np.frombuffer(array.data, header.dtype, offset=stream.tell())
     return entries.reshape(header.shape, order="F" if header.fortran_order else "C")

@@ -16,6 +16,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.agreement import Agreement
 from hubbub.steps import share_stddev
+from hubbub.training.crafted import Crafted
 from hubbub.training.encrypted import EncryptedSum
 
 __all__ = ["EncryptedGridPopulation"]
@@ -56,6 +57,10 @@ class EncryptedGridPopulation:
     def noise_in_sums(self) -> bool:
         """Whether the sums hold their noise before the server adds any."""
         return bool(self._agreement.noising_holders) or self._mechanism.shares is not None
+
+    def craft(self, client: Hashable, crafted: Crafted | None) -> None:
+        """Let somebody choose what a client encrypts from now on; see :meth:`.GridPopulation.craft`."""
+        self._population.craft(client, crafted)
 
     def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> EncryptedSum:
         """The sum of the cohort's encrypted updates.

@@ -105,7 +105,11 @@ def agreement_of(data: object) -> Agreement:
 @functools.lru_cache(maxsize=4)
 def _read(data: bytes) -> Agreement:
     """An agreement, kept with its key's table of powers, which pays over the rounds of a process."""
-    return Agreement.from_record(strict_json.loads(data))
+    try:
+        record = strict_json.loads(data)
+    except ValueError as error:
+        raise ValueError(f"{AGREEMENT}: is no strict JSON ({error})") from error
+    return Agreement.from_record(record)
 
 
 def _require_room(agreement: Agreement, request: Request, sent: Sent) -> None:

@@ -85,6 +85,8 @@ class HolderFolder:
         number = Holder(self._key, agreement).number
         # A run's name is anybody's text.
         folder = self._root / f"holder-{number}-{hashlib.sha256(agreement.run.encode()).hexdigest()[:16]}"
+        if action != HELLO and not folder.exists():
+            raise ValueError(_untold(agreement))
         with _locked(folder):
             if action == HELLO:
                 self._agree(folder, agreement, record)
@@ -202,11 +204,15 @@ def _say_once(run: str, min_contributions: int, sentence: str) -> None:
 def _require_agreed(folder: Path, agreement: Agreement) -> None:
     path = folder / "agreement.json"
     if not path.exists():
-        raise ValueError(f"run {agreement.run!r}: this holder was not told of it; say {HELLO} first")
+        raise ValueError(_untold(agreement))
     if not (folder / "opened.json").exists():
         raise RunFolderError(f"{folder}: opened.json is missing, so that nobody knows which rounds were opened; restore it")
     if files.read(path, at_most=_LARGEST_PROMISE) != strict_json.canonical(agreement.record()):
-        raise ValueError(f"run {agreement.run!r}: this holder agreed to other terms under that name")
+        raise ValueError(f"run {agreement.run!r}: this holder agreed to other terms under that name (agreement.json)")
+
+
+def _untold(agreement: Agreement) -> str:
+    return f"run {agreement.run!r}: this holder was not told of it; say {HELLO} first"
 
 
 def _optional(record: ConfigRecord, name: str) -> bytes:

@@ -9,6 +9,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -20,7 +21,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from hubbub import _checks
+from hubbub.errors import ConfigError
 from hubbub.flower.global_generators import OwnGenerators
+from hubbub.flower.messages import is_training
+from hubbub.flower.mods import App
 from hubbub.flower.post import delivered, received, returned, stamp
 
 __all__ = ["LocalGrid", "LocalRun", "identify"]
@@ -109,6 +113,7 @@ class LocalGrid(Grid):
         self._run: Any = LocalRun(TaskIdentity.run_id, self._run_config)
         self._contexts: dict[int, Context] = {}
         self._replies: dict[str, list[Message]] = {}
+        self._crafted: dict[int, App] = {}
         self._message_ids = map(str, count(1))
         self._generators = OwnGenerators()
 
@@ -141,6 +146,28 @@ class LocalGrid(Grid):
             known = f"{self._node_ids[0]} to {self._node_ids[-1]}"
             raise ValueError(f"node_ids = {_checks.shown(unknown)}: not in this grid, whose nodes are {known}")
         self.drop = silent
+
+    def craft(self, node_id: int, answer: App | None) -> None:
+        """Let ``answer`` stand in for the app's own function on one node, for training messages: within the app's mods.
+
+        What it replies is clipped, noised or encrypted as what the app replies is, by the mods of ``ClientApp(mods=[...])``;
+        mods that the app lists for one function alone go with that function. ``None`` gives the node back to the app.
+
+        Raises:
+            ValueError: The grid has no such node.
+            ConfigError: This version of Flower does not tell an app's mods.
+        """
+        if node_id not in self._node_ids:
+            raise ValueError(f"node_id = {node_id!r}: not in this grid, nodes are {self._node_ids[0]} to {self._node_ids[-1]}")
+        mods = getattr(self._client_app, "_mods", None)
+        if not isinstance(mods, list):
+            raise ConfigError("craft: this version of Flower does not tell the mods of a ClientApp, within which to answer")
+        self._crafted.pop(node_id, None)
+        if answer is None:
+            return
+        for mod in reversed(mods):
+            answer = partial(mod, call_next=answer)
+        self._crafted[node_id] = answer
 
     @property
     def run(self) -> Any:
@@ -222,9 +249,11 @@ class LocalGrid(Grid):
 
     def _answer(self, message: Message, content: RecordDict) -> Message | None:
         """What arrives of the ClientApp's reply, or the error that a SuperNode makes of what it raises."""
-        context = self._context(message.metadata.dst_node_id)
+        node_id = message.metadata.dst_node_id
+        context = self._context(node_id)
+        crafted = self._crafted.get(node_id) if is_training(message.metadata.message_type) else None
         try:
-            answer: object = self._client_app(delivered(message, content), context)
+            answer: object = (crafted or self._client_app)(delivered(message, content), context)
         except Exception as error:  # noqa: BLE001 # whatever a ClientApp raises is an error reply, as on a SuperNode
             _log.error("ClientApp raised an exception", exc_info=error)
             return Message(Error(_APP_RAISED, f"{type(error)}:<'{error}'>"), reply_to=message)

@@ -3,19 +3,23 @@
 import logging
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import nn
 
 from hubbub._checks import integer, positive
 from hubbub.errors import ConfigError
 from hubbub.flower.arrays import Layout
+from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.messages import CLIP_NORM, Asked, addressed, single_arrays
 from hubbub.lattice import Lattice
 from hubbub.training.clip_norms import CountSplit
+from hubbub.training.crafted import Crafted, crafted_update
+from hubbub.training.local import flat_parameters
 from hubbub.training.simulate import bounded, statistics
 from hubbub.training.sums import LatticeSum, PlainSum
 
@@ -23,6 +27,8 @@ __all__ = ["ROUND_INDEX", "TRAIN_LOSS", "GridPopulation", "load", "trained"]
 
 ROUND_INDEX = "round-index"
 TRAIN_LOSS = "train_loss"
+# Flower's code of an app that failed.
+_APP_RAISED = 2
 _LOG = logging.getLogger("flwr")
 
 
@@ -65,11 +71,55 @@ class GridPopulation:
         self._clients = list(nodes)
         self._lattice = lattice
         self._timeout = positive("timeout", timeout)
+        self._model: nn.Module | None = None
 
     @property
     def clients(self) -> Sequence[Hashable]:
         """Every client's id, in the order given."""
         return self._clients
+
+    def craft(self, client: Hashable, crafted: Crafted | None) -> None:
+        """Let somebody choose what a client sends from now on; the mods of its app and the server stay as they are.
+
+        The client's reply is the model that it was sent plus the update, in the model's own dtype; one that is crafted not to
+        answer replies with an error.
+
+        Args:
+            client: Its id.
+            crafted: From the model as the client got it and the round to the update before any clip, ``(dim,)``; ``None``
+                gives the client back to its app.
+
+        Raises:
+            ConfigError: There is no such client, or it runs where nobody here chooses what it does.
+        """
+        if str(client) not in self._nodes:
+            raise ConfigError(f"client = {client!r}: is none of this population's {len(self._clients)} clients")
+        if not isinstance(self._grid, LocalGrid):
+            raise ConfigError(f"grid: the clients of a {type(self._grid).__name__} run elsewhere; take a LocalGrid")
+
+        if crafted is None:
+            self._grid.craft(self._nodes[str(client)], None)
+            return
+
+        def answer(message: Message, _: Context) -> Message:
+            (told,) = message.content.config_records.values()
+            return self._crafted_reply(message, crafted, integer(ROUND_INDEX, told[ROUND_INDEX], at_least=0))
+
+        self._grid.craft(self._nodes[str(client)], answer)
+
+    def _crafted_reply(self, message: Message, crafted: Crafted, round_index: int) -> Message:
+        """What a crafted client answers to a training message."""
+        if self._model is None:
+            raise ConfigError("craft: nobody has asked this population to train a model")
+        # What the client got, not what the server has.
+        model = deepcopy(self._model)
+        load(model, single_arrays(message.content))
+        update = crafted_update(crafted, model, round_index)
+        if update is None:
+            return Message(Error(_APP_RAISED, "crafted not to answer"), reply_to=message)
+        before = flat_parameters(model)
+        after = (before.to(torch.float64) + update.cpu()).to(before.dtype)
+        return Message(trained(model, after, math.nan), reply_to=message)
 
     def collect(
         self,
@@ -111,6 +161,7 @@ class GridPopulation:
         told: dict[str, int | float | bytes] = {"server-round": round_index + 1, ROUND_INDEX: round_index, **(further or {})}
         if clip_norm is not None:
             told[CLIP_NORM] = float(clip_norm)
+        self._model = model
         arrays = _record(_layout(model), _numbers(model))
         content = RecordDict({"arrays": arrays, "config": ConfigRecord({**told})})
         nodes = {str(client): self._nodes[str(client)] for client in cohort}

@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from hubbub._checks import integer, scale
 from hubbub.accounting.guarantee import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import RunFacts
+from hubbub.accounting.wording import crude_delta
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import Template
@@ -136,6 +137,8 @@ class PrivateStrategy(Strategy):
         self._timeout = timeout
         arrays = self.resumed(initial_arrays, grid)
         left = self._rounds_left(num_rounds)
+        if remark := crude_delta(self._terms.delta, len(self._connected(grid))):
+            _LOG.warning("%s", remark)
         self._warn_of_too_few(grid, left)
         if left < num_rounds:
             why = f"rounds = {self.mechanism.rounds}"

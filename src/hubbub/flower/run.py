@@ -262,7 +262,14 @@ class PrivateRun:
             made, _ = self._strategy.aggregate_train(self.round_index, [self._synthetic(layout.moved(arrays, mean))])
         if made is None:
             raise ConfigError(f"strategy: {type(self._strategy).__name__} made no model of the mean; wrap one that averages")
-        return layout.completed(made, arrays)
+        model = layout.completed(made, arrays)
+        if not layout.holds_finite(model):
+            raise ConfigError(
+                f"strategy: the model that {type(self._strategy).__name__} made of round {self.round_index} is not finite; the "
+                "rounds so far stay released and charged, and the model before is kept; start a new run with a smaller "
+                "learning rate"
+            )
+        return model
 
     def _synthetic(self, floating: ArrayRecord) -> Message:
         weight = MetricRecord({getattr(self._strategy, "weighted_by_key", "num-examples"): 1})

@@ -7,6 +7,7 @@ A release is kept until that file has learnt from it.
 
 import hashlib
 import math
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -133,8 +134,8 @@ class ServerState:
         try:
             content = files.read(self._file, at_most=_LARGEST)
             told, tensors = metadata(content), {name: t.numpy() for name, t in parse(content).items()}
-            if told["sha256"] != _digest(tensors):
-                raise ValueError("its SHA-256 is not that of its arrays")
+            if told["sha256"] != _digest(tensors, told):
+                raise ValueError("its SHA-256 is not that of its arrays, rounds and clip norm")
             self.rounds, self.clip_norm = int(told["rounds"]), float(told["clip_norm"])
             if not 0 <= self.rounds <= self.path.next_round or not math.isfinite(self.clip_norm):
                 raise ValueError(f"it is of {self.rounds} rounds, the ledger of {self.path.next_round}")
@@ -153,8 +154,8 @@ class ServerState:
             return
         tensors = {f"model/{name}": np.array(array.numpy()) for name, array in arrays.items()}
         tensors.update(_known(strategy))
-        told = {"rounds": str(self.rounds), "clip_norm": repr(self.clip_norm), "sha256": _digest(tensors)}
-        files.write_atomic(self._file, save(tensors, told))
+        told = {"rounds": str(self.rounds), "clip_norm": repr(self.clip_norm)}
+        files.write_atomic(self._file, save(tensors, {**told, "sha256": _digest(tensors, told)}))
         for round_index in self._store.released():
             if round_index < self.rounds:
                 self._store.discard_release(round_index)
@@ -228,8 +229,8 @@ def _put_back(strategy: Strategy, tensors: dict[str, _Entries], layout: Layout) 
                 setattr(strategy, attribute, [parts[key] for key in sorted(parts)])
 
 
-def _digest(tensors: dict[str, _Entries]) -> str:
-    digest = hashlib.sha256()
+def _digest(tensors: Mapping[str, _Entries], told: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(f"{told['rounds']} {told['clip_norm']}\n".encode())
     for name in sorted(tensors):
         digest.update(f"{name} {tensors[name].dtype} {tensors[name].shape}\n".encode())
         digest.update(tensors[name].tobytes())

@@ -135,7 +135,8 @@ class Aggregator:
         """What the holders are asked to open.
 
         Raises:
-            SumNotOpenedError: Too few contributions, or noise of a holder is missing.
+            SumNotOpenedError: Too few contributions, or noise that was agreed on is missing: a holder's, or the server's where
+                slots have room for it, which they have in every run that promises privacy.
         """
         needed, rows = self.agreement.min_contributions, self.agreement.noising_holders
         if len(self._senders) < needed:
@@ -146,6 +147,10 @@ class Aggregator:
         if len(self._noise) < rows:
             raise SumNotOpenedError(
                 f"round {self.round_index + 1}: the noise of {len(self._noise)} holders came; each of {rows} adds its own"
+            )
+        if self.agreement.server_noise and self.agreement.packing.noise and not self._noise:
+            raise SumNotOpenedError(
+                f"round {self.round_index + 1}: the server's noise is not in the sum, which is not opened bare"
             )
         if self._keep:
             return Request(self.round_index, tuple(self._kept.values()), tuple(self._noise.values()))

@@ -11,6 +11,7 @@ or under another key are not added by mistake. It binds nobody who writes messag
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -31,7 +32,7 @@ _VERSION = 1
 _LONGEST_NAME = 200
 _MOST_NUMBERS = 2**33
 # A modulus in hexadecimal.
-_LONGEST_KEY = 16_384 // 4
+_HEXADECIMAL = re.compile(f"[0-9a-f]{{1,{16_384 // 4}}}")
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,13 @@ class Agreement:
             ValueError: It cannot be read, or its key is too short or no product of two large primes.
         """
         try:
-            if not isinstance(record, Mapping) or record.get("version") != _VERSION:
-                raise ValueError("is of another version")
+            version = record.get("version") if isinstance(record, Mapping) else None
+            if not isinstance(record, Mapping) or type(version) is not int or version != _VERSION:
+                raise ValueError(f"version = {shown(version)}: is of another version than {_VERSION}, which this hubbub reads")
             told = dict(record)
             del told["version"]
             modulus = told.pop("n")
-            if not isinstance(modulus, str) or not 1 <= len(modulus) <= _LONGEST_KEY or not modulus.isalnum():
+            if not isinstance(modulus, str) or not _HEXADECIMAL.fullmatch(modulus):
                 raise ValueError("n is no number in hexadecimal")
             key = PublicKey.received(int(modulus, 16), told.pop("short_exponents"))
             return cls(public_key=key, packing=Packing(**told.pop("packing")), **told)
