@@ -21,7 +21,7 @@ from hubbub.models import Mlp
 
 GRIDS = {
     "DP-SGD, Poisson": (0.1, 0.2, 0.4, 0.8),
-    "banded, fixed order": (0.2, 0.4, 0.8, 1.6),
+    "banded, fixed order": (0.2, 0.4, 0.8, 1.6, 3.2),
     "independent, fixed order": (0.025, 0.05, 0.1, 0.2, 0.4),
 }
 COMMON = {

@@ -23,7 +23,12 @@ METHODS = {
     "banded": {"privacy.strategy": "optimal-toeplitz", "privacy.bands": SEPARATION},
     "BLT": {"privacy.strategy": "blt", "privacy.buffers": 3},
 }
-RATES = {"independent": (0.125, 0.25, 0.5), "tree": (0.125, 0.25, 0.5), "banded": (0.25, 0.5, 1.0), "BLT": (0.25, 0.5, 1.0)}
+RATES = {
+    "independent": (0.125, 0.25, 0.5, 1.0),
+    "tree": (0.125, 0.25, 0.5, 1.0),
+    "banded": (0.25, 0.5, 1.0, 2.0),
+    "BLT": (0.25, 0.5, 1.0, 2.0),
+}
 COMMON: Settings = {
     "training.batch_size": 10,
     "training.server_optimizer": "fedavgm",
