@@ -20,7 +20,7 @@ setup: .venv/ready
 
 demo: setup
 	$(BIN)/hubbub train examples/digits.toml
-	@echo 'The report of this run is report.md and report.png in the folder named above.'
+	@echo 'The report of this run is report.html in the folder named above: open it in a browser.'
 
 check: setup
 	$(BIN)/ruff check .

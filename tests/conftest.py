@@ -11,7 +11,7 @@ import torch
 
 HERE = Path(__file__).parent
 # In continuous integration a skip for any other reason fails the run.
-SKIPS_ALLOWED_IN_CI = ("needs a GPU",)
+SKIPS_ALLOWED_IN_CI = ("needs a GPU", "needs a browser")
 
 
 def pytest_configure() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from hubbub import files
 from hubbub.mechanism import Mechanism
 from hubbub.participation import every_round
 from hubbub.secagg import threshold
@@ -80,5 +81,5 @@ def _streams(
 
 
 def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
+    files.make_folder(folder)
     return folder

@@ -3,13 +3,17 @@
 * :func:`attained` builds the output laws of an explicit pair of data sets, cohort by cohort, and integrates (p − e^ε q)⁺.
 * :func:`contour_epsilon` composes a pair of densities by a contour integral of its moment generating function
   (Alghamdi et al. 2023, https://arxiv.org/abs/2208.09595): neither a mesh of losses nor an FFT.
+* :func:`gaussian_delta` and :func:`sampled_delta` are closed forms in 50 digits; :func:`of_two_bins` and :func:`shares_delta`
+  sum up definitions.
 """
 
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+import mpmath
 import numpy as np
+from scipy.special import ndtr
 
 Cohorts = list[tuple[float, tuple[int, ...]]]
 
@@ -113,3 +117,97 @@ def contour_epsilon(parts: Sequence[tuple[np.ndarray, np.ndarray]], step: float,
         middle = (low + high) / 2
         low, high = (middle, high) if log_delta(middle) > math.log(delta) else (low, middle)
     return high
+
+
+def gaussian_delta(mu: float, epsilon: float) -> mpmath.mpf:
+    """Delta of a Gaussian release of a given μ, in 50 digits (Balle and Wang 2018, Theorem 8)."""
+    with mpmath.workdps(50):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
+
+
+def sampled_delta(z: float, q: float, epsilon: float, relation: str) -> mpmath.mpf:
+    """Delta of one release that a unit joins by a coin, in 50 digits: the set where the loss exceeds epsilon, by definition.
+
+    The densities of x are (1 − q)·φ(x) + q·φ(x − 1/z) with the unit, and φ(x), or for a replacement the same with −1/z,
+    without it.
+    """
+    with mpmath.workdps(50):
+        s, p, E = 1 / mpmath.mpf(z), mpmath.mpf(q), mpmath.exp(mpmath.mpf(epsilon))
+
+        def mixed(move: mpmath.mpf, upper: mpmath.mpf) -> mpmath.mpf:
+            return (1 - p) * mpmath.ncdf(-upper) + p * mpmath.ncdf(move - upper)
+
+        if relation == "replace-one":
+            # With u = e^{xs}: (1 − p) + a·u exceeds E·((1 − p) + a/u) above the root of a quadratic.
+            a, b = p * mpmath.exp(-s * s / 2), (1 - p) * (1 - E)
+            at = mpmath.log((-b + mpmath.sqrt(b * b + 4 * a * a * E)) / (2 * a)) / s
+            return mixed(s, at) - E * mixed(-s, at)
+        at = mpmath.log(1 + (E - 1) / p) / s + s / 2
+        removed = mixed(s, at) - E * mpmath.ncdf(-at)
+        # The other way round: φ exceeds E times the mixture below a point, or nowhere.
+        room = (1 / E - (1 - p)) / p
+        if room <= 0:
+            return removed
+        below = mpmath.log(room) / s + s / 2
+        added = mpmath.ncdf(below) - E * ((1 - p) * mpmath.ncdf(below) + p * mpmath.ncdf(below - s))
+        return max(removed, added)
+
+
+Means = list[tuple[float, float]]
+
+
+def mixture_delta(one: Means, other: Means, epsilon: float) -> float:
+    """Delta of two mixtures of normal laws of deviation 1, or less: of the set that a fine grid takes for the worst one.
+
+    Of any set at all it is a bound from below; what stands in it is summed up by distribution functions, without a grid.
+
+    Args:
+        one: Chances and means of the first mixture.
+        other: Of the second.
+        epsilon: At least 0.
+    """
+    parts = [*one, *((-math.exp(epsilon) * chance, mean) for chance, mean in other)]
+    x = np.linspace(min(m for _, m in parts) - 12, max(m for _, m in parts) + 12, 8001)
+    inside = sum(weight * np.exp(-((x - mean) ** 2) / 2) for weight, mean in parts) > 0
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], inside, [False]]).astype(int)))
+    middles = np.concatenate([[-np.inf], (x[1:] + x[:-1]) / 2, [np.inf]])
+    begins, ends = middles[edges[::2]], middles[edges[1::2]]
+
+    def between(mean: float) -> float:
+        # In whichever tail the digits are.
+        low, high = begins - mean, ends - mean
+        return float(np.where(low > 0, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low)).sum())
+
+    return math.fsum(weight * between(mean) for weight, mean in parts)
+
+
+def sums(values: Sequence[float], cohorts: Cohorts) -> Means:
+    """Chances and values of the sum over a random cohort."""
+    return [(chance, sum(values[i] for i in chosen)) for chance, chosen in cohorts]
+
+
+def of_two_bins(first: float, second: float, epsilon: float, remove: bool) -> float:
+    """The delta of two bins with shifts of their own by its definition: a fine grid in one coordinate, exact in the other."""
+    y = np.linspace(-30, 30 + 2 * first, 100_001)
+    density = np.exp(-y * y / 2) / math.sqrt(2 * math.pi) * (y[1] - y[0])
+    one = np.exp(first * y - first**2 / 2)
+    bound = 2 * math.exp(epsilon if remove else -epsilon) - one
+    with np.errstate(divide="ignore", invalid="ignore"):
+        at = np.where(bound > 0, (np.log(np.maximum(bound, 1e-300)) + second**2 / 2) / second, -np.inf)
+    if remove:
+        return float(density @ ((one / 2 - math.exp(epsilon)) * ndtr(-at) + ndtr(second - at) / 2))
+    return float(density @ ((1 - math.exp(epsilon) * one / 2) * ndtr(at) - math.exp(epsilon) / 2 * ndtr(at - second)))
+
+
+def shares_delta(stddev: int, shares: int, move: int, epsilon: float) -> float:
+    """Delta of the sum of so many discrete Gaussians where it moves by so many steps: their laws, convolved."""
+    reach = 12 * stddev * shares + abs(move)
+    x = np.arange(-reach, reach + 1, dtype=np.float64)
+    one = np.exp(-(x**2) / (2 * stddev**2))
+    one /= one.sum()
+    law = one
+    for _ in range(shares - 1):
+        law = np.convolve(law, one, mode="same")
+    p, q = law[abs(move) :], law[: len(law) - abs(move)]
+    return float(np.maximum(p - math.exp(epsilon) * q, 0).sum())

@@ -40,7 +40,8 @@ def dealt() -> tuple[ThresholdKey, tuple[KeyShare, ...]]:
 
 def agreed(key: PublicKey, **others: Any) -> Agreement:
     whole = key == owner().public_key
-    return Agreement(**{"public_key": key, "packing": PACKING, "size": SIZE, "run": "a run", "whole_key": whole, **others})
+    terms = {"packing": PACKING, "size": SIZE, "run": "a run", "whole_key": whole, "server_noise": False}
+    return Agreement(**{"public_key": key, **terms, **others})
 
 
 def shares_in(folder: Path) -> list[Path]:

@@ -30,9 +30,9 @@ def linear() -> nn.Module:
     return nn.Linear(3, 2)
 
 
-def population() -> SimulatedPopulation:
+def population(seed: int = 1) -> SimulatedPopulation:
     """Five examples for each client."""
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
     examples = [
         (torch.randn(5, 3, generator=generator), torch.randint(0, 2, (5,), generator=generator)) for _ in range(CLIENTS)
     ]

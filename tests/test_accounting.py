@@ -63,7 +63,7 @@ def test_the_second_opinion_agrees() -> None:
     assert ours == pytest.approx(accounting.epsilon([(event, 100)], 1e-6, "add-or-remove-one", accountant="pld"), abs=1e-3)
 
 
-def test_replace_one_doubles_the_sensitivity() -> None:
+def test_acc_9_replace_one_doubles_the_sensitivity() -> None:
     once = accounting.epsilon([(Gaussian(1.0), 1)], 1e-6, "replace-one")
     assert once == pytest.approx(gaussian.epsilon(1e-6, 0.5))
     mechanism = Mechanism(Identity(4), MinSeparation(2, 2), 1.0)
@@ -131,12 +131,12 @@ def test_scale_of_the_strategy_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("participation", [MinSeparation(2, 2), SingleParticipation(), FixedEpochs(2, 2)], ids=repr)
-def test_adding_a_unit_is_refused_where_cohorts_depend_on_who_is_there(participation: MinSeparation) -> None:
+def test_acc_8_acc_9_adding_a_unit_is_refused_where_cohorts_depend_on_who_is_there(participation: MinSeparation) -> None:
     with pytest.raises(ValueError, match=r"add-or-remove-one.*draw random cohorts"):
         accounting.guarantee(Mechanism(Identity(4), participation, 1.0), 1e-5, "add-or-remove-one")
 
 
-def test_correlated_noise_with_random_cohorts_is_refused() -> None:
+def test_acc_8_correlated_noise_with_random_cohorts_is_refused() -> None:
     with pytest.raises(ConfigError, match="independent noise only"):
         accounting.guarantee(Mechanism(toeplitz.square_root(4, 2), PoissonSampling(0.5), 1.0), 1e-5)
 

@@ -1,5 +1,6 @@
 """The clip norm of a run follows a quantile of the updates' norms, by one more coordinate of the same noised sum."""
 
+import itertools
 import math
 import multiprocessing
 import os
@@ -22,6 +23,7 @@ from hubbub.participation import PoissonSampling, every_round
 from hubbub.strategies import Identity, toeplitz
 from hubbub.training import LatticeSum, PlainSum, RunPlan, RunStore, train
 from hubbub.training.clip_norms import AdaptiveClipping, CountSplit
+from replays import simulated
 from small_runs import linear
 
 CLIENTS = 100
@@ -132,6 +134,38 @@ def test_the_clip_norm_reaches_the_quantile(start: float, quantile: float, noise
     assert asked[-1] == pytest.approx(float(population.updates.norm(dim=1).quantile(quantile)), rel=0.1)
 
 
+@pytest.mark.parametrize("start", [0.01, 100.0])
+def test_ada_1_from_a_hundred_times_too_low_or_too_high_the_clip_norm_reaches_the_quantile(start: float) -> None:
+    """With the rate of the published algorithm, within 20 % in 60 rounds; noise moves it by some 2 in 100 there."""
+    population = vectors()
+    last = [result.clip_norm for result in train(plan(AdaptiveClipping(start), rounds=60), population, linear())][-1]
+    assert last == pytest.approx(float(population.updates.norm(dim=1).median()), rel=0.2)
+
+
+@pytest.mark.parametrize("length", [0.0, 1.0, 1e30, math.inf], ids=["zero", "all equal", "huge", "infinite"])
+@pytest.mark.parametrize("rate", [0.2, 1e6])
+def test_ada_2_whatever_all_norms_are_the_clip_norm_stays_in_its_bounds(length: float, rate: float) -> None:
+    clients = simulated()
+    for client in clients.clients:
+        clients.craft(client, lambda model, round_index: torch.full((8,), length / math.sqrt(8), dtype=torch.float64))
+    pattern = every_round(12)
+    made = RunPlan(12, pattern, 12, Mechanism(Identity(12), pattern, 0.7), clip_norm=AdaptiveClipping(1.0, 0.5, rate))
+    norms = [result.clip_norm for result in train(made, clients, linear())]
+    assert all(1e-10 <= norm <= 1e10 for norm in norms)
+    assert len(norms) == 12
+
+
+def test_ada_3_noise_on_the_count_beyond_all_measure_moves_the_clip_norm_by_one_limited_step() -> None:
+    rule = AdaptiveClipping(1.0, 0.5, 0.2, clip_count_stddev=1e5)
+    results = list(train(plan(rule, rounds=30), vectors(), linear()))
+    steps = [math.log(later.clip_norm / earlier.clip_norm) for earlier, later in itertools.pairwise(results)]
+    # The rate times the distance of the quantile from 0 and from 1.
+    assert max(map(abs, steps)) <= 0.1 * (1 + 1e-12)
+    assert max(steps) > 0.09 > -0.09 > min(steps)
+    for wild in (1e300, -1e300):
+        assert math.isfinite(AdaptiveClipping(1.0, clip_norm_learning_rate=1e300).following(1.0, wild))
+
+
 def test_the_clip_norms_are_those_of_the_published_algorithm() -> None:
     population, rule = vectors(), AdaptiveClipping(3.0, 0.3, 0.4, 2.0)
     results = list(train(plan(rule, z=1.3), population, linear()))
@@ -176,7 +210,7 @@ def test_a_release_is_the_sum_and_the_stated_noise(noise: str) -> None:
     assert 0.4 < float(counts.std()) / split.count_stddev < 2
 
 
-def test_a_round_costs_what_one_with_a_fixed_clip_norm_costs() -> None:
+def test_ada_5_a_round_costs_what_one_with_a_fixed_clip_norm_costs() -> None:
     adaptive, fixed = plan().promise(), plan(1.0).promise()
     assert adaptive.after(12, 1e-5).epsilon == fixed.after(12, 1e-5).epsilon
     assert adaptive.settings["adaptive_clipping"] == {
@@ -267,7 +301,7 @@ def test_a_checkpoint_without_its_clip_norm_is_refused(tmp_path: Path, monkeypat
 # --- refusals ---
 
 
-def test_correlated_noise_is_refused_with_the_way_round_it() -> None:
+def test_ada_6_correlated_noise_is_refused_with_the_way_round_it() -> None:
     participation = every_round(12)
     mechanism = Mechanism(toeplitz.square_root(12, 3), participation, 0.7)
     with pytest.raises(ConfigError, match=r"clipping = 'adaptive' with strategy = BandedToeplitz: .*privacy\.earlier_runs"):
@@ -279,7 +313,7 @@ def test_a_run_that_hides_nothing_has_no_clip_norm_that_moves() -> None:
         plan(mechanism=None)
 
 
-def test_a_count_that_leaves_no_noise_to_the_updates_is_refused() -> None:
+def test_ada_5_a_count_that_leaves_no_noise_to_the_updates_is_refused() -> None:
     with pytest.raises(ValueError, match=r"clip_count_stddev = 0\.3: twice that must be well above noise_multiplier = 0\.7"):
         plan(AdaptiveClipping(clip_count_stddev=0.3))
 

@@ -83,7 +83,7 @@ def test_populations_keep_the_contract_of_the_indicator(made, lattice: bool) -> 
 @pytest.mark.parametrize("made", [hostile, hostile_grid])
 @pytest.mark.parametrize("clip_norm", [1e-10, 0.3, 7.7, 1e10])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_no_client_moves_the_joint_sum_by_more_than_the_noise_is_scaled_to(made, clip_norm: float) -> None:
+def test_ada_4_no_client_moves_the_joint_sum_by_more_than_the_noise_is_scaled_to(made, clip_norm: float) -> None:
     clients = made(True)
     everyone = list(clients.clients)
     whole = clients.collect(everyone, linear(), clip_norm, 0, SPLIT)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy.special import betaincinv, ndtr
 
 from conftest import oracle
+from hockey_stick import of_two_bins
 from hubbub import gaussian
 from hubbub.accounting.balls_in_bins import BinsLaw, directions
 from hubbub.accounting.events import BallsInBins
@@ -24,19 +25,6 @@ TOLERANCE = 3e-3
 
 def delta(z: float, bins: int, rounds: int, epsilon: float, remove: bool) -> float:
     return directions(BallsInBins(z, bins, rounds), "zero-out")[0 if remove else 1].delta(epsilon)
-
-
-def of_two_bins(first: float, second: float, epsilon: float, remove: bool) -> float:
-    """The delta of two bins with shifts of their own by its definition: a fine grid in one coordinate, exact in the other."""
-    y = np.linspace(-30, 30 + 2 * first, 100_001)
-    density = np.exp(-y * y / 2) / math.sqrt(2 * math.pi) * (y[1] - y[0])
-    one = np.exp(first * y - first**2 / 2)
-    bound = 2 * math.exp(epsilon if remove else -epsilon) - one
-    with np.errstate(divide="ignore", invalid="ignore"):
-        at = np.where(bound > 0, (np.log(np.maximum(bound, 1e-300)) + second**2 / 2) / second, -np.inf)
-    if remove:
-        return float(density @ ((one / 2 - math.exp(epsilon)) * ndtr(-at) + ndtr(second - at) / 2))
-    return float(density @ ((1 - math.exp(epsilon) * one / 2) * ndtr(at) - math.exp(epsilon) / 2 * ndtr(at - second)))
 
 
 @pytest.mark.parametrize("point", INDEPENDENT, ids=lambda p: f"{p['cycle']} bins, z {p['z']}, {p['direction']} {p['eps']}")

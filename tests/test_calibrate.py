@@ -132,7 +132,7 @@ def test_the_noise_of_every_event_meets_the_budget_and_a_millionth_less_does_not
 
 @settings(max_examples=25, deadline=None)
 @given(st.floats(-3, 0), st.integers(1, 2000), st.floats(-5, 3), st.floats(-12, -2))
-def test_what_was_calibrated_never_exceeds_the_budget_when_it_is_accounted(
+def test_acc_3_what_was_calibrated_never_exceeds_the_budget_when_it_is_accounted(
     log_q: float, rounds: int, log_epsilon: float, log_delta: float
 ) -> None:
     q, epsilon, delta = 10**log_q, 10**log_epsilon, 10**log_delta

@@ -250,7 +250,7 @@ CORRELATED: dict[str, Strategy] = {
 
 @pytest.mark.parametrize("participation", COHORTS, ids=repr)
 @pytest.mark.parametrize("name", CORRELATED)
-def test_what_no_theorem_covers_is_refused_with_the_next_step(name: str, participation: Participation) -> None:
+def test_acc_8_what_no_theorem_covers_is_refused_with_the_next_step(name: str, participation: Participation) -> None:
     mechanism = Mechanism(CORRELATED[name], participation, 1.0)
     for rounds in (0, ROUNDS):
         with pytest.raises(ConfigError, match=rf"strategy = {type(mechanism.strategy).__name__} with .*; use "):
@@ -263,7 +263,7 @@ def test_a_client_of_one_round_is_amplified_under_any_triangular_strategy() -> N
 
 
 @pytest.mark.parametrize("participation", [*COHORTS, *PATTERNS], ids=repr)
-def test_each_relation_is_stated_or_refused(participation: Participation) -> None:
+def test_acc_9_each_relation_is_stated_or_refused(participation: Participation) -> None:
     drawn_by_coins = isinstance(participation, RandomParticipation)
     for relation in RELATIONS:
         if drawn_by_coins or relation != "add-or-remove-one":
@@ -276,7 +276,7 @@ def test_each_relation_is_stated_or_refused(participation: Participation) -> Non
 
 
 @pytest.mark.parametrize("participation", COHORTS, ids=repr)
-def test_replacing_a_client_costs_at_least_as_much_as_emptying_its_data(participation: Participation) -> None:
+def test_acc_9_replacing_a_client_costs_at_least_as_much_as_emptying_its_data(participation: Participation) -> None:
     mechanism = Mechanism(Identity(ROUNDS), participation, 2.0)
     costs = {r: accounting.guarantee(mechanism, 1e-5, neighboring_relation=r).epsilon for r in RELATIONS}
     assert costs["replace-one"] >= costs["zero-out"] > 0

@@ -45,7 +45,7 @@ def members(participation: Participation, rounds: int, size: float, key: bytes =
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 30), st.binary(min_size=32, max_size=32))
-def test_separated_cohorts_keep_their_promise_for_as_long_as_is_feasible(b: int, rounds: int, key: bytes) -> None:
+def test_prt_1_prt_2_separated_cohorts_keep_their_promise_for_as_long_as_is_feasible(b: int, rounds: int, key: bytes) -> None:
     pattern, size = MinSeparation(b, math.ceil(rounds / b)), CLIENTS // b
     require_feasible(pattern, rounds, CLIENTS, size)
     joined: dict[int, list[int]] = {}

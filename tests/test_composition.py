@@ -295,14 +295,14 @@ def laws_at(generator: np.random.Generator) -> None:
         assert here > epsilon(event, 1, delta) * (1 - 1e-9) - slack
 
 
-def test_the_laws_of_accounting_hold_at_random_points() -> None:
+def test_acc_1_acc_2_the_laws_of_accounting_hold_at_random_points() -> None:
     generator = np.random.default_rng(2026)
     for _ in range(120):
         laws_at(generator)
 
 
 @pytest.mark.slow
-def test_the_laws_of_accounting_hold_at_thousands_of_random_points() -> None:
+def test_acc_1_acc_2_the_laws_of_accounting_hold_at_thousands_of_random_points() -> None:
     generator = np.random.default_rng(5)
     for _ in range(5000):
         laws_at(generator)
@@ -310,7 +310,7 @@ def test_the_laws_of_accounting_hold_at_thousands_of_random_points() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.3, 20), st.integers(1, 500), st.floats(-12, -2))
-def test_certain_sampling_is_no_sampling(z: float, rounds: int, log_delta: float) -> None:
+def test_acc_5_certain_sampling_is_no_sampling(z: float, rounds: int, log_delta: float) -> None:
     delta = 10**log_delta
     exact = gaussian.epsilon(delta, z / math.sqrt(rounds))
     assert accounting.epsilon([(Gaussian(z), rounds)], delta, "zero-out") == pytest.approx(exact, rel=1e-12)

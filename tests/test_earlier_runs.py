@@ -26,7 +26,7 @@ from malformed import CONFIG, Line
 from recorded_runs import BAND, COIN, EVEN, PATTERN, ROUNDS, THREE, answer, charges, hubbub, recorded
 
 
-def test_a_run_that_is_told_of_earlier_ones_starts_with_their_charge(tmp_path: Path) -> None:
+def test_acc_12_a_run_that_is_told_of_earlier_ones_starts_with_their_charge(tmp_path: Path) -> None:
     one = recorded(tmp_path / "one", BAND, THREE)
     later = replace(EVEN, earlier=charges(one))
     assert later.after(0, 1e-5).epsilon == pytest.approx(BAND.after(3, 1e-5).epsilon, rel=1e-12)
@@ -62,7 +62,7 @@ def test_an_earlier_run_counts_once_beside_the_run_that_was_told_of_it(
 
 
 @pytest.mark.parametrize("cohorts", [PATTERN, PoissonSampling(0.3)], ids=["pattern", "Poisson"])
-def test_noise_is_calibrated_so_that_all_runs_together_meet_the_budget(tmp_path: Path, cohorts: Participation) -> None:
+def test_acc_12_noise_is_calibrated_so_that_all_runs_together_meet_the_budget(tmp_path: Path, cohorts: Participation) -> None:
     earlier = charges(recorded(tmp_path / "one", BAND, THREE))
     spent_before = BAND.after(3, 1e-5).epsilon
     budget = spent_before + 1.0

@@ -169,7 +169,7 @@ def test_keys_of_other_holders_than_the_settings_say_are_refused(keys: Path, tmp
             parties(begun, run.encryption)
 
 
-def test_without_gmpy2_all_else_works_and_encryption_says_what_to_install(tmp_path: Path) -> None:
+def test_pai_16_without_gmpy2_all_else_works_and_encryption_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(configs.dump(settings()))
     code = (
         "import importlib.util, sys\n"

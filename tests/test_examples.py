@@ -111,7 +111,7 @@ def test_a_gradient_is_the_same_to_the_last_bit_in_any_batch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["network", "sequence", "norms", "perceptron"])
-def test_a_neighbour_that_is_not_a_number_changes_no_bit(name: str) -> None:
+def test_num_7_num_8_a_neighbour_that_is_not_a_number_changes_no_bit(name: str) -> None:
     module, inputs, targets = made(name, 16)
     gradients = ExampleGradients(module, F.cross_entropy, batch=8)
     before = all_rows(gradients, inputs, targets, list(range(16)))
@@ -146,7 +146,7 @@ def population(name: str = "perceptron", **options: object) -> tuple[ExamplePopu
 
 
 @pytest.mark.parametrize("lattice", [True, False], ids=["lattice", "plain"])
-def test_the_population_keeps_its_contract_with_hostile_examples(lattice: bool) -> None:
+def test_num_7_num_8_the_population_keeps_its_contract_with_hostile_examples(lattice: bool) -> None:
     module, inputs, targets = made("perceptron", EXAMPLES)
     for number, hostile in enumerate((math.nan, math.inf, -math.inf, 1e30, 0.0)):
         inputs[number] = hostile
@@ -190,7 +190,7 @@ def test_what_is_drawn_for_an_example_is_its_own() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_frozen_parameters_are_neither_differentiated_nor_released() -> None:
+def test_shp_8_frozen_parameters_are_neither_differentiated_nor_released() -> None:
     module, inputs, targets = made("network", EXAMPLES)
     module[0].requires_grad_(False)
     examples = ExamplePopulation(inputs, targets, F.cross_entropy)
@@ -200,7 +200,7 @@ def test_frozen_parameters_are_neither_differentiated_nor_released() -> None:
     assert "0.weight" not in {use.layer.weight for use in seen.uses} | set(seen.others)
 
 
-def test_a_run_without_privacy_is_gradient_descent() -> None:
+def test_num_2_a_run_without_privacy_is_gradient_descent() -> None:
     examples, module, inputs, targets = population()
     twin, _, _ = made("perceptron", EXAMPLES)
     plan = RunPlan(4, PoissonSampling(1.0), EXAMPLES, noise="simulation", server=ServerOptimizer("fedavgm", 0.1, 0.8))
@@ -265,7 +265,7 @@ def test_private_gradients_see_what_was_frozen_since() -> None:
     assert len(before.total) - len(after.total) == sum(p.numel() for p in module[0].parameters())
 
 
-def test_private_gradients_refuse_a_buffer() -> None:
+def test_shp_2_shp_3_private_gradients_refuse_a_buffer() -> None:
     with pytest.raises(ConfigError, match="GroupNorm"):
         private_gradients(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), F.cross_entropy, *data((4,)), 1.0)
 

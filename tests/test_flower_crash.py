@@ -1,10 +1,7 @@
 """A federation's process dies at every step of a round, and again as it comes back: nothing uncharged, used twice or lost."""
 
 import itertools
-import json
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
+from dying import Dying
 from hubbub.accounting.chain import read_chain
 from hubbub.accounting.history import History
 from hubbub.flower import DPFedAvgAdaptive, LocalGrid, MatrixFactorizationDP
@@ -28,8 +26,7 @@ from hubbub.training.sums import LatticeSum
 
 DIM, ROUNDS = 12, 3
 START = ArrayRecord({"w": Array(np.linspace(-1, 1, DIM, dtype=np.float32))})
-# What a process does to its folder, and the functions between which a round may stop.
-CALLS = ("replace", "fsync", "write", "unlink", "open", "ftruncate", "mkdir")
+# The functions between which a round may stop.
 STEPS: dict[type, tuple[str, ...]] = {
     ReleasePath: ("start", "begin", "row", "commit", "burn"),
     LatticeSum: ("open",),
@@ -67,108 +64,63 @@ def rounds(make: Callable[[Path], PrivateStrategy], folder: Path, number: int, t
     arrays = strategy.resumed(START, on)
     for _ in range(number):
         messages = list(strategy.configure_train(1, arrays, ConfigRecord(), on))
-        tell(what="messages", round=strategy.rounds_charged - 1)
+        tell("messages", strategy.rounds_charged - 1)
         made, _ = strategy.aggregate_train(1, on.send_and_receive(messages))
         assert made is not None
         arrays = made
-        tell(what="released", round=strategy.rounds_charged - 1)
+        tell("released", strategy.rounds_charged - 1)
     strategy._run.state.close()  # type: ignore[union-attr]
     return arrays
 
 
-class Witness:
-    """What happened, in a file that outlives the process; and the step at which the process dies."""
+def see(dying: Dying, real: Callable[..., Any], arguments: Sequence[Any], answer: Any) -> None:
+    """Tell of the rows of noise that are given out, and of the releases that are made with them."""
+    match arguments, real.__name__:
+        case (ReleasePath(), ticket), "row":
+            dying.tell("row", ticket.round_index, answer.tolist())
+        case (LatticeSum(), *_), "open":
+            dying.tell("sum", answer.tolist())
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.step, self.deadly, self.calls = path, 0, 0, {name: getattr(os, name) for name in CALLS}
 
-    def tell(self, **event: Any) -> None:
-        descriptor = self.calls["open"](self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self.calls["write"](descriptor, json.dumps(event).encode() + b"\n")
-        os.close(descriptor)
-
-    def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.path.read_text().splitlines()] if self.path.exists() else []
-
-    def tick(self) -> None:
-        self.step += 1
-        if self.step == self.deadly:
-            os._exit(9)
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, real in self.calls.items():
-                patch.setattr(os, name, self._between(real))
-            for kind, names in STEPS.items():
-                for name in names:
-                    patch.setattr(kind, name, self._between(getattr(kind, name), name))
-            yield
-
-    def _between(self, real: Callable[..., Any], name: str = "") -> Callable[..., Any]:
-        def watched(*arguments: Any, **settings: Any) -> Any:
-            self.tick()
-            answer = real(*arguments, **settings)
-            if name == "row":
-                self.tell(what="row", round=arguments[1].round_index, noise=answer.tolist())
-            if name == "open":
-                self.tell(what="sum", release=answer.tolist())
-            self.tick()
-            return answer
-
-        return watched
-
-    def dies(self, step: int, work: Callable[[], object]) -> None:
-        """Do the work in a process of its own, which dies at a step."""
-        child = os.fork()
-        if child == 0:
-            try:
-                self.step, self.deadly = 0, step
-                work()
-            except BaseException as error:  # noqa: BLE001 # the parent reads of it
-                self.tell(what="error", error=repr(error)[:300])
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
+def watched(path: Path) -> Dying:
+    return Dying(path, STEPS, see)
 
 
 @pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [correlated, adaptive])
-def test_a_process_that_dies_anywhere_leaves_nothing_uncharged_or_used_twice(
+def test_flw_5_prt_3_a_process_that_dies_anywhere_leaves_nothing_uncharged_or_used_twice(
     make: Callable[[Path], PrivateStrategy], every: int, tmp_path: Path
 ) -> None:
-    whole = Witness(tmp_path / "whole.jsonl")
+    whole = watched(tmp_path / "whole.jsonl")
     with whole.watching():
         rounds(make, tmp_path / "whole", ROUNDS, whole.tell)
     assert whole.step > 100
     for step in range(1, whole.step + 1, every):
-        folder, witness = tmp_path / f"run-{step}", Witness(tmp_path / f"{step}.jsonl")
-        with witness.watching():
-            witness.dies(step, lambda: rounds(make, folder, ROUNDS, witness.tell))  # noqa: B023 # done at once
+        folder, dying = tmp_path / f"run-{step}", watched(tmp_path / f"{step}.jsonl")
+        with dying.watching():
+            dying.dies(step, lambda: rounds(make, folder, ROUNDS, dying.tell))  # noqa: B023 # done at once
             again = int(np.random.default_rng(step).integers(1, whole.step))
-            witness.dies(again, lambda: rounds(make, folder, 2, witness.tell))  # noqa: B023 # done at once
-            witness.deadly = 0
-            arrays = rounds(make, folder, 1, witness.tell)
-        judge(folder, witness.events(), arrays)
+            dying.dies(again, lambda: rounds(make, folder, 2, dying.tell))  # noqa: B023 # done at once
+            dying.deadly = 0
+            arrays = rounds(make, folder, 1, dying.tell)
+        judge(folder, dying, arrays)
 
 
-def judge(folder: Path, events: list[dict[str, Any]], arrays: ArrayRecord) -> None:
+def judge(folder: Path, dying: Dying, arrays: ArrayRecord) -> None:
     """Hold what happened against the ledger."""
     states = [entry.state for entry in History.of(read_chain(folder / "ledger.jsonl").records[1:]).rounds]
-    assert [event for event in events if event["what"] == "error"] == []
-    for event in events:
-        if "round" in event:
-            assert event["round"] < len(states), "something left for a round that was not charged"
-        if event["what"] == "released":
-            assert states[event["round"]] == "committed"
-    rows = [event for event in events if event["what"] == "row"]
-    assert len({row["round"] for row in rows}) == len(rows), "a round has two rows of noise"
-    assert len({tuple(row["noise"]) for row in rows}) == len(rows), "a row of noise was used twice"
+    assert dying.told("error") == []
+    rows, asked, left = dying.told("row"), dying.told("messages"), dying.told("released")
+    for round_index, *_ in [*rows, *asked]:
+        assert round_index < len(states), "something left for a round that was not charged"
+    assert all(states[round_index] == "committed" for (round_index,) in left)
+    assert len({round_index for round_index, _ in rows}) == len(rows), "a round has two rows of noise"
+    assert len({tuple(noise) for _, noise in rows}) == len(rows), "a row of noise was used twice"
     # A sum is opened with the row that was given out last.
     released: dict[int, list[float]] = {}
-    for row, total in itertools.pairwise(event for event in events if event["what"] in ("row", "sum")):
-        if (row["what"], total["what"]) == ("row", "sum"):
-            released[row["round"]] = total["release"]
+    for row, total in itertools.pairwise(event for event in dying.events() if event[0] in ("row", "sum")):
+        if (row[0], total[0]) == ("row", "sum"):
+            released[row[1]] = total[1]
     expected = START["w"].numpy().astype(np.float64)
     for number, state in enumerate(states):
         if state == "committed":

@@ -199,7 +199,9 @@ def require_guarantee_counts_both_runs(seen: Seen) -> None:
         assert delta == pytest.approx(seen.task.DELTA, rel=1e-3)
 
 
-def test_a_federation_stays_private_when_a_node_is_killed_and_the_server_starts_again(tmp_path: Path, task: ModuleType) -> None:
+def test_flw_5_a_federation_stays_private_when_a_node_is_killed_and_the_server_starts_again(
+    tmp_path: Path, task: ModuleType
+) -> None:
     seen = Seen(tmp_path, task, federated(tmp_path, SECONDS))
     require_participation_kept(seen)
     assert all(np.array_equal(array, seen.models[ROUNDS[0]][name]) for name, array in seen.model(1, ROUNDS[0]).items())

@@ -140,7 +140,7 @@ def test_what_is_encrypted_is_within_the_clip_norm_exactly_and_in_the_updates_di
 
 @pytest.mark.parametrize("mods", [MODS, [encrypting_mod]])
 @pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_an_update_that_is_not_finite_is_encrypted_as_zero(mods: list[Mod], number: float) -> None:
+def test_num_7_num_8_an_update_that_is_not_finite_is_encrypted_as_zero(mods: list[Mod], number: float) -> None:
     assert opened(ask(app=returning({**TRAINED, "b": np.array([number])}), mods=mods)) == [0] * SIZE
 
 

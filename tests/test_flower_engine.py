@@ -222,7 +222,7 @@ def test_late_doubled_foreign_and_missing_replies_count_as_nothing() -> None:
     assert total.statistics["clipped_fraction"] == 1 / 5
 
 
-def test_an_empty_cohort_and_one_that_never_answers_have_a_sum_of_zero() -> None:
+def test_num_9_num_11_an_empty_cohort_and_one_that_never_answers_have_a_sum_of_zero() -> None:
     grid = honest_grid(population())
     clients = GridPopulation(grid, grid.get_node_ids())
     grid.offline(grid.get_node_ids())

@@ -241,7 +241,7 @@ def test_a_round_is_opened_once_and_the_same_request_again_by_the_same_numbers_a
             "at most 4 were agreed on",
         ),
         (lambda r: {**r, **{f"noise-{i}": r["contribution-0"] for i in range(2)}}, "2 records of noise, at most 1"),
-        (lambda r: {**r, "noise-0": r["contribution-0"]}, "this is the place of a noise"),
+        (lambda r: {**r, "noise-0": r["contribution-0"]}, "sent noise that was not agreed on"),
     ],
 )
 def test_a_request_that_is_none_is_refused_and_the_round_stays_to_be_opened(

@@ -322,7 +322,7 @@ def test_a_round_waits_for_as_many_clients_as_the_wrapped_strategy_wants_to_be_t
     late.join()
 
 
-def test_no_client_is_asked_once_the_budget_is_used_up():
+def test_acc_10_no_client_is_asked_once_the_budget_is_used_up():
     free = LegacyDPFedAvgFixed(averaging(), 4, 1.0, 1.0)
     strategy = LegacyDPFedAvgFixed(averaging(), 4, 1.0, 1.0, stop_epsilon=float(free.guarantee(rounds=2).epsilon))
     trained = clients()
@@ -332,7 +332,7 @@ def test_no_client_is_asked_once_the_budget_is_used_up():
     assert strategy.guarantee() == free.guarantee(rounds=2)
 
 
-def test_arrays_of_whole_numbers_are_refused_or_stay():
+def test_shp_2_arrays_of_whole_numbers_are_refused_or_stay():
     start = [*START, np.array([7, 8])]
     with pytest.raises(ConfigError, match="buffers='keep'"):
         serve(LegacyDPFedAvgFixed(averaging(start=start), 4, 1.0, 0.5), clients(), rounds=1)

@@ -106,7 +106,7 @@ def _models(draw: st.DrawFn) -> tuple[Model, Model, float]:
 
 @settings(max_examples=100, deadline=None)
 @given(_models())
-def test_no_reply_holds_an_update_beyond_the_clip_norm_at_any_precision(case: tuple[Model, Model, float]) -> None:
+def test_num_10_shp_4_no_reply_holds_an_update_beyond_the_clip_norm_at_any_precision(case: tuple[Model, Model, float]) -> None:
     before, after, clip_norm = case
     reply = ask([clipping_mod], before, after, {"dpfedavg_clip_norm": clip_norm})
     seen = returned(reply)
@@ -125,21 +125,21 @@ def test_a_clipped_update_keeps_its_direction_and_has_the_clip_norm() -> None:
     np.testing.assert_allclose(seen["b"], 12 / 13, rtol=2**-19)
 
 
-def test_an_array_without_axes_is_clipped_and_stays_an_array() -> None:
+def test_shp_1_an_array_without_axes_is_clipped_and_stays_an_array() -> None:
     record = ask([clipping_mod], {"scale": np.array(2.5, np.float32)}, {"scale": np.array(99.0, np.float32)}).content["arrays"]
     assert record["scale"].shape == ()
     assert record["scale"].numpy() == pytest.approx(3.5, abs=1e-5)
 
 
 @pytest.mark.parametrize("hostile", [math.nan, math.inf, -math.inf])
-def test_an_update_that_is_not_finite_becomes_zero(hostile: float) -> None:
+def test_num_7_num_8_an_update_that_is_not_finite_becomes_zero(hostile: float) -> None:
     before = {"w": np.arange(4, dtype=np.float32), "v": np.ones(2)}
     reply = ask([clipping_mod], before, {"w": np.array([0, hostile, 2, 3], np.float32), "v": np.zeros(2)}, COUNTED)
     assert all(np.array_equal(returned(reply)[name], before[name]) for name in before)
     assert bit_of(reply) == 0
 
 
-def test_a_client_without_data_sends_a_zero_update() -> None:
+def test_num_9_a_client_without_data_sends_a_zero_update() -> None:
     before = {"w": np.arange(4, dtype=np.float32)}
     reply = ask([clipping_mod], before, before, COUNTED)
     assert np.array_equal(returned(reply)["w"], before["w"])
@@ -155,7 +155,7 @@ def test_half_precision_weights_are_rounded_towards_what_was_sent_where_rounding
     assert np.array_equal(seen, np.full(4, 2050, np.float16))
 
 
-def test_buffers_are_left_as_the_client_returned_them_and_count_for_nothing() -> None:
+def test_shp_2_shp_3_buffers_are_left_as_the_client_returned_them_and_count_for_nothing() -> None:
     before = {"w": np.zeros(2), "bn.num_batches_tracked": np.array(3), "bn.running_var": np.ones(2), "steps": np.array([1, 2])}
     after = {
         "w": np.array([0.5, 0]),
@@ -172,7 +172,7 @@ def test_buffers_are_left_as_the_client_returned_them_and_count_for_nothing() ->
         assert list(seen) == list(after)
 
 
-def test_arrays_are_matched_by_name_not_by_place() -> None:
+def test_shp_6_arrays_are_matched_by_name_not_by_place() -> None:
     before = {"a": np.full(3, 10.0), "b": np.full(3, -10.0)}
     seen = returned(ask([clipping_mod], before, {"b": np.full(3, -9.9), "a": np.full(3, 10.1)}))
     assert list(seen) == ["b", "a"]
@@ -306,7 +306,7 @@ def test_a_configuration_that_bounds_nothing_is_refused_before_training(
         ({}, ["no array 'w'"]),
     ],
 )
-def test_a_reply_of_other_arrays_is_refused_and_never_sent_as_it_is(
+def test_shp_5_shp_6_a_reply_of_other_arrays_is_refused_and_never_sent_as_it_is(
     trained: Model, words: list[str], config: dict[str, Any]
 ) -> None:
     refused(ask(BOTH_MODS, {"w": np.zeros(3), "v": np.zeros(2)}, trained, config), *words)

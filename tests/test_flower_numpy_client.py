@@ -81,7 +81,7 @@ def test_a_whole_number_is_a_clip_norm(clip_norm: Any) -> None:
     assert norm(arrays, [np.zeros(4)]) == pytest.approx(1, rel=2**-19)
 
 
-def test_a_zero_update_and_one_that_is_not_finite_come_back_as_zero() -> None:
+def test_num_7_num_8_num_9_a_zero_update_and_one_that_is_not_finite_come_back_as_zero() -> None:
     before = [np.arange(3, dtype=np.float32)]
     for trained, bit in (([before[0].copy()], 1), ([np.array([0, math.nan, 2], np.float32)], 0)):
         arrays, _, metrics = DPNumPyClient(Trainer(trained)).fit(before, COUNTED)
@@ -89,7 +89,7 @@ def test_a_zero_update_and_one_that_is_not_finite_come_back_as_zero() -> None:
         assert metrics == {"dpfedavg_norm_bit": bit}
 
 
-def test_integer_arrays_pass_and_count_for_nothing() -> None:
+def test_shp_2_integer_arrays_pass_and_count_for_nothing() -> None:
     before, after = [np.zeros(2), np.array(3), np.array([1, 2])], [np.array([9.0, 0]), np.array(99), np.array([7, 8])]
     arrays, _, _ = DPNumPyClient(Trainer(after)).fit(before, CLIP)
     np.testing.assert_allclose(arrays[0], [1, 0], rtol=2**-19)
@@ -98,7 +98,7 @@ def test_integer_arrays_pass_and_count_for_nothing() -> None:
     assert np.array_equal(arrays[2], [7, 8])
 
 
-def test_plain_numbers_in_the_place_of_arrays_are_arrays() -> None:
+def test_shp_1_plain_numbers_in_the_place_of_arrays_are_arrays() -> None:
     arrays, _, _ = DPNumPyClient(Trainer([5.0])).fit([np.zeros(())], CLIP)
     assert isinstance(arrays[0], np.ndarray)
     assert arrays[0] == pytest.approx(1, rel=2**-19)
@@ -167,7 +167,7 @@ def test_a_configuration_that_bounds_nothing_is_refused_before_training(
     "trained",
     [[np.zeros(2)], [np.zeros(2), np.zeros(3), np.zeros(1)], [np.zeros(3), np.zeros(2)], [np.zeros(2), np.zeros(3, int)]],
 )
-def test_other_arrays_than_were_sent_are_refused(trained: list[Numbers], config: dict[str, Any]) -> None:
+def test_shp_5_shp_6_other_arrays_than_were_sent_are_refused(trained: list[Numbers], config: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"arrays|float"):
         DPNumPyClient(Trainer(trained)).fit([np.zeros(2), np.zeros(3)], config)
 

@@ -432,7 +432,7 @@ class _Killed(BaseException):
     """The process ends here."""
 
 
-def test_a_server_killed_between_the_exchanges_burns_the_round_and_no_row_meets_two_sums(
+def test_pai_17_a_server_killed_between_the_exchanges_burns_the_round_and_no_row_meets_two_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state, secagg = tmp_path / "state", Paillier(dealt()[0], noise_by="holders")
@@ -454,7 +454,7 @@ def test_a_server_killed_between_the_exchanges_burns_the_round_and_no_row_meets_
         assert json.loads((place / "noise" / "noise.json").read_text())["next_round"] == 2
 
 
-def test_nodes_that_restart_between_the_exchanges_lose_nothing(tmp_path: Path) -> None:
+def test_pai_17_nodes_that_restart_between_the_exchanges_lose_nothing(tmp_path: Path) -> None:
     on, strategy = federation(tmp_path, shared=True), fixed(Paillier(dealt()[0], noise_by="holders"))
     replies = on.send_and_receive(list(strategy.configure_train(1, START, ConfigRecord(), on)))
     # Every node's process begins anew, with what its folder holds.

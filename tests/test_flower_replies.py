@@ -146,7 +146,9 @@ NOTHING: dict[str, Callable[[Message], None]] = {
 
 @pytest.mark.parametrize("make", [fixed, adaptive], ids=["fixed", "adaptive"])
 @pytest.mark.parametrize("altered", NOTHING.values(), ids=NOTHING)
-def test_what_is_no_update_counts_as_a_missing_reply(altered: Callable[[Message], None], make: Callable[[], Any]) -> None:
+def test_num_7_num_8_shp_5_shp_6_shp_9_what_is_no_update_counts_as_a_missing_reply(
+    altered: Callable[[Message], None], make: Callable[[], Any]
+) -> None:
     def spoilt(replies: list[Message]) -> list[Message]:
         altered(replies[2])
         return replies
@@ -188,11 +190,13 @@ def test_an_error_counts_as_a_missing_reply() -> None:
     ],
     ids=["doubled", "reversed", "a generator", "names reversed", "Fortran order", "big-endian", "metrics", "a further record"],
 )
-def test_order_number_and_form_of_replies_change_no_bit(alter: Callable[[list[Message]], Any], make: Callable[[], Any]) -> None:
+def test_shp_6_shp_7_order_number_and_form_of_replies_change_no_bit(
+    alter: Callable[[list[Message]], Any], make: Callable[[], Any]
+) -> None:
     assert outcome(make(), alter) == outcome(make(), lambda replies: replies)
 
 
-def test_of_two_answers_of_one_client_the_first_counts() -> None:
+def test_cli_3_of_two_answers_of_one_client_the_first_counts() -> None:
     def doubled(replies: list[Message]) -> list[Message]:
         second = Message(
             RecordDict({"arrays": record({"w": np.full((2, 3), 9.0, np.float32), "scale": np.float32(9)})}), reply_to=replies[2]
@@ -203,13 +207,13 @@ def test_of_two_answers_of_one_client_the_first_counts() -> None:
     assert outcome(fixed(), doubled) == outcome(fixed(), lambda replies: replies)
 
 
-def test_a_reply_to_the_round_before_counts_for_nothing() -> None:
+def test_cli_4_a_reply_to_the_round_before_counts_for_nothing() -> None:
     def second_round(also: bool) -> bytes:
         strategy, federation = fixed(), Federation(CLIENTS, trained)
         late = federation.ask(strategy, MODEL)
         strategy.aggregate_train(1, [])
         replies = federation.ask(strategy, MODEL)
-        arrays, _ = strategy.aggregate_train(2, [*(late if also else []), *replies[1:]])
+        arrays, _ = strategy.aggregate_train(2, [*(late if also else []), *replies[:-1]])
         assert arrays is not None
         return arrays["w"].data
 
@@ -228,7 +232,7 @@ CRAZY = {
 
 @pytest.mark.parametrize("update", CRAZY.values(), ids=CRAZY)
 @pytest.mark.parametrize("bit", [None, 0, 1, -5, 2**62])
-def test_no_client_moves_the_release_by_more_than_the_clip_norm(update: Callable[[Any], Model], bit: int | None) -> None:
+def test_cli_1_no_client_moves_the_release_by_more_than_the_clip_norm(update: Callable[[Any], Model], bit: int | None) -> None:
     """Update and indicator as one vector: in steps of the lattice, exactly."""
 
     def total(strategy: DPFedAvgFixed | DPFedAvgAdaptive, silent: tuple[int, ...]) -> torch.Tensor:
@@ -257,7 +261,7 @@ def test_no_client_moves_the_release_by_more_than_the_clip_norm(update: Callable
         assert int((moved**2).sum()) <= (joint / Lattice(joint).step) ** 2
 
 
-def test_what_is_told_of_a_round_does_not_hang_on_what_clients_sent() -> None:
+def test_cli_10_what_is_told_of_a_round_does_not_hang_on_what_clients_sent() -> None:
     def told(size: float) -> tuple[dict[str, Any], list[str]]:
         federation = Federation(CLIENTS, lambda m, i: {**m, "scale": m["scale"] + np.float32(size)}, lambda i: {"loss": size})
         with logged() as lines:
@@ -279,7 +283,7 @@ def test_two_neighbors_look_the_same_to_the_wrapped_strategy_but_for_one_clip_no
     assert distance(*views) == pytest.approx(0.5 / CLIENTS, rel=1e-4)
 
 
-def test_half_precision_hides_no_less() -> None:
+def test_shp_4_half_precision_hides_no_less() -> None:
     """Weights of 4 in float16 are 2⁻⁸ apart: noise of 0.0005 moves few of them, and what it hides is hidden before rounding.
 
     The release has the stated noise on every number; the model that follows from it is its rounding.
@@ -315,7 +319,7 @@ def batch_norm() -> Model:
 @pytest.mark.parametrize(
     "model", [batch_norm(), {"w": np.zeros(2), "steps": np.arange(3)}], ids=["batch norm", "whole numbers"]
 )
-def test_buffers_are_refused_until_they_are_to_be_kept(model: Model) -> None:
+def test_shp_2_shp_3_buffers_are_refused_until_they_are_to_be_kept(model: Model) -> None:
     federation = Federation(CLIENTS, lambda m, i: {name: value + 1 for name, value in m.items()})
     with pytest.raises(ConfigError, match="buffers='keep'"):
         federation.ask(fixed(), model)

@@ -81,7 +81,7 @@ def one_round(strategy: PrivateStrategy, on: LocalGrid, arrays: ArrayRecord = ST
     return [message.metadata.dst_node_id for message in messages], made
 
 
-def test_a_guarantee_answers_before_during_and_after_a_run() -> None:
+def test_acc_7_a_guarantee_answers_before_during_and_after_a_run() -> None:
     strategy = DPFedAvgFixed(FedAvg(), clip_norm=1.0, noise_multiplier=1.1, num_sampled_clients=6)
     assert strategy.guarantee(1e-5).epsilon == 0
     epsilons = []
@@ -162,7 +162,7 @@ def test_a_release_that_nobody_has_learnt_from_is_learnt_after_a_crash(
     np.testing.assert_array_equal(numbers(result.arrays), numbers(expected))
 
 
-def test_clients_count_as_having_taken_part_when_they_are_asked(tmp_path: Path) -> None:
+def test_prt_4_clients_count_as_having_taken_part_when_they_are_asked(tmp_path: Path) -> None:
     asked = [m.metadata.dst_node_id for m in separated(tmp_path).configure_train(1, START, ConfigRecord(), grid())]
     # The ServerApp dies here, and comes back.
     again = separated(tmp_path)
@@ -174,7 +174,7 @@ def test_clients_count_as_having_taken_part_when_they_are_asked(tmp_path: Path) 
     assert again.guarantee(1e-5).rounds == 3
 
 
-def test_separation_is_kept_over_rounds_and_restarts(tmp_path: Path) -> None:
+def test_prt_3_separation_is_kept_over_rounds_and_restarts(tmp_path: Path) -> None:
     for _ in range(4):
         strategy = separated(tmp_path)
         for _ in range(3):
@@ -185,7 +185,7 @@ def test_separation_is_kept_over_rounds_and_restarts(tmp_path: Path) -> None:
     assert all(b - a >= 3 for joined in history.joined.values() for a, b in itertools.pairwise(joined))
 
 
-def test_a_client_that_comes_back_under_another_number_is_the_same_client(tmp_path: Path) -> None:
+def test_prt_5_a_client_that_comes_back_under_another_number_is_the_same_client(tmp_path: Path) -> None:
     strategy = separated(tmp_path)
     strategy.configure_train(1, START, ConfigRecord(), told((1, b"a"), (2, b"b"), (3, b"c")))
     # The three of before, and nobody else: none may join again so soon, whatever numbers their nodes have.
@@ -230,7 +230,7 @@ def test_of_two_nodes_with_one_key_one_is_asked() -> None:
     assert sorted(m.metadata.dst_node_id for m in messages) == [2, 3]
 
 
-def test_exactly_as_many_are_asked_as_was_said_and_fewer_where_fewer_may() -> None:
+def test_prt_6_exactly_as_many_are_asked_as_was_said_and_fewer_where_fewer_may() -> None:
     strategy = DPFedAvgFixed(FedAvg(fraction_train=0.1), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=7)
     assert len(one_round(strategy, grid(12))[0]) == 7
     assert len(one_round(strategy, grid(5))[0]) == 5
@@ -247,7 +247,7 @@ def test_cohorts_differ_from_run_to_run_whatever_the_global_generators_say() -> 
     assert len(cohorts) == 4
 
 
-def test_a_run_stops_where_its_epsilon_ends() -> None:
+def test_acc_10_a_run_stops_where_its_epsilon_ends() -> None:
     strategy = DPFedAvgFixed(FedAvg(), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=5, stop_epsilon=7.0)
     result = strategy.start(grid(), START, num_rounds=50)
     # 4.377, 6.573, 8.385 …: two rounds fit.
@@ -259,7 +259,7 @@ def test_a_run_stops_where_its_epsilon_ends() -> None:
     assert strategy.rounds_charged == 2
 
 
-def test_a_mechanism_has_no_more_rounds_than_it_has() -> None:
+def test_prt_7_a_mechanism_has_no_more_rounds_than_it_has() -> None:
     strategy = separated(rounds=4)
     result = strategy.start(grid(), START, num_rounds=9)
     assert strategy.rounds_charged == 4
@@ -400,7 +400,7 @@ def test_groups_that_take_turns_are_asked_in_turn() -> None:
     assert all(len(turns) == 1 for turns in joined.values())
 
 
-def test_an_empty_cohort_releases_noise_all_the_same() -> None:
+def test_num_11_an_empty_cohort_releases_noise_all_the_same() -> None:
     strategy = DPFedAvgFixed(FedAvg(), clip_norm=1.0, noise_multiplier=1.0, sampling_probability=1e-6, expected_cohort_size=1)
     asked, arrays = one_round(strategy, grid())
     assert asked == []
@@ -466,7 +466,7 @@ def test_a_folder_stays_the_one_that_was_named(tmp_path: Path, monkeypatch: pyte
     assert strategy.rounds_charged == 2
 
 
-def test_the_log_repeats_nothing_that_clients_say(caplog: pytest.LogCaptureFixture) -> None:
+def test_cli_12_the_log_repeats_nothing_that_clients_say(caplog: pytest.LogCaptureFixture) -> None:
     app = ClientApp()
 
     @app.train()

@@ -187,7 +187,7 @@ def test_a_missing_reply_leaves_the_others_counted():
     assert twin.start(grid, model(), num_rounds=1).train_metrics_clientapp[1]["released"] == 1
 
 
-def test_the_budget_of_an_accountant_is_taken_over_and_the_ledger_counts():
+def test_acc_10_the_budget_of_an_accountant_is_taken_over_and_the_ledger_counts():
     free = fixed(FIXED[0], clients=2, delta=1e-6)
     most = free.guarantee(rounds=3).epsilon
     twin = fixed(FIXED[0], clients=2, accountant=Accountant(config(max_epsilon=float(most))))
@@ -226,7 +226,7 @@ def test_an_accountant_that_counts_otherwise_is_refused(accountant, more, error,
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_noise_is_refused(name):
+def test_num_2_no_noise_is_refused(name):
     arguments = (0, 1.0, 10) if name in FIXED else (0, 10)
     with pytest.raises(ValueError, match="noise_multiplier = 0: would hide nothing"):
         getattr(twins, name)(FedAvg(), *arguments)

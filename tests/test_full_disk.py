@@ -78,7 +78,9 @@ def require_whole(disk: Disk, root: Path, events: Sequence[Any]) -> None:
         for every in (1, 7)
     ],
 )
-def test_a_run_whose_disk_fails_stops_names_the_file_and_can_go_on(code: int, every: int, once: bool, tmp_path: Path) -> None:
+def test_cra_11_a_run_whose_disk_fails_stops_names_the_file_and_can_go_on(
+    code: int, every: int, once: bool, tmp_path: Path
+) -> None:
     calls = calls_of_a_run(tmp_path / "whole")
     for number in range(0, len(calls), every):
         root = tmp_path / f"{number}"
@@ -96,7 +98,7 @@ def test_a_run_whose_disk_fails_stops_names_the_file_and_can_go_on(code: int, ev
 
 @pytest.mark.parametrize("returns_zero", [True, False], ids=["a write of nothing", "an error"])
 @pytest.mark.parametrize("every", [613, pytest.param(37, marks=pytest.mark.slow)])
-def test_a_write_that_is_cut_leaves_the_ledger_whole(every: int, returns_zero: bool, tmp_path: Path) -> None:
+def test_cra_11_a_write_that_is_cut_leaves_the_ledger_whole(every: int, returns_zero: bool, tmp_path: Path) -> None:
     calls_of_a_run(tmp_path / "whole")
     needed = sum(path.stat().st_size for path in (tmp_path / "whole").rglob("*") if path.is_file() and path.name != "lock")
     for number, room in enumerate(range(0, needed, every)):
@@ -111,7 +113,7 @@ def test_a_write_that_is_cut_leaves_the_ledger_whole(every: int, returns_zero: b
         require_whole(disk, root, events)
 
 
-def test_a_run_that_stops_often_burns_at_most_one_round_each_time(tmp_path: Path) -> None:
+def test_cra_11_a_run_that_stops_often_burns_at_most_one_round_each_time(tmp_path: Path) -> None:
     root, events = tmp_path / "root", []
     root.mkdir()
     for number in itertools.count(12):
@@ -127,7 +129,7 @@ def test_a_run_that_stops_often_burns_at_most_one_round_each_time(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 200, 4000])
-def test_the_command_line_says_in_one_line_that_a_file_cannot_grow(limit: int, tmp_path: Path) -> None:
+def test_cra_11_the_command_line_says_in_one_line_that_a_file_cannot_grow(limit: int, tmp_path: Path) -> None:
     command = [sys.executable, "-c", LIMITED, str(limit), "train", str(EXAMPLE), "--set", "training.rounds=3", "--out"]
     done = subprocess.run([*command, str(tmp_path / "run")], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done

@@ -396,7 +396,7 @@ def test_the_statement_of_several_runs_holds_each_in_a_line_and_all_that_they_as
     assert points(text)["Noise"] == "that of each run, named below."
 
 
-def test_what_promises_nothing_says_so_in_full() -> None:
+def test_num_2_what_promises_nothing_says_so_in_full() -> None:
     nothing = accounting.unprotected(4, 1e-5)
     assert nothing.at(1e-3) == nothing.unamplified_epsilon == math.inf
     assert "epsilon is infinite" in nothing.statement()

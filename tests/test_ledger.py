@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import stat
@@ -5,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hubbub.accounting.chain import read_chain
 from hubbub.accounting.ledger import Ledger, Ticket
 from hubbub.accounting.promise import Promise
 from hubbub.errors import LedgerError, ParticipationError
@@ -25,7 +27,7 @@ def full(path: Path | None = None) -> Ledger:
     return ledger
 
 
-def test_a_client_joins_as_the_promise_allows_and_burned_rounds_count() -> None:
+def test_prt_4_a_client_joins_as_the_promise_allows_and_burned_rounds_count() -> None:
     ledger = full()
     assert not ledger.may_join("c", 3)
     assert ledger.may_join("c", 4)
@@ -33,7 +35,7 @@ def test_a_client_joins_as_the_promise_allows_and_burned_rounds_count() -> None:
     assert ledger.rounds == ("committed", "burned", "committed")
 
 
-def test_a_breach_is_refused_by_name_and_nothing_is_charged() -> None:
+def test_prt_1_a_breach_is_refused_by_name_and_nothing_is_charged() -> None:
     ledger = full()
     with pytest.raises(ParticipationError, match=r"client 'c' may not join round 3: it took part in rounds \[1\]"):
         ledger.begin(3, ["a", "c"], "sum 3")
@@ -46,7 +48,7 @@ def test_a_client_counts_once_in_a_cohort() -> None:
         Ledger(PROMISE, SECRET).begin(0, ["a", "a"], "sum")
 
 
-def test_what_is_begun_is_charged_before_it_is_released() -> None:
+def test_acc_10_what_is_begun_is_charged_before_it_is_released() -> None:
     ledger = Ledger(PROMISE, SECRET)
     assert ledger.spent(1e-5).epsilon == 0
     ledger.begin(0, ["a"], "sum")
@@ -62,7 +64,7 @@ def test_a_row_of_noise_is_used_once_and_in_order() -> None:
         ledger.commit(Ticket(2), b"again")
 
 
-def test_the_round_after_the_last_is_refused() -> None:
+def test_prt_7_the_round_after_the_last_is_refused() -> None:
     ledger = full()
     for t in range(3, 6):
         ledger.burn(ledger.begin(t, [], ""))
@@ -91,7 +93,7 @@ def test_it_names_no_client_and_no_bare_hash_of_a_sum(tmp_path: Path) -> None:
     assert members != json.loads((tmp_path / "third.jsonl").read_text().splitlines()[1])["body"]["clients"]
 
 
-def test_cutting_the_last_line_anywhere_leaves_a_ledger_that_is_at_most_one_record_shorter(tmp_path: Path) -> None:
+def test_cra_4_cutting_the_last_line_anywhere_leaves_a_ledger_that_is_at_most_one_record_shorter(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     full(path)
     content = path.read_bytes()
@@ -104,7 +106,19 @@ def test_cutting_the_last_line_anywhere_leaves_a_ledger_that_is_at_most_one_reco
         assert Ledger(PROMISE, SECRET, path).head == ledger.head
 
 
-def test_an_edited_cut_or_reordered_ledger_is_refused(tmp_path: Path) -> None:
+def test_cra_4_a_last_record_that_was_changed_is_not_taken_for_a_torn_one(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    full(path)
+    *before, last = path.read_bytes().splitlines(keepends=True)
+    for at in range(0, len(last) - 1, 3):
+        changed = bytearray(last)
+        changed[at] ^= 1
+        path.write_bytes(b"".join(before) + changed)
+        with pytest.raises(LedgerError, match=f"line {len(before) + 1}"):
+            Ledger(PROMISE, SECRET, path)
+
+
+def test_cra_10_an_edited_cut_or_reordered_ledger_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     full(path)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -124,7 +138,47 @@ def test_an_edited_cut_or_reordered_ledger_is_refused(tmp_path: Path) -> None:
             Ledger(PROMISE, SECRET, path)
 
 
-def test_any_flipped_bit_before_the_last_record_is_refused(tmp_path: Path) -> None:
+def test_cra_10_a_record_from_another_ledger_of_the_same_run_is_refused(tmp_path: Path) -> None:
+    ledgers = []
+    for name, cohort in (("one", ["a", "b"]), ("two", ["c"])):
+        ledger = Ledger(PROMISE, SECRET, tmp_path / name)
+        for round_index, clients in enumerate((cohort, ["d"])):
+            ledger.commit(ledger.begin(round_index, clients, "sum"), b"release")
+        ledgers.append((tmp_path / name).read_bytes().splitlines(keepends=True))
+    one, two = ledgers
+    assert one[0] == two[0]
+    # Each of these lines is one that the run might have written; only the chain tells that it did not.
+    (tmp_path / "one").write_bytes(b"".join([one[0], two[1], *one[2:]]))
+    with pytest.raises(LedgerError, match=r"line 3: .*hash does not follow"):
+        Ledger(PROMISE, SECRET, tmp_path / "one")
+
+
+def test_a_line_whose_form_is_known_is_read_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, promise = tmp_path / "ledger.jsonl", Promise(200, Mechanism(Identity(200), PoissonSampling(0.5), 1.0))
+    ledger = Ledger(promise, SECRET, path)
+    for round_index in range(120):
+        if round_index % 50 == 0:
+            ledger.start_epoch(round_index, bytes([round_index]) * 32, "0" * 64)
+        ticket = ledger.begin(round_index, ["a"], f"sum {round_index}", 0.5 + round_index // 60)
+        ledger.burn(ticket) if round_index % 7 == 0 else ledger.commit(ticket, b"release %d" % round_index)
+    quick = read_chain(path)
+    with monkeypatch.context() as patch:
+        patch.setattr("hubbub.accounting.chain._MOST_FORMS", 0)
+        slow = read_chain(path)
+    assert quick == slow
+    assert [list(record) for record in quick.records] == [list(record) for record in slow.records]
+    # What is not written so is refused, even where its hash is right.
+    *before, last = path.read_bytes().splitlines()
+    content, head = last[len(b'{"body":') : -75].replace(b"119", b"%s"), quick.hashes[-2]
+    for written in (b"0119", b"119.0", b"+119", b" 119", b"1_19", b"1.19e2", "\u0661\u0661\u0669".encode()):
+        wrong = content % written
+        line = b'{"body":' + wrong + b',"hash":"' + hashlib.sha256(head.encode() + wrong).hexdigest().encode() + b'"}'
+        path.write_bytes(b"\n".join([*before, line, b""]))
+        with pytest.raises(LedgerError, match=f"line {len(before) + 1}"):
+            Ledger(promise, SECRET, path)
+
+
+def test_cra_10_any_flipped_bit_before_the_last_record_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     full(path)
     content = path.read_bytes()
@@ -149,13 +203,13 @@ def test_any_flipped_bit_before_the_last_record_is_refused(tmp_path: Path) -> No
     ],
     ids=["rounds", "noise", "pattern", "relation", "simulation", "none"],
 )
-def test_a_ledger_holds_to_the_promise_it_was_written_for(tmp_path: Path, other: Promise) -> None:
+def test_cra_6_a_ledger_holds_to_the_promise_it_was_written_for(tmp_path: Path, other: Promise) -> None:
     full(tmp_path / "ledger.jsonl")
     with pytest.raises(LedgerError, match="another promise"):
         Ledger(other, SECRET, tmp_path / "ledger.jsonl")
 
 
-def test_a_simulations_round_may_be_done_again_only_with_the_same_sum() -> None:
+def test_rng_4_a_simulations_round_may_be_done_again_only_with_the_same_sum() -> None:
     ledger = Ledger(Promise(2, PROMISE.mechanism, simulation=True), SECRET)
     ticket = ledger.begin(0, ["a"], "sum")
     with pytest.raises(LedgerError, match="another sum"):
@@ -163,7 +217,7 @@ def test_a_simulations_round_may_be_done_again_only_with_the_same_sum() -> None:
     assert ledger.begin(0, ["a"], "sum") == ticket
 
 
-def test_a_run_without_privacy_says_infinite() -> None:
+def test_num_2_a_run_without_privacy_says_infinite() -> None:
     ledger = Ledger(Promise(2, None), SECRET)
     ledger.begin(0, ["a"], "sum")
     assert not ledger.spent(1e-5).private

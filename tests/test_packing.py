@@ -172,7 +172,7 @@ def test_plaintexts_out_of_order_or_of_another_size_show():
         PLAN.unpack(added(PLAN.pack([0.0]), PLAN.pack([0.0, 0.0])))
 
 
-def test_slots_beyond_what_honest_clients_reach_are_refused():
+def test_pai_4_slots_beyond_what_honest_clients_reach_are_refused():
     total = PLAN.pack([1.0, 0.0])
     total[0] += 1
     with pytest.raises(ValueError, match="slot 0 lies beyond what 1 clipped values reach"):
@@ -196,13 +196,13 @@ def test_any_number_is_either_refused_or_one_that_clients_could_have_sent(number
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite_are_refused_by_their_place(bad):
+def test_pai_5_values_that_are_not_finite_are_refused_by_their_place(bad):
     with pytest.raises(ValueError, match=r"values\[2\] is NaN or infinite: must be finite \(1 of 3 are not\)"):
         PLAN.pack([0.0, 0.0, bad])
 
 
 @pytest.mark.parametrize("bad", [["a"], [True], [1j], [None]])
-def test_values_that_are_no_real_numbers_are_refused(bad):
+def test_pai_5_values_that_are_no_real_numbers_are_refused(bad):
     with pytest.raises(TypeError, match="must be real numbers"):
         PLAN.pack(bad)
 
@@ -230,7 +230,7 @@ def test_nothing_is_not_packed_or_unpacked():
         ({"key_bits": 64, "bits": 32, "max_clients": 2**20}, "not one slot of 52 bits fits beside the counter"),
     ],
 )
-def test_a_plan_in_which_sums_could_overflow_is_refused_when_it_is_made(settings_, message):
+def test_pai_3_a_plan_in_which_sums_could_overflow_is_refused_when_it_is_made(settings_, message):
     with pytest.raises((ValueError, TypeError), match=message):
         packing.Packing(**settings_)
 

@@ -219,7 +219,7 @@ def test_what_is_wrong_with_an_integer_is_told() -> None:
             public.ciphertext(c)
 
 
-def test_a_thousand_integers_that_are_no_ciphertexts_are_refused() -> None:
+def test_pai_1_a_thousand_integers_that_are_no_ciphertexts_are_refused() -> None:
     private = small()
     public = private.public_key
     n, p, q = public.n, private.p, private.q
@@ -281,7 +281,7 @@ def test_keys_do_not_mix() -> None:
     ],
     ids=repr,
 )
-def test_what_is_no_whole_number_is_refused(value: Any) -> None:
+def test_pai_5_what_is_no_whole_number_is_refused(value: Any) -> None:
     public = small().public_key
     c = public.encrypt(1)
     for use in (public.encrypt, public.ciphertext, lambda v: c + v, lambda v: c - v, lambda v: c * v):
@@ -318,7 +318,7 @@ def test_a_value_that_is_refused_is_not_shown() -> None:
 # Keys.
 
 
-def test_small_keys_are_refused_and_3072_bits_are_the_default() -> None:
+def test_pai_6_small_keys_are_refused_and_3072_bits_are_the_default() -> None:
     for bits in (0, 512, 1024, 2047, 2046):
         with pytest.raises(ValueError, match=f"bits = {bits}: must be at least 2048"):
             paillier.generate(bits)
@@ -365,12 +365,12 @@ def test_the_form_is_checked_at_both_primes() -> None:
         (0, 0, "the same number"),
     ],
 )
-def test_numbers_that_make_no_key_are_refused(p: int, q: int, message: str) -> None:
+def test_pai_6_numbers_that_make_no_key_are_refused(p: int, q: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PrivateKey.from_primes(p, q)
 
 
-def test_primes_of_a_large_key_that_lie_close_are_refused_unseen() -> None:
+def test_pai_6_primes_of_a_large_key_that_lie_close_are_refused_unseen() -> None:
     p = number(RAW[1]["p"])
     q = int(gmpy2.next_prime(p))
     with pytest.raises(ValueError, match="too close") as refusal:
@@ -379,12 +379,12 @@ def test_primes_of_a_large_key_that_lie_close_are_refused_unseen() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, -15, 16, 13, 121, 3**5, 2**61 - 1])
-def test_a_modulus_that_cannot_be_one_is_refused(n: int) -> None:
+def test_pai_6_a_modulus_that_cannot_be_one_is_refused(n: int) -> None:
     with pytest.raises(ValueError, match="product of two different odd primes"):
         PublicKey(n)
 
 
-def test_a_public_key_that_arrives_is_large_and_has_no_small_factor() -> None:
+def test_pai_6_a_public_key_that_arrives_is_large_and_has_no_small_factor() -> None:
     n = number(RAW[1]["n"])
     assert PublicKey.received(n).key_id == PublicKey(n).key_id
     with pytest.raises(ValueError, match="n has 512 bits"):
@@ -406,7 +406,7 @@ def test_a_key_is_its_modulus() -> None:
     assert pickle.loads(pickle.dumps(public)).encrypt(1).public_key == public  # noqa: S301
 
 
-def test_a_secret_key_is_in_no_text_copy_or_pickle() -> None:
+def test_pai_15_a_secret_key_is_in_no_text_copy_or_pickle() -> None:
     private = small()
     shown = [
         repr(private),

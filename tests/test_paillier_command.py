@@ -358,7 +358,7 @@ def test_each_command_explains_itself(command: list[str], capsys: pytest.Capture
         assert "--json" in text
 
 
-def test_without_gmpy2_a_command_names_the_extra_in_one_line() -> None:
+def test_pai_16_without_gmpy2_a_command_names_the_extra_in_one_line() -> None:
     code = "import sys; sys.modules['gmpy2'] = None; from hubbub.cli import main; main(sys.argv[1:])"
     for command in (["keygen", "-o", "keys"], ["shares", "-o", "keys", "--holders", "5", "--threshold", "3"]):
         done = subprocess.run([sys.executable, "-c", code, "paillier", *command], capture_output=True, text=True, check=False)

@@ -4,6 +4,7 @@ What cannot be seen under encryption is seen when the sum is opened, and then no
 """
 
 import ast
+import inspect
 import random
 import re
 from collections.abc import Callable
@@ -17,10 +18,13 @@ import pytest
 import hubbub.secagg
 import untold
 from hubbub.secagg import packing, threshold
-from hubbub.secagg.paillier import Ciphertext, PrivateKey
+from hubbub.secagg.agreement import Agreement
+from hubbub.secagg.paillier import Ciphertext, PrivateKey, PublicKey
+from hubbub.secagg.shares import ThresholdKey
 from small_keys import SAFE, small
 
 CASES = 1000
+SECAGG = Path(hubbub.secagg.__file__).parent
 # A number that would be recognised.
 MARK = 31415926535897932384626433832795
 
@@ -56,7 +60,7 @@ KINDS: dict[str, tuple[Callable[[Draw], Any], str]] = {
 
 
 @pytest.mark.parametrize(("make", "message"), KINDS.values(), ids=KINDS.keys())
-def test_what_is_no_ciphertext_is_refused_by_the_name_of_the_client(make: Callable[[Draw], Any], message: str) -> None:
+def test_pai_1_what_is_no_ciphertext_is_refused_by_the_name_of_the_client(make: Callable[[Draw], Any], message: str) -> None:
     """Wherever it lies in a vector, at the door of the server and at that of a holder of a share."""
     draw = random.Random(message)  # noqa: S311
     for _ in range(CASES):
@@ -71,7 +75,7 @@ def test_what_is_no_ciphertext_is_refused_by_the_name_of_the_client(make: Callab
             assert re.search(message, said), said
 
 
-def test_ciphertexts_under_another_key_are_refused_by_the_name_of_the_client() -> None:
+def test_pai_2_ciphertexts_under_another_key_are_refused_by_the_name_of_the_client() -> None:
     draw = random.Random(1)  # noqa: S311
     foreign = small().public_key.encrypt([MARK])
     for _ in range(CASES):
@@ -84,7 +88,7 @@ def test_ciphertexts_under_another_key_are_refused_by_the_name_of_the_client() -
     assert "under the key" in refusal(lambda: PRIVATE.decrypt(foreign))
 
 
-def test_a_forged_ciphertext_object_is_not_decrypted() -> None:
+def test_pai_1_a_forged_ciphertext_object_is_not_decrypted() -> None:
     """One put together without the checks of arrival, in front of whoever has the whole key or a share."""
     draw = random.Random(2)  # noqa: S311
     for _ in range(CASES):
@@ -94,6 +98,28 @@ def test_a_forged_ciphertext_object_is_not_decrypted() -> None:
         assert "no ciphertext" in refusal(lambda forged=forged: PRIVATE.decrypt(forged))
         refusal(lambda forged=forged: SHARES[0].partial(forged))
         assert refusal(lambda forged=forged: SHARES[0].partial_of({"c7": forged})).startswith("client 'c7'")
+
+
+def test_pai_7_nobody_hands_in_the_randomness_of_a_ciphertext() -> None:
+    """It is drawn where it is used; only the textbook, for vectors and teaching, takes it."""
+    forms: dict[str, list[str]] = {
+        "PublicKey.encrypt": ["self", "values", "workers"],
+        "ThresholdKey.encrypt": ["self", "values", "workers"],
+        "Ciphertext.rerandomize": ["self"],
+        "Agreement.contribution": ["self", "sender", "round_index", "steps", "noise"],
+        "Agreement.noise": ["self", "sender", "round_index", "steps"],
+    }
+    known = {"PublicKey": PublicKey, "ThresholdKey": ThresholdKey, "Ciphertext": Ciphertext, "Agreement": Agreement}
+    for name, wanted in forms.items():
+        kind, _, method = name.partition(".")
+        assert list(inspect.signature(getattr(known[kind], method)).parameters) == wanted
+    assert not [
+        file.name for file in SECAGG.parent.rglob("*.py") if re.search(r"import textbook|secagg\.textbook", file.read_text())
+    ]
+    # All randomisers are units of their own; c = ρ mod n for an encryption of 0 with c = ρ.
+    drawn = [int(c) % N for c in PUBLIC.encrypt([0] * 300).integers]
+    assert len(set(drawn)) == 300
+    assert all(gmpy2.gcd(rho, N) == 1 for rho in drawn)
 
 
 # What looks like a contribution.
@@ -116,7 +142,7 @@ def opened(parts: list[Ciphertext]) -> list[int]:
     return PRIVATE.decrypt(sum(parts))
 
 
-def test_a_client_that_writes_beyond_its_slot_spoils_the_sum_and_nothing_of_it_is_read() -> None:
+def test_pai_4_a_client_that_writes_beyond_its_slot_spoils_the_sum_and_nothing_of_it_is_read() -> None:
     draw = random.Random(3)  # noqa: S311
     for _ in range(CASES):
         count = draw.randrange(1, 5)
@@ -130,7 +156,7 @@ def test_a_client_that_writes_beyond_its_slot_spoils_the_sum_and_nothing_of_it_i
         assert "lies beyond what" in said or "no sum of" in said or "is not empty" in said or "of one size" in said
 
 
-def test_a_client_that_writes_into_the_slots_behind_the_last_is_seen() -> None:
+def test_pai_4_a_client_that_writes_into_the_slots_behind_the_last_is_seen() -> None:
     draw = random.Random(4)  # noqa: S311
     for _ in range(CASES):
         hostile = contribution(draw)
@@ -166,7 +192,7 @@ def test_a_contribution_of_which_a_part_is_exchanged_is_seen() -> None:
 
 
 @pytest.mark.parametrize("kind", ["under another key", "of random units"])
-def test_what_no_eye_tells_from_a_contribution_spoils_the_sum(kind: str) -> None:
+def test_pai_2_what_no_eye_tells_from_a_contribution_spoils_the_sum(kind: str) -> None:
     """It decrypts to a random number: that it is a sum by chance has a probability below 2^-40, by fence, count and padding."""
     draw = random.Random(7)  # noqa: S311
     foreign = small().public_key
@@ -183,7 +209,7 @@ def test_no_message_is_made_of_a_secret() -> None:
     """Of what may be secret a message tells at most its type, its length and its place."""
     names = "coefficients d exponent half half_p half_q mask noise number order p phi plain prime q r secret steps value values"
     secret, seen = set(names.split()), 0
-    for file in Path(hubbub.secagg.__file__).parent.glob("*.py"):
+    for file in SECAGG.glob("*.py"):
         raised = [node.exc for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Raise) and node.exc]
         for part in (part for error in raised for part in ast.walk(error) if isinstance(part, ast.FormattedValue)):
             inner = part.value.args[0] if isinstance(part.value, ast.Call) and part.value.args else part.value

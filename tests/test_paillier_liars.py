@@ -93,7 +93,7 @@ LIES: dict[str, Callable[[Draw], Partial]] = {
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
-def test_a_holder_who_lies_is_named_and_nothing_is_decrypted(lie: Callable[[Draw], Partial]) -> None:
+def test_pai_12_a_holder_who_lies_is_named_and_nothing_is_decrypted(lie: Callable[[Draw], Partial]) -> None:
     draw = random.Random(8)  # noqa: S311
     for _ in range(CASES):
         said = refusal(lambda: threshold.combine(KEY, [lie(draw)], SUMS), threshold.LyingHolderError)

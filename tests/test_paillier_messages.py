@@ -20,7 +20,7 @@ from hubbub.secagg import packing, threshold
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.agreement import Agreement
 from hubbub.secagg.holder import Holder, combined
-from hubbub.secagg.wire import Kind, Message
+from hubbub.secagg.wire import Kind, Message, width
 from small_keys import SAFE, small
 
 CASES = 1000
@@ -100,7 +100,7 @@ def test_messages_that_were_cut_off_or_grew_are_refused() -> None:
     server.still_reads()
 
 
-def test_messages_of_which_a_bit_was_changed_are_refused() -> None:
+def test_pai_9_messages_of_which_a_bit_was_changed_are_refused() -> None:
     draw, server, whole = Draw(1), Server(), sent("c7", 0, 7)
     for _ in range(CASES):
         damaged = bytearray(whole)
@@ -110,13 +110,44 @@ def test_messages_of_which_a_bit_was_changed_are_refused() -> None:
     server.still_reads()
 
 
-def test_no_bit_of_the_header_can_be_changed_even_with_a_new_digest() -> None:
+def test_pai_9_no_bit_of_the_header_can_be_changed_even_with_a_new_digest() -> None:
     server, whole = Server(), sent("c7", 0, 7)
     for bit in range(8 * (HEAD + len("c7"))):
         changed = bytearray(whole)
         changed[bit // 8] ^= 1 << (bit % 8)
         server.refuses(signed_anew(bytes(changed)))
     server.still_reads()
+
+
+def test_pai_9_a_number_added_on_the_way_is_seen() -> None:
+    """Whoever multiplies a ciphertext by (1 + n)^Δ adds Δ to what it hides."""
+    draw, server, whole = Draw(9), Server(), sent("c7", 0, 7)
+    message = parsed(whole)
+    for _ in range(CASES // 10):
+        added = draw.randrange(1, N)
+        place = draw.randrange(len(message.integers))
+        integers = [int(c) for c in message.integers]
+        integers[place] = integers[place] * (1 + N * added) % N**2
+        size = width(512)
+        start = HEAD + len("c7") + place * size
+        server.refuses(whole[:start] + integers[place].to_bytes(size, "little") + whole[start + size :])
+    server.still_reads()
+
+
+def test_pai_9_what_a_forger_adds_under_a_new_digest_is_no_more_than_a_client_could_have_sent() -> None:
+    """Senders are the channel's to know. Who writes there adds within the slots, or the sum is not read."""
+    for added, readable in ((1, True), (2**14, True), (-1, True), (2**18, False), (2**18 << 2 * PLAN.slot_bits, False)):
+        server, message = Server(), parsed(sent("c7", 0, 7))
+        integers = [int(c) for c in message.integers]
+        integers[0] = integers[0] * (1 + N * (added % N)) % N**2
+        server.sum.add("c7", replace(message, integers=integers).to_bytes(512))
+        opened = [Holder(share, AGREED).open(server.sum.request()) for share in SHARES[1:]]
+        if readable:
+            total, _ = combined(server.sum, PUBLIC, opened)
+            assert (np.abs(total) <= 3 * LARGEST).all()
+            assert int(total[0]) == int(steps(1)[0] + steps(2)[0] + steps(7)[0]) + added
+        else:
+            refusal(lambda server=server, opened=opened: combined(server.sum, PUBLIC, opened), SumNotOpenedError)
 
 
 def test_random_bytes_are_refused() -> None:
@@ -139,7 +170,7 @@ def test_what_is_no_bytes_is_refused() -> None:
 # Of another time, place or sender.
 
 
-def test_messages_of_another_round_are_refused() -> None:
+def test_pai_8_messages_of_another_round_are_refused() -> None:
     draw, server = Draw(4), Server()
     old = sent("c7", 3, 7)
     assert "sent a message of round 4, this is round 1" in server.refuses(old)
@@ -159,7 +190,7 @@ def others_than_agreed() -> Iterator[Agreement]:
 
 
 @pytest.mark.parametrize("agreement", list(others_than_agreed()))
-def test_messages_of_another_run_key_or_packing_are_refused(agreement: Agreement) -> None:
+def test_pai_2_messages_of_another_run_key_or_packing_are_refused(agreement: Agreement) -> None:
     draw, server = Draw(5), Server()
     for _ in range(CASES // 9 + 1):
         numbers = np.array([draw.randrange(-(2**14) + 1, 2**14) for _ in range(agreement.size)], dtype=np.int64)
@@ -168,7 +199,7 @@ def test_messages_of_another_run_key_or_packing_are_refused(agreement: Agreement
     server.still_reads()
 
 
-def test_messages_that_state_another_sender_are_refused() -> None:
+def test_pai_8_messages_that_state_another_sender_are_refused() -> None:
     draw, server = Draw(6), Server()
     names = ["c3", "c", "c77", " c7", "c7 ", "C7", "c7\0", "ｃ7", "server", "holder 1", "x" * 200, "\n", "'"]
     for _ in range(CASES):
@@ -193,7 +224,7 @@ def test_messages_of_another_kind_are_refused() -> None:
 # There before.
 
 
-def test_messages_that_came_before_are_refused() -> None:
+def test_pai_8_messages_that_came_before_are_refused() -> None:
     """As they are, under another name, in another order, one old ciphertext among fresh ones, or a fresh one twice."""
     draw, server = Draw(8), Server()
     for _ in range(CASES):
@@ -211,7 +242,7 @@ def test_messages_that_came_before_are_refused() -> None:
     server.still_reads()
 
 
-def test_messages_of_an_earlier_round_are_refused_under_a_new_header() -> None:
+def test_pai_8_messages_of_an_earlier_round_are_refused_under_a_new_header() -> None:
     draw, earlier = Draw(9), set[bytes]()
     first = Aggregator(AGREED, 4, earlier)
     old = [AGREED.contribution(f"c{i}", 4, steps(i)) for i in range(4)]

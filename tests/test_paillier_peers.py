@@ -49,7 +49,7 @@ PUBLIC, SHARES = threshold.deal(*SMALL_SAFE, holders=3, threshold=2)
 
 @pytest.mark.parametrize("private", [small(), plain()], ids=["short", "full"])
 @pytest.mark.parametrize("table", [False, True])
-def test_a_thousand_encryptions_of_zero_share_no_randomness(private: PrivateKey, table: bool) -> None:
+def test_pai_7_a_thousand_encryptions_of_zero_share_no_randomness(private: PrivateKey, table: bool) -> None:
     """NVFlare multiplies all plaintexts of a run by one randomiser: a quotient of two ciphertexts then shows m − m'."""
     public = PublicKey(private.public_key.n, private.public_key.short_exponents)
     if table:
@@ -211,7 +211,7 @@ PLACES: dict[str, Callable[[int], object]] = {
 
 
 @pytest.mark.parametrize("use", PLACES.values(), ids=PLACES.keys())
-def test_what_has_a_factor_in_common_with_n_is_refused_wherever_it_arrives(use: Callable[[int], object]) -> None:
+def test_pai_1_pai_7_what_has_a_factor_in_common_with_n_is_refused_wherever_it_arrives(use: Callable[[int], object]) -> None:
     """By both primes: one that is tested twice leaves the other out."""
     p, q = SMALL_SAFE
     for bad in (p, q, 3 * p, 5 * q):
@@ -241,7 +241,7 @@ def test_primes_of_which_one_divides_the_other_less_one_are_refused() -> None:
 # What goes along in the clear.
 
 
-def test_what_is_sent_with_a_value_does_not_depend_on_it() -> None:
+def test_pai_10_what_is_sent_with_a_value_does_not_depend_on_it() -> None:
     """phe sends an exponent of each value: how large or how precise it is."""
     theirs = phe.PaillierPublicKey(small().public_key.n)
     assert theirs.encrypt(1e-9).exponent != theirs.encrypt(1e9).exponent

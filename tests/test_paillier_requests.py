@@ -29,9 +29,9 @@ CASES = 1000
 Draw = random.Random
 PUBLIC, SHARES = threshold.deal(*SAFE, holders=3, threshold=2, min_contributions=3)
 PLAN = packing.Packing(bits=16, clip=1.0, max_clients=8, key_bits=512, noise=1000)
-AGREED = Agreement(PUBLIC.public_key, PLAN, size=20, run="a run", min_contributions=3)
+AGREED = Agreement(PUBLIC.public_key, PLAN, size=20, run="a run", min_contributions=3, server_noise=False)
 NOISED = replace(AGREED, noising_holders=2)
-OWNED = replace(AGREED, whole_key=True)
+OWNED = replace(AGREED, whole_key=True, server_noise=True)
 ELSEWHERE = replace(AGREED, run="another run")
 CLIENTS = ("c1", "c2", "c3")
 TOLD = untold.forms([*SAFE, *SMALL_SAFE, *(share.secret for share in SHARES)])
@@ -110,7 +110,7 @@ REQUESTS: dict[str, Callable[[Draw], Request]] = {
 
 
 @pytest.mark.parametrize("make", REQUESTS.values(), ids=REQUESTS.keys())
-def test_what_is_no_sum_of_enough_clients_is_not_opened(make: Callable[[Draw], Request]) -> None:
+def test_pai_13_what_is_no_sum_of_enough_clients_is_not_opened(make: Callable[[Draw], Request]) -> None:
     draw = Draw(0)
     holder = Holder(SHARES[0], AGREED)
     for _ in range(CASES):
@@ -162,6 +162,24 @@ def test_noise_that_nobody_agreed_on_is_not_added() -> None:
         Aggregator(replace(OWNED, server_noise=False), 0).add_own_noise(np.full(20, 7))
 
 
+def test_pai_14_a_sum_without_the_servers_noise_is_asked_of_nobody_and_opened_by_nobody() -> None:
+    hidden = replace(AGREED, server_noise=True)
+    for agreement in (hidden, replace(hidden, whole_key=True)):
+        server = Aggregator(agreement, 0)
+        for name in CLIENTS:
+            server.add(name, agreement.contribution(name, 0, steps(name)))
+        assert "the server's noise is not in the sum" in refusal(server.request)
+        server.add_own_noise(np.full(20, 7))
+        assert server.request()
+    contributions = tuple(sent(name, 0, hidden) for name in CLIENTS)
+    holder = Holder(SHARES[0], hidden)
+    assert "the server's noise is not in the sum" in refusal(lambda: holder.open(Request(0, contributions, ())))
+    instead = sent("c4", 0, hidden)
+    assert "this is the place of a noise" in refusal(lambda: holder.open(Request(0, contributions, (instead,))))
+    assert holder.next_round == 0
+    assert holder.open(Request(0, contributions, (noise("server", 0, hidden),)))
+
+
 def test_a_round_is_opened_once_and_no_earlier_one_after_it() -> None:
     draw, holder = Draw(1), Holder(SHARES[0], AGREED)
     first = asked(*(sent(name, 5) for name in CLIENTS), round_index=5)
@@ -175,7 +193,7 @@ def test_a_round_is_opened_once_and_no_earlier_one_after_it() -> None:
             assert refusal(lambda again=again: holder.open(again)).endswith("has opened a sum of this round already")
 
 
-def test_a_sum_without_the_holders_own_noise_is_not_opened() -> None:
+def test_pai_14_a_sum_without_the_holders_own_noise_is_not_opened() -> None:
     draw = Draw(2)
     holder = Holder(SHARES[0], NOISED)
     contributions = tuple(sent(name, 3, NOISED) for name in CLIENTS)
@@ -200,7 +218,7 @@ def test_a_sum_without_the_holders_own_noise_is_not_opened() -> None:
     assert combined(summed, PUBLIC, [opened, second])[0].tolist() == (sum(map(steps, CLIENTS)) + 12).tolist()
 
 
-def test_a_restart_does_not_make_a_holder_forget(tmp_path: Path) -> None:
+def test_pai_17_a_restart_does_not_make_a_holder_forget(tmp_path: Path) -> None:
     request = asked(*map(sent, CLIENTS))
     answer = Holder(SHARES[0], AGREED, tmp_path).open(request)
     for _ in range(3):
@@ -263,7 +281,7 @@ def spoilt(draw: Draw) -> Partial:
     )
 
 
-def test_false_answers_are_left_out_by_name_and_the_others_suffice() -> None:
+def test_pai_12_false_answers_are_left_out_by_name_and_the_others_suffice() -> None:
     draw = Draw(3)
     for _ in range(CASES // 2):
         given = [answer(1), spoilt(draw), answer(3)]

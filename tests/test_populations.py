@@ -101,7 +101,7 @@ def hostile() -> Hostile:
     return Hostile(population()._examples, F.cross_entropy, LocalTraining())
 
 
-def test_the_population_keeps_its_contract_with_hostile_clients() -> None:
+def test_num_7_num_8_num_9_the_population_keeps_its_contract_with_hostile_clients() -> None:
     check_population(hostile(), linear(), clip_norm=0.25)
 
 
@@ -114,7 +114,7 @@ def test_a_population_that_forgets_to_clip_is_caught() -> None:
         check_population(Forgets(hostile()._examples, F.cross_entropy, LocalTraining()), linear(), clip_norm=0.25)
 
 
-def test_a_run_with_hostile_clients_ends_with_a_finite_model() -> None:
+def test_num_7_num_8_a_run_with_hostile_clients_ends_with_a_finite_model() -> None:
     model = linear()
     list(train(PLANS["independent, everyone"], hostile(), model))
     assert all(torch.isfinite(p).all() for p in model.parameters())
@@ -126,12 +126,12 @@ def test_a_run_with_hostile_clients_ends_with_a_finite_model() -> None:
 @pytest.mark.parametrize(
     "layer", [nn.BatchNorm1d(3), nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))], ids=["alone", "inside"]
 )
-def test_running_statistics_are_refused_with_advice(layer: nn.Module) -> None:
+def test_shp_3_running_statistics_are_refused_with_advice(layer: nn.Module) -> None:
     with pytest.raises(ConfigError, match="GroupNorm"):
         FlatModel(layer)
 
 
-def test_a_buffer_is_refused_and_a_constant_is_not() -> None:
+def test_shp_2_shp_3_a_buffer_is_refused_and_a_constant_is_not() -> None:
     model = linear()
     model.register_buffer("scale", torch.ones(1), persistent=False)
     FlatModel(model)
@@ -140,7 +140,7 @@ def test_a_buffer_is_refused_and_a_constant_is_not() -> None:
         FlatModel(model)
 
 
-def test_shared_and_frozen_parameters_count_as_they_should() -> None:
+def test_shp_8_shared_and_frozen_parameters_count_as_they_should() -> None:
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     second.weight = first.weight
     second.bias.requires_grad_(False)
@@ -151,7 +151,7 @@ def test_shared_and_frozen_parameters_count_as_they_should() -> None:
     assert not (second.bias == 2).all()
 
 
-def test_a_scalar_parameter_is_clipped_like_any_other() -> None:
+def test_shp_1_a_scalar_parameter_is_clipped_like_any_other() -> None:
     model = nn.Linear(1, 1)
     model.temperature = nn.Parameter(torch.tensor(1.0))
     assert FlatModel(model).dim == 3

@@ -121,12 +121,14 @@ def test_a_delta_that_is_met_without_noise_is_refused() -> None:
         recommend(Deployment(3, 200_000, 2), BUDGET)
 
 
-def test_a_delta_that_publishing_somebody_meets_is_remarked_upon(capsys: pytest.CaptureFixture[str], workplace: Path) -> None:
+def test_num_4_a_delta_that_publishing_somebody_meets_is_remarked_upon(
+    capsys: pytest.CaptureFixture[str], workplace: Path
+) -> None:
     flags = "calibrate --epsilon 4 --rounds 4 --population 100 --cohort 10 --json".split()
     for delta, remarks in (("1e-2", 1), ("9e-3", 0)):
         told = json.loads(output(capsys, [*flags, "--delta", delta]))
         assert len(told["remarks"]) == remarks
-        assert all("1/population = 0.01" in remark for remark in told["remarks"])
+        assert all("1/clients = 0.01" in remark for remark in told["remarks"])
 
 
 def test_a_budget_that_nothing_meets_is_refused() -> None:

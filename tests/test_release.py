@@ -44,7 +44,7 @@ from release_paths import (
 )
 
 
-def test_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only() -> None:
+def test_rng_4_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only() -> None:
     path = opened()
     ticket = path.begin([0, 1], total(), CLIP)
     assert path.row(ticket) is not None
@@ -57,7 +57,7 @@ def test_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only() -> None
     assert path.ledger.spent(1e-5).epsilon == PROMISE.after(1, 1e-5).epsilon > 0
 
 
-def test_a_round_that_was_begun_is_not_begun_again() -> None:
+def test_rng_4_a_round_that_was_begun_is_not_begun_again() -> None:
     path = opened()
     path.begin([0], total(), CLIP)
     with pytest.raises(LedgerError, match="begun already"):
@@ -96,7 +96,7 @@ def test_the_charge_is_on_disk_before_the_row_and_the_release_before_its_record(
     assert seen == [True]
 
 
-def test_a_release_that_is_whole_on_disk_is_committed_after_a_crash_and_the_round_not_lost(tmp_path: Path) -> None:
+def test_cra_2_a_release_that_is_whole_on_disk_is_committed_after_a_crash_and_the_round_not_lost(tmp_path: Path) -> None:
     path = opened(locked(tmp_path))
     ticket = path.begin([3], total(), CLIP)
     release = total().open(path.row(ticket))
@@ -106,7 +106,7 @@ def test_a_release_that_is_whole_on_disk_is_committed_after_a_crash_and_the_roun
     assert torch.equal(next(again.released(0, 1)), release)
 
 
-def test_a_round_without_its_release_is_burned_after_a_crash(tmp_path: Path) -> None:
+def test_cra_2_a_round_without_its_release_is_burned_after_a_crash(tmp_path: Path) -> None:
     opened(locked(tmp_path)).begin([3], total(), CLIP)
     again = opened(RunStore(tmp_path))
     assert again.ledger.rounds == ("burned",)
@@ -114,14 +114,16 @@ def test_a_round_without_its_release_is_burned_after_a_crash(tmp_path: Path) -> 
     assert again.ledger.may_join(3, 3)
 
 
-def test_every_start_has_a_key_of_its_own_and_two_copies_of_a_folder_share_no_row(tmp_path: Path) -> None:
+def test_cra_7_rng_8_every_start_has_a_key_of_its_own_and_two_copies_of_a_folder_share_no_row(tmp_path: Path) -> None:
     one_round(opened(locked(tmp_path / "run")), 0)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     rows = [one_round(opened(RunStore(tmp_path / name)), 1) for name in ("run", "copy")]
     assert not torch.isclose(*rows, atol=1e-9).any()
 
 
-def test_noise_that_would_come_out_with_other_last_bits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cra_17_noise_that_would_come_out_with_other_last_bits_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one_round(opened(locked(tmp_path)), 0)
     monkeypatch.setattr("hubbub.training.release.sampler", lambda: "0" * 64)
     with pytest.raises(RunFolderError, match="bit for bit"):
@@ -169,7 +171,7 @@ def test_a_promise_is_read_from_its_record_alone(tmp_path: Path, strategy: Ident
         assert again.after(rounds, 1e-6).epsilon == pytest.approx(promise.after(rounds, 1e-6).epsilon, rel=1e-12)
 
 
-def test_a_model_that_diverges_keeps_its_last_good_state_and_its_charge(tmp_path: Path) -> None:
+def test_num_14_a_model_that_diverges_keeps_its_last_good_state_and_its_charge(tmp_path: Path) -> None:
     class Overflowing:
         clients = range(CLIENTS)
 
@@ -187,7 +189,7 @@ def test_a_model_that_diverges_keeps_its_last_good_state_and_its_charge(tmp_path
     assert kinds.count("begin") == kinds.count("commit") == 2
 
 
-def test_sums_and_noise_that_would_not_be_exact_are_refused_before_the_first_round() -> None:
+def test_num_12_sums_and_noise_that_would_not_be_exact_are_refused_before_the_first_round() -> None:
     require_room(2**27, 1.0)
     with pytest.raises(ConfigError, match="clients = 134217729"):
         require_room(2**27 + 1, 1.0)
@@ -199,19 +201,19 @@ def test_sums_and_noise_that_would_not_be_exact_are_refused_before_the_first_rou
         RunPlan(2, PATTERN, 3, Mechanism(Identity(2), PATTERN, 1e9), clip_norm=1.0)
 
 
-def test_a_strategy_whose_noise_grows_beyond_exact_integers_is_refused_before_the_first_round(tmp_path: Path) -> None:
+def test_num_12_a_strategy_whose_noise_grows_beyond_exact_integers_is_refused_before_the_first_round(tmp_path: Path) -> None:
     growing = Promise(60, Mechanism(BandedToeplitz(60, (1.0, 2.0)), MinSeparation(3, 20), 1.0))
     with pytest.raises(ConfigError, match="noise_multiplier"):
         opened(locked(tmp_path), growing)
     assert not (tmp_path / "ledger.jsonl").exists()
 
 
-def test_a_row_of_noise_beyond_exact_integers_is_never_added() -> None:
+def test_num_12_a_row_of_noise_beyond_exact_integers_is_never_added() -> None:
     with pytest.raises(NoiseExhaustedError, match="2\\^52"):
         Lattice(1.0).release(torch.zeros(2, dtype=torch.int64), torch.tensor([0.0, 2.0**29]))
 
 
-def test_an_empty_cohort_releases_noise_and_is_charged(tmp_path: Path) -> None:
+def test_num_11_an_empty_cohort_releases_noise_and_is_charged(tmp_path: Path) -> None:
     mechanism = Mechanism(Identity(3), PoissonSampling(1e-9), 1.0)
     planned = RunPlan(3, mechanism.participation, 3, mechanism, clip_norm=CLIP, delta=1e-12)
     results = list(train(planned, silent(), nn.Linear(3, 2), RunStore(tmp_path)))
@@ -263,7 +265,7 @@ def test_a_round_that_was_burned_before_its_row_was_taken_does_not_stop_the_next
     assert path.ledger.rounds == ("burned", "committed")
 
 
-def test_a_simulation_that_was_interrupted_in_a_round_draws_that_round_again(tmp_path: Path) -> None:
+def test_rng_3_a_simulation_that_was_interrupted_in_a_round_draws_that_round_again(tmp_path: Path) -> None:
     promise = replace(PROMISE, simulation=True)
     bare = PlainSum(torch.zeros(DIM, dtype=torch.float64), {})
     first = opened(locked(tmp_path), promise)

@@ -37,7 +37,7 @@ from release_paths import (
 )
 
 
-def test_a_kept_head_tells_a_rolled_back_ledger(tmp_path: Path) -> None:
+def test_cra_7_cra_9_a_kept_head_tells_a_rolled_back_ledger(tmp_path: Path) -> None:
     path = opened(locked(tmp_path))
     kept = path.ledger.head
     one_round(path, 0)
@@ -48,7 +48,7 @@ def test_a_kept_head_tells_a_rolled_back_ledger(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rounds", [2, 5, 6])
 @pytest.mark.parametrize("keep", [True, False], ids=["all releases", "no old releases"])
-def test_a_ledger_that_was_rolled_back_by_any_number_of_records_does_not_come_back_to_life(
+def test_cra_9_a_ledger_that_was_rolled_back_by_any_number_of_records_does_not_come_back_to_life(
     tmp_path: Path, rounds: int, keep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
@@ -106,7 +106,7 @@ def test_a_run_with_rounds_left_is_closed_only_early(tmp_path: Path) -> None:
     assert read_chain(tmp_path / "ledger.jsonl").head == head
 
 
-def test_no_file_beside_the_keys_holds_a_key(tmp_path: Path) -> None:
+def test_rng_10_no_file_beside_the_keys_holds_a_key(tmp_path: Path) -> None:
     some_rounds(tmp_path, 4)
     keys = [path.read_bytes() for path in (tmp_path / "state" / "keys").iterdir()]
     others = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "keys"]
@@ -114,20 +114,20 @@ def test_no_file_beside_the_keys_holds_a_key(tmp_path: Path) -> None:
     assert not any(key in content or key.hex().encode() in content for key in keys for content in others)
 
 
-def test_every_file_of_a_run_is_its_owners_alone(tmp_path: Path) -> None:
+def test_fil_11_every_file_of_a_run_is_its_owners_alone(tmp_path: Path) -> None:
     some_rounds(tmp_path / "run", 4)
     for path in [tmp_path / "run", *(tmp_path / "run").rglob("*")]:
         assert path.stat().st_mode & 0o077 == 0, path
 
 
-def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+def test_fil_11_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     some_rounds(tmp_path, 2)
     (tmp_path / "state" / "keys" / "epoch-0").chmod(0o644)
     with pytest.raises(RunFolderError, match="read by others"):
         some_rounds(tmp_path, 4)
 
 
-def test_a_symbolic_link_in_the_folder_is_not_followed(tmp_path: Path) -> None:
+def test_fil_10_a_symbolic_link_in_the_folder_is_not_followed(tmp_path: Path) -> None:
     some_rounds(tmp_path / "run", 2)
     (tmp_path / "run" / "state" / "releases").rename(tmp_path / "elsewhere")
     (tmp_path / "run" / "state" / "releases").symlink_to(tmp_path / "elsewhere")
@@ -135,7 +135,7 @@ def test_a_symbolic_link_in_the_folder_is_not_followed(tmp_path: Path) -> None:
         some_rounds(tmp_path / "run", 4)
 
 
-def test_two_copies_of_a_run_draw_cohorts_of_their_own(tmp_path: Path) -> None:
+def test_cra_7_rng_8_two_copies_of_a_run_draw_cohorts_of_their_own(tmp_path: Path) -> None:
     promise = Promise(ROUNDS, Mechanism(Identity(ROUNDS), PoissonSampling(0.5), 1.0))
     opened(locked(tmp_path / "run"), promise)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")

@@ -99,7 +99,7 @@ def test_the_noise_of_a_resumed_real_run_is_one_stream_of_n_times_z(strategy: Id
         torch.testing.assert_close(released, expected[t], rtol=0, atol=2**-26 + 1e-12)
 
 
-def test_a_round_that_was_begun_and_not_released_is_burned_and_charged(tmp_path: Path) -> None:
+def test_cra_2_a_round_that_was_begun_and_not_released_is_burned_and_charged(tmp_path: Path) -> None:
     plan = replace(PLANS["banded, separated"], noise="secure")
 
     class DiesWhenHidden(LatticeSum):
@@ -150,7 +150,7 @@ def test_a_damaged_folder_is_refused_and_named(tmp_path: Path, damage: str) -> N
         next(train(plan, population(), linear(), RunStore(tmp_path)))
 
 
-def test_a_lost_checkpoint_is_made_again_from_the_releases_and_the_keys(
+def test_cra_5_cra_15_a_lost_checkpoint_is_made_again_from_the_releases_and_the_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
@@ -164,7 +164,7 @@ def test_a_lost_checkpoint_is_made_again_from_the_releases_and_the_keys(
     assert whole.path.noise.drawn == again.path.noise.drawn == 3
 
 
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cra_5_a_damaged_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
     plan = interrupted(tmp_path)
     (file,) = (tmp_path / "state").glob("checkpoint-*.safetensors")
@@ -175,7 +175,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         next(train(plan, population(), linear(), RunStore(tmp_path)))
 
 
-def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+def test_cra_6_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     plan = interrupted(tmp_path)
     with pytest.raises(LedgerError, match="another promise"):
         next(
@@ -188,7 +188,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_a_run_resumes_under_its_own_matrix_only(tmp_path: Path) -> None:
+def test_cra_6_a_run_resumes_under_its_own_matrix_only(tmp_path: Path) -> None:
     # The same norms of columns and the same stated sensitivity to one participation, another matrix.
     own, other = Dense([[1.0, 0.0], [0.0, 1.0]]), Dense([[0.6, 0.0], [0.8, 1.0]])
     plans = [
@@ -203,7 +203,7 @@ def test_a_run_resumes_under_its_own_matrix_only(tmp_path: Path) -> None:
         next(train(plans[1], population(), linear(), RunStore(tmp_path)))
 
 
-def test_two_processes_do_not_work_on_one_run(tmp_path: Path) -> None:
+def test_cra_8_two_processes_do_not_work_on_one_run(tmp_path: Path) -> None:
     first = train(PLANS["banded, separated"], population(), linear(), RunStore(tmp_path))
     next(first)
     with pytest.raises(RunFolderError, match=f"process {os.getpid()} is at work"):

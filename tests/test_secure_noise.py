@@ -21,10 +21,12 @@ from safetensors.torch import load_file
 from scipy import linalg, stats
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hubbub.errors import NoiseExhaustedError
+from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
-from hubbub.noise import NoiseStream, SecureSource
+from hubbub.noise import NoiseStream, SecureSource, sources
 from hubbub.participation import MinSeparation, every_round
 from hubbub.randomness import bits, fresh_key, word_stream
 from hubbub.strategies import BinaryTree, Identity, Strategy, toeplitz
@@ -83,7 +85,7 @@ def tails_fit(counts: Array, n: int) -> bool:
 DEVIATIONS = np.array([3, 4, 4.5, 5])
 
 
-def test_the_tails_of_twenty_million_numbers_are_as_heavy_as_they_should_be() -> None:
+def test_fpt_6_the_tails_of_twenty_million_numbers_are_as_heavy_as_they_should_be() -> None:
     counts, low_noise = np.zeros((2, 4)), np.zeros((2, 4))
     for index in range(10):
         z = row(index, 2 * MILLION, OTHER)
@@ -95,7 +97,29 @@ def test_the_tails_of_twenty_million_numbers_are_as_heavy_as_they_should_be() ->
     assert not tails_fit(low_noise, 20 * MILLION)
 
 
-def test_no_number_comes_twice() -> None:
+@pytest.mark.slow
+def test_fpt_6_a_billion_numbers_are_normal_in_the_middle_and_in_the_tails() -> None:
+    # A chi-square of 2,000 equally likely intervals, Kolmogorov and Smirnov's distance of the counts, and exact tail counts.
+    edges = stats.norm.ppf(np.arange(1, 2000) / 2000)
+    inside, counts, largest, n = np.zeros(2000), np.zeros((2, 5)), 0.0, 1000 * MILLION
+    deviations = np.array([3, 4, 4.5, 5, 5.5])
+    for index in range(n // (2 * MILLION)):
+        z = np.sort(row(index, 2 * MILLION))
+        inside += np.diff(np.searchsorted(z, edges), prepend=0, append=len(z))
+        counts += [len(z) - np.searchsorted(z, deviations), np.searchsorted(z, -deviations)]
+        largest = max(largest, -z[0], z[-1])
+    assert stats.chisquare(inside).pvalue > FALSE_ALARM
+    distance = np.abs(np.cumsum(inside) / n - np.arange(1, 2001) / 2000).max()
+    assert stats.kstwobign.sf(distance * math.sqrt(n)) > FALSE_ALARM
+    low, high = stats.binom.ppf([[FALSE_ALARM / 20], [1 - FALSE_ALARM / 20]], n, stats.norm.sf(deviations))
+    assert ((low <= counts) & (counts <= high)).all()
+    # Of a billion the largest is beyond 5.2 but for a chance of 1e-86, and beyond 8 with one of 1e-6.
+    assert 5.2 < largest < 8
+    # What is 0.1 % low is caught.
+    assert stats.chisquare(inside, n * np.diff(stats.norm.cdf(edges / 0.999), prepend=0, append=1)).pvalue < FALSE_ALARM
+
+
+def test_rng_5_no_number_comes_twice() -> None:
     # Two of a million float64 numbers agree with a probability of 2e-5; numbers of fewer bits do.
     z = row(2, MILLION)
     assert len(np.unique(z)) == MILLION
@@ -112,7 +136,7 @@ def related(a: Array, b: Array) -> bool:
     return any(abs(np.corrcoef(x, y)[0, 1]) > bound for x, y in ((a, b), (a**2, b**2)))
 
 
-def test_rows_and_the_numbers_of_a_row_are_independent() -> None:
+def test_rng_5_rows_and_the_numbers_of_a_row_are_independent() -> None:
     rows = [row(index, MILLION) for index in range(3)]
     for a, b in itertools.combinations(rows, 2):
         assert not related(a, b)
@@ -142,13 +166,13 @@ def test_the_two_numbers_of_a_radius_have_a_uniform_angle_that_the_radius_does_n
     assert stats.kstest(0.98 * radius**2, "expon", (0, 2)).pvalue < FALSE_ALARM
 
 
-def test_the_epochs_of_a_run_are_independent_and_a_key_used_again_is_not() -> None:
+def test_rng_5_the_epochs_of_a_run_are_independent_and_a_key_used_again_is_not() -> None:
     first, second = (row(5, MILLION, key) for key in (KEY, OTHER))
     assert not related(first, second)
     assert related(first, row(5, MILLION, KEY))
 
 
-def test_no_other_row_and_no_other_key_gives_a_number_of_this_row() -> None:
+def test_rng_5_no_other_row_and_no_other_key_gives_a_number_of_this_row() -> None:
     rows = [row(index, 100_000, key) for key in (KEY, OTHER, bytes(32)) for index in (0, 1, 10, 2**40)]
     numbers = np.abs(np.concatenate(rows))
     assert len(np.unique(numbers)) == len(numbers)
@@ -234,10 +258,73 @@ def test_a_row_is_what_its_definition_says(index: int, dim: int) -> None:
             assert abs(mpmath.mpf(float(ours[position])) - number) <= 4 * 2.0**-52 * radius
 
 
+# Work
+
+
+class Work(TorchDispatchMode):
+    """Every operation on tensors with the shapes that it works on, and how many random words are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[object] = []
+
+    def __torch_dispatch__(self, operation: object, types: object, args: tuple = (), kwargs: dict | None = None) -> object:
+        shapes = [tuple(part.shape) if isinstance(part, torch.Tensor) else type(part) for part in args]
+        self.done.append((str(operation), shapes))
+        return operation(*args, **(kwargs or {}))  # type: ignore[operator]
+
+    def asked(self, words: Callable[[int], npt.NDArray[np.int64]]) -> Callable[[int], npt.NDArray[np.int64]]:
+        def following(count: int) -> npt.NDArray[np.int64]:
+            self.done.append(count)
+            return words(count)
+
+        return following
+
+
+SOME_WORDS: dict[str, Callable[[int], npt.NDArray[np.int64]]] = {
+    "zeros, the largest noise that there is": lambda count: np.zeros(count, dtype=np.int64),
+    "ones, the smallest": lambda count: np.full(count, -1, dtype=np.int64),
+    "one key's": lambda count: word_stream(KEY)(count),
+    "another's": lambda count: word_stream(OTHER)(count),
+}
+
+
+def work_of(words: Callable[[int], npt.NDArray[np.int64]], dim: int, total: int) -> list[object]:
+    """What is done for a release: from random words to the sum with its noise."""
+    with pytest.MonkeyPatch.context() as patch, Work() as work:
+        patch.setattr("hubbub.noise.sources.word_stream", lambda key, start: work.asked(words))
+        stream = NoiseStream(Mechanism(BANDED, PATTERN, 1.5), dim, source=SecureSource(KEY), rounds_per_pass=1)
+        for _ in range(3):
+            Lattice(1.0).release(torch.full((dim,), total), stream.next_row())
+    return work.done
+
+
+@pytest.mark.parametrize("dim", [7, 2**16 + 1])
+def test_fpt_7_the_work_of_a_release_hangs_neither_on_its_noise_nor_on_its_sum(dim: int) -> None:
+    done = [work_of(words, dim, total) for words in SOME_WORDS.values() for total in (0, 2**40)]
+    assert len(done[0]) > 50
+    assert all(work == done[0] for work in done)
+
+
+def test_fpt_7_a_sampler_by_rejection_is_told_by_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = sources._box_muller
+
+    def again(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:
+        right(words, out)
+        # The tails are cut off at 4.5 deviations.
+        while bool((out.abs() > 4.5).any()):
+            right(words, out)
+
+    monkeypatch.setattr(sources, "_box_muller", again)
+    streams = [word_stream(bytes([number] * 32)) for number in range(4)]
+    done = [work_of(words, 2**16, 0) for words in streams]
+    assert any(work != done[0] for work in done)
+
+
 # Whose keys
 
 
-def test_a_fork_cannot_draw_the_rows_of_its_parent() -> None:
+def test_rng_2_a_fork_cannot_draw_the_rows_of_its_parent() -> None:
     source = SecureSource(KEY)
     expected = source.row(0, 10)
 
@@ -264,7 +351,7 @@ def seed_everything() -> None:
     torch.manual_seed(0)
 
 
-def test_noise_neither_reads_nor_moves_a_global_generator() -> None:
+def test_rng_1_noise_neither_reads_nor_moves_a_global_generator() -> None:
     expected = row(0, 1000)
     seed_everything()
     states = random.getstate(), str(np.random.get_state()), torch.get_rng_state()  # noqa: NPY002 # users' own
@@ -376,7 +463,7 @@ def test_noise_of_another_covariance_is_caught() -> None:
         assert wrong_covariance(C @ noise), name
 
 
-def test_global_seeds_do_not_make_two_secure_runs_alike(tmp_path: Path) -> None:
+def test_rng_1_global_seeds_do_not_make_two_secure_runs_alike(tmp_path: Path) -> None:
     # These keys are the operating system's own: the one test here that may fail by chance.
     runs = []
     for name in ("a", "b"):
@@ -386,7 +473,7 @@ def test_global_seeds_do_not_make_two_secure_runs_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", [NotImplementedError("no source of randomness"), OSError("no entropy")], ids=repr)
-def test_no_run_starts_without_the_operating_system_s_randomness(
+def test_rng_7_no_run_starts_without_the_operating_system_s_randomness(
     failure: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(size: int) -> bytes:

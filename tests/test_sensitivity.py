@@ -85,7 +85,7 @@ def test_fixed_epochs_are_never_understated_and_exact_where_they_say_so(case: di
         assert stated.value**2 == pytest.approx(case["sens2"]["vector"], rel=1e-6)
 
 
-def test_dropping_the_signs_would_understate() -> None:
+def test_acc_6_dropping_the_signs_would_understate() -> None:
     case = next(c for c in MF["minsep_sensitivity"] if c["sens2"]["plus_only"] < 0.99 * c["sens2"]["vector"])
     stated = sensitivity.of_matrix(case["C"], MinSeparation(case["min_sep"], case["max_participations"]))
     assert stated.value**2 > case["sens2"]["plus_only"] * 1.01
@@ -101,7 +101,7 @@ def test_dropping_the_signs_would_understate() -> None:
     st.booleans(),
     st.integers(0, 2**32 - 1),
 )
-def test_no_stated_sensitivity_is_below_brute_force(
+def test_acc_6_no_stated_sensitivity_is_below_brute_force(
     n: int, bands: int, b: int, k: int, signed: bool, enumerated: bool, seed: int
 ) -> None:
     generator = np.random.default_rng(seed)

@@ -17,7 +17,7 @@ from hubbub.training.record import read_run
 from recorded_runs import BAND, COIN, EVEN, THREE, answer, hubbub, recorded
 
 
-def test_gaussian_runs_add_their_squared_mu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_acc_12_gaussian_runs_add_their_squared_mu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = recorded(tmp_path / "one", BAND, THREE, close=True)
     two = recorded(tmp_path / "two", EVEN, [["a"], ["b"]] * 3, secret=1)
     found = answer(capsys, "account", one, two)
@@ -29,7 +29,7 @@ def test_gaussian_runs_add_their_squared_mu(tmp_path: Path, capsys: pytest.Captu
     assert answer(capsys, "account", one)["epsilon"] == BAND.after(3, 1e-5).epsilon
 
 
-def test_random_and_other_runs_compose_their_events_under_the_relation_that_is_named(
+def test_acc_9_acc_12_random_and_other_runs_compose_their_events_under_the_relation_that_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, two = recorded(tmp_path / "one", BAND, THREE), recorded(tmp_path / "two", COIN, THREE[:2], secret=1)
@@ -60,7 +60,7 @@ def test_runs_that_hide_other_units_are_refused(tmp_path: Path) -> None:
         compose_runs(run_charges([read_run(one), read_run(two)]), 1e-5)
 
 
-def test_one_run_is_counted_once_however_it_comes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_acc_12_one_run_is_counted_once_however_it_comes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = recorded(tmp_path / "run", BAND, THREE)
     copy, fork = (Path(shutil.copytree(run, tmp_path / name)) for name in ("copy", "fork"))
     assert hubbub("account", run, copy) == 2
@@ -113,7 +113,7 @@ def test_what_is_worse_than_promised_is_reported_by_every_command(
         Ledger(EVEN, bytes(32), run / "ledger.jsonl")
 
 
-def test_a_statement_of_runs_names_every_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_acc_12_acc_13_a_statement_of_runs_names_every_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [
         recorded(tmp_path / name, promise, THREE, secret=i) for i, (name, promise) in enumerate((("one", BAND), ("two", EVEN)))
     ]

@@ -43,7 +43,7 @@ def test_a_pattern_that_was_kept_costs_what_was_promised_so_far() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sets(st.integers(0, 3)), min_size=1, max_size=ROUNDS))
-def test_epsilon_is_never_below_the_promise_so_far_nor_below_what_happened(cohorts: list[set[int]]) -> None:
+def test_acc_13_epsilon_is_never_below_the_promise_so_far_nor_below_what_happened(cohorts: list[set[int]]) -> None:
     promise, history = promise_of(BANDED, PATTERN), history_of(cohorts)
     cost = spent(promise, history)
     sets = list(history.joined.values()) or [[]]
@@ -58,7 +58,7 @@ def test_epsilon_is_never_below_the_promise_so_far_nor_below_what_happened(cohor
 
 
 @pytest.mark.parametrize("strategy", [BANDED, Identity(ROUNDS)], ids=["banded", "independent"])
-def test_a_broken_pattern_is_charged_as_it_happened(strategy: Strategy) -> None:
+def test_prt_8_a_broken_pattern_is_charged_as_it_happened(strategy: Strategy) -> None:
     promise = promise_of(strategy, PATTERN)
     cost = spent(promise, history_of([{1}] * ROUNDS))
     real = brute_force(strategy.matrix(), [list(range(ROUNDS))]) / promise.mechanism.stddev

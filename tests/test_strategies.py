@@ -133,7 +133,7 @@ def test_a_broken_stream_is_caught() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda value: repr(value)[:40])
-def test_the_round_after_the_last_is_refused(strategy: Strategy) -> None:
+def test_prt_7_the_round_after_the_last_is_refused(strategy: Strategy) -> None:
     with pytest.raises(NoiseExhaustedError, match=f"rounds 0 to {strategy.rounds - 1} only"):
         strategy.step(strategy.rounds, lambda i: np.zeros(1), ())
 

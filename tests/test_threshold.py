@@ -60,7 +60,7 @@ def test_any_three_of_five_agree_in_any_order(values, order):
 
 @settings(max_examples=12, deadline=None)
 @given(st.data())
-def test_any_t_of_n_decrypt_and_one_fewer_is_refused(data):
+def test_pai_11_any_t_of_n_decrypt_and_one_fewer_is_refused(data):
     holders = data.draw(st.integers(1, 7))
     needed = data.draw(st.integers(1, holders))
     public, shares = threshold.deal(P, Q, holders=holders, threshold=needed)
@@ -223,12 +223,12 @@ def test_proofs_are_fresh_each_time():
 # What is refused.
 
 
-def test_shares_that_count_twice_are_refused():
+def test_pai_12_shares_that_count_twice_are_refused():
     with pytest.raises(ValueError, match="holder 2 more than once; each holder counts once"):
         threshold.combine(PUBLIC, [HONEST[0], HONEST[1], HONEST[1]])
 
 
-def test_partials_of_other_ciphertexts_are_refused():
+def test_pai_12_partials_of_other_ciphertexts_are_refused():
     other = SHARES[2].partial(PUBLIC.encrypt([4, -2]))
     with pytest.raises(ValueError, match=r"partials of holders \[3\] are of other ciphertexts than that of holder 1"):
         threshold.combine(PUBLIC, [HONEST[0], HONEST[1], other])
@@ -239,7 +239,7 @@ def test_partials_of_other_ciphertexts_are_refused():
             threshold.combine(PUBLIC, [replace(HONEST[0], shape=shape), *HONEST[1:3]])
 
 
-def test_partials_of_another_key_or_of_nobody_are_refused():
+def test_pai_12_partials_of_another_key_or_of_nobody_are_refused():
     with pytest.raises(ValueError, match=r"partials\[1\] is of the key"):
         threshold.combine(PUBLIC, [HONEST[0], OTHER_SHARES[1].partial(SUMS), HONEST[2]])
     with pytest.raises(ValueError, match=r"partials\[0\].holder = 6: must be at most 5"):
@@ -306,7 +306,7 @@ def test_holders_decrypt_the_sum_that_they_formed_themselves():
     assert threshold.combine(PUBLIC, [share.partial_of(listed, at_least=4) for share in SHARES[:3]]) == [6, 40]
 
 
-def test_fewer_contributions_than_agreed_are_not_decrypted():
+def test_pai_13_fewer_contributions_than_agreed_are_not_decrypted():
     with pytest.raises(ValueError, match="contributions has 3: holders decrypt sums of at least 4"):
         SHARES[0].partial_of(contributions(3), at_least=4)
     with pytest.raises(ValueError, match="contributions has 0"):
@@ -319,7 +319,7 @@ def test_fewer_contributions_than_agreed_are_not_decrypted():
     assert shares[0].partial_of(contributions(3)).holder == 1
 
 
-def test_contributions_that_only_make_a_sum_look_larger_are_refused_by_name():
+def test_pai_13_contributions_that_only_make_a_sum_look_larger_are_refused_by_name():
     alone = contributions(1)
     with pytest.raises(ValueError, match="client 'again' is the same ciphertext as client 'client-0'"):
         SHARES[0].partial_of(alone | {"again": alone["client-0"]}, at_least=2)
@@ -349,7 +349,7 @@ def test_nothing_public_tells_the_factors():
         assert gmpy2.gcd(value - 1, n) == 1
 
 
-def test_a_share_is_in_no_text_and_no_pickle():
+def test_pai_15_a_share_is_in_no_text_and_no_pickle():
     secret = SHARES[0].secret
     for text in (repr(SHARES[0]), str(SHARES[0]), repr(SHARES), repr(HONEST[0]), repr(PUBLIC)):
         assert str(secret) not in text

@@ -45,7 +45,7 @@ def without_releases(folder: Path, first: int = 0) -> Path:
 
 @pytest.mark.parametrize("rounds", [2, 5, 6])
 @pytest.mark.parametrize("keep", [True, False], ids=["all releases", "no old releases"])
-def test_a_ledger_cut_by_any_number_of_records_is_refused_or_costs_what_the_whole_did(
+def test_cra_9_a_ledger_cut_by_any_number_of_records_is_refused_or_costs_what_the_whole_did(
     tmp_path: Path, rounds: int, keep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
@@ -89,7 +89,7 @@ def test_account_and_ledger_refuse_a_run_that_was_rolled_back_and_name_the_file_
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
-def test_each_kind_of_trace_alone_tells_that_the_ledger_was_rolled_back(tmp_path: Path, closed: bool) -> None:
+def test_cra_9_each_kind_of_trace_alone_tells_that_the_ledger_was_rolled_back(tmp_path: Path, closed: bool) -> None:
     some_rounds(tmp_path / "run", ROUNDS)
     checkpoint = without_releases(cut(tmp_path / "run", 4, "checkpoint"))
     metrics = without_releases(cut(tmp_path / "run", 4, "metrics"), first=4)
@@ -108,7 +108,7 @@ def test_each_kind_of_trace_alone_tells_that_the_ledger_was_rolled_back(tmp_path
     assert len(read_run(unmeasured).history.rounds) == 4
 
 
-def test_a_run_that_went_on_twice_from_one_copy_is_not_charged_once(tmp_path: Path) -> None:
+def test_cra_7_a_run_that_went_on_twice_from_one_copy_is_not_charged_once(tmp_path: Path) -> None:
     some_rounds(tmp_path / "run", SECOND)
     fork = Path(shutil.copytree(tmp_path / "run", tmp_path / "fork"))
     for folder in (tmp_path / "run", fork):

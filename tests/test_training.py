@@ -52,7 +52,7 @@ def test_the_released_sum_has_noise_of_the_stated_deviation() -> None:
     assert low * 0.99 < float(scaled.square().sum()) < high * 1.01
 
 
-def test_an_empty_cohort_is_a_round_like_any_other() -> None:
+def test_num_11_an_empty_cohort_is_a_round_like_any_other() -> None:
     plan = RunPlan(
         3, PoissonSampling(1e-9), 1.0, Mechanism(Identity(3), PoissonSampling(1e-9), 1.0), clip_norm=1.0, noise="simulation"
     )
@@ -114,6 +114,6 @@ def test_a_plan_that_contradicts_itself_is_refused(changes: dict, message: str) 
     ],
     ids=["relation", "accountant", "second opinion"],
 )
-def test_what_accounting_will_not_state_is_refused_before_the_first_release(changes: dict, message: str) -> None:
+def test_acc_8_what_accounting_will_not_state_is_refused_before_the_first_release(changes: dict, message: str) -> None:
     with pytest.raises((ValueError, BudgetError), match=message):
         replace(PLANS["banded, separated"], **changes)

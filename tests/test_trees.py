@@ -212,7 +212,7 @@ def test_a_tree_that_is_none_is_refused_by_name(arguments: dict, message: str) -
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_the_round_after_the_last_is_refused(decoder: str) -> None:
+def test_prt_7_the_round_after_the_last_is_refused(decoder: str) -> None:
     with pytest.raises(NoiseExhaustedError, match="rounds 0 to 3 only"):
         BinaryTree(4, decoder).step(4, lambda i: 0.0, ())
 

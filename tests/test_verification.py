@@ -79,7 +79,7 @@ def json_of(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0
     return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
 
 
-def test_verification_changes_nothing(run: Path) -> None:
+def test_acc_7_verification_changes_nothing(run: Path) -> None:
     def contents() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
@@ -105,7 +105,7 @@ def test_the_ledger_as_a_table_ends_with_its_head(run: Path, capsys: pytest.Capt
     assert read_chain(run / "ledger.jsonl").head in shown
 
 
-def test_verification_reads_a_run_whose_code_is_not_there_and_imports_nothing(run: Path, tmp_path: Path) -> None:
+def test_acc_13_verification_reads_a_run_whose_code_is_not_there_and_imports_nothing(run: Path, tmp_path: Path) -> None:
     (run / "config.toml").write_text('[model]\nname = "poison:Model"\n[data]\nname = "poison:load"\n')
     (run / "poison.py").write_text("raise SystemExit('ran')\n")
     here = Path.cwd()
@@ -249,7 +249,7 @@ def test_a_closed_run_verifies_and_neither_resumes_nor_closes_twice(run: Path, c
     assert hubbub("close", str(run)) == 0
 
 
-def test_a_simulation_says_that_it_is_not_for_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rng_6_a_simulation_says_that_it_is_not_for_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run.toml").write_text(CONFIG.replace("bands = 5", 'bands = 5\nnoise = "simulation"'))
     folder = tmp_path / "run"
     assert hubbub("train", str(tmp_path / "run.toml"), "--out", str(folder)) == 0

@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub.errors import ConfigError
 from hubbub.training import Execution, LocalTraining, RunStore, SimulatedPopulation, train
 from hubbub.training.local import flat_parameters
-from hubbub.training.workers import Part, SharedExamples, Task, WorkerError, _serve
+from hubbub.training.workers import Part, SharedExamples, Task, WorkerError, Workers, _serve
 from local_jobs import Layers, jobs
 from small_runs import PLANS, linear
 
@@ -81,7 +81,7 @@ def test_an_error_in_a_worker_is_the_round_s_own_and_names_what_went_wrong() -> 
         population.collect(range(4), Fails(144, 10), 0.5, 0)
 
 
-def test_a_worker_that_is_killed_ends_the_round_before_it_is_charged(tmp_path: Path) -> None:
+def test_cra_16_a_worker_that_is_killed_ends_the_round_before_it_is_charged(tmp_path: Path) -> None:
     plan = PLANS["independent, everyone"]
     population = SimulatedPopulation(SMALL, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one", 2))
     rounds, store = train(plan, population, linear(), RunStore(tmp_path)), RunStore(tmp_path)
@@ -100,7 +100,7 @@ def test_a_worker_that_is_killed_ends_the_round_before_it_is_charged(tmp_path: P
 
 
 @pytest.mark.slow
-def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+def test_cra_13_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
         try:
@@ -124,6 +124,27 @@ def _lives(pid: int) -> bool:
         return (Path("/proc") / str(pid) / "stat").read_text().split()[2] != "Z"
     except OSError:
         return False
+
+
+class Dies:
+    """Chunks that end the process which takes them over."""
+
+    def __init__(self) -> None:
+        self.home = os.getpid()
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        if os.getpid() != state["home"]:
+            os._exit(3)
+
+    def chunk(self, task: Task, model: nn.Module, clients: Sequence[int]) -> Part:
+        raise AssertionError(task, model, clients)
+
+
+def test_a_worker_that_ends_while_it_starts_is_not_waited_for() -> None:
+    # More than a line between processes holds at a time.
+    model = nn.Linear(300, 1000)
+    with pytest.raises(WorkerError, match=r"a worker process ended \(exit code 3\)"):
+        list(Workers(1, Dies(), model).parts(Task(0, 1.0), model, [[0], [1]]))
 
 
 def test_shared_examples_are_those_of_the_clients() -> None:

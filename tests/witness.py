@@ -1,35 +1,24 @@
 """Runs that are watched: who started, which rows of noise met which sum, and what the world saw of it, in order."""
 
-import itertools
+import hashlib
+import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from hubbub.lattice import Lattice
-from hubbub.mechanism import Mechanism
 from hubbub.noise import SecureSource, Segments
-from hubbub.participation import MinSeparation
-from hubbub.strategies import BinaryTree, Identity, toeplitz
-from hubbub.training import LatticeSum, RunPlan, RunStore, train
-from hubbub.utility import noising_matrix
-from simulated_disk import Disk
+from hubbub.training import LatticeSum
+from hubbub.training.release import ReleasePath
+from ways import WAYS, Way
 
-CLIENTS, COHORT, DIM = 12, 3, 8
-SEPARATION, PARTICIPATIONS = 4, 8
-CLIP_NORM = 0.5
-STRATEGIES: dict[str, Callable[[int], Any]] = {
-    "Identity": Identity,
-    "BandedToeplitz": lambda rounds: toeplitz.square_root(rounds, 4),
-    "BinaryTree": BinaryTree,
-}
 Note = Callable[[Any], None]
 
 
@@ -39,14 +28,37 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Met:
-    """Noise met a sum: ``rows`` of z, each by key and index, were drawn for it."""
+class Ready:
+    """The run is open, so many seconds of processor time after its process began with it."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Messages of this round leave for so many clients; ``charged`` is whether the ledger on disk says so."""
 
     round_index: int
-    cohort: tuple[int, ...]
+    clients: int
+    charged: bool
+
+
+@dataclass(frozen=True)
+class Met:
+    """Noise met a sum: ``rows`` of z, each by key and index, were drawn for it.
+
+    ``total`` and ``release`` are ``(dim,)``, the first in whole steps; ``clip_norm`` is that of the sum, ``bits`` those of its
+    lattice, ``charged`` whether the ledger on disk had charged the round.
+    """
+
+    round_index: int
+    cohort: tuple[int | str, ...]
     rows: tuple[tuple[bytes, int], ...]
     total: torch.Tensor
     release: torch.Tensor
+    clip_norm: float
+    bits: int
+    charged: bool
 
     @property
     def digest(self) -> bytes:
@@ -54,101 +66,192 @@ class Met:
 
 
 @dataclass(frozen=True)
-class Published:
-    """A round's result left, with the epsilon that it states."""
+class Shared:
+    """A client drew its share of the noise of a round, in whole steps."""
 
     round_index: int
-    epsilon: float
+    noise: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class WitnessedSum(LatticeSum):
-    """A sum that tells when noise meets it."""
+class Gave:
+    """A holder of the key encrypted its noise of a round, in whole steps."""
 
-    meet: Callable[[torch.Tensor, torch.Tensor], None]
+    round_index: int
+    holder: str
+    steps: tuple[int, ...]
 
-    def open(self, row: torch.Tensor | None) -> torch.Tensor:
-        release = super().open(row)
-        self.meet(self.total, release)
-        return release
+
+@dataclass(frozen=True)
+class Opened:
+    """A holder opened a sum of a round, which is known by its digest."""
+
+    round_index: int
+    holder: str
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class Again:
+    """A start took a release from the disk, to learn from it."""
+
+    round_index: int
+    release: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Published:
+    """A round's result left, with the epsilon that it states; ``committed`` is whether the ledger on disk had its release."""
+
+    round_index: int
+    epsilon: float
+    committed: bool
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A start came to its end, with this model."""
+
+    model: tuple[float, ...]
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """The ledger's bodies; a torn last line is left out."""
+    path = folder / "ledger.jsonl"
+    found = []
+    for line in path.read_bytes().split(b"\n") if path.exists() else []:
+        try:
+            found.append(json.loads(line)["body"])
+        except ValueError:
+            break
+    return found
+
+
+def on_record(folder: Path, kind: str, round_index: int) -> bool:
+    """Whether the ledger on disk has such a record of a round."""
+    return any(body["kind"] == kind and body["round"] == round_index for body in records(folder))
 
 
 @dataclass
-class Clients:
-    """A population whose sums are known: another seed is other data."""
+class Witness:
+    """Sees what one start does with noise and sums."""
 
-    seed: int
+    folder: Path
     note: Note
     drawn: list[tuple[bytes, int]] = field(default_factory=list)
-    clients: Sequence[int] = range(CLIENTS)
+    round_index: int = -1
+    cohort: tuple[int | str, ...] = ()
+    # What clients encrypted in this round.
+    sent: list[np.ndarray] = field(default_factory=list)
 
-    def collect(self, cohort: Sequence[int], model: nn.Module, clip_norm: float, round_index: int) -> LatticeSum:
-        lattice = Lattice(clip_norm)
-        seed = torch.Generator().manual_seed(1000 * self.seed + round_index)
-        total = torch.randint(-lattice.radius, lattice.radius, (DIM,), generator=seed)
+    def begins(self, round_index: int, cohort: Sequence[int | str]) -> None:
+        """A round begins: what is drawn from here on is for its sum."""
+        self.round_index, self.cohort = round_index, tuple(cohort)
         self.drawn.clear()
-        return WitnessedSum(total, lattice, {}, partial(self._met, round_index, tuple(cohort)))
+        self.sent.clear()
 
-    def _met(self, round_index: int, cohort: tuple[int, ...], total: torch.Tensor, release: torch.Tensor) -> None:
-        self.note(Met(round_index, cohort, tuple(self.drawn), total, release))
+    def meets(self, total: torch.Tensor, release: torch.Tensor, clip_norm: float, bits: int) -> None:
+        """Noise met a sum."""
+        charged = on_record(self.folder, "begin", self.round_index)
+        rows = tuple(self.drawn)
+        self.note(Met(self.round_index, self.cohort, rows, total.clone(), release.clone(), clip_norm, bits, charged))
 
+    def publishes(self, round_index: int, epsilon: float) -> None:
+        """A round's result left."""
+        self.note(Published(round_index, epsilon, on_record(self.folder, "commit", round_index)))
 
-@contextmanager
-def watched(population: Clients, disk: Any) -> Iterator[None]:
-    """Rows of z are seen when they are drawn, and calls go to the disk."""
-    segments = SecureSource.segments
+    def asks(self, round_index: int, clients: int) -> None:
+        """A round's messages are about to leave."""
+        self.note(Asked(round_index, clients, on_record(self.folder, "begin", round_index)))
 
-    def seen(source: SecureSource, index: int, first: int) -> Segments:
-        population.drawn.append((source._key, index))
-        return segments(source, index, first)
+    def gives(self, round_index: int, holder: str, steps: np.ndarray) -> None:
+        """A holder encrypts its noise."""
+        self.note(Gave(round_index, holder, tuple(steps.tolist())))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SecureSource, "segments", seen)
-        patch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 4)
-        patch.setattr("hubbub.files.os", disk)
-        yield
+    def opens(self, round_index: int, holder: str, digest: bytes) -> None:
+        """A holder opened a sum."""
+        self.note(Opened(round_index, holder, digest))
 
+    def shares(self, draw: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+        """What draws a client's share of the noise, seen."""
 
-def model() -> nn.Module:
-    module = nn.Linear(3, 2)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.zero_()
-    return module
+        def drawing(*arguments: Any) -> np.ndarray:
+            share = draw(*arguments)
+            self.note(Shared(self.round_index, tuple(share.tolist())))
+            return share
+
+        return drawing
+
+    @contextmanager
+    def watching(self, disk: Any = None) -> Iterator[None]:
+        """Rows of z are seen when they are drawn and sums when they are opened, and calls go to the disk, if there is one."""
+        begun, segments, opened = time.process_time(), SecureSource.segments, LatticeSum.open
+        start, released = ReleasePath.start, ReleasePath.released
+
+        def drawing(source: SecureSource, index: int, first: int) -> Segments:
+            self.drawn.append((source._key, index))
+            return segments(source, index, first)
+
+        def opening(total: LatticeSum, row: torch.Tensor | None) -> torch.Tensor:
+            release = opened(total, row)
+            self.meets(total.total, release, total.lattice.clip_norm, total.lattice.bits)
+            return release
+
+        def starting(path: ReleasePath) -> None:
+            start(path)
+            self.note(Ready(time.process_time() - begun))
+
+        def again(path: ReleasePath, first: int, stop: int) -> Iterator[torch.Tensor]:
+            for round_index in range(first, stop):
+                for release in released(path, round_index, round_index + 1):
+                    self.note(Again(round_index, release.clone()))
+                    yield release
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SecureSource, "segments", drawing)
+            patch.setattr(LatticeSum, "open", opening)
+            patch.setattr(ReleasePath, "start", starting)
+            patch.setattr(ReleasePath, "released", again)
+            patch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 4)
+            if disk is not None:
+                patch.setattr("hubbub.files.os", disk)
+                patch.setattr("hubbub.training.metrics.os", disk)
+            yield
 
 
 @dataclass(frozen=True)
 class Case:
-    """A run, and what the judge computes of it once."""
+    """A run that goes one of the ways, and what the judge computes of it once."""
 
     strategy: str
-    rounds: int
+    rounds: int = 0
     keep_releases: bool = True
 
     @cached_property
-    def plan(self) -> RunPlan:
-        pattern = MinSeparation(SEPARATION, PARTICIPATIONS)
-        mechanism = Mechanism(STRATEGIES[self.strategy](self.rounds), pattern, 0.7)
-        return RunPlan(self.rounds, pattern, COHORT, mechanism, clip_norm=CLIP_NORM)
-
-    @cached_property
-    def noising(self) -> np.ndarray:
-        """From z to the noise of sums, in steps of the lattice."""
-        return self.plan.mechanism.stddev * CLIP_NORM / Lattice(CLIP_NORM).step * noising_matrix(self.plan.mechanism.strategy)
+    def way(self) -> Way:
+        return WAYS[self.strategy](self.rounds)
 
     @cached_property
     def epsilons(self) -> list[float]:
         """After each number of rounds."""
-        return [self.plan.promise().after(rounds, self.plan.delta).epsilon for rounds in range(self.rounds + 1)]
+        return [self.way.epsilon(rounds) for rounds in range(self.way.rounds + 1)]
 
 
-def go(case: Case, disk: Disk, folder: Path, seed: int, note: Note, rounds: int | None = None) -> nn.Module:
-    """Start a process that trains some rounds; returns the model."""
-    population, module = Clients(seed, note), model()
+def go(case: Case, disk: Any, folder: Path, seed: int, note: Note, rounds: int | None = None) -> np.ndarray:
+    """Start a process that trains some rounds, or all that are left; returns the model, ``(dim,)``.
+
+    ``seed`` is of the clients' data, which are others in each start.
+    """
     note(Started())
-    with watched(population, disk):
-        run = train(case.plan, population, module, RunStore(folder, keep_releases=case.keep_releases))
-        for result in itertools.islice(run, rounds):
-            note(Published(result.round_index, result.epsilon))
-        run.close()
-    return module
+    witness = Witness(folder, note)
+    with witness.watching(disk):
+        return case.way.go(witness, seed, rounds, case.keep_releases)
+
+
+def same(release: torch.Tensor) -> str:
+    """The SHA-256 of the file of a release, by the format of safetensors."""
+    header = json.dumps(
+        {"release": {"dtype": "F64", "shape": [len(release)], "data_offsets": [0, 8 * len(release)]}}, separators=(",", ":")
+    ).encode()
+    header += b" " * (-len(header) % 8)
+    return hashlib.sha256(len(header).to_bytes(8, "little") + header + release.numpy().tobytes()).hexdigest()

@@ -1,11 +1,11 @@
 """What hubbub must refuse: malformed files and values, family by family, each the same on every day.
 
 A family is a function from a whole :class:`Run` to its cases. A case damages a copy of that run, or says something wrong on a
-command line, and knows what the one line that refuses it must name. The config of that run asks for ``malformed:people`` and
-``malformed:Line``.
+command line or to a function, and knows what the one line that refuses it must name. The config of that run asks for
+``malformed:people`` and ``malformed:Line``.
 """
 
-from malformed.base import CALIBRATE, CONFIG, NOISY, RESUME, Accepted, Case, Command, Line, Run, people
+from malformed.base import CALIBRATE, CONFIG, NOISY, RESUME, Accepted, Call, Case, Command, Line, Run, people
 from malformed.damages import Workplace
 from malformed.families import FAMILIES
 from malformed.taken import whole
@@ -17,6 +17,7 @@ __all__ = [
     "NOISY",
     "RESUME",
     "Accepted",
+    "Call",
     "Case",
     "Command",
     "Line",

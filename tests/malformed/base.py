@@ -1,7 +1,7 @@
 """What every family knows: the run that is damaged, the commands that must refuse it, and what a case is."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,19 +14,34 @@ from malformed.damages import Damage
 
 # A word that the refusal must hold, or several of which one is enough.
 Word = str | tuple[str, ...]
-Command = tuple[str, ...]
 
-RESUME: Command = ("resume", "run", "--allow-import")
-VERIFY: Command = ("verify", "run")
-LEDGER: Command = ("ledger", "run")
-PLAN: Command = ("plan", "plan.toml", "--allow-import")
-CLOSE: Command = ("close", "run", "--early")
+
+@dataclass(frozen=True)
+class Call:
+    """Something that is said to a function of hubbub instead of to a command.
+
+    Args:
+        name: Of the function, for people.
+        do: Must raise a ``ValueError``, a ``TypeError`` or an error of hubbub's own.
+    """
+
+    name: str
+    do: Callable[[], object]
+
+
+Command = tuple[str, ...] | Call
+
+RESUME: tuple[str, ...] = ("resume", "run", "--allow-import")
+VERIFY: tuple[str, ...] = ("verify", "run")
+LEDGER: tuple[str, ...] = ("ledger", "run")
+PLAN: tuple[str, ...] = ("plan", "plan.toml", "--allow-import")
+CLOSE: tuple[str, ...] = ("close", "run", "--early")
 EVERY = (VERIFY, RESUME, LEDGER)
 
-ACCOUNT: Command = ("account", "--rounds", "6", "--delta", "1e-5")
-NOISY: Command = (*ACCOUNT, "--noise-multiplier", "1")
-CALIBRATE: Command = ("calibrate", "--rounds", "6", "--delta", "1e-5", "--epsilon", "2")
-GAUSSIAN: Command = ("gaussian", "--epsilon", "2", "--delta", "1e-5")
+ACCOUNT: tuple[str, ...] = ("account", "--rounds", "6", "--delta", "1e-5")
+NOISY: tuple[str, ...] = (*ACCOUNT, "--noise-multiplier", "1")
+CALIBRATE: tuple[str, ...] = ("calibrate", "--rounds", "6", "--delta", "1e-5", "--epsilon", "2")
+GAUSSIAN: tuple[str, ...] = ("gaussian", "--epsilon", "2", "--delta", "1e-5")
 
 CONFIG = """\
 [training]
@@ -101,7 +116,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Case:
-    """One malformed file or value, and the commands that must refuse it."""
+    """One malformed file or value, and the commands or calls that must refuse it."""
 
     name: str
     commands: tuple[Command, ...]

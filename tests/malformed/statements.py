@@ -21,6 +21,7 @@ def metrics(run: Run) -> Iterator[Case]:
     def case(what: str, rows: list[bytes], commands: tuple[Command, ...] = (VERIFY, RESUME)) -> Case:
         return Case(what, commands, ("metrics.jsonl",), holding(name, b"".join(rows)))
 
+    # Zeros are what a loss of power leaves of a line: no row, and no fault.
     for what, line in {
         "NaN": json.dumps({**good, "epsilon": float("nan")}).encode(),
         "infinite": json.dumps({**good, "epsilon": float("inf")}).encode(),
@@ -36,7 +37,6 @@ def metrics(run: Run) -> Iterator[Case]:
         "blank": b"",
         "torn": lines[-1][:40],
         "no UTF-8": b'{"epsilon": "\xff"}',
-        "zeros": bytes(50),
         "CSV": b"7,0.5,1.0",
         "pickle": pickle.dumps(good),
     }.items():
@@ -64,7 +64,7 @@ def metrics(run: Run) -> Iterator[Case]:
     yield case("backwards", lines[::-1], (RESUME,))
     yield case("a line twice", [*lines, lines[-1]], (RESUME,))
     yield case("the first line twice", [lines[0], *lines], (RESUME,))
-    yield case("Windows text", [b"".join(lines).decode().encode("utf-16")])
+    yield case("Windows text", [b"".join(lines).decode().encode("utf-8-sig")])
 
 
 def statements(run: Run) -> Iterator[Case]:

@@ -1,0 +1,57 @@
+"""Participation: the cases of the catalogue."""
+
+from catalogue.case import Case
+
+CASES = [
+    Case(
+        "PRT-1",
+        "S1",
+        "a client would come again before b rounds are over",
+        "it is not selected; a cohort with it is refused before the round is charged, whoever chose it",
+    ),
+    Case(
+        "PRT-2",
+        "S1",
+        "a client has taken part k times",
+        "it is never selected again, and a cohort with it is refused",
+    ),
+    Case(
+        "PRT-3",
+        "S1",
+        "the server starts again at any point",
+        "counts and gaps hold over the restart: the ledger knows each client by the same secret name in every start",
+    ),
+    Case(
+        "PRT-4",
+        "S1",
+        "a round is burned",
+        "those who were asked count as having taken part",
+    ),
+    Case(
+        "PRT-5",
+        "S1",
+        "a client comes back under a new number",
+        "it is known by its registered public key, not by the number of its node; with keys_enforced nodes without a key "
+        "are not asked. That each person has one key is an assumption that the statement names",
+    ),
+    Case(
+        "PRT-6",
+        "S2",
+        "too few clients may join",
+        "in a federation a smaller cohort with the noise of the full one, or a refusal where nobody may join; in hubbub's "
+        "own loop a refusal, before the first round where it can be foreseen. The pattern is never relaxed",
+    ),
+    Case(
+        "PRT-7",
+        "S1",
+        "a run goes on past the last round of its mechanism",
+        "the round is refused, nothing is charged, and the noise has no row for it; a further run is charged beside this one",
+    ),
+    Case(
+        "PRT-8",
+        "S1",
+        "the ledger holds a pattern that is worse than what was planned",
+        "the cost is computed from the rounds that each client really joined; the larger of it and of the promise is "
+        "stated, with a warning",
+    ),
+]

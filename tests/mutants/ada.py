@@ -1,0 +1,34 @@
+"""Adaptive clipping: mutants."""
+
+from mutants.mutant import Mutant
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "what a client says of its norm is counted as it is",
+        "flower/summing.py",
+        "min(max(told, 0), 1)",
+        "told",
+        "test_neighbours.py::test_ada_4_a_client_that_lies_about_its_norm_moves_the_count_by_one[4611686018427387904]",
+    ),
+    Mutant(
+        "the noise is scaled to the update alone, without its indicator",
+        "training/clip_norms.py",
+        "return math.hypot(clip_norm, self.count_scale(clip_norm) / 2)",
+        "return clip_norm",
+        "test_clipping.py::test_ada_5_one_noise_hides_updates_and_count_as_the_split_says",
+    ),
+    Mutant(
+        "a count may cost all that is to be spent",
+        "training/clip_norms.py",
+        "if room < _LARGEST_SHARE**-2:",
+        "if room <= 0:",
+        "test_clipping.py::test_ada_5_a_count_that_would_cost_everything_is_refused[0.50001]",
+    ),
+    Mutant(
+        "the clip norm moves under correlated noise",
+        "training/plan.py",
+        "if type(mechanism.strategy) is not Identity:",
+        "if mechanism.rounds < 1:",
+        "test_adaptive_clipping.py::test_ada_6_correlated_noise_is_refused_with_the_way_round_it",
+    ),
+]

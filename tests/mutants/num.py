@@ -1,0 +1,76 @@
+"""Bad numbers: mutants."""
+
+from mutants.mutant import Mutant
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "a mechanism takes any noise multiplier",
+        "mechanism.py",
+        'scale("noise_multiplier", self.noise_multiplier)',
+        "float(self.noise_multiplier)",
+        "test_bad_numbers.py::test_num_1_no_door_of_python_or_flower_takes_a_noise_multiplier_that_is_none[nan-mechanism]",
+    ),
+    Mutant(
+        "a ledger may state any noise multiplier",
+        "accounting/promise.py",
+        'return Mechanism(strategy, participation, stated["noise_multiplier"], shares)',
+        'return Mechanism(strategy, participation, abs(float(stated["noise_multiplier"] or 1)), shares)',
+        "test_bad_numbers.py::test_num_1_no_ledger_states_a_noise_multiplier_that_is_none[-1]",
+    ),
+    Mutant(
+        "a run without a mechanism costs nothing",
+        "accounting/guarantee.py",
+        "        epsilon=math.inf,",
+        "        epsilon=0.0,",
+        "test_bad_numbers.py::test_num_2_without_a_mechanism_epsilon_is_infinite_from_python_too",
+    ),
+    Mutant(
+        "a lattice takes any clip norm",
+        "lattice.py",
+        'scale("clip_norm", self.clip_norm)',
+        "float(self.clip_norm)",
+        "test_bad_numbers.py::test_num_3_no_door_of_python_or_flower_takes_a_clip_norm_that_is_none[nan-lattice]",
+    ),
+    Mutant(
+        "a delta of 0 or 1 is one",
+        "_checks.py",
+        "if not 0 < number < 1:",
+        "if not 0 <= number <= 1:",
+        "test_bad_numbers.py::test_num_4_no_door_of_python_or_flower_takes_a_delta_that_is_none[1-of nothing]",
+    ),
+    Mutant(
+        "a budget takes any epsilon",
+        "accounting/deployment.py",
+        'scale("epsilon", self.epsilon)',
+        "float(self.epsilon)",
+        "test_bad_numbers.py::test_num_6_no_door_takes_a_budget_that_is_none[nan-budget]",
+    ),
+    Mutant(
+        "of an update with a number that is none the other numbers count",
+        "lattice.py",
+        "            whole.zero_()\n            return norm != 0",
+        "            whole.nan_to_num_(0.0, 0.0, 0.0).div_(self.step).round_()\n            return norm != 0",
+        "test_floating_point.py::test_num_7_num_8_an_update_that_is_not_finite_counts_as_zero[dtype0-nan]",
+    ),
+    Mutant(
+        "norms are computed in the update's own precision",
+        "lattice.py",
+        "norm = math.sqrt(float(torch.dot(copied(), whole)))",
+        "norm = float((copied() * 0 + row).norm()) if row.dtype == torch.float64 else float(copied().to(row.dtype).norm())",
+        "test_odd_tensors.py::test_num_10_norms_of_every_scale_are_clipped_exactly_and_none_vanishes_or_overflows",
+    ),
+    Mutant(
+        "a round that nobody joined is skipped",
+        "training/rounds.py",
+        "        clip_norm = run.clip_norm\n        total, fault",
+        "        if not cohort:\n            continue\n        clip_norm = run.clip_norm\n        total, fault",
+        "test_release.py::test_num_11_an_empty_cohort_releases_noise_and_is_charged",
+    ),
+    Mutant(
+        "noise may be larger than whole numbers are exact",
+        "steps.py",
+        'if positive("stddev", stddev) * most * _DEVIATIONS > LARGEST:',
+        'if positive("stddev", stddev) > 1e30:',
+        "test_bad_numbers.py::test_num_12_sums_are_refused_where_they_would_not_be_exact_and_no_sooner",
+    ),
+]

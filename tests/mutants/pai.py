@@ -1,0 +1,148 @@
+"""Paillier: mutants."""
+
+from mutants.mutant import Mutant
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "PAI-1: what has a factor in common with n is a ciphertext",
+        "secagg/ciphertext.py",
+        "    if gmpy2.gcd(product, n) != 1:\n",
+        "    if product == 0 and len(integers) == 0:\n",
+        "test_paillier_peers.py::test_pai_1_pai_7_what_has_a_factor_in_common_with_n_is_refused_wherever_it_arrives"
+        "[a ciphertext that arrives]",
+    ),
+    Mutant(
+        "PAI-1: numbers out of range are reduced",
+        "secagg/ciphertext.py",
+        "    integers = [mpz(c) for c in flat]\n    n, n_square = mpz(public_key.n), public_key.n_square\n",
+        "    n, n_square = mpz(public_key.n), public_key.n_square\n    integers = [mpz(c) % n_square for c in flat]\n",
+        "test_paillier_hostile.py::test_pai_1_what_is_no_ciphertext_is_refused_by_the_name_of_the_client[beyond n squared]",
+    ),
+    Mutant(
+        "PAI-2: the key that a sender names is not compared",
+        "secagg/paillier.py",
+        "        if key_id is not None and key_id != self.key_id:\n",
+        "        if key_id is not None and len(key_id) > 64:\n",
+        "test_paillier_hostile.py::test_pai_2_ciphertexts_under_another_key_are_refused_by_the_name_of_the_client",
+    ),
+    Mutant(
+        "PAI-2: messages of other agreements are added",
+        "secagg/aggregator.py",
+        "    if message.agreement != agreement.digest:\n",
+        "    if len(message.agreement) != len(agreement.digest):\n",
+        "test_paillier_messages.py::test_pai_2_messages_of_another_run_key_or_packing_are_refused[agreement0]",
+    ),
+    Mutant(
+        "PAI-3: sums may overflow",
+        "secagg/packing.py",
+        "        if self.largest_sum > _LARGEST_SUM:\n",
+        "        if self.max_clients > _LARGEST_SUM:\n",
+        "test_packing.py::test_pai_3_a_plan_in_which_sums_could_overflow_is_refused_when_it_is_made"
+        "[settings_8-a sum may exceed]",
+    ),
+    Mutant(
+        "PAI-4: slots beyond what clients reach are read",
+        "secagg/packing.py",
+        "np.flatnonzero(np.abs(steps) > count * self.fixed_point.limit + self.noise)",
+        "np.flatnonzero(np.abs(steps) > 2 ** (self.slot_bits - 1))",
+        "test_packing.py::test_pai_4_slots_beyond_what_honest_clients_reach_are_refused",
+    ),
+    Mutant(
+        "PAI-6: keys of 1024 bits will do",
+        "secagg/paillier.py",
+        "SMALLEST_BITS = 2048",
+        "SMALLEST_BITS = 512",
+        "test_paillier.py::test_pai_6_a_public_key_that_arrives_is_large_and_has_no_small_factor",
+    ),
+    Mutant(
+        "PAI-6: powers and primes make a modulus",
+        "secagg/paillier.py",
+        "if n < 15 or n % 2 == 0 or gmpy2.is_power(mpz(n)) or gmpy2.is_prime(mpz(n), ROUNDS):",
+        "if n < 15 or n % 2 == 0 or gmpy2.is_square(mpz(n)):",
+        "test_paillier.py::test_pai_6_a_modulus_that_cannot_be_one_is_refused[243]",
+    ),
+    Mutant(
+        "PAI-7: one randomiser for all numbers of a call",
+        "secagg/encryption.py",
+        "zip(plain, randomizers, strict=True)]",
+        "zip(plain, randomizers[:1] * len(plain), strict=True)]",
+        "test_paillier_peers.py::test_pai_7_a_thousand_encryptions_of_zero_share_no_randomness[False-short]",
+    ),
+    Mutant(
+        "PAI-8: ciphertexts of earlier rounds are added again",
+        "secagg/aggregator.py",
+        "or digest in self._earlier or",
+        "or",
+        "test_paillier_messages.py::test_pai_8_messages_of_an_earlier_round_are_refused_under_a_new_header",
+    ),
+    Mutant(
+        "PAI-8: ciphertexts of this round are added again",
+        "secagg/aggregator.py",
+        "or not self._ciphertexts.isdisjoint(fresh):",
+        "or not fresh:",
+        "test_paillier_messages.py::test_pai_8_messages_that_came_before_are_refused",
+    ),
+    Mutant(
+        "PAI-9: the digest of a message is not compared",
+        "secagg/wire.py",
+        "if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:",
+        "if len(data[-_DIGEST:]) != _DIGEST:",
+        "test_paillier_messages.py::test_pai_9_a_number_added_on_the_way_is_seen",
+    ),
+    Mutant(
+        "PAI-10: plaintexts of zeros are not sent",
+        "secagg/packing.py",
+        "        whole[-1] += (padding * tail) << self._counter_bits\n        return whole\n",
+        "        whole[-1] += (padding * tail) << self._counter_bits\n        return whole if steps.any() else whole[-1:]\n",
+        "test_paillier_peers.py::test_pai_10_what_is_sent_with_a_value_does_not_depend_on_it",
+    ),
+    Mutant(
+        "PAI-12: proofs are not looked at",
+        "secagg/threshold.py",
+        "liars = [part.holder for part in given if not proved(public, part)]",
+        "liars = [part.holder for part in given if not part.proof]",
+        "test_paillier_liars.py::test_pai_12_a_holder_who_lies_is_named_and_nothing_is_decrypted[another holder's part]",
+    ),
+    Mutant(
+        "PAI-12: a holder counts twice",
+        "secagg/threshold.py",
+        "twice = sorted({i for i in numbers if numbers.count(i) > 1})",
+        "twice = sorted({i for i in numbers if numbers.count(i) > public.holders})",
+        "test_threshold.py::test_pai_12_shares_that_count_twice_are_refused",
+    ),
+    Mutant(
+        "PAI-13: the sum of one client is opened",
+        "secagg/aggregator.py",
+        "        if len(self._senders) < needed:\n",
+        "        if len(self._senders) < min(needed, 1):\n",
+        "test_paillier_requests.py::test_pai_13_what_is_no_sum_of_enough_clients_is_not_opened[a single one]",
+    ),
+    Mutant(
+        "PAI-14: sums are opened without the server's noise",
+        "secagg/aggregator.py",
+        "        if self.agreement.server_noise and self.agreement.packing.noise and not self._noise:\n",
+        "        if self.agreement.server_noise and not self._senders:\n",
+        "test_paillier_requests.py::test_pai_14_a_sum_without_the_servers_noise_is_asked_of_nobody_and_opened_by_nobody",
+    ),
+    Mutant(
+        "PAI-14: a holder does not look for its own noise",
+        "secagg/holder.py",
+        "if agreed.noising_holders and (own not in given or len(request.noise) != agreed.noising_holders):",
+        "if agreed.noising_holders and len(request.noise) != agreed.noising_holders:",
+        "test_paillier_requests.py::test_pai_14_a_sum_without_the_holders_own_noise_is_not_opened",
+    ),
+    Mutant(
+        "PAI-15: secret keys that others may read are taken",
+        "secagg/key_records.py",
+        "if stat.S_ISREG(mode) and mode & 0o077:",
+        "if stat.S_ISREG(mode) and mode & 0o002:",
+        "test_paillier_damaged_keys.py::test_pai_15_a_secret_that_others_may_read_is_refused_with_what_to_type[share]",
+    ),
+    Mutant(
+        "PAI-15: a share is pickled",
+        "secagg/shares.py",
+        'raise TypeError("a KeyShare is not pickled or copied: a pickle of it would be the secret, unprotected")',
+        "return KeyShare, (self.public, self.holder, self.secret)  # type: ignore[return-value]",
+        "test_threshold.py::test_pai_15_a_share_is_in_no_text_and_no_pickle",
+    ),
+]

@@ -1,0 +1,5 @@
+"""Resources: mutants."""
+
+from mutants.mutant import Mutant
+
+MUTANTS: list[Mutant] = []

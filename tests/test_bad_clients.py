@@ -1,0 +1,461 @@
+"""Rounds in which 30 % of the clients are faulty or hostile: each is released, and the honest part of its sum is exact."""
+
+import itertools
+import logging
+import math
+import random
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+
+import bad_replies
+from bad_replies import BOUNDED, LIES, MODEL, NO_BIT, NOTHING, Fault, Reply
+from flower_arms import Federation, averaging, entries, record
+from flower_defects import logged
+from hubbub.errors import SumNotOpenedError
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, GridPopulation, LocalGrid, clipping_mod, noising_mod
+from hubbub.flower.arrays import Layout
+from hubbub.lattice import Lattice
+from hubbub.secagg import packing, threshold, wire
+from hubbub.secagg.aggregator import Aggregator
+from hubbub.secagg.agreement import Agreement
+from hubbub.secagg.holder import Holder, combined
+from hubbub.training.clipping import clip
+from small_keys import SAFE
+
+CLIENTS, FAULTY, CLIP = 10, 3, 1.0
+Strategy = DPFedAvgFixed | DPFedAvgAdaptive
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
+
+
+def fixed(clients: int = CLIENTS, **settings: Any) -> DPFedAvgFixed:
+    settings = {"clip_norm": CLIP, "noise_multiplier": 1.0, "num_sampled_clients": clients, "simulation_seed": 3, **settings}
+    return DPFedAvgFixed(averaging(clients), **settings)
+
+
+def adaptive(clients: int = CLIENTS, **settings: Any) -> DPFedAvgAdaptive:
+    settings = {"noise_multiplier": 1.0, "num_sampled_clients": clients, "simulation_seed": 3, **settings}
+    return DPFedAvgAdaptive(averaging(clients), initial_clip_norm=CLIP, **settings)
+
+
+def trained(model: dict[str, Any], index: int) -> dict[str, Any]:
+    """Some updates are longer than the clip norm, some are shorter; NumPy keeps each array's type."""
+    return {name: values + values.dtype.type((-1) ** index * 0.07 * (index + 1)) for name, values in model.items()}
+
+
+def spied(patch: pytest.MonkeyPatch) -> list[tuple[Lattice, torch.Tensor]]:
+    """The sums that are released from now on."""
+    sums: list[tuple[Lattice, torch.Tensor]] = []
+    release = Lattice.release
+
+    def spy(lattice: Lattice, steps: torch.Tensor, row: torch.Tensor | None) -> torch.Tensor:
+        sums.append((lattice, steps.clone()))
+        return release(lattice, steps, row)
+
+    patch.setattr(Lattice, "release", spy)
+    return sums
+
+
+@dataclass
+class Spoiler:
+    """A network on which some clients' replies are spoilt; what should count is noted, by NumPy and the lattice alone.
+
+    Args:
+        nothing: Faults of replies that count as nothing.
+        bounded: Faults of replies that count.
+        steps: What a reply that counts adds to the sum.
+    """
+
+    nothing: dict[str, Fault]
+    bounded: dict[str, Fault]
+    steps: Callable[[Message], torch.Tensor]
+    draw: random.Random = field(default_factory=lambda: random.Random(5))  # noqa: S311 # which faults a test tries
+    faulty: frozenset[int] = frozenset()
+    honest: list[torch.Tensor] = field(default_factory=list)
+    others: list[torch.Tensor] = field(default_factory=list)
+    tried: set[str] = field(default_factory=set)
+    late: list[Message] = field(default_factory=list)
+
+    def begin(self, nodes: Sequence[int]) -> None:
+        """A further round, with others faulty."""
+        self.faulty = frozenset(self.draw.sample(list(nodes), FAULTY))
+        self.honest, self.others = [], []
+
+    def __call__(self, reply: Message) -> Reply:
+        if reply.metadata.src_node_id not in self.faulty:
+            self.honest.append(self.steps(reply))
+            return reply
+        names = [*self.nothing, *self.bounded]
+        # Each once in turn, then at random.
+        name = next((name for name in names if name not in self.tried), None) or self.draw.choice(names)
+        self.tried.add(name)
+        arrived = (self.nothing | self.bounded)[name](reply, self.draw)
+        if name in self.nothing:
+            # Beside it, what somebody sent in a round before.
+            return [*self.late, arrived] if isinstance(arrived, Message) else arrived
+        first = arrived[0] if isinstance(arrived, list) else arrived
+        assert first is not None
+        self.others.append(self.steps(first))
+        self.late = [first]
+        return arrived
+
+    def require_exact(self, total: torch.Tensor) -> None:
+        """The sum without what hostile clients added, each clipped, is that of the honest clients, to the last step."""
+        for part in self.others:
+            total = total - part
+        assert torch.equal(total, torch.stack(self.honest).sum(dim=0))
+
+
+def joint_steps(strategy: DPFedAvgAdaptive) -> Callable[[Message], torch.Tensor]:
+    """Of an update beside its indicator: what a client says of its norm is heard only where it may be true."""
+
+    def steps(reply: Message) -> torch.Tensor:
+        assert strategy._run is not None
+        summing = strategy._run.summing()
+        update, was_clipped = clip(bad_replies.update_of(reply), summing.clip_norm)
+        said = [r["dpfedavg_norm_bit"] for r in reply.content.metric_records.values() if "dpfedavg_norm_bit" in r]
+        bit = 0 if was_clipped or (said and int(said[0]) <= 0) else 1
+        indicator = torch.tensor([(bit - 0.5) * summing.split.count_scale(summing.clip_norm)], dtype=torch.float64)
+        return summing.lattice.encode(torch.cat([update, indicator]))[0]
+
+    return steps
+
+
+def run_with_faults(strategy: Strategy, spoiler: Spoiler, rounds: int) -> None:
+    """Every round is released, with the exact sum, and every fault is met."""
+    federation = Federation(CLIENTS, trained)
+    federation.grid.reply_filter = spoiler
+    with pytest.MonkeyPatch.context() as patch:
+        sums = spied(patch)
+        for _ in range(rounds):
+            spoiler.begin(federation.grid.get_node_ids())
+            released, told = federation.round(strategy, MODEL)
+            assert told["released"] == 1
+            assert all(np.isfinite(numbers).all() for numbers in released.values())
+            spoiler.require_exact(sums.pop()[1])
+    assert spoiler.tried == {*spoiler.nothing, *spoiler.bounded}
+    assert strategy.rounds_charged == rounds
+
+
+@pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_cli_6_rounds_with_faulty_clients_are_released_and_their_honest_part_is_exact(rounds: int) -> None:
+    lattice = Lattice(CLIP)
+    run_with_faults(fixed(), Spoiler(NOTHING, BOUNDED, lambda reply: bad_replies.steps_of(reply, lattice)), rounds)
+
+
+@pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_cli_6_so_they_are_with_adaptive_clipping_and_lies_about_the_norm(rounds: int) -> None:
+    strategy = adaptive()
+    run_with_faults(strategy, Spoiler(NOTHING | NO_BIT, BOUNDED | LIES, joint_steps(strategy)), rounds)
+
+
+class Model(nn.Module):
+    """The parameters of the replies' model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, numbers in MODEL.items():
+            self.register_parameter(name, nn.Parameter(torch.from_numpy(numbers.copy())))
+
+
+def app() -> ClientApp:
+    made = ClientApp()
+
+    @made.train()
+    def answer(message: Message, context: Context) -> Message:
+        model = entries(message.content["arrays"])
+        moved = record(trained(MODEL, int(context.node_config["partition-id"])))
+        assert set(model) == set(MODEL)
+        return Message(RecordDict({"arrays": moved, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    return made
+
+
+@pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_cli_6_so_they_are_where_the_loop_runs_on_a_grid(rounds: int) -> None:
+    """The other door to a grid: its model stays as it was, so that replies can be compared with it."""
+    grid = LocalGrid(app(), CLIENTS)
+    lattice = Lattice(CLIP)
+    spoiler = Spoiler(NOTHING, BOUNDED, lambda reply: bad_replies.steps_of(reply, lattice))
+    grid.reply_filter = spoiler
+    clients = GridPopulation(grid, grid.get_node_ids())
+    model = Model()
+    for round_index in range(rounds):
+        spoiler.begin(grid.get_node_ids())
+        total = clients.collect(clients.clients, model, CLIP, round_index)
+        spoiler.require_exact(total.total)
+        assert total.total.abs().max() > 0
+    assert spoiler.tried == {*NOTHING, *BOUNDED}
+
+
+# Where nobody reads what clients send.
+
+PUBLIC, SHARES = threshold.deal(*SAFE, holders=3, threshold=2, min_contributions=2)
+PACKING = packing.Packing(bits=16, clip=1.0, max_clients=16, key_bits=512)
+SIZE = 2 * PACKING.slots - 3
+AGREED = Agreement(PUBLIC.public_key, PACKING, SIZE, run="a run", min_contributions=2)
+LARGEST = 2**15 - 1
+ENCRYPTING = 5
+
+
+def rewritten(data: bytes, **changes: Any) -> bytes:
+    message = wire.Message.from_bytes(data, 512, "a test", at_most=AGREED.ciphertexts)
+    return replace(message, **changes).to_bytes(512)
+
+
+def of_ciphertexts(data: bytes, make: Callable[[list[int]], list[int]]) -> bytes:
+    found = wire.Message.from_bytes(data, 512, "a test", at_most=AGREED.ciphertexts)
+    return rewritten(data, integers=make([int(c) for c in found.integers]))
+
+
+def of_plaintexts(data: bytes, draw: random.Random, change: Callable[[list[int]], None]) -> bytes:
+    """A contribution that a client packed otherwise than was agreed, encrypted as it should be."""
+    plaintexts = PACKING.pack_steps(
+        np.random.default_rng(draw.getrandbits(32)).integers(-LARGEST, LARGEST, SIZE, endpoint=True)
+    )
+    change(plaintexts)
+    return rewritten(data, integers=PUBLIC.encrypt(plaintexts).integers)
+
+
+def beyond_its_slot(plaintexts: list[int]) -> None:
+    plaintexts[0] += (2 * ENCRYPTING + 1) * LARGEST << (3 * PACKING.slot_bits)
+
+
+def behind_the_last_slot(plaintexts: list[int]) -> None:
+    plaintexts[1] += LARGEST // 2 << ((PACKING.slots - 1) * PACKING.slot_bits)
+
+
+N = PUBLIC.n
+# Refused when it comes, by the client's name.
+SEEN: dict[str, Callable[[bytes, random.Random], bytes]] = {
+    "cut off": lambda data, draw: data[: -draw.randrange(1, len(data))],
+    "grown": lambda data, draw: data + draw.randbytes(9),
+    "a bit changed": lambda data, draw: bytes(data[:-50]) + bytes([data[-50] ^ 4]) + data[-49:],
+    "no message": lambda data, draw: draw.randbytes(300),
+    "of another round": lambda data, draw: rewritten(data, round_index=10**6),
+    "of another client": lambda data, draw: rewritten(data, sender="somebody"),
+    "of another agreement": lambda data, draw: rewritten(data, agreement=draw.randbytes(16)),
+    "zero": lambda data, draw: of_ciphertexts(data, lambda numbers: [0, numbers[1]]),
+    "a multiple of n": lambda data, draw: of_ciphertexts(data, lambda numbers: [numbers[0], N * draw.randrange(1, N)]),
+    "a multiple of a prime": lambda data, draw: of_ciphertexts(
+        data, lambda numbers: [SAFE[0] * draw.randrange(1, N), numbers[1]]
+    ),
+    "without randomness": lambda data, draw: of_ciphertexts(data, lambda numbers: [1 + N * draw.randrange(N), numbers[1]]),
+    "the same twice": lambda data, draw: of_ciphertexts(data, lambda numbers: [numbers[0], numbers[0]]),
+    "too few": lambda data, draw: of_ciphertexts(data, lambda numbers: numbers[:1]),
+}
+# Seen when the sum is opened, and then nobody can say whose it is.
+UNSEEN: dict[str, Callable[[bytes, random.Random], bytes]] = {
+    "beyond its slot": lambda data, draw: of_plaintexts(data, draw, beyond_its_slot),
+    "behind the last slot": lambda data, draw: of_plaintexts(data, draw, behind_the_last_slot),
+    "the parts exchanged": lambda data, draw: of_plaintexts(data, draw, list.reverse),
+    "one part twice": lambda data, draw: of_plaintexts(data, draw, lambda plaintexts: plaintexts.__setitem__(1, plaintexts[0])),
+    "nothing, encrypted": lambda data, draw: of_plaintexts(
+        data, draw, lambda plaintexts: plaintexts.__setitem__(slice(2), [0, 0])
+    ),
+    "random units": lambda data, draw: of_ciphertexts(data, lambda numbers: [draw.randrange(2, N * N) for _ in numbers]),
+}
+
+
+@pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_cli_6_under_encryption_what_can_be_detected_is_named_or_burns_the_round(rounds: int) -> None:
+    """What is refused on arrival leaves the honest sum exact; what is seen at the opening spoils it, and nothing is read."""
+    draw, earlier, burned, tried = random.Random(9), set[bytes](), 0, set[str]()  # noqa: S311 # which faults a test tries
+    names = [*SEEN, *UNSEEN]
+    holders = [Holder(share, AGREED) for share in SHARES[1:]]
+    for round_index in range(rounds):
+        server = Aggregator(AGREED, round_index, earlier)
+        honest, spoilt = np.zeros(SIZE, np.int64), False
+        faulty = draw.sample(range(ENCRYPTING), 2)
+        for client in range(ENCRYPTING):
+            steps = np.random.default_rng([round_index, client]).integers(-LARGEST, LARGEST, SIZE, endpoint=True)
+            data = AGREED.contribution(f"c{client}", round_index, steps)
+            if client not in faulty:
+                server.add(f"c{client}", data)
+                honest += steps
+                continue
+            # A round in two has no fault that is only seen at the opening.
+            open_to = names if round_index % 2 else list(SEEN)
+            name = next((name for name in open_to if name not in tried), None) or draw.choice(open_to)
+            tried.add(name)
+            message = (SEEN | UNSEEN)[name](data, draw)
+            if name in UNSEEN:
+                server.add(f"c{client}", message)
+                spoilt = True
+                continue
+            with pytest.raises(ValueError, match=rf"^client 'c{client}'"):
+                server.add(f"c{client}", message)
+        answers = [holder.open(server.request()) for holder in holders]
+        if not spoilt:
+            total, liars = combined(server, PUBLIC, answers)
+            assert liars == ()
+            assert total.tolist() == honest.tolist()
+            continue
+        burned += 1
+        with pytest.raises(SumNotOpenedError, match=rf"^round {round_index + 1}: "):
+            combined(server, PUBLIC, answers)
+    assert tried == set(names)
+    assert burned > rounds // 8
+
+
+# One at a time.
+
+
+def outcome(make: Callable[[], Strategy], fault: Fault | None, silent: Sequence[int] = ()) -> tuple[Any, ...]:
+    """The model and the clip norm after a round in which client 2 has a fault, bit for bit."""
+    strategy, federation = make(), Federation(CLIENTS, trained, silent=silent)
+    second = federation.grid.get_node_ids()[2]
+    draw = random.Random(1)  # noqa: S311 # of a test
+    if fault is not None:
+        federation.grid.reply_filter = lambda reply: fault(reply, draw) if reply.metadata.src_node_id == second else reply
+    arrays, told = strategy.aggregate_train(1, federation.ask(strategy, MODEL))
+    assert arrays is not None
+    return b"".join(array.data for array in arrays.values()), told, strategy.clip_norm
+
+
+@pytest.mark.parametrize("weight", ["weight 1e12", "weight -8", "weight 0", "weight NaN", "no metrics"])
+@pytest.mark.parametrize("make", [fixed, adaptive], ids=["fixed", "adaptive"])
+def test_cli_2_how_many_examples_a_client_says_it_has_changes_no_bit(make: Callable[[], Strategy], weight: str) -> None:
+    assert outcome(make, BOUNDED[weight]) == outcome(make, None)
+
+
+def test_cli_3_of_three_answers_the_first_counts_and_the_others_are_in_the_log() -> None:
+    with logged() as lines:
+        assert outcome(fixed, BOUNDED["three answers"]) == outcome(fixed, None)
+    assert sum("answered twice; the first answer counts" in line for line in lines) == 2
+
+
+class Clock(LocalGrid):
+    """A grid with a clock: answers take as long as a test says, and those that come after the deadline do not arrive."""
+
+    seconds: dict[int, float]
+    waited: list[float | None]
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+        messages = list(messages)
+        self.waited += [timeout, *(message.metadata.ttl for message in messages)]
+        deadline = math.inf if timeout is None else timeout
+        replies = super().send_and_receive(messages)
+        return [reply for reply in replies if self.seconds.get(reply.metadata.src_node_id, 1.0) <= deadline]
+
+
+def clocked(seconds: float) -> Clock:
+    made = Clock(app(), CLIENTS)
+    made.seconds, made.waited = {made.get_node_ids()[2]: seconds}, []
+    return made
+
+
+@pytest.mark.parametrize("seconds", [1e6, math.inf])
+def test_cli_7_a_client_that_is_too_slow_is_a_missing_reply(seconds: float) -> None:
+    slow, gone = clocked(seconds), clocked(1.0)
+    gone.offline([gone.get_node_ids()[2]])
+    made = [fixed().start(grid, record(MODEL), num_rounds=2, timeout=60.0).arrays for grid in (slow, gone)]
+    assert {name: array.data for name, array in made[0].items()} == {name: array.data for name, array in made[1].items()}
+    # All that waits, waits until the deadline, and so long a message lives.
+    assert set(slow.waited) == {60.0}
+    sums = [
+        GridPopulation(on, on.get_node_ids(), timeout=60.0).collect(range(CLIENTS), Model(), CLIP, 0) for on in (slow, gone)
+    ]
+    assert torch.equal(sums[0].total, sums[1].total)
+    assert set(slow.waited) == {60.0}
+
+
+def test_cli_8_an_array_of_another_size_is_refused_by_its_header_and_not_copied() -> None:
+    huge = Array(np.zeros(2**23))
+    layout, sent = Layout.of(record(MODEL)), Layout.of(record(MODEL)).tensors(record(MODEL))
+    replies = [ArrayRecord({**record(MODEL), "w": huge}), ArrayRecord({**record(MODEL), "more": huge})]
+    tracemalloc.start()
+    try:
+        for reply in replies:
+            with pytest.raises(ValueError, match=r"the model's float16 or float32 or float64 \(2, 3\)|which the model has not"):
+                layout.update(reply, sent)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20 < len(huge.data)
+
+
+def test_cli_8_answers_without_end_fill_neither_memory_nor_log() -> None:
+    strategy, federation = fixed(), Federation(CLIENTS, trained)
+    replies = federation.ask(strategy, MODEL)
+    tracemalloc.start()
+    try:
+        with logged() as lines:
+            arrays, _ = strategy.aggregate_train(1, itertools.chain(replies, itertools.repeat(replies[3], 10**5)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert arrays is not None
+    assert b"".join(array.data for array in arrays.values()) == outcome(fixed, None)[0]
+    assert peak < 2**21
+    assert len(lines) <= 4 * CLIENTS + 2
+
+
+@pytest.mark.parametrize("fault", ["the server's own model", "a part of the server's own model, a little moved"])
+def test_cli_9_a_client_that_returns_the_servers_model_counts(fault: str) -> None:
+    with logged() as lines:
+        moved = outcome(fixed, BOUNDED[fault])
+    assert moved[1]["released"] == 1
+    assert not any("counted as nothing" in line for line in lines)
+
+
+class Keys(LocalGrid):
+    """A grid whose nodes have the keys that a test says."""
+
+    keys: Sequence[bytes]
+
+    def get_nodes(self) -> list[Any]:
+        return [SimpleNamespace(node_id=node, public_key=key) for node, key in zip(self.get_node_ids(), self.keys, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "released"), [([b"a"] * 5, 0), ([b"a", b"b"] * 2 + [b"a"], 0), ([b"a", b"b", b"c", b"a", b"a"], 1)]
+)
+def test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_release_nothing(
+    keys: list[bytes], released: int
+) -> None:
+    noisy = ClientApp(mods=[noising_mod, clipping_mod])
+    noisy.train()(
+        lambda message, context: Message(
+            RecordDict({"arrays": message.content["arrays"], "metrics": MetricRecord({"num-examples": 1})}), reply_to=message
+        )
+    )
+    grid = Keys(noisy, 5)
+    grid.keys = keys
+    strategy = fixed(5, noise_at="clients", min_survivors=3, simulation_seed=None, keys_enforced=True)
+    messages = list(strategy.configure_train(1, record({"w": np.zeros(4, np.float32)}), ConfigRecord(), grid))
+    assert len(messages) == len(set(keys))
+    arrays, told = strategy.aggregate_train(1, grid.send_and_receive(messages))
+    assert (arrays is not None, told["released"], strategy.rounds_charged) == (bool(released), released, 1)
+
+
+def test_cli_12_what_an_error_says_is_not_repeated_and_no_line_is_long_or_of_its_making() -> None:
+    names = "x" * 10**6 + "\n\x1b[31mINFO: all is well"
+    bad = with_name(names)
+    with logged() as lines:
+        assert outcome(fixed, NOTHING["an error with a long story"])[1]["released"] == 1
+        assert outcome(fixed, bad)[1]["released"] == 1
+    assert any("failed (error 2): see its log" in line for line in lines)
+    assert not any("secret" in line or "all is well" in line for line in lines)
+    assert all(len(line) < 400 and line.isprintable() for line in lines)
+
+
+def with_name(name: str) -> Fault:
+    return bad_replies.with_arrays(lambda arrays, draw: {**arrays, name: arrays["w"]})

@@ -1,0 +1,742 @@
+"""Numbers that are none, or that no guarantee can be made of, at every door: settings, command line, ledger, Python, Flower."""
+
+import json
+import logging
+import math
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord
+from flwr.serverapp.strategy import FedAvg, FedAvgM
+from safetensors.numpy import load_file
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+import refusals
+from flower_arms import SEED, Federation, averaging, record
+from hubbub import accounting, gaussian
+from hubbub.accounting import (
+    BallsInBins,
+    DiscreteGaussianShares,
+    FixedSizeSampled,
+    Gaussian,
+    MixtureOfGaussians,
+    PoissonSampled,
+    TreeAggregation,
+    TruncatedPoissonSampled,
+    composition,
+)
+from hubbub.accounting.chain import read_chain
+from hubbub.accounting.promise import Promise
+from hubbub.cli import main
+from hubbub.errors import BudgetError, HubbubError
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP, Paillier, clipping_mod, noising_mod, twins
+from hubbub.flower.legacy import LegacyDPFedAvgAdaptive, LegacyDPFedAvgFixed
+from hubbub.lattice import Lattice
+from hubbub.mechanism import Mechanism, NoiseShares
+from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    TruncatedPoissonSampling,
+    every_round,
+)
+from hubbub.secagg.paillier import PublicKey
+from hubbub.steps import require_room
+from hubbub.strategies import BinaryTree, Identity, banded_inverse, blt, dense, toeplitz
+from hubbub.training import (
+    ExamplePopulation,
+    LocalTraining,
+    RunPlan,
+    RunStore,
+    SimulatedPopulation,
+    clip,
+    private_gradients,
+    train,
+)
+from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.encryption import Encryption
+from hubbub.training.record import read_run
+from hubbub.workloads import prefix_sum
+from malformed.contents import canonical, chained
+from refusals import Refused, settings
+from release_paths import some_rounds
+from test_flower_legacy import averaging as legacy_averaging
+
+# Fixtures are found by their names here.
+workplace, refused = refusals.workplace, refusals.refused
+
+NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-1": -1.0, "1e999": "1e999"}
+every_number = pytest.mark.parametrize("bad", NUMBERS.values(), ids=NUMBERS)
+Door = Callable[[Any], object]
+REFUSALS = (ValueError, TypeError, HubbubError)
+ONE = every_round(3)
+INPUTS, TARGETS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(6, dtype=torch.int64)
+KEY = PublicKey((2**1024 + 643) * (2**1024 + 1657))
+
+
+@pytest.fixture
+def unasked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No accountant may be asked meanwhile."""
+    asked: list[object] = []
+
+    def spy(*arguments: object, **more: object) -> float:
+        asked.append(arguments)
+        return 0.0
+
+    for name in ("_epsilon", "_delta", "rdp_epsilon"):
+        monkeypatch.setattr(composition, name, spy)
+    for name in ("epsilon", "delta"):
+        monkeypatch.setattr(composition.parity, name, spy)
+    yield
+    assert asked == []
+
+
+def refuses(door: Door, bad: object, name: str) -> None:
+    """The error names the argument and shows what it got."""
+    with pytest.raises(REFUSALS, match=rf"{name}.*{re.escape(str(bad))}"):
+        door(bad)
+
+
+# --- noise ---
+
+NOISY: dict[str, Door] = {
+    "mechanism": lambda v: Mechanism(Identity(3), ONE, v),
+    "correlated": lambda v: Mechanism(toeplitz.square_root(3, 2), MinSeparation(2, 2), v),
+    "gaussian event": Gaussian,
+    "poisson": lambda v: PoissonSampled(v, 0.1),
+    "fixed size": lambda v: FixedSizeSampled(v, 2, 10),
+    "truncated": lambda v: TruncatedPoissonSampled(v, 0.1, 2, 10),
+    "tree": lambda v: TreeAggregation(v, 4),
+    "mixture": lambda v: MixtureOfGaussians(v, (0.0, 1.0), (0.5, 0.5)),
+    "bins": lambda v: BallsInBins(v, 2, 4),
+    "shares": lambda v: DiscreteGaussianShares(v, 2, 1000, 10),
+    "one release": lambda v: gaussian.epsilon(1e-5, v),
+    "one profile": lambda v: gaussian.delta(1.0, v),
+    "group": lambda v: accounting.group_noise_multiplier(v, 2),
+    "split": lambda v: accounting.split_noise_multiplier(v, 5.0),
+    "adaptive clipping": lambda v: AdaptiveClipping().split(v, 10),
+    "separation": lambda v: accounting.calibrate_min_separation(Identity(3), noise_multiplier=v, epsilon=1.0, delta=1e-5),
+    "Flower": lambda v: DPFedAvgFixed(FedAvg(), clip_norm=1.0, noise_multiplier=v, num_sampled_clients=3),
+    "Flower, Poisson": lambda v: DPFedAvgFixed(FedAvg(), clip_norm=1.0, noise_multiplier=v, sampling_probability=0.1),
+    "Flower, adaptive": lambda v: DPFedAvgAdaptive(FedAvg(), noise_multiplier=v, num_sampled_clients=30),
+    "Flower, noise of clients": lambda v: DPFedAvgFixed(
+        FedAvg(), clip_norm=1.0, noise_multiplier=v, num_sampled_clients=3, noise_at="clients", min_survivors=2
+    ),
+    "Flower, Paillier": lambda v: DPFedAvgFixed(
+        FedAvg(), clip_norm=1.0, noise_multiplier=v, num_sampled_clients=3, secagg=Paillier(KEY)
+    ),
+    "Flower's legacy": lambda v: LegacyDPFedAvgFixed(legacy_averaging(), 4, 1.0, v),
+    "Flower's legacy, adaptive": lambda v: LegacyDPFedAvgAdaptive(legacy_averaging(), 40, noise_multiplier=v),
+    "Flower's names": lambda v: twins.DifferentialPrivacyServerSideFixedClipping(FedAvg(), v, 1.0, 3),
+    "Flower's names, adaptive": lambda v: twins.DifferentialPrivacyClientSideAdaptiveClipping(FedAvg(), v, 30),
+}
+# Settings by which each engine, unit and encryption takes its noise.
+KINDS = {
+    "process": "",
+    "flower": '[training]\nengine = "flower"\n',
+    "examples": '[privacy]\nunit = "example"\n[training]\ncohort_size = 20\n',
+    "correlated": '[privacy]\nmode = "dp-ftrl"\n[participation]\nmin_separation = 2\n',
+    "adaptive": '[privacy]\nclipping = "adaptive"\ntarget_quantile = 0.5\n',
+    "paillier": 'secagg = "paillier"\n[privacy]\nmode = "dp-fedavg"\n',
+}
+
+
+def assignments(kind: str) -> list[str]:
+    """The settings of a kind, as assignments."""
+    found, section = [], ""
+    for line in KINDS[kind].splitlines():
+        if line.startswith("["):
+            section = line.strip("[]") + "."
+        else:
+            key, value = line.split(" = ")
+            found.append(f"{section or ''}{key}={value}" if section else f"secagg.scheme={value}")
+    return found
+
+
+def written(kind: str, section: str, key: str, text: str) -> Path:
+    """A file with the settings of a kind, and one of them as it is written."""
+    tables: dict[str, dict[str, str]] = {
+        "training": {"rounds": "2", "cohort_size": "2"},
+        "privacy": {"mode": '"dp-fedavg"', "noise_multiplier": "1.0"},
+        "data": {"name": '"digits"', "clients": "10"},
+    }
+    for assignment in assignments(kind):
+        name, _, value = assignment.partition("=")
+        where, _, what = name.partition(".")
+        tables.setdefault(where, {})[what] = value
+    tables.setdefault(section, {})[key] = text
+    if kind == "examples":
+        del tables["data"]["clients"]
+    if key == "epsilon":
+        del tables["privacy"]["noise_multiplier"]
+    lines = [f"[{name}]\n" + "".join(f"{k} = {v}\n" for k, v in table.items()) for name, table in tables.items()]
+    file = Path("bad.toml")
+    file.write_text("".join(lines))
+    return file
+
+
+@pytest.mark.usefixtures("unasked")
+@pytest.mark.parametrize("door", NOISY)
+@every_number
+def test_num_1_no_door_of_python_or_flower_takes_a_noise_multiplier_that_is_none(door: str, bad: object) -> None:
+    refuses(NOISY[door], bad, "noise_multiplier")
+
+
+@pytest.mark.usefixtures("unasked")
+@pytest.mark.parametrize("kind", KINDS)
+@every_number
+def test_num_1_no_file_of_settings_holds_a_noise_multiplier_that_is_none(refused: Refused, kind: str, bad: object) -> None:
+    text = "1e999" if isinstance(bad, str) else repr(bad)
+    file = written(kind, "privacy", "noise_multiplier", text)
+    for command in (["plan", str(file)], ["train", str(file), "--out", "new"]):
+        refused(command, "privacy.noise_multiplier", str(float(text)))
+    assert not Path("new").exists()
+
+
+@pytest.mark.usefixtures("unasked")
+@pytest.mark.parametrize("text", ["nan", "NaN", "inf", "-inf", "-1", "1e999", '"1"', "true"])
+def test_num_1_no_command_line_takes_a_noise_multiplier_that_is_none(refused: Refused, text: str) -> None:
+    for kind in KINDS:
+        file = written(kind, "training", "rounds", "2")
+        refused(["train", str(file), "--out", "new", "--set", f"privacy.noise_multiplier={text}"], "noise_multiplier")
+    for flag in ("--noise-multiplier", "--clip-noise-multiplier"):
+        refused(["account", "--rounds", "5", "--delta", "1e-5", flag, text], "noise")
+        refused(["account", "--rounds", "5", "--delta", "1e-5", "--sampling-probability", "0.1", flag, text], "noise")
+    assert not Path("new").exists()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that stopped after two rounds."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    some_rounds(folder, 2)
+    return folder
+
+
+def forged(whole: Path, into: Path, *path: str | int, text: str) -> Path:
+    """A copy whose ledger says something else in one place, under hashes that are right."""
+    folder = Path(shutil.copytree(whole, into))
+    records = [json.loads(line)["body"] for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    inner: Any = records
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = "@@"
+    (folder / "ledger.jsonl").write_bytes(chained(canonical(record).replace(b'"@@"', text.encode()) for record in records))
+    return folder
+
+
+@pytest.mark.usefixtures("unasked")
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "-1", "1e999", "0", "0.0", '"1.0"', "true", "null"])
+def test_num_1_no_ledger_states_a_noise_multiplier_that_is_none(
+    refused: Refused, whole: Path, tmp_path: Path, text: str
+) -> None:
+    folder = forged(whole, tmp_path / "forged", 0, "mechanism", "noise_multiplier", text=text)
+    with pytest.raises(HubbubError, match=r"ledger\.jsonl"):
+        read_run(folder)
+    refused(["account", str(folder)], "ledger.jsonl")
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(folder)])
+    assert ended.value.code in (1, 2)
+
+
+def test_num_1_no_run_goes_on_from_a_ledger_or_a_state_whose_numbers_are_none(whole: Path, tmp_path: Path) -> None:
+    for i, text in enumerate(("NaN", "1e999", "-1", "0")):
+        with pytest.raises(HubbubError, match=r"ledger\.jsonl"):
+            some_rounds(forged(whole, tmp_path / f"{i}", 0, "mechanism", "noise_multiplier", text=text), 4)
+
+
+# --- no noise ---
+
+
+@pytest.mark.parametrize("kind", ["process", "flower", "examples", "paillier"])
+def test_num_2_a_run_without_noise_says_so_in_its_ledger_its_report_and_its_statement(
+    workplace: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    file = written(kind, "privacy", "mode", '"none"')
+    text = "\n".join(line for line in file.read_text().splitlines() if "noise_multiplier" not in line)
+    file.write_text(text.replace("[secagg]", "[secagg]\nkey_bits = 2048\nclip = 1.0"))
+    with pytest.raises(SystemExit) as ended:
+        main(["train", str(file), "--out", "run"])
+    assert ended.value.code == 0, capsys.readouterr().err
+    assert "has no privacy guarantee: epsilon is infinite" in capsys.readouterr().out
+    assert read_chain(Path("run/ledger.jsonl")).records[0]["mechanism"] is None
+    assert json.loads(Path("run/guarantee.json").read_text())["private"] is False
+    assert "no privacy guarantee" in Path("run/report.md").read_text()
+    assert all(json.loads(line)["epsilon"] is None for line in Path("run/metrics.jsonl").read_text().splitlines())
+    with pytest.raises(SystemExit):
+        main(["account", "run", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (told["private"], told["epsilon"], told["runs"][0]["epsilon"]) == (False, None, None)
+
+
+def test_num_2_without_a_mechanism_epsilon_is_infinite_from_python_too(tmp_path: Path) -> None:
+    nothing = (torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+    clients = SimulatedPopulation([nothing] * 3, F.cross_entropy, LocalTraining())
+    results = list(train(RunPlan(2, ONE, 3), clients, nn.Linear(3, 2), RunStore(tmp_path)))
+    assert all(result.epsilon == math.inf for result in results)
+    (run,) = [read_run(tmp_path)]
+    statement = run.promise.after(2, 1e-5).statement()
+    assert "no privacy guarantee" in statement
+    assert run.promise.after(0, 1e-5).epsilon == math.inf
+
+
+@pytest.mark.usefixtures("unasked")
+@pytest.mark.parametrize("door", NOISY)
+def test_num_2_noise_of_zero_is_refused_in_place_of_a_run_without_any(door: str) -> None:
+    for zero in (0, 0.0, -0.0, np.float32(0)):
+        with pytest.raises(REFUSALS, match="noise_multiplier"):
+            NOISY[door](zero)
+
+
+def test_num_2_settings_with_noise_of_zero_say_how_to_run_without_any(refused: Refused) -> None:
+    for kind in KINDS:
+        refused(["train", str(written(kind, "privacy", "noise_multiplier", "0.0")), "--out", "new"], 'mode = "none"')
+
+
+# --- clip norms ---
+
+
+def _example_population(v: Any) -> object:
+    return ExamplePopulation(INPUTS, TARGETS, F.cross_entropy).collect([0, 1], nn.Linear(3, 2), v, 0)
+
+
+def _plain_examples(v: Any) -> object:
+    return ExamplePopulation(INPUTS, TARGETS, F.cross_entropy, lattice=False).collect([0, 1], nn.Linear(3, 2), v, 0)
+
+
+def _clients(v: Any) -> object:
+    clients = SimulatedPopulation([(INPUTS, TARGETS)] * 2, F.cross_entropy, LocalTraining())
+    return clients.collect([0, 1], nn.Linear(3, 2), v, 0)
+
+
+def _mod(mods: list[Any], config: dict[str, Any]) -> Door:
+    """A client is told a number by its server: it answers with an error that holds the message."""
+
+    def door(v: Any) -> None:
+        told = {key: v if value is None else value for key, value in config.items()}
+        federation = Federation(1, lambda model, index: model, mods=mods)
+        strategy = averaging(1)
+        configured = strategy.configure_train(1, _record(), ConfigRecord(told), federation.grid)
+        (reply,) = federation.grid.send_and_receive(configured)
+        if reply.has_error():
+            raise ValueError(reply.error.reason)
+
+    return door
+
+
+def _record() -> Any:
+    return record({"w": np.zeros(3)})
+
+
+CLIPPED: dict[str, tuple[str, Door]] = {
+    "lattice": ("clip_norm", Lattice),
+    "clip": ("clip_norm", lambda v: clip(torch.ones(3), v)),
+    "plan": ("clip_norm", lambda v: RunPlan(3, ONE, 3, Mechanism(Identity(3), ONE, 1.0), clip_norm=v)),
+    "clients": ("clip_norm", _clients),
+    "examples": ("clip_norm", _example_population),
+    "examples, plain": ("clip_norm", _plain_examples),
+    "private gradients": ("clip_norm", lambda v: private_gradients(nn.Linear(3, 2), F.cross_entropy, INPUTS, TARGETS, v)),
+    "adaptive": ("initial_clip_norm", lambda v: AdaptiveClipping(initial_clip_norm=v)),
+    "Flower": (
+        "clip_norm",
+        lambda v: DPFedAvgFixed(FedAvg(), clip_norm=v, noise_multiplier=1.0, num_sampled_clients=3),
+    ),
+    "Flower, correlated": (
+        "clip_norm",
+        lambda v: MatrixFactorizationDP(
+            FedAvg(), mechanism=Mechanism(Identity(3), ONE, 1.0), clip_norm=v, num_sampled_clients=3, keys_enforced=True
+        ),
+    ),
+    "Flower, adaptive": (
+        "initial_clip_norm",
+        lambda v: DPFedAvgAdaptive(FedAvg(), noise_multiplier=1.0, num_sampled_clients=30, initial_clip_norm=v),
+    ),
+    "Flower, Paillier": (
+        "clip_norm",
+        lambda v: DPFedAvgFixed(FedAvg(), clip_norm=v, noise_multiplier=1.0, num_sampled_clients=3, secagg=Paillier(KEY)),
+    ),
+    "Flower's legacy": ("clip_norm", lambda v: LegacyDPFedAvgFixed(legacy_averaging(), 4, v, 1.0)),
+    "Flower's names": (
+        "clipping_norm",
+        lambda v: twins.DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, v, 3),
+    ),
+    "a client's mod": ("dpfedavg_clip_norm", _mod([clipping_mod], {"dpfedavg_clip_norm": None})),
+    "a client's noise": (
+        "dpfedavg_noise_stddev",
+        _mod([noising_mod, clipping_mod], {"dpfedavg_clip_norm": 1.0, "dpfedavg_noise_stddev": None}),
+    ),
+}
+CLIP_NORMS = {**NUMBERS, "0": 0.0}
+every_clip_norm = pytest.mark.parametrize("bad", CLIP_NORMS.values(), ids=CLIP_NORMS)
+
+
+@pytest.mark.parametrize("door", CLIPPED)
+@every_clip_norm
+def test_num_3_no_door_of_python_or_flower_takes_a_clip_norm_that_is_none(door: str, bad: object) -> None:
+    name, take = CLIPPED[door]
+    refuses(take, bad, name)
+
+
+@pytest.mark.usefixtures("unasked")
+@pytest.mark.parametrize("kind", ["process", "flower", "examples", "correlated", "paillier"])
+@every_clip_norm
+def test_num_3_no_file_and_no_flag_hold_a_clip_norm_that_is_none(refused: Refused, kind: str, bad: object) -> None:
+    text = "1e999" if isinstance(bad, str) else repr(bad)
+    for command in ("plan", "train"):
+        refused([command, str(written(kind, "privacy", "clip_norm", text))], "privacy.clip_norm", str(float(text)))
+    good = str(written(kind, "training", "rounds", "2"))
+    refused(["train", good, "--out", "new", "--set", f"privacy.clip_norm={text}"], "privacy.clip_norm")
+    assert not Path("new").exists()
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-1", "1e999", "0", '"0.5"', "true"])
+def test_num_3_no_ledger_holds_a_round_of_a_clip_norm_that_is_none(whole: Path, tmp_path: Path, text: str) -> None:
+    folder = forged(whole, tmp_path / "forged", 2, "clip_norm", text=text)
+    with pytest.raises(HubbubError, match=r"ledger\.jsonl"):
+        read_run(folder)
+    with pytest.raises(HubbubError, match=r"ledger\.jsonl"):
+        some_rounds(folder, 4)
+
+
+# --- delta ---
+
+DELTAS = {"nan": math.nan, "inf": math.inf, "-1": -1.0, "0": 0.0, "1": 1.0, "1.5": 1.5, "1e999": "1e999"}
+every_delta = pytest.mark.parametrize("bad", DELTAS.values(), ids=DELTAS)
+EVENTS = [(PoissonSampled(1.0, 0.1), 3)]
+MECHANISM = Mechanism(Identity(3), ONE, 1.0)
+OF_DELTA: dict[str, Door] = {
+    "epsilon": lambda v: accounting.epsilon(EVENTS, v, "zero-out"),
+    "by divergences": lambda v: accounting.epsilon(EVENTS, v, "zero-out", accountant="rdp"),
+    "by the second opinion": lambda v: accounting.epsilon(EVENTS, v, "zero-out", accountant="pld"),
+    "of nothing": lambda v: accounting.epsilon([], v, "zero-out"),
+    "one release": lambda v: gaussian.epsilon(v, 1.0),
+    "its noise": lambda v: gaussian.noise_multiplier(1.0, v),
+    "guarantee": lambda v: accounting.guarantee(MECHANISM, v),
+    "guarantee elsewhere": lambda v: accounting.guarantee(MECHANISM, 1e-5).at(v),
+    "calibration": lambda v: accounting.calibrate(Identity(3), ONE, epsilon=1.0, delta=v),
+    "noise": lambda v: accounting.calibrate_noise_multiplier(Gaussian(1.0), 3, 1.0, v, "zero-out"),
+    "rounds": lambda v: accounting.calibrate_rounds(Gaussian(1.0), 1.0, v, "zero-out"),
+    "sampling": lambda v: accounting.calibrate_sampling_probability(PoissonSampled(1.0, 0.1), 3, 1.0, v, "zero-out"),
+    "cohort": lambda v: accounting.calibrate_cohort_size(FixedSizeSampled(1.0, 2, 10), 3, 1.0, v, "zero-out"),
+    "budget": lambda v: accounting.Budget(1.0, v),
+    "zCDP": lambda v: accounting.epsilon_from_zcdp(0.5, v),
+    "Rényi": lambda v: accounting.epsilon_from_rdp((2.0,), (0.5,), v),
+    "group": lambda v: accounting.group_epsilon(lambda delta: 1.0, v, 2),
+    "plan": lambda v: RunPlan(3, ONE, 3, MECHANISM, clip_norm=1.0, delta=v),
+    "Flower": lambda v: DPFedAvgFixed(FedAvg(), clip_norm=1, noise_multiplier=1, num_sampled_clients=3, delta=v),
+    "Flower's legacy": lambda v: LegacyDPFedAvgFixed(legacy_averaging(), 4, 1.0, 1.0, delta=v),
+    "Flower's names": lambda v: twins.DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 3, delta=v),
+    "ledger": lambda v: Promise(3, MECHANISM).after(3, v),
+}
+
+
+@pytest.mark.parametrize("door", OF_DELTA)
+@every_delta
+def test_num_4_no_door_of_python_or_flower_takes_a_delta_that_is_none(door: str, bad: object) -> None:
+    refuses(OF_DELTA[door], bad, "delta")
+
+
+@every_delta
+def test_num_4_no_file_no_flag_and_no_ledger_hold_a_delta_that_is_none(
+    refused: Refused, whole: Path, tmp_path: Path, bad: object
+) -> None:
+    text = "1e999" if isinstance(bad, str) else repr(bad)
+    for kind in KINDS:
+        refused(["train", str(written(kind, "privacy", "delta", text))], "privacy.delta", str(float(text)))
+    for command in (refusals.ACCOUNT, refusals.CALIBRATE):
+        flags = [text if i and command[i - 1] == "--delta" else word for i, word in enumerate(command)]
+        refused(flags, "delta")
+    refused(["account", str(whole), "--delta", text], "delta")
+    raw = text.replace("nan", "NaN").replace("inf", "Infinity")
+    with pytest.raises(HubbubError, match=r"ledger\.jsonl"):
+        read_run(forged(whole, tmp_path / "forged", 0, "delta", text=raw))
+
+
+@pytest.mark.parametrize("kind", ["process", "examples"])
+def test_num_4_a_delta_that_publishing_somebody_meets_is_warned_of(
+    workplace: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    units = {"process": 10, "examples": 1437}[kind]
+    for delta, warned in ((1 / units, True), (0.99 / units, False)):
+        for command in ("plan", "train"):
+            with pytest.raises(SystemExit) as ended:
+                main([command, str(written(kind, "privacy", "delta", repr(delta)))])
+            said = capsys.readouterr()
+            assert ended.value.code == 0, said.err
+            assert ("WARNING: delta = " in said.out) == warned
+
+
+def test_num_4_a_federation_is_warned_of_it_too(caplog: pytest.LogCaptureFixture) -> None:
+    for delta, warned in ((0.25, True), (0.2, False)):
+        caplog.clear()
+        strategy = DPFedAvgFixed(
+            averaging(4), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=4, delta=delta, simulation_seed=SEED
+        )
+        federation = Federation(4, lambda model, index: model)
+        with caplog.at_level("WARNING", logger="flwr"):
+            logger = logging.getLogger("flwr")
+            logger.addHandler(caplog.handler)
+            try:
+                strategy.start(federation.grid, _record(), num_rounds=1)
+            finally:
+                logger.removeHandler(caplog.handler)
+        assert ("is not below 1/clients" in caplog.text) == warned
+
+
+# --- next to no noise ---
+
+
+def test_num_5_noise_far_too_small_is_answered_at_once_in_little_memory() -> None:
+    """In a process of its own: at most a second of its time and a quarter of a gigabyte beyond what it has loaded."""
+    script = """
+import json, math, resource, time
+from hubbub import accounting
+from hubbub.accounting import PoissonSampled, Gaussian, FixedSizeSampled, TreeAggregation, guarantee
+from hubbub.mechanism import Mechanism
+from hubbub.participation import MinSeparation
+from hubbub.strategies import Identity
+accounting.epsilon([(PoissonSampled(1.0, 0.1), 2)], 1e-5, "zero-out")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+answers, slowest = {}, 0.0
+for z in (1e-3, 1e-6, 1e-11):
+    sampled = (PoissonSampled(z, 0.01), PoissonSampled(z, 1.0), FixedSizeSampled(z, 3, 100))
+    for event in (Gaussian(z), TreeAggregation(z, 9), *sampled):
+        for name in ("tight", "rdp"):
+            started = time.process_time()
+            answers[f"{event} {name}"] = accounting.epsilon([(event, 100)], 1e-5, "zero-out", accountant=name)
+            slowest = max(slowest, time.process_time() - started)
+run = guarantee(Mechanism(Identity(100), MinSeparation(1, 100), 1e-3), 1e-5)
+print(json.dumps({
+    "least": min(answers.values()), "slowest": slowest, "mean": answers["Gaussian(noise_multiplier=0.001) tight"],
+    "run": run.epsilon, "kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before,
+}))
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    told = json.loads(found.stdout)
+    assert told["slowest"] < 1
+    assert told["kib"] < 256 * 1024
+    # A hundred rounds of 1e-3 are one of 1e-4.
+    exact = gaussian.epsilon(1e-5, 1e-4)
+    assert told["mean"] == pytest.approx(exact)
+    assert told["run"] == pytest.approx(exact)
+    assert told["least"] > 1e4
+
+
+# --- budgets ---
+
+BUDGETS = {**NUMBERS, "0": 0.0}
+OF_EPSILON: dict[str, Door] = {
+    "mechanism": lambda v: accounting.calibrate(Identity(3), ONE, epsilon=v, delta=1e-5),
+    "beside": lambda v: accounting.calibrate_beside((), Identity(3), ONE, epsilon=v, delta=1e-5),
+    "noise": lambda v: accounting.calibrate_noise_multiplier(PoissonSampled(1.0, 0.1), 3, v, 1e-5, "zero-out"),
+    "rounds": lambda v: accounting.calibrate_rounds(PoissonSampled(1.0, 0.1), v, 1e-5, "zero-out"),
+    "sampling": lambda v: accounting.calibrate_sampling_probability(PoissonSampled(1.0, 0.1), 3, v, 1e-5, "zero-out"),
+    "cohort": lambda v: accounting.calibrate_cohort_size(FixedSizeSampled(1.0, 2, 10), 3, v, 1e-5, "zero-out"),
+    "separation": lambda v: accounting.calibrate_min_separation(Identity(3), noise_multiplier=1.0, epsilon=v, delta=1e-5),
+    "budget": lambda v: accounting.Budget(v, 1e-5),
+    "stop, Flower": lambda v: DPFedAvgFixed(
+        FedAvg(), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=3, stop_epsilon=v
+    ),
+    "stop, Flower's legacy": lambda v: LegacyDPFedAvgFixed(legacy_averaging(), 4, 1.0, 1.0, stop_epsilon=v),
+}
+
+
+@pytest.mark.usefixtures("unasked")
+@pytest.mark.parametrize("door", OF_EPSILON)
+@pytest.mark.parametrize("bad", BUDGETS.values(), ids=BUDGETS)
+def test_num_6_no_door_takes_a_budget_that_is_none(door: str, bad: object) -> None:
+    refuses(OF_EPSILON[door], bad, "epsilon")
+
+
+@pytest.mark.parametrize("bad", BUDGETS)
+def test_num_6_no_file_and_no_flag_hold_a_budget_that_is_none(refused: Refused, bad: str) -> None:
+    for kind in KINDS:
+        refused(["plan", str(written(kind, "privacy", "epsilon", bad))], "privacy.epsilon")
+        refused(["train", str(written(kind, "privacy", "stop_epsilon", bad))], "privacy.stop_epsilon")
+    refused(["calibrate", "--rounds", "5", "--delta", "1e-5", "--epsilon", bad], "epsilon")
+    refused(["gaussian", "--delta", "1e-5", "--epsilon", bad], "epsilon")
+
+
+def test_num_6_a_budget_out_of_reach_is_refused_with_what_can_be_reached() -> None:
+    event = PoissonSampled(1.0, 0.1)
+    with pytest.raises(BudgetError, match=r"one round alone costs .* a noise multiplier of .* would allow one"):
+        accounting.calibrate_rounds(event, 1e-3, 1e-5, "zero-out")
+    with pytest.raises(BudgetError, match="not even a sampling probability of 1e-12 meets it, which costs"):
+        accounting.calibrate_sampling_probability(PoissonSampled(1e-5, 0.1), 10**12, 1e-12, 1e-12, "zero-out")
+    with pytest.raises(BudgetError, match="not even a cohort of one client meets it, which costs"):
+        accounting.calibrate_cohort_size(FixedSizeSampled(0.5, 2, 10), 100, 0.1, 1e-5, "zero-out")
+    with pytest.raises(BudgetError, match="one round of each client alone costs"):
+        accounting.calibrate_min_separation(Identity(4), noise_multiplier=0.5, epsilon=0.1, delta=1e-5)
+    with pytest.raises(BudgetError, match="no noise multiplier up to 1e\\+12 meets it"):
+        accounting.calibrate_noise_multiplier(Gaussian(1.0), 10**12, 1e-12, 1e-300, "replace-one")
+    for reach in (1e-13, 1e13):
+        with pytest.raises(ValueError, match="must be from 1e-12 to 1e12"):
+            accounting.calibrate(Identity(3), ONE, epsilon=reach, delta=1e-5)
+
+
+def test_num_6_settings_that_no_round_meets_say_what_the_first_one_costs(refused: Refused) -> None:
+    for kind in KINDS:
+        file = str(written(kind, "privacy", "stop_epsilon", "1e-9"))
+        refused(["train", file, "--out", "new"], "privacy.stop_epsilon = 1e-09", "the first round alone costs")
+    assert not Path("new").exists()
+
+
+# --- room on the lattice ---
+
+
+def test_num_12_sums_are_refused_where_they_would_not_be_exact_and_no_sooner() -> None:
+    # The largest clip norm has 2^25 − 1 steps, and float64 adds whole numbers exactly up to 2^53.
+    most = 2**27
+    require_room(most, 1.0)
+    largest = Lattice(2 - 2**-24).radius
+    assert largest == 2**25 - 1
+    # Half of that is kept for the sum, and half for the noise.
+    assert most * largest < 2**52 <= most * (largest + 1)
+    for too_many in (most + 1, 2**62 - 1, 2**62, 2**62 + 1, 2**63, 10**30):
+        with pytest.raises(HubbubError, match="clients"):
+            require_room(too_many, 1.0)
+    for noise in (2.0**62, 2.0**63, 1e300):
+        with pytest.raises(HubbubError, match="noise_multiplier"):
+            require_room(1, noise)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RunPlan(3, ONE, 3, Mechanism(Identity(3), ONE, 1e9), clip_norm=1.0),
+        lambda: DPFedAvgFixed(
+            FedAvg(), clip_norm=1.0, noise_multiplier=1e11, num_sampled_clients=3, noise_at="clients", min_survivors=2
+        ),
+        lambda: DPFedAvgFixed(FedAvg(), clip_norm=1.0, noise_multiplier=1e11, num_sampled_clients=3, secagg=Paillier(KEY)),
+        lambda: Encryption(bits=16).packing(3, Mechanism(Identity(3), ONE, 1e11), 1e11),
+    ],
+    ids=["process", "noise of clients", "Flower, Paillier", "Paillier"],
+)
+def test_num_12_more_noise_than_the_lattice_holds_is_refused_before_the_first_round(make: Callable[[], object]) -> None:
+    with pytest.raises((HubbubError, ValueError), match=r"noise|clients|room|slots|numbers"):
+        make()
+
+
+def test_num_12_a_federation_with_too_much_noise_starts_no_run(tmp_path: Path) -> None:
+    strategy = DPFedAvgFixed(averaging(2), clip_norm=1.0, noise_multiplier=1e9, num_sampled_clients=2, state=tmp_path / "run")
+    federation = Federation(2, lambda model, index: model)
+    with pytest.raises(HubbubError, match="noise_multiplier"):
+        federation.ask(strategy, {"w": np.zeros(3)})
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
+
+
+# --- whole numbers ---
+
+COUNTS = {"0": 0, "-1": -1, "2.5": 2.5, "nan": math.nan, "True": True, "text": "3", "None": None}
+OF_COUNT: dict[str, tuple[str, Door]] = {
+    "Identity": ("rounds", Identity),
+    "BinaryTree": ("rounds", BinaryTree),
+    "square root": ("rounds", lambda v: toeplitz.square_root(v, 2)),
+    "bands": ("bands", lambda v: toeplitz.square_root(8, v)),
+    "banded inverse": ("rounds", lambda v: banded_inverse.optimize(prefix_sum(v), bands=2)),
+    "buffers": ("rounds", lambda v: blt.BufferedLinearToeplitz(v, (0.5,), (0.9,))),
+    "dense": ("rounds", lambda v: dense.optimize(prefix_sum(v))),
+    "b": ("min_separation", lambda v: MinSeparation(v, 2)),
+    "k": ("max_participations", lambda v: MinSeparation(2, v)),
+    "epochs": ("epochs", lambda v: FixedEpochs(v, 2)),
+    "rounds of an epoch": ("rounds_per_epoch", lambda v: FixedEpochs(2, v)),
+    "every round": ("rounds|max_participations", every_round),
+    "cohort": ("cohort_size", lambda v: FixedSizeSampling(v, 10)),
+    "population": ("population", lambda v: FixedSizeSampling(1, v)),
+    "cap": ("max_cohort_size", lambda v: TruncatedPoissonSampling(0.1, v, 10)),
+    "cycle": ("cycle_length", lambda v: CyclicPoissonSampling(0.1, v)),
+    "bins": ("bins", BallsInBinsSampling),
+    "plan": ("rounds", lambda v: RunPlan(v, ONE, 3)),
+    "promise": ("rounds", lambda v: Promise(v, None)),
+    "shares": ("clients", NoiseShares),
+    "composition": ("rounds", lambda v: accounting.epsilon([(Gaussian(1.0), v)], 1e-5, "zero-out")),
+    "Flower": (
+        "num_sampled_clients",
+        lambda v: DPFedAvgFixed(FedAvg(), clip_norm=1, noise_multiplier=1, num_sampled_clients=v),
+    ),
+    "Flower, rounds": (
+        "rounds",
+        lambda v: DPFedAvgFixed(FedAvg(), clip_norm=1, noise_multiplier=1, num_sampled_clients=3, rounds=v),
+    ),
+    "Flower's legacy": ("num_sampled_clients", lambda v: LegacyDPFedAvgFixed(legacy_averaging(), v, 1.0)),
+    "holders": ("holders", lambda v: Encryption(holders=v)),
+}
+
+
+@pytest.mark.parametrize("door", OF_COUNT)
+@pytest.mark.parametrize("bad", COUNTS.values(), ids=COUNTS)
+def test_num_13_no_door_of_python_or_flower_takes_a_count_that_is_none(door: str, bad: object) -> None:
+    name, take = OF_COUNT[door]
+    if door == "composition" and bad == 0 and not isinstance(bad, bool):
+        # No round costs nothing.
+        assert accounting.epsilon([(Gaussian(1.0), 0)], 1e-5, "zero-out") == 0
+        return
+    with pytest.raises(REFUSALS, match=name):
+        take(bad)
+
+
+@pytest.mark.parametrize("bad", ["0", "-1", "2.5", "true", "nan", "1000000000000"])
+def test_num_13_no_setting_and_no_flag_take_a_count_that_is_none(refused: Refused, bad: str) -> None:
+    for name in ("training.rounds", "training.cohort_size", "data.clients", "participation.min_separation"):
+        if bad != "1000000000000" or name != "participation.min_separation":
+            refused(settings("correlated.toml", f"{name}={bad}"), name.partition(".")[2])
+    for name in ("max_participations", "epochs", "rounds_per_epoch"):
+        if bad != "1000000000000":
+            # More than there are rounds are a promise, if in vain.
+            refused(settings("correlated.toml", f"participation.{name}={bad}"), f"participation.{name}")
+    for flag in ("--rounds", "--min-separation", "--max-participations"):
+        if bad != "1000000000000" or flag == "--rounds":
+            refused(
+                [*refusals.ACCOUNT, flag, bad], flag[2:].replace("-", "_") if bad[-1].isdigit() and "." not in bad else flag
+            )
+
+
+def test_num_13_rounds_beyond_any_memory_are_refused_at_once() -> None:
+    for many in (10**12, 10**18, 10**30):
+        for make in (Identity, BinaryTree, lambda n: toeplitz.square_root(n, 4), lambda n: dense.optimize(prefix_sum(n))):
+            with pytest.raises((ValueError, TypeError, HubbubError), match="rounds"):
+                make(many)
+
+
+# --- a learning rate that breaks the model ---
+
+
+def _federated(folder: Path, rate: float) -> tuple[Any, Any]:
+    inner = FedAvgM(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3, server_learning_rate=rate)
+    strategy = DPFedAvgFixed(inner, clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=3, state=folder)
+    return strategy, Federation(3, lambda model, index: {"w": model["w"] + 1})
+
+
+@pytest.mark.parametrize("rate", [1e39, math.inf, math.nan])
+def test_num_14_a_federated_model_that_diverges_is_not_kept_and_its_rounds_stay_charged(tmp_path: Path, rate: float) -> None:
+    strategy, federation = _federated(tmp_path / "run", rate)
+
+    def go_on() -> None:
+        model: Any = {"w": np.zeros(5, np.float32)}
+        for _ in range(20):
+            model, _ = federation.round(strategy, model)
+
+    with np.errstate(all="ignore"), pytest.raises(HubbubError, match="is not finite"):
+        go_on()
+    charged = strategy.rounds_charged
+    assert charged >= 1
+    assert strategy.guarantee().epsilon == strategy.guarantee(rounds=charged).epsilon > 0
+    records = read_chain(tmp_path / "run" / "ledger.jsonl").records
+    assert sum(record["kind"] == "commit" for record in records) == charged
+    # What is kept is the model of before.
+
+    from hubbub.training.store import RunStore as Store  # noqa: F401 # the folder is one of ours
+
+    kept = load_file(tmp_path / "run" / "state" / "server.safetensors")
+    assert all(np.isfinite(value).all() for name, value in kept.items() if name.startswith("model/"))

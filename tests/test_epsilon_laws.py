@@ -1,0 +1,635 @@
+"""Epsilon at thousands of random points: never below what is exact, and monotone in all that it depends on.
+
+"Exact" comes another way: closed forms in 50 digits, sums over definitions, brute force over who takes part when, contour
+integrals, and where there is none of these the optimistic bound of dp_accounting, which lies below the truth.
+"""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as peer
+
+from hockey_stick import (
+    Means,
+    contour_epsilon,
+    gaussian_delta,
+    mixture,
+    mixture_delta,
+    of_two_bins,
+    sampled_delta,
+    shares_delta,
+    sums,
+    truncated_cohorts,
+)
+from hubbub import accounting, gaussian
+from hubbub.accounting import (
+    RELATIONS,
+    BallsInBins,
+    DiscreteGaussianShares,
+    FixedSizeSampled,
+    Gaussian,
+    MixtureOfGaussians,
+    PoissonSampled,
+    TreeAggregation,
+    TruncatedPoissonSampled,
+    pld,
+)
+from hubbub.accounting.domination import directions
+from hubbub.accounting.events import Event
+from hubbub.errors import ConfigError
+from hubbub.mechanism import Mechanism
+from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+    SingleParticipation,
+    TruncatedPoissonSampling,
+)
+from hubbub.sensitivity import of_matrix
+from hubbub.strategies import BinaryTree, Dense, Identity, Strategy, blt, toeplitz
+from hubbub.testing import brute_force_sensitivity
+from hubbub.training.clip_norms import AdaptiveClipping
+
+# A point: epsilon as stated, the delta that it is stated for, and the true delta at an epsilon.
+Point = tuple[float, float, Callable[[float], float]]
+# The sums over definitions are good to so much.
+SUMMED = 1 + 1e-6
+
+
+def delta_of(r: np.random.Generator) -> float:
+    return float(10 ** r.uniform(-12, -1.5))
+
+
+def noise_of(r: np.random.Generator) -> float:
+    return float(np.exp(r.uniform(-1.0, 2.5)))
+
+
+def relation_of(r: np.random.Generator) -> str:
+    return RELATIONS[int(r.integers(3))]
+
+
+def accountant_of(r: np.random.Generator) -> str:
+    return "rdp" if r.random() < 0.2 else "tight"
+
+
+def doubled(relation: str) -> int:
+    return 2 if relation == "replace-one" else 1
+
+
+def gaussians(r: np.random.Generator) -> Point:
+    """Several kinds of Gaussian rounds and trees together."""
+    relation, delta, parts, squared = relation_of(r), delta_of(r), list[tuple[Event, int]](), 0.0
+    for _ in range(int(r.integers(1, 4))):
+        z, rounds = noise_of(r), int(10 ** r.uniform(0, 3))
+        if r.random() < 0.3:
+            leaves = int(r.integers(1, 200))
+            parts.append((TreeAggregation(z, leaves), rounds))
+            # A leaf is in one node of each level.
+            squared += rounds * (math.floor(math.log2(leaves)) + 1) / z**2
+        else:
+            parts.append((Gaussian(z), rounds))
+            squared += rounds / z**2
+    mu = math.sqrt(squared) * doubled(relation)
+    stated = accounting.epsilon(parts, delta, relation, accountant=accountant_of(r))
+    return stated, delta, lambda eps: gaussian_delta(mu * (1 - 1e-14), eps)
+
+
+def either_way(one: Means, other: Means, epsilon: float) -> float:
+    return max(mixture_delta(one, other, epsilon), mixture_delta(other, one, epsilon)) * (1 - 1e-9) - 1e-15
+
+
+def strategy_of(r: np.random.Generator, rounds: int) -> Strategy:
+    kind = int(r.integers(5))
+    if kind == 0:
+        return Identity(rounds)
+    if kind == 1:
+        return toeplitz.square_root(rounds, int(r.integers(1, rounds + 1)))
+    if kind == 2:
+        return BinaryTree(rounds)
+    if kind == 3:
+        return blt.BufferedLinearToeplitz(rounds, (0.5, 0.1), (0.9, 0.3))
+    signed = np.tril(r.normal(size=(rounds, rounds)))
+    return Dense(signed + np.diag(2 * np.sign(np.diag(signed))))
+
+
+def pattern_of(r: np.random.Generator, rounds: int) -> SingleParticipation | MinSeparation | FixedEpochs:
+    b, k = int(r.integers(1, rounds + 1)), int(r.integers(1, rounds + 1))
+    return (SingleParticipation(), MinSeparation(b, k), FixedEpochs(max(1, math.ceil(rounds / b)), b))[int(r.integers(3))]
+
+
+def correlated(r: np.random.Generator) -> Point:
+    """The first rounds of a pattern under correlated noise."""
+    rounds = int(r.integers(1, 9))
+    strategy, pattern, delta = strategy_of(r, rounds), pattern_of(r, rounds), delta_of(r)
+    relation, done = ("zero-out", "replace-one")[int(r.integers(2))], int(r.integers(1, rounds + 1))
+    mechanism = Mechanism(strategy, pattern, noise_of(r))
+    C = strategy.matrix()
+    column = np.linalg.norm(C, axis=0).max()
+    # What is released by then: rows of C that look at no later round; a node of a tree is used when it is complete.
+    rows = C[~C[:, done:].any(axis=1)]
+    whole = brute_force_sensitivity(rows[:, :done], shortened(pattern, done))
+    mu = doubled(relation) * whole / (mechanism.noise_multiplier * column)
+    stated = accounting.guarantee(mechanism, delta, relation, rounds=done).epsilon
+    return stated, delta, lambda eps: gaussian_delta(mu * (1 - 1e-12), eps)
+
+
+def shortened(pattern: Participation, rounds: int) -> Participation:
+    if isinstance(pattern, FixedEpochs):
+        return FixedEpochs(math.ceil(rounds / pattern.rounds_per_epoch), pattern.rounds_per_epoch)
+    return pattern
+
+
+def poisson(r: np.random.Generator) -> Point:
+    """One round, which each unit joins by a coin."""
+    z, q, relation, delta = noise_of(r), float(10 ** r.uniform(-4, 0)), relation_of(r), delta_of(r)
+    stated = accounting.epsilon([(PoissonSampled(z, q), 1)], delta, relation, accountant=accountant_of(r))
+    return stated, delta, lambda eps: sampled_delta(z, q, eps, relation)
+
+
+def fixed_size(r: np.random.Generator) -> Point:
+    """One cohort of a fixed size, in which all others stand at the end opposite to the unit."""
+    population, z, relation, delta = int(r.integers(2, 2000)), noise_of(r), relation_of(r), delta_of(r)
+    size = int(r.integers(1, population))
+    q = size / population
+    stated = accounting.epsilon([(FixedSizeSampled(z, size, population), 1)], delta, relation, accountant=accountant_of(r))
+    if relation != "zero-out":
+        # In the cohort the unit stands in for one at the other end: two clip norms away.
+        return stated, delta, lambda eps: sampled_delta(z / 2, q, eps, "add-or-remove-one")
+    far, near = [(1 - q, 0.0), (q, 2 / z)], [(1 - q, 0.0), (q, 1 / z)]
+    return stated, delta, lambda eps: either_way(far, near, eps)
+
+
+def truncated(r: np.random.Generator) -> Point:
+    """One Poisson cohort of few units that is cut where it is too large."""
+    members, z, q, relation = int(r.integers(2, 5)), noise_of(r), float(r.uniform(0.05, 1)), relation_of(r)
+    most, delta = int(r.integers(1, members + 1)), float(10 ** r.uniform(-8, -1.5))
+    stated = accounting.epsilon([(TruncatedPoissonSampled(z, q, most, members), 1)], delta, relation)
+    others = r.choice([-1.0, 0.0, 1.0], members - 1).tolist()
+    with_unit = [1.0, *others]
+    without = {"zero-out": [0.0, *others], "replace-one": [-1.0, *others], "add-or-remove-one": others}[relation]
+    laws = [
+        [(chance, total / z) for chance, total in sums(values, truncated_cohorts(len(values), q, most))]
+        for values in (with_unit, without)
+    ]
+    return stated, delta, lambda eps: either_way(*laws, eps)
+
+
+def mixed(r: np.random.Generator) -> Point:
+    """One release of a contribution that is drawn by chance."""
+    z, delta, relation = noise_of(r), float(10 ** r.uniform(-8, -1.5)), ("zero-out", "replace-one")[int(r.integers(2))]
+    norms, chances = np.sort(r.uniform(0, 2, 3)), r.dirichlet([1, 1, 1])
+    event = MixtureOfGaussians(z, tuple(norms), tuple(chances / chances.sum()))
+    stated = accounting.epsilon([(event, 1)], delta, relation, accountant="rdp" if r.random() < 0.9 else "tight")
+    signs = (1.0, -1.0 if relation == "replace-one" else 0.0)
+    laws = [[(float(c), float(u * s / z)) for c, s in zip(chances, norms, strict=True)] for u in signs]
+    return stated, delta, lambda eps: either_way(*laws, eps)
+
+
+def bins(r: np.random.Generator) -> Point:
+    """A run in which each unit draws one of two slots, or has the only one."""
+    z, turns, delta = noise_of(r), int(r.integers(1, 20)), float(10 ** r.uniform(-8, -1.5))
+    if r.random() < 0.5:
+        stated = accounting.epsilon([(BallsInBins(z, 1, turns), 1)], delta, "zero-out")
+        return stated, delta, lambda eps: gaussian_delta(math.sqrt(turns) / z * (1 - 1e-14), eps)
+    stated = accounting.epsilon([(BallsInBins(z, 2, 2 * turns), 1)], delta, "zero-out")
+    shift = math.sqrt(turns) / z
+    return stated, delta, lambda eps: max(of_two_bins(shift, shift, eps, remove) for remove in (True, False)) / SUMMED
+
+
+def shares(r: np.random.Generator) -> Point:
+    """Noise that several clients bring along in discrete shares."""
+    stddev, count, move = int(r.integers(1, 4)), int(r.integers(1, 5)), int(r.integers(1, 5))
+    event = DiscreteGaussianShares(math.sqrt(count) * stddev / move, count, stddev, 1)
+    delta = float(10 ** r.uniform(-9, -1.5))
+    stated = accounting.epsilon([(event, 1)], delta, "zero-out")
+    return stated, delta, lambda eps: shares_delta(stddev, count, move, eps) / SUMMED
+
+
+def split(r: np.random.Generator) -> Point:
+    """Updates and the count of those that were not clipped, each with its own noise, charged as one Gaussian."""
+    cohort, z, delta, rounds = float(10 ** r.uniform(0, 4)), noise_of(r), delta_of(r), int(r.integers(1, 50))
+    parts = AdaptiveClipping(clip_count_stddev=float(z * r.uniform(0.6, 10))).split(z, cohort)
+    # Of the indicator ½ or −½ a unit has one half.
+    mu = math.sqrt(rounds * (parts.update_multiplier**-2 + (2 * parts.count_stddev) ** -2))
+    stated = accounting.epsilon([(Gaussian(z), rounds)], delta, "zero-out")
+    return stated, delta, lambda eps: gaussian_delta(mu * (1 - 1e-13), eps)
+
+
+def groups(r: np.random.Generator) -> Point:
+    """Several units together."""
+    z, size, delta = noise_of(r), int(r.integers(1, 6)), float(10 ** r.uniform(-8, -1.5))
+    stated = accounting.group_epsilon(lambda d: gaussian.epsilon(d, z), delta, size)
+    return stated, delta, lambda eps: gaussian_delta(size / z, eps)
+
+
+def profile(r: np.random.Generator) -> Point:
+    """The delta that is stated for an epsilon, which must not be below the truth either."""
+    z, q, relation, eps = noise_of(r), float(10 ** r.uniform(-4, 0)), relation_of(r), float(r.uniform(0, 6))
+    stated = accounting.delta([(PoissonSampled(z, q), 1)], eps, relation)
+    return eps, stated, lambda at: sampled_delta(z, q, at, relation) * (1 - 1e-13)
+
+
+EXACT = (gaussians, correlated, poisson, fixed_size, truncated, mixed, bins, shares, split, groups, profile)
+
+
+def below_exact(count: int, seed: int) -> list[str]:
+    """Which of so many points of each kind, in turn, are below what is exact; an infinite epsilon never is."""
+    r, found, seen = np.random.default_rng(seed), list[str](), Counter[str]()
+    for kind in itertools.islice(itertools.cycle(EXACT), count):
+        epsilon, delta, true = kind(r)
+        seen[kind.__name__] += 1
+        assert not math.isnan(epsilon)
+        if math.isfinite(epsilon) and true(epsilon) > delta:
+            found.append(f"{kind.__name__}: epsilon {epsilon!r} is stated at {delta!r}, true is {float(true(epsilon))!r}")
+    assert min(seen.values()) >= count // len(EXACT)
+    return found
+
+
+@pytest.mark.parametrize("points", [33, 330], ids=["few", "many"])
+def test_acc_2_no_epsilon_at_hundreds_of_points_is_below_what_is_exact(points: int) -> None:
+    assert below_exact(points, seed=2026) == []
+
+
+@pytest.mark.slow
+def test_acc_2_no_epsilon_at_five_thousand_points_is_below_what_is_exact() -> None:
+    assert below_exact(5000, seed=7) == []
+
+
+def compositions(count: int, seed: int) -> Iterator[tuple[float, float]]:
+    """Epsilon of many sampled rounds as stated, and a number that is not above the truth."""
+    r = np.random.default_rng(seed)
+    for i in range(count):
+        q, z, delta = float(r.uniform(0.02, 0.5)), float(r.uniform(0.8, 4)), float(10 ** r.uniform(-10, -3))
+        replaced = bool(i % 2)
+        if i % 5:
+            rounds = int(r.integers(1, 40))
+            build = peer.from_gaussian_mechanism
+            law = build(
+                z / 2 if replaced and q == 1 else z,
+                pessimistic_estimate=False,
+                value_discretization_interval=1e-3,
+                sampling_prob=q,
+                use_connect_dots=False,
+            )
+            # Adding or removing is not costlier than replacing.
+            relation = "replace-one" if replaced else "add-or-remove-one"
+            stated = accounting.epsilon([(PoissonSampled(z, q), rounds)], delta, relation)
+            yield stated, law.self_compose(rounds).get_epsilon_for_delta(delta) * (1 - 1e-9)
+            continue
+        rounds = int(r.integers(300, 900))
+        x = np.arange(-40.0, 44.0, 0.02)
+        p, other = mixture(q, 1 / z, x), mixture(q, -1 / z if replaced else 0.0, x)
+        kept = (p > 1e-280) & (other > 1e-280)
+        exact = contour_epsilon([(p[kept], np.log(p[kept] / other[kept]))], 0.02, rounds, delta)
+        relation = "replace-one" if replaced else "add-or-remove-one"
+        yield accounting.epsilon([(PoissonSampled(z, q), rounds)], delta, relation), exact * (1 - 1e-7)
+
+
+def test_acc_2_no_composition_of_sampled_rounds_is_below_the_truth() -> None:
+    assert all(stated >= true for stated, true in compositions(4, seed=1))
+
+
+@pytest.mark.slow
+def test_acc_2_no_composition_of_a_hundred_is_below_the_truth() -> None:
+    assert all(stated >= true for stated, true in compositions(100, seed=2))
+
+
+@pytest.mark.parametrize("z", [0.3, 1.0, 4.0, 20.0])
+def test_acc_2_a_loss_distribution_on_a_mesh_is_never_below_the_gaussian_and_divergences_never_below_it(z: float) -> None:
+    for rounds, delta in itertools.product((1, 100), (1e-3, 1e-9)):
+        exact = gaussian.epsilon(delta, z / math.sqrt(rounds))
+        # The door answers by the closed form; here the mesh is asked.
+        forth, _ = directions(Gaussian(z), "zero-out")
+        meshed = pld.epsilon([(forth, rounds)], delta)
+        assert exact <= meshed * (1 + 1e-12)
+        assert meshed <= exact + 2 * pld.tolerance(exact) or exact > 100
+        assert accounting.epsilon([(Gaussian(z), rounds)], delta, "zero-out", accountant="rdp") >= exact
+    if exact < 50:
+        # Of less noise dp_accounting has no answer.
+        assert accounting.epsilon([(Gaussian(z), rounds)], delta, "zero-out", accountant="pld") >= exact * (1 - 1e-9)
+
+
+# --- monotone in all arguments ---
+
+# How far two answers on different meshes may be apart.
+
+
+def slack(epsilon: float) -> float:
+    return 2 * max(1e-4, 1e-5 * epsilon)
+
+
+def more_noise(event: Event, factor: float) -> Event:
+    changes: dict[str, object] = {"noise_multiplier": event.noise_multiplier * factor}
+    if isinstance(event, DiscreteGaussianShares):
+        changes["share_stddev"] = math.floor(event.share_stddev * factor)
+    return replace(event, **changes)
+
+
+def costlier(event: Event, r: np.random.Generator) -> Event:
+    """The same release with more of whatever makes it costlier beside its noise."""
+    factor = float(r.uniform(1.1, 2))
+    match event:
+        case PoissonSampled(sampling_probability=q) | TruncatedPoissonSampled(sampling_probability=q):
+            return replace(event, sampling_probability=min(1.0, q * factor))
+        case FixedSizeSampled(cohort_size=m, population=n):
+            return replace(event, cohort_size=min(n, m + 1 + m // 3))
+        case BallsInBins(bins=b, rounds=n):
+            return replace(event, rounds=n + b)
+        case TreeAggregation(rounds=leaves):
+            return replace(event, rounds=leaves * 2)
+        case MixtureOfGaussians(sensitivities=norms):
+            return replace(event, sensitivities=tuple(norm * factor for norm in norms))
+        case DiscreteGaussianShares():
+            # C over σ.
+            return more_noise(event, 1 / factor)
+        case Gaussian(z):
+            return Gaussian(z / factor)
+
+
+def event_of(r: np.random.Generator) -> Event:
+    z, q, population = noise_of(r) * 2, float(10 ** r.uniform(-3, -0.1)), int(r.integers(50, 5000))
+    kinds: tuple[Callable[[], Event], ...] = (
+        lambda: Gaussian(z),
+        lambda: PoissonSampled(z, q),
+        lambda: FixedSizeSampled(z, max(1, int(q * population)), population),
+        lambda: TruncatedPoissonSampled(z, q, max(1, int(2 * q * population)), population),
+        lambda: TreeAggregation(z, int(r.integers(1, 300))),
+        lambda: DiscreteGaussianShares(z, 3, 2000, 10**6),
+        lambda: BallsInBins(z * 3, int(r.integers(1, 9)), int(r.integers(9, 30))),
+    )
+    return kinds[int(r.choice(len(kinds), p=(0.16, 0.26, 0.16, 0.16, 0.13, 0.1, 0.03)))]()
+
+
+def broken_laws(count: int, seed: int) -> list[str]:
+    """Where epsilon does not fall with noise and delta, or not rise with rounds, sampling, participations, relation."""
+    r, found = np.random.default_rng(seed), list[str]()
+    for _ in range(count):
+        event, relation, delta = event_of(r), relation_of(r), delta_of(r)
+        rounds = 1 if isinstance(event, BallsInBins) else int(10 ** r.uniform(0, 2.5))
+
+        def epsilon(
+            event: Event, rounds: int = rounds, delta: float = delta, relation: str = relation, accountant: str = "tight"
+        ) -> float:
+            return accounting.epsilon([(event, rounds)], delta, relation, accountant=accountant)
+
+        here = epsilon(event)
+        # Bins are known to a few thousandths of their delta.
+        off = slack(here) + (3e-3 * here if isinstance(event, BallsInBins) else 0.0)
+        less = {
+            "more noise": epsilon(more_noise(event, float(r.uniform(1.05, 2)))),
+            "a larger delta": epsilon(event, delta=min(0.5, 3 * delta)),
+        }
+        more = {
+            "more rounds": epsilon(event, rounds=rounds + 1 + rounds // 4),
+            "a costlier round": epsilon(costlier(event, r)),
+            "replacing in place of emptying": epsilon(event, relation="replace-one") if relation == "zero-out" else here,
+        }
+        if not isinstance(event, BallsInBins):
+            more["divergences alone"] = epsilon(event, accountant="rdp")
+        found += [f"{event}, {rounds}, {delta}, {relation}: {why}" for why, cost in less.items() if cost > here + off]
+        found += [f"{event}, {rounds}, {delta}, {relation}: {why}" for why, cost in more.items() if cost < here - off]
+    return found
+
+
+def broken_laws_of_mechanisms(count: int, seed: int) -> list[str]:
+    """The same of correlated noise, of patterns and of random cohorts as a run promises them."""
+    r, found = np.random.default_rng(seed), list[str]()
+    for _ in range(count):
+        rounds, delta = int(r.integers(2, 40)), delta_of(r)
+        b, k = int(r.integers(1, rounds)), int(r.integers(1, rounds))
+        strategy = (
+            Identity(rounds),
+            toeplitz.square_root(rounds, int(r.integers(1, rounds + 1))),
+            BinaryTree(rounds),
+            blt.BufferedLinearToeplitz(rounds, (0.5, 0.1), (0.9, 0.3)),
+        )[int(r.integers(4))]
+        z = noise_of(r)
+        # In each pair the second allows all that the first does, or more.
+        q = float(10 ** r.uniform(-2, -0.4))
+        pairs: list[tuple[Strategy, Participation, Participation]] = [
+            (strategy, MinSeparation(b, k), MinSeparation(b, k + 1)),
+            (strategy, MinSeparation(b + 1, k), MinSeparation(b, k)),
+            (strategy, SingleParticipation(), MinSeparation(b, k)),
+            (strategy, FixedEpochs(1, rounds), FixedEpochs(math.ceil(rounds / b), b)),
+            (Identity(rounds), PoissonSampling(q), PoissonSampling(2 * q)),
+            (Identity(rounds), FixedSizeSampling(5, 100), FixedSizeSampling(9, 100)),
+            (Identity(rounds), TruncatedPoissonSampling(q, 40, 90), TruncatedPoissonSampling(2 * q, 40, 90)),
+            (toeplitz.square_root(rounds, min(b, 4)), CyclicPoissonSampling(q, 4), CyclicPoissonSampling(2 * q, 4)),
+            (Identity(rounds), BallsInBinsSampling(7), BallsInBinsSampling(3)),
+        ]
+        made, one, other = pairs[int(r.choice(len(pairs), p=(0.15, 0.15, 0.12, 0.13, 0.14, 0.1, 0.1, 0.09, 0.02)))]
+        relation = "zero-out"
+
+        def epsilon(
+            pattern: Participation,
+            z: float = z,
+            rounds: int = rounds,
+            made: Strategy = made,
+            delta: float = delta,
+            relation: str = relation,
+        ) -> float:
+            return accounting.guarantee(Mechanism(made, pattern, z), delta, relation, rounds=rounds).epsilon
+
+        here = epsilon(one)
+        off = slack(here) + (3e-3 * here if isinstance(one, BallsInBinsSampling) else 0.0)
+        laws = {
+            "a wider pattern": epsilon(other) >= here - off,
+            "more noise": epsilon(one, z=1.3 * z) <= here + off,
+            "fewer rounds": epsilon(one, rounds=rounds - 1) <= here + off,
+            "a larger delta": epsilon(one, delta=min(0.5, 3 * delta)) <= here + off,
+            "replacing": epsilon(one, relation="replace-one") >= here - off,
+        }
+        found += [f"{made!r}, {one}, {other}, {z}, {delta}: {law}" for law, holds in laws.items() if not holds]
+    return found
+
+
+def test_acc_1_epsilon_is_monotone_in_all_arguments_of_every_event() -> None:
+    assert broken_laws(150, seed=3) == []
+
+
+@pytest.mark.parametrize("points", [8, 80], ids=["few", "many"])
+def test_acc_1_epsilon_is_monotone_in_all_arguments_of_every_mechanism(points: int) -> None:
+    assert broken_laws_of_mechanisms(points, seed=4) == []
+
+
+@pytest.mark.slow
+def test_acc_1_epsilon_is_monotone_at_five_thousand_points() -> None:
+    assert broken_laws(3500, seed=5) == []
+    assert broken_laws_of_mechanisms(1500, seed=6) == []
+
+
+def test_acc_1_less_noise_for_the_updates_beside_a_quieter_count_costs_the_same_and_never_less() -> None:
+    r = np.random.default_rng(8)
+    for _ in range(300):
+        z, factor = noise_of(r), float(r.uniform(0.6, 10))
+        parts = [AdaptiveClipping(clip_count_stddev=z * f).split(z, 100.0) for f in (factor, 1.2 * factor)]
+        # A louder count leaves the updates a smaller multiplier; the whole is never below z.
+        assert parts[1].update_multiplier <= parts[0].update_multiplier
+        assert all(p.update_multiplier**-2 + (2 * p.count_stddev) ** -2 <= z**-2 * (1 + 1e-14) for p in parts)
+        assert accounting.split_noise_multiplier(z, z * factor) <= accounting.split_noise_multiplier(1.1 * z, z * factor)
+
+
+# --- calibrate, then account ---
+
+
+def overspent(count: int, seed: int) -> list[str]:
+    """Which of so many targets are exceeded by the noise that was calibrated to them."""
+    r, found = np.random.default_rng(seed), list[str]()
+    for i in range(count):
+        target, delta = float(10 ** r.uniform(-1.5, 1.3)), float(10 ** r.uniform(-10, -2))
+        if i % 2:
+            rounds = int(r.integers(2, 30))
+            strategy, pattern = strategy_of(r, rounds), pattern_of(r, min(rounds, 9))
+            relation = ("zero-out", "replace-one")[int(r.integers(2))]
+            if isinstance(pattern, FixedEpochs):
+                pattern = MinSeparation(pattern.rounds_per_epoch, pattern.epochs)
+            mechanism = accounting.calibrate(strategy, pattern, epsilon=target, delta=delta, neighboring_relation=relation)
+            spent, made = accounting.guarantee(mechanism, delta, relation).epsilon, repr(mechanism)
+        else:
+            event, relation = event_of(r), relation_of(r)
+            if isinstance(event, BallsInBins | DiscreteGaussianShares):
+                event = PoissonSampled(1.0, 0.05)
+            rounds = int(10 ** r.uniform(0, 2.5))
+            z = accounting.calibrate_noise_multiplier(event, rounds, target, delta, relation)
+            quiet = replace(event, noise_multiplier=z)
+            spent, made = accounting.epsilon([(quiet, rounds)], delta, relation), f"{quiet}, {rounds}"
+        if not spent <= target:
+            found.append(f"{made}: {spent!r} at {delta!r} exceeds {target!r}")
+    return found
+
+
+@pytest.mark.parametrize("targets", [6, 30], ids=["few", "many"])
+def test_acc_3_what_was_calibrated_costs_at_most_its_target(targets: int) -> None:
+    assert overspent(targets, seed=9) == []
+
+
+@pytest.mark.slow
+def test_acc_3_of_five_hundred_targets_none_is_exceeded() -> None:
+    assert overspent(500, seed=10) == []
+
+
+# --- composition ---
+
+
+def test_acc_4_halves_compose_to_the_whole_and_their_order_does_not_matter() -> None:
+    r = np.random.default_rng(11)
+    for _ in range(10):
+        parts: list[tuple[Event, int]] = [
+            (Gaussian(noise_of(r) * 5), int(r.integers(1, 50))),
+            (PoissonSampled(noise_of(r), float(10 ** r.uniform(-3, -0.5))), int(r.integers(2, 200))),
+            (FixedSizeSampled(noise_of(r) * 2, 5, 100), int(r.integers(2, 50))),
+        ][: int(r.integers(1, 4))]
+        delta, relation = delta_of(r), relation_of(r)
+        whole = accounting.epsilon(parts, delta, relation)
+        halves = [(event, part) for event, n in parts for part in (n // 2, n - n // 2) if part]
+        shuffled = [halves[i] for i in r.permutation(len(halves))]
+        for other in (halves, halves[::-1], shuffled):
+            assert accounting.epsilon(other, delta, relation) == pytest.approx(whole, rel=1e-9, abs=1e-9)
+            assert accounting.delta(other, whole, relation) == pytest.approx(accounting.delta(parts, whole, relation), rel=1e-9)
+        divergences = [accounting.epsilon(each, delta, relation, accountant="rdp") for each in (shuffled, parts)]
+        assert divergences[0] == pytest.approx(divergences[1], rel=1e-9, abs=1e-9)
+
+
+# --- special cases that must agree ---
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
+def test_acc_5_a_matrix_that_is_the_identity_costs_what_independent_noise_costs(relation: str) -> None:
+    rounds, z, delta = 12, 1.7, 1e-6
+    plain = [toeplitz.BandedToeplitz(rounds, (1.0,)), Dense(np.eye(rounds)), Dense(3.5 * np.eye(rounds)), Identity(rounds)]
+    for k, b in ((1, 1), (3, 4), (12, 1)):
+        # DP-SGD without amplification: each of a client's k rounds is a Gaussian of multiplier z.
+        exact = gaussian.epsilon(delta, z / doubled(relation) / math.sqrt(k))
+        composed = accounting.epsilon([(Gaussian(z), k)], delta, relation)
+        for strategy in plain:
+            stated = accounting.guarantee(Mechanism(strategy, MinSeparation(b, k), z), delta, relation).epsilon
+            assert stated == pytest.approx(exact, rel=1e-9)
+            assert composed == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "strategy", [toeplitz.square_root(12, 5), BinaryTree(12), Dense(np.tril(np.ones((12, 12))))], ids=lambda s: type(s).__name__
+)
+def test_acc_5_one_participation_is_one_gaussian_of_the_largest_column(strategy: Strategy) -> None:
+    for z in (0.5, 2.0, 9.0):
+        mechanism = Mechanism(strategy, SingleParticipation(), z)
+        largest = float(np.linalg.norm(strategy.matrix(), axis=0).max())
+        assert mechanism.stddev == pytest.approx(z * largest, rel=1e-12)
+        assert accounting.guarantee(mechanism, 1e-7).epsilon == pytest.approx(gaussian.epsilon(1e-7, z), rel=1e-9)
+
+
+# --- sensitivity ---
+
+
+class Foreign:
+    """A strategy of somebody else, who states too little."""
+
+    def __init__(self, C: np.ndarray) -> None:
+        self._C = C
+
+    @property
+    def rounds(self) -> int:
+        return self._C.shape[1]
+
+    def matrix(self) -> np.ndarray:
+        return self._C
+
+    def sensitivity(self, participation: Participation) -> object:
+        return replace(of_matrix(self._C, participation), value=1e-3, exact=True)
+
+
+def understated(count: int, seed: int) -> list[str]:
+    """Where the sensitivity of a matrix is below brute force over every pattern, or is called exact and is not."""
+    r, found = np.random.default_rng(seed), list[str]()
+    for _ in range(count):
+        n = int(r.integers(1, 13))
+        # Negative entries, holes, columns of any length; triangular, banded, or neither.
+        C = r.normal(size=(n, n)) * np.exp(r.normal(size=n)) * (r.random((n, n)) < r.uniform(0.3, 1))
+        shape = int(r.integers(3))
+        if shape < 2:
+            C = np.tril(C) if shape else np.triu(np.tril(C), -int(r.integers(0, n)))
+        C += np.diag(np.where(np.diag(C) < 0, -1.0, 1.0))
+        b, k = int(r.integers(1, n + 1)), int(r.integers(1, n + 1))
+        k = min(k, 6)
+        for pattern in (SingleParticipation(), MinSeparation(b, k), FixedEpochs(max(1, min(k, math.ceil(n / b))), b)):
+            truth = brute_force_sensitivity(C, pattern)
+            # Through the mechanism too, which believes no strategy that is not ours.
+            mechanism = Mechanism(Foreign(C), pattern, 1.0)  # type: ignore[arg-type]
+            for stated in (of_matrix(C, pattern), mechanism.sensitivity):
+                if stated.value < truth * (1 - 1e-12):
+                    found.append(f"{pattern} of {C.tolist()}: {stated.value!r} is stated, {truth!r} is true")
+                if stated.exact and not math.isclose(stated.value, truth, rel_tol=1e-9):
+                    found.append(f"{pattern} of {C.tolist()}: {stated.value!r} is called exact, {truth!r} is")
+    return found
+
+
+def test_acc_6_no_sensitivity_is_below_brute_force_over_every_pattern() -> None:
+    assert understated(40, seed=12) == []
+
+
+@pytest.mark.slow
+def test_acc_6_no_sensitivity_of_a_thousand_matrices_is_below_brute_force() -> None:
+    assert understated(1000, seed=13) == []
+
+
+def test_acc_8_no_pattern_is_amplified_and_no_amplification_is_stated_without_its_coins() -> None:
+    for rounds, z in ((8, 1.0), (20, 3.0)):
+        for pattern in (MinSeparation(2, 3), SingleParticipation(), FixedEpochs(4, 2)):
+            stated = accounting.guarantee(Mechanism(Identity(rounds), pattern, z), 1e-6)
+            assert not stated.amplified
+            assert stated.epsilon == stated.unamplified_epsilon
+            k = {MinSeparation: 3, SingleParticipation: 1, FixedEpochs: 4}[type(pattern)]
+            assert stated.epsilon >= gaussian.epsilon(1e-6, z / math.sqrt(k)) * (1 - 1e-12)
+        # Noise that is correlated over the rounds of a coin is amplified by no theorem here.
+        for sampling in (PoissonSampling(0.1), FixedSizeSampling(1, 10), BallsInBinsSampling(4)):
+            with pytest.raises(ConfigError, match=r"independent noise only|no theorem"):
+                accounting.guarantee(Mechanism(toeplitz.square_root(rounds, 3), sampling, z), 1e-6)

@@ -1,0 +1,434 @@
+"""What goes wrong around a federation: nobody encrypts, nobody is known, nobody answers, or somebody else adds noise, too."""
+
+import itertools
+import logging
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+)
+
+from flower_arms import Federation, averaging, entries, record
+from flower_defects import distance
+from flower_deployment import LOOPBACK, free_port
+from hubbub.accounting.chain import read_chain
+from hubbub.accounting.history import History
+from hubbub.errors import ConfigError, ParticipationError
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP, clipping_mod, nodes, noising_mod
+from hubbub.flower.private import PrivateStrategy
+from hubbub.mechanism import Mechanism
+from hubbub.participation import MinSeparation
+from hubbub.strategies import toeplitz
+
+ROOT = Path(__file__).parent.parent
+CLIENTS = 4
+MODEL = {"w": np.linspace(-1, 1, 40, dtype=np.float32), "scale": np.array(2.5, np.float32)}
+ONES = {"w": np.ones(40, np.float32), "scale": np.array(1, np.float32)}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
+
+
+def fixed(clients: int = CLIENTS, **settings: Any) -> DPFedAvgFixed:
+    settings = {"clip_norm": 1.0, "noise_multiplier": 1.0, "num_sampled_clients": clients, **settings}
+    return DPFedAvgFixed(averaging(clients), **settings)
+
+
+def separated(state: Path | None = None, **settings: Any) -> MatrixFactorizationDP:
+    """Three clients a round, each in every third round at most."""
+    mechanism = Mechanism(toeplitz.square_root(12, bands=3), MinSeparation(3, 4), noise_multiplier=1.0)
+    settings = {"clip_norm": 1.0, "num_sampled_clients": 3, "keys_enforced": True, "state": state, **settings}
+    return MatrixFactorizationDP(FedAvgM(server_momentum=0.9), mechanism=mechanism, **settings)
+
+
+def moved(model: dict[str, Any], index: int) -> dict[str, Any]:
+    return {name: values + np.float32(0.01) for name, values in model.items()}
+
+
+class Told(LocalGrid):
+    """A grid of which a test says which nodes there are, and by which keys."""
+
+    told: Sequence[tuple[int, bytes]] = ()
+
+    def get_nodes(self) -> Iterator[Any]:
+        return (SimpleNamespace(node_id=number, public_key=key) for number, key in self.told)
+
+
+def told(*them: tuple[int, bytes]) -> Told:
+    made = Told(ClientApp(), num_nodes=12)
+    made.told = them
+    return made
+
+
+def asked(strategy: PrivateStrategy, grid: LocalGrid) -> list[int]:
+    messages = strategy.configure_train(1, record(MODEL), ConfigRecord(), grid)
+    return sorted(message.metadata.dst_node_id for message in messages)
+
+
+def rounds_of(state: Path) -> History:
+    return History.of(read_chain(state / "ledger.jsonl").records[1:])
+
+
+# No encryption on the way
+
+
+def test_flw_1_a_superlink_without_certificates_does_not_start(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).with_name("flower-superlink")), "--host", LOOPBACK, "--port", str(free_port())]
+    environment = {**os.environ, "FLWR_HOME": str(tmp_path)}
+    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ended.returncode != 0
+    assert "--insecure" in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("make", [fixed, separated])
+def test_flw_1_a_statement_says_that_it_counts_on_encryption_on_the_way(make: Callable[[], PrivateStrategy]) -> None:
+    strategy = make()
+    assert asked(strategy, LocalGrid(ClientApp(), num_nodes=9))
+    (line,) = [line for line in strategy.statement().splitlines() if "TLS" in line]
+    assert "not the single updates" in line
+    assert "operator" in line
+    assert any("TLS" in str(assumption) for assumption in strategy.guarantee().assumptions)
+
+
+# Whoever comes
+
+
+def test_flw_2_a_promise_of_who_joins_when_is_not_made_where_anybody_may_join() -> None:
+    with pytest.raises(ConfigError, match="--enable-supernode-auth"):
+        separated(keys_enforced=False)
+
+
+def test_flw_2_a_node_without_a_registered_key_is_never_asked() -> None:
+    strategy = separated()
+    assert asked(strategy, told((1, b"a"), (2, b""), (3, b"c"), (4, b""))) == [1, 3]
+    with pytest.raises(ParticipationError, match="none of 2 connected clients may join"):
+        asked(strategy, told((1, b"a"), (3, b"c")))
+    with pytest.raises(ParticipationError, match="none of 2 connected nodes has a public key"):
+        asked(strategy, told((5, b""), (6, b"")))
+
+
+# Replies
+
+
+def failing(reply: Message) -> Message:
+    return Message(Error(code=2, reason="out of memory"), reply_to=reply)
+
+
+def with_record(name: str, content: Any) -> Callable[[Message], Message]:
+    def altered(reply: Message) -> Message:
+        reply.content[name] = content
+        return reply
+
+    return altered
+
+
+def empty(reply: Message) -> Message:
+    reply.content = RecordDict()
+    return reply
+
+
+FAULTS: dict[str, Callable[[Message], Message]] = {
+    "an error": failing,
+    "no record": empty,
+    "no arrays": with_record("arrays", MetricRecord({"a": 1})),
+    "a second model": with_record("more", record(MODEL)),
+    "NaN": with_record("arrays", record({**MODEL, "scale": np.array(np.nan, np.float32)})),
+}
+HARMLESS: dict[str, Callable[[Message], Message]] = {
+    "no metrics": with_record("metrics", MetricRecord({})),
+    "a further metric": with_record("told", MetricRecord({"loss": float("nan")})),
+    "a further configuration": with_record("config", ConfigRecord({"dpfedavg_clip_norm": 1e9})),
+}
+
+
+def released(alter: Callable[[list[Message]], Iterable[Message]]) -> bytes:
+    """The bits of a model after one round of eight clients."""
+    strategy = fixed(8, simulation_seed=3)
+    replies = Federation(8, lambda model, index: {k: v + np.float32(0.01 * index) for k, v in model.items()}).ask(
+        strategy, MODEL
+    )
+    arrays, _ = strategy.aggregate_train(1, alter(replies))
+    assert arrays is not None
+    return b"".join(array.data for array in arrays.values())
+
+
+def test_flw_3_replies_with_all_kinds_of_faults_together_are_those_that_never_came() -> None:
+    def spoilt(replies: list[Message]) -> list[Message]:
+        return [fault(reply) for fault, reply in zip(FAULTS.values(), replies, strict=False)] + replies[len(FAULTS) :]
+
+    assert released(spoilt) == released(lambda replies: replies[len(FAULTS) :])
+
+
+@pytest.mark.parametrize("alter", HARMLESS.values(), ids=HARMLESS)
+def test_flw_3_what_a_reply_holds_beside_its_arrays_changes_no_bit(alter: Callable[[Message], Message]) -> None:
+    assert released(lambda replies: [alter(reply) for reply in replies]) == released(lambda replies: replies)
+
+
+class Breaks(FedAvg):
+    """Breaks down where it learns, in the rounds that are named."""
+
+    breaks_in: tuple[int, ...] = ()
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        if server_round in self.breaks_in:
+            raise ZeroDivisionError("the wrapped strategy breaks down")
+        return super().aggregate_train(server_round, replies)
+
+
+def test_flw_4_an_exception_where_a_release_is_learnt_ends_the_start_and_the_next_one_learns_it(tmp_path: Path) -> None:
+    def made(*breaks_in: int) -> DPFedAvgFixed:
+        inner = Breaks(min_available_nodes=CLIENTS)
+        inner.breaks_in = breaks_in
+        return DPFedAvgFixed(inner, clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=CLIENTS, state=tmp_path)
+
+    with pytest.raises(ZeroDivisionError):
+        made(2).start(Federation(CLIENTS, moved).grid, record(MODEL), num_rounds=3)
+    assert [entry.state for entry in rounds_of(tmp_path).rounds] == ["committed", "committed"]
+    strategy = made()
+    strategy.start(Federation(CLIENTS, moved).grid, record(MODEL), num_rounds=1)
+    assert [entry.state for entry in rounds_of(tmp_path).rounds] == ["committed"] * 3
+    assert strategy.rounds_charged == strategy.guarantee().rounds == 3
+
+
+def test_flw_4_an_exception_while_replies_come_burns_the_round_and_the_run_goes_on(tmp_path: Path) -> None:
+    def broken_off(replies: list[Message]) -> Iterator[Message]:
+        yield replies[0]
+        raise ConnectionError("the connection is lost")
+
+    strategy, federation = fixed(state=tmp_path), Federation(CLIENTS, moved)
+    replies = federation.ask(strategy, MODEL)
+    with pytest.raises(ConnectionError):
+        strategy.aggregate_train(1, broken_off(replies))
+    model, metrics = federation.round(strategy, MODEL)
+    assert [entry.state for entry in rounds_of(tmp_path).rounds] == ["burned", "committed"]
+    assert metrics["round"] == 2
+    assert distance(model, entries(record(MODEL))) > 0
+
+
+# Restarts
+
+
+def test_flw_5_a_server_that_starts_again_goes_on_with_model_ledger_clip_norm_and_participation(tmp_path: Path) -> None:
+    def adaptive() -> DPFedAvgAdaptive:
+        return DPFedAvgAdaptive(
+            FedAdam(min_available_nodes=12), noise_multiplier=1.0, num_sampled_clients=3, state=tmp_path / "adaptive"
+        )
+
+    first = adaptive()
+    grid = Federation(12, moved).grid
+    before = first.start(grid, record(MODEL), num_rounds=2)
+    again = adaptive()
+    # Of a start of no round the model is the one that there was, whatever is given to begin with.
+    result = again.start(grid, record(ONES), num_rounds=0)
+    assert distance(entries(result.arrays), entries(before.arrays)) == 0
+    assert again.clip_norm == first.clip_norm != adaptive()._clipping.initial_clip_norm  # type: ignore[union-attr]
+    assert again.rounds_charged == 2
+    assert again.start(grid, record(ONES), num_rounds=1).train_metrics_clientapp[1]["round"] == 3
+    assert again.guarantee().epsilon > first.guarantee(rounds=2).epsilon
+    # And who took part is not asked again too soon.
+    them = [set(asked(separated(tmp_path / "separated"), grid)) for _ in range(3)]
+    assert all(a.isdisjoint(b) for a, b in itertools.combinations(them, 2))
+
+
+def test_flw_6_nodes_that_come_back_under_new_numbers_are_the_clients_whose_keys_they_have(tmp_path: Path) -> None:
+    assert asked(separated(tmp_path), told((1, b"a"), (2, b"b"), (3, b"c"))) == [1, 2, 3]
+    # The SuperLink starts again, and numbers its nodes anew; so does the server.
+    with pytest.raises(ParticipationError, match="none of 3 connected clients may join"):
+        asked(separated(tmp_path), told((11, b"c"), (12, b"a"), (13, b"b")))
+    # The old numbers stand for others now, who may join.
+    assert asked(separated(tmp_path), told((1, b"d"), (2, b"e"), (13, b"b"))) == [1, 2]
+
+
+# Mods
+
+
+def too_long(model: dict[str, Any], index: int) -> dict[str, Any]:
+    return {name: values + np.float32(1000.0 * (index == 0)) for name, values in model.items()}
+
+
+MODS: dict[str, list[Any]] = {
+    "none": [],
+    "ours": [clipping_mod],
+    "ours twice": [clipping_mod, clipping_mod],
+    "one for noise that nobody asked for": [clipping_mod, noising_mod],
+    "Flower's": [fixedclipping_mod],
+    "Flower's for adaptive clipping": [adaptiveclipping_mod],
+    "several in some order": [noising_mod, fixedclipping_mod, clipping_mod],
+}
+
+
+@pytest.mark.parametrize("mods", MODS.values(), ids=MODS)
+def test_flw_7_whatever_mods_clients_have_one_moves_the_release_by_one_clip_norm_at_most(mods: list[Any]) -> None:
+    models = []
+    for training in (too_long, lambda model, index: model):
+        federation = Federation(CLIENTS, training, mods=mods)
+        models.append(federation.round(fixed(simulation_seed=3), MODEL)[0])
+    assert distance(*models) <= 1.0 / CLIENTS * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    "mods",
+    [[], [clipping_mod], [clipping_mod, noising_mod]],
+    ids=["none", "clipping alone", "clipping around noising"],
+)
+def test_flw_7_without_the_mods_that_noise_at_the_clients_needs_nothing_is_released(mods: list[Any]) -> None:
+    strategy = fixed(noise_at="clients", min_survivors=2)
+    model, metrics = Federation(CLIENTS, too_long, mods=mods).round(strategy, MODEL)
+    assert (metrics["released"], strategy.rounds_charged) == (0, 1)
+    assert distance(model, entries(record(MODEL))) == 0
+
+
+def test_flw_7_the_mod_that_adds_noise_clips_by_itself() -> None:
+    strategy = fixed(noise_at="clients", min_survivors=CLIENTS)
+    model, metrics = Federation(CLIENTS, too_long, mods=[noising_mod]).round(strategy, MODEL)
+    assert metrics["released"] == 1
+    # Noise of a quarter in each of 41 numbers, and a quarter of one clip norm; the update was a thousand in each.
+    assert distance(model, entries(record(MODEL))) < 10 * 0.25 * np.sqrt(41)
+
+
+# Noise of others
+
+
+THEIRS: dict[str, Callable[[Any], Any]] = {
+    "server, fixed": lambda inner: DifferentialPrivacyServerSideFixedClipping(inner, 1.0, 1.0, CLIENTS),
+    "server, adaptive": lambda inner: DifferentialPrivacyServerSideAdaptiveClipping(inner, 0.1, CLIENTS),
+    "client, fixed": lambda inner: DifferentialPrivacyClientSideFixedClipping(inner, 1.0, 1.0, CLIENTS),
+}
+
+
+@pytest.mark.parametrize("theirs", THEIRS.values(), ids=THEIRS)
+def test_flw_8_flowers_own_wrapper_within_ours_is_refused(theirs: Callable[[Any], Any]) -> None:
+    with pytest.raises(ConfigError, match="is private itself; wrap the strategy within it"):
+        DPFedAvgFixed(theirs(FedAvg()), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=CLIENTS)
+
+
+def test_flw_8_ours_within_ours_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is private itself"):
+        DPFedAvgFixed(fixed(), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=CLIENTS)
+
+
+@pytest.mark.parametrize("name", ["server, fixed", "server, adaptive"])
+def test_flw_8_ours_within_flowers_clips_charges_and_hides_all_the_same(name: str, tmp_path: Path) -> None:
+    models = []
+    for number, first in enumerate((1000.0, 0.02)):
+        ours = fixed(state=tmp_path / str(number), simulation_seed=3)
+        np.random.seed(0)  # noqa: NPY002 # of their noise
+
+        def training(model: dict[str, Any], index: int, first: float = first) -> dict[str, Any]:
+            return {name: values + np.float32(0.01 if index else first) for name, values in model.items()}
+
+        models.append(Federation(CLIENTS, training).round(THEIRS[name](ours), MODEL)[0])
+        assert ours.rounds_charged == ours.guarantee().rounds == 1
+    # One update in the place of another.
+    assert distance(*models) <= 2.0 / CLIENTS * (1 + 1e-5)
+    # Our noise is there, of a quarter in each of 41 numbers.
+    assert distance(models[1], entries(record(MODEL))) > 0.25 * np.sqrt(41) * 0.5
+
+
+# Nobody answers
+
+
+def test_flw_9_a_round_in_which_nobody_answers_is_charged_and_told_and_releases_noise_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    logging.getLogger("flwr").propagate = True
+    strategy, federation = fixed(), Federation(CLIENTS, moved, silent=range(CLIENTS))
+    with caplog.at_level(logging.WARNING, "flwr"):
+        _, metrics = federation.round(strategy, MODEL)
+    assert (metrics["released"], strategy.rounds_charged) == (1, 1)
+    assert "not one reply counts" in caplog.text
+
+
+@pytest.mark.parametrize("silent", [1, 3, 4])
+def test_flw_9_where_failures_discard_a_round_it_stays_charged_and_the_run_goes_on(silent: int) -> None:
+    strategy = fixed(on_failure="abort")
+    model, metrics = Federation(CLIENTS, moved, silent=range(silent)).round(strategy, MODEL)
+    assert (metrics["released"], strategy.rounds_charged) == (0, 1)
+    assert distance(model, entries(record(MODEL))) == 0
+    _, metrics = Federation(CLIENTS, moved).round(strategy, MODEL)
+    assert (metrics["released"], strategy.rounds_charged) == (1, 2)
+
+
+@pytest.mark.parametrize("there", [0, 1])
+def test_flw_9_waiting_for_nodes_ends_with_a_message_and_charges_nothing(there: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = itertools.count(step=60.0)
+    waited: list[float] = []
+    monkeypatch.setattr(nodes, "time", SimpleNamespace(monotonic=lambda: next(now), sleep=waited.append))
+    strategy = fixed()
+    with pytest.raises(ParticipationError, match=f"min_available_nodes = 4: {there} nodes are connected after 600 seconds"):
+        asked(strategy, told(*[(number, b"") for number in range(there)]))
+    assert 0 < len(waited) < 20
+    assert strategy.rounds_charged == 0
+
+
+def test_flw_9_messages_of_a_round_end_with_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[float, float | None]] = []
+    right = LocalGrid.send_and_receive
+
+    def watched(grid: LocalGrid, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        messages = list(messages)
+        seen.extend((message.metadata.ttl, timeout) for message in messages)
+        return right(grid, messages, timeout=timeout)
+
+    monkeypatch.setattr(LocalGrid, "send_and_receive", watched)
+    fixed().start(Federation(CLIENTS, moved).grid, record(MODEL), num_rounds=1, timeout=77.0)
+    assert seen == [(77.0, 77.0)] * CLIENTS
+
+
+# Versions of Flower
+
+# The newest that the adapter was tried on.
+NEWEST = "1.42.0"
+ADAPTER = ("strategies", "replies", "mods", "numpy_client", "twins", "legacy", "engine", "defects")
+
+
+def test_flw_10_the_version_that_is_tested_with_is_the_least_that_is_asked_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (asked_for,) = extras["flower"]
+    least = asked_for.removeprefix("flwr>=").partition(",")[0]
+    assert version("flwr") == f"{least}.0" or version("flwr") == NEWEST
+    assert f"flwr=={least}.0" in (ROOT / "constraints.txt").read_text().splitlines()
+
+
+@pytest.mark.slow
+def test_flw_10_the_adapters_tests_pass_on_the_newest_version_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path / "newest")]
+    subprocess.run([*command, f"flwr=={NEWEST}"], check=True, timeout=600)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "newest")}
+    found = subprocess.run(
+        [sys.executable, "-c", "from importlib.metadata import version; print(version('flwr'))"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == NEWEST
+    tests = [str(Path(__file__)), *(str(ROOT / "tests" / f"test_flower_{name}.py") for name in ADAPTER)]
+    options = ["-q", "-p", "no:cacheprovider", "-m", "not slow"]
+    ended = subprocess.run([sys.executable, "-m", "pytest", *options, *tests], env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout[-4000:]

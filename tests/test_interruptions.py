@@ -1,0 +1,294 @@
+"""What comes between two starts of a run: damaged checkpoints, other settings, other clocks, signals, lost keys."""
+
+import datetime
+import errno
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hubbub.accounting.chain import read_chain
+from hubbub.errors import HubbubError, LedgerError, RunFolderError
+from hubbub.mechanism import Mechanism
+from hubbub.participation import MinSeparation
+from hubbub.strategies import Dense, toeplitz
+from hubbub.training import LatticeSum, RunPlan, RunStore, ServerOptimizer, SimulatedPopulation, train
+from hubbub.training.state import RunState
+from release_paths import CLIENTS, PATTERN, ROUNDS, plan, silent, some_rounds
+
+PLAN = plan(toeplitz.square_root(ROUNDS, 3))
+
+
+def vector(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+def started(folder: Path, planned: RunPlan = PLAN, model: nn.Module | None = None) -> RunState:
+    return RunState.start(planned, model or nn.Linear(3, 2), RunStore(folder), clients=CLIENTS)
+
+
+def kinds(folder: Path) -> list[str]:
+    return [body["kind"] for body in read_chain(folder / "ledger.jsonl").records]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of three rounds, with a checkpoint after the second."""
+    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
+    some_rounds(tmp_path / "run", 3)
+    return tmp_path / "run"
+
+
+# Checkpoints
+
+
+@pytest.mark.parametrize("flips", [25, pytest.param(350, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["checkpoint.json", "checkpoint-2.safetensors", "noise-2.safetensors"])
+def test_cra_5_no_cut_and_no_flipped_bit_of_a_checkpoint_is_taken(name: str, flips: int, folder: Path) -> None:
+    path = folder / "state" / name
+    whole, moments = path.read_bytes(), random.Random(name)  # noqa: S311 # of a test
+    damaged = [whole[:length] for length in range(0, len(whole), 1 if flips > 100 else 31)]
+    for _ in range(flips):
+        content = bytearray(whole)
+        content[moments.randrange(len(whole))] ^= 1 << moments.randrange(8)
+        damaged.append(bytes(content))
+    before = (folder / "ledger.jsonl").read_bytes()
+    for content in damaged:
+        path.write_bytes(content)
+        model = nn.Linear(3, 2)
+        with pytest.raises(RunFolderError, match=r"state/(checkpoint\.json|checkpoint-2|noise-2)"):
+            started(folder, model=model)
+    assert (folder / "ledger.jsonl").read_bytes() == before
+    path.write_bytes(whole)
+    started(folder)
+
+
+def test_cra_5_a_checkpoint_that_was_removed_is_made_again_from_the_releases(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    path = tmp_path / "copy/state/checkpoint-2.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RunFolderError, match=r"remove checkpoint\.json to make the state again from the releases"):
+        started(tmp_path / "copy")
+    (tmp_path / "copy/state/checkpoint.json").unlink()
+    models = [nn.Linear(3, 2), nn.Linear(3, 2)]
+    for model, place in zip(models, (folder, tmp_path / "copy"), strict=True):
+        started(place, model=model)
+    assert torch.equal(*map(vector, models))
+
+
+def rows(folder: Path) -> list[torch.Tensor]:
+    """What the stream remembers when the run goes on."""
+    return started(folder).path.noise.state_dict()["memory"]
+
+
+@pytest.mark.parametrize("fault", ["lost", "of an earlier checkpoint"])
+def test_cra_15_noise_that_is_lost_or_stale_is_refused_and_made_again_bit_for_bit(
+    fault: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = (folder / "state/noise-2.safetensors").read_bytes()
+    some_rounds(folder, 5)
+    shutil.copytree(folder, tmp_path / "copy")
+    kept = tmp_path / "copy/state/noise-4.safetensors"
+    if fault == "lost":
+        kept.unlink()
+    else:
+        kept.write_bytes(stale)
+    with pytest.raises(RunFolderError, match=r"noise-4\.safetensors: .*remove checkpoint\.json"):
+        started(tmp_path / "copy")
+    (tmp_path / "copy/state/checkpoint.json").unlink()
+    ours, again = rows(folder), rows(tmp_path / "copy")
+    assert len(ours) == len(again) == 2
+    assert all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
+
+
+# Other settings
+
+
+def mechanism(C: object = None, pattern: MinSeparation = PATTERN, z: float = 0.8) -> dict[str, object]:
+    strategy = toeplitz.square_root(ROUNDS, 3) if C is None else Dense(C)
+    return {"mechanism": Mechanism(strategy, pattern, z), "participation": pattern}
+
+
+ROOT = toeplitz.square_root(ROUNDS, 3).matrix()
+OTHER = ROOT.copy()
+OTHER[4, 2] *= 1 + 1e-9
+OTHERS: dict[str, tuple[dict[str, object], str]] = {
+    "matrix": (mechanism(OTHER), "mechanism.strategy"),
+    "noise": (mechanism(z=0.79999), r"mechanism\.noise_multiplier was 0\.8, is 0\.79999"),
+    "clip norm": ({"clip_norm": 0.6}, r"settings\.clip_norm was 0\.5, is 0\.6"),
+    "separation": (mechanism(pattern=MinSeparation(4, 2)), r"participation\.min_separation was 3, is 4"),
+    "participations": (mechanism(pattern=MinSeparation(3, 1)), r"participation\.max_participations was 2, is 1"),
+    "delta": ({"delta": 1e-4}, r"delta was 1e-05, is 0\.0001"),
+    "unit": ({"privacy_unit": "example"}, "privacy_unit was 'client', is 'example'"),
+    "relation": ({"neighboring_relation": "replace-one"}, "neighboring_relation was 'zero-out', is 'replace-one'"),
+    "rounds": ({"rounds": 5}, "rounds was 6, is 5"),
+    "cohort": ({"expected_cohort_size": 2}, "expected_cohort_size was 3, is 2"),
+    "optimizer": ({"server": ServerOptimizer("fedavgm", 0.5)}, r"settings\.server"),
+    "shuffles": ({"seed": 1}, r"settings\.seed was 0, is 1"),
+    "lattice": ({"lattice_bits": 20}, r"settings\.lattice_bits"),
+    "simulation": ({"noise": "simulation"}, "noise was 'secure'"),
+    "data": ({"settings": {"data": "others"}}, r"settings\.data"),
+    "trust": ({"setting": "who sees what"}, "setting"),
+}
+
+
+@pytest.mark.parametrize("field", OTHERS)
+def test_cra_6_a_run_goes_on_with_each_of_its_settings_or_not_at_all(field: str, folder: Path) -> None:
+    changes, words = OTHERS[field]
+    before = (folder / "ledger.jsonl").read_bytes()
+    with pytest.raises(LedgerError, match=rf"written for another promise: .*{words}"):
+        started(folder, replace(PLAN, **changes))
+    assert (folder / "ledger.jsonl").read_bytes() == before
+
+
+def test_cra_6_a_run_goes_on_with_its_own_model_only(folder: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"initial\.safetensors: holds a model of \(8,\)"):
+        started(folder, model=nn.Linear(4, 2))
+    with pytest.raises(RunFolderError, match=r"torch\.float64"):
+        started(folder, model=nn.Linear(3, 2).double())
+
+
+# Clocks
+
+
+@pytest.mark.parametrize("years", [-60, 300])
+def test_cra_12_no_clock_decides_anything(years: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = replace(PLAN, noise="simulation")
+    whole = nn.Linear(3, 2)
+    broken = deepcopy(whole)
+    list(train(planned, silent(), whole, RunStore(tmp_path / "whole")))
+    shift = years * 365.25 * 86400
+    for clock in ("time", "perf_counter", "monotonic"):
+        real = getattr(time, clock)
+        monkeypatch.setattr(time, clock, lambda real=real: real() + shift)
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
+    time.tzset()
+    for result in train(planned, silent(), broken, RunStore(tmp_path / "run")):
+        if result.round_index == 2:
+            break
+    for path in (tmp_path / "run").rglob("*"):
+        # Files of the future, and of before there was Unix.
+        os.utime(path, (datetime.datetime.now().timestamp(),) * 2 if years < 0 else (1, 1))
+    monkeypatch.undo()
+    time.tzset()
+    rest = list(train(planned, silent(), broken, RunStore(tmp_path / "run")))
+    assert [result.round_index for result in rest] == [3, 4, 5]
+    assert torch.equal(vector(whole), vector(broken))
+    ledgers = [(tmp_path / name / "ledger.jsonl").read_bytes() for name in ("whole", "run")]
+    assert read_chain(tmp_path / "run/ledger.jsonl").records[0] == read_chain(tmp_path / "whole/ledger.jsonl").records[0]
+    assert all(b"time" not in ledger for ledger in ledgers)
+
+
+# Signals
+
+
+@pytest.mark.parametrize("when", ["while clients train", "between the charge and the noise", "between the file and its record"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: signal.Signals(number).name
+)
+def test_cra_13_a_signal_ends_a_round_that_is_finished_or_burned_later(
+    number: signal.Signals, when: str, tmp_path: Path
+) -> None:
+    some_rounds(tmp_path, 1)
+    child = os.fork()
+    if not child:
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for name in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(name, signal.SIG_DFL)
+            _raise_at(when, number)
+            some_rounds(tmp_path, 3)
+        except KeyboardInterrupt:
+            os._exit(130)
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == (130 if number == signal.SIGINT else -number)
+    begun = kinds(tmp_path).count("begin")
+    assert begun == (1 if when == "while clients train" else 2)
+    some_rounds(tmp_path, 3)
+    ends = [kind for kind in kinds(tmp_path) if kind in ("commit", "burn")]
+    assert ends == ["commit", "burn" if when == "between the charge and the noise" else "commit", "commit"]
+
+
+def _raise_at(when: str, number: int) -> None:
+    """In the child: send the signal to itself at a point of its first round."""
+    raising: Callable[..., Any] = lambda *_, **__: signal.raise_signal(number)  # noqa: E731
+    if when == "while clients train":
+        SimulatedPopulation.collect = raising
+    elif when == "between the charge and the noise":
+        LatticeSum.open = raising
+    else:
+        save = RunStore.save_release
+
+        def saved(store: RunStore, *more: Any) -> bytes:
+            content = save(store, *more)
+            signal.raise_signal(number)
+            return content
+
+        RunStore.save_release = saved
+
+
+def test_cra_16_a_crash_while_clients_train_charges_nothing(tmp_path: Path) -> None:
+    class Dies(SimulatedPopulation):
+        def collect(self, *more: object) -> None:  # stands for a crash
+            raise KeyboardInterrupt
+
+    population = silent()
+    with pytest.raises(KeyboardInterrupt):
+        list(train(PLAN, Dies(population._examples, population._loss, population._local), nn.Linear(3, 2), RunStore(tmp_path)))
+    assert kinds(tmp_path) == ["promise", "epoch"]
+    some_rounds(tmp_path, ROUNDS)
+    assert kinds(tmp_path).count("commit") == ROUNDS
+
+
+# Keys
+
+
+KEY_FAULTS: dict[str, Callable[[Path], None]] = {
+    "lost": Path.unlink,
+    "others may read it": lambda path: path.chmod(0o644),
+    "the group may write it": lambda path: path.chmod(0o620),
+    "short": lambda path: path.write_bytes(path.read_bytes()[:31]),
+    "long": lambda path: path.write_bytes(path.read_bytes() + b"\n"),
+    "empty": lambda path: path.write_bytes(b""),
+    "another key": lambda path: path.write_bytes(bytes(32)),
+    "a folder": lambda path: (path.unlink(), path.mkdir(0o700)),
+    "a link": lambda path: path.symlink_to(path.rename(path.with_name("elsewhere"))),
+}
+
+
+@pytest.mark.parametrize("fault", KEY_FAULTS)
+@pytest.mark.parametrize("name", ["run", "epoch-0"])
+def test_cra_14_a_key_that_is_lost_or_damaged_ends_the_run_and_draws_no_noise(name: str, fault: str, folder: Path) -> None:
+    path, before = folder / "state/keys" / name, (folder / "ledger.jsonl").read_bytes()
+    KEY_FAULTS[fault](path)
+    with pytest.raises(HubbubError, match=rf"keys/{name}|ledger was written under another key") as refused:
+        started(folder)
+    assert (folder / "ledger.jsonl").read_bytes() == before
+    if fault == "lost":
+        assert "start a new run" in str(refused.value)
+        assert "charged beside" in str(refused.value)
+
+
+def test_cra_14_a_key_that_the_disk_does_not_give_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def opened(path: Path, flags: int, mode: int = 0o777) -> int:
+        if Path(path).name == "epoch-0":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", opened)
+    with pytest.raises(RunFolderError, match=r"keys/epoch-0: cannot be read \(Input/output error\)"):
+        started(folder)

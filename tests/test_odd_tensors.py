@@ -1,0 +1,281 @@
+"""Updates and tensors of odd values, shapes, types and layouts: bounded, matched by name, or refused."""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Message
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from flower_arms import SEED, Federation, averaging, entries
+from hubbub.errors import ConfigError
+from hubbub.flower import DPFedAvgFixed
+from hubbub.lattice import Lattice
+from hubbub.training import ExamplePopulation, Execution, LocalTraining, SimulatedPopulation, clip, private_gradients
+from hubbub.training.flat import FlatModel
+
+# --- values ---
+
+
+def clients_with(inputs: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    honest = [(torch.randn(5, 3, generator=generator), torch.randint(0, 2, (5,), generator=generator)) for _ in range(6)]
+    return [(inputs, targets) if i == 3 else (x, targets) for i, (x, targets) in enumerate(honest)]
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(3, 2)
+
+
+BAD = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("place", ["one number", "all"])
+def test_num_7_num_8_a_client_whose_data_are_no_numbers_counts_as_zero_and_no_other_moves_by_a_bit(
+    bad: float, place: str
+) -> None:
+    inputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(5))
+    inputs[(0, 1) if place == "one number" else ...] = bad
+    for options in ({}, {"lattice": False}, {"execution": Execution(plan="batched-4")}):
+        clients = SimulatedPopulation(clients_with(inputs), F.cross_entropy, LocalTraining(batch_size=2), **options)
+        alone = clients.collect([3], linear(), 0.5, 0)
+        assert not alone.open(None).any()
+        assert alone.statistics["clipped_fraction"] == 1
+        beside, without = (clients.collect(cohort, linear(), 0.5, 0).open(None) for cohort in ([0, 3, 5], [0, 5]))
+        assert torch.isfinite(beside).all()
+        assert torch.equal(beside, without)
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_num_7_num_8_an_example_that_is_no_number_counts_as_zero_and_no_other_moves_by_a_bit(bad: float) -> None:
+    inputs, targets = torch.randn(8, 3, generator=torch.Generator().manual_seed(2)), torch.zeros(8, dtype=torch.int64)
+    inputs[3, 1] = bad
+    others = [0, 1, 2, 4, 5, 6, 7]
+    for options in ({}, {"lattice": False}, {"lattice": False, "ghost": False}):
+        examples = ExamplePopulation(inputs, targets, F.cross_entropy, **options)
+        assert not examples.collect([3], linear(), 0.5, 0).open(None).any()
+        beside, without = (examples.collect(cohort, linear(), 0.5, 0).open(None) for cohort in (range(8), others))
+        torch.testing.assert_close(beside, without, rtol=1e-12, atol=0 if not options else 1e-14)
+    model = linear()
+    with_it, without_it = (
+        private_gradients(model, F.cross_entropy, inputs[rows], targets[rows], 0.5).total for rows in (list(range(8)), others)
+    )
+    assert torch.equal(with_it, without_it)
+
+
+def test_num_9_updates_of_zero_are_updates_and_nothing_is_divided_by_their_norm() -> None:
+    nothing = (torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+    for lattice, cohort in itertools.product((True, False), ([], [0], [0, 1, 2])):
+        clients = SimulatedPopulation([nothing] * 3, F.cross_entropy, LocalTraining(), lattice=lattice)
+        total = clients.collect(cohort, linear(), 0.5, 0)
+        assert torch.equal(total.open(None), torch.zeros(8, dtype=torch.float64))
+        assert total.statistics["clipped_fraction"] == 0
+    flat = torch.zeros(4, 3)
+    examples = ExamplePopulation(flat, torch.zeros(4, 2), lambda out, target: (out * 0).sum() / len(target))
+    assert not examples.collect([0, 1], linear(), 0.5, 0).open(None).any()
+    strategy = DPFedAvgFixed(averaging(3), clip_norm=1.0, noise_multiplier=1e-9, num_sampled_clients=3, simulation_seed=SEED)
+    released, _ = Federation(3, lambda model, index: model).round(strategy, {"w": np.ones(4)})
+    np.testing.assert_allclose(released["w"], 1.0, atol=1e-7)
+
+
+def test_num_10_norms_of_every_scale_are_clipped_exactly_and_none_vanishes_or_overflows() -> None:
+    """Ten thousand updates from 1e-38 to 1e38 in float32, and beyond in float64."""
+    generator, lattice = torch.Generator().manual_seed(4), Lattice(1.0)
+    r = np.random.default_rng(4)
+    for i in range(10_000):
+        wide = bool(i % 2)
+        exponent = float(r.uniform(-300, 300)) if wide else float(r.uniform(-37, 37))
+        direction = torch.randn(4, generator=generator, dtype=torch.float64)
+        update = (direction / direction.norm() * 10**exponent).to(torch.float64 if wide else torch.float32)
+        steps, clipped = lattice.encode(update)
+        whole = [int(q) for q in steps]
+        # In Python's own whole numbers.
+        assert sum(q * q for q in whole) <= lattice.radius**2
+        # What is long keeps its direction and all but the rounding of its norm; what is short stays.
+        length = math.sqrt(sum(q * q for q in whole)) / lattice.radius
+        assert clipped == (exponent > 0) or abs(exponent) < 1e-6
+        assert length == pytest.approx(min(1.0, 10**exponent), abs=1e-6)
+        bounded, was_clipped = clip(update, 1.0)
+        assert float(bounded.norm()) <= 1.0
+        assert was_clipped == clipped or abs(exponent) < 1e-6
+        if exponent > -30:
+            assert float(bounded.norm()) == pytest.approx(min(1.0, 10**exponent), rel=1e-5)
+
+
+# --- shapes ---
+
+
+class Scalar(nn.Module):
+    """A linear layer and a temperature without axes, whose gradient is a million times as large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.temperature = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + 1e6 * self.temperature * torch.tensor([1.0, -1.0])
+
+
+def test_shp_1_a_parameter_without_axes_is_in_the_norm_and_a_neighbour_moves_it_by_the_clip_norm_at_most() -> None:
+    torch.manual_seed(0)
+    model, x = Scalar(), torch.randn(4, 3)
+    clients = SimulatedPopulation([(x, torch.ones(4).long()), (x, torch.ones(4).long())], F.cross_entropy, LocalTraining())
+    both, one = (clients.collect(cohort, model, 0.5, 0).open(None) for cohort in ([0, 1], [1]))
+    assert len(both) == 9
+    assert 0.49 < float((both - one).norm()) <= 0.5
+    examples = ExamplePopulation(x, torch.ones(4).long(), F.cross_entropy)
+    assert float(examples.collect([0], model, 0.5, 0).open(None).norm()) <= 0.5
+
+
+@pytest.mark.parametrize("buffer", ["int64", "bool", "int8"])
+def test_shp_2_whole_numbers_are_refused_by_name_or_stay_as_they_are(buffer: str) -> None:
+    model = linear()
+    model.register_buffer("counted", torch.ones(3).to(getattr(torch, buffer)))
+    with pytest.raises(ConfigError, match="'counted'"):
+        FlatModel(model)
+    with pytest.raises(ConfigError, match="'counted'"):
+        ExamplePopulation(torch.zeros(2, 3), torch.zeros(2).long(), F.cross_entropy).collect([0], model, 0.5, 0)
+    strategy = DPFedAvgFixed(
+        averaging(2), clip_norm=1.0, noise_multiplier=1e-9, num_sampled_clients=2, simulation_seed=SEED, buffers="keep"
+    )
+    held = np.ones(3).astype(buffer)
+    federation = Federation(2, lambda values, index: {"w": values["w"] + 3, "counted": np.zeros(3).astype(buffer)})
+    released, _ = federation.round(strategy, {"w": np.zeros(4), "counted": held})
+    assert released["counted"].tolist() == held.tolist()
+    # Two updates of norm 6, clipped to 1: each number of the mean is a half.
+    np.testing.assert_allclose(released["w"], 0.5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_shp_4_half_precision_is_summed_and_hidden_in_whole_steps(dtype: torch.dtype) -> None:
+    # A value of a thousand, where neighbours of bfloat16 are 4 apart: noise of 1 must not be lost.
+    dim, clip_norm = 200_000, 1000 * math.sqrt(200_000)
+    lattice = Lattice(clip_norm)
+    steps, _ = lattice.encode(torch.full((dim,), 999.0, dtype=dtype))
+    row = torch.randn(dim, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    noise = lattice.release(steps, row) - steps * lattice.step
+    # Of 200,000 numbers the deviation is known to 0.16 %: 1 % is six of these.
+    assert float(noise.std()) == pytest.approx(1.0, rel=0.01)
+    # In steps of a 64th it takes all values that it may, within four deviations.
+    assert len(torch.unique(noise)) > 400
+    # 0.6 in ten million numbers of 1.9e-4 is above a clip norm of 0.1.
+    small = torch.full((10**6,), 6e-4, dtype=dtype)
+    assert float(clip(small, 0.1)[0].norm()) == pytest.approx(0.1, rel=1e-5)
+
+
+def altered(change: Callable[[np.ndarray], Any]) -> Callable[[list[Message]], list[Message]]:
+    def alter(replies: list[Message]) -> list[Message]:
+        content = replies[0].content
+        arrays = dict(content.array_records["arrays"])
+        made = change(arrays["w"].numpy())
+        content["arrays"] = ArrayRecord({**arrays, "w": made if isinstance(made, Array) else Array(np.asarray(made))})
+        return replies
+
+    return alter
+
+
+def released(alter: Callable[[list[Message]], list[Message]]) -> np.ndarray:
+    strategy = DPFedAvgFixed(averaging(3), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=3, simulation_seed=SEED)
+    federation = Federation(3, lambda model, index: {name: v + np.float32(0.1 * (index + 1)) for name, v in model.items()})
+    model = {"w": np.zeros((2, 3), np.float32), "b": np.zeros(2, np.float32)}
+    arrays, _ = strategy.aggregate_train(1, alter(federation.ask(strategy, model)))
+    assert arrays is not None
+    return np.concatenate([a.reshape(-1) for a in entries(arrays).values()])
+
+
+def test_shp_5_shapes_of_another_model_count_as_no_reply_and_the_round_goes_on() -> None:
+    missing = released(lambda replies: replies[1:])
+    shapes: list[tuple[int, ...]] = [(1,), (), (3, 2), (6,), (1, 2, 3), (2, 3, 1), (2, 1), (1, 3), (2, 4), (0,), (2, 3, 0)]
+    r = np.random.default_rng(0)
+    shapes += [tuple(int(n) for n in r.integers(0, 5, int(r.integers(0, 4)))) for _ in range(30)]
+    for shape in shapes:
+        if shape != (2, 3):
+            found = released(altered(lambda w, shape=shape: np.ones(shape, np.float32)))
+            assert np.array_equal(found, missing), shape
+    assert np.array_equal(released(altered(lambda w: w.T)), missing)
+
+
+def test_shp_6_every_order_of_names_is_one_and_every_other_set_of_names_is_no_reply() -> None:
+    whole, missing = released(lambda replies: replies), released(lambda replies: replies[1:])
+
+    def named(*names: str) -> Callable[[list[Message]], list[Message]]:
+        def alter(replies: list[Message]) -> list[Message]:
+            arrays = dict(replies[0].content.array_records["arrays"])
+            replies[0].content["arrays"] = ArrayRecord({name: arrays.get(name, arrays["w"]) for name in names})
+            return replies
+
+        return alter
+
+    for names in itertools.permutations(("w", "b")):
+        assert np.array_equal(released(named(*names)), whole)
+    for others in (("w",), ("b",), ("w", "b", "c"), ("W", "b"), ("w ", "b"), ("x", "y"), ("w", "b", "")):
+        assert np.array_equal(released(named(*others)), missing), others
+
+
+def test_shp_7_layouts_that_say_the_same_are_the_same_and_those_that_lie_are_no_reply() -> None:
+    whole, missing = released(lambda replies: replies), released(lambda replies: replies[1:])
+    same: dict[str, Callable[[np.ndarray], Any]] = {
+        "big-endian": lambda w: w.astype(">f4"),
+        "column by column": np.asfortranarray,
+        "negative strides": lambda w: w[::-1, ::-1].copy()[::-1, ::-1],
+    }
+    for name, change in same.items():
+        assert np.array_equal(released(altered(change)), whole), name
+    lying: dict[str, Callable[[np.ndarray], Any]] = {
+        "whole numbers under another label": lambda w: Array(
+            "float32", (2, 3), "numpy.ndarray", Array(w.astype(np.int32)).data
+        ),
+        "cut": lambda w: Array("float32", (2, 3), "numpy.ndarray", Array(w).data[:-1]),
+        "too long": lambda w: Array("float32", (2, 3), "numpy.ndarray", Array(w).data + b"\0"),
+        "empty": lambda w: Array("float32", (2, 3), "numpy.ndarray", b""),
+    }
+    for name, change in lying.items():
+        assert np.array_equal(released(altered(change)), missing), name
+
+
+def test_shp_7_a_model_of_very_many_tiny_tensors_is_one_vector() -> None:
+    module = nn.ParameterList([nn.Parameter(torch.zeros(())) for _ in range(20_000)])
+    flat = FlatModel(module)
+    assert flat.dim == 20_000
+    flat.vector.fill_(1.0)
+    assert all(float(part.detach()) == 1 for part in module)
+
+
+def test_shp_8_tied_weights_count_once_and_tensors_of_no_size_pass() -> None:
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    second.weight = first.weight
+    second.extra = nn.Parameter(torch.zeros(0, 4))
+    model = nn.Sequential(first, second)
+    assert FlatModel(model).dim == 9 + 3 + 3
+    x, y = torch.randn(4, 3), torch.zeros(4).long()
+    total = SimulatedPopulation([(x, y)], F.cross_entropy, LocalTraining()).collect([0], model, 0.5, 0).open(None)
+    assert total.shape == (15,)
+    assert 0 < float(total.norm()) <= 0.5
+    assert ExamplePopulation(x, y, F.cross_entropy).collect([0], model, 0.5, 0).open(None).shape == (15,)
+    strategy = DPFedAvgFixed(averaging(2), clip_norm=1.0, noise_multiplier=1e-9, num_sampled_clients=2, simulation_seed=SEED)
+    federation = Federation(2, lambda values, index: {**values, "w": values["w"] + 3})
+    out, _ = federation.round(strategy, {"w": np.zeros(4), "none": np.zeros((0, 4))})
+    assert out["none"].shape == (0, 4)
+    np.testing.assert_allclose(out["w"], 0.5, rtol=1e-5)
+
+
+def test_shp_9_complex_sparse_and_quantised_numbers_are_refused_by_name() -> None:
+    module = nn.Module()
+    module.weight = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    with pytest.raises(ConfigError, match=r"torch\.complex64"):
+        FlatModel(module)
+    with pytest.raises(ValueError, match="must be one vector of real numbers"):
+        Lattice(1.0).encode(torch.zeros(2, dtype=torch.complex64))
+    for odd in ("complex64", "complex128", "longdouble"):
+        strategy = DPFedAvgFixed(averaging(2), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=2)
+        federation = Federation(2, lambda model, index: model)
+        with pytest.raises(ConfigError, match="'w' is of"):
+            federation.ask(strategy, {"w": np.zeros(3, odd)})

@@ -1,0 +1,303 @@
+"""What is too large is refused before anything is allocated, and what runs short in a round costs that round and no more.
+
+Times are of the processor, of this process alone.
+"""
+
+import contextlib
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub import strict_json
+from hubbub.accounting.chain import read_chain
+from hubbub.accounting.ledger import Ledger
+from hubbub.accounting.promise import Promise
+from hubbub.datasets.archives import Expected, read_arrays
+from hubbub.errors import ConfigError, DataError, HubbubError, RunFolderError
+from hubbub.mechanism import Mechanism
+from hubbub.noise import NoiseStream
+from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling
+from hubbub.strategies import BinaryTree, Identity, dense, toeplitz
+from hubbub.tensor_proto import read_tensor_proto
+from hubbub.training import LatticeSum, LocalTraining, ReleasePath, RunPlan, RunStore, SimulatedPopulation, train
+from hubbub.workloads import momentum, prefix_sum
+from release_paths import ROUNDS, some_rounds
+
+MILLION = 10**6
+MIB = 2**20
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    begun = time.process_time()
+    yield
+    taken = time.process_time() - begun
+    assert taken < seconds, f"{taken:.3f} s"
+
+
+@contextlib.contextmanager
+def little_memory(more: int) -> Iterator[None]:
+    """This process may take so many bytes beyond what it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+# Before anything is allocated
+
+
+TOO_LARGE: dict[str, Callable[[], object]] = {
+    "independent": lambda: Identity(MILLION).matrix(),
+    "banded": lambda: toeplitz.square_root(MILLION, 8).matrix(),
+    "tree": lambda: BinaryTree(MILLION).matrix(),
+    "best of all": lambda: dense.optimize(prefix_sum(MILLION), participation=FixedEpochs(10, MILLION // 10)),
+    "best with momentum": lambda: dense.optimize(momentum(MILLION, 0.9)),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_res_1_a_dense_matrix_of_a_million_rounds_is_refused_at_once(name: str) -> None:
+    with little_memory(100 * MIB), within(0.05), pytest.raises(ValueError, match=r"rounds = 1000000.*(use|pattern)"):
+        TOO_LARGE[name]()
+
+
+def npy(shape: tuple[int, ...], dtype: str, content: bytes) -> bytes:
+    """A NumPy file whose header says what it does not hold."""
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header = header.ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + content
+
+
+def test_res_1_a_matrix_file_of_a_billion_entries_is_refused_before_they_are_allocated(tmp_path: Path) -> None:
+    path = tmp_path / "C.npy"
+    path.write_bytes(npy((31623, 31623), "<f8", bytes(100)))
+    with little_memory(100 * MIB), within(0.05), pytest.raises(DataError, match=r"C\.npy.*holds 100"):
+        read_tensor_proto(path)
+
+
+@pytest.mark.parametrize("claim", ["its true size", "the size that is wanted"])
+def test_res_1_a_bomb_of_zeros_is_refused_before_it_is_unpacked(claim: str, tmp_path: Path) -> None:
+    wanted, size = (1000, 28, 28), 256 * MIB
+    shape = (size,) if claim == "its true size" else wanted
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("x.npy", npy(shape, "|u1", bytes(size)))
+    assert (tmp_path / "bomb.npz").stat().st_size < 4 * MIB
+    with little_memory(100 * MIB), within(0.1), pytest.raises(DataError, match=r"bomb\.npz: is not digits"):
+        read_arrays(tmp_path / "bomb.npz", {"x": Expected(wanted)}, "digits")
+
+
+# Before the first round
+
+
+def test_res_2_noise_that_no_memory_holds_is_refused_before_the_first_round(tmp_path: Path) -> None:
+    rounds, dim = 4096, 10**8
+    pattern = MinSeparation(rounds, 1)
+    promise = Promise(rounds, Mechanism(toeplitz.square_root(rounds, rounds), pattern, 1.0))
+    with (
+        little_memory(100 * MIB),
+        within(0.2),
+        pytest.raises(ConfigError, match=r"4,095 rows of 100,000,000 numbers, 3,051\.0 GiB"),
+    ):
+        ReleasePath(promise, dim, clients=10)
+    with pytest.raises(ConfigError, match="all the memory there is"):
+        NoiseStream(promise.mechanism, dim, seed=0)
+    # A part of it, on a machine of many, is judged by itself; and independent noise remembers nothing.
+    NoiseStream(promise.mechanism, dim, seed=0, part=(0, 1000))
+    ReleasePath(Promise(rounds, Mechanism(Identity(rounds), pattern, 1.0)), dim, clients=10)
+
+
+def test_res_2_noise_that_no_disk_holds_is_refused_before_the_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = shutil.disk_usage(tmp_path)._replace(free=2 * 8 * 8 * 2 - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: full)
+    with pytest.raises(RunFolderError, match="noise of two checkpoints"):
+        some_rounds(tmp_path / "run", 1)
+    assert not (tmp_path / "run/ledger.jsonl").exists()
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: full._replace(free=full.free + 1))
+    some_rounds(tmp_path / "run", 1)
+
+
+# In a round
+
+
+def kinds(folder: Path) -> list[str]:
+    return [body["kind"] for body in read_chain(folder / "ledger.jsonl").records]
+
+
+OUT: dict[str, tuple[Any, str, list[str]]] = {
+    "while clients train": (SimulatedPopulation, "collect", ["begin", "commit", "begin", "commit"]),
+    "where noise is made": (NoiseStream, "next_row", ["begin", "commit", "begin", "burn", "begin", "commit"]),
+    "where it meets the sum": (LatticeSum, "open", ["begin", "commit", "begin", "burn", "begin", "commit"]),
+    "where the release is written": (RunStore, "save_release", ["begin", "commit", "begin", "burn", "begin", "commit"]),
+    "where it is recorded": (Ledger, "commit", ["begin", "commit", "begin", "commit", "begin", "commit"]),
+}
+
+
+@pytest.mark.parametrize("error", [MemoryError("no memory"), RuntimeError("can't allocate memory: you tried to allocate")])
+@pytest.mark.parametrize("where", OUT)
+def test_res_3_a_round_that_runs_out_of_memory_is_burned_or_was_never_charged(
+    where: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, name, expected = OUT[where]
+    some_rounds(tmp_path, 1)
+
+    def fails(*more: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fails)
+        with pytest.raises(type(error)):
+            some_rounds(tmp_path, 2)
+    some_rounds(tmp_path, 2 if len(expected) == 4 else 3)
+    assert [kind for kind in kinds(tmp_path) if kind in ("begin", "commit", "burn")] == expected
+
+
+DIM = 5 * 2**20
+
+
+def wide(folder: Path, rounds: int) -> None:
+    """Some rounds of a model whose rows of noise need 40 MiB each: too much for the C library to keep what was freed."""
+    nothing = (torch.zeros(0, DIM), torch.zeros(0, 1))
+    pattern = MinSeparation(8, 1)
+    planned = RunPlan(8, pattern, 1, Mechanism(toeplitz.square_root(8, 8), pattern, 1.0), clip_norm=1.0)
+    population = SimulatedPopulation([nothing] * 8, F.mse_loss, LocalTraining())
+    for result in train(planned, population, nn.Linear(DIM, 1, bias=False), RunStore(folder)):
+        if result.round_index + 1 == rounds:
+            break
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [30, 150, 350])
+def test_res_3_a_process_that_may_not_grow_leaves_a_run_that_goes_on(room: int, tmp_path: Path) -> None:
+    wide(tmp_path, 1)
+    child = os.fork()
+    if not child:
+        status = 0
+        try:
+            with little_memory(room * MIB):
+                wide(tmp_path, 3)
+        except (MemoryError, RuntimeError, OSError, HubbubError):
+            status = 7
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) in ((7,) if room < 40 else (0, 7))
+    wide(tmp_path, 4)
+    found = kinds(tmp_path)
+    assert found.count("begin") == found.count("commit") + found.count("burn")
+    assert found.count("burn") <= 1
+    assert found.count("epoch") >= 2
+
+
+# Descriptors and temporary folders
+
+
+def test_res_4_a_process_that_may_open_no_more_files_says_so_and_can_go_on(tmp_path: Path) -> None:
+    some_rounds(tmp_path, 1)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    held = [os.open(os.devnull, os.O_RDONLY)]
+    while held[-1] < highest:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+    messages = []
+    for more in range(1, 4):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held[-1] + more, before[1]))
+        try:
+            some_rounds(tmp_path, 3)
+        except (HubbubError, OSError) as error:
+            messages.append(str(error))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    for descriptor in held:
+        os.close(descriptor)
+    assert messages
+    assert all(str(tmp_path) in message and "Too many open files" in message for message in messages)
+    some_rounds(tmp_path, ROUNDS)
+    assert kinds(tmp_path).count("burn") <= len(messages)
+
+
+def test_res_4_a_run_needs_no_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "full"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "full"))
+    some_rounds(tmp_path / "run", ROUNDS)
+    assert kinds(tmp_path / "run").count("commit") == ROUNDS
+
+
+# Long ledgers and large cohorts
+
+
+def long_ledger(path: Path, rounds: int) -> Promise:
+    """A ledger of so many rounds of random cohorts, each begun and committed: two records a round, written in one go."""
+    promise = Promise(rounds, Mechanism(Identity(rounds), PoissonSampling(0.001), 5.0), settings={"clip_norm": 1.0})
+    ledger = Ledger(promise, bytes(32))
+    ledger.start_epoch(0, bytes(32), "0" * 64)
+    for t in range(rounds):
+        ledger.commit(ledger.begin(t, (), "sum", 1.0), b"release")
+    chain = ledger._chain
+    with path.open("wb") as file:
+        for body, head in zip(chain.records, chain.hashes, strict=True):
+            file.write(b'{"body":' + strict_json.canonical(body) + b',"hash":"' + head.encode() + b'"}\n')
+    return promise
+
+
+@pytest.mark.parametrize("records", [20_000, pytest.param(MILLION, marks=pytest.mark.slow)])
+def test_res_5_a_ledger_of_a_million_records_opens_in_seconds(records: int, tmp_path: Path) -> None:
+    promise = long_ledger(tmp_path / "ledger.jsonl", records // 2)
+    with within(20 * records / MILLION):
+        ledger = Ledger(promise, bytes(32), tmp_path / "ledger.jsonl")
+    assert ledger.next_round == records // 2
+    with within(1):
+        assert 0 < ledger.spent(1e-6).epsilon < 100
+
+
+MANY = """
+import resource, sys
+import torch
+from torch import nn
+from torch.nn import functional as F
+from hubbub.mechanism import Mechanism
+from hubbub.participation import every_round
+from hubbub.strategies import Identity
+from hubbub.training import LocalTraining, RunPlan, SimulatedPopulation, train
+
+clients, dim = int(sys.argv[1]), int(sys.argv[2])
+one = (torch.ones(1, dim), torch.ones(1, 1))
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def one_round(clients):
+    population = SimulatedPopulation([one] * clients, F.mse_loss, LocalTraining())
+    plan = RunPlan(1, every_round(1), clients, Mechanism(Identity(1), every_round(1), 1.0), clip_norm=1.0)
+    return list(train(plan, population, nn.Linear(dim, 1, bias=False)))
+one_round(200)
+before = peak()
+(result,) = one_round(clients)
+assert result.clients == clients
+print((peak() - before) * 1024)
+"""
+
+
+@pytest.mark.parametrize(("clients", "dim"), [(5_000, 4000), pytest.param(100_000, 1000, marks=pytest.mark.slow)])
+def test_res_6_the_memory_of_a_round_does_not_grow_with_its_clients(clients: int, dim: int) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", MANY, str(clients), str(dim)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    # All updates would be so many rows of eight bytes a number; beside the names of the clients there is room for one chunk.
+    assert int(done.stdout) < 2000 * clients + 64 * MIB < 8 * dim * clients

@@ -1,0 +1,111 @@
+"""Safe primes, and the keys that are shared among holders: what they are, and that nothing about them can be foretold."""
+
+import itertools
+import random
+import secrets
+from typing import Any
+
+import gmpy2
+import pytest
+
+from hubbub.secagg import safe_primes, threshold
+from small_keys import SAFE
+
+
+@pytest.mark.parametrize("bits", [64, 66, 256, 512])
+def test_safe_primes_are_safe_and_their_product_has_the_bits_asked_for(bits: int) -> None:
+    p, q = safe_primes.safe_prime_pair(bits)
+    assert p != q
+    assert (p * q).bit_length() == bits == 2 * p.bit_length() == 2 * q.bit_length()
+    for prime in (p, q):
+        assert prime % 12 == 11
+        assert gmpy2.is_prime(prime)
+        assert gmpy2.is_prime((prime - 1) // 2)
+    assert gmpy2.gcd(p * q, (p - 1) * (q - 1)) == 1
+    assert gmpy2.gcd(p - 1, q - 1) == 2
+    if bits >= 256:
+        assert abs(p - q).bit_length() > bits // 2 - 100
+
+
+def test_the_sieve_strikes_what_has_a_small_factor_and_nothing_else() -> None:
+    drawn = secrets.randbits(96) | 1 << 95
+    start = gmpy2.mpz(drawn - drawn % 12 + 11)
+    left = safe_primes._sieved(start)
+    small_ones = gmpy2.primorial(safe_primes._BOUND)
+    last = len(left) - 1
+    # All that is left in a stretch at either end, and as much beside it.
+    for place in (*range(250), *range(last - 250, last + 1)):
+        p = start + 12 * place
+        clean = gmpy2.gcd(p, small_ones % p) == 1 == gmpy2.gcd(p // 2, small_ones % (p // 2))
+        assert bool(left[place]) == clean
+    assert 0 < left[:251].sum() + left[-251:].sum() < 100
+
+
+def test_candidates_come_from_all_over_the_window_in_no_order() -> None:
+    found = list(itertools.islice(safe_primes._candidates(256), 200))
+    assert all(p.bit_length() == 256 and p >> 254 == 3 and p % 12 == 11 for p in found)
+    assert found != sorted(found)
+    # 200 draws below a window of 2^20: the least is above a fifth of it once in 10^19 times.
+    assert max(found) - min(found) > 12 * safe_primes._WINDOW // 2
+
+
+def test_a_seed_of_pythons_generator_repeats_no_window() -> None:
+    """Two of 256 bits are as near as one window once in 2^230 times."""
+    state = random.getstate()
+    found = []
+    for _ in range(2):
+        random.seed(0)
+        found.append(next(safe_primes._candidates(256)))
+    random.setstate(state)
+    assert abs(found[0] - found[1]) > 12 * safe_primes._WINDOW
+
+
+def test_a_composite_with_a_prime_half_is_no_safe_prime() -> None:
+    """Each of the two numbers fails alone."""
+    prime = gmpy2.is_prime
+    half_only = next(p for p in range(10**6 + 1, 2 * 10**6, 2) if prime(p // 2) and not prime(p))
+    whole_only = next(p for p in range(10**6 + 1, 2 * 10**6, 2) if prime(p) and not prime(p // 2))
+    assert [safe_primes._is_safe(gmpy2.mpz(p)) for p in (half_only, whole_only, SAFE[0])] == [False, False, True]
+    # 2^340 = 1 mod 341 = 11·31: a test to the base 2 alone is passed.
+    assert not safe_primes._is_safe(gmpy2.mpz(683))
+
+
+def test_progress_counts_candidates_and_is_near_what_is_expected() -> None:
+    """The mean of 8 searches of geometric length; beyond these bounds less than once in 10^5 times."""
+    counts = []
+    for _ in range(4):
+        seen: list[int] = []
+        safe_primes.safe_prime_pair(256, seen.append)
+        assert seen == list(range(1, len(seen) + 1))
+        counts.append(len(seen))
+    assert 0.12 < sum(counts) / 4 / safe_primes.expected_candidates(256) < 4
+
+
+def test_a_shared_key_is_made_without_showing_its_primes() -> None:
+    seen: list[int] = []
+    public, shares = threshold.generate(2048, holders=3, threshold=2, min_contributions=2, progress=seen.append)
+    assert (public.n.bit_length(), public.holders, public.threshold, public.min_contributions) == (2048, 3, 2, 2)
+    assert seen
+    given = [public.encrypt([5, -7]), public.encrypt([1, 1])]
+    assert threshold.combine(public, [shares[i].partial_of(given) for i in (2, 0)]) == [6, -6]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"bits": 2046}, "bits = 2046: must be at least 2048"),
+        ({"bits": 2049}, "must be even"),
+        ({"bits": 2**14}, "at most 8192"),
+        ({"bits": 2048.0}, "whole number"),
+        ({"holders": 0}, "holders = 0"),
+        ({"holders": 101}, "at most 100"),
+        ({"threshold": 4}, "at most 3"),
+        ({"min_contributions": 0}, "min_contributions = 0"),
+    ],
+)
+def test_a_shared_key_that_cannot_be_is_refused_before_the_search(
+    changed: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threshold, "safe_prime_pair", lambda *_: pytest.fail("searched"))
+    with pytest.raises((ValueError, TypeError), match=words):
+        threshold.generate(**{"bits": 2048, "holders": 3, "threshold": 2, **changed})

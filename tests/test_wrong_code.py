@@ -1,0 +1,195 @@
+"""No file that hubbub reads can run code or fill the memory, and of tensors no bit changes unseen."""
+
+import io
+import json
+import pickle
+import resource
+import struct
+import time
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+import torch
+
+import refusals
+from hubbub import strategy_file
+from hubbub.datasets import cifar10, mnist
+from hubbub.errors import DataError, HubbubError
+from hubbub.secagg import key_files
+from hubbub.strategies import dense
+from hubbub.training.checkpoint import Checkpoint
+from hubbub.training.tensors import parse
+from malformed.contents import attacks, flipped, sha256, some, tensors
+from malformed.matrices import Payload, header_of, npy_of
+from refusals import Refused
+
+# Fixtures are found by their names here.
+workplace, refused = refusals.workplace, refusals.refused
+
+
+def in_npy(objects: bool) -> bytes:
+    array = np.empty((2, 2), dtype=object)
+    array[:] = Payload()
+    out = io.BytesIO()
+    np.save(out, array, allow_pickle=True)
+    # What says that it holds floats, and holds a pickle.
+    return out.getvalue() if objects else npy_of(header_of("'<f8'", "(2, 2)"), pickle.dumps(Payload()))
+
+
+def in_npz() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name in ("x_train", "blob", "C"):
+            archive.writestr(f"{name}.npy", in_npy(objects=True))
+    return out.getvalue()
+
+
+def by_torch(old: bool) -> bytes:
+    out = io.BytesIO()
+    torch.save({"model": Payload()}, out, _use_new_zipfile_serialization=not old)
+    return out.getvalue()
+
+
+def by_joblib() -> bytes:
+    out = io.BytesIO()
+    joblib.dump(Payload(), out)
+    return out.getvalue()
+
+
+PICKLES: dict[str, Callable[[], bytes]] = {
+    "pickle": lambda: pickle.dumps(Payload()),
+    "pickle of protocol 0": lambda: pickle.dumps(Payload(), 0),
+    "npy of objects": lambda: in_npy(objects=True),
+    "npy of floats": lambda: in_npy(objects=False),
+    "npz": in_npz,
+    "torch": lambda: by_torch(old=False),
+    "torch of old": lambda: by_torch(old=True),
+    "joblib": by_joblib,
+}
+
+
+def of_a_checkpoint(file: str) -> object:
+    content = Path(file).read_bytes()
+    return checkpoint_of(content, content)
+
+
+def checkpoint_of(content: bytes, stated: bytes) -> Checkpoint:
+    """A checkpoint of one content whose manifest states another."""
+    Path("checkpoint-1.safetensors").write_bytes(content)
+    files = {"checkpoint-1.safetensors": {"sha256": sha256(stated), "bytes": len(stated)}}
+    Path("checkpoint.json").write_text(json.dumps({"schema": 1, "rounds": 1, "head": "", "files": files}))
+    return Checkpoint(Path("checkpoint.json"), again=False)
+
+
+LOADERS: dict[str, Callable[[str], object]] = {
+    "a matrix": dense.load,
+    "a strategy": strategy_file.load,
+    "MNIST": mnist.load,
+    "CIFAR-10": cifar10.load,
+    "a key": key_files.read_private,
+    "a checkpoint": of_a_checkpoint,
+}
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("kind", PICKLES)
+def test_fil_3_no_loader_runs_what_a_pickle_holds(kind: str, loader: str, workplace: Path) -> None:
+    for name in ("odd.npy", "odd.npz", "odd.pt", "odd.safetensors", "odd"):
+        Path(name).write_bytes(PICKLES[kind]())
+        Path(name).chmod(0o600)
+        with pytest.raises((HubbubError, ValueError), match=r"odd|checkpoint-1"):
+            LOADERS[loader](name)
+        assert not Path("unpickled").exists()
+
+
+def test_fil_3_the_trap_snaps_where_somebody_unpickles(workplace: Path) -> None:
+    """Or the test above would show nothing."""
+    for make in (PICKLES["pickle"], PICKLES["joblib"]):
+        joblib.load(io.BytesIO(make()))
+        Path("unpickled").rmdir()
+    np.load(io.BytesIO(in_npy(objects=True)), allow_pickle=True)
+    assert Path("unpickled").exists()
+
+
+# Bombs.
+
+
+def bomb(file: str, member: str, shape: str, dtype: str, size: int) -> None:
+    """An archive of one member that unpacks to so many zeros behind its header, made in no time: one block again and again."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    head = packer.compress(npy_of(header_of(dtype, shape), b"")) + packer.flush(zlib.Z_FULL_FLUSH)
+    block = packer.compress(bytes(1 << 22)) + packer.flush(zlib.Z_FULL_FLUSH)
+    packed, name = head + block * (size >> 22) + packer.flush(), member.encode()
+    # Version, flags, deflate, time and date, checksum, sizes, length of the name; then what the two headers have of their own.
+    facts = struct.pack("<HHHIIIIH", 20, 0, 8, 0, 0, len(packed), size, len(name))
+    local = b"PK\x03\x04" + facts + bytes(2) + name
+    central = b"PK\x01\x02" + struct.pack("<H", 20) + facts + bytes(16) + name
+    end = b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(central), len(local) + len(packed), 0)
+    Path(file).write_bytes(local + packed + central + end)
+
+
+@pytest.fixture
+def little_memory() -> Any:
+    """No more than 512 MiB beyond what the process holds."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + 2**29, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.parametrize(
+    ("member", "shape", "dtype", "size", "load"),
+    [
+        ("x_train.npy", "(1000000, 28, 28)", "'|u1'", 2**30, mnist.load),
+        ("x_train.npy", "(60000, 28, 28)", "'|u1'", 2**30, mnist.load),
+        ("blob.npy", "(8000000000,)", "'|u1'", 2**30, cifar10.load),
+    ],
+    ids=["a header of 0.8 GB", "a header that says less", "a header of 8 GB"],
+)
+def test_fil_4_a_bomb_is_refused_by_its_header_before_it_is_read(
+    workplace: Path, member: str, shape: str, dtype: str, size: int, load: Callable[[str], object], little_memory: None
+) -> None:
+    bomb("bomb.npz", member, shape, dtype, size)
+    assert Path("bomb.npz").stat().st_size < 2_000_000
+    spent = []
+    for _ in range(3):
+        started = time.process_time()
+        with pytest.raises(DataError, match=r"bomb\.npz"):
+            load("bomb.npz")
+        spent.append(time.process_time() - started)
+    # What says less than it holds is read as far as it says, 47 MB.
+    assert min(spent) < (0.1 if "60000" not in shape else 0.5)
+
+
+def test_fil_4_an_archive_of_matrices_is_refused_before_anything_is_unpacked(refused: Refused, little_memory: None) -> None:
+    bomb("bomb.npz", "C.npy", "(32768, 32768)", "'<f8'", 2**30)
+    account = ["account", "--rounds", "4", "--delta", "1e-5", "--noise-multiplier", "1", "--strategy", "dense"]
+    refused([*account, "--matrix", "bomb.npz"], "bomb.npz", "neither a NumPy file nor a TensorProto")
+
+
+# Tensors.
+
+
+def test_fil_5_of_a_checkpoint_no_bit_changes_unseen(workplace: Path) -> None:
+    """The SHA-256 of each file stands in the manifest."""
+    whole = tensors(model=np.arange(300.0), clip_norm=np.array([1.0]))
+    checkpoint_of(whole, whole)
+    # Cut files, lengths, headers, offsets that overlap, names that come twice: refused even under a digest that was made anew.
+    tried = 0
+    for content in [*(content for _, content in attacks(whole)), *(whole[:cut] for cut in some(200, len(whole), seed=1))]:
+        tried += 1
+        with pytest.raises(HubbubError, match="checkpoint-1"):
+            checkpoint_of(content, content)
+    for bit in some(1000 - tried, 8 * len(whole), seed=2):
+        tried += 1
+        with pytest.raises(HubbubError, match=r"checkpoint-1\.safetensors.*SHA-256"):
+            checkpoint_of(flipped(whole, bit), whole)
+    assert tried == 1000
+    assert parse(whole)["model"].shape == (300,)

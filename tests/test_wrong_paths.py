@@ -1,0 +1,288 @@
+"""Names that would lead out of a folder, links, what is no file, foreign folders, and files that change under the reader."""
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, RecordDict
+
+import paillier_nodes
+import refusals
+from hubbub import config, files, strategy_file, strict_json
+from hubbub.accounting.chain import read_chain
+from hubbub.errors import DataError, LedgerError, RunFolderError
+from hubbub.flower.holder_folder import HolderFolder
+from hubbub.participation import SingleParticipation
+from hubbub.strategies import Dense, Optimized
+from hubbub.training.checkpoint import Checkpoint
+from hubbub.training.store import RunStore
+from hubbub.workloads import prefix_sum
+from malformed.contents import sha256
+from refusals import Refused, contents, settings
+
+# Fixtures are found by their names here.
+workplace, refused = refusals.workplace, refusals.refused
+
+# Forty names that mean more to a shell, a terminal or a file system than to whoever wrote them.
+NAMES = [
+    "../out", "../../out", "../../../../../../../../usr/out", "/var/out", "/etc/cron.d/out", "//out", "./out/../../x",
+    "a/../../out", "..", ".", "/", "~", "~root/out", "~/out", "link/out", "state", "state/keys/run",
+    "ledger.jsonl", "opened.json",
+    ".hidden", "-rf", "--out", "out\\..\\..\\x", "C:\\out", "CON", "nul", "a b", "a;touch out", "$(touch out)", "`touch out`",
+    "${HOME}/out", "{{7*7}}", "%2e%2e%2fout", "\u2024\u2024/out", "..\u2215out", "ｏｕｔ", "n" * 200, "é" * 100, "out ", " out",
+]  # fmt: skip
+# What is no text of one line, or longer than a name may be.
+NO_NAMES = ["", "nul\0byte", "two\nlines", "\x1b[31mred", "re\rturn", "\u202egnp.exe", "half\udcff", "n" * 300, "line\u2028end"]
+
+
+def below(place: Path) -> set[str]:
+    return {str(path.relative_to(place)) for path in place.rglob("*")}
+
+
+def hello(run: str) -> RecordDict:
+    agreement = paillier_nodes.agreed(paillier_nodes.owner().public_key)
+    record = strict_json.canonical({**agreement.record(), "run": run})
+    return RecordDict({"paillier": ConfigRecord({"action": "hello", "hubbub_agreement": record})})
+
+
+def test_fil_10_forty_names_of_runs_lead_nowhere_but_into_the_holders_own_folder(workplace: Path) -> None:
+    """A run's name comes from the server."""
+    assert len(set(NAMES)) == 40
+    Path("link").symlink_to("elsewhere")
+    Path("elsewhere").mkdir()
+    Path("root").mkdir()
+    before = below(workplace)
+    holder = HolderFolder(paillier_nodes.owner(), Path("root"))
+    for name in NAMES:
+        # Of each name by itself, so that one that leads out is the last.
+        made = below(workplace)
+        assert holder.answer(hello(name))["holder"] == 1
+        (folder,) = {path for path in below(workplace) - made if path.count("/") < 2}
+        assert re.fullmatch("root/holder-1-[0-9a-f]{16}", folder)
+    for name in NO_NAMES:
+        with pytest.raises(ValueError, match=r"run = |cannot be read|surrogates"):
+            holder.answer(hello(name))
+    made = below(workplace) - before
+    folders = {name for name in made if name.count("/") == 1}
+    assert len(folders) == 40
+    assert {Path(name).name for name in made - folders} == {"agreement.json", "opened.json"}
+
+
+def test_fil_10_an_app_gets_no_name_that_is_none_of_a_package(refused: Refused, workplace: Path) -> None:
+    before = below(workplace)
+    # Where it is put is the user's choice; what it is called becomes the name of a package.
+    bad = [name for name in [*NAMES, *NO_NAMES] if not re.fullmatch("[a-z]+", Path(name).name, re.ASCII)]
+    assert len(bad) > 30
+    for name in bad:
+        assert "NAME = " in refused(["flower", "new", "--", name])
+    assert below(workplace) == before
+
+
+def test_fil_10_no_name_of_a_file_is_taken_from_a_manifest(workplace: Path) -> None:
+    """A checkpoint is found by its number: any other name in the manifest is refused before anything is opened."""
+    for name in [*NAMES, *NO_NAMES[1:6]]:
+        stated = {"schema": 1, "rounds": 1, "head": "0" * 64, "files": {name: {"sha256": sha256(b""), "bytes": 0}}}
+        Path("checkpoint.json").write_bytes(strict_json.canonical(stated))
+        with pytest.raises(RunFolderError, match=r"files: must name checkpoint-1\.safetensors"):
+            Checkpoint(Path("checkpoint.json"), again=False)
+
+
+# Values that mean something elsewhere.
+
+LITERAL = [
+    "${HOME}", "$(touch ran)", "`touch ran`", "{{ 7*7 }}", "{% raw %}", "%(home)s", "%s%n", "{0.__class__}", "!!python/object",
+    "a; touch ran", "two\nlines", "re\rturn", "tab\there", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "[bold]loud[/bold]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", LITERAL)
+def test_fil_9_a_value_is_what_stands_there(refused: Refused, value: str) -> None:
+    layer: dict[str, dict[str, Any]] = {"data": {"name": "mnist", "path": value}, "privacy": {"noise_multiplier": 1.0}}
+    resolved = config.resolve(layer)
+    assert resolved.data.path == value
+    # Written and read again it is the same.
+    Path("again.toml").write_text(config.dump(resolved))
+    assert config.resolve(config.load("again.toml")) == resolved
+    before = below(Path())
+    for name in ("data.name", "model.name", "privacy.mode"):
+        section, _, key = name.partition(".")
+        Path("odd.toml").write_text(config.dump(config.Config()).split("[")[0])
+        other = {"privacy": {"noise_multiplier": 1.0}} | {section: {key: value}}
+        with pytest.raises(config.ConfigError) as caught:
+            config.resolve(other)
+        assert f"{name} = {value!r}"[:100] in str(caught.value)
+    # As a path it is looked for under this name; a terminal is shown what it would obey.
+    error = refused(["plan", "again.toml", "--measure"], "is missing")
+    assert error.strip().isprintable()
+    assert value.encode("unicode_escape").decode() in error or " ".join(value.split()) in error
+    assert below(Path()) - before <= {"odd.toml"}
+    assert not Path("ran").exists()
+
+
+# What is no file, and no folder of one's own.
+
+
+@pytest.mark.parametrize("kind", ["empty", "folder", "pipe", "endless", "void", "loop"])
+def test_fil_13_what_is_no_file_is_refused_at_once(refused: Refused, kind: str) -> None:
+    match kind:
+        case "empty":
+            Path("odd").touch()
+        case "folder":
+            Path("odd").mkdir()
+        case "pipe":
+            os.mkfifo("odd")
+        case "endless":
+            Path("odd").symlink_to("/dev/zero")
+        case "void":
+            Path("odd").symlink_to("/dev/null")
+        case _:
+            Path("odd").symlink_to("odd")
+    dense = ["privacy.strategy=dense", "privacy.matrix=odd"]
+    data = ["data.name=mnist", "data.path=odd"]
+    earlier = ['privacy.earlier_runs=["odd"]']
+    cifar = ["data.name=cifar10", "data.path=odd"]
+    lines = [settings("correlated.toml", *dense), settings("good.toml", *data), settings("good.toml", *cifar)]
+    lines += [settings("good.toml", *earlier), ["verify", "odd"], ["resume", "odd"], ["ledger", "odd"], ["close", "odd"]]
+    lines += [["factorize", "file", "--matrix", "odd"], ["account", "odd", "--delta", "1e-5"]]
+    lines += [["factorize", "dense", "--rounds", "4", "--learning-rates", "odd"]]
+    lines += [["train", "odd"]] if kind != "empty" else []
+    for line in lines:
+        started = time.process_time()
+        refused(line, "odd")
+        # Most of it is the time in which modules are loaded.
+        assert time.process_time() - started < 5
+    assert not Path("new").exists()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o707, 0o755])
+def test_fil_11_the_folder_of_a_run_is_taken_from_everybody_else_before_anything_is_in_it(mode: int, workplace: Path) -> None:
+    Path("run").mkdir()
+    Path("run").chmod(mode)
+    with RunStore(Path("run")).locked():
+        assert Path("run").stat().st_mode & 0o777 == 0o700
+        assert {path.stat().st_mode & 0o077 for path in Path("run").rglob("*")} == {0}
+
+
+def test_fil_11_a_folder_of_another_user_is_refused(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("run").mkdir()
+    before = contents(Path("run"))
+    monkeypatch.setattr(os, "getuid", lambda: Path("run").stat().st_uid + 1)
+    with pytest.raises(RunFolderError, match="run: belongs to another user"), RunStore(Path("run")).locked():
+        pass
+    assert contents(Path("run")) == before
+
+
+# YAML and others.
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("run.yaml", "training:\n  rounds: 2\nprivacy:\n  noise_multiplier: 1.0\n"),
+        ("run.yml", "--- !!python/object/apply:os.mkdir [ran]\n"),
+        ("run.toml", "training: {rounds: 2}\n"),
+        ("run.json", '{"training": {"rounds": 2}}'),
+        ("run.ini", "[training]\nrounds: 2\n"),
+        ("run.cfg", "[training]\nrounds = two\n"),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "train"])
+def test_fil_7_what_is_not_toml_is_told_so(refused: Refused, command: str, name: str, content: str) -> None:
+    Path(name).write_text(content)
+    refused([command, name], name, "is not TOML")
+    assert not Path("ran").exists()
+
+
+# A file that another process changes while it is read.
+
+
+def changing(monkeypatch: pytest.MonkeyPatch, path: Path, later: bytes) -> list[Path]:
+    """From now on the file is another one as soon as it has been read once; the paths that are read."""
+    read, seen = files.read, []
+
+    def reading(place: Path, *, at_most: int) -> bytes:
+        content = read(place, at_most=at_most)
+        seen.append(place)
+        if Path(place).resolve() == path.resolve():
+            path.write_bytes(later)
+        return content
+
+    monkeypatch.setattr(files, "read", reading)
+    return seen
+
+
+def of_a_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, digests = RunStore(Path("run")), []
+    with store.locked():
+        for value in (1.0, 2.0):
+            content = store.save_release(0, torch.full((3,), value))
+            digests.append((content, sha256(content)))
+    (first, one), (second, two) = digests
+    path = Path("run/state/releases/0.safetensors")
+    path.write_bytes(first)
+    changing(monkeypatch, path, second)
+    # What was hashed is what was parsed, though the file is another one by then; the next reader sees that.
+    assert store.load_release(0, one, 3).tolist() == [1.0] * 3
+    with pytest.raises(RunFolderError, match="not what the ledger says"):
+        store.load_release(0, one, 3)
+    assert store.load_release(0, two, 3).tolist() == [2.0] * 3
+
+
+def of_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, entry in (("one", 1.0), ("two", 2.0)):
+        answer = Optimized(Dense([[entry]]), prefix_sum(1), SingleParticipation(), "mean", 1.0, 1.0, "", 0)
+        strategy_file.save(f"{name}.safetensors", answer)
+    path = Path("one.safetensors")
+    seen = changing(monkeypatch, path, Path("two.safetensors").read_bytes())
+    assert np.array(strategy_file.load(path).matrix()).item() == 1.0
+    assert len(seen) == 1
+    assert np.array(strategy_file.load(path).matrix()).item() == 2.0
+
+
+def of_a_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = read_chain_of("run.jsonl", 3)
+    seen = changing(monkeypatch, Path("run.jsonl"), b"{}\n")
+    assert read_chain(Path("run.jsonl")).head == chain
+    assert len(seen) == 1
+    with pytest.raises(LedgerError, match=r"run\.jsonl"):
+        read_chain(Path("run.jsonl"))
+
+
+def read_chain_of(name: str, records: int) -> str:
+    from hubbub.accounting.chain import Chain
+
+    chain = Chain(Path(name))
+    for number in range(records):
+        chain.append({"kind": "burn", "round": number})
+    return chain.head
+
+
+def of_a_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hubbub.strategies import dense
+
+    for name, entry in (("one.npy", 1.0), ("two.npy", np.nan)):
+        np.save(name, np.array([[entry]]))
+    seen = changing(monkeypatch, Path("one.npy"), Path("two.npy").read_bytes())
+    assert dense.load("one.npy").matrix().item() == 1.0
+    assert len(seen) == 1
+    with pytest.raises((DataError, ValueError), match="nan"):
+        dense.load("one.npy")
+
+
+READERS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "a release": of_a_release,
+    "a strategy": of_a_strategy,
+    "a ledger": of_a_ledger,
+    "a matrix": of_a_matrix,
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_fil_14_what_was_hashed_or_checked_is_what_is_used(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    READERS[kind](monkeypatch)
