@@ -2,10 +2,7 @@
 
 import itertools
 import math
-import multiprocessing
-import os
 import random
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from dying import Dying
 from hubbub.accounting.chain import read_chain
 from hubbub.accounting.history import History
 from hubbub.errors import ConfigError, RunFolderError
@@ -247,28 +245,26 @@ def test_a_resumed_run_has_the_clip_norms_of_one_that_was_never_interrupted(
     torch.testing.assert_close(again.state_dict(), whole.state_dict(), rtol=0, atol=0)
 
 
-def _worked(folder: Path) -> None:
-    torch.set_num_threads(1)
-    for _ in train(plan(noise="secure"), vectors(), linear(), RunStore(folder)):
-        pass
-
-
 def test_a_killed_run_goes_on_with_the_clip_norm_of_its_releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 4)
+    dying = Dying(tmp_path / "events", {}, lambda *_: None)
+    # What a first run imports and remembers is there before the first fork.
     list(train(plan(noise="secure"), vectors(), linear()))
-    moments, context, killed = random.Random(3), multiprocessing.get_context("fork"), 0  # noqa: S311 # moments of a test
+
+    def worked(folder: Path) -> None:
+        torch.set_num_threads(1)
+        with dying.watching():
+            list(train(plan(noise="secure"), vectors(), linear(), RunStore(folder)))
+        dying.tell("done", dying.step)
+
+    dying.dies(0, lambda: worked(tmp_path / "whole"))
+    [(steps,)] = dying.told("done")
+    moments, killed = random.Random(3), 0  # noqa: S311 # moments of a test
     for run in range(4):
-        folder, attempts = tmp_path / str(run), 0
-        while True:
-            worker = context.Process(target=_worked, args=(folder,))
-            worker.start()
-            worker.join(moments.uniform(0.003, 0.15) if attempts < 8 else 60)
-            attempts += 1
-            if worker.is_alive():
-                os.kill(worker.pid, signal.SIGKILL)
-            worker.join()
-            assert worker.exitcode in (0, -signal.SIGKILL)
-            if worker.exitcode == 0:
+        folder = tmp_path / str(run)
+        for attempt in range(9):
+            dying.dies(moments.randrange(1, steps // 3) if attempt < 8 else 0, lambda folder=folder: worked(folder))
+            if len(dying.told("done")) > run + 1:
                 break
             killed += 1
         rounds = History.of(read_chain(folder / "ledger.jsonl").records[1:]).rounds
@@ -279,7 +275,10 @@ def test_a_killed_run_goes_on_with_the_clip_norm_of_its_releases(tmp_path: Path,
         expected = [split.joint_norm(norm) for norm in by_hand(releases, RULE, 0.7, CLIENTS)[:-1]]
         assert [entry.clip_norm for entry in rounds] == pytest.approx(expected, rel=1e-12)
         assert len(set(expected)) > 1
-    assert killed > 4
+    assert len(dying.told("done")) == 5
+    assert not dying.told("error")
+    # Two starts that die within a third of a run's steps cannot end it.
+    assert killed >= 4 * 2
 
 
 def test_a_checkpoint_without_its_clip_norm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
