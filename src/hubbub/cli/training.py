@@ -2,7 +2,7 @@
 
 import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from hubbub.errors import RunFolderError
 from hubbub.training import Population
 from hubbub.training.workers import WorkerError
 
-__all__ = ["How", "resume", "train"]
+__all__ = ["How", "begin", "resume", "train"]
 
 ONE_BY_ONE = "one-by-one"
 # The status with which a command exits whose run was ended by its budget before it had done all rounds of its settings.
@@ -47,15 +47,19 @@ class How:
 
 def train(file: Path, assignments: list[str], out: Path | None, how: How, *, allow_import: bool, as_json: bool) -> None:
     """Start a run in a new folder."""
-    config = _settings(how, configs.load(file), configs.overrides(assignments))
+    begin([configs.load(file), configs.overrides(assignments)], out, file.stem, how, allow_import=allow_import, as_json=as_json)
+
+
+def begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: How, *, allow_import: bool, as_json: bool) -> None:
+    """Start a run of these settings in a new folder, by default one in ``runs/`` that is named after ``stem``."""
+    config = _settings(how, *layers)
     run = build(config, allow_import=allow_import)
     if run.encryption and config.training.engine == "process":
         from hubbub.engine.parties import require_keys
 
         require_keys(run, run.encryption)
-    _train(
-        RunInFolder.begun(run, _new_folder(out, file.stem)), config.training.engine, allow_import=allow_import, as_json=as_json
-    )
+    begun = RunInFolder.begun(run, _new_folder(out, stem))
+    _train(begun, config.training.engine, allow_import=allow_import, as_json=as_json)
 
 
 def resume(folder: Path, head: str | None, how: How, *, allow_import: bool, as_json: bool) -> None:
