@@ -25,7 +25,7 @@ from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan
 from hubbub.workloads import Workload
 
-__all__ = ["made", "make_strategy", "planned"]
+__all__ = ["made", "make_strategy", "planned", "workload_of"]
 
 # Of what the operator is told about single clients.
 FAIRNESS_IS_EXACT = "accuracy and loss by client (private-fairness.json), which are exact"
@@ -49,8 +49,7 @@ def planned(
         BudgetError: A budget that no noise meets, or that not even one round fits in.
     """
     before = _earlier(config) if earlier is None else earlier
-    plan = _plan(config, clients, before, allow_import)
-    return replace(plan, settings=_settings(config, encryption_of(config, plan.expected_cohort_size)))
+    return _plan(config, clients, before, allow_import)
 
 
 def make_strategy(
@@ -162,6 +161,7 @@ def _plan(config: Config, clients: int, earlier: tuple[RunCharge, ...], allow_im
         server=server_of(config),
         seed=training.seed,
         noise=privacy.noise,  # type: ignore[arg-type] # checked by the config
+        settings=_settings(config, encryption),
         earlier=earlier,
         privacy_unit=privacy.unit,
     )
@@ -179,7 +179,7 @@ def _mechanism(
     shares: NoiseShares | None,
 ) -> Mechanism:
     privacy = config.privacy
-    strategy = make_strategy(_family(config), _workload(config), participation, allow_import=allow_import)
+    strategy = make_strategy(_family(config), workload_of(config), participation, allow_import=allow_import)
     if privacy.noise_multiplier is not None:
         return Mechanism(strategy, participation, privacy.noise_multiplier, shares)
     if privacy.epsilon is None:
@@ -234,7 +234,7 @@ def _family(config: Config) -> Family | str:
     return Family(name, privacy.bands, privacy.buffers, objective, privacy.matrix)
 
 
-def _workload(config: Config) -> Workload:
+def workload_of(config: Config) -> Workload:
     """What the server's optimizer makes of the releases."""
     return server_of(config).workload(config.training.rounds)
 

@@ -13,6 +13,7 @@ SOME = "test_power_loss.py::test_cra_3_power_loss_in_a_short_run_breaks_no_promi
 POWER = "test_power_loss.py::test_cra_3_power_loss_in_a_short_run_breaks_no_promise[each moment]"
 
 BEGIN = "        ticket = path.begin(cohort, total, plan.clip_norms.bound(clip_norm))\n"
+BEGUN = '        clock.end("promise")\n'
 OPEN = "        try:\n            release = total.open(path.row(ticket))\n"
 OPEN_FIRST = "        release = total.open(path.noise.next_row() * plan.clip_norm)\n"
 COMMIT = "            path.commit(ticket, release)\n"
@@ -101,8 +102,8 @@ POWER_LOST = [
     Mutant(
         "noise meets the sum before BEGIN",
         "training/rounds.py",
-        BEGIN + OPEN,
-        OPEN_FIRST + BEGIN + "        try:\n            pass\n",
+        BEGIN + BEGUN + OPEN,
+        OPEN_FIRST + BEGIN + BEGUN + "        try:\n            pass\n",
         POWER,
         STOPS,
     ),

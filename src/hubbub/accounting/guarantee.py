@@ -217,6 +217,22 @@ class PrivacyGuarantee:
         """
         return written(self, RunFacts() if facts is None else facts)
 
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """In a notebook: the sentence as a card, with the numbers behind it and what must hold."""
+        from hubbub._card import bundle
+
+        rows = [
+            (name, rounded_up(value))
+            for name, value in (
+                ("zCDP ρ, at most", self.zcdp_rho),
+                (f"sensitivity of {self.sensitivity_of}, in clip norms, at most", self.l2_sensitivity),
+            )
+            if value is not None
+        ]
+        if self.clip_noise_multiplier is not None:
+            rows.append(("standard deviation of the noise, in clip norms", f"{self.clip_noise_multiplier:.12g}"))
+        return bundle(self.sentence(), rows, [str(assumption) for assumption in self.assumptions], good=self.private)
+
     def as_json(self) -> dict[str, object]:
         """All fields as strict JSON values: an infinite epsilon is ``None`` beside ``"private": False``.
 

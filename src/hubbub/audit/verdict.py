@@ -7,6 +7,7 @@ from typing import Any
 
 from hubbub._checks import Array
 from hubbub.accounting.guarantee import PrivacyGuarantee
+from hubbub.accounting.statement import rounded_up
 from hubbub.audit.bound import LowerBound
 from hubbub.audit.whitening import Check
 
@@ -117,6 +118,19 @@ class Audit:
             f"probability of at most {alarm:.1g}."
         )
 
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """In a notebook: the verdict as a card, with each bound beside what is stated."""
+        from hubbub._card import bundle
+
+        rows = [
+            (
+                f"epsilon, {one.what}",
+                f"at most {rounded_up(one.stated)} stated; at least {_down(one.shown)} (95 %), {_down(one.certain)} (1 − 10⁻⁶)",
+            )
+            for one in self.comparisons
+        ]
+        return bundle(self.sentence(), rows, good=self.holds)
+
     def as_json(self) -> dict[str, Any]:
         """As strict JSON values, scores included."""
         return {
@@ -139,6 +153,10 @@ class Audit:
             "notes": list(self.notes),
             "scores": {name: getattr(self, name).tolist() for name in ("present", "absent", "means")},
         }
+
+
+def _down(bound: LowerBound) -> str:
+    return f"{math.floor(bound.epsilon * 1e3) / 1e3:.3f}"
 
 
 def _count(number: int, thing: str, things: str = "") -> str:

@@ -162,12 +162,16 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The HTML file; by default report.html in the run's folder.")
     ] = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What 'hubbub audit' found for these settings; by default audit/ in the run's folder."),
+    ] = None,
     public: Annotated[bool, typer.Option("--public", help="Leave out what was computed from clients' data.")] = False,
 ) -> None:
     """The report of one or several runs as one page that opens offline."""
     from hubbub.cli import reporting
 
-    reporting.report(runs, output, public=public)
+    reporting.report(runs, output, audit, public=public)
 
 
 @app.command()

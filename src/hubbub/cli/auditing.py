@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hubbub.build import build
 from hubbub.cli.output import console, print_json, print_table, say
 from hubbub.engine.apps import require_flower
 from hubbub.engine.audited import audited
+from hubbub.engine.resolved import resolved
 from hubbub.errors import RunFolderError
 from hubbub.report.audit import write_audit
 
@@ -54,6 +56,8 @@ def audit(file: Path, assignments: list[str], asked: Asked) -> int:
     folder = _new_folder(asked.out, file.stem)
     torch.set_num_threads(1)
     run = build(config, allow_import=asked.allow_import)
+    # By which a report tells whether it is of the same run.
+    settings = tomllib.loads(configs.dump(resolved(run)))
     screen = console(stderr=asked.as_json)
     if simulated:
         say(screen, "privacy.noise = 'simulation': its noise is known to whoever knows the seed; audited with secure noise.")
@@ -63,9 +67,10 @@ def audit(file: Path, assignments: list[str], asked: Asked) -> int:
 
     with tempfile.TemporaryDirectory(prefix="hubbub-audit-") as scratch:
         found = audited(run, asked.effort, Path(scratch), told, allow_import=asked.allow_import)
-    write_audit(folder, file.stem, found.as_json())
+    findings = {**found.as_json(), "settings": settings}
+    write_audit(folder, file.stem, findings)
     if asked.as_json:
-        print_json({**found.as_json(), "folder": str(folder)})
+        print_json({**findings, "folder": str(folder)})
     else:
         _show(found, folder)
     return 0 if found.holds else 1

@@ -1,5 +1,6 @@
 """``hubbub report``, ``cite``, ``evaluate`` and ``publish``: what is done with a run once it has trained."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +13,9 @@ __all__ = ["cite", "evaluate", "publish", "report"]
 _MOST_RUNS = 40
 
 
-def report(folders: Sequence[Path], output: Path | None, *, public: bool) -> None:
-    """Write the page of one or several runs."""
+def report(folders: Sequence[Path], output: Path | None, audit: Path | None = None, *, public: bool) -> None:
+    """Write the page of one or several runs, with the audit of each that is named or lies in its folder."""
+    from hubbub.report.audited import AUDIT, read_audit, with_audit
     from hubbub.report.page import page
     from hubbub.report.told import told
 
@@ -21,7 +23,13 @@ def report(folders: Sequence[Path], output: Path | None, *, public: bool) -> Non
         raise ConfigError(f"{len(folders)} runs: a page shows at most {_MOST_RUNS}; name fewer")
     if output is None and len(folders) > 1:
         raise ConfigError("--output: several runs have no folder in common; say where the page is to be written")
-    runs = [told(folder) for folder in folders]
+    if audit is not None and len(folders) > 1:
+        raise ConfigError(f"--audit {audit}: is of one run; put the audit of each into its folder, as {folders[0] / AUDIT}")
+    runs = []
+    for folder in folders:
+        found = audit or folder / AUDIT
+        there = audit is not None or os.path.lexists(found)
+        runs.append(with_audit(told(folder), read_audit(found)) if there else told(folder))
     file = output or folders[0] / ("report-public.html" if public else "report.html")
     if file.is_dir():
         raise ConfigError(f"--output = {str(output)!r}: is a folder; name the HTML file, such as {str(file / 'report.html')!r}")

@@ -22,11 +22,12 @@ from hubbub.errors import LedgerError, RunFolderError
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
 from hubbub.training.evaluation import Fairness, fairness
 from hubbub.training.metrics import Metrics, read_metrics
+from hubbub.training.phases import EVALUATE, Phases
 
 __all__ = ["RunInFolder"]
 
 # Computed from clients' updates: for the operator's eyes, never for others.
-PRIVATE = ("clients", "clients_per_second", "seconds", "clipped_fraction", "train_loss")
+PRIVATE = ("clients", "clients_per_second", "seconds", "phases", "clipped_fraction", "train_loss")
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,9 +166,11 @@ class RunInFolder:
     def _row(self, result: RoundResult) -> dict[str, Any]:
         """One line of the metrics: a public evaluation, epsilon, and what is private; of a burned round also why it was."""
         loss = accuracy = None
+        clock = Phases()
         number, training = result.round_index + 1, self.run.config.training
         if number % training.evaluate_every == 0 or number == self.run.plan.rounds:
             loss, accuracy = self._evaluated()
+            clock.end(EVALUATE)
         return {
             "round_index": result.round_index,
             "loss": loss,
@@ -177,12 +180,13 @@ class RunInFolder:
             "clients": result.clients,
             "clients_per_second": result.clients_per_second,
             "seconds": result.seconds,
+            "phases": {**result.phases, EVALUATE: clock.total},
             **({"clip_norm": result.clip_norm} if self.run.plan.clip_norms.further else {}),
             **result.statistics,
             **({} if result.released else {"released": False, "fault": result.fault}),
             # Held-out training examples are clients' data too; a fault may name clients.
             "private": [
-                *PRIVATE,
+                *dict.fromkeys((*PRIVATE, *result.statistics)),
                 *(("loss", "accuracy") if training.validation else ()),
                 *(() if result.released else ("fault",)),
             ],

@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,25 @@ from hubbub import strict_json
 from hubbub._checks import Array
 from hubbub.accounting import rounded_up
 from hubbub.files import make_folder, write_atomic
-from hubbub.report.svg import legible
+from hubbub.report.svg import INK, SERIES, figure, legible, shown, styled
 
-__all__ = ["audit_markdown", "draw_audit", "write_audit"]
+__all__ = ["audit_bounds", "audit_markdown", "audit_scores", "draw_audit", "write_audit"]
 
 _Found = Mapping[str, Any]
-_PRESENT, _ABSENT, _STATED = "#b5542b", "#1b6ca8", "#333333"
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Colours, and how many words of a legend stand beside one another."""
+
+    present: str
+    absent: str
+    stated: str
+    columns: tuple[int, int]
+
+
+_PICTURE = _Look("#b5542b", "#1b6ca8", "#333333", (3, 2))
+_PAGE = _Look(SERIES[1], SERIES[0], INK, (2, 1))
 
 
 def write_audit(folder: Path, name: str, found: _Found) -> None:
@@ -93,10 +107,10 @@ def draw_audit(name: str, found: _Found) -> bytes:
     figure = Figure(figsize=(8, 6.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     above, below = figure.subplots(2, 1, height_ratios=(2, 3))
-    _draw_bounds(above, found)
-    _draw_scores(below, found)
+    _draw_bounds(above, found, _PICTURE)
+    _draw_scores(below, found, _PICTURE)
     verdict = found["verdict"]
-    color = _STATED if verdict == "holds" else "#b00020"
+    color = _PICTURE.stated if verdict == "holds" else "#b00020"
     figure.suptitle(f"Audit of {legible(name)}: {verdict}", x=0.01, ha="left", fontweight="bold", color=color)
     for axes in (above, below):
         axes.spines[["top", "right"]].set_visible(False)
@@ -105,18 +119,35 @@ def draw_audit(name: str, found: _Found) -> bytes:
     return buffer.getvalue()
 
 
-def _draw_bounds(axes: Any, found: _Found) -> None:
+@styled
+def audit_bounds(found: _Found) -> str:
+    """An SVG for a page: each lower bound beside the epsilon that it must not pass."""
+    made, axes = figure()
+    _draw_bounds(axes, found, _PAGE)
+    said = "; ".join(f"{one['what']}: at least {one['shown']['epsilon']:.3g}" for one in found["comparisons"])
+    return shown(made, f"What the audit proved of epsilon: {said}")
+
+
+@styled
+def audit_scores(found: _Found) -> str:
+    """An SVG for a page: the scores of the canaries beside the claimed laws."""
+    made, axes = figure(3.2)
+    _draw_scores(axes, found, _PAGE)
+    return shown(made, "Scores of the canaries beside the laws that are claimed")
+
+
+def _draw_bounds(axes: Any, found: _Found, look: _Look) -> None:
     comparisons = found["comparisons"][::-1]
     finite = [one["stated_epsilon"] for one in comparisons if one["stated_epsilon"] is not None]
     shown = [one[kind]["epsilon"] for one in comparisons for kind in ("shown", "certain")]
     for height, one in enumerate(comparisons):
-        axes.barh(height, one["shown"]["epsilon"], height=0.5, color=_ABSENT, alpha=0.35, label="proved with confidence 95 %")
-        axes.barh(height, one["certain"]["epsilon"], height=0.25, color=_ABSENT, label="proved with confidence 1 − 10⁻⁶")
+        axes.barh(height, one["shown"]["epsilon"], height=0.5, color=look.absent, alpha=0.35, label="proved with confidence 95 %")
+        axes.barh(height, one["certain"]["epsilon"], height=0.25, color=look.absent, label="proved with confidence 1 − 10⁻⁶")
         if one["stated_epsilon"] is not None:
-            axes.plot([one["stated_epsilon"]] * 2, [height - 0.35, height + 0.35], color=_STATED, linewidth=2.5, label="stated")
+            axes.plot([one["stated_epsilon"]] * 2, [height - 0.35, height + 0.35], color=look.stated, linewidth=2.5, label="stated")
             axes.annotate(
                 rounded_up(one["stated_epsilon"]), (one["stated_epsilon"], height), xytext=(5, 0), textcoords="offset points",
-                va="center", color=_STATED,
+                va="center", color=look.stated,
             )  # fmt: skip
     axes.set_yticks(range(len(comparisons)), [_wrapped(one["what"]) for one in comparisons])
     axes.set_ylim(-0.6, len(comparisons) - 0.4)
@@ -124,25 +155,25 @@ def _draw_bounds(axes: Any, found: _Found) -> None:
     axes.set_xlabel(f"epsilon at delta = {found['stated']['delta']:g}")
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    axes.legend(unique.values(), unique.keys(), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
+    axes.legend(unique.values(), unique.keys(), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=look.columns[0], frameon=False)
 
 
-def _draw_scores(axes: Any, found: _Found) -> None:
+def _draw_scores(axes: Any, found: _Found, look: _Look) -> None:
     present, absent, means = (np.asarray(found["scores"][key], dtype=np.float64) for key in ("present", "absent", "means"))
     everything = np.concatenate([present, absent])
     # Of a broken system a few may be far out.
     low, high = float(everything.min()) - 0.5, float(everything.max()) + 0.5
     low, high = min(low, -4.0), max(high, float(means.max()) + 4.0)
     bins = np.linspace(low, high, 41)
-    for scores, color, label in ((absent, _ABSENT, "absent"), (present, _PRESENT, "present")):
+    for scores, color, label in ((absent, look.absent, "absent"), (present, look.present, "present")):
         axes.hist(scores, bins=bins, density=True, color=color, alpha=0.35, label=f"{len(scores):,} {label}")
     x = np.linspace(low, high, 500)
-    axes.plot(x, _normal(x[:, None]).mean(axis=1), color=_ABSENT, label="claimed, if absent: N(0, 1)")
+    axes.plot(x, _normal(x[:, None]).mean(axis=1), color=look.absent, label="claimed, if absent: N(0, 1)")
     law = "claimed, if present" + (f": N({means[0]:.3g}, 1)" if float(np.ptp(means)) < 1e-9 else ", by its rounds")
-    axes.plot(x, _normal(x[:, None] - means[None, :]).mean(axis=1), color=_PRESENT, label=law)
+    axes.plot(x, _normal(x[:, None] - means[None, :]).mean(axis=1), color=look.present, label=law)
     axes.set_xlabel("score of a canary, its rounds known, in standard deviations of the noise")
     axes.set_ylabel("density")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=look.columns[1], frameon=False)
 
 
 def _normal(x: Array) -> Array:

@@ -1,14 +1,17 @@
 """The report of one or several runs as one page that opens anywhere: no other file, no network, light, dark and in print."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import library_versions
 from hubbub.report import charts
+from hubbub.report.audit import audit_bounds, audit_scores
 from hubbub.report.citations import bibtex, cited
+from hubbub.report.costs import costs
+from hubbub.report.phases import phases
 from hubbub.report.text import whose
 from hubbub.report.told import RunTold
 
@@ -87,10 +90,39 @@ def _run(run: RunTold, *, public: bool) -> dict[str, Any]:
         else [],
         "statement": run.statement() if guarantee.private else "",
         "table": _table(run),
-        "costs": list(_costs(run)),
+        "costs": list(costs(run)),
+        "audit": _audit(run),
         "config": run.config.strip(),
         "head": run.recorded.chain.head,
         "versions": library_versions(guarantee.accountant),
+    }
+
+
+def _audit(run: RunTold) -> dict[str, Any] | None:
+    """What the template says of an audit."""
+    found = run.audit
+    if found is None:
+        return None
+    stated, passed = found["stated"], [check["name"] for check in found["checks"] if check["passed"]]
+    return {
+        "sentence": found["sentence"],
+        "broken": found["verdict"] != "holds",
+        "epsilon": f"{run.audited_epsilon:g}",
+        "stated": rounded_up(stated["epsilon"]),
+        "rounds": stated["rounds"],
+        "bounds": [
+            (
+                one["what"],
+                "∞" if one["stated_epsilon"] is None else rounded_up(one["stated_epsilon"]),
+                f"{math.floor(1e3 * one['shown']['epsilon']) / 1e3:.3f}",
+                f"{math.floor(1e3 * one['certain']['epsilon']) / 1e3:.3f}",
+                "holds" if one["holds"] else "BROKEN",
+            )
+            for one in found["comparisons"]
+        ],
+        "passed": passed,
+        "failed": [check["name"] for check in found["checks"] if not check["passed"]],
+        "notes": found["notes"],
     }
 
 
@@ -140,22 +172,6 @@ def _table(run: RunTold) -> list[tuple[int, str, str, str]]:
     ]
 
 
-def _costs(run: RunTold) -> Iterator[tuple[str, str, str]]:
-    """What a round takes: words, median, largest."""
-    for key, words in (
-        ("seconds", "a whole round"),
-        ("encrypt_seconds", "encrypt, all clients one after the other"),
-        ("aggregate_seconds", "add, server"),
-        ("decrypt_seconds", "decrypt, holders"),
-    ):
-        values = [row[key] for row in run.rows if row.get(key) is not None]
-        if values:
-            yield words, f"{median(values):.3g} s", f"{max(values):.3g} s"
-    sizes = [row["upload_bytes"] for row in run.rows if row.get("upload_bytes") is not None]
-    if sizes:
-        yield "one client sends", f"{median(sizes) / 1000:,.0f} kB", f"{max(sizes) / 1000:,.0f} kB"
-
-
 def _told_apart(runs: Sequence[RunTold]) -> Sequence[RunTold]:
     """The runs in the order of the page, which is in their names where folders are called alike."""
     names = [run.name for run in runs]
@@ -202,4 +218,14 @@ def _charts(runs: Sequence[RunTold], *, public: bool) -> Iterator[Chart]:
             told = f"Promised: {found.promised}.{gap}"
             yield Chart(f"Participation{of}", charts.participations(run), told, private=True)
     yield Chart("Time", charts.seconds(runs), "Seconds of each round, all of it.", private=True)
-    yield Chart("Encryption", charts.encryption(runs), "Seconds of each round that went into encryption.", private=True)
+    together = "In all rounds." if len(runs) == 1 else "A round, on average; what is shorter than a microsecond stands at its mark."
+    yield Chart("Where the time went", phases(runs), together, private=True)
+    for run in runs:
+        of = f" of {run.name}" if len(runs) > 1 else ""
+        about = "Seconds of each round that went into encryption, adding and opening."
+        yield Chart(f"Encryption{of}", charts.encryption([run]), about, private=True)
+        if run.audit is not None:
+            proved = "What canaries proved of epsilon, beside what is stated: a bar beyond its line would disprove the guarantee."
+            yield Chart(f"Audit{of}", audit_bounds(run.audit), proved)
+            scores = "Canaries that were there and that were not, as an adversary scores them, beside what is claimed."
+            yield Chart(f"What an adversary sees{of}", audit_scores(run.audit), scores, private=True)

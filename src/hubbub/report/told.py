@@ -4,7 +4,8 @@ import math
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ class RunTold:
         strength: Releases against noise; ``None`` without releases.
         public: Whether loss and accuracy are known to be of public test data.
         number: Of the run on its page, from 0: what it looks like in every chart.
+        audit: What an audit of the same settings found, as its file has it; see :mod:`hubbub.report.audited`.
     """
 
     name: str
@@ -99,6 +101,7 @@ class RunTold:
     strength: Strength | None
     public: bool
     number: int = 0
+    audit: Mapping[str, Any] | None = None
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
@@ -135,10 +138,24 @@ class RunTold:
             return self.guarantee.epsilon
         return promise.after(rounds, promise.delta).epsilon
 
+    @property
+    def audited_epsilon(self) -> float | None:
+        """The largest epsilon that the audit disproved at 95 %, of its bounds on what is stated; ``None`` without an audit.
+
+        Four digits of it, rounded down: less is proved, never more.
+        """
+        if self.audit is None:
+            return None
+        stated = self.audit["stated"]["epsilon"]
+        bounds = [one["shown"]["epsilon"] for one in self.audit["comparisons"] if one["stated_epsilon"] == stated]
+        bound = Decimal(max(bounds, default=0.0))
+        return float(bound.quantize(Decimal(1).scaleb(bound.adjusted() - 3), rounding=ROUND_FLOOR)) if bound else 0.0
+
     def statement(self) -> str:
         """The guarantee as a text for publication."""
         promise = self.recorded.promise
-        return self.guarantee.statement(self.cost.facts(promise, self.recorded.chain.head))
+        facts = replace(self.cost.facts(promise, self.recorded.chain.head), audited_epsilon=self.audited_epsilon)
+        return self.guarantee.statement(facts)
 
 
 def told(folder: Path) -> RunTold:

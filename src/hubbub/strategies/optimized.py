@@ -47,3 +47,19 @@ class Optimized(Generic[AnyStrategy]):
     def root_squared_error(self) -> float:
         """The root of ``squared_error``: a standard deviation in units of the sensitivity."""
         return float(self.squared_error**0.5)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """In a notebook: the error and the bound, not the thousands of numbers that the strategy is made of."""
+        from hubbub._card import bundle
+
+        sentence = (
+            f"{type(self.strategy).__name__} of {self.workload.rounds:,} rounds: root {self.objective} squared error "
+            f"{self.root_squared_error:.5g} at sensitivity 1."
+        )
+        rows = [
+            ("participation", str(self.participation)),
+            ("squared error", f"{self.squared_error:.7g}"),
+            ("lower bound", f"{self.lower_bound:.7g}, for {self.bound_family}"),
+            ("better by at most", f"{self.relative_gap:.2g} of the squared error"),
+        ]
+        return bundle(sentence, rows)

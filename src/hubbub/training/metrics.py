@@ -67,6 +67,11 @@ def _row(row: Any, after: int) -> dict[str, Any]:
     for name in _OF_ENCRYPTION:
         if row.get(name) is not None:
             non_negative(name, row[name])
+    phases = row.get("phases", {})
+    if not isinstance(phases, dict):
+        raise TypeError(f"phases = {phases!r}: must be a table of seconds")
+    for name, seconds in phases.items():
+        non_negative(f"phases.{name}", seconds)
     private = row.get("private", [])
     if not isinstance(private, list) or not all(isinstance(name, str) for name in private):
         raise TypeError(f"private = {private!r}: must be a list of names")

@@ -7,10 +7,9 @@ A sum that nobody could open burns its round: it is charged, and the model stays
 
 import inspect
 import math
-import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeGuard
 
 from torch import nn
@@ -19,6 +18,7 @@ from hubbub.errors import ConfigError, SumNotOpenedError
 from hubbub.lattice import Lattice
 from hubbub.training.clip_norms import CountSplit
 from hubbub.training.cohorts import draw, require_feasible
+from hubbub.training.phases import Phases
 from hubbub.training.plan import RunPlan
 from hubbub.training.release import Sum
 from hubbub.training.state import RunState
@@ -75,7 +75,8 @@ class RoundResult:
 
     ``clip_norm`` is that of the round's updates. ``head`` is that of the ledger: keep it elsewhere, and a ledger that is rolled
     back cannot pass. ``statistics`` were computed from clients' updates, and ``fault`` may name clients: they are private, and
-    not for others.
+    not for others. So are ``seconds`` and ``phases``, the same by phase (``choose``, ``sum``, ``promise``, ``hide``, ``persist``,
+    ``learn``, ``account``): they tell how many took part.
     """
 
     round_index: int
@@ -87,6 +88,7 @@ class RoundResult:
     released: bool = True
     fault: str = ""
     clip_norm: float | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def clients_per_second(self) -> float:
@@ -136,7 +138,7 @@ def train(
 def _rounds(plan: RunPlan, population: Population, model: nn.Module, run: RunState) -> Iterator[RoundResult]:
     path, burned = run.path, 0
     for round_index in range(path.next_round, plan.rounds):
-        started = time.perf_counter()
+        clock = Phases()
         cohort = draw(
             plan.participation,
             round_index,
@@ -145,29 +147,40 @@ def _rounds(plan: RunPlan, population: Population, model: nn.Module, run: RunSta
             keys=path.cohort_keys,
             ledger=path.ledger,
         )
+        clock.end("choose")
         clip_norm = run.clip_norm
         total, fault = _collected(plan, population, cohort, model, clip_norm, round_index), None
+        clock.end("sum")
         ticket = path.begin(cohort, total, plan.clip_norms.bound(clip_norm))
+        clock.end("promise")
         try:
             release = total.open(path.row(ticket))
         except SumNotOpenedError as error:
+            clock.end("hide")
             path.burn(ticket)
             burned, fault = burned + 1, error
         else:
+            clock.end("hide")
             path.commit(ticket, release)
+            clock.end("persist")
             run.learn(release, round_index)
+            clock.end("learn")
             burned = 0
         run.checkpoint(round_index + 1)
+        clock.end("persist")
+        epsilon = path.ledger.spent(plan.delta).epsilon
+        clock.end("account")
         yield RoundResult(
             round_index=round_index,
             clients=len(cohort),
-            epsilon=path.ledger.spent(plan.delta).epsilon,
+            epsilon=epsilon,
             head=path.ledger.head,
-            seconds=time.perf_counter() - started,
+            seconds=clock.total,
             statistics=total.statistics,
             released=fault is None,
             fault="" if fault is None else str(fault),
             clip_norm=clip_norm,
+            phases=clock.seconds,
         )
         if fault and burned == MOST_BURNED:
             raise SumNotOpenedError(
