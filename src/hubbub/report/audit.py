@@ -141,10 +141,14 @@ def _draw_bounds(axes: Any, found: _Found, look: _Look) -> None:
     finite = [one["stated_epsilon"] for one in comparisons if one["stated_epsilon"] is not None]
     shown = [one[kind]["epsilon"] for one in comparisons for kind in ("shown", "certain")]
     for height, one in enumerate(comparisons):
-        axes.barh(height, one["shown"]["epsilon"], height=0.5, color=look.absent, alpha=0.35, label="proved with confidence 95 %")
+        axes.barh(
+            height, one["shown"]["epsilon"], height=0.5, color=look.absent, alpha=0.35, label="proved with confidence 95 %"
+        )
         axes.barh(height, one["certain"]["epsilon"], height=0.25, color=look.absent, label="proved with confidence 1 − 10⁻⁶")
         if one["stated_epsilon"] is not None:
-            axes.plot([one["stated_epsilon"]] * 2, [height - 0.35, height + 0.35], color=look.stated, linewidth=2.5, label="stated")
+            axes.plot(
+                [one["stated_epsilon"]] * 2, [height - 0.35, height + 0.35], color=look.stated, linewidth=2.5, label="stated"
+            )
             axes.annotate(
                 rounded_up(one["stated_epsilon"]), (one["stated_epsilon"], height), xytext=(5, 0), textcoords="offset points",
                 va="center", color=look.stated,
@@ -155,7 +159,9 @@ def _draw_bounds(axes: Any, found: _Found, look: _Look) -> None:
     axes.set_xlabel(f"epsilon at delta = {found['stated']['delta']:g}")
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    axes.legend(unique.values(), unique.keys(), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=look.columns[0], frameon=False)
+    axes.legend(
+        unique.values(), unique.keys(), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=look.columns[0], frameon=False
+    )
 
 
 def _draw_scores(axes: Any, found: _Found, look: _Look) -> None:

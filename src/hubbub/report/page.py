@@ -218,14 +218,18 @@ def _charts(runs: Sequence[RunTold], *, public: bool) -> Iterator[Chart]:
             told = f"Promised: {found.promised}.{gap}"
             yield Chart(f"Participation{of}", charts.participations(run), told, private=True)
     yield Chart("Time", charts.seconds(runs), "Seconds of each round, all of it.", private=True)
-    together = "In all rounds." if len(runs) == 1 else "A round, on average; what is shorter than a microsecond stands at its mark."
+    together = (
+        "In all rounds." if len(runs) == 1 else "A round, on average; what is shorter than a microsecond stands at its mark."
+    )
     yield Chart("Where the time went", phases(runs), together, private=True)
     for run in runs:
         of = f" of {run.name}" if len(runs) > 1 else ""
         about = "Seconds of each round that went into encryption, adding and opening."
         yield Chart(f"Encryption{of}", charts.encryption([run]), about, private=True)
         if run.audit is not None:
-            proved = "What canaries proved of epsilon, beside what is stated: a bar beyond its line would disprove the guarantee."
+            proved = (
+                "What canaries proved of epsilon, beside what is stated: a bar beyond its line would disprove the guarantee."
+            )
             yield Chart(f"Audit{of}", audit_bounds(run.audit), proved)
             scores = "Canaries that were there and that were not, as an adversary scores them, beside what is claimed."
             yield Chart(f"What an adversary sees{of}", audit_scores(run.audit), scores, private=True)
