@@ -7,7 +7,6 @@ then every step goes the whole way. The operations are the same either way, and 
 
 import random
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,12 +17,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from hubbub.training.programs import Operation, Outputs, Program, Slot, mapped
 from hubbub.training.remembered import remembered
 
 __all__ = ["Recorded"]
-
-# Of tensors and None.
-Outputs = Sequence[Any]
 
 _ATEN = torch.ops.aten
 _PACKED = _ATEN._pack_padded_sequence.default
@@ -76,7 +73,7 @@ class Recorded:
     def __init__(self, module: nn.Module, *others: object) -> None:
         self._module, self._called = module, (module, *others)
         self._memory: object = None
-        self._programs: dict[Hashable, _Program] = {}
+        self._programs: dict[Hashable, Program] = {}
         self._written: dict[Hashable, int] = {}
 
     def look(self) -> None:
@@ -117,7 +114,7 @@ class Recorded:
         self._programs[key] = program
         return found
 
-    def _write(self, step: Callable[..., Outputs], tensors: Sequence[torch.Tensor]) -> "_Program | None":
+    def _write(self, step: Callable[..., Outputs], tensors: Sequence[torch.Tensor]) -> Program | None:
         """The list, from a pass that leaves everything as it was."""
         attributes, chances = _attributes(self._called), (random.getstate(), np.random.get_state())  # noqa: NPY002 # a module may
         recorder = _Recorder(self._module, tensors)
@@ -140,23 +137,6 @@ class _UnsteadyError(BaseException):
     """A step about which there can be no list; not to be caught by a module that tries things out."""
 
 
-@dataclass(frozen=True)
-class _Slot:
-    """A place for a tensor."""
-
-    number: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Operation:
-    """One call: arguments, named arguments and outputs have slots where there were tensors."""
-
-    function: Any
-    arguments: tuple[Any, ...]
-    named: dict[str, Any]
-    outputs: Any
-
-
 class _Recorder(TorchDispatchMode):
     """Inside, operations are written down as they are done; one that a list cannot have, or that leaves traces, is not done."""
 
@@ -165,7 +145,7 @@ class _Recorder(TorchDispatchMode):
         # Of a tensor that is gone nothing is left here: another one may have its address.
         self._slots = WeakTensorKeyDictionary()
         self._number = 0
-        self._operations: list[_Operation] = []
+        self._operations: list[Operation] = []
         self._constants: dict[int, torch.Tensor] = {}
         own = [*module.parameters(), *module.buffers()]
         self._own = WeakTensorKeyDictionary(dict.fromkeys(own))
@@ -192,8 +172,8 @@ class _Recorder(TorchDispatchMode):
         if function in _VIEWS and _alike(found, args[0]):
             self._slots[found] = slots[0][0].number
         else:
-            outputs = _mapped(found, self._new) if isinstance(found, torch.Tensor | tuple | list) else None
-            self._operations.append(_Operation(function, *slots, outputs))
+            outputs = mapped(found, self._new) if isinstance(found, torch.Tensor | tuple | list) else None
+            self._operations.append(Operation(function, *slots, outputs))
         return found
 
     def refuse(self) -> NoReturn:
@@ -201,11 +181,11 @@ class _Recorder(TorchDispatchMode):
         self._steady = False
         raise _UnsteadyError
 
-    def program(self, outputs: Outputs) -> "_Program | None":
+    def program(self, outputs: Outputs) -> Program | None:
         """What was written down, if later steps may follow it."""
         if not self._steady:
             return None
-        return _Program(self._operations, self._constants, self._number, self._filled(list(outputs)), outputs)
+        return Program(self._operations, self._constants, self._number, self._filled(list(outputs)), outputs)
 
     def _leaves_traces(self, function: OpOverload, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
         """Whether it writes to an argument of the step or to the module."""
@@ -216,17 +196,17 @@ class _Recorder(TorchDispatchMode):
         tensors = [part for one in changed for part in (one if isinstance(one, tuple | list) else [one])]
         return any(isinstance(part, torch.Tensor) and _storage(part) in self._kept for part in tensors)
 
-    def _new(self, tensor: torch.Tensor) -> _Slot:
+    def _new(self, tensor: torch.Tensor) -> Slot:
         slot = self._slots.get(tensor)
         if slot is None:
             slot = self._slots[tensor] = self._number
             self._number += 1
-        return _Slot(slot)
+        return Slot(slot)
 
     def _filled(self, part: Any) -> Any:
-        return _mapped(part, self._known)
+        return mapped(part, self._known)
 
-    def _known(self, tensor: torch.Tensor) -> _Slot:
+    def _known(self, tensor: torch.Tensor) -> Slot:
         if tensor not in self._slots:
             if tensor not in self._own:
                 # Of any other tensor it is not known where it comes from.
@@ -251,113 +231,6 @@ class _Watching(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Program:
-    """A list of operations, without those whose outputs nobody reads."""
-
-    def __init__(
-        self,
-        operations: Sequence[_Operation],
-        constants: dict[int, torch.Tensor],
-        slots: int,
-        outputs: Any,
-        found: Outputs,
-    ) -> None:
-        self._outputs, self._slots = outputs, [constants.get(i) for i in range(slots)]
-        self._found: Outputs = found
-        self._text = repr([(str(one.function), one.arguments, one.named, one.outputs) for one in operations] + [outputs])
-        self.confirmed = False
-        self._lines: list[_Line] = []
-        read = {*constants, *_numbers(outputs)}
-        for operation in reversed(operations):
-            made = set(_numbers(operation.outputs))
-            if made and read.isdisjoint(made) and not operation.function._schema.is_mutable:
-                continue
-            # What no later operation reads is given back at once, while its memory is warm.
-            used = {*_numbers(operation.arguments), *_numbers(operation.named), *made}
-            self._lines.append(_Line(operation, sorted(used - read)))
-            read |= used
-        self._lines.reverse()
-
-    @torch.no_grad()
-    def __call__(self, tensors: Sequence[torch.Tensor]) -> Outputs:
-        """The outputs for other arguments of the same form."""
-        slots = self._slots.copy()
-        slots[: len(tensors)] = tensors
-        # In the list numbers are already as narrow as they were made.
-        with torch.autocast(tensors[0].device.type, enabled=False):
-            for line in self._lines:
-                line.follow(slots)
-        outputs: Outputs = _placed(self._outputs, slots)
-        return outputs
-
-    def made(self, expected: Outputs) -> bool:
-        """Whether the pass in which it was written down made these very bits; asked once."""
-        found, self._found = self._found, ()
-        return all(a is b or _same_bits(a, b) for a, b in zip(found, expected, strict=True))
-
-    def same(self, other: "_Program") -> bool:
-        """Whether another list does the same, with the same numbers from Python."""
-        pairs = zip(self._slots, other._slots, strict=False)
-        return self._text == other._text and all(a is b or _same_bits(a, b) for a, b in pairs)
-
-
-class _Line:
-    """An operation, and the slots of which nothing is needed after it."""
-
-    def __init__(self, operation: _Operation, done: Sequence[int]) -> None:
-        self._function, self._arguments, self._named = operation.function, list(operation.arguments), operation.named
-        self._outputs, self._done = operation.outputs, done
-        # Most arguments are tensors or numbers: they cost nothing to look through.
-        self._tensors = [(i, part.number) for i, part in enumerate(self._arguments) if isinstance(part, _Slot)]
-        self._lists = [i for i, part in enumerate(self._arguments) if isinstance(part, tuple | list) and list(_numbers(part))]
-        self._by_name = [name for name, part in self._named.items() if list(_numbers(part))]
-
-    def follow(self, slots: list[torch.Tensor | None]) -> None:
-        """Do it."""
-        arguments = self._arguments.copy()
-        for i, number in self._tensors:
-            arguments[i] = slots[number]
-        for i in self._lists:
-            arguments[i] = _placed(arguments[i], slots)
-        named = self._named
-        if self._by_name:
-            named = named | {name: _placed(named[name], slots) for name in self._by_name}
-        found = self._function(*arguments, **named)
-        if isinstance(self._outputs, _Slot):
-            slots[self._outputs.number] = found
-        elif self._outputs is not None:
-            for slot, one in zip(self._outputs, found, strict=True):
-                if isinstance(slot, _Slot):
-                    slots[slot.number] = one
-        for number in self._done:
-            slots[number] = None
-
-
-def _placed(part: Any, slots: Sequence[torch.Tensor | None]) -> Any:
-    """The same with tensors in place of slots."""
-    if isinstance(part, _Slot):
-        return slots[part.number]
-    return [_placed(one, slots) for one in part] if isinstance(part, tuple | list) else part
-
-
-def _mapped(part: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """The same with something else in place of tensors."""
-    if isinstance(part, torch.Tensor):
-        return change(part)
-    return type(part)(_mapped(one, change) for one in part) if isinstance(part, tuple | list) else part
-
-
-def _numbers(part: Any) -> Iterator[int]:
-    """Of all slots in it."""
-    if isinstance(part, _Slot):
-        yield part.number
-    elif isinstance(part, dict):
-        yield from _numbers(list(part.values()))
-    elif isinstance(part, tuple | list):
-        for one in part:
-            yield from _numbers(one)
-
-
 def _alike(found: torch.Tensor, given: torch.Tensor) -> bool:
     return found.shape == given.shape and found.stride() == given.stride()
 
@@ -365,13 +238,6 @@ def _alike(found: torch.Tensor, given: torch.Tensor) -> bool:
 def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
     yield from module.parameters()
     yield from module.buffers()
-
-
-def _same_bits(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
-    """Of two tensors of one form."""
-    if a is None or b is None or a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    return torch.equal(*(one.detach().contiguous().flatten().view(torch.uint8) for one in (a, b)))
 
 
 def _storage(tensor: torch.Tensor) -> int:
