@@ -16,6 +16,7 @@ from hubbub.training import LocalTraining, recorded
 from hubbub.training.batched import Batched
 from hubbub.training.local import Job
 from hubbub.training.one_by_one import OneByOne
+from hubbub.training.programs import Program
 from hubbub.training.recorded import Recorded
 from hubbub.training.stacking import NotStackableError
 from local_jobs import CPU, Layers, Lstm, OneDimensional, Standardizes, jobs
@@ -36,13 +37,13 @@ LOCAL = LocalTraining(epochs=2, batch_size=8, momentum=0.9, schedule="cosine")
 def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each step that is done from a list."""
     seen: list[int] = []
-    plain = recorded._Program.__call__
+    plain = Program.__call__
 
-    def call(program: recorded._Program, tensors: Sequence[torch.Tensor]) -> recorded.Outputs:
+    def call(program: Program, tensors: Sequence[torch.Tensor]) -> recorded.Outputs:
         seen.append(1)
         return plain(program, tensors)
 
-    monkeypatch.setattr(recorded._Program, "__call__", call)
+    monkeypatch.setattr(Program, "__call__", call)
     return seen
 
 
