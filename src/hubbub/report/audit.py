@@ -22,16 +22,19 @@ _Found = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class _Look:
-    """Colours, and how many words of a legend stand beside one another."""
+    """Colours, how many words of a legend stand beside one another, and what a score is."""
 
     present: str
     absent: str
     stated: str
     columns: tuple[int, int]
+    score: str
 
 
-_PICTURE = _Look("#b5542b", "#1b6ca8", "#333333", (3, 2))
-_PAGE = _Look(SERIES[1], SERIES[0], INK, (2, 1))
+_PICTURE = _Look(
+    "#b5542b", "#1b6ca8", "#333333", (3, 2), "score of a canary, its rounds known, in standard deviations of the noise"
+)
+_PAGE = _Look(SERIES[1], SERIES[0], INK, (1, 1), "score, in standard deviations of the noise")
 
 
 def write_audit(folder: Path, name: str, found: _Found) -> None:
@@ -177,7 +180,7 @@ def _draw_scores(axes: Any, found: _Found, look: _Look) -> None:
     axes.plot(x, _normal(x[:, None]).mean(axis=1), color=look.absent, label="claimed, if absent: N(0, 1)")
     law = "claimed, if present" + (f": N({means[0]:.3g}, 1)" if float(np.ptp(means)) < 1e-9 else ", by its rounds")
     axes.plot(x, _normal(x[:, None] - means[None, :]).mean(axis=1), color=look.present, label=law)
-    axes.set_xlabel("score of a canary, its rounds known, in standard deviations of the noise")
+    axes.set_xlabel(look.score)
     axes.set_ylabel("density")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=look.columns[1], frameon=False)
 

@@ -15,6 +15,7 @@ from hubbub.report.told import RunTold
 
 __all__ = ["AUDIT", "read_audit", "with_audit"]
 
+_Sections = Mapping[str, Mapping[str, Any]]
 # Where an audit lies in the folder of its run, if somebody put it there: hubbub audit RUN/config.toml --out RUN/audit.
 AUDIT = Path("audit", "audit.json")
 _LARGEST = 2**27
@@ -59,8 +60,8 @@ def with_audit(run: RunTold, found: Mapping[str, Any]) -> RunTold:
     """
     for what, of_run, of_audit in _differences(run, found):
         raise RunFolderError(
-            f"{run.name}: the audit is of another run: {what} is {_said(of_audit)} there and {_said(of_run)} here; audit this one "
-            "with 'hubbub audit RUN/config.toml --out RUN/audit'"
+            f"{run.name}: the audit is of another run: {what} is {_said(of_audit)} there and {_said(of_run)} here; audit this "
+            "one with 'hubbub audit RUN/config.toml --out RUN/audit'"
         )
     return replace(run, audit=found)
 
@@ -78,19 +79,18 @@ def _differences(run: RunTold, found: Mapping[str, Any]) -> Iterator[tuple[str, 
     for name in ("delta", "privacy_unit", "neighboring_relation", "mechanism"):
         if stated[name] != getattr(of_run, name):
             yield name.replace("_", " "), getattr(of_run, name), stated[name]
-    for section, name in sorted(
-        {
-            (section, name)
-            for settings in (run.settings, found["settings"])
-            for section in settings
-            for name in settings[section]
-        }
-    ):
-        mine, theirs = (settings.get(section, {}).get(name) for settings in (run.settings, found["settings"]))
-        if name not in _OF_NO_MATTER.get(section, ()) and mine != theirs:
-            yield f"{section}.{name}", mine, theirs
+    yield from _other_settings(run.settings, found["settings"])
     if not math.isclose(stated["epsilon"], of_run.epsilon, rel_tol=_ALIKE):
         yield f"the epsilon of {rounds} rounds", of_run.epsilon, stated["epsilon"]
+
+
+def _other_settings(mine: _Sections, theirs: _Sections) -> Iterator[tuple[str, Any, Any]]:
+    """Settings that are not the same, but for those of no matter."""
+    for section in sorted({*mine, *theirs}):
+        here, there = mine.get(section, {}), theirs.get(section, {})
+        for name in sorted({*here, *there} - _OF_NO_MATTER.get(section, set())):
+            if here.get(name) != there.get(name):
+                yield f"{section}.{name}", here.get(name), there.get(name)
 
 
 def _said(value: object) -> str:
@@ -105,26 +105,31 @@ def _require_audit(found: Any) -> None:
         ValueError: A number is out of its range.
         KeyError: Something is missing.
     """
-    stated = _table("stated", _table("the file", found)["stated"])
-    non_negative("stated.epsilon", stated["epsilon"])
-    open_unit("stated.delta", stated["delta"])
-    integer("stated.rounds", stated["rounds"], at_least=1)
-    for name in ("mechanism", "privacy_unit", "neighboring_relation"):
-        _text(name, stated[name])
+    _require_stated(_table("stated", _table("the file", found)["stated"]))
     for name in ("sentence", "verdict"):
         _text(name, found[name])
     for section, values in _table("settings", found["settings"]).items():
         _table(f"settings.{section}", values)
-    for name in ("canaries", "runs"):
-        integer(name, found[name], at_least=1)
     for one in _list("comparisons", found["comparisons"]):
         _require_comparison(_table("comparisons", one))
     for one in _list("checks", found["checks"]):
         _require_check(_table("checks", one))
     for note in _list("notes", found["notes"]):
         _text("notes", note)
+    _require_scores(_table("scores", found["scores"]))
+
+
+def _require_stated(stated: Mapping[str, Any]) -> None:
+    non_negative("stated.epsilon", stated["epsilon"])
+    open_unit("stated.delta", stated["delta"])
+    integer("stated.rounds", stated["rounds"], at_least=1)
+    for name in ("mechanism", "privacy_unit", "neighboring_relation"):
+        _text(f"stated.{name}", stated[name])
+
+
+def _require_scores(scores: Mapping[str, Any]) -> None:
     for name in ("present", "absent", "means"):
-        values = _list(f"scores.{name}", _table("scores", found["scores"])[name])
+        values = _list(f"scores.{name}", scores[name])
         if not 0 < len(values) < _MANY:
             raise ValueError(f"scores.{name} has {len(values)} numbers")
         for value in values:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 __all__ = ["EVALUATE", "PHASES", "Phases"]
 
-# In the order of the loop: the cohort is drawn, its updates are formed and summed, the round is charged, noise meets the sum, the
-# release (and later the checkpoint) is put on disk, the model learns, and epsilon is computed.
+# In the order of the loop: the cohort is drawn, its updates are formed and summed, the round is charged, noise meets the sum,
+# the release (and later the checkpoint) is put on disk, the model learns, and epsilon is computed.
 PHASES = ("choose", "sum", "promise", "hide", "persist", "learn", "account")
 # What the body of the caller's loop may add: it is no part of a round.
 EVALUATE = "evaluate"
