@@ -24,6 +24,7 @@ from epsilon_table import DELTA as GRID_DELTA
 from epsilon_table import TENSORS, as_printed, readings, rounded_up
 
 from hubbub import gaussian
+from hubbub.report.surfaces import draw_surface
 
 ROUNDS = 6
 RATE, SERVER_RATE, CLIP = "training.learning_rate", "training.server_learning_rate", "privacy.clip_norm"
@@ -159,22 +160,15 @@ def grid_table(runs: Runs, quick: bool) -> str:
 def draw_grid(file: Path, runs: Runs, quick: bool) -> None:
     """The report's two pictures: accuracy over clip norm and sigma, on test and on training images."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
 
     found = [(*point, record) for point in sorted(cells(quick)) if (record := runs.get(grid(quick, *point))) is not None]
     figure = Figure(figsize=(11, 4.8), dpi=150, layout="constrained")
     for place, (title, of) in enumerate((("test images", final), ("training images", lambda record: record["train_accuracy"]))):
         axes: Any = figure.add_subplot(1, 2, place + 1, projection="3d")
-        heights = [of(record) for _, _, record in found]
-        norms, sigmas = [point[0] for point in found], [point[1] for point in found]
-        if len(set(norms)) > 1 and len(set(sigmas)) > 1:
-            axes.plot_trisurf(norms, sigmas, heights, cmap="viridis", alpha=0.85, linewidth=0.2, edgecolor="#ffffff")
-        axes.scatter(norms, sigmas, heights, color="#333333", s=8, depthshade=False)
+        draw_surface(axes, [(norm, sigma, of(record)) for norm, sigma, record in found])
         axes.set_xlabel("clip norm")
         axes.set_ylabel("sigma")
-        axes.zaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_title(f"accuracy on {title} after six rounds", loc="left", fontweight="bold")
-        axes.view_init(elev=22, azim=-130)
     figure.savefig(file)
 
 

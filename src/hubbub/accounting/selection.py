@@ -1,0 +1,112 @@
+"""What publishing only the best of a random number of runs costs.
+
+Each trial draws one of several candidates at random, runs it, and is judged by what the run released and by public data alone.
+How many trials there are is drawn as well, by a law that is fixed beforehand and looks at nothing. Then only the best one is
+published. The bounds do not hold for a number of trials that was fixed, where what is published can cost as much as all runs.
+
+Letters: a is an order, K the number of trials, γ the chance that each trial is the last.
+
+Source: Papernot and Steinke 2022, "Hyperparameter Tuning with Renyi Differential Privacy", https://arxiv.org/abs/2110.03620,
+Theorem 2 (logarithmic and geometric K) and Theorem 6 (Poisson K); Liu and Talwar 2019, "Private Selection from Private
+Candidates", https://arxiv.org/abs/1811.07971, who were the first to stop at random.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from hubbub._checks import Array, finite, one_of, open_unit
+from hubbub.accounting.conversions import delta_from_rdp, epsilon_from_rdp
+from hubbub.accounting.events import Event, counted, require_relation
+from hubbub.accounting.rdp import DEFAULT_ORDERS, rdp
+from hubbub.accounting.unamplified import by_divergences
+
+__all__ = ["TRIAL_LAWS", "selection_epsilon"]
+
+# Of the number of trials.
+TRIAL_LAWS = ("logarithmic", "geometric", "poisson")
+_MOST_TRIALS = 1e9
+# Sums of a few terms err by less.
+_ROUNDING = 1e-12
+
+
+def selection_epsilon(
+    candidates: Sequence[Sequence[tuple[Event, int]]],
+    mean_trials: float,
+    delta: float,
+    neighboring_relation: str,
+    *,
+    law: str = "geometric",
+) -> float:
+    """An upper bound on the epsilon of publishing the best of a random number of trials, each of a candidate drawn at random.
+
+    Args:
+        candidates: What each costs: pairs (event, number of rounds that cost it).
+        mean_trials: The expected number of trials, at least 1. With ``"poisson"`` there may be none, and nothing is published.
+        delta: Strictly between 0 and 1.
+        neighboring_relation: ``"zero-out"``, ``"add-or-remove-one"`` or ``"replace-one"``.
+        law: Of the number of trials: ``"logarithmic"`` or ``"geometric"`` (the truncated negative binomial laws of shape 0 and
+            1), or ``"poisson"``.
+
+    Raises:
+        ValueError: No candidate, a number out of range, or an unknown word; or events whose cost is known only up to a
+            statistical distance, which these theorems do not take.
+
+    Example:
+        >>> from hubbub.accounting import Gaussian
+        >>> round(selection_epsilon([[(Gaussian(4.0), 1)]], 10, 1e-6, "zero-out"), 3)
+        2.272
+    """
+    mean = finite("mean_trials", mean_trials)
+    if not 1 <= mean <= _MOST_TRIALS:
+        raise ValueError(f"mean_trials = {mean_trials!r}: must be from 1 to 1e9")
+    open_unit("delta", delta)
+    one_of("law", law, TRIAL_LAWS)
+    relation = require_relation(neighboring_relation)
+    if not candidates:
+        raise ValueError("candidates is empty: give the events of at least one")
+    orders = np.array(DEFAULT_ORDERS)
+    trial = _curve(candidates, orders, relation)
+    several = trial + math.log(mean) / (orders - 1)
+    match law:
+        case "poisson":
+            several += [mean * delta_from_rdp(orders, trial, _largest_epsilon(order)) for order in orders]
+        case _:
+            shape = 1 if law == "geometric" else 0
+            last = 1 / mean if shape else _logarithmic(mean)
+            several += (1 + shape) * ((1 - 1 / orders) * trial - math.log(last) / orders).min()
+    return epsilon_from_rdp(orders, several * (1 + _ROUNDING), delta)
+
+
+def _curve(candidates: Sequence[Sequence[tuple[Event, int]]], orders: Array, relation: str) -> Array:
+    """The Rényi bound of one trial: the largest of the candidates, as a draw among them is the same for all people."""
+    known: dict[Event, Array] = {}
+    largest = np.zeros(len(orders))
+    for events in candidates:
+        if by_divergences(events):
+            raise ValueError("candidates: noise in shares is a statistical distance away from what Rényi bounds know")
+        total = np.zeros(len(orders))
+        for event, rounds in counted(events):
+            if event not in known:
+                known[event] = rdp(event, orders, relation)
+            total += rounds * known[event]
+        largest = np.maximum(largest, total)
+    return largest
+
+
+def _largest_epsilon(order: float) -> float:
+    """The epsilon at which Theorem 6 asks for one trial's delta, e^ε ≤ 1 + 1/(a − 1), rounded down."""
+    return math.log1p(1 / (order - 1)) * (1 - _ROUNDING)
+
+
+def _logarithmic(mean: float) -> float:
+    """The γ of the logarithmic law, P(K = k) = (1 − γ)^k/(k·ln 1/γ), with that mean, (1/γ − 1)/ln(1/γ); rounded down."""
+    # In y = ln 1/γ, of which the mean, (e^y − 1)/y, is an increasing function.
+    low, high = 0.0, 1.0
+    while math.expm1(high) / high < mean:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle == 0 or math.expm1(middle) / middle < mean else (low, middle)
+    return math.exp(-high * (1 + _ROUNDING))
