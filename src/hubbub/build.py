@@ -12,18 +12,24 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.config import DATASETS, MODELS, Config, TrainingConfig
 from hubbub.datasets import Dataset, by_user, dealt, dirichlet, iid
 from hubbub.errors import ConfigError
+from hubbub.extended import Start, start_from
 from hubbub.planned import made, planned
 from hubbub.settings import encryption_of, require_fitting_unit
 from hubbub.training import ExamplePopulation, Execution, LocalTraining, RunPlan, SimulatedPopulation
 from hubbub.training.encryption import Encryption
+from hubbub.training.extending import going_on
 from hubbub.training.flat import FlatModel
+from hubbub.training.start import Extends
 
 __all__ = ["ClientSide", "Run", "build", "client_side", "clients_of"]
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """All that training needs, and the settings that describe it completely; ``examples`` are each client's own."""
+    """All that training needs, and the settings that describe it completely.
+
+    ``examples`` are each client's own; ``start`` is what a run begins with that goes on from a finished one.
+    """
 
     config: Config
     plan: RunPlan
@@ -31,6 +37,7 @@ class Run:
     model: nn.Module
     dataset: Dataset
     examples: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
+    start: Start | None = None
 
     @property
     def encryption(self) -> Encryption | None:
@@ -59,7 +66,13 @@ def clients_of(population: SimulatedPopulation | ExamplePopulation) -> Simulated
     return population
 
 
-def build(config: Config, *, allow_import: bool = False, earlier: tuple[RunCharge, ...] | None = None) -> Run:
+def build(
+    config: Config,
+    *,
+    allow_import: bool = False,
+    earlier: tuple[RunCharge, ...] | None = None,
+    extends: Extends | None = None,
+) -> Run:
     """Make a run from its settings.
 
     Args:
@@ -67,12 +80,15 @@ def build(config: Config, *, allow_import: bool = False, earlier: tuple[RunCharg
         allow_import: Whether names ``"pkg.mod:Name"`` may be imported: that runs the code that they name.
         earlier: What runs over the same people cost before this one, as a ledger has it; by default read from the settings'
             folders.
+        extends: The finished run that this one goes on from, as a ledger has it; by default made from the settings' folder.
 
     Raises:
         ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
         ParticipationError: A pattern that the clients cannot keep.
         BudgetError: A budget that no noise meets, or that not even one round fits in.
         DataError: Missing or damaged data.
+        RunFolderError: A finished run to go on from that does not prove its model.
+        LedgerError: One that may still go on, or whose record is damaged.
     """
     side = client_side(config, allow_import=allow_import)
     plan = planned(config, len(side.population.clients), allow_import=allow_import, earlier=earlier)
@@ -81,7 +97,13 @@ def build(config: Config, *, allow_import: bool = False, earlier: tuple[RunCharg
             f"training.workers = {config.training.workers} with secagg.scheme = {config.secagg.scheme!r}: clients that encrypt "
             "are trained in the run's own process; leave workers out"
         )
-    return Run(config, plan, side.population, side.model, side.dataset, side.examples)
+    start = None
+    if config.training.extends is not None and extends is None:
+        start = start_from(config, plan, side.model, len(side.population.clients))
+        extends = start.extends
+    if extends is not None:
+        plan = going_on(plan, extends)
+    return Run(config, plan, side.population, side.model, side.dataset, side.examples, start)
 
 
 def client_side(config: Config, *, allow_import: bool = False) -> ClientSide:

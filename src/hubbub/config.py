@@ -74,6 +74,7 @@ class TrainingConfig:
     With ``privacy.unit = "example"`` there is no local training: ``cohort_size`` is the expected batch size, and
     ``learning_rate`` and ``momentum`` are those of SGD (or Adam, with ``server_optimizer = "fedadam"``).
     ``plan``, ``workers``, ``device`` and ``precision`` say how fast, and change nothing of what is promised.
+    ``extends`` is the folder of a finished run: training goes on from its model, and it is one of ``privacy.earlier_runs``.
     """
 
     rounds: int = 50
@@ -103,6 +104,7 @@ class TrainingConfig:
     workers: int = 1
     device: str = "cpu"
     precision: str = "float32"
+    extends: str | None = None
 
 
 @dataclass(frozen=True)
@@ -492,6 +494,20 @@ def _check_rest(config: Config) -> None:
 def _check_secagg(secagg: SecaggConfig) -> None:
     _checks.one_of("secagg.scheme", secagg.scheme, SCHEMES)
     _checks.integer("secagg.key_bits", secagg.key_bits, at_least=2048, at_most=16_384)
+    _check_extends(config)
+
+
+def _check_extends(config: Config) -> None:
+    """Refuse to go on from a run that is not charged."""
+    extends = config.training.extends
+    if extends is None:
+        return
+    charged = [Path(run).expanduser().absolute() for run in config.privacy.earlier_runs or ()]
+    if Path(extends).expanduser().absolute() not in charged:
+        raise ConfigError(
+            f"training.extends = {extends!r}: what goes on from a run's model is charged with it; name it in "
+            f"privacy.earlier_runs as well, or say 'hubbub extend {extends}'"
+        )
     _checks.integer("secagg.bits", secagg.bits, at_least=10, at_most=26)
     _checks.integer("secagg.holders", secagg.holders, at_least=1, at_most=100)
     if secagg.threshold is not None:

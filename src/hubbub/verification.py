@@ -26,6 +26,7 @@ from hubbub.lattice import Lattice
 from hubbub.training import RunStore
 from hubbub.training.checkpoint import Checkpoint
 from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms
+from hubbub.training.continuity import breaks, goes_on_from
 from hubbub.training.metrics import read_metrics
 from hubbub.training.tensors import metadata, parse
 from hubbub.training.traces import key_ahead, unknown_releases
@@ -89,6 +90,7 @@ def verify(folder: Path, head: str | None = None) -> Verdict:
             _participation(promise, history, cost),
             _releases(folder, promise, history),
             *_clip_norms(folder, promise, history),
+            *_continuity(folder, promise),
             _secrets(folder, chain, history),
             *_checkpoint(folder, chain, history),
             _epsilon(folder, promise, history, cost),
@@ -226,6 +228,13 @@ def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Ch
             followed += release is not None
     found = f"each follows from the releases before it ({followed} of {len(history.rounds)} rounds were followed)"
     yield Check("clip norms", not wrong, "; ".join(wrong) or found)
+
+
+def _continuity(folder: Path, promise: Promise) -> Iterator[Check]:
+    """A run that goes on from a finished one began with that one's model, and charges it."""
+    if found := goes_on_from(folder, promise):
+        wrong = list(breaks(folder, promise))
+        yield Check("continuity", not wrong, "; ".join(wrong[:3]) or found)
 
 
 def _secrets(folder: Path, chain: Chain, history: History) -> Check:

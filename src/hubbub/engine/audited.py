@@ -7,6 +7,7 @@ from hubbub.audit import Audit, Effort, audit
 from hubbub.audit.watching import Craftable
 from hubbub.build import Run
 from hubbub.engine.folder import RunInFolder
+from hubbub.errors import ConfigError
 
 __all__ = ["audited"]
 
@@ -33,6 +34,11 @@ def audited(
     Raises:
         ConfigError: The run promises nothing, or cannot carry canaries.
     """
+    if run.config.training.extends is not None:
+        raise ConfigError(
+            f"training.extends = {run.config.training.extends!r}: an audit makes runs that begin by themselves; leave it out, "
+            "with privacy.earlier_runs, and audit what this run does beside them"
+        )
     terms = run.encryption
     rows = terms.noise_rows if terms else 0
 

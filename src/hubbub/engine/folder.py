@@ -21,8 +21,10 @@ from hubbub.engine.resolved import resolved
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
 from hubbub.training.evaluation import Fairness, fairness
+from hubbub.training.extending import register
 from hubbub.training.metrics import Metrics, read_metrics
 from hubbub.training.phases import EVALUATE, Phases
+from hubbub.training.start import Extends, keep_start
 
 __all__ = ["RunInFolder"]
 
@@ -60,7 +62,9 @@ class RunInFolder:
                 raise RunFolderError(f"{folder}: another run has begun here; choose another folder with --out")
             begun.write_guarantee()
             text = configs.dump(resolved(run), f"# {begun.promised.sentence()}\n")
+            begun._keep_start()
             files.write_atomic(folder / "config.toml", text.encode())
+            begun._register()
         return begun
 
     @classmethod
@@ -91,14 +95,27 @@ class RunInFolder:
         if not missing and read_chain(folder / "ledger.jsonl").records[-1].get("kind") == "close":
             raise RunFolderError(f"{folder}: was closed and its keys destroyed; start a new run, which is charged beside it")
         # Earlier runs count as they did when this one began, wherever their folders are now.
-        earlier = None if missing else _recorded_earlier(folder)
+        earlier, extends = (None, None) if missing else _recorded(folder)
         named: configs.Layer = {} if workers is None else {"training": {"workers": workers}}
         config = configs.resolve(configs.load(folder / "config.toml"), named)
-        run = build(config, allow_import=allow_import, earlier=earlier)
+        run = build(config, allow_import=allow_import, earlier=earlier, extends=extends)
         found = cls(run, _promised(run), folder, head)
         if missing and run.plan.earlier:
             found.write_guarantee()
+            with found.store.locked():
+                found._keep_start()
+                found._register()
         return found
+
+    def _keep_start(self) -> None:
+        """Put the model that a finished run ended with into the folder, where this run goes on from one."""
+        if start := self.run.start:
+            keep_start(self.store, start.vector, start.optimizer)
+
+    def _register(self) -> None:
+        """Let the finished run that this one goes on from know of it, before the first round."""
+        if start := self.run.start:
+            register(start.folder, self.folder, [charge.first for charge in self.run.plan.earlier])
 
     @property
     def store(self) -> RunStore:
@@ -201,9 +218,12 @@ def _is_not_finite(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _recorded_earlier(folder: Path) -> tuple[RunCharge, ...]:
+def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
+    """The earlier runs that a run was told of, and the one that it goes on from."""
     path = folder / "ledger.jsonl"
     try:
-        return earlier_from(read_chain(path).records[0])
+        record = read_chain(path).records[0]
+        settings = record.get("settings")
+        return earlier_from(record), Extends.of(settings) if isinstance(settings, dict) else None
     except (ValueError, TypeError) as error:
         raise LedgerError(f"{path}, line 1: the promise cannot be read ({error})") from error

@@ -56,7 +56,9 @@ def resolved(run: Run) -> configs.Config:
     size = None if isinstance(plan.participation, FixedEpochs | BallsInBinsSampling) else int(plan.expected_cohort_size)
     # A run that goes on has the last bits of one that was never interrupted.
     chosen = run.population.plan if isinstance(run.population, SimulatedPopulation) else config.training.plan
-    training = replace(config.training, cohort_size=size, plan=chosen)
+    extends = config.training.extends
+    extends = None if extends is None else str(Path(extends).expanduser().absolute())
+    training = replace(config.training, cohort_size=size, plan=chosen, extends=extends)
     return replace(config, training=training, privacy=privacy, participation=participation, data=data, secagg=_secagg(run))
 
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from hubbub.training.evaluation import evaluate
     from hubbub.training.examples import ExamplePopulation, private_gradients
     from hubbub.training.execution import Execution
+    from hubbub.training.extending import charged_with, extended
     from hubbub.training.local import LocalTraining
     from hubbub.training.plan import RunPlan, ServerOptimizer
     from hubbub.training.release import ReleasePath, Sum
@@ -30,8 +31,10 @@ __all__ = [
     "ServerOptimizer",
     "SimulatedPopulation",
     "Sum",
+    "charged_with",
     "clip",
     "evaluate",
+    "extended",
     "private_gradients",
     "train",
 ]
@@ -51,8 +54,10 @@ _HOMES = {
     "ServerOptimizer": "plan",
     "SimulatedPopulation": "simulate",
     "Sum": "release",
+    "charged_with": "extending",
     "clip": "clipping",
     "evaluate": "evaluation",
+    "extended": "extending",
     "private_gradients": "examples",
     "train": "rounds",
 }

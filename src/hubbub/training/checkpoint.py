@@ -66,6 +66,18 @@ class Checkpoint:
         self._at = folder / wanted
         self._model = self._parts[wanted]
 
+    @property
+    def model(self) -> torch.Tensor:
+        """The model, ``(dim,)``.
+
+        Raises:
+            RunFolderError: There is none.
+        """
+        model = self._model.get("model")
+        if model is None:
+            raise self._refused("it holds no model")
+        return model
+
     def restore_model(self, vector: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
         """Put the model and the optimizer's state back.
 

@@ -1,6 +1,5 @@
 """What a run carries from round to round beside its release path, and how it finds its place after an interruption."""
 
-import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -10,9 +9,10 @@ from hubbub.errors import ConfigError, RunFolderError
 from hubbub.training.flat import FlatModel
 from hubbub.training.plan import RunPlan
 from hubbub.training.release import ReleasePath
+from hubbub.training.start import model_digest, take_up
 from hubbub.training.store import RunStore
 
-__all__ = ["RunState"]
+__all__ = ["RunState", "learnt"]
 
 CHECKPOINT_EVERY = 10
 
@@ -50,11 +50,12 @@ class RunState:
         model = FlatModel(module)
         if store:
             store.begin_with(model.vector)
-        first = hashlib.sha256(model.vector.detach().cpu().to(torch.float64).numpy().tobytes()).hexdigest()
-        promise = plan.promise(clients=clients, parameters=model.dim, initial_model=first)
+        optimizer = plan.server.build(model.vector)
+        take_up(plan.settings, model.vector, optimizer, store)
+        promise = plan.promise(clients=clients, parameters=model.dim, initial_model=model_digest(model.vector))
         dim = model.dim + plan.clip_norms.further
         path = ReleasePath(promise, dim, clients=clients, seed=plan.seed, store=store, head=head, noise_in_sums=noise_in_sums)
-        run = cls(plan, model, plan.server.build(model.vector), path, store, plan.clip_norms.first)
+        run = cls(plan, model, optimizer, path, store, plan.clip_norms.first)
         done = run._restored(store) if store else 0
         # First all that is read, so that a folder that is refused stays as it is; a round under way is settled by the start.
         known = path.next_round
@@ -78,29 +79,8 @@ class RunState:
         return done
 
     def learn(self, release: torch.Tensor, round_index: int) -> None:
-        """One step of the server's optimizer along the mean over the *expected* cohort size; the clip norm moves with it.
-
-        Raises:
-            ConfigError: The model is no longer finite; it is left as it was before.
-        """
-        self.model.require_views()
-        vector = self.model.vector
-        before = vector.detach().clone()
-        vector.grad = (release[: self.model.dim] / -self.plan.expected_cohort_size).to(vector.device, vector.dtype)
-        rate = self.plan.server.learning_rate * self.plan.server.rate(round_index, self.plan.scheduled_rounds)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
-        vector.grad = None
-        if not bool(torch.isfinite(vector).all()):
-            with torch.no_grad():
-                vector.copy_(before)
-            name = "learning_rate" if self.plan.privacy_unit == "example" else "server_learning_rate"
-            raise ConfigError(
-                f"{name} = {self.plan.server.learning_rate!r}: the model is no longer finite after "
-                f"{self.path.next_round} rounds, which stay released and charged; start a new run with a smaller one"
-            )
-        self.clip_norm = self.plan.clip_norms.following(self.clip_norm, release)
+        """One step along a release, as :func:`learnt` takes it."""
+        self.clip_norm = learnt(self.plan, self.model, self.optimizer, self.clip_norm, release, round_index)
 
     def checkpoint(self, rounds: int) -> None:
         """Save every few rounds and at the end; between, the releases themselves are what is kept."""
@@ -109,3 +89,38 @@ class RunState:
             self.store.save_checkpoint(
                 rounds, self.model.vector, self.optimizer, self.path.noise, self.path.ledger.head, clip_norm=moved
             )
+
+
+def learnt(
+    plan: RunPlan,
+    model: FlatModel,
+    optimizer: torch.optim.Optimizer,
+    clip_norm: float | None,
+    release: torch.Tensor,
+    round_index: int,
+) -> float | None:
+    """One step of the server's optimizer along the mean over the *expected* cohort size; answers with the next clip norm.
+
+    Model, optimizer and clip norm are functions of the releases alone.
+
+    Raises:
+        ConfigError: The model is no longer finite; it is left as it was before.
+    """
+    model.require_views()
+    vector = model.vector
+    before = vector.detach().clone()
+    vector.grad = (release[: model.dim] / -plan.expected_cohort_size).to(vector.device, vector.dtype)
+    rate = plan.server.learning_rate * plan.server.rate(round_index, plan.scheduled_rounds)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    vector.grad = None
+    if not bool(torch.isfinite(vector).all()):
+        with torch.no_grad():
+            vector.copy_(before)
+        name = "learning_rate" if plan.privacy_unit == "example" else "server_learning_rate"
+        raise ConfigError(
+            f"{name} = {plan.server.learning_rate!r}: the model is no longer finite after "
+            f"{round_index + 1} rounds, which stay released and charged; start a new run with a smaller one"
+        )
+    return plan.clip_norms.following(clip_norm, release)

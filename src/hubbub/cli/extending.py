@@ -1,0 +1,41 @@
+"""``hubbub extend``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hubbub import config as configs
+from hubbub.accounting import rounded_up
+from hubbub.accounting.chain import read_chain
+from hubbub.accounting.spent import spent
+from hubbub.cli.output import console, say
+from hubbub.cli.training import How, begin
+from hubbub.extended import extension
+from hubbub.training.record import ledger_of, read_run
+
+__all__ = ["Asked", "extend"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How a run is to go on; ``None`` leaves it to the command."""
+
+    rounds: int
+    assignments: Sequence[str]
+    out: Path | None
+    head: str | None
+
+
+def extend(folder: Path, asked: Asked, how: How, *, allow_import: bool, as_json: bool) -> None:
+    """Go on from a finished run in a folder of its own."""
+    if asked.head is not None:
+        read_chain(ledger_of(folder)).require_head(asked.head)
+    recorded, layer = read_run(folder), extension(folder)
+    cost, done = spent(recorded.promise, recorded.history).guarantee, len(recorded.history.rounds)
+    screen = console(stderr=as_json)
+    said = f"epsilon {rounded_up(cost.epsilon)} at delta {cost.delta:g}" if cost.private else "no privacy guarantee"
+    say(screen, f"{folder}: {done} of {recorded.promise.rounds} rounds, {said}")
+    if others := layer["privacy"]["earlier_runs"][1:]:
+        say(screen, f"Charged as well, since they belong to it: {', '.join(others)}")
+    layers = [layer, {"training": {"rounds": asked.rounds}}, configs.overrides(asked.assignments)]
+    begin(layers, asked.out, f"{folder.resolve().name}-extended", how, allow_import=allow_import, as_json=as_json)

@@ -1,0 +1,317 @@
+"""From a finished run to one that goes on from it: what it hands on, what is charged, and what its folder proves later.
+
+The second run is a mechanism of its own: new keys, new noise, a strategy for its own rounds. It begins where the first one
+ended, which is made of releases that are charged, so that the two compose as any two runs over the same people do. Model and
+optimizer are made again from the releases on disk, each compared with the ledger; no file that holds a model is believed.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from hubbub.accounting.chain import read_chain
+from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.together import Recorded, final_charges
+from hubbub.accounting.wording import Assumption
+from hubbub.errors import ConfigError, LedgerError, RunFolderError
+from hubbub.training.flat import FlatModel
+from hubbub.training.plan import RunPlan
+from hubbub.training.record import read_run
+from hubbub.training.start import (
+    EXTENDS,
+    Extends,
+    Segments,
+    keep_start,
+    model_digest,
+    optimizer_digest,
+    optimizer_state,
+    read_start,
+)
+from hubbub.training.state import learnt
+from hubbub.training.store import RunStore
+
+__all__ = ["HandedOn", "charged_with", "extended", "going_on", "handed_on", "register", "related", "require_alike"]
+
+# What decides, beside the releases, what a model has learnt from them.
+_LEARNING = ("expected_cohort_size", "clip_norm", "adaptive_clipping", "server", "cooldown")
+
+
+@dataclass(frozen=True, eq=False)
+class HandedOn:
+    """What a finished run hands on, made of its releases alone.
+
+    Args:
+        vector: Its model, ``(dim,)``.
+        optimizer: What the server's optimizer keeps from step to step, by name.
+        clip_norm: Of the round that would have been next.
+        ledger: Hash of the first record of its ledger.
+        head: Hash of the last one.
+    """
+
+    vector: torch.Tensor
+    optimizer: Mapping[str, torch.Tensor]
+    clip_norm: float | None
+    ledger: str
+    head: str
+
+    def to(self, plan: RunPlan, following: RunPlan) -> tuple[Extends, Mapping[str, torch.Tensor]]:
+        """What the promise of a following plan says of it, and the state that its optimizer takes up: none of another kind."""
+        state = self.optimizer if following.server.name == plan.server.name else {}
+        return Extends(self.ledger, self.head, model_digest(self.vector), optimizer_digest(state)), state
+
+
+def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
+    """Make the state of a finished run again from its releases; ``module`` holds its model then.
+
+    Args:
+        recorded: The run, as its folder tells it.
+        plan: What it did.
+        module: Of its kind; its trainable parameters are written over.
+
+    Raises:
+        LedgerError: Rounds are left.
+        RunFolderError: A release or the first model is missing or is not that of the ledger.
+        ConfigError: The plan is not that of the run, or the model has another size.
+    """
+    final_charges([recorded])
+    store, stated = RunStore(Path(recorded.name)), recorded.promise.settings
+    own = plan.promise().settings
+    for name in _LEARNING:
+        if own.get(name) != stated.get(name):
+            raise ConfigError(f"{name} = {own.get(name)!r}: the run in {recorded.name} had {stated.get(name)!r}; give its plan")
+    if plan.server.cooldown and recorded.promise.mechanism and plan.scheduled_rounds != recorded.promise.mechanism.rounds:
+        raise ConfigError(f"rounds = {plan.scheduled_rounds}: the run in {recorded.name} was planned for others; give its plan")
+    model = FlatModel(module)
+    if model.dim != (had := stated.get("parameters")):
+        raise ConfigError(
+            f"model: has {model.dim} trainable parameters, that of the run in {recorded.name} {had}; a run goes on with the "
+            "model that it had"
+        )
+    first, taken = read_start(store)
+    _require_start(recorded, first, taken)
+    optimizer = plan.server.build(model.vector)
+    with torch.no_grad():
+        model.vector.copy_(first)
+    if taken:
+        optimizer.state[model.vector] = dict(taken)
+    clip_norm = plan.clip_norms.first
+    kept = set(store.released())
+    for round_index, entry in enumerate(recorded.history.rounds):
+        if entry.release is None:
+            continue
+        if round_index not in kept:
+            raise RunFolderError(
+                f"{recorded.name}: the release of round {round_index} is not there, so that nobody can show that the model is "
+                "made of releases that are charged; restore it, or, where keep_releases = false, begin with a new model in a "
+                "run that names this one in privacy.earlier_runs"
+            )
+        release = store.load_release(round_index, entry.release, model.dim + plan.clip_norms.further)
+        clip_norm = learnt(plan, model, optimizer, clip_norm, release, round_index)
+    vector = model.vector.detach().clone()
+    return HandedOn(vector, optimizer_state(optimizer, model.vector), clip_norm, recorded.chain.hashes[0], recorded.chain.head)
+
+
+def _require_start(recorded: Recorded, model: torch.Tensor, optimizer: Mapping[str, torch.Tensor]) -> None:
+    """Refuse what a run did not begin with: its model would be made of something that nobody charged."""
+    try:
+        extends = Extends.of(recorded.promise.settings)
+    except ValueError as error:
+        raise LedgerError(f"{recorded.name}: {error}") from error
+    expected = "" if extends is None else extends.optimizer
+    if model_digest(model) != recorded.promise.settings.get("initial_model") or optimizer_digest(optimizer) != expected:
+        raise RunFolderError(
+            f"{recorded.name}/state/initial.safetensors: is not what the ledger says that the run began with; restore it"
+        )
+
+
+def going_on(following: RunPlan, extends: Extends) -> RunPlan:
+    """A plan with the promise that it goes on from a finished run.
+
+    An experiment gets a seed of its own: with that of the finished one it would draw the same noise and cohorts again.
+
+    Raises:
+        ConfigError: The finished run is not among those that the plan charges.
+    """
+    if not any(run.first == extends.ledger and run.head == extends.head for run in following.earlier):
+        raise ConfigError(
+            f"extends: the run of ledger {extends.ledger[:16]} at head {extends.head[:16]} is not among the earlier runs of "
+            "the plan, and what goes on from its model is charged with it; name it in privacy.earlier_runs (earlier=)"
+        )
+    seed = following.seed
+    if following.noise == "simulation":
+        seed = int.from_bytes(hashlib.sha256(f"{seed} {extends.head}".encode()).digest()[:7], "big")
+    ledger = extends.ledger[:16]
+    further = (
+        Assumption(
+            f"the model that this run begins with is made of the releases of the run of ledger {ledger} alone, which are "
+            "charged beside it, over the same people; each of the two has its own noise and its own participation pattern, and "
+            "no separation is counted on from the rounds of one to those of the other",
+            "software",
+        ),
+        Assumption(f"whatever else went on from the model of the run of ledger {ledger} is named here", "operator"),
+    )
+    settings = {**following.settings, EXTENDS: extends.record()}
+    return replace(following, settings=settings, seed=seed, further=(*following.further, *further))
+
+
+def extended(finished: RunStore, plan: RunPlan, following: RunPlan, model: nn.Module, into: RunStore) -> RunPlan:
+    """The plan by which a new run goes on from a finished one, to be given to :func:`.train` with ``model`` and ``into``.
+
+    Called again for a run that was interrupted, it answers with the plan to go on with.
+
+    Args:
+        finished: The folder of the finished run.
+        plan: What it did.
+        following: What the new run is to do; its ``earlier`` may be left empty, or are all of :func:`charged_with`.
+        model: Of the kind of the finished run; it holds its model afterwards.
+        into: The folder of the new run.
+
+    Raises:
+        LedgerError: The finished run may still go on, or its record is damaged.
+        RunFolderError: Its folder does not prove its model, or what went on from it already cannot be charged.
+        ConfigError: The plans do not fit the run or one another, or a run that must be charged is not.
+
+    Example::
+
+        first, second = RunStore(Path("one")), RunStore(Path("two"))
+        spent = charged_with(first.folder)
+        mechanism = calibrate_beside(spent, Identity(20), plan.participation, epsilon=8.0, delta=1e-5)
+        following = replace(plan, rounds=20, mechanism=mechanism)
+        for result in train(extended(first, plan, following, model, second), population, model, second):
+            print(result.epsilon)  # of both runs together
+    """
+    if into.ledger_path.exists():
+        promise = read_run(into.folder).promise
+        extends = Extends.of(promise.settings)
+        if extends is None:
+            raise RunFolderError(f"{into.folder}: holds a run that began by itself; choose another folder")
+        return going_on(replace(following, earlier=promise.earlier), extends)
+    recorded = read_run(finished.folder)
+    require_alike(recorded, plan, following)
+    charged = charged_with(finished.folder)
+    if following.earlier and (missing := [run for run in charged if run not in following.earlier]):
+        raise ConfigError(f"earlier: the run of ledger {missing[0].first[:16]} is not among them; give all of charged_with()")
+    handed = handed_on(recorded, plan, model)
+    extends, state = handed.to(plan, following)
+    going = going_on(replace(following, earlier=following.earlier or charged), extends)
+    with into.locked():
+        keep_start(into, handed.vector, state)
+        register(finished.folder, into.folder, [run.first for run in going.earlier])
+    return going
+
+
+def require_alike(recorded: Recorded, plan: RunPlan, following: RunPlan) -> None:
+    """Refuse what no longer is one training over the same people under one guarantee.
+
+    Raises:
+        ConfigError: Another unit, relation or kind of noise, or a mechanism in one of the two alone.
+    """
+    promise, other, name = recorded.promise, following.promise(), recorded.name
+    if promise.simulation != other.simulation:
+        was, now = ("simulation" if p.simulation else "secure" for p in (promise, other))
+        raise ConfigError(
+            f"noise = {now!r}: the run in {name} had {was!r}; what goes on from a simulation is one, and what goes on from a "
+            "real run is real"
+        )
+    for unit in {plan.privacy_unit, other.privacy_unit} - {promise.privacy_unit}:
+        raise ConfigError(f"privacy_unit = {unit!r}: the run in {name} hid each {promise.privacy_unit!r}; say that")
+    if (promise.mechanism is None) != (other.mechanism is None):
+        raise ConfigError(f"mechanism: {name} or what goes on from it has none, and then nothing bounds both together")
+    before, after = (p.after(0, p.delta).neighboring_relation for p in (promise, other))
+    if before != after:
+        raise ConfigError(f"neighboring_relation = {after!r}: the run in {name} stated {before!r}; say that for both together")
+
+
+def charged_with(finished: Path) -> tuple[RunCharge, ...]:
+    """What must be charged beside a run that goes on from a finished one: it, what it was told of, what else went on from it.
+
+    Raises:
+        LedgerError: One of them may still go on, or was rolled back.
+        RunFolderError: One that went on from it is not there.
+    """
+    return final_charges([read_run(folder) for folder in related(finished)])
+
+
+def related(finished: Path) -> tuple[Path, ...]:
+    """The folders of the runs that belong together with one, itself first: which it goes on from, and which went on from any.
+
+    One that it goes on from and that is elsewhere now is left out: its charge is in the ledger of what went on from it.
+
+    Raises:
+        RunFolderError: A run that went on from one of them is not there, so that nobody can say what it cost.
+    """
+    found, waiting = list[Path](), [finished.resolve()]
+    while waiting:
+        folder = waiting.pop(0)
+        if folder in found:
+            continue
+        found.append(folder)
+        segments = Segments.of(folder)
+        origin, own = segments.goes_on_from, _extends(folder)
+        if origin is not None and own is not None and _first(Path(origin)) == own.ledger:
+            waiting.append(Path(origin))
+        for other in segments.went_on_in:
+            _require_known(folder, Path(other))
+            waiting.append(Path(other))
+    return tuple(found)
+
+
+def register(finished: Path, into: Path, charged: Collection[str]) -> None:
+    """Note in both folders that a new run goes on from a finished one, before its first round.
+
+    Args:
+        finished: The folder of the finished run.
+        into: That of the new one, which is locked.
+        charged: The first hashes of the ledgers that the new run charges.
+
+    Raises:
+        RunFolderError: Something else went on from the finished run, which the new one does not charge.
+    """
+    finished, into = finished.resolve(), into.resolve()
+    with RunStore(finished).locked():
+        known = Segments.of(finished)
+        for other in (Path(name) for name in known.went_on_in):
+            if other == into:
+                continue
+            _require_known(finished, other)
+            if _first(other) not in charged:
+                raise RunFolderError(
+                    f"{finished}: went on in {other} already, and that is not charged here; name it in privacy.earlier_runs as "
+                    f"well, or say 'hubbub extend {finished}', which does"
+                )
+        replace(Segments.of(into), goes_on_from=str(finished)).write(into)
+        if str(into) not in known.went_on_in:
+            replace(known, went_on_in=(*known.went_on_in, str(into))).write(finished)
+
+
+def _require_known(folder: Path, other: Path) -> None:
+    """Refuse a run that is said to have gone on from one, where nobody can see what it cost."""
+    first, extends = _first(other), _extends(other)
+    if first is not None and extends is not None and extends.ledger == _first(folder):
+        return
+    what = "has not begun its first round" if (other / "config.toml").is_file() and first is None else "is not there"
+    raise RunFolderError(
+        f"{folder}: went on in {other}, which {what}, so that what it costs cannot be charged; put it back or go on with it "
+        f"('hubbub resume {other}'), or, if it never released anything, take it out of {folder / 'segments.json'}"
+    )
+
+
+def _first(folder: Path) -> str | None:
+    """The hash of the first record of a run's ledger, where it has one."""
+    path = folder / "ledger.jsonl"
+    return read_chain(path).hashes[0] if path.is_file() else None
+
+
+def _extends(folder: Path) -> Extends | None:
+    path = folder / "ledger.jsonl"
+    if not path.is_file():
+        return None
+    settings = read_chain(path).records[0].get("settings")
+    try:
+        return Extends.of(settings) if isinstance(settings, Mapping) else None
+    except ValueError as error:
+        raise LedgerError(f"{path}, line 1: the promise cannot be read ({error})") from error
