@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from hubbub._version import __version__
-from hubbub.cli import flower, paillier
+from hubbub.cli import completing, flower, paillier
 from hubbub.cli.flags import (
     FAMILIES,
     Accountant,
@@ -21,6 +21,7 @@ from hubbub.cli.flags import (
     Buffers,
     CohortSize,
     ColumnNorm,
+    Config,
     CycleLength,
     Delta,
     Engine,
@@ -32,6 +33,7 @@ from hubbub.cli.flags import (
     MaxCohortSize,
     MaxParticipations,
     MinSeparation,
+    Mlflow,
     Momentum,
     MostBands,
     Plan,
@@ -39,8 +41,12 @@ from hubbub.cli.flags import (
     Relation,
     Rounds,
     RoundsPerEpoch,
+    Run,
     SamplingProbability,
     Strategy,
+    TensorBoard,
+    TrackPrivate,
+    WandB,
     Workers,
     number,
     whole,
@@ -52,13 +58,20 @@ app = typer.Typer(
     name="hubbub",
     help="Train models on people's data with a privacy guarantee that can be proved, published and checked.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
 
-app.add_typer(flower.app, name="flower")
-app.add_typer(paillier.app, name="paillier")
+# The panels of the help, in their order.
+_TRAIN, _LOOK, _PLAN, _MORE = (
+    "Train",
+    "Look at a run, and give it away",
+    "Plan, account and audit",
+    "Flower, keys, this machine",
+)
+
+app.add_typer(flower.app, name="flower", rich_help_panel=_MORE)
+app.add_typer(paillier.app, name="paillier", rich_help_panel=_MORE)
 
 _LONGEST_MESSAGE = 1000
 # Mistakes on the command line; the class that they share has no public name of its own.
@@ -92,42 +105,118 @@ def _hubbub(
     """Train models on people's data with a privacy guarantee that can be proved, published and checked."""
 
 
-@app.command()
+@app.command(rich_help_panel=_TRAIN)
+def new(
+    file: Annotated[Path, typer.Argument(help="A new file: .toml for settings, .py for a model and data of your own.")],
+) -> None:
+    """Write a file to start from, which runs as it is."""
+    from hubbub.cli import new as command
+
+    command.new(file)
+
+
+@app.command(rich_help_panel=_TRAIN)
 def train(
-    config: Annotated[Path, typer.Argument(help="A TOML file, such as examples/digits.toml.")],
+    config: Config,
     assignments: Assignments = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; by default a new one in runs/.")] = None,
     engine: Engine = None,
     plan: Plan = None,
     workers: Workers = None,
+    tensorboard: TensorBoard = None,
+    mlflow: Mlflow = None,
+    wandb: WandB = None,
+    track_private: TrackPrivate = False,
     allow_import: AllowImport = False,
     as_json: AsJson = False,
 ) -> None:
     """Train as a config file says."""
     from hubbub.cli import training
 
-    how = training.How(engine, plan, workers)
+    tracked = training.Tracked(tensorboard, mlflow, wandb, track_private)
+    how = training.How(engine, plan, workers, tracked)
     training.train(config, assignments or [], out, how, allow_import=allow_import, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=_TRAIN)
 def resume(
-    run: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted.", autocompletion=completing.runs)],
     head: Head = None,
     engine: Engine = None,
     workers: Workers = None,
+    tensorboard: TensorBoard = None,
+    mlflow: Mlflow = None,
+    wandb: WandB = None,
+    track_private: TrackPrivate = False,
     allow_import: AllowImport = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with an interrupted run."""
     from hubbub.cli import training
 
-    training.resume(run, head, training.How(engine, workers=workers), allow_import=allow_import, as_json=as_json)
+    tracked = training.Tracked(tensorboard, mlflow, wandb, track_private)
+    how = training.How(engine, workers=workers, tracked=tracked)
+    training.resume(run, head, how, allow_import=allow_import, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=_TRAIN)
+def extend(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="The folder of a finished run, which stays as it is but for a note.", autocompletion=completing.runs
+        ),
+    ],
+    rounds: Rounds,
+    assignments: Assignments = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the rounds that follow; by default a new one in runs/.")
+    ] = None,
+    head: Head = None,
+    engine: Engine = None,
+    workers: Workers = None,
+    allow_import: AllowImport = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train more rounds from where a finished run ended, charged together with it."""
+    from hubbub.cli import extending
+    from hubbub.cli.training import How
+
+    asked = extending.Asked(rounds, assignments or [], out, head)
+    extending.extend(run, asked, How(engine, workers=workers), allow_import=allow_import, as_json=as_json)
+
+
+@app.command(rich_help_panel=_TRAIN)
+def sweep(
+    config: Annotated[
+        Path, typer.Argument(help="A TOML file, or the folder of a sweep that is to go on.", autocompletion=completing.configs)
+    ],
+    grid: Annotated[
+        list[str] | None, typer.Option("--grid", metavar="KEY=V,V", help="A setting and its values; one for each setting.")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="N,N", help="Values of training.seed; results are averaged over them.")
+    ] = None,
+    assignments: Assignments = None,
+    jobs: Annotated[
+        int | None, typer.Option(parser=whole, metavar="N", help="Runs at a time, each in a process of one thread.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the sweep; by default runs/CONFIG-sweep.")
+    ] = None,
+    allow_import: AllowImport = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train over a grid of settings, and say what choosing among the runs costs; the same command again goes on."""
+    from hubbub.cli import sweeping
+
+    asked = sweeping.Asked(grid or [], seeds, assignments or [], output, 1 if jobs is None else jobs, allow_import, as_json)
+    sweeping.sweep(config, asked)
+
+
+@app.command(rich_help_panel=_LOOK)
 def verify(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, your own or a stranger's.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run, your own or a stranger's.", autocompletion=completing.runs)],
     head: Head = None,
     as_json: AsJson = False,
 ) -> None:
@@ -137,17 +226,17 @@ def verify(
     raise typer.Exit(records.verify(run, head, as_json=as_json))
 
 
-@app.command()
-def ledger(run: Annotated[Path, typer.Argument(help="The folder of a run.")], as_json: AsJson = False) -> None:
+@app.command(rich_help_panel=_LOOK)
+def ledger(run: Run, as_json: AsJson = False) -> None:
     """What was charged, released and burned, round by round."""
     from hubbub.cli import records
 
     records.ledger(run, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=_TRAIN)
 def close(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    run: Run,
     early: Annotated[bool, typer.Option("--early", help="End the run here, though rounds are left.")] = False,
 ) -> None:
     """End a run for good and destroy its keys."""
@@ -156,15 +245,20 @@ def close(
     records.close(run, early=early)
 
 
-@app.command()
+@app.command(rich_help_panel=_LOOK)
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="The folder of a run, or several to lay over one another.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="The folder of a run, or several to lay over one another.", autocompletion=completing.runs),
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The HTML file; by default report.html in the run's folder.")
     ] = None,
     audit: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What 'hubbub audit' found for these settings; by default audit/ in the run's folder."),
+        typer.Option(
+            metavar="FILE", help="What 'hubbub audit' found for these settings; by default audit/ in the run's folder."
+        ),
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="Leave out what was computed from clients' data.")] = False,
 ) -> None:
@@ -174,17 +268,17 @@ def report(
     reporting.report(runs, output, audit, public=public)
 
 
-@app.command()
-def cite(run: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> None:
+@app.command(rich_help_panel=_LOOK)
+def cite(run: Run) -> None:
     """The publications that a run relies on, as BibTeX."""
     from hubbub.cli import reporting
 
     reporting.cite(run)
 
 
-@app.command()
+@app.command(rich_help_panel=_LOOK)
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.", autocompletion=completing.runs)],
     allow_import: AllowImport = False,
     as_json: AsJson = False,
 ) -> None:
@@ -194,9 +288,9 @@ def evaluate(
     reporting.evaluate(run, allow_import=allow_import, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=_LOOK)
 def publish(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.", autocompletion=completing.runs)],
     output: Annotated[Path, typer.Option("--output", "-o", help="A new folder.")],
     head: Head = None,
 ) -> None:
@@ -206,31 +300,27 @@ def publish(
     reporting.publish(run, output, head)
 
 
-@app.command()
-def doctor(as_json: AsJson = False) -> None:
-    """Whether this machine can train and keep secrets, and how fast: versions, device, randomness, disk, speed."""
-    from hubbub.cli import doctor as command
-
-    raise typer.Exit(command.doctor(as_json=as_json))
-
-
-@app.command()
+@app.command(rich_help_panel=_PLAN)
 def plan(
-    config: Annotated[Path, typer.Argument(help="A TOML file, such as examples/digits.toml.")],
+    config: Config,
     assignments: Assignments = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Load data and model, and say memory and time as well.")] = False,
+    neighbours: Annotated[bool, typer.Option(help="Show what other strategies and cohorts would give.")] = True,
+    thorough: Annotated[bool, typer.Option("--thorough", help="Try neighbours that take some seconds, too.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the neighbours and epsilon over rounds into this PNG.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Load data and model, and measure the run's time.")] = False,
     allow_import: AllowImport = False,
     as_json: AsJson = False,
 ) -> None:
-    """What a run would cost, before it starts."""
+    """What a run would cost before it starts, what its neighbours would give, and which of them to take."""
     from hubbub.cli import planning
 
-    planning.plan(config, assignments or [], allow_import=allow_import, measure=measure, as_json=as_json)
+    wanted = planning.wanted(neighbours=neighbours, thorough=thorough, plot=plot)
+    planning.plan(config, assignments or [], wanted=wanted, allow_import=allow_import, measure=measure, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=_PLAN)
 def audit(
-    config: Annotated[Path, typer.Argument(help="A TOML file, such as examples/digits.toml.")],
+    config: Config,
     assignments: Assignments = None,
     canaries: Annotated[
         int | None, typer.Option(parser=whole, metavar="N", help="Clients that become canaries; by default half, 100 at most.")
@@ -255,12 +345,16 @@ def audit(
     raise typer.Exit(auditing.audit(config, assignments or [], asked))
 
 
-@app.command()
+@app.command(rich_help_panel=_PLAN)
 def account(
     context: typer.Context,
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(help="Folders of runs over the same people, instead of a mechanism.", show_default=False),
+        typer.Argument(
+            help="Folders of runs over the same people, instead of a mechanism.",
+            autocompletion=completing.runs,
+            show_default=False,
+        ),
     ] = None,
     rounds: Annotated[int | None, typer.Option(parser=whole, metavar="N", help="Number of rounds.")] = None,
     delta: Annotated[
@@ -326,7 +420,7 @@ def account(
     )
 
 
-@app.command()
+@app.command(rich_help_panel=_PLAN)
 def calibrate(
     rounds: Rounds,
     epsilon: Annotated[float, typer.Option(parser=number, metavar="X", help="The budget.")],
@@ -397,7 +491,7 @@ def calibrate(
     )
 
 
-@app.command()
+@app.command(rich_help_panel=_PLAN)
 def factorize(
     family: Family,
     rounds: Annotated[
@@ -445,7 +539,7 @@ def factorize(
     )
 
 
-@app.command()
+@app.command(rich_help_panel=_PLAN)
 def compare(
     rounds: Rounds,
     bands: MostBands = None,
@@ -475,7 +569,7 @@ def compare(
     command.compare(flags.setting(), knobs, only, plot=plot, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=_PLAN)
 def gaussian(
     epsilon: Annotated[float, typer.Option(parser=number, metavar="X", help="The budget.")],
     delta: Annotated[float, typer.Option(parser=number, metavar="X", help="Delta of the guarantee.")],
@@ -491,6 +585,14 @@ def gaussian(
     from hubbub.cli import gaussian as command
 
     command.show(epsilon, delta, sensitivity, plot=plot, as_json=as_json)
+
+
+@app.command(rich_help_panel=_MORE)
+def doctor(as_json: AsJson = False) -> None:
+    """Whether this machine can train and keep secrets, and how fast: versions, device, randomness, disk, speed."""
+    from hubbub.cli import doctor as command
+
+    raise typer.Exit(command.doctor(as_json=as_json))
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

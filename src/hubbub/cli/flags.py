@@ -2,9 +2,12 @@
 
 import re
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from hubbub.cli import completing
 
 __all__ = [
     "FAMILIES",
@@ -17,6 +20,7 @@ __all__ = [
     "Buffers",
     "CohortSize",
     "ColumnNorm",
+    "Config",
     "CycleLength",
     "Delta",
     "Engine",
@@ -28,6 +32,7 @@ __all__ = [
     "MaxCohortSize",
     "MaxParticipations",
     "MinSeparation",
+    "Mlflow",
     "Momentum",
     "MostBands",
     "Plan",
@@ -35,8 +40,12 @@ __all__ = [
     "Relation",
     "Rounds",
     "RoundsPerEpoch",
+    "Run",
     "SamplingProbability",
     "Strategy",
+    "TensorBoard",
+    "TrackPrivate",
+    "WandB",
     "Workers",
     "number",
     "whole",
@@ -46,6 +55,10 @@ FAMILIES = (
     "identity, tree, tree-online, tree-full, banded-toeplitz, optimal-toeplitz, normalized-toeplitz, banded, banded-inverse, "
     "blt, time-varying, dense, fourier"
 )
+
+
+def _families(incomplete: str) -> list[str]:
+    return [name for name in FAMILIES.split(", ") if name.startswith(incomplete)]
 
 
 def whole(text: str) -> int:
@@ -84,12 +97,33 @@ Plan = Annotated[
 Workers = Annotated[
     int | None, typer.Option(parser=whole, metavar="N", help="Processes that share a cohort; they change no bit of a result.")
 ]
+Config = Annotated[
+    Path, typer.Argument(help="A TOML file; 'hubbub new run.toml' writes one to start from.", autocompletion=completing.configs)
+]
+Run = Annotated[Path, typer.Argument(help="The folder of a run.", autocompletion=completing.runs)]
+TensorBoard = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Write all numbers of each round as event files for TensorBoard.")
+]
+Mlflow = Annotated[
+    str | None,
+    typer.Option(metavar="URI", help="Send the public numbers of each round to MLflow: a server, or sqlite:///FILE."),
+]
+WandB = Annotated[
+    str | None, typer.Option("--wandb", metavar="PROJECT", help="Send the public numbers of each round to Weights & Biases.")
+]
+TrackPrivate = Annotated[
+    bool, typer.Option("--track-private", help="Send MLflow and W&B also what no epsilon covers, such as training losses.")
+]
 Head = Annotated[
     str | None, typer.Option(metavar="H", help="A head of the ledger that you kept: a run rolled back behind it is refused.")
 ]
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="Set section.key=value over the file; may be repeated.")]
 Strategy = Annotated[
-    str, typer.Option(help="A family, as 'hubbub compare --help' lists them; banded with --column-norm-squared is described.")
+    str,
+    typer.Option(
+        help="A family, as 'hubbub compare --help' lists them; banded with --column-norm-squared is described.",
+        autocompletion=_families,
+    ),
 ]
 Rounds = Annotated[int, typer.Option(parser=whole, metavar="N", help="Number of rounds.")]
 Bands = Annotated[int | None, typer.Option(parser=whole, metavar="N", help="Diagonals of a banded C, the main one counted.")]
@@ -148,7 +182,7 @@ Accountant = Annotated[
     str,
     typer.Option(help="tight (ours, the least epsilon), rdp (ours, by Rényi moments, looser) or pld (dp_accounting's, slow)."),
 ]
-Family = Annotated[str, typer.Argument(help=f"{FAMILIES}, or file.")]
+Family = Annotated[str, typer.Argument(help=f"{FAMILIES}, or file.", autocompletion=_families)]
 MostBands = Annotated[
     int | None,
     typer.Option(

@@ -1,0 +1,99 @@
+"""What a shell offers for an unfinished word, and the files that ``hubbub new`` writes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hubbub.cli import completing, main
+
+ROOT = Path(__file__).parent.parent
+# A child of bash finds out that it is one; the last word keeps bash from becoming the child.
+BASH = """
+hubbub --install-completion && source ~/.bashrc && cd "$PLACE" || exit 1
+tried() {
+    COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+    _hubbub_completion hubbub
+    echo "${COMPREPLY[*]}"
+}
+tried hubbub tr
+tried hubbub train ./ex
+tried hubbub verify ''
+tried hubbub factorize ban
+tried hubbub compare --plot any
+exit 0
+"""
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    return {**os.environ, "HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **more}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with settings and the folders of two runs in it."""
+    for name in ("examples", "runs/one", "runs/two", ".hidden"):
+        (tmp_path / "place" / name).mkdir(parents=True)
+    for name in ("examples/a.toml", "examples/b.txt", "runs/one/config.toml", "runs/one/ledger.jsonl", "runs/two/ledger.jsonl"):
+        (tmp_path / "place" / name).touch()
+    (tmp_path / "place" / ".hidden" / "c.toml").touch()
+    return tmp_path / "place"
+
+
+def test_bash_completes_commands_settings_and_runs(place: Path, tmp_path: Path) -> None:
+    told = subprocess.run(
+        ["bash", "-c", BASH], env=environment(tmp_path, PLACE=str(place)), capture_output=True, text=True, check=True
+    ).stdout
+    assert told.splitlines()[2:] == [
+        "train",
+        "./examples/a.toml",
+        "runs/one runs/two",
+        "banded-toeplitz banded banded-inverse",
+        # Of what has no list of its own bash offers files by itself.
+        "",
+    ]
+
+
+@pytest.mark.parametrize(("shell", "offered"), [("zsh", '"train":"Train as'), ("fish", "train\tTrain as")])
+def test_other_shells_are_answered_in_their_own_words(shell: str, offered: str, tmp_path: Path) -> None:
+    asked = {"_HUBBUB_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "hubbub tr"}
+    action = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    told = subprocess.run(["hubbub"], env=environment(tmp_path, **asked, **action), capture_output=True, text=True, check=True)
+    assert offered in told.stdout
+
+
+def test_paths_are_offered_as_they_were_begun(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    assert completing.configs("") == ["examples/a.toml"]
+    assert completing.configs("./") == ["./examples/a.toml"]
+    assert completing.configs(f"{place}/runs/one/") == [f"{place}/runs/one/config.toml"]
+    assert completing.configs(".h") == [".hidden/c.toml"]
+    assert completing.runs("runs/t") == ["runs/two"]
+    assert completing.runs("nowhere/") == []
+
+
+@pytest.mark.parametrize(("name", "example"), [("run.toml", "digits.toml"), ("my.py", "own_model.py")])
+def test_a_new_file_is_the_example_and_no_file_is_overwritten(
+    name: str, example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="0"):
+        main(["new", name])
+    text = (ROOT / "examples" / example).read_text()
+    assert (tmp_path / name).read_text() == text.replace("examples/own_model.py", name)
+    assert f"Try it: {'hubbub train' if name.endswith('toml') else 'python'} {name}" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        main(["new", name])
+    assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "why"), [("run", "ends in .toml for the settings"), ("no/run.toml", "no folder 'no'")])
+def test_a_new_file_that_cannot_be_is_refused(
+    name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["new", name])
+    assert why in capsys.readouterr().err
