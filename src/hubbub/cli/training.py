@@ -4,7 +4,7 @@ import math
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ from hubbub.accounting import rounded_up
 from hubbub.accounting.wording import crude_delta, unit_word
 from hubbub.build import build
 from hubbub.cli.output import console, print_json, say
+from hubbub.cli.tracked import Tracked
 from hubbub.engine.apps import require_flower
 from hubbub.engine.folder import RunInFolder
 from hubbub.errors import RunFolderError
 from hubbub.training import Population
 from hubbub.training.workers import WorkerError
 
-__all__ = ["How", "begin", "resume", "train"]
+__all__ = ["How", "Tracked", "begin", "resume", "train"]
 
 ONE_BY_ONE = "one-by-one"
 # The status with which a command exits whose run was ended by its budget before it had done all rounds of its settings.
@@ -33,11 +34,12 @@ BUDGET_SPENT = 3
 
 @dataclass(frozen=True)
 class How:
-    """What the command line says of how a run is computed; ``None`` leaves it to the settings."""
+    """What the command line says of how a run is computed, and where its numbers go; ``None`` leaves it to the settings."""
 
     engine: str | None = None
     plan: str | None = None
     workers: int | None = None
+    tracked: Tracked = field(default_factory=Tracked)
 
     def layer(self) -> configs.Layer:
         """As settings."""
@@ -52,6 +54,7 @@ def train(file: Path, assignments: list[str], out: Path | None, how: How, *, all
 
 def begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: How, *, allow_import: bool, as_json: bool) -> None:
     """Start a run of these settings in a new folder, by default one in ``runs/`` that is named after ``stem``."""
+    how.tracked.require()
     config = _settings(how, *layers)
     run = build(config, allow_import=allow_import)
     if run.encryption and config.training.engine == "process":
@@ -59,17 +62,18 @@ def begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: How
 
         require_keys(run, run.encryption)
     begun = RunInFolder.begun(run, _new_folder(out, stem))
-    _train(begun, config.training.engine, allow_import=allow_import, as_json=as_json)
+    _train(begun, config.training.engine, how.tracked, allow_import=allow_import, as_json=as_json)
 
 
 def resume(folder: Path, head: str | None, how: How, *, allow_import: bool, as_json: bool) -> None:
     """Go on with a run, by default with the engine that it began with."""
+    how.tracked.require()
     begun = RunInFolder.gone_on_with(folder, head, workers=how.workers, allow_import=allow_import)
     if how.engine == "flower":
         # There each client trains on its own, however it did before.
         how = replace(how, plan=ONE_BY_ONE, workers=1)
     config = _settings(how, configs.load(folder / "config.toml"))
-    _train(begun, config.training.engine, allow_import=allow_import, as_json=as_json)
+    _train(begun, config.training.engine, how.tracked, allow_import=allow_import, as_json=as_json)
 
 
 def _settings(how: How, *layers: configs.Layer) -> configs.Config:
@@ -86,21 +90,29 @@ def _settings(how: How, *layers: configs.Layer) -> configs.Config:
     return config
 
 
-def _train(begun: RunInFolder, engine: str, *, allow_import: bool, as_json: bool) -> None:
+def _train(begun: RunInFolder, engine: str, tracked: Tracked, *, allow_import: bool, as_json: bool) -> None:
     screen, run, folder = console(stderr=as_json), begun.run, begun.folder
     _introduce(screen, begun, engine)
     # A shell that starts a command in the background leaves it deaf to the signal of Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     before = begun.rounds_measured
     try:
-        with _progress(screen, run.plan.rounds, before, unit_word(run.plan.privacy_unit)) as show:
+        with (
+            tracked.opened(screen, folder.name) as track,
+            _progress(screen, run.plan.rounds, before, unit_word(run.plan.privacy_unit)) as show,
+        ):
+
+            def shown(row: dict[str, Any]) -> None:
+                show(row)
+                track(row)
+
             if engine == "flower":
                 from hubbub.engine.flower_app import run_locally
 
-                run_locally(begun, show, allow_import=allow_import)
+                run_locally(begun, shown, allow_import=allow_import)
             else:
                 for row in begun.rounds(_clients(begun)):
-                    show(row)
+                    shown(row)
     except (KeyboardInterrupt, WorkerError):
         say(screen)
         say(screen, f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds. Go on with: hubbub resume {folder}")

@@ -1,0 +1,206 @@
+"""Trackers: what may be public apart from what is private, and no tracker that fails takes a run with it."""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from hubbub import tracking
+from hubbub.cli import main
+from hubbub.errors import ConfigError
+from hubbub.training import RoundResult, train
+from small_runs import PLANS, linear, population
+
+PUBLIC = {"public/epsilon", "public/accuracy", "public/loss"}
+
+
+class Mlflow(ModuleType):
+    """The calls of MLflow's client that are made, and what they leave."""
+
+    def __init__(self) -> None:
+        super().__init__("mlflow")
+        self.experiments: dict[str, str] = {}
+        self.runs: list[SimpleNamespace] = []
+        self.broken_after: int | None = None
+        self.MlflowClient = self._client
+
+    def _client(self, tracking_uri: str) -> "Mlflow":
+        if tracking_uri == "nowhere":
+            raise OSError("no such server")
+        self.uri = tracking_uri
+        return self
+
+    def get_experiment_by_name(self, name: str) -> SimpleNamespace | None:
+        return SimpleNamespace(experiment_id=self.experiments[name]) if name in self.experiments else None
+
+    def create_experiment(self, name: str) -> str:
+        self.experiments[name] = str(len(self.experiments))
+        return self.experiments[name]
+
+    def create_run(self, experiment_id: str, run_name: str) -> SimpleNamespace:
+        self.runs.append(SimpleNamespace(experiment=experiment_id, name=run_name, values=[], status="RUNNING"))
+        return SimpleNamespace(info=SimpleNamespace(run_id=len(self.runs) - 1))
+
+    def log_metric(self, run_id: int, key: str, value: float, step: int) -> None:
+        if self.broken_after is not None and len(self.runs[run_id].values) >= self.broken_after:
+            raise ConnectionError("the line is dead")
+        self.runs[run_id].values.append((key, value, step))
+
+    def set_terminated(self, run_id: int, status: str) -> None:
+        if self.broken_after is not None:
+            raise ConnectionError("the line is dead")
+        self.runs[run_id].status = status
+
+
+class WandB(ModuleType):
+    """The same of Weights & Biases."""
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.values: list[tuple[dict[str, float], int]] = []
+        self.exit_code: int | None = None
+
+    def Settings(self, **settings: object) -> dict[str, object]:  # noqa: N802 # as theirs is called
+        return settings
+
+    def init(self, **told: object) -> "WandB":
+        self.told = told
+        return self
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.values.append((values, step))
+
+    def finish(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+
+
+@pytest.fixture
+def trackers(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    found = SimpleNamespace(mlflow=Mlflow(), wandb=WandB())
+    for name, module in vars(found).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return found
+
+
+def trained(folder: Path, *flags: str, settings: str = "") -> int:
+    config = folder.with_suffix(".toml")
+    config.write_text(
+        "[training]\nrounds = 3\ncohort_size = 10\n"
+        f'{settings}[privacy]\nclip_norm = 0.5\nnoise_multiplier = 2.0\n[data]\nname = "digits"\nclients = 40\n'
+    )
+    with pytest.raises(SystemExit) as stop:
+        main(["train", str(config), "--out", str(folder), *flags])
+    return int(stop.value.code or 0)
+
+
+def test_a_loop_of_ones_own_writes_the_numbers_of_each_round() -> None:
+    written: list[tuple[str, float, int]] = []
+    for result in train(PLANS["independent, Poisson"], population(), linear()):
+        tracking.log(result, lambda *told: written.append(told))
+    assert {name for name, _, _ in written} == {"public/epsilon", "public/clip_norm", "public/released"}
+    assert [number for name, _, number in written if name == "public/epsilon"] == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_a_population_calls_its_statistics_makes_none_of_them_public() -> None:
+    statistics = {"accuracy": 0.9, "loss": 0.3, "train_loss": 0.4, "epsilon": 99.0, "of_one_client": 1.0}
+    result = RoundResult(0, 31, 1.5, "", 0.5, statistics, phases={"sum": 0.25})
+    assert tracking.scalars(result) == {"public/epsilon": 1.5, "public/released": 1.0}
+    everything = tracking.scalars(result, private=True)
+    assert {"private/accuracy", "private/loss", "private/of_one_client", "private/clients"} <= set(everything)
+    assert everything["private/phases/sum"] == 0.25
+    row = {"round_index": 0, "epsilon": 1.0, "accuracy": 0.5, "loss": 0.1, "fault": "client 7", "private": ["accuracy"]}
+    assert tracking.scalars(row | {"loss": float("inf")}) == {"public/epsilon": 1.0}
+    assert tracking.scalars(row, private=True) == {"public/epsilon": 1.0, "public/loss": 0.1, "private/accuracy": 0.5}
+
+
+def test_tensorboard_finds_every_number_of_the_run(tmp_path: Path) -> None:
+    assert trained(tmp_path / "run", "--tensorboard", str(tmp_path / "events")) == 0
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    found = EventAccumulator(str(tmp_path / "events"))
+    found.Reload()
+    assert set(found.Tags()["scalars"]) > {*PUBLIC, "private/clients", "private/phases/sum", "private/clipped_fraction"}
+    for name, key in (("public/epsilon", "epsilon"), ("public/accuracy", "accuracy"), ("private/clients", "clients")):
+        events = found.Scalars(name)
+        assert [event.step for event in events] == [1, 2, 3]
+        assert [event.value for event in events] == pytest.approx([row[key] for row in rows], rel=1e-6)
+    assert (tmp_path / "events").stat().st_mode & 0o077 == 0
+
+
+def test_a_hosted_tracker_gets_what_is_public_and_the_rest_if_it_is_asked_for(tmp_path: Path, trackers: Any) -> None:
+    assert trained(tmp_path / "mine", "--mlflow", "http://there", "--wandb", "project") == 0
+    (run,) = trackers.mlflow.runs
+    assert (trackers.mlflow.uri, run.name, run.status, run.experiment) == ("http://there", "mine", "FINISHED", "0")
+    assert {name for name, _, _ in run.values} == PUBLIC
+    assert {name for values, _ in trackers.wandb.values for name in values} == PUBLIC
+    assert {step for _, step in trackers.wandb.values} == {1, 2, 3}
+    assert (trackers.wandb.told["project"], trackers.wandb.told["name"], trackers.wandb.exit_code) == ("project", "mine", 0)
+    # What the terminal shows has private numbers in it.
+    assert trackers.wandb.told["settings"]["console"] == "off"
+    assert trained(tmp_path / "more", "--mlflow", "http://there", "--track-private") == 0
+    names = {name for name, _, _ in trackers.mlflow.runs[1].values}
+    assert names > {*PUBLIC, "private/clients", "private/seconds", "private/phases/learn", "private/train_loss"}
+    assert trackers.mlflow.experiments == {"hubbub": "0"}
+
+
+def test_accuracy_on_held_out_clients_data_is_private(tmp_path: Path, trackers: Any) -> None:
+    assert trained(tmp_path / "run", "--wandb", "project", settings="validation = 0.2\n") == 0
+    assert {name for values, _ in trackers.wandb.values for name in values} == {"public/epsilon"}
+
+
+def test_a_tracker_that_fails_is_given_up_and_the_run_goes_on(
+    tmp_path: Path, trackers: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trackers.mlflow.broken_after = 4
+    assert trained(tmp_path / "run", "--mlflow", "http://there", "--wandb", "project") == 0
+    told = capsys.readouterr().out
+    assert told.count("--mlflow: stopped at round 2 (the line is dead); the run goes on without it") == 1
+    assert "A tracker could not be closed" in told
+    assert (tmp_path / "run" / "report.html").exists()
+    assert {step for _, step in trackers.wandb.values} == {1, 2, 3}
+    assert trackers.wandb.exit_code == 0
+
+
+def test_a_run_that_was_stopped_is_not_said_to_have_finished(trackers: Any) -> None:
+    def stopped() -> None:
+        with tracking.mlflow("here", "run"), tracking.wandb("project", "run"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert trackers.mlflow.runs[0].status == "KILLED"
+    assert trackers.wandb.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--mlflow", "http://there"], "pip install 'hubbub[mlflow]'"),
+        (["--wandb", "project"], "pip install 'hubbub[wandb]'"),
+        (["--tensorboard", "events"], "pip install 'hubbub[tensorboard]'"),
+        (["--track-private"], "--mlflow and --wandb, and none is named"),
+        (["--wandb", ""], "--wandb = ''"),
+    ],
+)
+def test_what_cannot_be_tracked_is_refused_before_a_run_begins(
+    flags: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in tracking.EXTRAS:
+        monkeypatch.setitem(sys.modules, name, None)
+    assert trained(tmp_path / "run", *flags) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tracker_that_does_not_open_is_said_before_the_first_round(
+    tmp_path: Path, trackers: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trained(tmp_path / "run", "--mlflow", "nowhere") == 2
+    assert "mlflow = 'nowhere': cannot be opened (no such server)" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be written"), tracking.tensorboard(tmp_path / "file"):
+        pass
