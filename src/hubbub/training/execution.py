@@ -1,6 +1,5 @@
 """How a population computes: it changes nothing of what is promised, and of a client's training the last bits."""
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -76,13 +75,15 @@ def trainer(
 def candidates(cohort: int, execution: Execution) -> list[ExecutionPlan]:
     """The plans to try against clients one by one, for cohorts of about this size, those of fewer clients first.
 
-    The last chunk of a cohort is padded to the size of all; sizes that divide the cohort leave little to pad.
+    The last chunk of a cohort is padded to the size of all: of the sizes from three quarters of a wanted one to one and a half,
+    the one that leaves least to pad is tried.
     """
     sizes = (8, 16, 32) if execution.device == "cpu" else (16, 64, 256)
     found = [ExecutionPlan(channels_last=True)]
     for size in sizes:
-        chunks = max(1, round(cohort / size))
-        even = ExecutionPlan(min(MOST_AT_ONCE, math.ceil(cohort / chunks)))
-        if even.clients > 1 and even not in found:
-            found.append(even)
+        near = range(max(2, min(3 * size // 4, cohort)), min(MOST_AT_ONCE, 3 * size // 2, cohort) + 1)
+        # Two in a hundred more or less are nothing.
+        even = min(near, key=lambda k: (round(50 * (-cohort % k) / cohort), abs(k - size)), default=1)
+        if even > 1 and ExecutionPlan(even) not in found:
+            found.append(ExecutionPlan(even))
     return found
