@@ -1,5 +1,6 @@
 # `make demo` and `make test` set everything up on a bare machine: Python 3.11 or newer and a network are enough.
-PYTHON ?= python3.11
+# The first of these that there is; `make demo PYTHON=…` names another.
+PYTHON ?= $(shell for name in python3.11 python3.13 python3.12 python3; do command -v $$name && break; done)
 BIN := .venv/bin
 # Tests of small models are faster, and reproducible, with one thread a process.
 export OMP_NUM_THREADS ?= 1
@@ -9,12 +10,14 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: setup demo check test stress bench clean
+.PHONY: setup demo check test stress bench notebooks clean
 
 setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'hubbub needs Python 3.11 or newer: make PYTHON=…'; false; }
 	$(PYTHON) -m venv .venv
+	@echo 'Installing PyTorch and the rest into .venv: a minute or three, and a gigabyte or two.'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
@@ -37,6 +40,10 @@ stress: check
 bench: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || status=1; done; exit $${status:-0}
+
+# In place, outputs and pictures.
+notebooks: setup
+	$(BIN)/python notebooks/execute.py
 
 clean:
 	rm -rf .venv build dist src/*.egg-info

@@ -1,0 +1,178 @@
+"""Each notebook runs from its first cell, and shows what it is stored with.
+
+What a cell prints is compared with what is stored, numbers to the last digit that is shown. Cells with the tag ``random`` hang
+on the operating system's randomness: of those it is compared whether they show something of the same kinds.
+"""
+
+import html
+import math
+import re
+from decimal import Decimal
+from pathlib import Path
+from runpy import run_path
+from typing import Any
+
+import nbformat
+import numpy as np
+import pytest
+
+from hubbub import accounting, audit, workloads
+from hubbub.accounting.guarantee import unprotected
+from hubbub.audit.verdict import compared
+from hubbub.mechanism import Mechanism
+from hubbub.participation import MinSeparation
+from hubbub.published import cooldown, learning_rates
+from hubbub.strategies import Identity, toeplitz
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+EXECUTE = run_path(str(ROOT / "notebooks" / "execute.py"))
+NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+
+each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)
+
+
+def texts(cell: Any) -> dict[str, str]:
+    """By kind, the text of a cell's outputs; pictures are named and left out."""
+    found: dict[str, str] = {}
+    for number, output in enumerate(cell.get("outputs", [])):
+        shown = {output.name: output.text} if output.output_type == "stream" else output.data
+        for kind, value in shown.items():
+            found[f"{number} {kind}"] = "" if kind.startswith("image/") else str(value)
+    return found
+
+
+def same(one: str, other: str) -> bool:
+    """The same words, and numbers that are at most two apart in the last digit that is shown."""
+    if re.sub(NUMBER, "#", one) != re.sub(NUMBER, "#", other):
+        return False
+    return all(near(a, b) for a, b in zip(re.findall(NUMBER, one), re.findall(NUMBER, other), strict=True))
+
+
+def near(one: str, other: str) -> bool:
+    a, b = Decimal(one), Decimal(other)
+    last = 2 * Decimal(1).scaleb(max(int(a.as_tuple().exponent), int(b.as_tuple().exponent)))
+    # Whole numbers are counts.
+    return abs(a - b) <= last if "." in one or "e" in one else a == b
+
+
+@each
+def test_a_notebook_runs_without_a_warning_and_says_again_what_is_stored(path: Path) -> None:
+    again, stored = EXECUTE["executed"](path), read(path)
+    for cell, now in zip(stored.cells, again.cells, strict=True):
+        before, after = texts(cell), texts(now)
+        assert before.keys() == after.keys(), cell.source
+        assert not any("stderr" in kind for kind in after), after
+        if EXECUTE["RANDOM"] not in cell.metadata.get("tags", []):
+            for kind in before:
+                assert same(before[kind], after[kind]), (kind, before[kind], after[kind])
+
+
+@each
+def test_what_is_stored_comes_of_the_very_cells_in_order(path: Path) -> None:
+    notebook = read(path)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert notebook.metadata.hubbub.cells == EXECUTE["digest"](notebook), f"run `make notebooks`: {path.name} was edited since"
+    assert not any(output.output_type == "error" for cell in code for output in cell.outputs)
+    assert any(kind.endswith("image/png") for cell in code for kind in texts(cell))
+
+
+@each
+def test_a_notebook_tells_of_no_machine_is_small_and_links_to_what_there_is(path: Path) -> None:
+    text = path.read_text()
+    assert not re.search(r"/(work|tmp|home|root|Users|var)/|\\\\Users|site-packages", text)
+    assert "shared/" not in text
+    assert path.stat().st_size < 1_000_000
+    prose = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    for target in re.findall(r"\]\(([^)#]+)\)", prose):
+        if not target.startswith("http"):
+            assert (path.parent / target).exists(), target
+
+
+def test_there_are_four_and_the_front_page_names_the_folder() -> None:
+    assert [path.stem for path in NOTEBOOKS] == [
+        "breaking_broken_dp",
+        "flower_private",
+        "gboard_accounting",
+        "multi_epoch_factorization",
+    ]
+    assert "](notebooks/" in (ROOT / "README.md").read_text()
+
+
+def test_a_stale_number_and_an_edited_cell_are_noticed() -> None:
+    assert same("epsilon 3.4240, 12 rounds", "epsilon 3.4241, 12 rounds")
+    assert not same("epsilon 3.4240, 12 rounds", "epsilon 3.4250, 12 rounds")
+    assert not same("epsilon 3.4240, 12 rounds", "epsilon 3.4240, 13 rounds")
+    assert not same("epsilon 3.4240 of 12 rounds", "epsilon 3.4240, 12 rounds")
+    assert same("2.9e-05 of it", "2.8e-05 of it")
+    assert not same("2.9e-05 of it", "2.9e-04 of it")
+    notebook = read(NOTEBOOKS[0])
+    before = EXECUTE["digest"](notebook)
+    notebook.cells[-1].source += " "
+    assert EXECUTE["digest"](notebook) != before
+
+
+def test_the_learning_rates_of_the_notebook_are_those_that_were_published(data_folder: Path) -> None:
+    assert learning_rates(data_folder / "lr_vector_tensor_pb") == pytest.approx(cooldown(2000), rel=1e-15)
+
+
+# Cards
+
+
+def shown(value: Any) -> dict[str, str]:
+    bundle: dict[str, str] = value._repr_mimebundle_(include=None, exclude=None)
+    assert set(bundle) == {"text/plain", "text/html"}
+    return bundle
+
+
+def test_a_guarantee_is_shown_as_its_sentence_with_what_must_hold() -> None:
+    guarantee = accounting.guarantee(Mechanism(Identity(8), MinSeparation(4, 2), 1.0), 1e-5)
+    card = shown(guarantee)
+    assert card["text/plain"] == guarantee.sentence()
+    assert guarantee.sentence() in card["text/html"]
+    assert all(html.escape(str(assumption)) in card["text/html"] for assumption in guarantee.assumptions)
+    # The square of the sensitivity, 2, over twice the variance; √2 is rounded up.
+    assert "<td" in card["text/html"]
+    assert ">1</td>" in card["text/html"]
+    assert ">1.415</td>" in card["text/html"]
+    nothing = shown(unprotected(8, 1e-5))
+    assert "no privacy guarantee" in nothing["text/plain"]
+    colours = [re.findall(r"border-left:[^;]*", one["text/html"]) for one in (card, nothing)]
+    assert colours[0] != colours[1]
+
+
+def test_what_an_optimizer_found_is_shown_in_a_few_lines_however_many_rounds_there_are() -> None:
+    found = toeplitz.optimize(workloads.prefix_sum(400), bands=20, participation=MinSeparation(20, 5))
+    card = shown(found)
+    assert len(card["text/plain"]) < 200
+    assert len(card["text/html"]) < 3000
+    assert f"{math.sqrt(found.squared_error):.5g}" in card["text/plain"]
+    assert found.bound_family in card["text/html"]
+
+
+def test_a_card_escapes_what_it_is_given() -> None:
+    strange = accounting.guarantee(Mechanism(Identity(8), MinSeparation(4, 2), 1.0), 1e-5, privacy_unit="<b>unit</b>")
+    assert "<b>unit</b>" not in shown(strange)["text/html"]
+
+
+def test_an_audit_is_shown_as_its_verdict_with_bounds_cut_and_claims_rounded_up() -> None:
+    stated = accounting.guarantee(Mechanism(Identity(8), MinSeparation(4, 2), 1.0), 1e-5)
+    rng = np.random.default_rng(0)
+    present, absent = rng.normal(1.0, 1.0, 100), rng.normal(0.0, 1.0, 100)
+    one = compared(
+        "Gaussian",
+        stated.epsilon,
+        lambda confidence: audit.gdp_epsilon(present, absent, delta=1e-5, confidence=confidence),
+    )
+    found = audit.Audit(stated, (one,), (), present, absent, np.ones(100), canaries=200, runs=1, rounds=8)
+    card = shown(found)
+    assert card["text/plain"] == found.sentence()
+    assert f"at most {accounting.rounded_up(one.stated)} stated" in card["text/html"]
+    (low,) = re.findall(r"at least ([\d.]+) \(95", card["text/html"])
+    assert one.shown.epsilon - 1e-3 < float(low) <= one.shown.epsilon
