@@ -89,7 +89,7 @@ def trackers(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def trained(folder: Path, *flags: str, settings: str = "") -> int:
     config = folder.with_suffix(".toml")
     config.write_text(
-        "[training]\nrounds = 3\ncohort_size = 10\n"
+        "[training]\nrounds = 3\ncohort_size = 10\nplan = 'one-by-one'\n"
         f'{settings}[privacy]\nclip_norm = 0.5\nnoise_multiplier = 2.0\n[data]\nname = "digits"\nclients = 40\n'
     )
     with pytest.raises(SystemExit) as stop:

@@ -174,7 +174,9 @@ def worker(folder: Path, *, sure: bool = True) -> int | None:
     lock = folder / "state" / "lock"
     try:
         number = int(read(lock, at_most=_LONGEST_NUMBER))
-        os.kill(max(number, 1), 0)
+        if number < 1:
+            return None
+        os.kill(number, 0)
     except PermissionError:
         # Of another user, it is there all the same.
         return number
