@@ -246,6 +246,17 @@ def close(
 
 
 @app.command(rich_help_panel=_LOOK)
+def watch(
+    run: Run,
+    interval: Annotated[float, typer.Option(parser=number, metavar="S", help="Seconds from one look to the next.")] = 2.0,
+) -> None:
+    """Follow a running run from another terminal: rounds, accuracy, epsilon, speed, time left; it is only read."""
+    from hubbub.cli import watching
+
+    watching.watch(run, interval)
+
+
+@app.command(rich_help_panel=_LOOK)
 def report(
     runs: Annotated[
         list[Path],
