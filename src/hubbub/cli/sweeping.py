@@ -33,6 +33,7 @@ __all__ = ["Asked", "sweep"]
 # A terminal's table of more points is no table any more.
 _MOST_ROWS = 60
 _MOST_JOBS = 1024
+_WIDE = 240
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def sweep(source: Path, asked: Asked) -> None:
             require_runnable(cells, allow_import=asked.allow_import)
         begin(folder, record)
     errors, tasks = _left(folder, cells, allow_import=record.allow_import)
-    _introduce(screen, folder, cells, len(tasks), asked.jobs)
+    _introduce(screen, folder, (len(cells), len(tasks), len(errors)), asked.jobs)
     # A shell that starts a command in the background leaves it deaf to the signal of Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -153,10 +154,13 @@ def _left(folder: Path, cells: Sequence[Cell], *, allow_import: bool) -> tuple[d
     return errors, tasks
 
 
-def _introduce(screen: Console, folder: Path, cells: Sequence[Cell], left: int, jobs: int) -> None:
-    done = f", {len(cells) - left} of them finished or unreadable" if left < len(cells) else ""
-    say(screen, f"Sweep of {len(cells)} runs{done}: {left} to do, {min(jobs, max(left, 1))} at a time, in {folder}")
-    if len(cells) > 1:
+def _introduce(screen: Console, folder: Path, numbers: tuple[int, int, int], jobs: int) -> None:
+    """What is to be done of so many runs, with so many left and so many that cannot be read."""
+    runs, left, lost = numbers
+    done = f", {runs - left - lost} of them finished" if left + lost < runs else ""
+    broken = f", {lost} of them cannot be read" if lost else ""
+    say(screen, f"Sweep of {runs} runs{done}{broken}: {left} to do, {min(jobs, max(left, 1))} at a time, in {folder}")
+    if runs > 1:
         say(screen, "Choosing among runs over the same people costs privacy beyond that of each; the table says how much.")
 
 
@@ -242,6 +246,9 @@ def _print_table(screen: Console, found: SweepTold) -> None:
     for point in points:
         values = [str(value) for value in point.values]
         table.add_row(*values, *_measured(point), _mark(point), style="bold" if point.best else None)
+    if not screen.is_terminal:
+        # Where there is no window, none is too narrow.
+        screen.width = _WIDE
     screen.print(table)
     if len(points) < len(found.points):
         say(screen, f"The {len(points)} best of {len(found.points)}; all are in results.csv.")

@@ -18,7 +18,7 @@ __all__ = ["Slice", "curve", "epsilon_curve", "heat_map", "pareto", "slices", "s
 
 # A heat map of more cells has no room for numbers.
 _MOST_LABELS = 150
-_RATIO_OF_LOGS = 20.0
+_RATIO_OF_LOGS = 10.0
 
 
 @dataclass(frozen=True)

@@ -54,9 +54,7 @@ class CellTold:
     @property
     def report(self) -> str:
         """Its report, as seen from the sweep's folder; empty where there is none yet."""
-        from urllib.parse import quote
-
-        return f"cells/{quote(self.name)}/report.html" if self.state == "finished" else ""
+        return f"cells/{self.name}/report.html" if self.state == "finished" else ""
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ from hubbub.files import write_atomic
 from hubbub.report import sweep_charts as charts
 from hubbub.report.citations import bibtex
 from hubbub.report.page import Chart
-from hubbub.report.sweep_told import PointTold, Spread, SweepTold
+from hubbub.report.sweep_told import CellTold, PointTold, Spread, SweepTold
 
 __all__ = ["page", "write"]
 
 # Of the settings beyond two, so many combinations are drawn.
 _MOST_SLICES = 12
+_SEED = "training.seed"
 _CITED = ("papernot2022hyperparameter", "liu2019private")
 
 
@@ -63,8 +64,13 @@ def _row(point: PointTold) -> dict[str, Any]:
         "best": point.best,
         "frontier": point.frontier,
         "state": point.state,
-        "reports": [(cell.report, cell.name) for cell in point.cells if cell.report],
+        "reports": [(cell.report, _run_words(cell)) for cell in point.cells if cell.report],
     }
+
+
+def _run_words(cell: CellTold) -> str:
+    """How a run is told from the others of its point."""
+    return f"seed {cell.settings[_SEED]}" if _SEED in cell.settings else "report"
 
 
 def _words(sweep: SweepTold, point: PointTold | None) -> str:

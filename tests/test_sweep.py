@@ -1,0 +1,376 @@
+"""The parts of a sweep that need no run: its grid, its cells, its record, its marks and pages, and what choosing costs."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+import refusals
+from browser import looked_at
+from hubbub import accounting
+from hubbub.accounting import PoissonSampled
+from hubbub.accounting.selection import selection_epsilon
+from hubbub.config import Config, DataConfig, PrivacyConfig, TrainingConfig, load, overrides
+from hubbub.errors import ConfigError, RunFolderError
+from hubbub.mechanism import Mechanism
+from hubbub.participation import PoissonSampling
+from hubbub.planned import planned
+from hubbub.report.sweep_told import CellTold, ChoiceTold, PointTold, SweepTold
+from hubbub.report.sweeps import page, write
+from hubbub.strategies import Identity
+from hubbub.sweep.cells import cells_of
+from hubbub.sweep.choice import Known, choice
+from hubbub.sweep.grid import Axis, Grid, grid_of
+from hubbub.sweep.record import SweepRecord, begin, read_record
+from hubbub.sweep.results import marked
+from hubbub.training.record import read_run
+from recorded_runs import promise_of, recorded
+from refusals import Refused
+
+# Fixtures are found by their names here.
+workplace, refused = refusals.workplace, refusals.refused
+
+GRID = "privacy.clip_norm=0.1,0.5"
+NOISE = "privacy.noise_multiplier=1,2"
+
+
+def test_values_of_a_grid_are_read_as_toml_and_only_its_own_commas_divide_them() -> None:
+    flags = [
+        "privacy.clip_norm=0.1, 1,1e-2",
+        'data.name="a,b",digits',
+        "privacy.earlier_runs=[],['x','y']",
+        "training.fairness=true,false",
+    ]
+    assert grid_of(flags, "0,7").axes == (
+        Axis("privacy.clip_norm", (0.1, 1, 0.01)),
+        Axis("data.name", ("a,b", "digits")),
+        Axis("privacy.earlier_runs", ([], ["x", "y"])),
+        Axis("training.fairness", (True, False)),
+        Axis("training.seed", (0, 7)),
+    )
+
+
+def test_the_cells_are_all_combinations_and_the_last_setting_moves_fastest() -> None:
+    points = list(grid_of([GRID, "privacy.mode=none,dp-fedavg"], "3,4").points())
+    assert len(points) == 8
+    assert [point["training.seed"] for point in points] == [3, 4] * 4
+    assert [point["privacy.clip_norm"] for point in points] == [0.1] * 4 + [0.5] * 4
+    assert len({tuple(point.items()) for point in points}) == 8
+
+
+def test_a_grid_over_the_budget_takes_the_place_of_a_noise_multiplier_and_each_cell_gets_its_own_noise(workplace: Path) -> None:
+    base = load("good.toml")
+    assert base["privacy"]["noise_multiplier"]
+    cells = cells_of(base, grid_of(["privacy.epsilon=1,8"]))
+    noise = [planned(cell.config, 10).mechanism.noise_multiplier for cell in cells]
+    for cell, multiplier in zip(cells, noise, strict=True):
+        mechanism = Mechanism(Identity(2), PoissonSampling(0.2), multiplier)
+        met = accounting.guarantee(mechanism, delta=1e-5).epsilon
+        assert cell.config.privacy.epsilon * 0.99 < met <= cell.config.privacy.epsilon
+    assert noise[0] > noise[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], "--grid: is missing"),
+        (["--grid", "privacy.clip_norm"], "has no values; write section.key=value,value"),
+        (["--grid", "privacy.clip_norm="], "has no values"),
+        (["--grid", "privacy.clip_norm=0.1,,0.5"], "--grid privacy.clip_norm: has an empty value"),
+        (["--grid", "privacy.clip_norm=0.1,0.10"], "has 0.1 twice"),
+        (["--grid", "clip_norm=0.1,0.5"], "--grid 'clip_norm=0.1': write section.key=value"),
+        (["--grid", GRID, "--grid", GRID], "--grid privacy.clip_norm: is given twice; name it once"),
+        (["--grid", "training.seed=1,2", "--seeds", "3"], "--grid training.seed: is given twice (--seeds is the same setting)"),
+        (["--grid", GRID, "--seeds", ""], "has no values"),
+        (["--grid", "privacy.clip_nrm=0.1,0.5"], "privacy.clip_nrm: is no setting (did you mean 'clip_norm'?)"),
+        (["--grid", "privacy.clip_norm=0.1,-1"], "the cell privacy.clip_norm = -1: privacy.clip_norm = -1.0: must be above 0"),
+        (["--grid", "privacy.clip_norm=0.1,x"], "the cell privacy.clip_norm = 'x': privacy.clip_norm = 'x': must be a number"),
+        (["--grid", "training.cohort_size=2,11"], "the cell training.cohort_size = 11: "),
+        (["--grid", "data.clients=10,99999"], "the cell data.clients = 99999: data.clients = 99999: there are "),
+        (["--grid", "model.name=mlp,cnn"], "the cell model.name = 'cnn': model.name = 'cnn': takes images of at least 16"),
+        (["--grid", "privacy.stop_epsilon=99,1e-9"], "the cell privacy.stop_epsilon = 1e-09: "),
+        (["--grid", "privacy.epsilon=1,2", "--grid", NOISE], "give one; the other follows from it"),
+        (["--grid", "model.name=own_code:Net,mlp"], "own_code:Net': names code of your own; pass --allow-import"),
+        (["--grid", "training.rounds=2,02"], "02"),
+        (["--grid", GRID, "--set", "privacy.clip_norm=1"], "--set privacy.clip_norm: is also on the grid"),
+        (["--grid", GRID, "--jobs", "0"], "--jobs = 0: must be at least 1"),
+        (["--grid", GRID, "--jobs", "two"], "'two' is not a whole number"),
+        (["--grid", f"training.seed={','.join(map(str, range(10_001)))}"], "makes 10,001 runs, at most 10,000"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
+)
+def test_a_sweep_with_a_fault_in_it_is_refused_before_the_first_cell(refused: Refused, flags: list[str], words: str) -> None:
+    refused(["sweep", "good.toml", "-o", "out", *flags], words)
+    assert not Path("out").exists()
+
+
+def test_two_cells_that_are_one_run_are_refused(refused: Refused) -> None:
+    grid = ["--grid", "privacy.mode=dp-fedavg", "--grid", "training.cohort_size=2,2.0"]
+    refused(["sweep", "good.toml", *grid], "has 2.0 twice")
+    # What is only read otherwise is one setting.
+    with pytest.raises(ConfigError, match=r"learning_rate = 1 and .* are the same run"):
+        cells_of({}, Grid((Axis("training.learning_rate", (1, 1.0)),)))
+
+
+def test_a_folder_that_holds_something_else_is_refused(refused: Refused) -> None:
+    Path("full").mkdir()
+    Path("full", "photo.jpg").write_text("")
+    refused(["sweep", "good.toml", "--grid", GRID, "-o", "full"], "full: exists and is no sweep (sweep.json not there)")
+    refused(["sweep", "full"], "full/sweep.json: cannot be read (No such file or directory)")
+    refused(["sweep", "none.toml", "--grid", GRID], "none.toml: is missing")
+
+
+def test_a_folder_of_another_sweep_is_refused_and_the_same_one_is_known_wherever_it_is_asked_for(tmp_path: Path) -> None:
+    base, grid = overrides(["training.rounds=2"]), grid_of([GRID])
+    begin(tmp_path / "s", SweepRecord("a.toml", base, grid))
+    begin(tmp_path / "s", SweepRecord("moved.toml", base, grid))
+    assert read_record(tmp_path / "s").grid == grid
+    with pytest.raises(RunFolderError, match=r"holds another sweep, of a\.toml with other grid; choose another folder with -o"):
+        begin(tmp_path / "s", SweepRecord("a.toml", base, grid_of([GRID, NOISE])))
+    with pytest.raises(RunFolderError, match="with other settings"):
+        begin(tmp_path / "s", SweepRecord("a.toml", overrides(["training.rounds=3"]), grid))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda told: {**told, "schema": 2},
+        lambda told: {**told, "grid": [["privacy.clip_norm", [0.1, 0.6]]]},
+        lambda told: {**told, "base": {}},
+        lambda told: {key: value for key, value in told.items() if key != "digest"},
+        lambda told: {**told, "allow_import": 1},
+        lambda told: {**told, "grid": "all"},
+        lambda _: [],
+    ],
+)
+def test_a_record_that_was_changed_is_not_believed(tmp_path: Path, change: Any) -> None:
+    begin(tmp_path / "s", SweepRecord("a.toml", overrides(["training.rounds=2"]), grid_of([GRID])))
+    file = tmp_path / "s" / "sweep.json"
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    with pytest.raises(RunFolderError, match="is no record of a sweep"):
+        read_record(tmp_path / "s")
+
+
+def test_a_folder_goes_on_by_its_own_record_alone(refused: Refused, tmp_path: Path) -> None:
+    begin(Path("s"), SweepRecord("a.toml", overrides(["training.rounds=2"]), grid_of([GRID]), allow_import=True))
+    refused(["sweep", "s", "--grid", NOISE], "--grid: the sweep in s is described by its own sweep.json; leave it out")
+    refused(["sweep", "s", "--set", "training.rounds=3"], "--set: the sweep in s")
+    refused(["sweep", "s"], "s: its settings name code of your own; pass --allow-import")
+
+
+def point(values: tuple[Any, ...], accuracies: list[float | None], epsilon: float | None) -> PointTold:
+    """A finished point; of a run without accuracy, an interrupted one."""
+    cells = [
+        CellTold(
+            f"{values} {seed}",
+            {"training.seed": seed},
+            "waiting" if accuracy is None else "finished",
+            rounds=2,
+            epsilon=epsilon,
+            delta=1e-5,
+            accuracy=accuracy,
+            loss=accuracy and 1 - accuracy,
+            train_accuracy=accuracy and accuracy + 0.01,
+        )
+        for seed, accuracy in enumerate(accuracies)
+    ]
+    return PointTold(values, tuple(cells))
+
+
+def test_the_best_is_the_mean_over_seeds_and_the_frontier_is_what_nothing_beats() -> None:
+    points = [
+        point(("low",), [0.5, 0.7], 1.0),
+        point(("lucky",), [0.99, 0.1], 2.0),
+        point(("high",), [0.8, 0.8], 4.0),
+        point(("as good, dearer",), [0.8, 0.8], 5.0),
+        point(("same",), [0.6, 0.6], 1.0),
+        point(("unfinished",), [1.0, None], 0.5),
+        point(("bare",), [0.9, 0.9], math.inf),
+    ]
+    found = {p.values[0]: p for p in marked(points)}
+    assert [name for name, p in found.items() if p.best] == ["bare"]
+    assert [name for name, p in found.items() if p.frontier] == ["low", "high", "same", "bare"]
+    assert found["low"].accuracy.mean == pytest.approx(0.6)
+    # √(((0.5 − 0.6)² + (0.7 − 0.6)²)/1)
+    assert found["low"].accuracy.deviation == pytest.approx(math.sqrt(0.02))
+    assert found["unfinished"].state == "1 finished, 1 waiting"
+    assert not any(p.best for p in marked([point(("unfinished",), [None], 0.5)]))
+
+
+COIN = promise_of(Identity(5), PoissonSampling(0.2), 1.5)
+FEWER = promise_of(Identity(5), PoissonSampling(0.2), 3.0)
+ROUNDS = [["a"], ["b"], ["c"], ["a"], ["d"]]
+
+
+def known(folder: Path, promise: Any, secret: int, config: Config | None = None, rounds: int = 5) -> Known:
+    return Known(folder.name, config or Config(), read_run(recorded(folder, promise, ROUNDS[:rounds], secret)))
+
+
+def test_all_runs_together_are_composed_and_no_random_number_of_trials_is_claimed(tmp_path: Path) -> None:
+    told = choice([known(tmp_path / "one", COIN, 1), known(tmp_path / "two", FEWER, 2)])
+    one, two = [(PoissonSampled(1.5, 0.2), 5)], [(PoissonSampled(3.0, 0.2), 5)]
+    relation, delta = "add-or-remove-one", COIN.delta
+    assert told.epsilon == pytest.approx(accounting.epsilon([*one, *two], delta, relation), rel=1e-12)
+    assert told.epsilon > accounting.epsilon(one, delta, relation)
+    for (words, epsilon), law in zip(told.trials, ("logarithmic", "geometric", "poisson"), strict=True):
+        assert law in words.lower()
+        assert epsilon == selection_epsilon([one, two], 2, delta, relation, law=law)
+    assert any("the grid was fixed before the first run" in text for text in told.assumptions)
+    assert any("the test examples are public" in text for text in told.assumptions)
+    assert not told.warnings
+
+
+def test_what_interrupted_runs_did_is_charged_too(tmp_path: Path) -> None:
+    told = choice([known(tmp_path / "one", COIN, 1), known(tmp_path / "two", FEWER, 2, rounds=2)])
+    events = [(PoissonSampled(1.5, 0.2), 5), (PoissonSampled(3.0, 0.2), 2)]
+    assert told.epsilon == pytest.approx(accounting.epsilon(events, COIN.delta, "add-or-remove-one"), rel=1e-12)
+    assert any("what they still do adds to it" in text for text in told.warnings)
+
+
+def test_what_has_no_bound_has_none_stated(tmp_path: Path) -> None:
+    bare = promise_of(Identity(5), PoissonSampling(0.2))
+    one = known(tmp_path / "one", COIN, 1)
+    without = choice([one, known(tmp_path / "two", replace(bare, mechanism=None), 2)])
+    assert without.epsilon == math.inf
+    assert not without.trials
+    lost = choice([one, Known("two", Config(), None)])
+    assert lost.epsilon is None
+    assert "the ledger of two cannot be read" in lost.sentence
+    example = replace(COIN, privacy_unit="example")
+    other = choice([one, known(tmp_path / "three", example, 3)])
+    assert other.epsilon is None
+    assert "costs of different units do not add up" in other.sentence
+    assert choice([]).epsilon is None
+
+
+def test_scores_of_clients_data_are_covered_by_no_epsilon(tmp_path: Path) -> None:
+    held_out = Config(training=TrainingConfig(validation=0.2))
+    told = choice([known(tmp_path / "one", COIN, 1, held_out), known(tmp_path / "two", FEWER, 2, held_out)])
+    assert not told.trials
+    assert "held-out clients' data" in told.no_trials
+    assert any("no epsilon here covers them" in text for text in told.warnings)
+    assert not any("are public" in text for text in told.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "wander"),
+    [
+        (Config(training=TrainingConfig(seed=1)), Config(training=TrainingConfig(seed=2)), True),
+        (Config(data=DataConfig(clients=10)), Config(data=DataConfig(clients=20)), True),
+        (Config(training=TrainingConfig(rounds=1)), Config(training=TrainingConfig(rounds=2)), False),
+        *(
+            (Config(training=TrainingConfig(seed=1), **more), Config(training=TrainingConfig(seed=2), **more), False)
+            for more in ({"data": DataConfig(partition="user")}, {"privacy": PrivacyConfig(unit="example")})
+        ),
+    ],
+)
+def test_where_the_seed_deals_the_data_anew_it_is_said_whose_the_sum_is(
+    tmp_path: Path, one: Config, other: Config, wander: bool
+) -> None:
+    told = choice([known(tmp_path / "one", COIN, 1, one), known(tmp_path / "two", FEWER, 2, other)])
+    assert any("dealt to clients anew" in text for text in told.warnings) == wander
+
+
+def sweep(axes: dict[str, tuple[Any, ...]], seeds: int = 1, **more: Any) -> SweepTold:
+    """A finished sweep, of which one point has no privacy."""
+    combinations = list(Grid(tuple(Axis(key, values) for key, values in axes.items())).points())
+    points = []
+    for number, settings in enumerate(combinations):
+        epsilon = math.inf if 0 < number == len(combinations) - 1 else 1.0 + 7 * number
+        accuracies = [0.2 + 0.6 * (number + seed / 3) / len(combinations) for seed in range(seeds)]
+        points.append(point(tuple(settings.values()), accuracies, epsilon))
+    trials = (("geometric number", 12.34567),)
+    told = ChoiceTold(len(combinations), 77.7, 1e-5, "A sentence.", trials, "", ("fixed",), ("beware <b>",))
+    usual: dict[str, Any] = {"choice": told, "held_out": False, "simulation": False, "unit": "client", "version": "1"}
+    return SweepTold("s", "run.toml", tuple(axes.items()), seeds, marked(points), **{**usual, **more})
+
+
+CLIP, SIGMA = ("privacy.clip_norm", (0.1, 0.5, 0.9)), ("privacy.noise_multiplier", (0.1, 0.4))
+SHAPES = {
+    # Of grids: how many pictures, and of what.
+    "one": (dict([CLIP]), ["Accuracy.", "Epsilon.", "Accuracy against epsilon."]),
+    "one of words": ({"privacy.mode": ("dp-fedavg", "none")}, ["Accuracy.", "Epsilon.", "Accuracy against epsilon."]),
+    "two": (
+        dict([CLIP, SIGMA]),
+        ["Accuracy.", "Epsilon.", "Accuracy against epsilon.", "Accuracy as a surface.", "Training accuracy as a surface."],
+    ),
+    "two, one of words": (
+        {**dict([CLIP]), "model.name": ("_mlp$", "cnn")},
+        ["Accuracy.", "Epsilon.", "Accuracy against epsilon."],
+    ),
+    "three": (
+        {**dict([CLIP, SIGMA]), "training.rounds": (5, 9)},
+        [
+            *(f"{what}, training.rounds = {rounds}." for what in ("Accuracy", "Epsilon") for rounds in (5, 9)),
+            "Accuracy against epsilon.",
+            *(
+                f"{what} as a surface, training.rounds = {rounds}."
+                for rounds in (5, 9)
+                for what in ("Accuracy", "Training accuracy")
+            ),
+        ],
+    ),
+    "seeds alone": ({}, ["Accuracy against epsilon."]),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_grid_of_any_shape_has_a_page_with_its_pictures(shape: str) -> None:
+    axes, titles = SHAPES[shape]
+    told = sweep(axes, seeds=2)
+    text = page(told)
+    assert re.findall(r"<figcaption><b>(.*?)</b>", text) == titles
+    assert text.count("<svg") == len(titles)
+    assert not re.search(r'(?:src|href)="(?!cells/|data:|#)', text)
+    assert "beware &lt;b&gt;" in text
+    assert "12.35" in text
+    assert text.count('<tr class="best">') == 1
+    for known_point in told.points:
+        for cell in known_point.cells:
+            assert f'href="{quote(cell.report)}"' in text
+
+
+def test_a_page_of_an_unfinished_sweep_says_so_and_of_held_out_data_marks_them() -> None:
+    waiting = sweep(dict([CLIP, SIGMA]))
+    points = (waiting.points[0], *(point(p.values, [None], None) for p in waiting.points[1:]))
+    text = page(replace(waiting, points=points, simulation=True))
+    assert "1 of 6 runs of run.toml finished" in text
+    assert text.count('<td class="nowrap">waiting') == 5
+    assert "Simulation, not for release" in text
+    held_out = page(sweep(dict([CLIP, SIGMA]), held_out=True))
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", held_out)
+    assert [caption for caption in captions if "private" not in caption] == [
+        caption for caption in captions if caption.startswith("<b>Epsilon.")
+    ]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1100])
+def test_a_browser_shows_a_sweep_whole_without_a_network(tmp_path: Path, width: int, dark: bool) -> None:
+    seen = looked_at(page(sweep({**dict([CLIP, SIGMA]), "training.rounds": (5, 9)}, seeds=3)), tmp_path, width=width, dark=dark)
+    assert seen["requests"] == 0
+    assert seen["scroll"] <= seen["wide"]
+    assert seen["out"] == []
+    assert seen["figures"] == 9
+    assert seen["paper"] == ("rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)")
+    assert ("rgb(231, 234, 238)" if dark else "rgb(28, 31, 35)") in seen["inks"]
+    assert seen["smallest"] >= 8
+
+
+def test_the_numbers_are_there_for_programs_too(tmp_path: Path) -> None:
+    told = sweep(dict([CLIP, SIGMA]), seeds=2)
+    write(tmp_path, told)
+    read = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)
+    assert [p["epsilon"] for p in read["points"]] == [1.0, 8.0, 15.0, 22.0, 29.0, None]
+    assert read["points"][0]["accuracy"] == pytest.approx(0.2 + 0.6 / 36)
+    assert sum(p["best"] for p in read["points"]) == 1
+    assert len(read["cells"]) == 12
+    assert (tmp_path / "surfaces.png").read_bytes()[:4] == b"\x89PNG"
+    header, *rows = told.rows()
+    assert header[-2:] == ["train_accuracy (private)", "error"]
+    assert rows[-1][header.index("epsilon")] == "inf"

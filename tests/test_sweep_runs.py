@@ -1,0 +1,216 @@
+"""A sweep at work: ordinary runs in processes of their own, which go on where they stopped, whatever stopped them."""
+
+import csv
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hubbub import accounting
+from hubbub.accounting import PoissonSampled
+from hubbub.accounting.chain import read_chain
+from hubbub.cli import sweeping
+from hubbub.config import load, overrides, resolve
+from hubbub.sweep import pool
+from hubbub.sweep.pool import Ended, Rounds, finish_all
+from hubbub.sweep.work import Task, finish, read_scores
+from hubbub.training.metrics import read_metrics
+from recorded_runs import answer, hubbub
+
+CONFIG = """
+[training]
+rounds = 3
+cohort_size = 4
+learning_rate = 0.3
+plan = "one-by-one"
+
+[privacy]
+noise_multiplier = 1.0
+noise = "simulation"
+
+[data]
+name = "digits"
+clients = 20
+"""
+FLAGS = ("--grid", "privacy.noise_multiplier=0.5,2", "--seeds", "1,2")
+FIRST, SECOND, LAST = "1-noise_multiplier=0.5,seed=1", "2-noise_multiplier=0.5,seed=2", "4-noise_multiplier=2,seed=2"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a config, and a sweep of four finished runs by two processes."""
+    folder = tmp_path_factory.mktemp("sweeps")
+    (folder / "run.toml").write_text(CONFIG)
+    assert hubbub("sweep", folder / "run.toml", *FLAGS, "--jobs", 2, "-o", folder / "whole") == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_as_it_was() -> Any:
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+def results(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "results.json").read_text(), parse_constant=pytest.fail)
+    return found
+
+
+def by_name(folder: Path) -> dict[str, Any]:
+    return {cell["name"]: cell for cell in results(folder)["cells"]}
+
+
+def copied(place: Path, to: Path) -> Path:
+    shutil.copytree(place / "whole", to)
+    return to
+
+
+def test_each_cell_is_an_ordinary_run(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cells = by_name(place / "whole")
+    assert sorted(cells) == sorted(folder.name for folder in (place / "whole" / "cells").iterdir())
+    assert len(cells) == 4
+    for name, cell in cells.items():
+        folder = place / "whole" / "cells" / name
+        assert cell["state"] == "finished"
+        assert cell["accuracy"] == read_metrics(folder / "metrics.jsonl")[0][-1]["accuracy"]
+        assert (place / "whole" / cell["report"]).is_file()
+    last = place / "whole" / "cells" / LAST
+    assert hubbub("verify", last) == 0
+    # As it would have been by hand, to the last bit: noise and cohorts of a simulation follow from the seed.
+    flags = ("privacy.noise_multiplier=2", "training.seed=2")
+    by_hand = tmp_path / "by_hand"
+    assert hubbub("train", place / "run.toml", "--out", by_hand, *(part for flag in flags for part in ("--set", flag))) == 0
+    assert (by_hand / "state/releases/2.safetensors").read_bytes() == (last / "state/releases/2.safetensors").read_bytes()
+    told = answer(capsys, "evaluate", last)
+    assert (cells[LAST]["accuracy"], cells[LAST]["loss"]) == (told["accuracy"], told["loss"])
+
+
+def test_the_results_are_means_over_seeds_and_state_what_all_runs_cost(place: Path) -> None:
+    found = results(place / "whole")
+    cells = by_name(place / "whole")
+    assert [point["settings"] for point in found["points"]] == [{"privacy.noise_multiplier": noise} for noise in (0.5, 2)]
+    two = [cells[name]["accuracy"] for name in (FIRST, SECOND)]
+    assert found["points"][0]["accuracy"] == pytest.approx(sum(two) / 2)
+    one = {noise: [(PoissonSampled(noise, 0.2), 3)] for noise in (0.5, 2.0)}
+    relation, delta = "add-or-remove-one", 1e-5
+    for cell in cells.values():
+        alone = accounting.epsilon(one[float(cell["settings"]["privacy.noise_multiplier"])], delta, relation)
+        assert cell["epsilon"] == pytest.approx(alone, rel=1e-12)
+    everything = [*(2 * one[0.5]), *(2 * one[2.0])]
+    assert found["choice"]["epsilon"] == pytest.approx(accounting.epsilon(everything, delta, relation), rel=1e-9)
+    assert found["simulation"] is True
+    with (place / "whole" / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["accuracy"]) for row in rows] == [cell["accuracy"] for cell in cells.values()]
+    assert "Simulation, not for release" in (place / "whole" / "sweep.html").read_text()
+
+
+def test_the_same_command_again_computes_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pool, "_started", lambda: pytest.fail("a process was started"))
+    before = results(place / "whole")
+    for command in ((place / "run.toml", *FLAGS, "-o", place / "whole"), (place / "whole",)):
+        assert answer(capsys, "sweep", *command)["points"] == before["points"]
+    assert hubbub("sweep", place / "whole") == 0
+    printed = capsys.readouterr().out
+    assert "Sweep of 4 runs, 4 of them finished: 0 to do" in printed
+    assert "it does not cover that it was chosen" in printed
+    assert "this does not apply to a grid" in printed
+
+
+def test_a_sweep_goes_on_with_what_is_missing_and_one_failure_stops_nothing_else(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = copied(place, tmp_path / "sweep")
+    first, second = folder / "cells" / FIRST, folder / "cells" / SECOND
+    shutil.rmtree(first)
+    shutil.rmtree(second)
+    first.write_text("in the way")
+
+    def stopped(done: int, planned: int) -> None:
+        if done == 1:
+            raise KeyboardInterrupt
+
+    config = resolve(load(place / "run.toml"), overrides(["privacy.noise_multiplier=0.5", "training.seed=2"]))
+    with pytest.raises(KeyboardInterrupt):
+        finish(Task(second, config), stopped)
+    assert read_scores(second) is None
+    capsys.readouterr()
+    assert hubbub("sweep", folder) == 1
+    printed = capsys.readouterr().out
+    assert "Sweep of 4 runs, 2 of them finished: 2 to do" in printed
+    assert f"hubbub sweep {folder}" in printed
+    cells = by_name(folder)
+    assert cells[FIRST]["state"] == "failed"
+    assert str(first) in cells[FIRST]["error"]
+    assert cells[FIRST]["error"] in (folder / "sweep.html").read_text().replace("&#39;", "'")
+    # It went on where it stood: three rounds, two starts.
+    kinds = [record["kind"] for record in read_chain(second / "ledger.jsonl").records[1:]]
+    assert (kinds.count("begin"), kinds.count("epoch")) == (3, 2)
+    # And where it would have come to: noise and cohorts of a simulation follow from the seed.
+    assert cells[SECOND] == by_name(place / "whole")[SECOND]
+
+
+def test_a_cell_whose_record_was_damaged_is_shown_and_nothing_is_stated_of_all(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copied(place, tmp_path / "sweep")
+    ledger = folder / "cells" / FIRST / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"round":1', '"round":2'))
+    monkeypatch.setattr(pool, "_started", lambda: pytest.fail("a process was started"))
+    assert hubbub("sweep", folder) == 1
+    found = results(folder)
+    assert by_name(folder)[FIRST]["state"] == "failed"
+    assert str(ledger) in by_name(folder)[FIRST]["error"]
+    assert found["choice"]["epsilon"] is None
+    assert f"the ledger of {FIRST} cannot be read" in found["choice"]["sentence"]
+    assert not any(point["best"] for point in found["points"][:1])
+
+
+def test_ctrl_c_leaves_a_table_and_says_how_to_go_on(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = copied(place, tmp_path / "sweep")
+    shutil.rmtree(folder / "cells" / LAST)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweeping, "finish_all", interrupted)
+    assert hubbub("sweep", folder, "--jobs", 3) == 130
+    printed = capsys.readouterr().out
+    assert f"Stopped: 3 of 4 runs are finished. Go on with: hubbub sweep {folder} --jobs 3" in printed
+    assert by_name(folder)[LAST]["state"] == "waiting"
+
+
+def test_a_process_that_is_killed_fails_its_cell_alone_and_an_interruption_ends_all_processes(tmp_path: Path) -> None:
+    settings = tomllib.loads(CONFIG)
+    # More rounds than are done before the kill, however slow the one that kills.
+    endless = resolve(settings, overrides(["training.rounds=100000", "training.keep_releases=false"]))
+    killed, good, last = (Task(tmp_path / name, resolve(settings)) for name in ("killed", "good", "last"))
+    seen: list[tuple[str, Any]] = []
+
+    def show(task: Task, event: Any) -> None:
+        seen.append((task.folder.name, event))
+        if task.folder.name == "killed" and event == Rounds(1, 100_000):
+            (process,) = multiprocessing.active_children()
+            os.kill(process.pid or 0, signal.SIGKILL)
+        if task.folder.name == "last":
+            assert len(multiprocessing.active_children()) == 1
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finish_all([Task(killed.folder, endless), good, Task(last.folder, endless)], 1, show)
+    assert multiprocessing.active_children() == []
+    ended = {name: event.error for name, event in seen if isinstance(event, Ended)}
+    assert ended == {"killed": "its process was ended by signal 9, as where memory is short", "good": None}
+    assert read_scores(tmp_path / "good") is not None
+    assert read_scores(tmp_path / "last") is None
