@@ -1,17 +1,26 @@
 """A plan needs the settings alone: no data, no model, no tensors; with --measure it says what they cost."""
 
+import importlib
+import itertools
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from hubbub import config as configs
+from hubbub import inventory, prospect
 from hubbub.build import build
 from hubbub.cli.app import app
-from hubbub.planned import planned
+from hubbub.errors import ConfigError, DataError
+from hubbub.noise import NoiseStream
+from hubbub.planned import planned, workload_of
+from hubbub.secagg.aggregator import Aggregator
+from hubbub.settings import encryption_of
+from hubbub.training.flat import FlatModel
 
 FLEETS = {
     "Poisson": {"privacy": {"mode": "dp-fedavg", "epsilon": 8.0}},
@@ -27,19 +36,24 @@ def written(folder: Path, *layers: configs.Layer) -> Path:
 
 
 @pytest.mark.parametrize("fleet", FLEETS.values(), ids=FLEETS)
-def test_a_plan_of_a_hundred_thousand_clients_loads_no_tensors_and_no_data(fleet: configs.Layer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flag", ["--neighbours", "--no-neighbours"])
+def test_a_plan_of_a_hundred_thousand_clients_loads_no_tensors_and_no_data(
+    fleet: configs.Layer, flag: str, tmp_path: Path
+) -> None:
     run = written(
         tmp_path,
-        {"training": {"rounds": 2000, "cohort_size": 1000}, "data": {"name": "mnist", "clients": 100_000, "path": "nowhere"}},
+        {"training": {"rounds": 2000, "cohort_size": 1000}, "data": {"name": "my_app:fleet", "clients": 100_000}},
         fleet,
     )
+    # What neighbours are optimised with loads some statistics.
+    heavy = {"torch", "matplotlib", "hubbub.datasets", "hubbub.build", *(["scipy.stats"] if flag == "--no-neighbours" else [])}
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"
         "from hubbub.cli.app import app\n"
-        f"answer = CliRunner().invoke(app, ['plan', {str(run)!r}, '--json'])\n"
+        f"answer = CliRunner().invoke(app, ['plan', {str(run)!r}, '--json', {flag!r}])\n"
         "assert answer.exit_code == 0, answer.output\n"
-        "heavy = {'torch', 'scipy.stats', 'matplotlib', 'hubbub.datasets', 'hubbub.build'} & set(sys.modules)\n"
+        f"heavy = {heavy!r} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "print(answer.output)\n"
     )
@@ -49,6 +63,9 @@ def test_a_plan_of_a_hundred_thousand_clients_loads_no_tensors_and_no_data(fleet
     assert told["clients"] == 100_000
     assert 7.9 < told["epsilon"] <= 8.0
     assert told["parameters"] is None
+    if flag == "--neighbours":
+        assert len(told["neighbours"]) >= 3
+        assert sum(one["recommended"] for one in told["neighbours"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -69,18 +86,19 @@ def test_what_is_planned_without_data_is_what_is_run(changes: configs.Layer) -> 
 def test_measuring_adds_what_follows_from_the_model(tmp_path: Path) -> None:
     settings: configs.Layer = {"training": {"rounds": 4}, "privacy": {"noise_multiplier": 1.0, "clipping": "adaptive"}}
     run = written(tmp_path, settings)
-    bare = json.loads(CliRunner().invoke(app, ["plan", str(run), "--json"]).stdout)
-    whole = json.loads(CliRunner().invoke(app, ["plan", str(run), "--measure", "--json"]).stdout)
+    alone = ["plan", str(run), "--no-neighbours", "--json"]
+    bare = json.loads(CliRunner().invoke(app, alone).stdout)
+    whole = json.loads(CliRunner().invoke(app, [*alone, "--measure"]).stdout)
     parameters = sum(p.numel() for p in build(configs.resolve(settings)).model.parameters())
     assert whole["parameters"] == parameters
     # The count is one more number of each release.
     assert whole["releases_bytes"] == 8 * (parameters + 1) * 4
     assert whole["estimated_seconds"] > 0
-    unmeasured = ("parameters", "noise_memory_bytes", "releases_bytes", "estimated_seconds")
-    assert all(bare[key] is None for key in unmeasured)
-    assert {key: whole[key] for key in bare} == bare | {key: whole[key] for key in unmeasured}
+    assert bare["estimated_seconds"] is None
+    measured = ("estimated_seconds", "planning_cpu_seconds")
+    assert {key: whole[key] for key in bare} == bare | {key: whole[key] for key in measured}
     assert "With --measure" in CliRunner().invoke(app, ["plan", str(run)]).output
-    assert "parameters" in CliRunner().invoke(app, ["plan", str(run), "--measure"]).output
+    assert "With --measure" not in CliRunner().invoke(app, ["plan", str(run), "--measure"]).output
 
 
 def test_where_the_data_say_who_the_clients_are_a_plan_loads_them(tmp_path: Path) -> None:
@@ -88,3 +106,139 @@ def test_where_the_data_say_who_the_clients_are_a_plan_loads_them(tmp_path: Path
     answer = CliRunner().invoke(app, ["plan", str(run)])
     assert answer.exit_code != 0
     assert "user" in str(answer.exception or answer.output)
+
+
+# What is known without the data and the model
+
+
+def test_the_sizes_of_data_sets_are_those_of_the_loaded_ones() -> None:
+    found = {}
+    for name, place in configs.DATASETS.items():
+        module, _, load = place.partition(":")
+        try:
+            data = getattr(importlib.import_module(module), load)(None)
+        except DataError:
+            # Not here, and not to be downloaded.
+            continue
+        users = None if data.users is None else len(set(data.users.tolist()))
+        found[name] = inventory.Size(len(data.train_inputs), data.shape, data.classes, users)
+    assert "digits" in found
+    assert found == {name: inventory.DATA[name] for name in found}
+    assert set(inventory.DATA) == set(configs.DATASETS)
+
+
+def test_the_parameters_of_models_are_those_of_the_built_ones() -> None:
+    found = {}
+    for (name, place), (data, size) in itertools.product(configs.MODELS.items(), inventory.DATA.items()):
+        module, _, kind = place.partition(":")
+        if name == "mlp" and len(size.shape) == 1:
+            # It takes no sequences.
+            continue
+        try:
+            model = getattr(importlib.import_module(module), kind)(size.shape, size.classes)
+        except ConfigError:
+            continue
+        found[name, data] = FlatModel(model).dim
+    assert found == inventory.PARAMETERS
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"training": {"validation": 0.2}}, {"data": {"clients": 1149}, "training": {"validation": 0.2}}]
+)
+@pytest.mark.parametrize("unit", ["client", "example"])
+def test_as_many_units_are_known_as_are_there(changes: configs.Layer, unit: str) -> None:
+    base: configs.Layer = {"privacy": {"noise_multiplier": 1.0, "unit": unit}, "training": {"cohort_size": 20}}
+    if unit == "example":
+        base["training"]["batch_size"] = 10
+        changes = {section: keys for section, keys in changes.items() if section != "data"}
+    config = configs.resolve(base, changes, {"training": {"cohort_size": 20}})
+    assert inventory.units_of(config) == len(build(config).population.clients)
+
+
+def test_more_clients_than_the_data_have_examples_for_are_refused_as_a_run_refuses_them(tmp_path: Path) -> None:
+    settings: configs.Layer = {"privacy": {"noise_multiplier": 1.0}, "data": {"clients": 1438}}
+    answer = CliRunner().invoke(app, ["plan", str(written(tmp_path, settings))])
+    assert answer.exit_code != 0
+    assert "data.clients = 1438: there are 1437 training examples" in str(answer.exception)
+    with pytest.raises(ConfigError, match=r"data.clients = 1438: there are 1437 training examples"):
+        build(configs.resolve(settings))
+
+
+def test_users_whose_examples_are_held_out_and_data_of_ones_own_are_not_known() -> None:
+    speakers: configs.Layer = {"data": {"name": "shakespeare", "partition": "user"}, "privacy": {"noise_multiplier": 1.0}}
+    assert inventory.units_of(configs.resolve(speakers)) == 264
+    assert inventory.units_of(configs.resolve(speakers, {"training": {"validation": 0.1}})) is None
+    assert inventory.units_of(configs.resolve(speakers, {"data": {"name": "my:own"}})) is None
+    assert inventory.units_of(configs.resolve({"data": {"name": "my:own", "clients": 10**6}})) == 10**6
+    assert inventory.parameters_of(configs.resolve({"data": {"name": "my:own"}})) is None
+
+
+# What noise and encryption amount to
+
+
+def test_noise_and_signal_are_those_of_drawn_noise() -> None:
+    """A norm of 4,810 coordinates is off by 1.0 %: 6 % happens by chance less than once in a million."""
+    config = configs.resolve(
+        {"training": {"rounds": 9, "cohort_size": 8}, "data": {"clients": 24}}, FLEETS["BLT"], {"privacy": {"clip_norm": 0.5}}
+    )
+    plan = planned(config, 24)
+    loud = prospect.loudness(plan, workload_of(config), 4810)
+    assert loud is not None
+    assert plan.mechanism is not None
+    stream = NoiseStream(plan.mechanism, dim=4810, seed=1)
+    rows = 0.5 * np.stack([stream.next_row().numpy() for _ in range(9)])
+    assert loud.sum_stddev == pytest.approx(rows.std(axis=1).max(), rel=0.06)
+    assert loud.mean_stddev == pytest.approx(loud.sum_stddev / 8)
+    norms = np.linalg.norm(rows, axis=1) / 8
+    assert loud.norm_over_clip == pytest.approx(norms.max() / 0.5, rel=0.06)
+    assert loud.signal_to_noise == pytest.approx(0.5 / norms.max(), rel=0.06)
+    model = rows.sum(axis=0) / 8
+    assert loud.model_stddev == pytest.approx(model.std(), rel=0.06)
+    assert loud.final_signal_to_noise == pytest.approx(9 * 0.5 / np.linalg.norm(model), rel=0.06)
+
+
+def test_epsilon_over_rounds_ends_with_that_of_the_run_and_never_falls() -> None:
+    promise = planned(configs.resolve({"training": {"rounds": 10}, "privacy": {"epsilon": 3.0}}), 100).promise()
+    after = prospect.epsilons(promise, 1e-5)
+    assert [rounds for rounds, _ in after] == [1, 3, 5, 8, 10]
+    spent = [epsilon for _, epsilon in after]
+    assert spent == sorted(spent)
+    assert spent[-1] == promise.after(10, 1e-5).epsilon
+
+
+@pytest.mark.parametrize(("holders", "mode"), [(1, "none"), (1, "dp-ftrl"), (3, "dp-ftrl")])
+def test_the_bytes_of_encryption_are_those_of_messages_that_are_really_made(holders: int, mode: str) -> None:
+    paillier = pytest.importorskip("hubbub.secagg.paillier")
+    noisy: configs.Layer = {} if mode == "none" else {"privacy": {"noise_multiplier": 1.0}}
+    config = configs.resolve(
+        {"secagg": {"scheme": "paillier", "key_bits": 2048, "holders": holders}, "privacy": {"mode": mode}},
+        {"training": {"rounds": 2, "cohort_size": 4}, "data": {"clients": 11}},
+        noisy,
+    )
+    plan = planned(config, 11)
+    terms = encryption_of(config, plan.expected_cohort_size)
+    assert terms is not None
+    costs = prospect.encryption_costs(plan, terms, 500, 11)
+    agreement = prospect.agreed(plan, terms, paillier.generate(2048).public_key, 500, "a run")
+    message = agreement.contribution("10", 0, np.zeros(500, dtype=np.int64))
+    assert costs["upload_bytes"] == len(message)
+    assert costs["ciphertexts"] == agreement.ciphertexts
+    assert costs["download_bytes"] == 2000
+    aggregator = Aggregator(agreement, 0)
+    for client in ("6", "7", "8", "10"):
+        aggregator.add(client, agreement.contribution(client, 0, np.zeros(500, dtype=np.int64)))
+    if mode != "none":
+        aggregator.add_own_noise(np.zeros(500, dtype=np.int64))
+    request = aggregator.request()
+    sent = sum(len(part) for part in (*request.contributions, *request.noise, request.total))
+    # Names of clients are of one letter or of two.
+    assert sent <= costs["request_bytes"] <= sent + 20
+    assert all(costs[key] > 0 for key in ("encrypt_seconds", "add_seconds", "open_seconds"))
+
+
+def test_the_plan_of_an_encrypted_run_says_what_encryption_takes(tmp_path: Path) -> None:
+    pytest.importorskip("gmpy2")
+    settings: configs.Layer = {"secagg": {"scheme": "paillier", "key_bits": 2048}, "privacy": {"mode": "none"}}
+    text = CliRunner().invoke(app, ["plan", str(written(tmp_path, settings, {"training": {"rounds": 1}}))]).output
+    assert "ciphertexts" in text
+    assert "measured here just now" in text

@@ -218,7 +218,7 @@ def load(path: str | Path) -> Layer:
             raise ConfigError(f"{file}: is a folder; name a config file, or resume a run with 'hubbub resume {file}'")
         if not file.is_file():
             what = "is no regular file" if file.exists() else "is missing"
-            raise ConfigError(f"{file}: {what}; name a config file, such as examples/digits.toml")
+            raise ConfigError(f"{file}: {what}; name a config file; 'hubbub new run.toml' writes one to start from")
         if file.stat().st_size > _LARGEST_FILE:
             raise ConfigError(f"{file}: holds {file.stat().st_size} bytes; a config is text of at most {_LARGEST_FILE}")
         content = tomllib.loads(file.read_bytes().decode("utf-8"))
@@ -245,7 +245,9 @@ def _require_sections(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def overrides(assignments: Sequence[str]) -> Layer:
-    """The layer of ``--set section.key=value`` flags; a value is read as TOML, and a bare word as text.
+    """The layer of ``--set section.key=value`` flags; a value is read as TOML, a bare word as text.
+
+    Nothing after the sign takes the setting back to its default.
 
     Raises:
         ConfigError: Not of that form.
@@ -263,6 +265,7 @@ def overrides(assignments: Sequence[str]) -> Layer:
             parsed = {"value": text.strip()}
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"--set {section}.{key}: cannot be read ({_one_line(error)})") from error
+        parsed = parsed if text.strip() else {"value": None}
         if list(parsed) != ["value"]:
             raise ConfigError(f"--set {section}.{key}: holds more than one value; repeat --set")
         value = parsed["value"]
@@ -319,8 +322,10 @@ def _section(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
             )
         if key not in hints:
             raise ConfigError(f"{section}.{key}: is no setting{_checks.nearest(key, hints)}; known are {', '.join(hints)}")
-        if not _fits(value, hints[key]):
+        if value is not None and not _fits(value, hints[key]):
             raise ConfigError(f"{section}.{key} = {value!r}: must be {_words(hints[key])}, not {type(value).__name__}")
+    # A later layer that has nothing takes a setting back to its default.
+    keys = {key: value for key, value in keys.items() if value is not None}
     wants_float = {key for key, hint in hints.items() if float in (hint, *get_args(hint))}
     for key in wants_float & keys.keys():
         if isinstance(keys[key], int) and abs(keys[key]) > _LARGEST_NUMBER:
@@ -489,11 +494,6 @@ def _check_rest(config: Config) -> None:
             f"training.fairness = true with privacy.unit = {config.privacy.unit!r}: nobody is a client there; leave it out"
         )
     _check_secagg(config.secagg)
-
-
-def _check_secagg(secagg: SecaggConfig) -> None:
-    _checks.one_of("secagg.scheme", secagg.scheme, SCHEMES)
-    _checks.integer("secagg.key_bits", secagg.key_bits, at_least=2048, at_most=16_384)
     _check_extends(config)
 
 
@@ -508,6 +508,11 @@ def _check_extends(config: Config) -> None:
             f"training.extends = {extends!r}: what goes on from a run's model is charged with it; name it in "
             f"privacy.earlier_runs as well, or say 'hubbub extend {extends}'"
         )
+
+
+def _check_secagg(secagg: SecaggConfig) -> None:
+    _checks.one_of("secagg.scheme", secagg.scheme, SCHEMES)
+    _checks.integer("secagg.key_bits", secagg.key_bits, at_least=2048, at_most=16_384)
     _checks.integer("secagg.bits", secagg.bits, at_least=10, at_most=26)
     _checks.integer("secagg.holders", secagg.holders, at_least=1, at_most=100)
     if secagg.threshold is not None:

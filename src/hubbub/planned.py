@@ -25,7 +25,7 @@ from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan
 from hubbub.workloads import Workload
 
-__all__ = ["made", "make_strategy", "planned", "workload_of"]
+__all__ = ["default_strategy", "made", "make_strategy", "planned", "strategy_word", "workload_of"]
 
 # Of what the operator is told about single clients.
 FAIRNESS_IS_EXACT = "accuracy and loss by client (private-fairness.json), which are exact"
@@ -217,9 +217,7 @@ def _mechanism(
 def _family(config: Config) -> Family | str:
     """The family that the settings name, or code of one's own as it is."""
     privacy, rounds = config.privacy, config.training.rounds
-    name = strategy_name(
-        "privacy.strategy", privacy.strategy or ("identity" if privacy.mode == "dp-fedavg" else "banded-toeplitz")
-    )
+    name = strategy_word(config)
     if privacy.mode == "dp-fedavg" and name != "identity":
         raise ConfigError(f'privacy.strategy = {name!r}: dp-fedavg has independent noise; say mode = "dp-ftrl"')
     if privacy.bands is not None and privacy.bands > rounds:
@@ -232,6 +230,16 @@ def _family(config: Config) -> Family | str:
             raise ConfigError(f"privacy.{given[0]} = {options[given[0]]!r}: code of your own, {name!r}, gets the rounds alone")
         return name
     return Family(name, privacy.bands, privacy.buffers, objective, privacy.matrix)
+
+
+def strategy_word(config: Config) -> str:
+    """The strategy's name, given or by default, or code of one's own as it is."""
+    return strategy_name("privacy.strategy", config.privacy.strategy or default_strategy(config.privacy.mode))
+
+
+def default_strategy(mode: str) -> str:
+    """The strategy of a run whose settings name none."""
+    return "identity" if mode == "dp-fedavg" else "banded-toeplitz"
 
 
 def workload_of(config: Config) -> Workload:

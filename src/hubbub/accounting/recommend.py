@@ -18,7 +18,7 @@ from hubbub.participation import Participation, RandomParticipation, SingleParti
 from hubbub.strategies import Identity, Strategy
 from hubbub.workloads import prefix_sum
 
-__all__ = ["Option", "Recommendation", "recommend"]
+__all__ = ["Option", "Recommendation", "recommend", "search_bands"]
 
 _SLOTS = "what it costs takes long to compute; calibrate it by its name, with --bins"
 # Correlated noise other than Toeplitz, and for how many rounds it is a matter of seconds.
@@ -105,6 +105,31 @@ def recommend(deployment: Deployment, budget: Budget, progress: Callable[[str], 
     return Recommendation(tuple(sorted(search.found, key=_error)), search.left_out)
 
 
+def search_bands(most: int, error: Callable[[int], float]) -> None:
+    """Ask for the error of band counts up to ``most``: powers of two, then ever nearer to the best; of each at most once.
+
+    Args:
+        most: At least 2, or nothing is asked.
+        error: Of a band count; infinite where it cannot be had.
+    """
+    known: dict[int, float] = {}
+
+    def asked(bands: int) -> float:
+        if bands not in known:
+            known[bands] = error(bands)
+        return known[bands]
+
+    ladder = sorted({most, *(2**i for i in range(1, most.bit_length()))} - {1})
+    for _ in range(_REFINEMENTS):
+        if len(ladder) < 2:
+            break
+        least = min(range(len(ladder)), key=lambda i: asked(ladder[i]))
+        near = ladder[max(0, least - 1) : least + 2]
+        ladder = sorted({*near, *(math.isqrt(a * b) for a, b in itertools.pairwise(near))})
+    for bands in ladder:
+        asked(bands)
+
+
 def _error(option: Option) -> float:
     return option.root_mean_squared_error
 
@@ -168,20 +193,10 @@ class _Search:
         tried: dict[int, Option | None] = {}
 
         def error(bands: int) -> float:
-            if bands not in tried:
-                tried[bands] = self.option(Family("optimal-toeplitz", bands), self.deployment.cyclic(bands))
-            option = tried[bands]
+            option = tried[bands] = self.option(Family("optimal-toeplitz", bands), self.deployment.cyclic(bands))
             return math.inf if option is None else option.root_mean_squared_error
 
-        ladder = sorted({most, *(2**i for i in range(1, most.bit_length()))} - {1})
-        for _ in range(_REFINEMENTS):
-            if len(ladder) < 2:
-                break
-            least = min(range(len(ladder)), key=lambda i: error(ladder[i]))
-            near = ladder[max(0, least - 1) : least + 2]
-            ladder = sorted({*near, *(math.isqrt(a * b) for a, b in itertools.pairwise(near))})
-        for bands in ladder:
-            error(bands)
+        search_bands(most, error)
         best = min((option for option in tried.values() if option is not None), key=_error, default=None)
         if best is None:
             return

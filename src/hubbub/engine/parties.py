@@ -2,34 +2,25 @@
 
 import math
 import secrets
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-import gmpy2
 
 from hubbub.build import Run, clients_of
 from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError, RunFolderError
+from hubbub.prospect import agreed
 from hubbub.randomness import derive, seed_for, seed_key
 from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.agreement import Agreement
 from hubbub.secagg.holder import Holder
 from hubbub.secagg.paillier import PrivateKey, PublicKey
 from hubbub.secagg.shares import KeyShare, ThresholdKey
-from hubbub.secagg.wire import width
 from hubbub.training.encrypted import EncryptedPopulation
 from hubbub.training.encryption import Encryption
 from hubbub.training.flat import FlatModel
 from hubbub.training.holder_noise import HolderNoise
-from hubbub.training.release import largest_deviation
 
-__all__ = ["Estimate", "agreement_of", "estimate", "parties", "require_keys"]
-
-
-# Ciphertexts that an estimate is made of.
-_TRIED = 8
+__all__ = ["agreement_of", "parties", "require_keys"]
 
 
 def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
@@ -77,46 +68,6 @@ def require_keys(run: Run, terms: Encryption) -> None:
         _keys(run, terms)
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What encryption takes, estimated.
-
-    Args:
-        encrypt_seconds: Of one client in a round.
-        open_seconds: Of all holders in a round, one after another.
-        upload_bytes: Of one client in a round.
-    """
-
-    encrypt_seconds: float
-    open_seconds: float
-    upload_bytes: int
-
-
-def estimate(run: Run, terms: Encryption) -> Estimate:
-    """What a round's encryption takes, from a few ciphertexts under a key that is thrown away."""
-    private = paillier.generate(terms.key_bits)
-    public = private.public_key
-    agreement = agreement_of(run, terms, public, "an estimate")
-    public.prepare(run.plan.rounds * math.ceil(run.plan.expected_cohort_size) * agreement.ciphertexts)
-    plaintexts = [1] * _TRIED
-    started = time.perf_counter()
-    sums = public.encrypt(plaintexts)
-    encrypted = time.perf_counter()
-    if terms.holders == 1:
-        private.decrypt(sums)
-        each = 1.0
-    else:
-        # A part is a power as long as n, in constant time, mod n².
-        for c in sums.integers:
-            gmpy2.powmod_sec(c, public.n, public.n_square)
-        each = float(terms.threshold)
-    opened = time.perf_counter()
-    many = agreement.ciphertexts / _TRIED
-    noise = terms.noise_rows * (encrypted - started) * many
-    size = width(terms.key_bits) * agreement.ciphertexts
-    return Estimate((encrypted - started) * many, noise + each * (opened - encrypted) * many, size)
-
-
 def agreement_of(run: Run, terms: Encryption, key: PublicKey, name: str) -> Agreement:
     """What clients, server and holders of a run agree on.
 
@@ -126,11 +77,7 @@ def agreement_of(run: Run, terms: Encryption, key: PublicKey, name: str) -> Agre
         key: Under which everybody encrypts.
         name: That no other run has.
     """
-    plan = run.plan
-    most = math.ceil(plan.expected_cohort_size)
-    largest = largest_deviation(plan.mechanism) if plan.mechanism and not plan.mechanism.shares else 0.0
-    packing = terms.packing(most, plan.mechanism, largest)
-    return terms.agreement(key, packing, FlatModel(run.model).dim + plan.clip_norms.further, name)
+    return agreed(run.plan, terms, key, FlatModel(run.model).dim, name)
 
 
 def _keys(run: Run, terms: Encryption) -> tuple[ThresholdKey | None, Sequence[KeyShare | PrivateKey]]:

@@ -14,7 +14,7 @@ from gmpy2 import mpz
 
 from hubbub._checks import integer, shown
 
-__all__ = ["Kind", "Message", "as_bytes", "width"]
+__all__ = ["Kind", "Message", "as_bytes", "framed", "width"]
 
 _MAGIC = b"hubbub-paillier1"
 # Kind, agreement, round, length of the name, number of ciphertexts.
@@ -34,6 +34,11 @@ class Kind(IntEnum):
 def width(key_bits: int) -> int:
     """The bytes of one ciphertext under a key of so many bits."""
     return -(-2 * key_bits // 8)
+
+
+def framed(sender: str, body: int) -> int:
+    """The bytes of a message of such a sender whose ciphertexts take ``body`` bytes."""
+    return _HEAD.size + len(sender.encode()) + body + _DIGEST
 
 
 def as_bytes(integers: Iterable[int], key_bits: int) -> Iterator[bytes]:

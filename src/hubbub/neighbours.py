@@ -1,0 +1,313 @@
+"""What other strategies and cohorts would give for the settings of a run: the same privacy, at which error, memory and time.
+
+A neighbour is the run's own settings with a few of them changed, planned by the door that every run goes through. So its noise
+meets the same budget under the same neighboring relation, its cohorts can be drawn from as many clients, and ``--set`` with
+those changes makes exactly that run. What no theorem covers or nobody can draw is left out, with the reason.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hubbub.accounting.charge import default_relation
+from hubbub.accounting.deployment import Deployment, sampling_word
+from hubbub.accounting.recommend import search_bands
+from hubbub.candidates import changed, cohorts_of, cyclic_bands, layer_of, pattern_families
+from hubbub.config import Config, Layer, resolve
+from hubbub.errors import ConfigError, HubbubError
+from hubbub.families import Family
+from hubbub.noise_levels import noise_levels
+from hubbub.participation import CyclicPoissonSampling, Pattern, RandomParticipation
+from hubbub.planned import planned, strategy_word, workload_of
+from hubbub.settings import encryption_of
+from hubbub.strategies.dense import Dense
+from hubbub.strategies.strategy import memory_rows
+from hubbub.training.plan import RunPlan
+
+__all__ = ["Neighbour", "Neighbourhood", "deviation", "neighbours", "recommended"]
+
+# Errors that differ by less are the same: then what remembers less is better.
+_SAME = 0.02
+# Of a number that was computed twice.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbour:
+    """Settings that meet the same budget.
+
+    Args:
+        strategy: Its name.
+        changes: What is changed, by section and key; ``None`` takes a setting back to its default. Empty for the run itself.
+        plan: The plan that they make.
+        epsilon: Of the whole run, as it would state it.
+        error: The standard deviation of the noise in a coordinate of the model, for clip norm 1 and a sum over the cohort's
+            expected size: the root mean square over rounds, or the largest, as the settings' objective says.
+        cpu_seconds: To optimise the strategy and to calibrate its noise, measured.
+    """
+
+    strategy: str
+    changes: Layer
+    plan: RunPlan
+    epsilon: float
+    error: float
+    cpu_seconds: float
+
+    @property
+    def cohorts(self) -> str:
+        """How clients come to take part."""
+        return sampling_word(self.plan.participation)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Of its mechanism."""
+        return 0.0 if self.plan.mechanism is None else self.plan.mechanism.noise_multiplier
+
+    @property
+    def memory_rows(self) -> int | None:
+        """The rows that its noise remembers; ``None`` where the strategy does not say."""
+        return 0 if self.plan.mechanism is None else memory_rows(self.plan.mechanism.strategy)
+
+    @property
+    def name(self) -> str:
+        """Its strategy, with its bands or buffers."""
+        made = None if self.plan.mechanism is None else self.plan.mechanism.strategy
+        for part in ("bands", "buffers"):
+            count = getattr(made, part, None)
+            if count is not None and not isinstance(made, Dense):
+                return f"{self.strategy}, {count} {part if count > 1 else part[:-1]}"
+        return self.strategy
+
+    def same_as(self, other: "Neighbour") -> bool:
+        """Whether the two are one mechanism, however they were asked for."""
+        alike = (self.strategy, self.plan.participation, self.memory_rows) == (
+            other.strategy,
+            other.plan.participation,
+            other.memory_rows,
+        )
+        return alike and math.isclose(self.error, other.error, rel_tol=_ROUNDING)
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhood:
+    """A run and its neighbours.
+
+    Args:
+        own: The run as its settings are; ``None`` where its error takes long to compute.
+        options: In the order of their errors, the run itself among them.
+        left_out: By name, the reason.
+    """
+
+    own: Neighbour | None
+    options: tuple[Neighbour, ...]
+    left_out: Mapping[str, str]
+
+
+def neighbours(
+    config: Config,
+    clients: int,
+    plan: RunPlan,
+    *,
+    cpu_seconds: float = 0.0,
+    thorough: bool = False,
+    progress: Callable[[str], object] = str,
+) -> Neighbourhood:
+    """The run's neighbours: strategies for its own cohorts, and what other cohorts of the same size would give.
+
+    What is tried depends on the numbers of rounds and clients, never on how fast it goes.
+
+    Args:
+        config: The run's settings.
+        clients: How many units of privacy there are.
+        plan: What the settings make.
+        cpu_seconds: That took to make.
+        thorough: Try what takes some seconds, too.
+        progress: Is told what is being planned.
+
+    Raises:
+        ConfigError: The run has no privacy, or ends when a budget is spent.
+    """
+    if plan.mechanism is None:
+        raise ConfigError('privacy.mode = "none": there is no noise to compare; say mode = "dp-fedavg" or "dp-ftrl"')
+    if config.privacy.stop_epsilon is not None:
+        raise ConfigError(
+            f"privacy.stop_epsilon = {config.privacy.stop_epsilon}: ends this run after {plan.rounds} rounds, and others after "
+            f"other ones; to compare, say training.rounds = {plan.rounds} and privacy.epsilon in its place"
+        )
+    left_out: dict[str, str] = {}
+    own = _judged(config, strategy_word(config), {}, plan, cpu_seconds)
+    if own is None:
+        left_out["the run as it is"] = "its error takes long to compute for so many rounds"
+    stated = plan.promise().after(plan.rounds, plan.delta)
+    search = _Search(config, clients, plan, (stated.epsilon, stated.neighboring_relation), thorough, progress, [], left_out)
+    search.add_own()
+    search.add_others()
+    options: list[Neighbour] = [] if own is None else [own]
+    for one in search.found:
+        if not any(one.same_as(other) for other in options):
+            options.append(one)
+    return Neighbourhood(own, tuple(sorted(options, key=_error)), search.left_out)
+
+
+def recommended(
+    among: Neighbourhood, fits: Callable[[Neighbour], bool] = lambda _: True
+) -> tuple[Neighbour, str] | tuple[None, str]:
+    """The neighbour to take and why; of those whose cohorts need no more trust than the run's own.
+
+    Of errors within 2 % of the least it takes the run itself, or else what remembers the fewest rows.
+
+    Args:
+        among: What there is.
+        fits: Whether there is room for what a neighbour's noise remembers.
+    """
+    own = among.own
+    coins = own is not None and own.cohorts != "pattern"
+    able = [one for one in among.options if (coins or one.cohorts == "pattern") and fits(one)]
+    if not able:
+        return None, "nothing here can be run"
+    least = able[0].error
+    near = [one for one in able if one.error <= least * (1 + _SAME)]
+    if own is not None and own in near:
+        return own, "it has the least error" if own.error == least else "nothing else is better by more than 2 %"
+    best = min(near, key=lambda one: (math.inf if one.memory_rows is None else one.memory_rows, one.error))
+    why = "it has the least error" if best.error == least else "of those within 2 % of the least error it remembers least"
+    gain = "" if own is None else f", {100 * (1 - best.error / own.error):.0f} % below that of the settings as they are"
+    return best, f"{why}{gain}"
+
+
+def deviation(plan: RunPlan, noise_rows: int) -> float:
+    """The standard deviation of z in a mean over the expected cohort, for clip norm 1; 0 without noise.
+
+    Args:
+        plan: Of the run.
+        noise_rows: How many holders add a whole row of noise each; 0 where the server or the clients add it.
+    """
+    if plan.mechanism is None:
+        return 0.0
+    split = plan.clip_norms.split
+    multiplier = split.update_multiplier if split else plan.mechanism.noise_multiplier
+    return multiplier * plan.mechanism.column_norm * math.sqrt(noise_rows or 1) / plan.expected_cohort_size
+
+
+def _error(one: Neighbour) -> float:
+    return one.error
+
+
+def _judged(config: Config, strategy: str, changes: Layer, plan: RunPlan, cpu_seconds: float) -> Neighbour | None:
+    """The neighbour with its error, or ``None`` where that takes long to compute."""
+    if plan.mechanism is None:
+        return None
+    levels = noise_levels(workload_of(config), plan.mechanism.strategy)
+    if levels is None:
+        return None
+    encryption = encryption_of(config, plan.expected_cohort_size)
+    error = deviation(plan, encryption.noise_rows if encryption else 0) * levels.model(config.privacy.objective or "mean")
+    spent = plan.promise().after(plan.rounds, plan.delta).epsilon
+    return Neighbour(strategy, changes, plan, spent, error, cpu_seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """What was found so far; ``stated`` are the epsilon and the neighboring relation that all must meet."""
+
+    config: Config
+    clients: int
+    plan: RunPlan
+    stated: tuple[float, str]
+    thorough: bool
+    progress: Callable[[str], object]
+    found: list[Neighbour]
+    left_out: dict[str, str]
+
+    def add_own(self) -> None:
+        """Strategies for the run's own cohorts."""
+        own = self.plan.participation
+        if isinstance(own, CyclicPoissonSampling):
+            most = min(own.cycle_length, self.plan.rounds)
+            for bands in sorted({most, most // 2} - {0, 1}, reverse=True):
+                self.add(Family("optimal-toeplitz", bands), {})
+        elif not isinstance(own, RandomParticipation):
+            self.add_pattern("the same cohorts", own, {})
+
+    def add_others(self) -> None:
+        """Cohorts of the same size that come about in another way."""
+        size = min(max(1, round(self.plan.expected_cohort_size)), self.clients)
+        deployment = Deployment(self.plan.rounds, self.clients, size)
+        if isinstance(self.plan.participation, RandomParticipation):
+            wanted = deployment.pattern
+            numbers = {"min_separation": wanted.min_separation, "max_participations": wanted.max_participations}
+            self.add_pattern("cohorts by a pattern", wanted, self._sized("pattern", size, pattern="min-separation", **numbers))
+        if size >= self.clients:
+            self.left_out["random cohorts"] = "every client takes part in every round, so that there is nothing to amplify"
+            return
+        for kind in ("poisson", "fixed-size"):
+            self.add(Family("identity"), self._sized(kind, size))
+        self.add_cyclic(deployment)
+
+    def add_pattern(self, name: str, pattern: Pattern, cohorts: Layer) -> None:
+        """All families for a pattern, unless the cheapest of independent or of correlated noise is refused already."""
+        for noise, family in (("", Family("identity")), ("correlated noise, ", Family("banded-toeplitz"))):
+            one, reason = self.made(family, cohorts)
+            if one is None:
+                self.left_out[f"{noise}{name}"] = reason
+                return
+            self.found.append(one)
+        for family in pattern_families(pattern, self.plan.rounds, thorough=self.thorough):
+            self.add(family, cohorts)
+
+    def add_cyclic(self, deployment: Deployment) -> None:
+        """Banded noise for cyclic Poisson cohorts: of a few band counts, or of a search, the one of least error."""
+        tried: dict[int, Neighbour] = {}
+
+        def error(bands: int) -> float:
+            one, reason = self.made(
+                Family("optimal-toeplitz", bands), self._sized("cyclic-poisson", deployment.cohort_size, cycle_length=bands)
+            )
+            if one is None:
+                self.left_out["optimal-toeplitz, cyclic-poisson"] = reason
+                return math.inf
+            return tried.setdefault(bands, one).error
+
+        counts = cyclic_bands(deployment.cycle)
+        if self.thorough and counts:
+            search_bands(counts[-1], error)
+        for bands in [] if self.thorough else counts:
+            error(bands)
+        if tried:
+            self.left_out.pop("optimal-toeplitz, cyclic-poisson", None)
+            self.found.append(min(tried.values(), key=_error))
+
+    def add(self, family: Family, cohorts: Layer) -> None:
+        """A neighbour, or the reason why there is none."""
+        one, reason = self.made(family, cohorts)
+        if one is not None:
+            self.found.append(one)
+            return
+        bands = "" if family.bands is None else f" of {family.bands} bands"
+        sampling = cohorts.get("privacy", {}).get("sampling", "the same cohorts")
+        self.left_out[f"{family.name}{bands}, {sampling}"] = reason
+
+    def made(self, family: Family, cohorts: Layer) -> tuple[Neighbour | None, str]:
+        """A neighbour, or ``None`` and the reason why there is none."""
+        self.progress(family.name)
+        epsilon, relation = self.stated
+        changes = changed(self.config, family, cohorts, epsilon=epsilon, relation=relation)
+        started = time.process_time()
+        try:
+            plan = planned(resolve(layer_of(self.config), changes), self.clients, earlier=self.plan.earlier)
+        except (HubbubError, ValueError) as refusal:
+            return None, " ".join(str(refusal).split())
+        seconds = time.process_time() - started
+        if self.config.privacy.neighboring_relation is None and relation == default_relation(plan.participation):
+            # It need not be said.
+            changes.get("privacy", {}).pop("neighboring_relation", None)
+        one = _judged(self.config, family.name, changes, plan, seconds)
+        return one, "" if one else "its error takes long to compute for so many rounds"
+
+    def _sized(self, sampling: str, size: int, **numbers: Any) -> Layer:
+        """Cohorts of a kind and of a size, which is named where the default is another."""
+        default = self.config.training.cohort_size or max(1, self.clients // 10)
+        sized: Layer = {} if default == size else {"training": {"cohort_size": size}}
+        return {**cohorts_of(sampling, **numbers), **sized}

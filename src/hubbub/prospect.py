@@ -1,0 +1,173 @@
+"""What a planned run would be like: epsilon as it grows, how loud the noise is, what is remembered, what encryption takes."""
+
+import math
+import secrets
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hubbub.accounting.promise import Promise
+from hubbub.neighbours import deviation
+from hubbub.noise_levels import noise_levels
+from hubbub.strategies import Identity
+from hubbub.strategies.strategy import memory_rows
+from hubbub.training.encryption import Encryption
+from hubbub.training.plan import RunPlan
+from hubbub.workloads import Workload
+
+if TYPE_CHECKING:
+    # Only a run that encrypts needs gmpy2.
+    from hubbub.secagg.agreement import Agreement
+    from hubbub.secagg.paillier import PublicKey
+
+__all__ = ["Loudness", "agreed", "encryption_costs", "epsilons", "loudness", "remembered_bytes", "remembered_rows"]
+
+# Of a number that the noise remembers, and of one of the model that a client gets.
+NUMBER_BYTES, MODEL_BYTES = 8, 4
+
+
+@dataclass(frozen=True)
+class Loudness:
+    """Noise against signal; ratios are over the clip norm, and ``None`` where the number of parameters is not known.
+
+    Args:
+        sum_stddev: Of a coordinate of the noise in a sum: the largest over rounds, in the units of an update.
+        mean_stddev: The same of the mean over the expected cohort.
+        norm_over_clip: The expected norm of the noise in that mean, over the clip norm.
+        signal_to_noise: Of that round: the mean of clipped updates has at most the clip norm.
+        model_stddev: Of a coordinate of the noise in the last model, or what the optimizer is handed of it.
+        model_rmse: Root mean square over rounds of the same, in clip norms: what strategies are compared by.
+        final_norm_over_clip: The expected norm of the noise in the last model, over the clip norm.
+        final_signal_to_noise: The most that updates of the clip norm can add up to, all in one direction, over that.
+    """
+
+    sum_stddev: float
+    mean_stddev: float
+    norm_over_clip: float | None
+    signal_to_noise: float | None
+    model_stddev: float
+    model_rmse: float
+    final_norm_over_clip: float | None
+    final_signal_to_noise: float | None
+
+
+def epsilons(promise: Promise, delta: float, parts: int = 4) -> list[tuple[int, float]]:
+    """Epsilon after the first round and after each of so many equal parts of the rounds."""
+    after = sorted({1, *(math.ceil(promise.rounds * i / parts) for i in range(1, parts + 1))})
+    return [(rounds, promise.after(rounds, delta).epsilon) for rounds in after]
+
+
+def loudness(plan: RunPlan, workload: Workload, parameters: int | None, noise_rows: int = 0) -> Loudness | None:
+    """How loud the noise of a run is beside its updates.
+
+    Args:
+        plan: Of the run.
+        workload: What the server's optimizer makes of the releases.
+        parameters: Of the model, where they are known.
+        noise_rows: How many holders add a whole row of noise each; 0 where the server or the clients add it.
+
+    Returns:
+        ``None`` for a run without noise, or one whose noise takes long to compute.
+    """
+    clip = plan.clip_norms.first
+    if plan.mechanism is None or clip is None:
+        return None
+    levels = noise_levels(workload, plan.mechanism.strategy)
+    if levels is None:
+        return None
+    z = deviation(plan, noise_rows)
+    each, last = z * float(levels.releases.max()), z * float(levels.models[plan.rounds - 1])
+    norm = None if parameters is None else _expected_norm(parameters)
+    return Loudness(
+        sum_stddev=each * clip * plan.expected_cohort_size,
+        mean_stddev=each * clip,
+        norm_over_clip=None if norm is None else each * norm,
+        signal_to_noise=None if norm is None else 1 / (each * norm),
+        model_stddev=last * clip,
+        model_rmse=z * levels.model("mean"),
+        final_norm_over_clip=None if norm is None else last * norm,
+        final_signal_to_noise=None if norm is None else _most_added(workload, plan.rounds) / (last * norm),
+    )
+
+
+def remembered_rows(plan: RunPlan) -> int:
+    """The most rows that the noise remembers, as the strategy says, or found by its first steps."""
+    if plan.mechanism is None:
+        return 0
+    known = memory_rows(plan.mechanism.strategy)
+    if known is not None:
+        return known
+    from hubbub.noise.blocks import progress
+
+    return progress(plan.mechanism.strategy, min(plan.rounds, 4096)).most_remembered
+
+
+def remembered_bytes(rows: int, parameters: int) -> int:
+    """What so many rows of the noise take, as long as the model each."""
+    return NUMBER_BYTES * rows * parameters
+
+
+def encryption_costs(plan: RunPlan, terms: Encryption, parameters: int, clients: int) -> dict[str, float]:
+    """What encryption takes in a round, by name, with a key that is made for it and thrown away.
+
+    Args:
+        plan: Of the run.
+        terms: How it encrypts.
+        parameters: Of the model.
+        clients: How many there are.
+    """
+    from hubbub.secagg import paillier
+    from hubbub.secagg.costs import costs
+
+    most, private = math.ceil(plan.expected_cohort_size), paillier.generate(terms.key_bits)
+    agreement = agreed(plan, terms, private.public_key, parameters, secrets.token_hex(16))
+    found = costs(
+        agreement,
+        private,
+        contributions=most,
+        threshold=terms.threshold,
+        uses=plan.rounds * most * agreement.ciphertexts,
+        sender=str(clients - 1),
+    )
+    return {**asdict(found), "download_bytes": MODEL_BYTES * parameters, "ciphertexts": agreement.ciphertexts}
+
+
+def agreed(plan: RunPlan, terms: Encryption, key: "PublicKey", parameters: int, name: str) -> "Agreement":
+    """What clients, server and holders of a run agree on.
+
+    Args:
+        plan: Of the run.
+        terms: How it encrypts.
+        key: Under which everybody encrypts.
+        parameters: Of the model.
+        name: That no other run has.
+    """
+    packing = terms.packing(math.ceil(plan.expected_cohort_size), plan.mechanism, _largest(plan))
+    return terms.agreement(key, packing, parameters + plan.clip_norms.further, name)
+
+
+def _largest(plan: RunPlan) -> float:
+    """The largest standard deviation of a row of noise that one party adds, as the run itself finds it."""
+    if plan.mechanism is None or plan.mechanism.shares is not None:
+        return 0.0
+    if type(plan.mechanism.strategy) is Identity:
+        return plan.mechanism.stddev
+    from hubbub.training.release import largest_deviation
+
+    return largest_deviation(plan.mechanism)
+
+
+def _expected_norm(dim: int) -> float:
+    """Of a vector of independent standard normal numbers."""
+    return math.sqrt(2) * math.exp(math.lgamma((dim + 1) / 2) - math.lgamma(dim / 2))
+
+
+def _most_added(workload: Workload, rounds: int) -> float:
+    """What the workload makes of ones: the sum of row ``rounds`` − 1 of A."""
+    rates = np.ones(rounds) if workload.learning_rates is None else np.asarray(workload.learning_rates[:rounds])
+    buffer = total = 0.0
+    for rate in rates:
+        buffer = workload.momentum * buffer + 1.0
+        total += float(rate) * buffer
+    return total

@@ -1,0 +1,295 @@
+"""What ``hubbub plan`` shows of other strategies and cohorts is what a run made with those settings has, and it can be run."""
+
+import json
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hubbub import candidates
+from hubbub import config as configs
+from hubbub.build import build
+from hubbub.cli.app import app
+from hubbub.config import Config
+from hubbub.errors import ConfigError
+from hubbub.families import Family
+from hubbub.neighbours import Neighbour, Neighbourhood, neighbours, recommended
+from hubbub.noise import NoiseStream
+from hubbub.planned import planned, strategy_word, workload_of
+from hubbub.utility import squared_errors
+
+Layer = configs.Layer
+
+BASE: Layer = {"training": {"rounds": 16, "cohort_size": 20}, "data": {"clients": 80}}
+RUNS: dict[str, Layer] = {
+    "pattern": {"privacy": {"mode": "dp-ftrl", "bands": 4, "epsilon": 6.0}},
+    "fixed epochs": {
+        "privacy": {"mode": "dp-ftrl", "strategy": "blt", "buffers": 2, "noise_multiplier": 1.5},
+        "participation": {"pattern": "fixed-epochs", "epochs": 4, "rounds_per_epoch": 4},
+    },
+    "poisson": {"privacy": {"epsilon": 6.0}},
+    "cyclic": {
+        "privacy": {"mode": "dp-ftrl", "sampling": "cyclic-poisson", "bands": 2, "epsilon": 6.0},
+        "participation": {"cycle_length": 4},
+    },
+    "poisson, zero-out": {"privacy": {"epsilon": 6.0, "neighboring_relation": "zero-out"}},
+    "momentum": {"privacy": {"mode": "dp-ftrl", "epsilon": 2.0}, "training": {"server_optimizer": "fedavgm"}},
+}
+
+
+def settings(*layers: Layer) -> Config:
+    return configs.resolve(BASE, *layers)
+
+
+def around(config: Config, **options: Any) -> Neighbourhood:
+    return neighbours(config, config.data.clients, planned(config, config.data.clients), **options)
+
+
+@pytest.fixture(scope="module", params=RUNS.values(), ids=RUNS)
+def found(request: pytest.FixtureRequest) -> tuple[Config, Neighbourhood]:
+    config = settings(request.param)
+    return config, around(config, thorough=True)
+
+
+def remade(config: Config, one: Neighbour) -> Config:
+    """As a person makes it: a file, and the flags that were printed."""
+    return configs.resolve(candidates.layer_of(config), configs.overrides(candidates.assignments(one.changes)))
+
+
+def test_a_run_made_with_the_printed_flags_states_the_epsilon_of_the_table(found: tuple[Config, Neighbourhood]) -> None:
+    config, among = found
+    assert len(among.options) >= 3
+    own = among.own
+    assert own is not None
+    budget = config.privacy.epsilon or own.epsilon
+    for one in among.options:
+        run = build(remade(config, one))
+        assert strategy_word(run.config) == one.strategy
+        stated = run.plan.promise().after(run.plan.rounds, run.plan.delta)
+        assert stated.epsilon == one.epsilon
+        assert budget * (1 - 1e-3) <= one.epsilon <= budget
+        assert stated.neighboring_relation == own.plan.promise().after(16, 1e-5).neighboring_relation
+        assert run.plan.mechanism is not None
+        assert run.plan.mechanism.noise_multiplier == one.noise_multiplier
+        assert run.plan.participation == one.plan.participation
+        assert run.plan.expected_cohort_size == 20
+
+
+def test_the_error_of_the_table_is_that_of_the_matrices(found: tuple[Config, Neighbourhood]) -> None:
+    """By definition: the rows of A·C⁻¹, times the deviation of z, over the cohort."""
+    config, among = found
+    for one in among.options:
+        mechanism = one.plan.mechanism
+        assert mechanism is not None
+        squared = squared_errors(workload_of(config), mechanism.strategy)
+        assert one.error == pytest.approx(math.sqrt(squared.mean()) * mechanism.stddev / 20, rel=1e-8)
+
+
+def test_the_memory_of_the_table_is_what_the_stream_holds(found: tuple[Config, Neighbourhood]) -> None:
+    for one in found[1].options:
+        assert one.plan.mechanism is not None
+        stream, most = NoiseStream(one.plan.mechanism, dim=7, seed=0, rounds_per_pass=1), 0
+        for _ in range(16):
+            stream.next_row()
+            most = max(most, sum(row.numel() * row.element_size() for row in stream.state_dict()["memory"]))
+        assert one.memory_rows is not None
+        # Of the last rounds less is needed.
+        assert most <= 8 * 7 * one.memory_rows
+        assert most >= 8 * 7 * (one.memory_rows - 1)
+
+
+def test_options_are_in_order_and_no_mechanism_is_there_twice(found: tuple[Config, Neighbourhood]) -> None:
+    options = found[1].options
+    assert [one.error for one in options] == sorted(one.error for one in options)
+    assert not any(one.same_as(other) for i, one in enumerate(options) for other in options[:i])
+    assert sum(not one.changes for one in options) == 1
+
+
+def test_what_is_recommended_asks_for_no_coins_that_the_run_did_not_count_on(found: tuple[Config, Neighbourhood]) -> None:
+    among = found[1]
+    best, why = recommended(among)
+    assert best is not None
+    assert why
+    own = among.own
+    assert own is not None
+    assert best.error <= own.error
+    if own.cohorts == "pattern":
+        assert best.cohorts == "pattern"
+    least = min(one.error for one in among.options if own.cohorts != "pattern" or one.cohorts == "pattern")
+    assert best.error <= 1.02 * least
+
+
+def test_of_errors_that_are_the_same_the_run_itself_is_kept_and_else_what_remembers_least() -> None:
+    among = around(settings(RUNS["pattern"]), thorough=True)
+    own = among.own
+    assert own is not None
+
+    def with_errors(**errors: float) -> Neighbourhood:
+        picked = {
+            one.strategy: one for one in among.options if one.cohorts == "pattern" and (one.strategy in errors or one is own)
+        }
+        changed = [
+            Neighbour(name, one.changes, one.plan, one.epsilon, errors.get(name, 1.0), 0.0) for name, one in picked.items()
+        ]
+        itself = next(one for one in changed if not one.changes)
+        return Neighbourhood(itself, tuple(sorted(changed, key=lambda one: one.error)), {})
+
+    near = with_errors(identity=0.985, banded=0.99)
+    assert recommended(near)[0] is near.own
+    assert "2 %" in recommended(near)[1]
+    far = with_errors(identity=0.505, banded=0.5)
+    best, why = recommended(far)
+    assert best is not None
+    assert (best.strategy, best.memory_rows) == ("identity", 0)
+    assert "remembers least" in why
+    alone, _ = recommended(far, lambda one: one.strategy == "banded")
+    assert alone is not None
+    assert alone.strategy == "banded"
+    assert recommended(far, lambda one: False) == (None, "nothing here can be run")
+
+
+def test_patterns_of_random_runs_are_tried_under_a_relation_that_covers_both_and_else_left_out_with_the_reason() -> None:
+    both = around(settings(RUNS["poisson, zero-out"]))
+    assert {one.cohorts for one in both.options} == {"pattern", "poisson", "fixed-size", "cyclic-poisson"}
+    random = around(settings(RUNS["poisson"]))
+    assert all(one.cohorts != "pattern" for one in random.options)
+    assert "follow a pattern" in random.left_out["cohorts by a pattern"]
+
+
+def test_where_sums_are_encrypted_random_cohorts_are_left_out() -> None:
+    pytest.importorskip("gmpy2")
+    among = around(settings(RUNS["pattern"], {"secagg": {"scheme": "paillier"}}))
+    assert {one.cohorts for one in among.options} == {"pattern"}
+    assert "whoever opens the sums sees" in among.left_out["identity, poisson"]
+
+
+def test_where_the_clip_norm_moves_correlated_noise_is_left_out() -> None:
+    layer: Layer = {"privacy": {"clipping": "adaptive", "epsilon": 6.0, "neighboring_relation": "zero-out"}}
+    among = around(settings(layer))
+    assert {one.strategy for one in among.options} == {"identity"}
+    assert "clip norm" in among.left_out["correlated noise, cohorts by a pattern"]
+
+
+def test_everybody_in_every_round_is_amplified_by_nothing() -> None:
+    layer: Layer = {"privacy": {"mode": "dp-ftrl", "strategy": "identity", "epsilon": 6.0}}
+    everyone: Layer = {"training": {"cohort_size": 80}, "participation": {"pattern": "every-round"}}
+    among = around(settings(layer, everyone))
+    assert {one.cohorts for one in among.options} == {"pattern"}
+    assert "nothing to amplify" in among.left_out["random cohorts"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        ({"privacy": {"mode": "none"}}, "there is no noise to compare"),
+        ({"privacy": {"noise_multiplier": 1.0, "stop_epsilon": 5.0}}, "stop_epsilon = 5.0: ends this run after"),
+    ],
+)
+def test_a_run_without_noise_or_with_an_end_of_its_own_is_not_compared(layer: Layer, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        around(settings(layer))
+
+
+def test_long_runs_are_compared_by_quick_families_and_thorough_ones_by_more() -> None:
+    quick, slow = (
+        {
+            family.name
+            for family in candidates.pattern_families(
+                planned(settings(RUNS["fixed epochs"]), 80).participation, 2000, thorough=thorough
+            )
+        }  # type: ignore[arg-type] # a pattern
+        for thorough in (False, True)
+    )
+    assert quick == {"optimal-toeplitz", "blt"}
+    assert quick < slow
+    assert "banded" not in slow
+
+
+@pytest.mark.parametrize(("most", "counts"), [(1, []), (2, [2]), (7, [2, 7]), (100, [2, 8, 32, 100])])
+def test_a_few_band_counts_of_cyclic_cohorts_are_tried(most: int, counts: list[int]) -> None:
+    assert candidates.cyclic_bands(most) == counts
+
+
+# Taking settings back
+
+
+def test_nothing_after_the_sign_takes_a_setting_back_to_its_default() -> None:
+    file: Layer = {"privacy": {"bands": 3, "delta": 1e-3, "mode": "dp-ftrl"}, "training": {"momentum": 0.5}}
+    flags = configs.overrides(["privacy.bands=", "privacy.delta= ", "training.momentum="])
+    assert configs.resolve(file, flags) == configs.resolve({"privacy": {"mode": "dp-ftrl"}})
+    with pytest.raises(ConfigError, match=r"privacy.band: is no setting"):
+        configs.resolve(file, configs.overrides(["privacy.band="]))
+
+
+def test_changes_as_flags_and_back_are_the_same_settings() -> None:
+    config = settings(RUNS["fixed epochs"])
+    cohorts = candidates.cohorts_of("poisson")
+    changes = candidates.changed(config, Family("identity"), cohorts, epsilon=3.25, relation="zero-out")
+    flags = candidates.assignments(changes)
+    assert "participation.epochs=" in flags
+    assert "privacy.buffers=" in flags
+    direct = configs.resolve(candidates.layer_of(config), changes)
+    assert configs.resolve(candidates.layer_of(config), configs.overrides(flags)) == direct
+    assert (direct.privacy.epsilon, direct.privacy.noise_multiplier) == (3.25, None)
+
+
+# On the command line
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "my run.toml"
+    path.write_text(configs.dump(settings(RUNS["fixed epochs"])))
+    return path
+
+
+def invoke(*words: str) -> str:
+    answer = CliRunner().invoke(app, list(words))
+    assert answer.exit_code == 0, answer.output
+    return answer.stdout
+
+
+def test_the_command_that_is_printed_runs_what_was_recommended(toml: Path) -> None:
+    typed = ["--set", "privacy.noise_multiplier=2.5", "--set", "training.rounds=14"]
+    told = json.loads(invoke("plan", str(toml), *typed, "--json"))
+    best = next(one for one in told["neighbours"] if one["recommended"])
+    command = told["recommended"]["command"]
+    assert command in invoke("plan", str(toml), *typed)
+    words = shlex.split(command)
+    assert words[:2] == ["hubbub", "train"]
+    again = json.loads(invoke("plan", *words[2:], "--no-neighbours", "--json"))
+    assert again["epsilon"] == best["epsilon"]
+    assert again["noise_multiplier"] == best["noise_multiplier"]
+    assert again["rounds"] == 14
+    assert again["noise_memory_bytes"] == best["memory_bytes"]
+    assert again["noise"]["model_rmse"] == pytest.approx(best["error"])
+    assert "neighbours" not in again
+
+
+def test_the_table_names_every_neighbour_and_why_others_are_left_out(toml: Path) -> None:
+    told, text = json.loads(invoke("plan", str(toml), "--json")), invoke("plan", str(toml))
+    for one in told["neighbours"]:
+        assert any(line.startswith(one["name"]) and f"{one['error']:.4g}" in line for line in text.splitlines())
+    assert "Recommended: " in text
+    assert "\\n" not in text
+    encrypted = invoke("plan", str(toml), "--set", "privacy.stop_epsilon=3")
+    assert "Left out, all neighbours: privacy.stop_epsilon = 3.0" in encrypted
+
+
+def test_the_picture_is_drawn_where_it_can_be(toml: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "plan.png"
+    invoke("plan", str(toml), "--plot", str(picture))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    for words, message in (
+        (["--plot", str(tmp_path / "plan.html")], "must end in .png"),
+        (["--plot", str(tmp_path / "missing" / "plan.png")], "there is no folder"),
+        (["--plot", str(picture), "--no-neighbours"], "--no-neighbours: is about neighbours"),
+        (["--thorough", "--no-neighbours"], "--no-neighbours: is about neighbours"),
+        (["--plot", str(picture), "--set", "privacy.mode=none"], "there is nothing to draw"),
+    ):
+        answer = CliRunner().invoke(app, ["plan", str(toml), *words])
+        assert answer.exit_code != 0
+        assert message in str(answer.exception)
