@@ -56,6 +56,7 @@ def executed(path: Path) -> Any:
         client = NotebookClient(
             notebook, timeout=_SECONDS, coalesce_streams=True, record_timing=False, config=local
         )
+        client.startup_timeout = _SECONDS
         client.resources = {"metadata": {"path": folder}}
         client.execute(env={**os.environ, **own, **_SETTINGS})
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}

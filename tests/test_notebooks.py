@@ -1,7 +1,8 @@
 """Each notebook runs from its first cell, and shows what it is stored with.
 
-What a cell prints is compared with what is stored, numbers to the last digit that is shown. Cells with the tag ``random`` hang
-on the operating system's randomness: of those it is compared whether they show something of the same kinds.
+What a cell prints is compared with what is stored, numbers to a few digits. Cells with the tag ``random`` hang on the operating
+system's randomness: of those it is compared whether they show something of the same kinds. Two of them audit a run with secret
+keys: the right one fails by chance with a probability of at most 10⁻⁵, the broken one passes with one of 10⁻⁶.
 """
 
 import html
@@ -47,7 +48,7 @@ def texts(cell: Any) -> dict[str, str]:
 
 
 def same(one: str, other: str) -> bool:
-    """The same words, and numbers that are at most two apart in the last digit that is shown."""
+    """The same words, and numbers that are at most two apart in the last digit that is shown, or in the fifth."""
     if re.sub(NUMBER, "#", one) != re.sub(NUMBER, "#", other):
         return False
     return all(near(a, b) for a, b in zip(re.findall(NUMBER, one), re.findall(NUMBER, other), strict=True))
@@ -55,9 +56,12 @@ def same(one: str, other: str) -> bool:
 
 def near(one: str, other: str) -> bool:
     a, b = Decimal(one), Decimal(other)
+    if "." not in one and "e" not in one:
+        # Counts.
+        return a == b
     last = 2 * Decimal(1).scaleb(max(int(a.as_tuple().exponent), int(b.as_tuple().exponent)))
-    # Whole numbers are counts.
-    return abs(a - b) <= last if "." in one or "e" in one else a == b
+    # Where an optimizer stops hangs on the machine's arithmetic, and what is left of a gap most of all.
+    return abs(a - b) <= max(last, abs(a) / 10_000) or max(abs(a), abs(b)) < Decimal("1e-7")
 
 
 @each
