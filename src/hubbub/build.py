@@ -12,7 +12,7 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.config import DATASETS, MODELS, Config, TrainingConfig
 from hubbub.datasets import Dataset, by_user, dealt, dirichlet, iid
 from hubbub.errors import ConfigError
-from hubbub.extended import Start, start_from
+from hubbub.extended import Start, require_same, start_from
 from hubbub.planned import made, planned
 from hubbub.settings import encryption_of, require_fitting_unit
 from hubbub.training import ExamplePopulation, Execution, LocalTraining, RunPlan, SimulatedPopulation
@@ -90,6 +90,8 @@ def build(
         RunFolderError: A finished run to go on from that does not prove its model.
         LedgerError: One that may still go on, or whose record is damaged.
     """
+    if extends is None:
+        require_same(config)
     side = client_side(config, allow_import=allow_import)
     plan = planned(config, len(side.population.clients), allow_import=allow_import, earlier=earlier)
     if config.training.workers > 1 and config.secagg.scheme != "none":

@@ -23,7 +23,7 @@ from hubbub.training.start import Extends
 from hubbub.training.tensors import parse
 from hubbub.verification import verify
 
-__all__ = ["Start", "extension", "start_from"]
+__all__ = ["Start", "extension", "require_same", "start_from"]
 
 # What says whose data are trained on, and what is trained.
 _SAME = {
@@ -32,6 +32,8 @@ _SAME = {
     "training": ("seed", "validation"),
     "privacy": ("unit",),
 }
+# The same, as a ledger has it.
+_RECORDED = ("data.", "model.", "training.validation")
 _LARGEST_MODEL = 2**36
 
 
@@ -70,7 +72,7 @@ def start_from(config: Config, following: RunPlan, module: nn.Module, clients: i
     recorded = read_run(folder)
     final_charges([recorded])
     before = _settings(folder)
-    _require_same(before, config, folder)
+    _require_recorded(recorded, following, config, folder)
     had = recorded.promise.settings.get("clients")
     if clients != had:
         raise ConfigError(
@@ -138,16 +140,40 @@ def _settings(folder: Path) -> Config:
     return configs.resolve(configs.load(_own(folder)))
 
 
-def _require_same(before: Config, after: Config, folder: Path) -> None:
+def require_same(config: Config) -> None:
+    """Refuse settings of other data or of another model than those of the finished run that they go on from, if from any.
+
+    Raises:
+        ConfigError: One that differs.
+        RunFolderError: The finished run has no settings.
+    """
+    if config.training.extends is None:
+        return
+    folder = Path(config.training.extends).expanduser()
+    before = _settings(folder)
     for section, keys in _SAME.items():
         for key in keys:
-            was, now = (getattr(getattr(config, section), key) for config in (before, after))
+            was, now = (getattr(getattr(settings, section), key) for settings in (before, config))
             if was != now:
                 raise ConfigError(
                     f"{section}.{key} = {now!r}: {folder} had {was!r}, and a run goes on with the data, the people and the "
                     "model that it had; leave it as it was, or start a new run, which is charged beside that one "
                     "(privacy.earlier_runs)"
                 )
+
+
+def _require_recorded(recorded: Recorded, following: RunPlan, config: Config, folder: Path) -> None:
+    """Refuse settings that were changed in the folder of the finished run: its ledger knows them."""
+    stated = dict(recorded.promise.settings)
+    now: dict[str, object] = {name: following.settings.get(name) for name in stated if name.startswith(_RECORDED)}
+    if not recorded.promise.simulation:
+        now["seed"] = config.training.seed
+    for name, value in now.items():
+        if value != stated.get(name):
+            raise ConfigError(
+                f"{name} = {value!r}: by its ledger {folder} had {stated.get(name)!r}, so that its config.toml was changed; "
+                "restore it"
+            )
 
 
 def _require_verified(folder: Path) -> None:

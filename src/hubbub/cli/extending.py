@@ -15,6 +15,9 @@ from hubbub.training.record import ledger_of, read_run
 
 __all__ = ["Asked", "extend"]
 
+# What a clip norm that moved leaves behind when it stands still from here on.
+_OF_ADAPTIVE = ("target_quantile", "clip_norm_learning_rate", "clip_count_stddev")
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -37,5 +40,9 @@ def extend(folder: Path, asked: Asked, how: How, *, allow_import: bool, as_json:
     say(screen, f"{folder}: {done} of {recorded.promise.rounds} rounds, {said}")
     if others := layer["privacy"]["earlier_runs"][1:]:
         say(screen, f"Charged as well, since they belong to it: {', '.join(others)}")
-    layers = [layer, {"training": {"rounds": asked.rounds}}, configs.overrides(asked.assignments)]
+    told = configs.overrides(asked.assignments)
+    if told.get("privacy", {}).get("clipping") == "fixed":
+        for key in _OF_ADAPTIVE:
+            layer["privacy"].pop(key, None)
+    layers = [layer, {"training": {"rounds": asked.rounds}}, told]
     begin(layers, asked.out, f"{folder.resolve().name}-extended", how, allow_import=allow_import, as_json=as_json)

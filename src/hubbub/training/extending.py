@@ -82,9 +82,14 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
     own = plan.promise().settings
     for name in _LEARNING:
         if own.get(name) != stated.get(name):
-            raise ConfigError(f"{name} = {own.get(name)!r}: the run in {recorded.name} had {stated.get(name)!r}; give its plan")
+            raise ConfigError(
+                f"{name} = {own.get(name)!r}: the run in {recorded.name} had {stated.get(name)!r} by its ledger; give the "
+                "plan, or restore the config.toml, that it had"
+            )
     if plan.server.cooldown and recorded.promise.mechanism and plan.scheduled_rounds != recorded.promise.mechanism.rounds:
-        raise ConfigError(f"rounds = {plan.scheduled_rounds}: the run in {recorded.name} was planned for others; give its plan")
+        raise ConfigError(
+            f"rounds = {plan.scheduled_rounds}: the run in {recorded.name} was planned for others; give the plan that it had"
+        )
     model = FlatModel(module)
     if model.dim != (had := stated.get("parameters")):
         raise ConfigError(
@@ -152,7 +157,7 @@ def going_on(following: RunPlan, extends: Extends) -> RunPlan:
             "no separation is counted on from the rounds of one to those of the other",
             "software",
         ),
-        Assumption(f"whatever else went on from the model of the run of ledger {ledger} is named here", "operator"),
+        Assumption(f"what else went on from the run of ledger {ledger} before this run began is named here", "operator"),
     )
     settings = {**following.settings, EXTENDS: extends.record()}
     return replace(following, settings=settings, seed=seed, further=(*following.further, *further))
@@ -192,7 +197,7 @@ def extended(finished: RunStore, plan: RunPlan, following: RunPlan, model: nn.Mo
         return going_on(replace(following, earlier=promise.earlier), extends)
     recorded = read_run(finished.folder)
     require_alike(recorded, plan, following)
-    charged = charged_with(finished.folder)
+    charged = charged_with(finished.folder, into.folder)
     if following.earlier and (missing := [run for run in charged if run not in following.earlier]):
         raise ConfigError(f"earlier: the run of ledger {missing[0].first[:16]} is not among them; give all of charged_with()")
     handed = handed_on(recorded, plan, model)
@@ -226,37 +231,44 @@ def require_alike(recorded: Recorded, plan: RunPlan, following: RunPlan) -> None
         raise ConfigError(f"neighboring_relation = {after!r}: the run in {name} stated {before!r}; say that for both together")
 
 
-def charged_with(finished: Path) -> tuple[RunCharge, ...]:
+def charged_with(finished: Path, into: Path | None = None) -> tuple[RunCharge, ...]:
     """What must be charged beside a run that goes on from a finished one: it, what it was told of, what else went on from it.
+
+    Args:
+        finished: The folder of the finished run.
+        into: That of the run that goes on, where it is known already.
 
     Raises:
         LedgerError: One of them may still go on, or was rolled back.
         RunFolderError: One that went on from it is not there.
     """
-    return final_charges([read_run(folder) for folder in related(finished)])
+    return final_charges([read_run(folder) for folder in related(finished, into)])
 
 
-def related(finished: Path) -> tuple[Path, ...]:
+def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
     """The folders of the runs that belong together with one, itself first: which it goes on from, and which went on from any.
 
-    One that it goes on from and that is elsewhere now is left out: its charge is in the ledger of what went on from it.
+    One that it goes on from and that is elsewhere now is left out: its charge is in the ledger of what went on from it. So is
+    ``into``, which is to go on.
 
     Raises:
         RunFolderError: A run that went on from one of them is not there, so that nobody can say what it cost.
     """
+    own = None if into is None else into.resolve()
     found, waiting = list[Path](), [finished.resolve()]
     while waiting:
         folder = waiting.pop(0)
-        if folder in found:
+        if folder in found or folder == own:
             continue
         found.append(folder)
-        segments = Segments.of(folder)
-        origin, own = segments.goes_on_from, _extends(folder)
-        if origin is not None and own is not None and _first(Path(origin)) == own.ledger:
-            waiting.append(Path(origin))
-        for other in segments.went_on_in:
-            _require_known(folder, Path(other))
-            waiting.append(Path(other))
+        segments, extends = Segments.of(folder), _extends(folder)
+        origin = None if segments.goes_on_from is None else Path(segments.goes_on_from)
+        if origin is not None and extends is not None and _first(origin) == extends.ledger:
+            waiting.append(origin)
+        for other in map(Path, segments.went_on_in):
+            if other != own:
+                _require_known(folder, other)
+                waiting.append(other)
     return tuple(found)
 
 

@@ -1,0 +1,391 @@
+"""``hubbub extend``: more rounds for a finished run, and what every command says of them."""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import hubbub as package
+from hubbub import accounting
+from hubbub.accounting.ledger import Ledger
+from hubbub.training import RunStore
+from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms
+from hubbub.training.record import read_run
+from hubbub.training.start import Extends, model_digest
+from hubbub.verification import verify
+from malformed import CONFIG, Line
+from recorded_runs import answer, hubbub
+
+SETTINGS = CONFIG.replace("rounds = 12", 'rounds = 6\nserver_optimizer = "fedavgm"').replace(
+    "multiplier = 1.0", "multiplier = 2.0"
+)
+COINS = SETTINGS.replace("dp-ftrl", "dp-fedavg").replace("[participation]\nmin_separation = 3\n", "")
+PLAIN = ("--allow-import",)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Line, "may_learn", True)
+        patch.setattr(sys, "path", list(sys.path))
+        for name, text in (("one", SETTINGS), ("coins", COINS)):
+            (place / f"{name}.toml").write_text(text)
+            assert hubbub("train", place / f"{name}.toml", "--out", place / name, *PLAIN) == 0
+    return place
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(Line, "may_learn", True)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "coins"):
+        shutil.copytree(made / name, tmp_path / name)
+    return tmp_path
+
+
+def extend(run: str = "one", out: str = "two", *settings: str, rounds: int = 4) -> int:
+    told = [part for setting in settings for part in ("--set", setting)]
+    return hubbub("extend", run, "--rounds", rounds, "-o", out, *PLAIN, *told)
+
+
+def alone(run: str) -> list[tuple[object, int]]:
+    promise = replace(read_run(Path(run)).promise, earlier=())
+    return list(promise.after(promise.rounds, 1e-5).events)
+
+
+@pytest.mark.parametrize(("run", "relation"), [("one", "zero-out"), ("coins", "add-or-remove-one")])
+def test_acc_12_every_command_states_the_epsilon_of_both_together(
+    run: str, relation: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert extend(run) == 0
+    both = accounting.epsilon([*alone(run), *alone("two")], 1e-5, relation)
+    assert both > accounting.epsilon(alone(run), 1e-5, relation)
+    shown = accounting.rounded_up(both)
+    for command in ("account", "ledger", "evaluate", "verify"):
+        more = PLAIN if command == "evaluate" else ()
+        assert answer(capsys, command, "two", *more)["epsilon"] == pytest.approx(both, rel=1e-9), command
+    assert answer(capsys, "account", run, "two")["epsilon"] == pytest.approx(both, rel=1e-9)
+    assert json.loads((place / "two/guarantee.json").read_text())["epsilon"] == pytest.approx(both, rel=1e-9)
+    assert package.load(place / "two", allow_import=True).guarantee.epsilon == pytest.approx(both, rel=1e-9)
+    assert hubbub("report", "two", "-o", "two.html") == 0
+    assert hubbub("publish", "two", "-o", "public") == 0
+    assert hubbub("cite", "two") == 0
+    for page in ("two.html", "public/report.html", "public/README.md", "two/report.md"):
+        assert f"({shown}, 1e-05)" in (place / page).read_text(), page
+    assert "together with 1 earlier run" in (place / "public/README.md").read_text()
+    assert str(place) not in (place / "public/README.md").read_text() + (place / "public/guarantee.json").read_text()
+
+
+def test_it_begins_with_the_finished_model_bit_for_bit(place: Path) -> None:
+    assert extend() == 0
+    model = load_file(place / "one/model.safetensors")
+    start = load_file(place / "two/state/initial.safetensors")
+    assert start["model"].equal(torch.cat([model["0.weight"].reshape(-1), model["0.bias"]]))
+    checkpoint = load_file(place / "one/state/checkpoint-6.safetensors")
+    assert start["optimizer.momentum_buffer"].equal(checkpoint["optimizer.momentum_buffer"])
+    extends = Extends.of(read_run(place / "two").promise.settings)
+    assert extends.model == model_digest(checkpoint["model"])
+    assert extends.head == read_run(place / "one").chain.head
+
+
+def test_it_goes_on_again_and_says_what_it_charges(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert extend() == 0
+    assert "one: 6 of 6 rounds, epsilon" in capsys.readouterr().out
+    assert extend("two", "three") == 0
+    assert "together with 2 earlier runs" in capsys.readouterr().out
+    # A second branch is charged with the first one, and with what went on from that.
+    assert extend("one", "four") == 0
+    told = capsys.readouterr().out
+    assert "together with 3 earlier runs" in told
+    assert re.search(r"Charged as well, since they belong to it: .*two, .*three", told)
+    found = answer(capsys, "account", "four")["epsilon"]
+    everything = [event for run in ("one", "two", "three", "four") for event in alone(run)]
+    assert found == pytest.approx(accounting.epsilon(everything, 1e-5, "zero-out"), rel=1e-9)
+    assert answer(capsys, "account", "three", "four")["epsilon"] == pytest.approx(found, rel=1e-9)
+    for run in ("two", "three", "four"):
+        assert hubbub("verify", run) == 0
+
+
+def test_more_rounds_than_before_let_clients_come_as_often_as_these_allow(place: Path) -> None:
+    assert extend(rounds=20) == 0
+    kept = read_run(place / "two").promise.mechanism.participation
+    assert (kept.min_separation, kept.max_participations) == (3, 7)
+    assert extend("one", "three", "participation.max_participations=1", rounds=3) == 0
+    assert read_run(place / "three").promise.mechanism.participation.max_participations == 1
+
+
+# --- budgets ---
+
+
+def test_a_budget_is_of_both_together(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spent = answer(capsys, "account", "one")["epsilon"]
+    budget = round(spent + 0.7, 2)
+    assert extend("one", "two", f"privacy.epsilon={budget}") == 0
+    assert budget * (1 - 1e-3) <= answer(capsys, "account", "two")["epsilon"] <= budget
+    assert answer(capsys, "account", "one", "two")["epsilon"] <= budget
+
+
+@pytest.mark.parametrize("name", ["epsilon", "stop_epsilon"])
+def test_a_budget_that_is_spent_is_refused_with_what_was_spent(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spent = answer(capsys, "account", "one")["epsilon"]
+    assert extend("one", "two", f"privacy.{name}={spent / 2}") == 2
+    told = capsys.readouterr().err
+    assert f"cost {accounting.rounded_up(spent)}" in told
+    assert "raise" in told
+    assert not (place / "two").exists()
+    assert not (place / "one/segments.json").exists()
+
+
+def test_a_run_stops_where_both_together_would_exceed_the_budget(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    budget = answer(capsys, "account", "coins")["epsilon"] + 0.2
+    assert extend("coins", "two", f"privacy.stop_epsilon={budget}", rounds=30) == 3
+    found = answer(capsys, "account", "two")
+    assert 1 <= found["rounds"] < 30
+    assert found["epsilon"] <= budget
+
+
+# --- what is refused ---
+
+REFUSED = {
+    "data.clients=11": "had 12",
+    'data.partition="dirichlet"': "had 'iid'",
+    "data.alpha=0.25": "had 0.5",
+    'data.name="digits"': "had 'malformed:people'",
+    'model.name="mlp"': "had 'malformed:Line'",
+    "training.seed=1": "had 0",
+    "training.validation=0.25": "had 0.0",
+    'privacy.unit="example"': "had 'client'",
+    'privacy.noise="simulation"': "had 'secure'; what goes on from a simulation is one",
+    'privacy.neighboring_relation="replace-one"': "stated 'zero-out'",
+    'privacy.sampling="poisson"': "participation",
+    'privacy.mode="none"': "nothing bounds both",
+    'privacy.earlier_runs=["coins"]': "name it in privacy.earlier_runs as well",
+    "privacy.earlier_runs=[]": "name it in privacy.earlier_runs as well",
+    "privacy.bands=9": "at most training.rounds",
+}
+
+
+@pytest.mark.parametrize("setting", REFUSED)
+def test_what_is_no_longer_the_same_training_is_refused(setting: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert extend("one", "two", setting) == 2
+    assert REFUSED[setting] in capsys.readouterr().err
+    assert not (place / "two").exists()
+    assert not (place / "one/segments.json").exists()
+
+
+def test_an_unfinished_run_is_to_be_resumed_first(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hubbub("close", "one") == 0
+    assert extend() == 0
+    stopped(place, "half", 3)
+    capsys.readouterr()
+    assert extend("half", "three") == 2
+    told = capsys.readouterr().err
+    assert "half: 2 of the 4 rounds" in told
+    assert "hubbub resume" in told
+    assert "hubbub close" in told
+    # Nor is its sibling extended past it: what it still does would be charged to nobody.
+    assert extend("two", "four") == 2
+    assert "half: 2 of the 4 rounds" in capsys.readouterr().err
+    assert hubbub("resume", "half", *PLAIN) == 0
+    assert extend("two", "four") == 0
+
+
+def stopped(place: Path, out: str, at: int, run: str = "one") -> None:
+    """What goes on from a run, interrupted when a round is about to be charged."""
+    begin, begun = Ledger.begin, []
+
+    def interrupted(ledger: Ledger, round_index: int, *arguments: object) -> object:
+        begun.append(round_index)
+        if len(begun) == at:
+            raise KeyboardInterrupt
+        return begin(ledger, round_index, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "begin", interrupted)
+        assert extend(run, out) == 130
+
+
+def test_an_interrupted_one_resumes_without_the_folder_of_the_finished_one(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped(place, "two", 3)
+    shutil.rmtree(place / "one")
+    assert hubbub("verify", "two") == 0
+    assert hubbub("resume", "two", *PLAIN) == 0
+    assert "together with 1 earlier run" in capsys.readouterr().out
+    assert hubbub("verify", "two") == 0
+    assert "its folder is not there" in capsys.readouterr().out
+
+
+def test_one_that_died_before_its_ledger_goes_on_from_the_same_model(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("hubbub.engine.folder.train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert extend() == 130
+    assert not (place / "two/ledger.jsonl").exists()
+    capsys.readouterr()
+    assert extend("one", "three") == 2
+    assert "two, which has not begun its first round" in capsys.readouterr().err
+    assert hubbub("resume", "two", *PLAIN) == 0
+    assert hubbub("verify", "two") == 0
+    assert extend("one", "three") == 0
+
+
+def test_settings_that_go_on_from_a_run_are_trained_only_with_its_charge(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "run.toml").write_text(SETTINGS.replace("rounds = 6", "rounds = 4"))
+    by_hand = ("train", "run.toml", "--out", "two", *PLAIN, "--set", 'training.extends="one"')
+    assert hubbub(*by_hand) == 2
+    assert "what goes on from a run's model is charged with it" in capsys.readouterr().err
+    assert hubbub(*by_hand, "--set", 'privacy.earlier_runs=["one"]') == 0
+    assert hubbub("verify", "two") == 0
+    by_hand = (*by_hand[:3], "three", *by_hand[4:], "--set", 'privacy.earlier_runs=["one"]')
+    assert hubbub(*by_hand) == 2
+    assert "went on in" in (told := capsys.readouterr().err)
+    assert "that is not charged here" in told
+
+
+def test_an_audit_does_not_go_on_from_a_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert extend() == 0
+    assert hubbub("audit", "two/config.toml", *PLAIN, "--runs", "1", "--rounds", "2", "--out", "audit") == 2
+    assert "an audit makes runs that begin by themselves" in capsys.readouterr().err
+
+
+def test_another_folder_than_a_new_one_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert extend("one", "one") == 2
+    assert "exists already" in capsys.readouterr().err
+    assert extend("nowhere", "two") == 2
+    assert "nowhere: is no run" in capsys.readouterr().err
+    assert hubbub("extend", "one", "--rounds", "4", "--head", "0" * 64, *PLAIN) == 2
+    assert "was rolled back" in capsys.readouterr().err
+
+
+# --- attacks ---
+
+
+def test_a_model_that_the_releases_do_not_make_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = place / "one/model.safetensors"
+    content, tensors = path.read_bytes(), load_file(path)
+    tensors["0.bias"][0] += 2.0**-23
+    head = read_run(place / "one").chain.head
+    save_file(tensors, path, {"ledger_head": head})
+    assert hubbub("verify", "one") == 0
+    assert extend() == 2
+    assert "'0.bias' is not what the releases in the ledger make" in capsys.readouterr().err
+    path.unlink()
+    assert extend() == 2
+    assert "model.safetensors: is not there; make it: hubbub resume" in capsys.readouterr().err
+    path.write_bytes(content)
+    assert extend() == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("seed = 0", "seed = 1", "config.toml was changed"),
+        ("alpha = 0.5", "alpha = 0.7", "config.toml was changed"),
+        ("server_momentum = 0.9", "server_momentum = 0.5", "server = "),
+        ("clip_norm = 1.0", "clip_norm = 2.0", "clip_norm = 2.0: the run in"),
+    ],
+)
+def test_settings_of_the_finished_run_that_were_changed_are_refused(
+    old: str, new: str, words: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = place / "one/config.toml"
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+    assert extend() == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_damaged_run_is_refused_and_one_that_was_damaged_since_is_seen(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert extend() == 0
+    release = place / "one/state/releases/3.safetensors"
+    content = release.read_bytes()
+    release.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    capsys.readouterr()
+    assert extend("one", "three") == 2
+    assert "is not what it says was released" in capsys.readouterr().err
+    release.write_bytes(content)
+    lines = (place / "one/ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (place / "one/ledger.jsonl").write_bytes(b"".join(lines[:-2]))
+    assert hubbub("verify", "two") == 1
+    assert "FAILS  continuity" in (told := capsys.readouterr().out)
+    assert "it was changed or rolled back since; restore it" in told
+    assert hubbub("account", "one", "two") == 2
+    assert "rolled back" in capsys.readouterr().err
+
+
+def test_a_resumed_run_cannot_be_told_that_it_began_by_itself(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stopped(place, "two", 3)
+    path = place / "two/config.toml"
+    text = path.read_text()
+    path.write_text("".join(line for line in text.splitlines(keepends=True) if not line.startswith("extends")))
+    capsys.readouterr()
+    assert hubbub("resume", "two", *PLAIN) == 0
+    assert verify(place / "two").ok
+    assert "together with 1 earlier run" in capsys.readouterr().out
+
+
+# --- other trainings ---
+
+
+def metrics(folder: Path) -> list[str]:
+    return (folder / "metrics.jsonl").read_text().splitlines()
+
+
+def test_single_examples_and_clip_norms_that_move_go_on_too(place: Path) -> None:
+    text = SETTINGS.replace("dp-ftrl", "dp-fedavg").replace("[participation]\nmin_separation = 3\n", "")
+    (place / "moving.toml").write_text(text.replace("noise_multiplier", 'clipping = "adaptive"\nnoise_multiplier'))
+    assert hubbub("train", "moving.toml", "--out", "moving", *PLAIN) == 0
+    assert extend("moving", "moved") == 0
+    rows = [json.loads(line)["clip_norm"] for name in ("moving", "moved") for line in metrics(place / name)]
+    store, stated = RunStore(place / "moving"), read_run(place / "moving").promise.settings
+    release = store.parse_release(5, store.release_content(5))
+    rule = ClipNorms(AdaptiveClipping(**stated["adaptive_clipping"]), 2.0, stated["expected_cohort_size"])
+    assert rows[6] == rule.following(rows[5], release)
+    assert extend("moving", "fixed", 'privacy.clipping="fixed"') == 0
+    assert read_run(place / "fixed").promise.settings["clip_norm"] == rows[6]
+    single = (
+        text.replace('server_optimizer = "fedavgm"', "momentum = 0.5")
+        .replace("clients = 12\n", "")
+        .replace("[privacy]", '[privacy]\nunit = "example"')
+    )
+    (place / "single.toml").write_text(single)
+    assert hubbub("train", "single.toml", "--out", "single", *PLAIN) == 0
+    assert extend("single", "more") == 0
+    for name in ("moved", "fixed", "more"):
+        assert verify(place / name).ok
+
+
+def test_an_experiment_goes_on_as_one_and_a_run_without_privacy_too(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, old, new in (
+        ("played", "mode =", 'noise = "simulation"\nmode ='),
+        ("bare", 'mode = "dp-fedavg"\nnoise_multiplier = 2.0', 'mode = "none"'),
+    ):
+        (place / f"{name}.toml").write_text(COINS.replace(old, new))
+        assert hubbub("train", f"{name}.toml", "--out", name, *PLAIN) == 0
+        assert extend(name, f"{name}-more") == 0
+        assert verify(place / f"{name}-more").ok
+    told = capsys.readouterr().out
+    assert "imulation, not for release" in told
+    assert "no privacy guarantee" in told
+    assert extend("played", "real", 'privacy.noise="secure"') == 2
+    assert "is a simulation" in capsys.readouterr().err
+    assert hubbub("publish", "played-more", "-o", "public") == 2

@@ -1,0 +1,502 @@
+"""A finished run goes on: what both cost together, what the second one begins with, and what nobody can slip in."""
+
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dp_accounting
+import pytest
+import torch
+from dp_accounting.pld import PLDAccountant
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from dying import Dying
+from extended_runs import EVEN, FIRST, SECOND, flat, gone_on, learnt_from, of_seed, plan, rewritten, trained
+from hubbub import gaussian
+from hubbub.accounting.beside import calibrate_beside
+from hubbub.accounting.spent import spent
+from hubbub.accounting.together import compose_runs, run_charges
+from hubbub.errors import ConfigError, LedgerError, RunFolderError
+from hubbub.noise import SecureSource
+from hubbub.participation import PoissonSampling
+from hubbub.strategies import Identity
+from hubbub.training import LatticeSum, RunStore, ServerOptimizer, charged_with, extended, train
+from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.record import read_run
+from hubbub.training.start import Extends, Segments
+from hubbub.verification import verify
+from ways import CLIENTS, COHORT, RandomSums, zeros
+
+COINS = plan(Identity(5), PoissonSampling(COHORT / CLIENTS), 1.1)
+MORE_COINS = plan(Identity(3), PoissonSampling(2 / CLIENTS), 0.9)
+
+
+def continuity(folder: Path) -> str:
+    """What is wrong with it by ``verify``; empty where nothing is."""
+    (found,) = (check for check in verify(folder).checks if check.name == "continuity")
+    return "" if found.ok else found.detail
+
+
+def epsilon(folder: Path) -> float:
+    run = read_run(folder)
+    return spent(run.promise, run.history).guarantee.epsilon
+
+
+# --- what both cost together ---
+
+
+def test_acc_12_what_goes_on_states_both_mechanisms_together(tmp_path: Path) -> None:
+    trained(tmp_path / "one")
+    gone_on(tmp_path / "one", tmp_path / "two")
+    mus = [p.promise().after(p.rounds, 1e-5).gdp_mu for p in (FIRST, SECOND)]
+    both = gaussian.epsilon(1e-5, 1 / math.hypot(*mus))
+    assert epsilon(tmp_path / "two") == pytest.approx(both, rel=1e-9)
+    assert epsilon(tmp_path / "two") > epsilon(tmp_path / "one") == FIRST.promise().after(6, 1e-5).epsilon
+    # From the two ledgers, and from the second alone, it is the same.
+    charges = run_charges([read_run(tmp_path / name) for name in ("one", "two")])
+    assert compose_runs(charges, 1e-5).epsilon == pytest.approx(both, rel=1e-9)
+
+
+def test_acc_9_acc_12_random_cohorts_compose_as_dp_accounting_says(tmp_path: Path) -> None:
+    trained(tmp_path / "one", COINS)
+    gone_on(tmp_path / "one", tmp_path / "two", COINS, MORE_COINS)
+    accountant = PLDAccountant(value_discretization_interval=1e-4)
+    for z, q, rounds in ((1.1, COHORT / CLIENTS, 5), (0.9, 2 / CLIENTS, 3)):
+        event = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z))
+        accountant.compose(event, rounds)
+    # Theirs is rounded up on a coarser mesh.
+    theirs = accountant.get_epsilon(1e-5)
+    assert theirs * (1 - 1e-3) <= epsilon(tmp_path / "two") <= theirs * (1 + 1e-6)
+
+
+def test_every_round_that_follows_states_all_rounds_before_it(tmp_path: Path) -> None:
+    trained(tmp_path / "one")
+    model = zeros()
+    going = extended(RunStore(tmp_path / "one"), FIRST, SECOND, model, RunStore(tmp_path / "two"))
+    stated = [r.epsilon for r in train(going, RandomSums(0), model, RunStore(tmp_path / "two"))]
+    first = FIRST.promise().after(6, 1e-5).gdp_mu
+    for t, found in enumerate(stated, start=1):
+        mu = math.hypot(first, SECOND.promise().after(t, 1e-5).gdp_mu)
+        assert found == pytest.approx(gaussian.epsilon(1e-5, 1 / mu), rel=1e-9)
+
+
+def test_a_third_run_counts_the_first_though_its_folder_is_gone(tmp_path: Path) -> None:
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    trained(one)
+    gone_on(one, two)
+    shutil.rmtree(one)
+    gone_on(two, three, SECOND, SECOND)
+    mus = [p.promise().after(p.rounds, 1e-5).gdp_mu for p in (FIRST, SECOND, SECOND)]
+    assert epsilon(three) == pytest.approx(gaussian.epsilon(1e-5, 1 / math.hypot(*mus)), rel=1e-9)
+    assert len(read_run(three).promise.earlier) == 2
+    assert not continuity(two)
+    assert not continuity(three)
+
+
+def test_noise_is_calibrated_so_that_both_meet_the_budget_together(tmp_path: Path) -> None:
+    trained(tmp_path / "one")
+    budget = epsilon(tmp_path / "one") + 0.5
+    mechanism = calibrate_beside(charged_with(tmp_path / "one"), Identity(4), EVEN, epsilon=budget, delta=1e-5)
+    gone_on(tmp_path / "one", tmp_path / "two", following=replace(SECOND, mechanism=mechanism))
+    assert budget * (1 - 1e-4) <= epsilon(tmp_path / "two") <= budget
+
+
+def test_the_statement_names_both_runs_and_what_is_assumed_of_them(tmp_path: Path) -> None:
+    trained(tmp_path / "one")
+    gone_on(tmp_path / "one", tmp_path / "two")
+    run = read_run(tmp_path / "two")
+    cost = spent(run.promise, run.history)
+    text = cost.guarantee.statement(cost.facts(run.promise, run.chain.head))
+    for words in (
+        read_run(tmp_path / "one").chain.hashes[0][:16],
+        "over the same people",
+        "no separation is counted on from the rounds of one to those of the other",
+        "what else went on from the run of ledger",
+        "no run's noise, cohorts or number of rounds was chosen by what another released",
+    ):
+        assert words in text
+
+
+# --- branches ---
+
+
+def test_what_went_on_before_is_charged_to_what_goes_on_now(tmp_path: Path) -> None:
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    trained(one)
+    gone_on(one, two)
+    gone_on(one, three)
+    mus = [p.promise().after(p.rounds, 1e-5).gdp_mu for p in (FIRST, SECOND, SECOND)]
+    assert epsilon(three) == pytest.approx(gaussian.epsilon(1e-5, 1 / math.hypot(*mus)), rel=1e-9)
+    # Nor does a branch of a branch forget the others.
+    gone_on(two, tmp_path / "four", SECOND, SECOND)
+    assert len(read_run(tmp_path / "four").promise.earlier) == 3
+    assert not continuity(tmp_path / "four")
+    with pytest.raises(ConfigError, match="is not among them"):
+        gone_on(one, tmp_path / "five", following=replace(SECOND, earlier=run_charges([read_run(one)])))
+
+
+def test_a_branch_that_may_go_on_or_that_is_gone_cannot_be_charged(tmp_path: Path) -> None:
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    trained(one)
+    gone_on(one, two, rounds=2)
+    with pytest.raises(LedgerError, match=r"two: 2 of the 4 rounds that it promised are done"):
+        gone_on(one, three)
+    two.rename(tmp_path / "moved")
+    with pytest.raises(RunFolderError, match=r"went on in .*two, which is not there"):
+        gone_on(one, three)
+    assert not (three / "ledger.jsonl").exists()
+    (tmp_path / "moved").rename(two)
+    (two / "ledger.jsonl").rename(tmp_path / "ledger")
+    (two / "config.toml").touch()
+    with pytest.raises(RunFolderError, match="has not begun its first round"):
+        gone_on(one, three)
+    (tmp_path / "ledger").rename(two / "ledger.jsonl")
+    gone_on(one, two)
+    gone_on(one, three)
+    assert len(read_run(three).promise.earlier) == 2
+
+
+def test_two_that_go_on_at_one_time_do_not_both_begin(tmp_path: Path) -> None:
+    one = tmp_path / "one"
+    trained(one)
+    a, b = zeros(), zeros()
+    going = extended(RunStore(one), FIRST, SECOND, a, RunStore(tmp_path / "two"))
+    assert going.earlier == run_charges([read_run(one)])
+    with pytest.raises(RunFolderError, match=r"two, which is not there"):
+        extended(RunStore(one), FIRST, SECOND, b, RunStore(tmp_path / "three"))
+
+
+# --- what it begins with ---
+
+
+@pytest.mark.parametrize("server", ["fedavg", "fedavgm", "fedadam"])
+def test_training_goes_on_as_if_it_had_never_stopped(server: str, tmp_path: Path) -> None:
+    optimizer = ServerOptimizer(server, 0.5, 0.8)
+    first, second = (replace(p, server=optimizer) for p in (FIRST, SECOND))
+    ended = trained(tmp_path / "one", first)
+    model = zeros()
+    extended(RunStore(tmp_path / "one"), first, second, model, RunStore(tmp_path / "two"))
+    assert flat(model).numpy().tobytes() == ended.numpy().tobytes()
+    found = gone_on(tmp_path / "one", tmp_path / "two", first, second)
+    oracle = learnt_from([(first, tmp_path / "one"), (second, tmp_path / "two")])
+    assert found.numpy().tobytes() == oracle.numpy().tobytes()
+
+
+def test_another_optimizer_begins_anew(tmp_path: Path) -> None:
+    trained(tmp_path / "one")
+    gone_on(tmp_path / "one", tmp_path / "two", following=replace(SECOND, server=ServerOptimizer("fedadam", 0.1)))
+    assert Extends.of(read_run(tmp_path / "two").promise.settings).optimizer == ""
+    assert list(load_file(tmp_path / "two/state/initial.safetensors")) == ["model"]
+
+
+def test_a_clip_norm_that_moved_is_found_again_from_the_releases(tmp_path: Path) -> None:
+    moving = plan(Identity(6), EVEN, clip_norm=AdaptiveClipping(0.5))
+    model = zeros()
+    results = list(train(moving, RandomSums(0), model, RunStore(tmp_path / "one")))
+    fixed = replace(SECOND, clip_norm=results[-1].clip_norm)
+    gone_on(tmp_path / "one", tmp_path / "two", moving, fixed)
+    again = replace(moving, mechanism=moving.mechanism, clip_norm=AdaptiveClipping(results[-1].clip_norm))
+    gone_on(tmp_path / "one", tmp_path / "three", moving, again)
+    assert not continuity(tmp_path / "three")
+
+
+def test_an_interrupted_one_goes_on_without_the_folder_of_the_finished_one(tmp_path: Path) -> None:
+    first, second = of_seed(FIRST, 3), of_seed(SECOND, 3)
+    trained(tmp_path / "one", first)
+    whole = gone_on(tmp_path / "one", tmp_path / "whole", first, second)
+    shutil.rmtree(tmp_path / "whole")
+    Segments().write(tmp_path / "one")
+    gone_on(tmp_path / "one", tmp_path / "two", first, second, rounds=2)
+    shutil.rmtree(tmp_path / "one")
+    found = gone_on(tmp_path / "one", tmp_path / "two", first, second)
+    assert found.numpy().tobytes() == whole.numpy().tobytes()
+    assert not continuity(tmp_path / "two")
+
+
+def test_a_closed_run_goes_on_by_keys_of_its_own(tmp_path: Path) -> None:
+    from hubbub.cli.records import close
+
+    ended = trained(tmp_path / "one")
+    close(tmp_path / "one", early=False)
+    assert not RunStore(tmp_path / "one").secret_files()
+    model = zeros()
+    extended(RunStore(tmp_path / "one"), FIRST, SECOND, model, RunStore(tmp_path / "two"))
+    assert flat(model).equal(ended)
+    gone_on(tmp_path / "one", tmp_path / "two")
+    assert not continuity(tmp_path / "two")
+    # To close it later changes nothing of what was charged.
+    gone_on(tmp_path / "two", tmp_path / "three", SECOND, SECOND)
+    close(tmp_path / "two", early=False)
+    assert not continuity(tmp_path / "three")
+
+
+# --- noise ---
+
+
+def test_rng_1_the_noise_that_follows_is_of_other_keys(tmp_path: Path) -> None:
+    trained(tmp_path / "one")
+    gone_on(tmp_path / "one", tmp_path / "two")
+    keys = [{p.read_bytes() for p in (tmp_path / name / "state/keys").iterdir()} for name in ("one", "two")]
+    assert len(keys[0] | keys[1]) == 4
+    assert not keys[0] & keys[1]
+
+
+def test_an_experiment_that_goes_on_draws_other_noise_and_cohorts(tmp_path: Path) -> None:
+    # The sums of both are the same, round by round, and the noise is independent: only that of one seed would be, too.
+    first = of_seed(plan(Identity(6), EVEN), 5)
+    second = replace(first, rounds=4)
+    trained(tmp_path / "one", first)
+    gone_on(tmp_path / "one", tmp_path / "two", first, second)
+    gone_on(tmp_path / "two", tmp_path / "three", second, second)
+    releases = [
+        [RunStore(tmp_path / name).parse_release(t, RunStore(tmp_path / name).release_content(t)) for t in range(4)]
+        for name in ("one", "two", "three")
+    ]
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        assert all((x != y).all() for x, y in zip(releases[a], releases[b], strict=True))
+    seeds = {read_run(tmp_path / name).promise.settings["seed"] for name in ("one", "two", "three")}
+    assert len(seeds) == 3
+
+
+# --- what is refused ---
+
+REFUSED: dict[str, tuple[Callable[[], tuple[Any, Any]], str]] = {
+    "a simulation of a real run": (lambda: (FIRST, replace(SECOND, noise="simulation")), "'simulation': the run in .* had"),
+    "another unit": (lambda: (FIRST, replace(SECOND, privacy_unit="example")), "hid each 'client'"),
+    "another relation": (lambda: (FIRST, replace(SECOND, neighboring_relation="replace-one")), "stated 'zero-out'"),
+    "no mechanism": (lambda: (FIRST, replace(SECOND, mechanism=None, clip_norm=None)), "nothing bounds both"),
+    "another plan's optimizer": (lambda: (replace(FIRST, server=ServerOptimizer()), SECOND), "server = .*by its ledger"),
+    "another plan's clip norm": (lambda: (replace(FIRST, clip_norm=0.25), SECOND), "clip_norm = 0.25.*by its ledger"),
+    "another plan's cohorts": (lambda: (replace(FIRST, expected_cohort_size=4), SECOND), "expected_cohort_size = 4"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_no_longer_one_training_is_refused(what: str, tmp_path: Path) -> None:
+    trained(tmp_path / "one")
+    plans, words = REFUSED[what]
+    first, second = plans()
+    with pytest.raises(ConfigError, match=words):
+        gone_on(tmp_path / "one", tmp_path / "two", first, second)
+    assert not (tmp_path / "two" / "ledger.jsonl").exists()
+    assert not (tmp_path / "one" / "segments.json").exists()
+
+
+def test_a_real_run_does_not_go_on_from_a_simulation(tmp_path: Path) -> None:
+    trained(tmp_path / "one", of_seed(FIRST, 1))
+    with pytest.raises(ConfigError, match=r"noise = 'secure': the run in .* had 'simulation'"):
+        gone_on(tmp_path / "one", tmp_path / "two", of_seed(FIRST, 1), SECOND)
+
+
+def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
+    trained(tmp_path / "one")
+    with pytest.raises(ConfigError, match=r"has 20 trainable parameters, that of the run in .* 8"):
+        extended(RunStore(tmp_path / "one"), FIRST, SECOND, nn.Linear(4, 4), RunStore(tmp_path / "two"))
+
+
+def test_an_unfinished_run_is_told_to_resume_first(tmp_path: Path) -> None:
+    trained(tmp_path / "one", rounds=4)
+    with pytest.raises(LedgerError, match=r"4 of the 6 rounds .*'hubbub resume .*one'"):
+        gone_on(tmp_path / "one", tmp_path / "two")
+
+
+def test_without_its_releases_nobody_can_show_what_a_model_was_made_of(tmp_path: Path) -> None:
+    trained(tmp_path / "one")
+    (tmp_path / "one/state/releases/2.safetensors").unlink()
+    with pytest.raises(RunFolderError, match="the release of round 2 is not there"):
+        gone_on(tmp_path / "one", tmp_path / "two")
+
+
+def test_a_plan_that_goes_on_without_the_charge_is_no_plan(tmp_path: Path) -> None:
+    from hubbub.training.extending import going_on
+
+    trained(tmp_path / "one")
+    run = read_run(tmp_path / "one")
+    extends = Extends(run.chain.hashes[0], run.chain.head, "0" * 64)
+    with pytest.raises(ConfigError, match="is not among the earlier runs"):
+        going_on(SECOND, extends)
+    with pytest.raises(ConfigError, match="is not among the earlier runs"):
+        going_on(replace(SECOND, earlier=run_charges([run])), replace(extends, head="1" * 64))
+
+
+@pytest.mark.parametrize(
+    "stated", [{}, [], "x", {"ledger": "0" * 64}, {**dict.fromkeys(("ledger", "head", "model"), "0" * 63)}]
+)
+def test_fil_1_a_promise_that_says_nonsense_of_where_it_goes_on_from_is_none(stated: object) -> None:
+    with pytest.raises(ValueError, match="extends"):
+        Extends.of({"extends": stated})
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"goes_on_from":1,"went_on_in":[]}', b'{"goes_on_from":null}'])
+def test_fil_1_a_file_that_does_not_say_which_runs_belong_together_is_refused(content: bytes, tmp_path: Path) -> None:
+    trained(tmp_path / "one")
+    (tmp_path / "one/segments.json").write_bytes(content)
+    with pytest.raises(RunFolderError, match=r"segments\.json"):
+        gone_on(tmp_path / "one", tmp_path / "two")
+
+
+# --- attacks ---
+
+
+def other_model(path: Path) -> None:
+    tensors = load_file(path)
+    tensors["model"][0] += 1e-3
+    save_file(tensors, path)
+
+
+def test_a_first_model_that_was_put_there_is_refused_before_it_is_gone_on_from(tmp_path: Path) -> None:
+    trained(tmp_path / "one")
+    other_model(tmp_path / "one/state/initial.safetensors")
+    with pytest.raises(RunFolderError, match="is not what the ledger says that the run began with"):
+        gone_on(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize("part", ["model", "optimizer.momentum_buffer"])
+def test_what_a_run_goes_on_with_cannot_be_exchanged(part: str, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    trained(one)
+    gone_on(one, two, rounds=2)
+    tensors = load_file(two / "state/initial.safetensors")
+    tensors[part][3] += 2.0**-20
+    save_file(tensors, two / "state/initial.safetensors")
+    what = "is not the model that" if part == "model" else "does not hold the optimizer's state that"
+    with pytest.raises(RunFolderError, match=what):
+        gone_on(one, two)
+    assert what in continuity(two)
+
+
+def test_a_model_in_memory_that_is_not_the_finished_one_is_refused(tmp_path: Path) -> None:
+    trained(tmp_path / "one")
+    model = zeros()
+    going = extended(RunStore(tmp_path / "one"), FIRST, SECOND, model, RunStore(tmp_path / "two"))
+    with pytest.raises(RunFolderError, match="is not the model that"):
+        next(train(going, RandomSums(0), zeros()))
+    with pytest.raises(RunFolderError, match="is not the model that"):
+        next(train(going, RandomSums(0), zeros(), RunStore(tmp_path / "elsewhere")))
+
+
+def test_a_state_of_an_optimizer_that_nobody_promised_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "one/state").mkdir(parents=True)
+    planted = {"model": torch.zeros(8), "optimizer.momentum_buffer": torch.ones(8)}
+    save_file(planted, tmp_path / "one/state/initial.safetensors")
+    with pytest.raises(RunFolderError, match="this run begins by itself"):
+        trained(tmp_path / "one")
+
+
+def test_a_ledger_that_was_changed_since_is_seen_by_verify(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    trained(one)
+    gone_on(one, two)
+    assert not continuity(two)
+    ledger = (one / "ledger.jsonl").read_bytes()
+    (one / "ledger.jsonl").write_bytes(ledger.replace(b'"commit"', b'"commut"', 1))
+    assert "is no record of this ledger" in continuity(two)
+    (one / "ledger.jsonl").write_bytes(b"".join(ledger.splitlines(keepends=True)[:-2]))
+    assert "never had head" in continuity(two)
+    (one / "ledger.jsonl").write_bytes(ledger)
+    rewritten(one, delta=1e-4)
+    assert "holds another run than the one that this run goes on from" in continuity(two)
+
+
+def test_a_charge_that_is_smaller_than_the_ledger_says_is_seen_by_verify(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    trained(one)
+    gone_on(one, two)
+    record = read_run(two).chain.records[0]
+    cheap = {**record["earlier"][0], "events": [{"event": "Gaussian", "count": 1, "noise_multiplier": 50.0}]}
+    rewritten(two, earlier=[cheap])
+    assert "is not charged as its ledger says that it cost" in continuity(two)
+    free = {key: value for key, value in record.items() if key != "earlier"}
+    path = two / "ledger.jsonl"
+    rewritten(two)
+    path.unlink()
+    rewritten_from(path, free)
+    assert "is not charged" in continuity(two)
+
+
+def rewritten_from(path: Path, first: dict[str, Any]) -> None:
+    from hubbub.accounting.chain import Chain
+
+    Chain(path).append(first)
+
+
+def test_a_copy_is_as_good_as_the_run_and_another_run_is_not(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    trained(one)
+    trained(tmp_path / "other", seed=1)
+    gone_on(one, two)
+    copy = Path(shutil.copytree(one, tmp_path / "copy"))
+    Segments(str(copy)).write(two)
+    assert not continuity(two)
+    Segments(str(tmp_path / "other")).write(two)
+    assert "holds another run" in continuity(two)
+    (two / "segments.json").unlink()
+    assert not continuity(two)
+    shutil.rmtree(one)
+    (found,) = (check.detail for check in verify(two).checks if check.name == "continuity")
+    assert "its folder is not there" in found
+
+
+def test_a_checkpoint_of_another_model_in_the_finished_run_is_seen_by_verify(tmp_path: Path) -> None:
+    import hashlib
+
+    from hubbub import strict_json
+
+    one, two = tmp_path / "one", tmp_path / "two"
+    trained(one)
+    gone_on(one, two)
+    (kept,) = (one / "state").glob("checkpoint-*.safetensors")
+    other_model(kept)
+    manifest = strict_json.loads((one / "state/checkpoint.json").read_bytes())
+    content = kept.read_bytes()
+    manifest["files"][kept.name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    (one / "state/checkpoint.json").write_bytes(strict_json.canonical(manifest))
+    assert "holds another model than the one that this run went on from" in continuity(two)
+
+
+# --- kills ---
+
+
+def told(watched: Dying, real: Callable[..., Any], arguments: Sequence[Any], answer: Any) -> None:
+    if real.__qualname__ == "LatticeSum.open":
+        total, row = arguments
+        watched.tell("met", int(total.total.abs().sum()), row.numpy().tobytes().hex())
+    if real.__qualname__ == "SecureSource.segments":
+        watched.tell("drew", arguments[0]._key.hex(), arguments[1])
+
+
+def test_cra_1_prt_3_what_is_killed_while_it_goes_on_uses_no_noise_twice(tmp_path: Path) -> None:
+    second = replace(SECOND, rounds=3)
+    trained(tmp_path / "one")
+    whole = Dying(tmp_path / "whole.events", {LatticeSum: ["open"], SecureSource: ["segments"]}, told)
+    with whole.watching():
+        gone_on(tmp_path / "one", tmp_path / "whole", following=second)
+    steps = whole.step
+    assert steps > 150
+    keys_of_first = {p.read_bytes().hex() for p in (tmp_path / "one/state/keys").iterdir()}
+    for step in range(1, steps, 29):
+        place = tmp_path / str(step)
+        shutil.copytree(tmp_path / "one", place / "one")
+        Segments().write(place / "one")
+        dying = Dying(place / "events", {LatticeSum: ["open"], SecureSource: ["segments"]}, told)
+        with dying.watching():
+            dying.dies(step, lambda place=place, seed=step: gone_on(place / "one", place / "two", following=second, seed=seed))
+            # What comes after has other data, so that a row that comes again meets another sum.
+            dying.step = dying.deadly = 0
+            gone_on(place / "one", place / "two", following=second, seed=1000 + step)
+        assert not dying.told("error"), step
+        rows = [row for _, row in dying.told("met")]
+        assert len(set(rows)) == len(rows), f"a row of noise met two sums after step {step}"
+        assert not {key for key, _ in dying.told("drew")} & keys_of_first
+        states = [entry.state for entry in read_run(place / "two").history.rounds]
+        assert len(states) == 3
+        assert states.count("burned") <= 1
+        assert len(rows) <= 3, f"noise met a sum that was not charged, after step {step}"
+        assert epsilon(place / "two") == pytest.approx(epsilon(tmp_path / "whole"), rel=1e-12)
+        assert not continuity(place / "two")
+        assert Segments.of(place / "one").went_on_in == (str((place / "two").resolve()),)
+        shutil.rmtree(place)
