@@ -10,7 +10,7 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: setup demo check test stress bench notebooks clean
+.PHONY: setup demo check test stress bench notebooks docs clean
 
 setup: .venv/ready
 
@@ -44,6 +44,10 @@ bench: setup
 # In place, outputs and pictures.
 notebooks: setup
 	$(BIN)/python notebooks/execute.py
+
+# The site, which opens offline: build/site/index.html. Tests build it as well, and look at it.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf .venv build dist src/*.egg-info

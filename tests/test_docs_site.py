@@ -1,0 +1,283 @@
+"""The site of the documentation: built once for all tests here, read as files, and looked at in a browser."""
+
+import ast
+import fcntl
+import html
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import get_args, get_type_hints
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from browser import chromium
+from hubbub import errors
+from hubbub.cli.app import app
+from hubbub.config import Config, load, resolve
+from hubbub.planned import planned
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+SOURCE = ROOT / "src"
+# Whose code is whole programs: it runs. That of the others is parts of them, or needs what is not here.
+PAGES_THAT_RUN = ("calibrating", "correlated-noise", "epsilon", "errors", "first-run", "from-flower", "from-opacus", "own-loop")
+PAGES_OF_SETTINGS = ("from-opacus", "settings", "which-mechanism")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it; processes that run the tests together share one."""
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if shared.name.startswith("popen-") else shared
+    folder, told = shared / "site", shared / "site.log"
+    with (shared / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not told.exists():
+            command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            told.write_text(f"{done.stderr}\nstatus {done.returncode}")
+    assert told.read_text().endswith("status 0"), told.read_text()[-4000:]
+    return folder
+
+
+class _Parts(HTMLParser):
+    """What a page asks for, where it leads, and where one can lead to in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.asked: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value for name, value in attrs if value is not None}
+        self.ids |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        elif tag == "link" and given.get("rel") in ("stylesheet", "icon", "preload", "preconnect", "manifest"):
+            self.asked.append(given.get("href", ""))
+        elif tag in ("script", "img", "iframe", "source", "video", "object", "embed"):
+            self.asked += [given[name] for name in ("src", "srcset", "data") if name in given]
+
+
+@cache
+def parts(page: Path) -> _Parts:
+    found = _Parts()
+    found.feed(page.read_text(encoding="utf-8"))
+    return found
+
+
+def pages(site: Path) -> Iterator[Path]:
+    return (page for page in site.rglob("*.html") if page.name != "404.html" and "reports" not in page.parts)
+
+
+def test_nothing_of_the_site_is_fetched_from_outside(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        for asked in parts(page).asked:
+            assert not urlsplit(asked).scheme or asked.startswith("data:"), (page, asked)
+            assert not asked.startswith("//"), (page, asked)
+    for sheet in site.rglob("*.css"):
+        outside = re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//[^)\"']*", sheet.read_text())
+        assert not outside, (sheet, outside)
+
+
+def test_every_link_leads_to_a_page_and_to_a_place_on_it(site: Path) -> None:
+    looked_at = 0
+    for page in pages(site):
+        for link in parts(page).links:
+            there = urlsplit(link)
+            if there.scheme or link.startswith("//"):
+                continue
+            target = (page.parent / unquote(there.path)).resolve() if there.path else page
+            assert target.is_file(), (page.name, link)
+            if there.fragment and target.suffix == ".html":
+                assert unquote(there.fragment) in parts(target).ids, (page.name, link)
+            looked_at += 1
+    assert looked_at > 5_000
+
+
+def _modules() -> dict[str, tuple[Path, list[str]]]:
+    """Each public module and the names that it offers, read from the sources."""
+    found = {}
+    for file in SOURCE.rglob("*.py"):
+        inside = file.relative_to(SOURCE).with_suffix("").parts
+        if "templates" in inside or any(part.startswith("_") and part != "__init__" for part in inside):
+            continue
+        offered = [
+            ast.literal_eval(node.value)
+            for node in ast.parse(file.read_text()).body
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "__all__"
+        ]
+        name = ".".join(part for part in inside if part != "__init__")
+        found[name] = (file, offered[0] if offered else [])
+    return found
+
+
+def test_every_public_name_is_in_the_reference(site: Path) -> None:
+    named = 0
+    for module, (file, offered) in _modules().items():
+        page = site / "api" / f"{module}.html"
+        assert page.is_file(), f"{module} has no page"
+        text = page.read_text()
+        for name in offered:
+            if name.startswith("__"):
+                continue
+            shown = f'id="{module}.{name}"' in text
+            # What a package passes on is described where it is defined, with a link from here.
+            passed_on = file.name == "__init__.py" and re.search(rf'<a [^>]*href="[^"]+"[^>]*><code>{name}</code></a>', text)
+            assert shown or passed_on, f"{module}.{name} is not on {page.name}"
+            named += 1
+    assert named > 800
+
+
+def test_what_docstrings_say_as_examples_is_code_in_the_reference(site: Path) -> None:
+    for page in (site / "api").glob("*.html"):
+        prose = re.sub(r"<pre.*?</pre>", "", page.read_text(), flags=re.DOTALL)
+        assert "&gt;&gt;&gt; " not in prose, page.name
+        assert not re.search(r":(?:func|class|meth|mod|data|attr):", prose), page.name
+
+
+def _commands(path: tuple[str, ...], command: object) -> Iterator[tuple[str, ...]]:
+    children = getattr(command, "commands", {})
+    for name, child in children.items():
+        yield from _commands((*path, name), child)
+    if not children:
+        yield path
+
+
+def test_every_flag_that_a_command_has_in_its_help_is_on_the_page_of_the_command_line(site: Path) -> None:
+    text = html.unescape(re.sub(r"<[^>]+>", "", (site / "command-line.html").read_text()))
+    sections = dict(re.findall(r"^(hubbub [a-z ]+?)#\n(.*?)(?=^hubbub [a-z ]+?#\n|\Z)", text, re.MULTILINE | re.DOTALL))
+    seen = 0
+    for path in _commands((), get_command(app)):
+        helped = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "300", "TERM": "dumb"}, prog_name="hubbub")
+        assert helped.exit_code == 0, helped.output
+        section = sections[" ".join(["hubbub", *path])]
+        for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", helped.output)) - {"--help"}:
+            assert flag in section, (path, flag)
+            seen += 1
+    assert seen > 100
+
+
+def _words(hint: object) -> str:
+    words = {int: "whole number", float: "number", str: "text", bool: "true or false", tuple[str, ...]: "list of texts"}
+    return words[hint] if hint in words else " or ".join(words[part] for part in get_args(hint) if part in words)
+
+
+def test_the_page_of_the_settings_has_every_key_with_its_type_and_default() -> None:
+    sections = re.split(r"^## \[(\w+)\]$", (DOCS / "settings.md").read_text(), flags=re.MULTILINE)[1:]
+    written = dict(zip(sections[::2], sections[1::2], strict=True))
+    assert list(written) == [section.name for section in fields(Config)]
+    for section in fields(Config):
+        kind = section.default_factory
+        hints = get_type_hints(kind)
+        rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.+) \|$", written[section.name], re.MULTILINE)
+        expected = [
+            (key.name, _words(hints[key.name]), "unset" if key.default is None else f"`{json.dumps(key.default)}`")
+            for key in fields(kind)
+        ]
+        assert [row[:3] for row in rows] == expected, f"[{section.name}]: docs/settings.md must have these rows"
+
+
+def test_the_page_of_the_errors_has_all_of_them() -> None:
+    text = (DOCS / "errors.md").read_text()
+    assert set(re.findall(r"^\| `(\w+Error)` \|", text, re.MULTILINE)) == set(errors.__all__)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```$", (DOCS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
+    return [re.sub(rf"^{indent}", "", code, flags=re.MULTILINE) for indent, code in found]
+
+
+@pytest.mark.parametrize("page", PAGES_THAT_RUN)
+def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = blocks(page, "python")
+    assert found
+    names: dict[str, object] = {"__name__": "page"}
+    for code in found:
+        exec(compile(code, f"{page}.md", "exec"), names)  # noqa: S102 # our own page
+
+
+def test_the_model_and_data_of_the_page_make_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(blocks("own-loop", "python")[0])
+    (tmp_path / "run.toml").write_text(blocks("own-loop", "toml")[0])
+    command = [sys.executable, "-m", "hubbub", "train", "run.toml", "--allow-import", "--out", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "round 5/5" in done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES_OF_SETTINGS)
+def test_the_settings_of_a_page_make_a_plan(page: str, tmp_path: Path) -> None:
+    found = blocks(page, "toml")
+    assert found
+    for number, content in enumerate(found):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(content)
+        settings = load(file)
+        # Who comes once is not there for 40 rounds of a tenth of all.
+        once = settings.get("participation", {}).get("pattern") == "single"
+        config = resolve({"training": {"rounds": 9 if once else 40}}, settings)
+        clients = 40 if config.privacy.unit == "client" else 1_000
+        assert planned(config, clients).mechanism is not None, content
+
+
+PROBE = """<script>addEventListener("load", () => setTimeout(() => {
+  const shown = [...document.querySelectorAll("img")].filter(e => getComputedStyle(e).display !== "none");
+  parent.postMessage({page: location.pathname.split("/").pop(),
+    beyond: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+    outside: performance.getEntriesByType("resource").map(e => e.name).filter(e => !/^(file|data|blob):/.test(e)),
+    broken: shown.filter(e => e.complete && !e.naturalWidth).map(e => e.src),
+    paper: getComputedStyle(document.body).backgroundColor}, "*");
+}, 300))</script></body>"""
+
+
+COLLECT = """<!DOCTYPE html><title></title><script>
+const all = [];
+addEventListener("message", e => {
+  if (e.data.page) all.push(e.data);
+  if (all.length == MANY) document.title = "probe:" + JSON.stringify(all);
+});
+</script>"""
+
+
+def test_pages_fit_a_phone_in_the_light_and_in_the_dark_and_ask_nobody(site: Path, tmp_path: Path) -> None:
+    names = ["index", "which-mechanism", "compared", "settings", "threat-model", "command-line"]
+    for name in names:
+        # Beside the page, so that what it asks for is found.
+        (site / f"probe-{name}.html").write_text((site / f"{name}.html").read_text().replace("</body>", PROBE))
+    frames = "".join(f'<iframe width=390 height=800 src="{site.as_uri()}/probe-{name}.html"></iframe>' for name in names)
+    (tmp_path / "frame.html").write_text(COLLECT.replace("MANY", str(len(names))) + frames)
+    papers = set()
+    for dark in (False, True):
+        command = [
+            *(
+                chromium(),
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--dump-dom",
+                f"--user-data-dir={tmp_path / 'profile'}",
+            ),
+            *("--host-resolver-rules=MAP * ~NOTFOUND", f"--blink-settings=preferredColorScheme={0 if dark else 1}"),
+            *("--virtual-time-budget=20000", "--window-size=1300,900", (tmp_path / "frame.html").as_uri()),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        told = re.search(r"<title>probe:(.*?)</title>", done.stdout, flags=re.DOTALL)
+        assert told, done.stderr[-2000:]
+        for page in json.loads(html.unescape(told[1])):
+            assert page["beyond"] <= 0, page
+            assert not page["outside"], page
+            assert not page["broken"], page
+            papers.add((dark, page["paper"]))
+    assert len(papers) == 2
