@@ -38,6 +38,8 @@ def people(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def main() -> None:
+    # Small models are faster so, by far where other programs run beside this one.
+    torch.set_num_threads(1)
     rounds, clients = 60, people(600)
     # A client that took part may do so again after 6 rounds, 10 times in all; the ledger enforces it.
     participation = MinSeparation(min_separation=6, max_participations=10)

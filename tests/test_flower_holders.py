@@ -316,6 +316,7 @@ def test_of_nodes_that_do_not_answer_the_server_hears_why_from_holders_alone(
 def test_a_node_whose_file_is_no_key_tells_its_owner_why_and_the_server_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, "flwr")
     (tmp_path / "broken.json").write_text(json.dumps({"secret": "0xabc"}))
     (tmp_path / "broken.json").chmod(0o600)
     grid = grid_of([{"paillier-share": str(tmp_path / "broken.json")}], nodes=1)
