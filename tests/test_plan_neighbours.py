@@ -216,12 +216,14 @@ def test_a_few_band_counts_of_cyclic_cohorts_are_tried(most: int, counts: list[i
 # Taking settings back
 
 
-def test_nothing_after_the_sign_takes_a_setting_back_to_its_default() -> None:
+def test_the_word_default_takes_a_setting_back_and_nothing_at_all_is_still_refused() -> None:
     file: Layer = {"privacy": {"bands": 3, "delta": 1e-3, "mode": "dp-ftrl"}, "training": {"momentum": 0.5}}
-    flags = configs.overrides(["privacy.bands=", "privacy.delta= ", "training.momentum="])
+    flags = configs.overrides(["privacy.bands=default", "privacy.delta= default", "training.momentum=default"])
     assert configs.resolve(file, flags) == configs.resolve({"privacy": {"mode": "dp-ftrl"}})
     with pytest.raises(ConfigError, match=r"privacy.band: is no setting"):
-        configs.resolve(file, configs.overrides(["privacy.band="]))
+        configs.resolve(file, configs.overrides(["privacy.band=default"]))
+    with pytest.raises(ConfigError, match=r"privacy.bands = '': must be a whole number"):
+        configs.resolve(file, configs.overrides(["privacy.bands="]))
 
 
 def test_changes_as_flags_and_back_are_the_same_settings() -> None:
@@ -229,8 +231,8 @@ def test_changes_as_flags_and_back_are_the_same_settings() -> None:
     cohorts = candidates.cohorts_of("poisson")
     changes = candidates.changed(config, Family("identity"), cohorts, epsilon=3.25, relation="zero-out")
     flags = candidates.assignments(changes)
-    assert "participation.epochs=" in flags
-    assert "privacy.buffers=" in flags
+    assert "participation.epochs=default" in flags
+    assert "privacy.buffers=default" in flags
     direct = configs.resolve(candidates.layer_of(config), changes)
     assert configs.resolve(candidates.layer_of(config), configs.overrides(flags)) == direct
     assert (direct.privacy.epsilon, direct.privacy.noise_multiplier) == (3.25, None)

@@ -88,9 +88,11 @@ def changed(config: Config, family: Family, cohorts: Layer, *, epsilon: float, r
 
 
 def assignments(changes: Layer) -> list[str]:
-    """The changes as ``--set`` takes them; nothing after the sign takes a setting back to its default."""
+    """The changes as ``--set`` takes them."""
     return [
-        f"{section}.{key}={'' if value is None else value}" for section, keys in changes.items() for key, value in keys.items()
+        f"{section}.{key}={'default' if value is None else value}"
+        for section, keys in changes.items()
+        for key, value in keys.items()
     ]
 
 

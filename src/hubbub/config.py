@@ -60,6 +60,8 @@ SCHEDULES = ("constant", "linear", "cosine")
 SCHEMES = ("none", "paillier")
 UNITS = ("client", "example")
 SAMPLINGS = ("poisson", "truncated-poisson", "cyclic-poisson", "balls-in-bins", "fixed-size", "pattern")
+# What takes a setting back; none has a value of this name.
+_DEFAULT = "default"
 # The only kind of list that a setting may be.
 _TEXTS = tuple[str, ...]
 _LARGEST_FILE = 1_000_000
@@ -247,7 +249,7 @@ def _require_sections(file: Path, content: Mapping[str, Any]) -> None:
 def overrides(assignments: Sequence[str]) -> Layer:
     """The layer of ``--set section.key=value`` flags; a value is read as TOML, a bare word as text.
 
-    Nothing after the sign takes the setting back to its default.
+    The bare word ``default`` takes the setting back to its default, whatever an earlier layer says.
 
     Raises:
         ConfigError: Not of that form.
@@ -265,7 +267,8 @@ def overrides(assignments: Sequence[str]) -> Layer:
             parsed = {"value": text.strip()}
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"--set {section}.{key}: cannot be read ({_one_line(error)})") from error
-        parsed = parsed if text.strip() else {"value": None}
+        if text.strip() == _DEFAULT:
+            parsed = {"value": None}
         if list(parsed) != ["value"]:
             raise ConfigError(f"--set {section}.{key}: holds more than one value; repeat --set")
         value = parsed["value"]

@@ -136,6 +136,9 @@ def neighbours(
             f"privacy.stop_epsilon = {config.privacy.stop_epsilon}: ends this run after {plan.rounds} rounds, and others after "
             f"other ones; to compare, say training.rounds = {plan.rounds} and privacy.epsilon in its place"
         )
+    # What searches load once is not part of their time.
+    import scipy.signal  # noqa: F401
+
     left_out: dict[str, str] = {}
     own = _judged(config, strategy_word(config), {}, plan, cpu_seconds)
     if own is None:
