@@ -36,6 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Line, "may_learn", True)
         patch.setattr(sys, "path", list(sys.path))
+        patch.setattr("hubbub.report.write", lambda *_: None)
         for name, text in (("one", SETTINGS), ("coins", COINS)):
             (place / f"{name}.toml").write_text(text)
             assert hubbub("train", place / f"{name}.toml", "--out", place / name, *PLAIN) == 0
@@ -50,6 +51,13 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     for name in ("one", "coins"):
         shutil.copytree(made / name, tmp_path / name)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports take most of the time, and are read in one test."""
+    if "every_command" not in request.node.name:
+        monkeypatch.setattr("hubbub.report.write", lambda *_: None)
 
 
 def extend(run: str = "one", out: str = "two", *settings: str, rounds: int = 4) -> int:
@@ -276,7 +284,7 @@ def test_another_folder_than_a_new_one_is_refused(place: Path, capsys: pytest.Ca
 # --- attacks ---
 
 
-def test_a_model_that_the_releases_do_not_make_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_acc_12_a_model_that_the_releases_do_not_make_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = place / "one/model.safetensors"
     content, tensors = path.read_bytes(), load_file(path)
     tensors["0.bias"][0] += 2.0**-23

@@ -126,4 +126,11 @@ MUTANTS: list[Mutant] = [
         "    resource.getrlimit(resource.RLIMIT_CORE)\n",
         f"{KEYS}::test_rng_10_the_command_line_leaves_no_core_dump",
     ),
+    Mutant(
+        "an experiment that goes on has the seed of the finished one",
+        "training/extending.py",
+        '    if following.noise == "simulation":\n        seed =',
+        '    if following.noise == "none":\n        seed =',
+        "test_extending.py::test_rng_5_an_experiment_that_goes_on_draws_other_noise_and_cohorts",
+    ),
 ]
