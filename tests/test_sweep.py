@@ -15,6 +15,7 @@ from browser import looked_at
 from hubbub import accounting
 from hubbub.accounting import PoissonSampled
 from hubbub.accounting.selection import selection_epsilon
+from hubbub.cli import main, sweeping
 from hubbub.config import Config, DataConfig, PrivacyConfig, TrainingConfig, load, overrides
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.mechanism import Mechanism
@@ -26,7 +27,7 @@ from hubbub.strategies import Identity
 from hubbub.sweep.cells import cells_of
 from hubbub.sweep.choice import Known, choice
 from hubbub.sweep.grid import Axis, Grid, grid_of
-from hubbub.sweep.record import SweepRecord, begin, read_record
+from hubbub.sweep.record import SweepRecord, begin, locked, read_record
 from hubbub.sweep.results import marked
 from hubbub.training.record import read_run
 from recorded_runs import promise_of, recorded
@@ -73,6 +74,13 @@ def test_a_grid_over_the_budget_takes_the_place_of_a_noise_multiplier_and_each_c
         met = accounting.guarantee(mechanism, delta=1e-5).epsilon
         assert cell.config.privacy.epsilon * 0.99 < met <= cell.config.privacy.epsilon
     assert noise[0] > noise[1]
+
+
+def test_a_setting_can_be_left_at_its_default_in_a_cell() -> None:
+    base = overrides(["privacy.clip_norm=7", "privacy.noise_multiplier=1"])
+    left, given = cells_of(base, grid_of(["privacy.clip_norm=default,0.5"]))
+    assert (left.config.privacy.clip_norm, given.config.privacy.clip_norm) == (PrivacyConfig().clip_norm, 0.5)
+    assert (left.name, left.words) == ("1-clip_norm=default", "privacy.clip_norm = default")
 
 
 @pytest.mark.parametrize(
@@ -161,6 +169,22 @@ def test_a_folder_goes_on_by_its_own_record_alone(refused: Refused, tmp_path: Pa
     refused(["sweep", "s", "--grid", NOISE], "--grid: the sweep in s is described by its own sweep.json; leave it out")
     refused(["sweep", "s", "--set", "training.rounds=3"], "--set: the sweep in s")
     refused(["sweep", "s"], "s: its settings name code of your own; pass --allow-import")
+
+
+def test_files_of_a_sweep_are_named_in_full_and_no_two_processes_share_one(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "_finished", lambda *_: pytest.fail("it went on"))
+    grid = ["--grid", "data.path=a,b", "--set", "privacy.matrix=c.npy", "--set", 'privacy.earlier_runs=["old"]']
+    monkeypatch.setattr(sweeping, "require_runnable", lambda *_, **__: None)
+    with pytest.raises(pytest.fail.Exception, match="it went on"):
+        main(["sweep", "good.toml", "-o", "s", *grid])
+    record, here = read_record(Path("s")), Path.cwd()
+    assert record.grid.axes[0].values == (str(here / "a"), str(here / "b"))
+    assert record.base["privacy"]["matrix"] == str(here / "c.npy")
+    assert record.base["privacy"]["earlier_runs"] == [str(here / "old")]
+    with locked(Path("s")):
+        refused(["sweep", "good.toml", "-o", "s", *grid], "s: another process is at work on this sweep; wait for it")
 
 
 def point(values: tuple[Any, ...], accuracies: list[float | None], epsilon: float | None) -> PointTold:
@@ -297,7 +321,7 @@ SHAPES = {
     "one of words": ({"privacy.mode": ("dp-fedavg", "none")}, ["Accuracy.", "Epsilon.", "Accuracy against epsilon."]),
     "two": (
         dict([CLIP, SIGMA]),
-        ["Accuracy.", "Epsilon.", "Accuracy against epsilon.", "Accuracy as a surface.", "Training accuracy as a surface."],
+        ["Accuracy.", "Epsilon.", "Accuracy as a surface.", "Training accuracy as a surface.", "Accuracy against epsilon."],
     ),
     "two, one of words": (
         {**dict([CLIP]), "model.name": ("_mlp$", "cnn")},
@@ -307,12 +331,12 @@ SHAPES = {
         {**dict([CLIP, SIGMA]), "training.rounds": (5, 9)},
         [
             *(f"{what}, training.rounds = {rounds}." for what in ("Accuracy", "Epsilon") for rounds in (5, 9)),
-            "Accuracy against epsilon.",
             *(
                 f"{what} as a surface, training.rounds = {rounds}."
                 for rounds in (5, 9)
                 for what in ("Accuracy", "Training accuracy")
             ),
+            "Accuracy against epsilon.",
         ],
     ),
     "seeds alone": ({}, ["Accuracy against epsilon."]),

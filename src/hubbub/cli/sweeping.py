@@ -19,12 +19,12 @@ from hubbub.accounting import rounded_up
 from hubbub.cli.output import console, print_json, say
 from hubbub.errors import ConfigError, HubbubError
 from hubbub.files import write_atomic
-from hubbub.report.sweep_told import PointTold, Spread, SweepTold
+from hubbub.report.sweep_told import PointTold, Spread, SweepTold, value_words
 from hubbub.report.sweeps import write
-from hubbub.sweep.cells import Cell, absolute, cells_of, require_runnable, worded
+from hubbub.sweep.cells import Cell, absolute, absolute_grid, cells_of, require_runnable, worded
 from hubbub.sweep.grid import grid_of
 from hubbub.sweep.pool import Ended, Event, finish_all
-from hubbub.sweep.record import RECORD, SweepRecord, begin, read_record
+from hubbub.sweep.record import RECORD, SweepRecord, begin, locked, read_record
 from hubbub.sweep.results import CELLS, csv_of, is_finished, sweep_told
 from hubbub.sweep.work import Task, read_scores
 
@@ -63,28 +63,8 @@ def sweep(source: Path, asked: Asked) -> None:
         if not (folder / RECORD).exists():
             require_runnable(cells, allow_import=asked.allow_import)
         begin(folder, record)
-    errors, tasks = _left(folder, cells, allow_import=record.allow_import)
-    _introduce(screen, folder, (len(cells), len(tasks), len(errors)), asked.jobs)
-    # A shell that starts a command in the background leaves it deaf to the signal of Ctrl-C.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with _progress(screen, cells, len(cells) - len(tasks)) as show:
-            by_folder = {folder / CELLS / cell.name: cell for cell in cells}
-
-            def told(task: Task, event: Event) -> None:
-                cell = by_folder[task.folder]
-                if isinstance(event, Ended) and event.error:
-                    errors[cell.name] = event.error
-                show(cell, task, event)
-
-            finish_all(tasks, asked.jobs, told)
-    except KeyboardInterrupt:
-        found = _written(folder, record, cells, errors)
-        done = sum(cell.state == "finished" for cell in found.cells)
-        say(screen)
-        say(screen, f"Stopped: {done} of {len(cells)} runs are finished. Go on with: {_again(folder, asked.jobs)}")
-        raise
-    found = _written(folder, record, cells, errors)
+    with locked(folder):
+        found = _finished(screen, folder, record, cells, asked.jobs)
     if asked.as_json:
         print_json(found.as_json())
     else:
@@ -92,6 +72,32 @@ def sweep(source: Path, asked: Asked) -> None:
     if failed := [cell for cell in found.cells if cell.state == "failed"]:
         say(screen, f"{len(failed)} of {len(cells)} runs failed; mend what is wrong, then: {_again(folder, asked.jobs)}")
         raise typer.Exit(1)
+
+
+def _finished(screen: Console, folder: Path, record: SweepRecord, cells: Sequence[Cell], jobs: int) -> SweepTold:
+    """Finish the runs that are not, and write what came of all; after Ctrl-C, what came of them so far."""
+    errors, tasks = _left(folder, cells, allow_import=record.allow_import)
+    _introduce(screen, folder, (len(cells), len(tasks), len(errors)), jobs)
+    by_folder = {folder / CELLS / cell.name: cell for cell in cells}
+    # A shell that starts a command in the background leaves it deaf to the signal of Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with _progress(screen, cells, len(cells) - len(tasks)) as show:
+
+            def told(task: Task, event: Event) -> None:
+                cell = by_folder[task.folder]
+                if isinstance(event, Ended) and event.error:
+                    errors[cell.name] = event.error
+                show(cell, task, event)
+
+            finish_all(tasks, jobs, told)
+    except KeyboardInterrupt:
+        found = _written(folder, record, cells, errors)
+        done = sum(cell.state == "finished" for cell in found.cells)
+        say(screen)
+        say(screen, f"Stopped: {done} of {len(cells)} runs are finished. Go on with: {_again(folder, jobs)}")
+        raise
+    return _written(folder, record, cells, errors)
 
 
 def _again(folder: Path, jobs: int) -> str:
@@ -111,7 +117,8 @@ def _described(source: Path, asked: Asked) -> SweepRecord:
         # Each is checked by itself first: one layer may not name both noise and budget, though a later one may replace either.
         configs.resolve(layer)
         base = _over(base, layer)
-    return SweepRecord(source.name, absolute(base, Path.cwd()), grid, asked.allow_import)
+    here = Path.cwd()
+    return SweepRecord(source.name, absolute(base, here), absolute_grid(grid, here), asked.allow_import)
 
 
 def _over(base: configs.Layer, layer: configs.Layer) -> configs.Layer:
@@ -210,7 +217,7 @@ def _progress(screen: Console, cells: Sequence[Cell], done: int) -> Iterator[Any
 
 
 def _short(cell: Cell) -> str:
-    return ", ".join(f"{key.partition('.')[2]} {value}" for key, value in cell.settings.items())
+    return ", ".join(f"{key.partition('.')[2]} {value_words(value)}" for key, value in cell.settings.items())
 
 
 def _outcome(task: Task, event: Ended) -> str:
@@ -244,7 +251,7 @@ def _print_table(screen: Console, found: SweepTold) -> None:
     if len(points) > _MOST_ROWS:
         points = tuple(sorted((p for p in points if p.accuracy), key=lambda p: -p.accuracy.mean))[:_MOST_ROWS]  # type: ignore[union-attr]
     for point in points:
-        values = [str(value) for value in point.values]
+        values = [value_words(value) for value in point.values]
         table.add_row(*values, *_measured(point), _mark(point), style="bold" if point.best else None)
     if not screen.is_terminal:
         # Where there is no window, none is too narrow.

@@ -12,7 +12,7 @@ from hubbub._checks import Array
 from hubbub.accounting import rounded_up
 from hubbub.report.surfaces import draw_surface, has_surface
 from hubbub.report.svg import DASHES, INK, MARKERS, SERIES, figure, legible, shown, styled
-from hubbub.report.sweep_told import PointTold, Spread, SweepTold
+from hubbub.report.sweep_told import PointTold, Spread, SweepTold, value_words
 
 __all__ = ["Slice", "curve", "epsilon_curve", "heat_map", "pareto", "slices", "surface", "surface_points"]
 
@@ -39,7 +39,7 @@ def slices(sweep: SweepTold) -> list[Slice]:
     further = sweep.axes[2:]
     found = []
     for values in itertools.product(*(values for _, values in further)):
-        name = ", ".join(f"{key} = {value}" for (key, _), value in zip(further, values, strict=True))
+        name = ", ".join(f"{key} = {value_words(value)}" for (key, _), value in zip(further, values, strict=True))
         found.append(Slice(name, {point.values[:2]: point for point in sweep.points if point.values[2:] == values}))
     return found
 
@@ -67,6 +67,7 @@ def epsilon_curve(sweep: SweepTold) -> str:
     _line(axes, sweep, 0, lambda point: Spread(point.epsilon, None) if _finite(point.epsilon) else None, "")  # type: ignore[arg-type]
     if _wide(known):  # type: ignore[arg-type]
         axes.set_yscale("log")
+        _logarithmic(axes.yaxis)
     else:
         axes.set_ylim(bottom=0)
     _dressed(axes, sweep, "epsilon of one run")
@@ -89,7 +90,7 @@ def _line(axes: Any, sweep: SweepTold, number: int, of: Callable[[PointTold], Sp
 def _dressed(axes: Any, sweep: SweepTold, words: str) -> None:
     key, values = sweep.axes[0]
     if not _numeric(values):
-        axes.set_xticks(range(len(values)), [legible(str(value)) for value in values])
+        axes.set_xticks(range(len(values)), [legible(value_words(value)) for value in values])
     axes.set_xlabel(legible(key))
     axes.set_ylabel(words)
 
@@ -140,7 +141,7 @@ def _heat(sweep: SweepTold, part: Slice, what: str, grid: Array, ends: tuple[flo
         if point.best:
             axes.add_patch(mpl.patches.Rectangle((column, row), 1, 1, fill=False, edgecolor=SERIES[1], linewidth=2.2))
     for key, values, axis in ((x_key, columns, axes.xaxis), (y_key, rows, axes.yaxis)):
-        axis.set_ticks([i + 0.5 for i in range(len(values))], [legible(str(value)) for value in values])
+        axis.set_ticks([i + 0.5 for i in range(len(values))], [legible(value_words(value)) for value in values])
         axis.set_tick_params(length=0)
         axis.set_label_text(legible(key))
     axes.grid(visible=False)
@@ -173,6 +174,7 @@ def pareto(sweep: SweepTold) -> str:
     values = [epsilon for epsilon, _, _ in known]
     if min(values) > 0 and _wide(values):
         axes.set_xscale("log")
+        _logarithmic(axes.xaxis)
     _percent(axes.yaxis)
     axes.set_xlabel("epsilon of one run")
     axes.set_ylabel("accuracy")
@@ -249,3 +251,12 @@ def _percent(axis: Any) -> None:
     from matplotlib.ticker import PercentFormatter
 
     axis.set_major_formatter(PercentFormatter(1.0))
+
+
+def _logarithmic(axis: Any) -> None:
+    """Marks at 1, 2 and 5, as plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axis.set_minor_locator(NullLocator())

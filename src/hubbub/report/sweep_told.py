@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-__all__ = ["CellTold", "ChoiceTold", "PointTold", "Spread", "SweepTold"]
+__all__ = ["CellTold", "ChoiceTold", "PointTold", "Spread", "SweepTold", "value_words"]
+
+
+def value_words(value: Any) -> str:
+    """A value of a grid as people read it; a setting that is left at its default has none."""
+    return "default" if value is None else str(value)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from hubbub.files import write_atomic
 from hubbub.report import sweep_charts as charts
 from hubbub.report.citations import bibtex
 from hubbub.report.page import Chart
-from hubbub.report.sweep_told import CellTold, PointTold, Spread, SweepTold
+from hubbub.report.sweep_told import CellTold, PointTold, Spread, SweepTold, value_words
 
 __all__ = ["page", "write"]
 
@@ -56,7 +56,7 @@ def page(sweep: SweepTold) -> str:
 
 def _row(point: PointTold) -> dict[str, Any]:
     return {
-        "values": [str(value) for value in point.values],
+        "values": [value_words(value) for value in point.values],
         "accuracy": _spread(point.accuracy, 100, ".2f", " %"),
         "train_accuracy": _spread(point.train_accuracy, 100, ".2f", " %"),
         "loss": _spread(point.loss, 1, ".4f", ""),
@@ -76,7 +76,9 @@ def _run_words(cell: CellTold) -> str:
 def _words(sweep: SweepTold, point: PointTold | None) -> str:
     if point is None:
         return ""
-    return ", ".join(f"{key.partition('.')[2]} {value}" for (key, _), value in zip(sweep.axes, point.values, strict=True))
+    return ", ".join(
+        f"{key.partition('.')[2]} {value_words(value)}" for (key, _), value in zip(sweep.axes, point.values, strict=True)
+    )
 
 
 def _spread(spread: Spread | None, factor: float, pattern: str, unit: str) -> str:
@@ -99,12 +101,6 @@ def _charts(sweep: SweepTold) -> Iterator[Chart]:
         yield Chart("Epsilon", charts.epsilon_curve(sweep), "What one run costs, alone.")
     if len(sweep.axes) > 1:
         yield from _maps(sweep, of, seeds)
-    yield Chart(
-        "Accuracy against epsilon",
-        charts.pareto(sweep),
-        f"Epsilon is of one run alone. On the line is what no other point beats in accuracy at as small an epsilon.{seeds}",
-        private=sweep.held_out,
-    )
     if len(sweep.axes) > 1:
         for part in charts.slices(sweep)[:_MOST_SLICES]:
             at = f", {part.name}" if part.name else ""
@@ -113,6 +109,12 @@ def _charts(sweep: SweepTold) -> Iterator[Chart]:
             yield Chart(
                 f"Training accuracy as a surface{at}", train, f"On training examples, without noise.{seeds}", private=True
             )
+    yield Chart(
+        "Accuracy against epsilon",
+        charts.pareto(sweep),
+        f"Epsilon is of one run alone. On the line is what no other point beats in accuracy at as small an epsilon.{seeds}",
+        private=sweep.held_out,
+    )
 
 
 def _maps(sweep: SweepTold, of: str, seeds: str) -> Iterator[Chart]:

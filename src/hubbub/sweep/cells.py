@@ -9,9 +9,10 @@ from typing import Any
 from hubbub import config as configs
 from hubbub.config import Config, Layer
 from hubbub.errors import ConfigError, HubbubError
-from hubbub.sweep.grid import SEED, Grid
+from hubbub.report.sweep_told import value_words
+from hubbub.sweep.grid import SEED, Axis, Grid
 
-__all__ = ["Cell", "absolute", "cells_of", "require_runnable", "worded"]
+__all__ = ["Cell", "absolute", "absolute_grid", "cells_of", "require_runnable", "worded"]
 
 _UNFIT = re.compile(r"[^A-Za-z0-9._=,+-]+")
 _LONGEST_NAME = 100
@@ -44,7 +45,7 @@ class Cell:
 
 def worded(settings: Mapping[str, Any]) -> str:
     """Settings as a message names them."""
-    return ", ".join(f"{key} = {value!r}" for key, value in settings.items())
+    return ", ".join(f"{key} = {'default' if value is None else repr(value)}" for key, value in settings.items())
 
 
 def cells_of(base: Layer, grid: Grid) -> tuple[Cell, ...]:
@@ -135,7 +136,18 @@ def _named(settings: Mapping[str, Any], error: Exception) -> ConfigError:
 
 def _slug(settings: Mapping[str, Any]) -> str:
     """Settings as part of a folder's name."""
-    return _UNFIT.sub("-", ",".join(f"{key.partition('.')[2]}={value}" for key, value in settings.items()))[:_LONGEST_NAME]
+    return _UNFIT.sub("-", ",".join(f"{key.partition('.')[2]}={value_words(value)}" for key, value in settings.items()))[
+        :_LONGEST_NAME
+    ]
+
+
+def absolute_grid(grid: Grid, here: Path) -> Grid:
+    """The grid, its values as :func:`absolute` has them."""
+    axes = []
+    for axis in grid.axes:
+        section, _, key = axis.key.partition(".")
+        axes.append(Axis(axis.key, tuple(absolute({section: {key: value}}, here)[section][key] for value in axis.values)))
+    return Grid(tuple(axes))
 
 
 def absolute(layer: Layer, here: Path) -> Layer:

@@ -1,8 +1,10 @@
 """``sweep.json``: what a sweep's folder is a sweep of, so that it goes on as it began and no other is mixed with it."""
 
+import fcntl
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from hubbub.config import Layer
 from hubbub.errors import RunFolderError
 from hubbub.sweep.grid import Axis, Grid
 
-__all__ = ["RECORD", "SweepRecord", "begin", "read_record"]
+__all__ = ["RECORD", "SweepRecord", "begin", "locked", "read_record"]
 
 RECORD = "sweep.json"
 _SCHEMA = 1
@@ -67,6 +69,28 @@ def begin(folder: Path, record: SweepRecord) -> None:
         files.write_atomic(folder / RECORD, strict_json.canonical(record.as_json()))
     except OSError as error:
         raise RunFolderError(f"{folder}: cannot be written ({error.strerror}); choose another folder with -o") from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a sweep for as long as this one is at work.
+
+    Raises:
+        RunFolderError: Another one is.
+    """
+    path = folder / "lock"
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be opened ({error.strerror})") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunFolderError(f"{folder}: another process is at work on this sweep; wait for it") from error
+        yield
+    finally:
+        os.close(lock)
 
 
 def read_record(folder: Path) -> SweepRecord:
