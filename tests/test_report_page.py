@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from browser import looked_at
+from browser import looked_at, printed
 from hubbub.cli import main
 from hubbub.cli.app import app
 from hubbub.errors import RunFolderError
 from hubbub.report.citations import bibtex, cited
+from hubbub.report.costs import costs
 from hubbub.report.page import page
+from hubbub.report.phases import phase_seconds
 from hubbub.report.told import Strength, told
 
 SETTINGS = {
@@ -33,6 +35,8 @@ SETTINGS = {
     "held out": {"training.validation": 0.2, "privacy.noise": "simulation"},
     "adaptive": {"privacy.clipping": "adaptive"},
 }
+# Of cohorts, where the pattern does not say it.
+SIZE = ("--set", "training.cohort_size=5")
 VOID = {"meta", "br", "img", "link", "input", "hr", "use", "path", "image"}
 
 
@@ -303,3 +307,64 @@ def test_a_browser_shows_all_of_it_whatever_the_window(runs: dict[str, Path], tm
     allowed = {"rgb(231, 234, 238)", "rgb(90, 180, 240)"} if dark else {"rgb(28, 31, 35)", "rgb(0, 114, 178)"}
     assert set(seen["inks"]) <= allowed
     assert seen["smallest"] > 7
+
+
+def test_on_paper_nothing_is_folded(runs: dict[str, Path], tmp_path: Path) -> None:
+    text = page([told(runs["correlated"])])
+    folded = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
+    sheets = printed(text, tmp_path / "as it is")
+    assert sheets == printed(text.replace("<details>", "<details open>"), tmp_path / "unfolded")
+    assert sheets >= printed(folded, tmp_path / "without") + 2
+
+
+@pytest.mark.parametrize("name", ["independent", "correlated", "bare"])
+def test_where_the_time_went_adds_up_to_what_the_metrics_say(runs: dict[str, Path], name: str) -> None:
+    run = told(runs[name])
+    seconds = phase_seconds(run)
+    rows = [json.loads(line) for line in (runs[name] / "metrics.jsonl").read_text().splitlines()]
+    rounds = sum(row["seconds"] for row in rows)
+    assert sum(seconds.values()) - seconds["evaluate"] == pytest.approx(rounds)
+    shares = re.findall(r"([\d.]+)%", re.findall(r'aria-label="Where the time went: ([^"]*)"', page([run]))[0])
+    assert len(shares) == 8
+    assert sum(map(float, shares)) == pytest.approx(100, abs=0.5)
+    assert "Where the time went" not in page([run], public=True)
+
+
+def test_phases_of_several_runs_are_dots_of_their_own(runs: dict[str, Path], tmp_path: Path) -> None:
+    before = edited(runs["bare"], tmp_path / "of-before", lambda row: row.pop("phases"))
+    text = page([told(runs["independent"]), told(before), told(runs["correlated"])])
+    (drawn,) = (svg for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL) if "Where the time went" in svg)
+    assert set(re.findall(r"var\(--series-(\d)\)", drawn)) == {"0", "2"}
+    assert "of-before" not in drawn
+    assert "Where the time went" not in page([told(before)])
+
+
+def test_what_encryption_cost_is_summed_over_rounds_and_clients(runs: dict[str, Path], tmp_path: Path) -> None:
+    added = {"encrypt_seconds": 2.0, "aggregate_seconds": 0.5, "decrypt_seconds": 1.0, "upload_bytes": 5000.0, "clients": 3}
+    found = dict(
+        (row[0], row[1:]) for row in costs(told(edited(runs["bare"], tmp_path / "run", lambda row: row.update(added))))
+    )
+    assert found["encrypt, all clients one after the other"] == ("2 s", "2 s", "12 s")
+    assert found["open the sum, holders of the key"] == ("1 s", "1 s", "6 s")
+    assert found["one client sends"] == ("5 kB", "5 kB", "–")
+    assert found["all clients send"] == ("15 kB", "15 kB", "90 kB")
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"), [({"pattern": "fixed-epochs"}, 2), ({"pattern": "single"}, 1), ({"pattern": "min-separation"}, 2)]
+)
+def test_a_histogram_of_participations_shows_the_promise_of_every_pattern(
+    settings: dict[str, str], most: int, tmp_path: Path
+) -> None:
+    patterns = {"fixed-epochs": "epochs = 2\nrounds_per_epoch = 3", "single": "", "min-separation": "min_separation = 3"}
+    config = tmp_path / "run.toml"
+    config.write_text(
+        "[training]\nrounds = 6\nplan = 'one-by-one'\n[privacy]\nmode = 'dp-ftrl'\nstrategy = 'banded-toeplitz'\nbands = 2\n"
+        "clip_norm = 0.5\nnoise_multiplier = 2.0\n[data]\nname = 'digits'\nclients = 30\n"
+        f"[participation]\npattern = '{settings['pattern']}'\n{patterns[settings['pattern']]}\n"
+    )
+    with pytest.raises(SystemExit) as stop:
+        main(["train", str(config), "--out", str(tmp_path / "run"), *(() if "epochs" in config.read_text() else SIZE)])
+    assert stop.value.code == 0
+    text = (tmp_path / "run" / "report.html").read_text()
+    assert f"promised: at most {most}" in text

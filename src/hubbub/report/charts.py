@@ -165,7 +165,8 @@ def encryption(runs: Sequence[RunTold]) -> str:
             _curve(axes, i, points, label)
     axes.set_yscale("log")
     _dressed(axes, "seconds a round")
-    axes.legend(loc="best")
+    # Curves of any shape may be anywhere below.
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
     return shown(made, "What encryption takes in each round")
 
 

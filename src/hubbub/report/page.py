@@ -214,7 +214,7 @@ def _charts(runs: Sequence[RunTold], *, public: bool) -> Iterator[Chart]:
         )
         found = run.participation
         if found is not None:
-            gap = "" if found.least_gap is None else f" Nobody came again before {found.least_gap} rounds were over."
+            gap = "" if found.least_gap in (None, 1) else f" Nobody came again before {found.least_gap} rounds were over."
             told = f"Promised: {found.promised}.{gap}"
             yield Chart(f"Participation{of}", charts.participations(run), told, private=True)
     yield Chart("Time", charts.seconds(runs), "Seconds of each round, all of it.", private=True)

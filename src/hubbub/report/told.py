@@ -18,6 +18,7 @@ from hubbub.accounting.together import Recorded
 from hubbub.errors import RunFolderError
 from hubbub.files import read
 from hubbub.mechanism import Mechanism
+from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.training.metrics import read_metrics
 from hubbub.training.record import read_run
 from hubbub.training.store import RunStore
@@ -127,7 +128,7 @@ class RunTold:
         if not joined or mechanism is None:
             return None
         gaps = [gap for rounds in joined.values() for gap in np.diff(rounds).tolist()]
-        most = getattr(mechanism.participation, "max_participations", None)
+        most = _most(mechanism.participation)
         counts = tuple(len(rounds) for rounds in joined.values())
         return Participation(counts, min(gaps, default=None), self.guarantee.cohorts, most)
 
@@ -173,6 +174,18 @@ def told(folder: Path) -> RunTold:
     public = bool(settings) and not settings.get("training", {}).get("validation") and "accuracy" not in private
     cost = spent(recorded.promise, recorded.history)
     return RunTold(_name(folder), rows, recorded, cost, config, settings, _strength(folder, recorded), public)
+
+
+def _most(participation: object) -> int | None:
+    """In how many rounds one client may be at most; ``None`` where nothing bounds it."""
+    match participation:
+        case MinSeparation():
+            return participation.max_participations
+        case FixedEpochs():
+            return participation.epochs
+        case SingleParticipation():
+            return 1
+    return None
 
 
 def _name(folder: Path) -> str:
