@@ -54,7 +54,7 @@ def _section(path: str, command: Any) -> str:
     usage = " ".join([path, *words, *(["[OPTIONS]"] if options else [])])
     rows = [f"| `{_named(a)}` | {_cell(a.help or '')} |" for a in arguments]
     rows += [f"| `{', '.join(o.opts + o.secondary_opts)}{_value(o)}` | {_cell(o.help or '')}{_default(o)} |" for o in options]
-    table = "\n".join(["| | |", "|---|---|", *rows]) if rows else ""
+    table = "\n".join(["| | what it does |", "|---|---|", *rows]) if rows else ""
     return f"{level} {path}\n\n{text}\n\n```text\n{usage}\n```\n\n{table}\n"
 
 

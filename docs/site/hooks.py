@@ -7,12 +7,18 @@ from mkdocs.structure.pages import Page
 import api
 import bibliography
 import command_line
+import notebooks
 import repository
+
+# Its many names of tests would come first in whatever one searches for.
+LISTS = "reliability.md"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made: reference, command line, bibliography, and what is linked outside docs/."""
     made = {**api.pages(), "command-line.md": command_line.page(), "bibliography.md": bibliography.page()}
+    for notebook in notebooks.FOLDER.glob("*.ipynb"):
+        made[repository.page_of(f"notebooks/{notebook.name}")] = notebooks.page(notebook)
     waiting = [(f"docs/{file.src_uri}", file.content_string) for file in files.documentation_pages()]
     waiting += [(page, "") for page in repository.BESIDE]
     seen = set()
@@ -36,17 +42,19 @@ def _outside(origin: str, text: str) -> list[str]:
     found = []
     for target in repository.targets(text):
         path = (repository.ROOT / origin).parent.joinpath(target).resolve()
-        if not path.exists() or not path.is_relative_to(repository.ROOT):
-            continue
         path = path / "README.md" if path.is_dir() else path
+        if not path.is_file() or not path.is_relative_to(repository.ROOT):
+            continue
         name = path.relative_to(repository.ROOT).as_posix()
-        if not name.startswith("docs/") and not repository.page_of(name).startswith("api/"):
+        if not name.startswith("docs/") and not name.endswith(".ipynb") and not repository.page_of(name).startswith("api/"):
             found.append(name)
     return found
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let links that lead out of docs/ lead to the pages made for them."""
+    if page.file.src_uri == LISTS:
+        page.meta["search"] = {"boost": 0.2}
     if page.file.generated_by:
         return markdown
     return repository.linked(markdown, f"docs/{page.file.src_uri}", page.file.src_uri)

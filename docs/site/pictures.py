@@ -120,10 +120,10 @@ def tree() -> Figure:
             last = row
             text = f"{NUMBERED.index(row) + 1}. {question}"
             axes.text(0.1, -row, text, va="center", bbox={**box, "edgecolor": BLUE})
-        axes.text(6.5, -row, result, va="center", bbox={**box, "edgecolor": ORANGE})
+        axes.text(6.95, -row, result, va="center", bbox={**box, "edgecolor": ORANGE})
         axes.text(4.5, -row + 0.08, right, va="bottom", ha="left", fontsize=9.5)
         start = 4.3 if question else 2.0
-        axes.annotate("", (6.1, -row), (start, -row), arrowprops={"arrowstyle": "->", "color": INK})
+        axes.annotate("", (6.55, -row), (start, -row), arrowprops={"arrowstyle": "->", "color": INK})
         if not question:
             axes.plot([2.0, 2.0], [-last - 0.35, -row], color=INK, linewidth=1)
         if down:

@@ -51,6 +51,8 @@ def page_of(path: str) -> str:
         return BESIDE[path]
     if file.is_dir():
         return page_of(posixpath.join(path, "README.md"))
+    if path.endswith(".ipynb"):
+        return path.removesuffix(".ipynb") + ".md"
     if path.startswith("src/") and is_public(file):
         return f"api/{module_name(file)}.md"
     return f"files/{path}.md"
