@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -121,6 +122,16 @@ def test_the_statement_names_both_runs_and_what_is_assumed_of_them(tmp_path: Pat
         "no run's noise, cohorts or number of rounds was chosen by what another released",
     ):
         assert words in text
+
+
+def test_the_code_of_the_page_on_more_rounds_runs_within_its_total(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))
+    page = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(code, "extending.md", "exec"), {})  # noqa: S102 # our own page
+    assert re.search(r"^4 epsilon (3\.99\d|4\.000)$", capsys.readouterr().out, re.MULTILINE)
 
 
 # --- branches ---
