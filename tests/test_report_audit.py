@@ -1,0 +1,182 @@
+"""An audit in the report of its run: shown beside what is stated, and refused where it is of another run."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hubbub.cli import main
+from hubbub.errors import ConfigError, RunFolderError
+from hubbub.report.audited import read_audit, with_audit
+from hubbub.report.page import page
+from hubbub.report.told import told
+
+CONFIG = """[training]
+rounds = 4
+cohort_size = 10
+plan = "one-by-one"
+[privacy]
+clip_norm = 0.5
+noise_multiplier = 2.0
+noise = "simulation"
+[data]
+name = "digits"
+clients = 40
+"""
+
+
+def command(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    return int(stop.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in whose folder lies an audit of its settings."""
+    place = tmp_path_factory.mktemp("audited")
+    (place / "run.toml").write_text(CONFIG)
+    assert command("train", str(place / "run.toml"), "--out", str(place / "run")) == 0
+    effort = ("--canaries", "15", "--runs", "1")
+    assert command("audit", str(place / "run.toml"), *effort, "--out", str(place / "run" / "audit")) == 0
+    return place / "run"
+
+
+def changed(audited: Path, folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """An audit like that of the run, but for a change."""
+    found = json.loads((audited / "audit" / "audit.json").read_text())
+    change(found)
+    folder.mkdir()
+    (folder / "audit.json").write_text(json.dumps(found))
+    return folder / "audit.json"
+
+
+def test_an_audit_that_lies_in_a_runs_folder_is_in_its_report(audited: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("report", str(audited)) == 0
+    text = (audited / "report.html").read_text()
+    found = json.loads((audited / "audit" / "audit.json").read_text())
+    assert found["sentence"] in text
+    assert "What the audit proved of epsilon: " in text
+    for one in found["comparisons"]:
+        assert one["what"] in text
+    assert all(check["name"] in text.replace("&#39;", "'") for check in found["checks"])
+    assert "attacks show that epsilon is at least" in text
+    run = told(audited)
+    assert "no lower bound was measured" in run.statement()
+    assert "The audit" not in page([run])
+
+
+def test_a_public_page_shows_the_bounds_of_an_audit_and_no_scores(audited: Path) -> None:
+    run = with_audit(told(audited), read_audit(audited / "audit"))
+    for public in (False, True):
+        text = page([run], public=public)
+        assert "What the audit proved of epsilon: " in text
+        assert ("Scores of the canaries" in text) != public
+
+
+def test_a_bound_in_the_report_is_rounded_down_and_is_one_on_what_is_stated(audited: Path, tmp_path: Path) -> None:
+    def proves(found: dict[str, Any]) -> None:
+        stated, other = found["comparisons"]
+        assert stated["stated_epsilon"] != other["stated_epsilon"]
+        stated["shown"]["epsilon"], other["shown"]["epsilon"] = 0.98769999, 77.0
+
+    run = with_audit(told(audited), read_audit(changed(audited, tmp_path / "a", proves)))
+    assert run.audited_epsilon == 0.9876
+    text = page([run])
+    assert "≥ 0.9876" in text
+    assert ">0.987<" in text
+    assert "(11) Audit: attacks show that epsilon is at least 0.9876." in text
+
+
+def test_a_broken_system_is_said_in_colour(audited: Path, tmp_path: Path) -> None:
+    def breaks(found: dict[str, Any]) -> None:
+        found["verdict"], found["sentence"] = "BROKEN", "BROKEN: <b>the noise</b> is gone."
+        found["checks"][0]["passed"] = found["comparisons"][0]["holds"] = False
+
+    text = page([with_audit(told(audited), read_audit(changed(audited, tmp_path / "a", breaks)))], public=True)
+    assert '<p class="warning">BROKEN: &lt;b&gt;the noise&lt;/b&gt; is gone.</p>' in text
+    assert "Tests that failed: clients asked against the pattern." in text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda found: found["settings"]["training"].update(learning_rate=0.5), "training.learning_rate is 0.5 there and 0.05"),
+        (lambda found: found["settings"]["data"].update(name="mnist"), "data.name is 'mnist' there and 'digits' here"),
+        (lambda found: found["settings"]["training"].pop("batch_size"), "training.batch_size is not set there and 10 here"),
+        (lambda found: found["settings"].update(more={"x": 1}), "more.x is 1 there and not set here"),
+        (lambda found: found["stated"].update(mechanism="tree"), "mechanism is 'tree' there"),
+        (lambda found: found["stated"].update(delta=1e-6), "delta is 1e-06 there and 1e-05 here"),
+        (lambda found: found["stated"].update(privacy_unit="example"), "privacy unit is 'example' there and 'client' here"),
+        (lambda found: found["stated"].update(rounds=5), "rounds is 5 there and 4 here"),
+        (lambda found: found["stated"].update(rounds=3), "the epsilon of 3 rounds is"),
+    ],
+)
+def test_an_audit_of_another_run_is_refused_and_the_difference_named(
+    audited: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], words: str
+) -> None:
+    found = read_audit(changed(audited, tmp_path / "a", change))
+    with pytest.raises(RunFolderError, match=re.escape(words)) as caught:
+        with_audit(told(audited), found)
+    assert "audit this one with 'hubbub audit RUN/config.toml" in str(caught.value)
+
+
+def test_how_a_run_was_computed_makes_it_no_other_run(audited: Path, tmp_path: Path) -> None:
+    def elsewhere(found: dict[str, Any]) -> None:
+        found["settings"]["training"].update(plan="batched-16", workers=2, evaluate_every=7)
+        found["settings"]["data"]["path"] = "/elsewhere"
+        assert found["settings"]["privacy"]["noise"] == "secure"
+
+    found = read_audit(changed(audited, tmp_path / "a", elsewhere))
+    assert told(audited).settings["privacy"]["noise"] == "simulation"
+    assert with_audit(told(audited), found).audit == found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: found.pop("settings"),
+        lambda found: found["stated"].update(epsilon="8"),
+        lambda found: found["stated"].update(rounds=0),
+        lambda found: found.update(comparisons={}),
+        lambda found: found["comparisons"][0].pop("shown"),
+        lambda found: found["comparisons"][0].update(holds="yes"),
+        lambda found: found["checks"][0].update(value="<script>"),
+        lambda found: found["scores"].update(present=[]),
+        lambda found: found["scores"].update(absent=[1, None]),
+        lambda found: found.update(sentence=7),
+        lambda found: found.update(settings={"training": 5}),
+    ],
+)
+def test_what_is_no_audit_is_refused(audited: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    with pytest.raises(ConfigError, match="is no audit of this version"):
+        read_audit(changed(audited, tmp_path / "a", change))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["{run}", "--audit", "nowhere.json"], "--audit nowhere.json: cannot be read"),
+        (["{run}", "--audit", "{run}/config.toml"], "is no audit of this version"),
+        (
+            ["{run}", "{run}", "-o", "{run}/x.html", "--audit", "{run}/audit"],
+            "is of one run; put the audit of each into its folder",
+        ),
+    ],
+)
+def test_an_audit_that_cannot_be_shown_is_refused_by_name(
+    audited: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("report", *(argument.format(run=audited) for argument in arguments)) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_run_that_promises_nothing_has_no_audit(audited: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(CONFIG.replace("noise_multiplier = 2.0\n", 'mode = "none"\n'))
+    assert command("train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "bare")) == 0
+    shutil.copytree(audited / "audit", tmp_path / "bare" / "audit")
+    assert command("report", str(tmp_path / "bare")) == 2
