@@ -193,6 +193,16 @@ def test_the_page_of_the_errors_has_all_of_them() -> None:
     assert set(re.findall(r"^\| `(\w+Error)` \|", text, re.MULTILINE)) == set(errors.__all__)
 
 
+def test_the_numbers_beside_the_peers_are_the_measured_ones() -> None:
+    measured = set(re.findall(r"[\d.,]*\d", (ROOT / "benchmarks" / "README.md").read_text()))
+    rows = re.findall(r"^\| .* \| (?:yes|\*\*no\*\*) \|$", (DOCS / "compared.md").read_text(), re.MULTILINE)
+    assert len(rows) > 25
+    for row in rows:
+        _, *numbers, _ = row.strip("| ").split(" | ")
+        for number in re.findall(r"[\d.,]*\d", " ".join(numbers)):
+            assert number in measured, (row, number)
+
+
 def blocks(page: str, language: str) -> list[str]:
     found = re.findall(rf"^( *)```{language}\n(.*?)^\1```$", (DOCS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
     return [re.sub(rf"^{indent}", "", code, flags=re.MULTILINE) for indent, code in found]
