@@ -366,6 +366,9 @@ def test_a_page_of_an_unfinished_sweep_says_so_and_of_held_out_data_marks_them()
     assert "1 of 6 runs of run.toml finished" in text
     assert text.count('<td class="nowrap">waiting') == 5
     assert "Simulation, not for release" in text
+    assert "This covers whatever is published" in text
+    for nothing in (None, math.inf):
+        assert "This covers" not in page(replace(waiting, choice=replace(waiting.choice, epsilon=nothing)))
     held_out = page(sweep(dict([CLIP, SIGMA]), held_out=True))
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", held_out)
     assert [caption for caption in captions if "private" not in caption] == [

@@ -1,6 +1,5 @@
 """``hubbub sweep``: runs over a grid of settings, begun or gone on with, and one table of all of them."""
 
-import math
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,17 +10,16 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from hubbub import config as configs
 from hubbub._checks import integer
-from hubbub.accounting import rounded_up
 from hubbub.cli.output import console, print_json, say
+from hubbub.cli.sweep_table import print_results
 from hubbub.errors import ConfigError, HubbubError
 from hubbub.files import write_atomic
-from hubbub.report.sweep_told import PointTold, Spread, SweepTold, value_words
+from hubbub.report.sweep_told import SweepTold, value_words
 from hubbub.report.sweeps import write
-from hubbub.sweep.cells import Cell, absolute, absolute_grid, cells_of, require_runnable, worded
+from hubbub.sweep.cells import Cell, absolute, absolute_grid, cells_of, require_runnable
 from hubbub.sweep.grid import grid_of
 from hubbub.sweep.pool import Ended, Event, finish_all
 from hubbub.sweep.record import RECORD, SweepRecord, begin, locked, read_record
@@ -30,10 +28,7 @@ from hubbub.sweep.work import Task, read_scores
 
 __all__ = ["Asked", "sweep"]
 
-# A terminal's table of more points is no table any more.
-_MOST_ROWS = 60
 _MOST_JOBS = 1024
-_WIDE = 240
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ def sweep(source: Path, asked: Asked) -> None:
     if asked.as_json:
         print_json(found.as_json())
     else:
-        _print(screen, folder, found)
+        print_results(screen, folder, found)
     if failed := [cell for cell in found.cells if cell.state == "failed"]:
         say(screen, f"{len(failed)} of {len(cells)} runs failed; mend what is wrong, then: {_again(folder, asked.jobs)}")
         raise typer.Exit(1)
@@ -225,80 +220,3 @@ def _outcome(task: Task, event: Ended) -> str:
         return f"failed: {event.error}"
     scores = read_scores(task.folder)
     return "finished" if scores is None else f"accuracy {scores.accuracy:.2%}"
-
-
-def _print(screen: Console, folder: Path, found: SweepTold) -> None:
-    """The table, and what choosing among its rows costs."""
-    say(screen)
-    _print_table(screen, found)
-    say(screen)
-    for line in _choice_lines(found):
-        say(screen, line)
-    for cell in found.cells:
-        if cell.state == "failed":
-            say(screen, f"Failed: {worded(cell.settings)}: {cell.error}")
-    say(screen, f"Page: {folder / 'sweep.html'} (table: results.csv, results.json; a report of each run in {CELLS}/)")
-
-
-def _print_table(screen: Console, found: SweepTold) -> None:
-    table = Table(box=None, pad_edge=False)
-    for key, _ in found.axes:
-        table.add_column(key.partition(".")[2])
-    of = " (held-out, private)" if found.held_out else ""
-    for name in (f"accuracy{of}", "loss", "epsilon of one run", ""):
-        table.add_column(name, justify="left" if not name else "right")
-    points = found.points
-    if len(points) > _MOST_ROWS:
-        points = tuple(sorted((p for p in points if p.accuracy), key=lambda p: -p.accuracy.mean))[:_MOST_ROWS]  # type: ignore[union-attr]
-    for point in points:
-        values = [value_words(value) for value in point.values]
-        table.add_row(*values, *_measured(point), _mark(point), style="bold" if point.best else None)
-    if not screen.is_terminal:
-        # Where there is no window, none is too narrow.
-        screen.width = _WIDE
-    screen.print(table)
-    if len(points) < len(found.points):
-        say(screen, f"The {len(points)} best of {len(found.points)}; all are in results.csv.")
-    if found.seeds > 1:
-        say(screen, f"Means over {found.seeds} seeds ± their standard deviation.")
-
-
-def _measured(point: PointTold) -> tuple[str, str, str]:
-    def told(spread: Spread | None, pattern: str) -> str:
-        if spread is None:
-            return "–"
-        deviation = "" if spread.deviation is None else f" ± {format(spread.deviation, pattern)}"
-        return f"{format(spread.mean, pattern)}{deviation}"
-
-    epsilon = "–" if point.epsilon is None else rounded_up(point.epsilon)
-    return told(point.accuracy, ".2%"), told(point.loss, ".4f"), epsilon
-
-
-def _mark(point: PointTold) -> str:
-    if point.best:
-        return "best"
-    if point.finished:
-        return "frontier" if point.frontier else ""
-    return point.state
-
-
-def _choice_lines(found: SweepTold) -> Iterator[str]:
-    told, best = found.choice, found.best
-    if told.epsilon is None or not math.isfinite(told.epsilon):
-        yield f"Whatever is published of these runs, chosen by looking at all: {told.sentence}"
-    else:
-        yield f"Whatever is published of these runs, chosen by looking at all: {told.sentence}"
-        if best is not None and best.epsilon is not None:
-            yield (
-                f"The best row's own epsilon, {rounded_up(best.epsilon)}, is of a run that was fixed before anybody looked; it "
-                "does not cover that it was chosen."
-            )
-    if told.trials:
-        costs = "; ".join(f"{rounded_up(epsilon)} for a {words}" for words, epsilon in told.trials)
-        yield (
-            f"Had the number of runs been random, each a cell drawn at random, and only the best been published, epsilon would "
-            f"be {costs} (Papernot and Steinke 2022). It was not: this does not apply to a grid."
-        )
-    for assumption in told.assumptions:
-        yield f"Assumed: {assumption}."
-    yield from told.warnings

@@ -47,6 +47,7 @@ def page(sweep: SweepTold) -> str:
         best_words=_words(sweep, sweep.best),
         charts=[chart for chart in _charts(sweep) if chart.picture],
         choice=sweep.choice,
+        bounded=sweep.choice.epsilon is not None and math.isfinite(sweep.choice.epsilon),
         together=_epsilon(sweep.choice.epsilon),
         trials=[(words, rounded_up(epsilon)) for words, epsilon in sweep.choice.trials],
         failed=[cell for cell in sweep.cells if cell.state == "failed"],

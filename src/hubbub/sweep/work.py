@@ -1,14 +1,19 @@
 """One cell at work: an ordinary run, begun or gone on with in its folder, and at its end what it scored."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hubbub import files, strict_json
 from hubbub._checks import finite, integer
 from hubbub.config import Config
 from hubbub.errors import RunFolderError
+
+if TYPE_CHECKING:
+    from hubbub.engine.folder import RunInFolder
+    from hubbub.training import Population
 
 __all__ = ["Scores", "Task", "finish", "read_scores"]
 
@@ -80,7 +85,8 @@ def finish(task: Task, show: Callable[[int, int], None]) -> None:
     _keep(begun, loss, accuracy)
 
 
-def _clients(begun: Any) -> Any:
+def _clients(begun: "RunInFolder") -> "Population":
+    """The clients of a run in this process, encrypting where it says so."""
     if begun.run.encryption is None:
         return begun.run.population
     from hubbub.engine.parties import parties
@@ -88,10 +94,8 @@ def _clients(begun: Any) -> Any:
     return parties(begun, begun.run.encryption)
 
 
-def _keep(begun: Any, loss: float, accuracy: float) -> None:
+def _keep(begun: "RunInFolder", loss: float, accuracy: float) -> None:
     """Write the scores: the last thing that a finished cell does."""
-    import math
-
     from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
     from hubbub.training import evaluate
