@@ -23,7 +23,9 @@ setup: .venv/ready
 
 demo: setup
 	$(BIN)/hubbub train examples/digits.toml
-	@echo 'The report of this run is report.html in the folder named above: open it in a browser.'
+	@echo 'Open that report.html in a browser. Then change what you like:'
+	@echo '  $(BIN)/hubbub new run.toml    # settings to start from'
+	@echo '  $(BIN)/hubbub train run.toml'
 
 check: setup
 	$(BIN)/ruff check .
