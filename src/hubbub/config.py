@@ -220,7 +220,7 @@ def load(path: str | Path) -> Layer:
             raise ConfigError(f"{file}: is a folder; name a config file, or resume a run with 'hubbub resume {file}'")
         if not file.is_file():
             what = "is no regular file" if file.exists() else "is missing"
-            raise ConfigError(f"{file}: {what}; name a config file; 'hubbub new run.toml' writes one to start from")
+            raise ConfigError(f"{file}: {what}; name a config file, or let 'hubbub new run.toml' write one")
         if file.stat().st_size > _LARGEST_FILE:
             raise ConfigError(f"{file}: holds {file.stat().st_size} bytes; a config is text of at most {_LARGEST_FILE}")
         content = tomllib.loads(file.read_bytes().decode("utf-8"))
