@@ -75,8 +75,8 @@ class RoundResult:
 
     ``clip_norm`` is that of the round's updates. ``head`` is that of the ledger: keep it elsewhere, and a ledger that is rolled
     back cannot pass. ``statistics`` were computed from clients' updates, and ``fault`` may name clients: they are private, and
-    not for others. So are ``seconds`` and ``phases``, the same by phase (``choose``, ``sum``, ``promise``, ``hide``, ``persist``,
-    ``learn``, ``account``): they tell how many took part.
+    not for others. So are ``seconds`` and ``phases``, the same by phase (``choose``, ``sum``, ``promise``, ``hide``,
+    ``persist``, ``learn``, ``account``): they tell how many took part.
     """
 
     round_index: int
