@@ -175,15 +175,19 @@ def extend(
     head: Head = None,
     engine: Engine = None,
     workers: Workers = None,
+    tensorboard: TensorBoard = None,
+    mlflow: Mlflow = None,
+    wandb: WandB = None,
+    track_private: TrackPrivate = False,
     allow_import: AllowImport = False,
     as_json: AsJson = False,
 ) -> None:
     """Train more rounds from where a finished run ended, charged together with it."""
-    from hubbub.cli import extending
-    from hubbub.cli.training import How
+    from hubbub.cli import extending, training
 
+    how = training.How(engine, workers=workers, tracked=training.Tracked(tensorboard, mlflow, wandb, track_private))
     asked = extending.Asked(rounds, assignments or [], out, head)
-    extending.extend(run, asked, How(engine, workers=workers), allow_import=allow_import, as_json=as_json)
+    extending.extend(run, asked, how, allow_import=allow_import, as_json=as_json)
 
 
 @app.command(rich_help_panel=_TRAIN)
