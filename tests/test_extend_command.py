@@ -127,6 +127,8 @@ def test_more_rounds_than_before_let_clients_come_as_often_as_these_allow(place:
     assert extend(rounds=20) == 0
     kept = read_run(place / "two").promise.mechanism.participation
     assert (kept.min_separation, kept.max_participations) == (3, 7)
+    assert extend("one", "fewer", rounds=2) == 0
+    assert read_run(place / "fewer").promise.mechanism.strategy.bands == 2
     assert extend("one", "three", "participation.max_participations=1", rounds=3) == 0
     assert read_run(place / "three").promise.mechanism.participation.max_participations == 1
 

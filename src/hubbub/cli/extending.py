@@ -44,5 +44,8 @@ def extend(folder: Path, asked: Asked, how: How, *, allow_import: bool, as_json:
     if told.get("privacy", {}).get("clipping") == "fixed":
         for key in _OF_ADAPTIVE:
             layer["privacy"].pop(key, None)
+    if layer["privacy"].get("bands", 0) > asked.rounds:
+        # As many as fewer rounds have, by default.
+        layer["privacy"].pop("bands")
     layers = [layer, {"training": {"rounds": asked.rounds}}, told]
     begin(layers, asked.out, f"{folder.resolve().name}-extended", how, allow_import=allow_import, as_json=as_json)
