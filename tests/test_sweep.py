@@ -222,6 +222,8 @@ def test_the_best_is_the_mean_over_seeds_and_the_frontier_is_what_nothing_beats(
     assert found["low"].accuracy.mean == pytest.approx(0.6)
     # √(((0.5 − 0.6)² + (0.7 − 0.6)²)/1)
     assert found["low"].accuracy.deviation == pytest.approx(math.sqrt(0.02))
+    unlike = point(("unlike",), [0.5, 0.5], 1.0)
+    assert replace(unlike, cells=(unlike.cells[0], replace(unlike.cells[1], epsilon=3.0))).epsilon == 3.0
     assert found["unfinished"].state == "1 finished, 1 waiting"
     assert not any(p.best for p in marked([point(("unfinished",), [None], 0.5)]))
 
@@ -350,6 +352,8 @@ def test_a_grid_of_any_shape_has_a_page_with_its_pictures(shape: str) -> None:
     text = page(told)
     assert re.findall(r"<figcaption><b>(.*?)</b>", text) == titles
     assert text.count("<svg") == len(titles)
+    for caption in re.findall(r"<figcaption>(.*?)</figcaption>", text):
+        assert ("private" in caption) == ("raining" in caption)
     assert not re.search(r'(?:src|href)="(?!cells/|data:|#)', text)
     assert "beware &lt;b&gt;" in text
     assert "12.35" in text
