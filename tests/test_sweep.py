@@ -353,7 +353,7 @@ def test_a_grid_of_any_shape_has_a_page_with_its_pictures(shape: str) -> None:
     assert re.findall(r"<figcaption><b>(.*?)</b>", text) == titles
     assert text.count("<svg") == len(titles)
     for caption in re.findall(r"<figcaption>(.*?)</figcaption>", text):
-        assert ("private" in caption) == ("raining" in caption)
+        assert ("private" in caption) == ("training examples" in caption)
     assert not re.search(r'(?:src|href)="(?!cells/|data:|#)', text)
     assert "beware &lt;b&gt;" in text
     assert "12.35" in text
