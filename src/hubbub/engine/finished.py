@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -41,7 +41,7 @@ class FinishedRun:
     model: nn.Module
     guarantee: PrivacyGuarantee
     config: Config
-    dataset: Dataset
+    dataset: Dataset = field(repr=False)
 
     def evaluate(self) -> tuple[float, float]:
         """Loss and accuracy on the test examples."""
