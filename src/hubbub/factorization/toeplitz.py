@@ -52,8 +52,10 @@ _ROUNDING = 1e-13
 # The gradient at the end, relative to the value: the value is off by its square.
 _SHORT = 1e-6
 _MEMORY = 20
-# Of the search with bounds, for columns that overlap.
-_MOST_EVALUATIONS = 2000
+# Of the search with bounds, for columns that overlap. It may stop at one short step: it is begun again where that was, until it
+# gains no more than this.
+_MOST_EVALUATIONS = 4000
+_GAIN = 1e-6
 
 
 def root_series(momentum: float, length: int, power: float = 0.5) -> Array:
@@ -252,12 +254,16 @@ def _within_bounds(function: ValueAndGradient, start: Array, monotone: bool) -> 
         value, gradient = function(coefficients(unit * x))
         return value / scale, (np.cumsum(gradient) if monotone else gradient) * (unit / scale)
 
-    found = optimize.minimize(
-        scaled,
-        first / unit,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[(0, None)] * len(start),
-        options={"maxfun": _MOST_EVALUATIONS, "maxiter": _MOST_EVALUATIONS, "ftol": 1e-14, "gtol": 1e-9, "maxcor": _MEMORY},
-    )
-    return Minimum(coefficients(unit * found.x), float(found.fun) * scale, found.jac, int(found.nfev))
+    x, value, evaluations, gain = first / unit, 1.0, 0, 1.0
+    while gain > _GAIN and evaluations < _MOST_EVALUATIONS:
+        left = _MOST_EVALUATIONS - evaluations
+        found = optimize.minimize(
+            scaled,
+            x,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(0, None)] * len(start),
+            options={"maxfun": left, "maxiter": left, "ftol": 1e-14, "gtol": 1e-9, "maxcor": _MEMORY},
+        )
+        x, gain, value, evaluations = found.x, 1 - float(found.fun) / value, float(found.fun), evaluations + int(found.nfev)
+    return Minimum(coefficients(unit * x), value * scale, found.jac, evaluations)
