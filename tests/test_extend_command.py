@@ -399,3 +399,21 @@ def test_an_experiment_goes_on_as_one_and_a_run_without_privacy_too(place: Path,
     assert extend("played", "real", 'privacy.noise="secure"') == 2
     assert "is a simulation" in capsys.readouterr().err
     assert hubbub("publish", "played-more", "-o", "public") == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--rounds", "-1"], "--rounds = -1: must be at least 1"),
+        (["--rounds", "0"], "--rounds = 0: must be at least 1"),
+        (["--rounds", "2", "--set", "training.rounds=5"], "--set training.rounds: is what --rounds says; leave it out"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_how_many_rounds_follow_is_said_once_and_is_a_number_of_rounds(
+    place: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
+) -> None:
+    # Cohorts by coins have no bands, which once was taken for more than -1 of them.
+    assert hubbub("extend", place / "coins", "--out", place / "next", *flags, *PLAIN) == 2
+    assert words in capsys.readouterr().err
+    assert not (place / "next").exists()

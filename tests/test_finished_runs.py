@@ -53,6 +53,10 @@ def train(made: Path, folder: Path, *settings: str) -> Path:
 
 def test_a_loaded_run_is_the_model_and_the_guarantee_of_its_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = hubbub.load(run)
+    parameters = sum(p.numel() for p in found.model.parameters())
+    assert f"{type(found.model).__name__} of {parameters:,} parameters on " in repr(found)
+    assert found.guarantee.sentence() in repr(found)
+    assert len(repr(found).splitlines()) == 1
     kept = load_file(run / "model.safetensors")
     assert {name: p.tolist() for name, p in found.model.named_parameters()} == {n: t.tolist() for n, t in kept.items()}
     assert not found.model.training

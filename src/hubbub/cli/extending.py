@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hubbub import config as configs
+from hubbub._checks import integer
 from hubbub.accounting import rounded_up
 from hubbub.accounting.chain import read_chain
 from hubbub.accounting.spent import spent
 from hubbub.cli.output import console, say
 from hubbub.cli.training import How, begin
+from hubbub.errors import ConfigError
 from hubbub.extended import extension
 from hubbub.training.record import ledger_of, read_run
 
@@ -31,6 +33,10 @@ class Asked:
 
 def extend(folder: Path, asked: Asked, how: How, *, allow_import: bool, as_json: bool) -> None:
     """Go on from a finished run in a folder of its own."""
+    integer("--rounds", asked.rounds, at_least=1)
+    told = configs.overrides(asked.assignments)
+    if "rounds" in told.get("training", {}):
+        raise ConfigError("--set training.rounds: is what --rounds says; leave it out")
     if asked.head is not None:
         read_chain(ledger_of(folder)).require_head(asked.head)
     recorded, layer = read_run(folder), extension(folder)
@@ -40,7 +46,6 @@ def extend(folder: Path, asked: Asked, how: How, *, allow_import: bool, as_json:
     say(screen, f"{folder}: {done} of {recorded.promise.rounds} rounds, {said}")
     if others := layer["privacy"]["earlier_runs"][1:]:
         say(screen, f"Charged as well, since they belong to it: {', '.join(others)}")
-    told = configs.overrides(asked.assignments)
     if told.get("privacy", {}).get("clipping") == "fixed":
         for key in _OF_ADAPTIVE:
             layer["privacy"].pop(key, None)

@@ -1,6 +1,5 @@
 """The part of ``hubbub plan`` that shows a run's neighbours, and which of them to take."""
 
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from typing import Any
 from rich.table import Table
 
 from hubbub import files, prospect
+from hubbub.accounting import rounded_up
 from hubbub.candidates import assignments as flags_of
-from hubbub.cli.output import console, printable, say
+from hubbub.cli.output import console, print_columns, printable, say
 from hubbub.config import Config
 from hubbub.errors import ConfigError
 from hubbub.neighbours import Neighbour, Neighbourhood, neighbours, recommended
@@ -19,7 +19,7 @@ from hubbub.training.plan import RunPlan
 
 __all__ = ["Found", "Wanted", "draw", "found", "show", "size"]
 
-_TABLE, _LONGEST = 118, 300
+_TABLE, _LONGEST = 110, 300
 # What an error is, for people.
 WHAT = "standard deviation of the noise in a coordinate of the model, over rounds, in clip norms and for steps of size 1"
 # Of the rounds, for a curve.
@@ -125,32 +125,40 @@ def show(told: Found, file: Path, assignments: Sequence[str]) -> None:
     if not told.among.options:
         _say_left_out(told)
         return
-    epsilon = told.best.epsilon if told.best else math.nan
+    epsilon = told.best.epsilon if told.best else max(one.epsilon for one in told.among.options)
     say(screen)
-    say(screen, f"Neighbours, all calibrated to the same epsilon ({epsilon:.6g}) and delta, by their error")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("strategy", "cohorts"):
-        table.add_column(column, no_wrap=True)
-    for column in ("noise multiplier", "epsilon", "error", "change", "memory", "CPU s", ""):
+    say(screen, f"Neighbours, all calibrated to the same epsilon ({rounded_up(epsilon)}) and delta, by their error")
+    narrow = screen.is_terminal and screen.width < _TABLE
+    print_columns(_table(told, own, narrow=narrow))
+    times = "--json has their epsilons and times" if narrow else "CPU s: to optimise the strategy and calibrate its noise"
+    say(screen, f"error: {WHAT}. {times}. *: recommended.")
+    _say_left_out(told)
+    _recommend(told, file, assignments)
+
+
+def _table(told: Found, own: Neighbour | None, *, narrow: bool) -> Table:
+    """One line for each neighbour; on a narrow terminal without what is nearly the same in all of them."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0) if narrow else (0, 1))
+    table.add_column("strategy")
+    table.add_column("cohorts", no_wrap=True)
+    numbers = ["noise\nmultiplier", "error", "change", "memory"]
+    if not narrow:
+        numbers = ["noise multiplier", "epsilon", *numbers[1:], "CPU s"]
+    for column in (*numbers, ""):
         table.add_column(column, justify="right", no_wrap=True)
     for one in told.among.options:
-        table.add_row(
+        cells = [
             one.name,
             one.cohorts,
             f"{one.noise_multiplier:.5g}",
-            f"{one.epsilon:.6g}",
             f"{one.error:.4g}",
             "-" if own is None else "as it is" if one is own else f"{100 * (one.error / own.error - 1):+.1f} %",
             _memory(one, told.parameters),
-            f"{one.cpu_seconds:.2f}",
-            "*" if one is told.best else "",
-        )
-    # On a narrow terminal lines wrap: digits that tell neighbours apart are never cut.
-    screen.width = max(screen.width, _TABLE)
-    screen.print(table)
-    say(screen, f"error: {WHAT}. CPU s: to optimise the strategy and calibrate its noise. *: recommended.")
-    _say_left_out(told)
-    _recommend(told, file, assignments)
+        ]
+        if not narrow:
+            cells = [*cells[:3], rounded_up(one.epsilon), *cells[3:], f"{one.cpu_seconds:.2f}"]
+        table.add_row(*cells, "*" if one is told.best else "")
+    return table
 
 
 def _say_left_out(told: Found) -> None:

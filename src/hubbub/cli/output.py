@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["console", "print_json", "print_table", "printable", "say", "strict"]
+__all__ = ["console", "print_columns", "print_json", "print_table", "printable", "say", "strict"]
 
 
 _LONGEST = 2000
@@ -53,4 +53,17 @@ def print_table(title: str, rows: Mapping[str, str]) -> None:
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
     for name, value in rows.items():
         table.add_row(name, value)
-    console().print(table)
+    print_columns(table)
+
+
+def print_columns(table: Table) -> None:
+    """A table as wide as the terminal; where there is none, as wide as its cells, and no line ends in blanks."""
+    screen = console()
+    if screen.is_terminal:
+        screen.print(table)
+        return
+    screen.width = _LONGEST
+    with screen.capture() as captured:
+        screen.print(table)
+    for line in captured.get().splitlines():
+        screen.print(line.rstrip())

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from hubbub import config as configs
 from hubbub import inventory, prospect
+from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.wording import crude_delta, unit_word
 from hubbub.cli import nearby
-from hubbub.cli.accounts import guarantee_rows
 from hubbub.cli.output import console, print_json, print_table, say
 from hubbub.cli.setting import require_output
 from hubbub.config import Config
@@ -92,8 +92,7 @@ def plan(
     if as_json:
         print_json({**promised.as_json(), **costs, **({} if found is None else found.as_json(file, assignments))})
         return
-    rows = guarantee_rows(promised) if promised.private else {"epsilon": "infinite: this run promises nothing"}
-    print_table("Privacy", rows)
+    print_table("Privacy", _privacy_rows(promised))
     console().print(f"\n{promised.sentence()}\n")
     if promised.private and (remark := crude_delta(made.plan.delta, made.clients, made.unit)):
         console().print(f"WARNING: {remark}\n")
@@ -169,12 +168,35 @@ def _costs(made: _Planned) -> dict[str, Any]:
     }
 
 
+def _privacy_rows(promised: PrivacyGuarantee) -> dict[str, str]:
+    """What the run promises, for people: what privacy costs is rounded up."""
+    if not promised.private:
+        return {"epsilon": "infinite: this run promises nothing"}
+    covered = "of the whole run" + (" and the earlier ones" if promised.earlier else "")
+    alone = ", without amplification" if promised.amplified else ""
+    of = f"of {promised.sensitivity_of}, {'exact' if promised.sensitivity_exact else 'a bound'}"
+    numbers = (
+        ("zCDP rho", promised.unamplified_zcdp_rho, rounded_up, f"{covered}{alone}"),
+        ("L2 sensitivity", promised.l2_sensitivity, rounded_up, of),
+        ("noise multiplier", promised.noise_multiplier, "{:.6g}".format, "over clip norm × largest column norm"),
+        ("clip noise multiplier", promised.clip_noise_multiplier, "{:.6g}".format, "over the clip norm"),
+    )
+    return {
+        "epsilon": rounded_up(promised.epsilon),
+        "delta": f"{promised.delta:g}",
+        **{name: f"{shown(value)}, {what}" for name, value, shown, what in numbers if value is not None},
+        "privacy unit": promised.privacy_unit,
+        "neighboring relation": promised.neighboring_relation,
+        "accountant": promised.accountant,
+    }
+
+
 def _noise_rows(costs: dict[str, Any]) -> dict[str, str]:
     """The noise beside the clip norm, in words."""
     noise, after = costs["noise"], costs["epsilon_after"]
     if after is None:
         return {"noise": "none"}
-    told = {"epsilon after rounds": ", ".join(f"{rounds:,}: {epsilon:.4g}" for rounds, epsilon in after)}
+    told = {"epsilon after rounds": ", ".join(f"{rounds:,}: {rounded_up(epsilon)}" for rounds, epsilon in after)}
     if noise is None:
         return {**told, "noise in each round": "not computed for so many rounds of this strategy"}
     first = " (first round's)" if costs["clip_norm_moves"] else ""
@@ -190,7 +212,7 @@ def _noise_rows(costs: dict[str, Any]) -> dict[str, str]:
 def _ratio(noise: dict[str, Any], when: str) -> str:
     """The norm of the noise beside the signal, where the number of parameters is known."""
     norm, ratio = noise[f"{when}norm_over_clip"], noise[f"{when}signal_to_noise"]
-    return "" if norm is None else f"; in norm {norm:.3g} clip norms; signal to noise at most {ratio:.3g}"
+    return "" if norm is None else f"\nin norm {norm:.3g} clip norms; signal to noise ≤ {ratio:.3g}"
 
 
 def _cost_rows(costs: dict[str, Any], made: _Planned) -> dict[str, str]:
@@ -221,13 +243,13 @@ def _encryption_rows(costs: dict[str, Any]) -> dict[str, str]:
     if "upload_bytes" not in costs:
         return {}
     return {
-        "each client and round": f"sends {nearby.size(costs['upload_bytes'])} in {costs['ciphertexts']:,} ciphertexts, gets "
+        "each client and round": f"sends {nearby.size(costs['upload_bytes'])} in {costs['ciphertexts']:,} ciphertexts,\ngets "
         f"{nearby.size(costs['download_bytes'])} (the model, 4 bytes a parameter)",
         "each holder and round": f"gets {nearby.size(costs['request_bytes'])}",
         "to encrypt, one client and round": f"{costs['encrypt_seconds']:.2g} seconds",
         "to add, one round": f"{costs['add_seconds']:.2g} seconds",
-        "to open, one round": f"{costs['open_seconds']:.2g} seconds, noise and all holders one after another",
-        "these seconds": "measured here just now, on 8 ciphertexts under a key that was thrown away",
+        "to open, one round": f"{costs['open_seconds']:.2g} seconds, noise and all holders in turn",
+        "these seconds": "measured here just now, on 8 ciphertexts,\nunder a key that was thrown away",
     }
 
 

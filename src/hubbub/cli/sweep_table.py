@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hubbub.accounting import rounded_up
-from hubbub.cli.output import say
+from hubbub.cli.output import print_columns, say
 from hubbub.report.sweep_told import PointTold, Spread, SweepTold, value_words
 from hubbub.sweep.cells import worded
 from hubbub.sweep.results import CELLS
@@ -17,7 +17,6 @@ __all__ = ["print_results"]
 
 # A terminal's table of more points is no table any more.
 _MOST_ROWS = 60
-_WIDE = 240
 
 
 def print_results(screen: Console, folder: Path, found: SweepTold) -> None:
@@ -46,10 +45,7 @@ def _print_table(screen: Console, found: SweepTold) -> None:
     for point in points:
         values = [value_words(value) for value in point.values]
         table.add_row(*values, *_measured(point), _mark(point), style="bold" if point.best else None)
-    if not screen.is_terminal:
-        # Where there is no window, none is too narrow.
-        screen.width = _WIDE
-    screen.print(table)
+    print_columns(table)
     if len(points) < len(found.points):
         say(screen, f"The {len(points)} best of {len(found.points)}; all are in results.csv.")
     if found.seeds > 1:

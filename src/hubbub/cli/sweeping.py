@@ -101,6 +101,7 @@ def _again(folder: Path, jobs: int) -> str:
 
 def _described(source: Path, asked: Asked) -> SweepRecord:
     """The sweep that the command line names."""
+    settings = configs.load(source)
     grid = grid_of(asked.grid, asked.seeds)
     fixed = configs.overrides(asked.assignments)
     for axis in grid.axes:
@@ -108,7 +109,7 @@ def _described(source: Path, asked: Asked) -> SweepRecord:
         if key in fixed.get(section, {}):
             raise ConfigError(f"--set {axis.key}: is also on the grid; name it once")
     base: configs.Layer = {}
-    for layer in (configs.load(source), fixed):
+    for layer in (settings, fixed):
         # Each is checked by itself first: one layer may not name both noise and budget, though a later one may replace either.
         configs.resolve(layer)
         base = _over(base, layer)
@@ -131,6 +132,10 @@ def _over(base: configs.Layer, layer: configs.Layer) -> configs.Layer:
 def _continued(folder: Path, asked: Asked) -> SweepRecord:
     """The sweep that a folder holds."""
     given = {"--grid": asked.grid, "--seeds": asked.seeds, "--set": asked.assignments, "--output": asked.output}
+    if not (folder / RECORD).is_file():
+        raise ConfigError(
+            f"{folder}: is no sweep ({RECORD} not there); name a config file and --grid, or the folder of a sweep"
+        )
     for flag, value in given.items():
         if value:
             raise ConfigError(f"{flag}: the sweep in {folder} is described by its own {RECORD}; leave it out")

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -41,7 +41,12 @@ class FinishedRun:
     model: nn.Module
     guarantee: PrivacyGuarantee
     config: Config
-    dataset: Dataset = field(repr=False)
+    dataset: Dataset
+
+    def __repr__(self) -> str:
+        parameters = sum(p.numel() for p in self.model.parameters())
+        said = self.guarantee.sentence() if self.guarantee.private else "no privacy guarantee"
+        return f"<finished run: {type(self.model).__name__} of {parameters:,} parameters on {self.config.data.name}; {said}>"
 
     def evaluate(self) -> tuple[float, float]:
         """Loss and accuracy on the test examples."""

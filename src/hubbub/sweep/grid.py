@@ -53,6 +53,8 @@ def grid_of(flags: Sequence[str], seeds: str | None = None) -> Grid:
     """
     axes = [_axis("--grid", flag) for flag in flags]
     if seeds is not None:
+        if not seeds.strip():
+            raise ConfigError("--seeds: has no values; write whole numbers with commas between them, such as --seeds 1,2,3")
         axes.append(_axis("--seeds", f"{SEED}={seeds}"))
     if not axes:
         raise ConfigError("--grid: is missing; name a setting and its values, such as --grid privacy.clip_norm=0.1,0.3,0.5")
