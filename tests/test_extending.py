@@ -183,6 +183,26 @@ def test_two_that_go_on_at_one_time_do_not_both_begin(tmp_path: Path) -> None:
         extended(RunStore(one), FIRST, SECOND, b, RunStore(tmp_path / "three"))
 
 
+def test_acc_12_a_branch_that_was_deleted_is_not_begun_again_as_if_it_had_never_been(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    trained(one)
+    gone_on(one, two)
+    shutil.rmtree(two)
+    with pytest.raises(RunFolderError, match=r"went on in .*two, of which nothing is left"):
+        gone_on(one, two)
+    assert not two.exists()
+
+
+def test_rng_5_two_branches_of_one_experiment_share_no_noise(tmp_path: Path) -> None:
+    first = of_seed(plan(Identity(6), EVEN), 5)
+    second = replace(first, rounds=4)
+    trained(tmp_path / "one", first)
+    gone_on(tmp_path / "one", tmp_path / "two", first, second)
+    gone_on(tmp_path / "one", tmp_path / "three", first, second)
+    seeds = {read_run(tmp_path / name).promise.settings["seed"] for name in ("one", "two", "three")}
+    assert len(seeds) == 3
+
+
 # --- what it begins with ---
 
 
@@ -394,6 +414,44 @@ def test_a_state_of_an_optimizer_that_nobody_promised_is_refused(tmp_path: Path)
     save_file(planted, tmp_path / "one/state/initial.safetensors")
     with pytest.raises(RunFolderError, match="this run begins by itself"):
         trained(tmp_path / "one")
+
+
+def test_acc_12_what_was_laid_out_to_go_on_does_not_begin_by_itself(tmp_path: Path) -> None:
+    # Somebody trains the plan that was given in place of the one that was answered: the start would be charged to nobody.
+    one, two = tmp_path / "one", tmp_path / "two"
+    trained(one)
+    module = zeros()
+    extended(RunStore(one), FIRST, SECOND, module, RunStore(two))
+    with pytest.raises(RunFolderError, match="is the model of a finished run, and this run does not go on from one"):
+        next(train(SECOND, RandomSums(0), module, RunStore(two)))
+    assert not (two / "ledger.jsonl").exists()
+    gone_on(one, two)
+    assert not continuity(two)
+
+
+def test_acc_12_a_ledger_that_no_longer_says_where_it_went_on_from_is_seen_by_verify(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    trained(one)
+    gone_on(one, two)
+    settings = read_run(two).chain.records[0]["settings"]
+    rewritten(two, settings={name: value for name, value in settings.items() if name != "extends"}, earlier=[])
+    assert "is the model of a finished run" in continuity(two)
+
+
+def test_acc_12_a_branch_or_an_earlier_run_that_is_left_out_or_made_cheaper_is_seen_by_verify(tmp_path: Path) -> None:
+    one, two, three, four = (tmp_path / name for name in ("one", "two", "three", "four"))
+    trained(one)
+    gone_on(one, two)
+    gone_on(one, three)
+    gone_on(two, four, SECOND, SECOND)
+    assert not continuity(three) + continuity(four)
+    charges = {run.first: run.record() for run in read_run(three).promise.earlier}
+    rewritten(three, earlier=[charges[read_run(one).chain.hashes[0]]])
+    assert f"went on in {two} before, which is not charged here" in continuity(three)
+    charges = {run.first: run.record() for run in read_run(four).promise.earlier}
+    charges[read_run(one).chain.hashes[0]]["events"] = [{"event": "Gaussian", "count": 1, "noise_multiplier": 50.0}]
+    rewritten(four, earlier=list(charges.values()))
+    assert "is charged otherwise" in continuity(four)
 
 
 def test_acc_12_a_ledger_that_was_changed_since_is_seen_by_verify(tmp_path: Path) -> None:

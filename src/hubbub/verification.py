@@ -28,6 +28,7 @@ from hubbub.training.checkpoint import Checkpoint
 from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms
 from hubbub.training.continuity import breaks, goes_on_from
 from hubbub.training.metrics import read_metrics
+from hubbub.training.start import finished_model
 from hubbub.training.tensors import metadata, parse
 from hubbub.training.traces import key_ahead, unknown_releases
 
@@ -235,6 +236,8 @@ def _continuity(folder: Path, promise: Promise) -> Iterator[Check]:
     if found := goes_on_from(folder, promise):
         wrong = list(breaks(folder, promise))
         yield Check("continuity", not wrong, "; ".join(wrong[:3]) or found)
+    elif os.path.lexists(folder / "state" / "initial.safetensors") and (why := finished_model(RunStore(folder))):
+        yield Check("continuity", False, why)
 
 
 def _secrets(folder: Path, chain: Chain, history: History) -> Check:

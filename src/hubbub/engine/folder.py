@@ -21,7 +21,7 @@ from hubbub.engine.resolved import resolved
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
 from hubbub.training.evaluation import Fairness, fairness
-from hubbub.training.extending import register
+from hubbub.training.extending import register, require_new
 from hubbub.training.metrics import Metrics, read_metrics
 from hubbub.training.phases import EVALUATE, Phases
 from hubbub.training.start import Extends, keep_start
@@ -110,6 +110,7 @@ class RunInFolder:
     def _keep_start(self) -> None:
         """Put the model that a finished run ended with into the folder, where this run goes on from one."""
         if start := self.run.start:
+            require_new(start.folder, self.folder)
             keep_start(self.store, start.vector, start.optimizer)
 
     def _register(self) -> None:

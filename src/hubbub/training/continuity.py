@@ -1,12 +1,11 @@
 """Whether a run goes on from the finished one that its promise names, and whether that one is charged as its ledger says."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from hubbub.accounting.chain import Chain, read_chain
 from hubbub.accounting.history import History
 from hubbub.accounting.promise import Promise
-from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.spent import run_charge
 from hubbub.errors import HubbubError, RunFolderError
 from hubbub.training.checkpoint import Checkpoint
@@ -52,12 +51,12 @@ def breaks(folder: Path, promise: Promise) -> Iterator[str]:
             yield f"state/initial.safetensors {why}"
         origin = Segments.of(folder).goes_on_from
         if origin is not None and (Path(origin) / "ledger.jsonl").is_file():
-            yield from _origin(Path(origin), promise, charge, extends)
+            yield from _origin(Path(origin), folder, promise, extends)
     except (HubbubError, ValueError, TypeError) as error:
         yield str(error)
 
 
-def _origin(folder: Path, promise: Promise, charge: RunCharge, extends: Extends) -> Iterator[str]:
+def _origin(folder: Path, into: Path, promise: Promise, extends: Extends) -> Iterator[str]:
     """What the folder of the finished run says against it."""
     chain = read_chain(folder / "ledger.jsonl")
     if chain.hashes[0] != extends.ledger:
@@ -69,6 +68,8 @@ def _origin(folder: Path, promise: Promise, charge: RunCharge, extends: Extends)
             "or rolled back since; restore it"
         )
         return
+    charged = {run.first: run for run in promise.earlier}
+    charge = charged[extends.ledger]
     until = chain.hashes.index(extends.head) + 1
     then = Chain(chain.path, chain.records[:until], chain.hashes[:until])
     own = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
@@ -77,9 +78,23 @@ def _origin(folder: Path, promise: Promise, charge: RunCharge, extends: Extends)
     if any(record.get("kind") == "begin" for record in chain.records[until:]):
         yield f"the run in {folder} has gone on since this run went on from it, and what it did since is not charged"
     for before in own.earlier:
-        if not any(run.first == before.first for run in promise.earlier):
+        run = charged.get(before.first)
+        if run is None:
             yield f"the run of ledger {before.first[:16]}, which the run in {folder} was charged with, is not charged here"
+        elif run != before and (run.head == before.head or run.rounds < before.rounds):
+            yield f"the run of ledger {before.first[:16]}, which that in {folder} was charged with, is charged otherwise here"
+    yield from _branches(folder, into, charged)
     yield from _ended_with(folder, extends, chain.rounds_at(extends.head))
+
+
+def _branches(folder: Path, into: Path, charged: Collection[str]) -> Iterator[str]:
+    """What else the finished run went on in, before this run began, without being charged here; what is gone cannot be told."""
+    branches = Segments.of(folder).went_on_in
+    before = branches[: branches.index(str(into.resolve()))] if str(into.resolve()) in branches else ()
+    for other in map(Path, before):
+        path = other / "ledger.jsonl"
+        if path.is_file() and read_chain(path).hashes[0] not in charged:
+            yield f"the run in {folder} went on in {other} before, which is not charged here"
 
 
 def _ended_with(folder: Path, extends: Extends, rounds: int | None) -> Iterator[str]:

@@ -6,6 +6,7 @@ optimizer are made again from the releases on disk, each compared with the ledge
 """
 
 import hashlib
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +35,17 @@ from hubbub.training.start import (
 from hubbub.training.state import learnt
 from hubbub.training.store import RunStore
 
-__all__ = ["HandedOn", "charged_with", "extended", "going_on", "handed_on", "register", "related", "require_alike"]
+__all__ = [
+    "HandedOn",
+    "charged_with",
+    "extended",
+    "going_on",
+    "handed_on",
+    "register",
+    "related",
+    "require_alike",
+    "require_new",
+]
 
 # What decides, beside the releases, what a model has learnt from them.
 _LEARNING = ("expected_cohort_size", "clip_norm", "adaptive_clipping", "server", "cooldown")
@@ -136,7 +147,8 @@ def _require_start(recorded: Recorded, model: torch.Tensor, optimizer: Mapping[s
 def going_on(following: RunPlan, extends: Extends) -> RunPlan:
     """A plan with the promise that it goes on from a finished run.
 
-    An experiment gets a seed of its own: with that of the finished one it would draw the same noise and cohorts again.
+    An experiment gets a seed of its own: with that of the finished one, or of what else went on from it, it would draw the same
+    noise and cohorts again.
 
     Raises:
         ConfigError: The finished run is not among those that the plan charges.
@@ -146,9 +158,9 @@ def going_on(following: RunPlan, extends: Extends) -> RunPlan:
             f"extends: the run of ledger {extends.ledger[:16]} at head {extends.head[:16]} is not among the earlier runs of "
             "the plan, and what goes on from its model is charged with it; name it in privacy.earlier_runs (earlier=)"
         )
-    seed = following.seed
+    seed, heads = following.seed, " ".join((extends.head, *(run.head for run in following.earlier)))
     if following.noise == "simulation":
-        seed = int.from_bytes(hashlib.sha256(f"{seed} {extends.head}".encode()).digest()[:7], "big")
+        seed = int.from_bytes(hashlib.sha256(f"{seed} {heads}".encode()).digest()[:7], "big")
     ledger = extends.ledger[:16]
     further = (
         Assumption(
@@ -157,7 +169,10 @@ def going_on(following: RunPlan, extends: Extends) -> RunPlan:
             "no separation is counted on from the rounds of one to those of the other",
             "software",
         ),
-        Assumption(f"what else went on from the run of ledger {ledger} before this run began is named here", "operator"),
+        Assumption(
+            f"what else went on from the run of ledger {ledger}, or from one before it, before this run began is named here",
+            "operator",
+        ),
     )
     settings = {**following.settings, EXTENDS: extends.record()}
     return replace(following, settings=settings, seed=seed, further=(*following.further, *further))
@@ -195,6 +210,7 @@ def extended(finished: RunStore, plan: RunPlan, following: RunPlan, model: nn.Mo
         if extends is None:
             raise RunFolderError(f"{into.folder}: holds a run that began by itself; choose another folder")
         return going_on(replace(following, earlier=promise.earlier), extends)
+    require_new(finished.folder, into.folder)
     recorded = read_run(finished.folder)
     require_alike(recorded, plan, following)
     charged = charged_with(finished.folder, into.folder)
@@ -270,6 +286,20 @@ def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
                 _require_known(folder, other)
                 waiting.append(other)
     return tuple(found)
+
+
+def require_new(finished: Path, into: Path) -> None:
+    """Refuse a folder in which a finished run went on already, and that was emptied since: what it cost is charged nowhere.
+
+    Raises:
+        RunFolderError: It was.
+    """
+    known = Segments.of(finished).went_on_in
+    if str(into.resolve()) in known and not os.path.lexists(into / "state" / "initial.safetensors"):
+        raise RunFolderError(
+            f"{finished}: went on in {into}, of which nothing is left, so that what it cost cannot be charged; put it back, "
+            f"or, if it never released anything, take it out of {finished / 'segments.json'}"
+        )
 
 
 def register(finished: Path, into: Path, charged: Collection[str]) -> None:

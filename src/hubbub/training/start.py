@@ -18,13 +18,14 @@ from safetensors.torch import save
 from hubbub import files, strict_json
 from hubbub.errors import RunFolderError
 from hubbub.training.store import RunStore
-from hubbub.training.tensors import parse
+from hubbub.training.tensors import metadata, parse
 
 __all__ = [
     "EXTENDS",
     "Extends",
     "Segments",
     "begins_with",
+    "finished_model",
     "keep_start",
     "model_digest",
     "optimizer_digest",
@@ -37,6 +38,8 @@ __all__ = [
 EXTENDS = "extends"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PREFIX = "optimizer."
+# Of the file that holds the start: whose model it is.
+_OF = {"of": "a finished run"}
 _LARGEST, _LARGEST_NAMES = 2**36, 2**20
 _FILE = "segments.json"
 
@@ -120,7 +123,8 @@ def keep_start(store: RunStore, vector: torch.Tensor, optimizer: Mapping[str, to
     if store.ledger_path.exists():
         raise RunFolderError(f"{store.folder}: holds a run that has begun, whose start cannot be changed")
     tensors = {"model": vector, **{f"{_PREFIX}{name}": tensor for name, tensor in optimizer.items()}}
-    files.write_atomic(_initial(store), save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}))
+    kept = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    files.write_atomic(_initial(store), save(kept, _OF))
 
 
 def read_start(store: RunStore) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -143,6 +147,23 @@ def read_start(store: RunStore) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         if tensor.shape not in ((), model.shape) or not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
             raise RunFolderError(f"{path}: {name} is {tensor.dtype} {tuple(tensor.shape)}, or not finite; restore it")
     return model, {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
+
+
+def finished_model(store: RunStore) -> str:
+    """That what a run began with, or is to begin with, was put there by :func:`keep_start`, in words; empty where it was not.
+
+    Raises:
+        RunFolderError: It is missing, or is none.
+    """
+    path = _initial(store)
+    try:
+        if metadata(files.read(path, at_most=_LARGEST)) != _OF:
+            return ""
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); restore it") from error
+    except ValueError as error:
+        raise RunFolderError(f"{path}: is no model ({error}); restore it") from error
+    return f"{path}: is the model of a finished run, and this run does not go on from one, so that nothing charges that one"
 
 
 def begins_with(extends: Extends | None, model: str, optimizer: str) -> str:
@@ -171,8 +192,10 @@ def take_up(
         RunFolderError: Model or state are not those that the promise names: what was trained from another model would cost more
             than is stated.
     """
-    state = read_start(store)[1] if store else {}
-    if why := begins_with(Extends.of(settings), model_digest(vector), optimizer_digest(state)):
+    state, extends = read_start(store)[1] if store else {}, Extends.of(settings)
+    if store and extends is None and (why := finished_model(store)):
+        raise RunFolderError(f"{why}; extend that run, into a new folder, or begin by yourself in another one")
+    if why := begins_with(extends, model_digest(vector), optimizer_digest(state)):
         where = _initial(store) if store else "model"
         raise RunFolderError(f"{where}: {why}; extend that run again, into a new folder")
     if state:
