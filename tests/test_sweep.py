@@ -94,7 +94,7 @@ def test_a_setting_can_be_left_at_its_default_in_a_cell() -> None:
         (["--grid", "clip_norm=0.1,0.5"], "--grid 'clip_norm=0.1': write section.key=value"),
         (["--grid", GRID, "--grid", GRID], "--grid privacy.clip_norm: is given twice; name it once"),
         (["--grid", "training.seed=1,2", "--seeds", "3"], "--grid training.seed: is given twice (--seeds is the same setting)"),
-        (["--grid", GRID, "--seeds", ""], "has no values"),
+        (["--grid", GRID, "--seeds", ""], "--seeds: has no values; write whole numbers"),
         (["--grid", "privacy.clip_nrm=0.1,0.5"], "privacy.clip_nrm: is no setting (did you mean 'clip_norm'?)"),
         (["--grid", "privacy.clip_norm=0.1,-1"], "the cell privacy.clip_norm = -1: privacy.clip_norm = -1.0: must be above 0"),
         (["--grid", "privacy.clip_norm=0.1,x"], "the cell privacy.clip_norm = 'x': privacy.clip_norm = 'x': must be a number"),
@@ -125,12 +125,20 @@ def test_two_cells_that_are_one_run_are_refused(refused: Refused) -> None:
         cells_of({}, Grid((Axis("training.learning_rate", (1, 1.0)),)))
 
 
+def test_cells_that_would_go_on_from_one_run_are_refused_since_none_charges_the_others(refused: Refused) -> None:
+    extends = ("--set", "training.extends=one", "--set", 'privacy.earlier_runs=["one"]')
+    flags = ("-o", "out", "--grid", "privacy.clip_norm=0.1,0.3", *extends)
+    refused(["sweep", "good.toml", *flags], "training.extends = 'one'", "would each have to be charged with all others")
+
+
 def test_a_folder_that_holds_something_else_is_refused(refused: Refused) -> None:
     Path("full").mkdir()
     Path("full", "photo.jpg").write_text("")
     refused(["sweep", "good.toml", "--grid", GRID, "-o", "full"], "full: exists and is no sweep (sweep.json not there)")
-    refused(["sweep", "full"], "full/sweep.json: cannot be read (No such file or directory)")
+    refused(["sweep", "full"], "full: is no sweep (sweep.json not there)")
+    refused(["sweep", "full", "--grid", GRID], "full: is no sweep (sweep.json not there)")
     refused(["sweep", "none.toml", "--grid", GRID], "none.toml: is missing")
+    refused(["sweep", "none.toml"], "none.toml: is missing")
 
 
 def test_a_folder_of_another_sweep_is_refused_and_the_same_one_is_known_wherever_it_is_asked_for(tmp_path: Path) -> None:

@@ -175,6 +175,17 @@ def test_a_cell_whose_record_was_damaged_is_shown_and_nothing_is_stated_of_all(
     assert not any(point["best"] for point in found["points"][:1])
 
 
+def test_what_a_cell_without_its_ledger_has_cost_is_not_left_out(place: Path, tmp_path: Path) -> None:
+    folder = copied(place, tmp_path / "sweep")
+    (folder / "cells" / FIRST / "ledger.jsonl").unlink()
+    assert hubbub("sweep", folder) == 1
+    found = results(folder)
+    assert by_name(folder)[FIRST]["state"] == "failed"
+    assert "ledger.jsonl not there" in by_name(folder)[FIRST]["error"]
+    assert found["choice"]["epsilon"] is None
+    assert f"the ledger of {FIRST} cannot be read" in found["choice"]["sentence"]
+
+
 def test_ctrl_c_leaves_a_table_and_says_how_to_go_on(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

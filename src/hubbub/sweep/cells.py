@@ -71,6 +71,11 @@ def cells_of(base: Layer, grid: Grid) -> tuple[Cell, ...]:
         if (other := known.setdefault(config, cell)) is not cell:
             raise ConfigError(f"--grid: {other.words} and {cell.words} are the same run; leave one of the two values out")
         cells.append(cell)
+    if len(cells) > 1 and (origin := next((c.config.training.extends for c in cells if c.config.training.extends), None)):
+        raise ConfigError(
+            f"training.extends = {origin!r}: cells that go on from one run would each have to be charged with all others; "
+            "sweep before you go on, or extend with one setting after the other ('hubbub extend')"
+        )
     return tuple(cells)
 
 

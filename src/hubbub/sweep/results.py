@@ -15,6 +15,8 @@ from hubbub.sweep.choice import Known, choice
 from hubbub.sweep.record import SweepRecord
 from hubbub.sweep.work import Scores, read_scores
 from hubbub.training.record import read_run
+from hubbub.training.store import RunStore
+from hubbub.training.traces import Traces
 
 __all__ = ["CELLS", "csv_of", "is_finished", "marked", "sweep_told"]
 
@@ -112,9 +114,9 @@ def _places(cells: Iterable[Cell]) -> list[int]:
 
 def _found(folder: Path, cell: Cell, error: str) -> _Found:
     told = CellTold(cell.name, cell.settings, "failed" if error else "waiting", error=error)
-    if not (folder / "ledger.jsonl").exists():
-        return _Found(told, None)
     try:
+        if not (folder / "ledger.jsonl").exists() and not Traces.of(RunStore(folder)).tell:
+            return _Found(told, None)
         recorded = read_run(folder)
         guarantee = spent(recorded.promise, recorded.history).guarantee
         scores = _current(recorded, read_scores(folder))
