@@ -15,6 +15,8 @@ from safetensors.torch import load_file, save_file
 import hubbub as package
 from hubbub import accounting
 from hubbub.accounting.ledger import Ledger
+from hubbub.report import charts
+from hubbub.report.told import told
 from hubbub.training import RunStore
 from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms
 from hubbub.training.record import read_run
@@ -91,6 +93,19 @@ def test_acc_12_every_command_states_the_epsilon_of_both_together(
         assert f"({shown}, 1e-05)" in (place / page).read_text(), page
     assert "together with 1 earlier run" in (place / "public/README.md").read_text()
     assert str(place) not in (place / "public/README.md").read_text() + (place / "public/guarantee.json").read_text()
+
+
+def test_the_curve_of_epsilon_begins_with_what_the_finished_run_has_cost(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert extend("coins") == 0
+    drawn = []
+    monkeypatch.setattr(charts, "_curve", lambda _axes, _number, points, _name: drawn.append(points))
+    for run in ("coins", "two"):
+        picture = charts.epsilon([told(place / run)])
+        first, last = (accounting.rounded_up(drawn[-1][i][1]) for i in (0, -1))
+        assert f"{run} from {first} to {last}" in picture
+    (none, *_), ((rounds, before), *_) = drawn
+    assert none == (0, 0.0)
+    assert (rounds, before) == (0, pytest.approx(accounting.epsilon(alone("coins"), 1e-5, "add-or-remove-one"), rel=1e-9))
 
 
 def test_it_begins_with_the_finished_model_bit_for_bit(place: Path) -> None:

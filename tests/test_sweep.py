@@ -255,6 +255,7 @@ def test_all_runs_together_are_composed_and_no_random_number_of_trials_is_claime
         assert law in words.lower()
         assert epsilon == selection_epsilon([one, two], 2, delta, relation, law=law)
     assert any("the grid was fixed before the first run" in text for text in told.assumptions)
+    assert any("no run of it was deleted, and no other run" in text for text in told.assumptions)
     assert any("the test examples are public" in text for text in told.assumptions)
     assert not told.warnings
 
@@ -369,6 +370,15 @@ def test_a_grid_of_any_shape_has_a_page_with_its_pictures(shape: str) -> None:
     for known_point in told.points:
         for cell in known_point.cells:
             assert f'href="{quote(cell.report)}"' in text
+
+
+def test_where_no_run_is_finished_there_is_nothing_to_draw() -> None:
+    waiting = sweep(dict([CLIP]))
+    points = tuple(point(p.values, [None], None) for p in waiting.points)
+    text = page(replace(waiting, points=points))
+    assert "0 of 3 runs of run.toml finished" in text
+    assert "<svg" not in text
+    assert "<figcaption>" not in text
 
 
 def test_a_page_of_an_unfinished_sweep_says_so_and_of_held_out_data_marks_them() -> None:

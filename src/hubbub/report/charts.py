@@ -1,7 +1,7 @@
 """The charts of a run's page, each an SVG; several runs are laid over one another."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,7 @@ def epsilon(runs: Sequence[RunTold]) -> str:
     made, axes = figure()
     top = 0.0
     for run, points in zip(private, curves, strict=True):
-        _curve(axes, run.number, [(0, 0.0), *points], run.name if len(private) > 1 else "spent")
+        _curve(axes, run.number, points, run.name if len(private) > 1 else "spent")
         top = max(top, run.guarantee.epsilon, *(value for _, value in points))
     if len(private) == 1:
         promised = private[0].cost.promised.epsilon
@@ -84,13 +84,13 @@ def epsilon(runs: Sequence[RunTold]) -> str:
     of = f" at delta {deltas[0]:g}" if len(deltas) == 1 else ""
     _dressed(axes, f"epsilon{of}")
     axes.legend(loc="lower right")
-    return shown(made, f"Epsilon{of} over rounds: {_ends(private, curves)}")
+    return shown(made, f"Epsilon{of} over rounds: {_ends(private, curves, rounded_up)}")
 
 
 def _spent(run: RunTold) -> list[tuple[int, float]]:
-    """Rounds, and what they have cost by the ledger; of many rounds some."""
+    """Rounds, and what they have cost by the ledger, from none on; of many rounds some."""
     charged = len(run.recorded.history.rounds)
-    rounds = sorted({1 + round(i * (charged - 1) / (_FEW - 1)) for i in range(_FEW)}) if charged else []
+    rounds = sorted({0} | {1 + round(i * (charged - 1) / (_FEW - 1)) for i in range(_FEW)}) if charged else []
     points = [(count, run.epsilon_after(count)) for count in rounds]
     return [point for point in points if math.isfinite(point[1])]
 
@@ -267,8 +267,12 @@ def _dressed(axes: Any, y: str, x: str = "round") -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _ends(runs: Sequence[RunTold], curves: Sequence[Sequence[tuple[int, float]]]) -> str:
+def _ends(
+    runs: Sequence[RunTold], curves: Sequence[Sequence[tuple[int, float]]], said: Callable[[float], str] = "{:.4g}".format
+) -> str:
     """Where curves begin and end, in words, for those who do not see them."""
     return "; ".join(
-        f"{run.name} from {points[0][1]:.4g} to {points[-1][1]:.4g}" for run, points in zip(runs, curves, strict=True) if points
+        f"{run.name} from {said(points[0][1])} to {said(points[-1][1])}"
+        for run, points in zip(runs, curves, strict=True)
+        if points
     )

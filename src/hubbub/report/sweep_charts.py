@@ -46,7 +46,9 @@ def slices(sweep: SweepTold) -> list[Slice]:
 
 @styled
 def curve(sweep: SweepTold) -> str:
-    """Accuracy over the one axis of a sweep, on test and on training examples."""
+    """Accuracy over the one axis of a sweep, on test and on training examples; empty where nothing was measured."""
+    if all(point.accuracy is None and point.train_accuracy is None for point in sweep.points):
+        return ""
     made, axes = figure()
     tested = "held-out examples" if sweep.held_out else "test examples"
     _line(axes, sweep, 0, lambda point: point.accuracy, tested)

@@ -133,8 +133,13 @@ class RunTold:
         return Participation(counts, min(gaps, default=None), self.guarantee.cohorts, most)
 
     def epsilon_after(self, rounds: int) -> float:
-        """What the first rounds cost, by the ledger: of all that were charged what is stated, of fewer what was promised."""
+        """What the first rounds cost, by the ledger: of all that were charged what is stated, of fewer what was promised.
+
+        Of none it is what the earlier runs cost.
+        """
         promise = self.recorded.promise
+        if not rounds and not promise.earlier:
+            return 0.0
         if rounds >= min(promise.rounds, len(self.recorded.history.rounds)):
             return self.guarantee.epsilon
         return promise.after(rounds, promise.delta).epsilon
