@@ -195,6 +195,16 @@ def test_what_cannot_be_tracked_is_refused_before_a_run_begins(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("place", ["file", "file/events", "file/a/b"])
+def test_event_files_that_would_lie_in_a_file_are_refused_before_a_run_begins(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert trained(tmp_path / "run", "--tensorboard", str(tmp_path / place)) == 2
+    assert f"--tensorboard = '{tmp_path / place}': {tmp_path / 'file'} is no folder" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_tracker_that_does_not_open_is_said_before_the_first_round(
     tmp_path: Path, trackers: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

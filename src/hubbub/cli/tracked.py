@@ -1,5 +1,6 @@
 """Where the command line sends the numbers of a run while it trains: no tracker that fails ends a run."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -36,7 +37,7 @@ class Tracked:
         """See that what was asked for can be done, before a run begins.
 
         Raises:
-            ConfigError: A package is missing, or private numbers are for no tracker.
+            ConfigError: A package is missing, private numbers are for no tracker, or what is to be a folder is a file.
         """
         named = {"tensorboard": self.tensorboard, "mlflow": self.mlflow, "wandb": self.wandb}
         if self.private and self.mlflow is None and self.wandb is None:
@@ -48,6 +49,10 @@ class Tracked:
                 if not str(wanted):
                     raise ConfigError(f"--{extra} = '': name {'a folder' if extra == 'tensorboard' else 'where to'}")
                 require(extra)
+        if self.tensorboard is not None:
+            place = next((at for at in (self.tensorboard, *self.tensorboard.parents) if os.path.lexists(at)), Path())
+            if not place.is_dir():
+                raise ConfigError(f"--tensorboard = {str(self.tensorboard)!r}: {place} is no folder; name another one")
 
     @contextmanager
     def opened(self, screen: Console, run_name: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
