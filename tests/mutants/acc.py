@@ -123,6 +123,20 @@ MUTANTS: list[Mutant] = [
         "test_extending.py::test_acc_12_what_a_run_goes_on_with_cannot_be_exchanged[model]",
     ),
     Mutant(
+        "a run that was laid out to go on may begin by itself",
+        "training/start.py",
+        "    if store and extends is None and (why := finished_model(store)):\n",
+        "    if store and extends is None and not (why := finished_model(store)) and why:\n",
+        "test_extending.py::test_acc_12_what_was_laid_out_to_go_on_does_not_begin_by_itself",
+    ),
+    Mutant(
+        "a branch that was deleted is forgotten",
+        "training/extending.py",
+        "    if str(into.resolve()) in known and not os.path",
+        "    if str(into.resolve()) not in known and os.path",
+        "test_extending.py::test_acc_12_a_branch_that_was_deleted_is_not_begun_again_as_if_it_had_never_been",
+    ),
+    Mutant(
         "a finished run may be charged less than its ledger says",
         "training/continuity.py",
         ".record() != charge.record():",
