@@ -134,7 +134,8 @@ def test_cells_that_would_go_on_from_one_run_are_refused_since_none_charges_the_
 def test_a_folder_that_holds_something_else_is_refused(refused: Refused) -> None:
     Path("full").mkdir()
     Path("full", "photo.jpg").write_text("")
-    refused(["sweep", "good.toml", "--grid", GRID, "-o", "full"], "full: exists and is no sweep (sweep.json not there)")
+    for flag in ("-o", "--out", "--output"):
+        refused(["sweep", "good.toml", "--grid", GRID, flag, "full"], "full: exists and is no sweep (sweep.json not there)")
     refused(["sweep", "full"], "full: is no sweep (sweep.json not there)")
     refused(["sweep", "full", "--grid", GRID], "full: is no sweep (sweep.json not there)")
     refused(["sweep", "none.toml", "--grid", GRID], "none.toml: is missing")

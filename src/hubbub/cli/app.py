@@ -119,7 +119,7 @@ def new(
 def train(
     config: Config,
     assignments: Assignments = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; by default a new one in runs/.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the run; by default a new one in runs/.")] = None,
     engine: Engine = None,
     plan: Plan = None,
     workers: Workers = None,
@@ -203,10 +203,11 @@ def sweep(
     ] = None,
     assignments: Assignments = None,
     jobs: Annotated[
-        int | None, typer.Option(parser=whole, metavar="N", help="Runs at a time, each in a process of one thread.")
+        int | None,
+        typer.Option(parser=whole, metavar="N", help="Runs at a time, each in a process of one thread; by default 1."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder of the sweep; by default runs/CONFIG-sweep.")
+        Path | None, typer.Option("--output", "--out", "-o", help="Folder of the sweep; by default runs/CONFIG-sweep.")
     ] = None,
     allow_import: AllowImport = False,
     as_json: AsJson = False,
@@ -348,7 +349,9 @@ def audit(
         int | None, typer.Option(parser=whole, metavar="T", help="Rounds of each run; by default all that the config has.")
     ] = None,
     engine: Engine = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the findings; by default a new one in audits/.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the findings; by default a new one in audits/.")
+    ] = None,
     allow_import: AllowImport = False,
     as_json: AsJson = False,
 ) -> None:

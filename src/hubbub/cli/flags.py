@@ -84,7 +84,7 @@ def number(text: str) -> float:
     return value
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one strict JSON object; an infinite epsilon is null.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one strict JSON object, in which what is infinite is null.")]
 AllowImport = Annotated[bool, typer.Option("--allow-import", help='Run code that the config names as "pkg.mod:Name".')]
 Engine = Annotated[
     str | None,
