@@ -24,10 +24,10 @@ METHODS = {
     "BLT": {"privacy.strategy": "blt", "privacy.buffers": 3},
 }
 RATES = {
-    "independent": (0.125, 0.25, 0.5, 1.0),
-    "tree": (0.125, 0.25, 0.5, 1.0),
-    "banded": (0.25, 0.5, 1.0, 2.0),
-    "BLT": (0.25, 0.5, 1.0, 2.0),
+    "independent": (0.25, 0.5, 1.0, 2.0, 4.0),
+    "tree": (0.25, 0.5, 1.0, 2.0, 4.0),
+    "banded": (0.5, 1.0, 2.0, 4.0, 8.0),
+    "BLT": (0.5, 1.0, 2.0, 4.0, 8.0),
 }
 COMMON: Settings = {
     "training.batch_size": 10,
