@@ -47,7 +47,7 @@ class Tracked:
         for extra, wanted in named.items():
             if wanted is not None:
                 if not str(wanted):
-                    raise ConfigError(f"--{extra} = '': name {'a folder' if extra == 'tensorboard' else 'where to'}")
+                    raise ConfigError(f"--{extra} = '': name where to")
                 require(extra)
         if self.tensorboard is not None:
             place = next((at for at in (self.tensorboard, *self.tensorboard.parents) if os.path.lexists(at)), Path())
