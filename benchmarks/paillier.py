@@ -268,12 +268,12 @@ def kernel_rows(seconds: float) -> list[_runner.Row | _runner.Skipped]:
     """The compiled kernel beside GMP, for the same work."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, HUBBUB_CACHE=folder, HUBBUB_KERNEL="on"):
         try:
-            kernel.build()
+            kernel.KERNEL.build()
             return [*kernel_model_rows(seconds), *kernel_part_rows(2048, seconds), *kernel_part_rows(3072, seconds)]
         except ConfigError as error:
             return [_runner.Skipped("with the compiled kernel", str(error))]
         finally:
-            kernel.forget()
+            kernel.KERNEL.forget()
 
 
 def switched(switch: str, call: Callable[[], object]) -> Callable[[], bool]:

@@ -27,7 +27,7 @@ from pathlib import Path
 from hubbub import files
 from hubbub.errors import ConfigError
 
-__all__ = ["Gain", "Kernel", "folder", "least_microseconds"]
+__all__ = ["Gain", "Kernel", "folder", "least_microseconds", "remove"]
 
 _FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC")
 _COMPILERS = ("cc", "gcc", "clang")
@@ -125,11 +125,7 @@ class Kernel:
 
     def remove(self) -> list[Path]:
         """Delete every version of the library, of other processors', too; what was deleted."""
-        gone = sorted(folder().glob(f"{self.name}-*.so"))
-        for path in gone:
-            files.remove(path)
-        self.forget()
-        return gone
+        return remove(self.name)
 
     def forget(self) -> None:
         """Look again when next asked."""
@@ -173,6 +169,15 @@ class Kernel:
 def folder() -> Path:
     """Where the libraries lie."""
     return files.cache_folder() / "kernel"
+
+
+def remove(name: str) -> list[Path]:
+    """Delete every version of the kernel of that name; what was deleted."""
+    gone = sorted(folder().glob(f"{name}-*.so"))
+    for path in gone:
+        files.remove(path)
+    _loaded.cache_clear()
+    return gone
 
 
 def least_microseconds(call: Callable[[], object], *, repeats: int = 3) -> float:

@@ -613,6 +613,24 @@ def doctor(as_json: AsJson = False) -> None:
     raise typer.Exit(command.doctor(as_json=as_json))
 
 
+@app.command(rich_help_panel=_MORE)
+def kernel(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Which; by default all that there are.", autocompletion=completing.kernels),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Delete them; everything goes on without.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Build kernels that make hubbub faster on this machine, with its C compiler; status 1 where none can be built."""
+    from hubbub.cli import kernels
+
+    if remove:
+        kernels.remove(names or [], as_json=as_json)
+    else:
+        raise typer.Exit(kernels.build(names or [], as_json=as_json))
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a command.
 

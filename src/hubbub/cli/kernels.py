@@ -1,86 +1,104 @@
-"""``hubbub paillier kernel``: the compiled kernel of this machine, built, checked, measured or removed."""
+"""``hubbub kernel``: the compiled kernels of this machine, built, checked, measured or removed."""
 
-import time
-from collections.abc import Callable
+import importlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-import gmpy2
-from gmpy2 import mpz
-
+from hubbub import compiled
 from hubbub.cli.output import console, print_json, say
+from hubbub.compiled import Gain, Kernel
 from hubbub.errors import ConfigError
-from hubbub.secagg import kernel, kernel_library
 
-__all__ = ["build", "remove"]
+__all__ = ["NAMES", "build", "remove", "standings"]
 
-_REPEATS, _TOGETHER = 3, 8
+# Each module has a ``KERNEL`` of that name, and says by ``measured()`` what it gains.
+_MODULES = {"encryption": "hubbub.secagg.kernel"}
+NAMES = tuple(_MODULES)
 
 
 @dataclass(frozen=True)
-class _Power:
-    """Microseconds of one power, of many at a time.
+class _Made:
+    """What became of a kernel that was asked for: where it lies and what it gains, or why there is none."""
+
+    name: str
+    path: Path | None
+    gains: list[Gain]
+    refusal: str | None
+
+
+def build(names: list[str], *, as_json: bool) -> int:
+    """Build kernels, and print what each gains; returns the status, 1 where none was built.
 
     Args:
-        bits: Of the modulus; the exponent has half as many.
-        kernel: By the kernel.
-        gmp: By GMP.
-    """
-
-    bits: int
-    kernel: float
-    gmp: float
-
-
-def build(*, as_json: bool) -> None:
-    """Build the kernel, and print what it gains.
+        names: Some of ``NAMES``; none for all.
+        as_json: As one JSON object.
 
     Raises:
-        ConfigError: It cannot be built, loaded or used here.
+        ValueError: There is no kernel of such a name.
     """
-    path = kernel.build()
-    measured = [_measured(bits) for bits in (2048, 4096)]
+    made = [_made(name) for name in _asked(names)]
+    status = int(all(one.path is None for one in made))
     if as_json:
-        rows = [{"bits": row.bits, "kernel_us": row.kernel, "gmp_us": row.gmp} for row in measured]
-        print_json({"path": str(path), "powers": rows})
-        return
+        print_json({"kernels": [_fields(one) for one in made]})
+        return status
     screen = console()
-    say(screen, f"Wrote {path}")
-    say(screen, "  It answers as GMP does, and is used from now on wherever it is faster; HUBBUB_KERNEL=off switches it off.")
-    for row in measured:
-        say(screen, f"  A power mod a number of {row.bits} bits: {row.kernel:,.0f} µs, {row.gmp:,.0f} µs by GMP.")
+    for one in made:
+        say(screen, f"Wrote {one.path}" if one.path else f"No {one.name} kernel: {one.refusal}")
+        for gain in one.gains:
+            ratio = gain.without / gain.kernel
+            say(screen, f"  {gain.what}: {gain.kernel:,.1f} µs, {gain.without:,.1f} µs without, {ratio:.1f} times as fast")
+    if not status:
+        say(screen, "What was written is used from now on wherever it is faster; HUBBUB_KERNEL=off switches it off.")
+    return status
 
 
-def remove(*, as_json: bool) -> None:
-    """Delete the kernel, in all its versions."""
-    gone = [str(path) for path in kernel_library.remove()]
-    kernel.forget()
+def remove(names: list[str], *, as_json: bool) -> None:
+    """Delete kernels, in all their versions.
+
+    Args:
+        names: Some of ``NAMES``; none for all.
+        as_json: As one JSON object.
+
+    Raises:
+        ValueError: There is no kernel of such a name.
+    """
+    gone = [str(path) for name in _asked(names) for path in compiled.remove(name)]
     if as_json:
         print_json({"removed": gone})
         return
     for path in gone:
         say(console(), f"Removed {path}")
     if not gone:
-        say(console(), f"There is none in {kernel_library.folder()}")
+        say(console(), f"There is none in {compiled.folder()}")
 
 
-def _measured(bits: int) -> _Power:
-    modulus = mpz(2) ** bits - 1
-    units, exponent = [modulus // (3 + 2 * i) for i in range(_TOGETHER)], mpz(2) ** (bits // 2) - 1
-
-    def powers() -> object:
-        made = kernel.powers(units, exponent, modulus)
-        if made is None:
-            raise ConfigError(f"the kernel was built, but it is {kernel.standing()}")
-        return made
-
-    return _Power(bits, _least(powers), _least(lambda: gmpy2.powmod_base_list(units, exponent, modulus)))
+def standings() -> Iterator[tuple[str, str]]:
+    """The name of each kernel that the libraries installed here allow, and whether it is used, and if not, why."""
+    for name, module in _MODULES.items():
+        try:
+            kernel: Kernel = importlib.import_module(module).KERNEL
+        except ImportError:
+            continue
+        yield name, kernel.standing()
 
 
-def _least(call: Callable[[], object]) -> float:
-    """The least microseconds of CPU time for one of the numbers."""
-    spent = []
-    for _ in range(_REPEATS):
-        begin = time.process_time()
-        call()
-        spent.append(time.process_time() - begin)
-    return 1e6 * min(spent) / _TOGETHER
+def _asked(names: list[str]) -> list[str]:
+    from hubbub._checks import one_of
+
+    return [one_of("kernel", name, NAMES) for name in dict.fromkeys(names)] or list(NAMES)
+
+
+def _made(name: str) -> _Made:
+    try:
+        module = importlib.import_module(_MODULES[name])
+        path: Path = module.KERNEL.build()
+        return _Made(name, path, module.measured(), None)
+    except (ConfigError, ImportError, OSError) as error:
+        # One that cannot be built is no reason to do without the others.
+        return _Made(name, None, [], str(error))
+
+
+def _fields(one: _Made) -> dict[str, object]:
+    gains = [{"what": gain.what, "kernel_us": gain.kernel, "without_us": gain.without} for gain in one.gains]
+    return {"name": one.name, "path": one.path and str(one.path), "gains": gains, "refusal": one.refusal}

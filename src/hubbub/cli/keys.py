@@ -91,7 +91,7 @@ def shares(folder: Path, group: Group, bits: int, *, as_json: bool) -> None:
 
 def selftest(*, as_json: bool) -> int:
     """Print one line for each check; 1 where one failed, 0 otherwise."""
-    versions = f"gmpy2 {gmpy2.version()}, {gmpy2.mp_version()}; kernel {kernel.standing()}"
+    versions = f"gmpy2 {gmpy2.version()}, {gmpy2.mp_version()}; kernel {kernel.KERNEL.standing()}"
     done = []
     screen = console()
     if not as_json:
@@ -103,7 +103,7 @@ def selftest(*, as_json: bool) -> int:
     failed = [check for check in done if check.failure is not None]
     if as_json:
         rows = [{"name": check.name, "ok": check.failure is None, "failure": check.failure} for check in done]
-        facts = {"gmpy2": gmpy2.version(), "gmp": gmpy2.mp_version(), "kernel": kernel.standing()}
+        facts = {"gmpy2": gmpy2.version(), "gmp": gmpy2.mp_version(), "kernel": kernel.KERNEL.standing()}
         print_json({**facts, "ok": not failed, "checks": rows})
     else:
         say(screen, f"{len(failed)} of {len(done)} checks failed: do not use this machine" if failed else "all checks passed")

@@ -1,30 +1,30 @@
 """The compiled kernel, where this machine has one: powers and products of long numbers, eight at a time; else ``None``.
 
-It is optional and changes no result. ``hubbub paillier kernel`` builds it; ``HUBBUB_KERNEL=off`` in the environment leaves it
-alone. It is taken only after it has answered like GMP in this process, on numbers that are hard on carries.
+It is optional and changes no result; :mod:`hubbub.compiled` builds and loads it. It is taken only after it has answered like
+GMP in this process, on numbers that are hard on carries.
 """
 
 import ctypes
-import functools
 import hashlib
-import os
 from pathlib import Path
 
 import gmpy2
 import numpy as np
 from gmpy2 import mpz
 
-from hubbub._checks import shown
+from hubbub.compiled import Gain, Kernel, least_microseconds
 from hubbub.errors import ConfigError
-from hubbub.secagg import kernel_arithmetic, kernel_library
+from hubbub.secagg import kernel_arithmetic
 from hubbub.secagg.kernel_arithmetic import LONGEST, MOST_DIGITS, MOST_PARTS, Comb
 
-__all__ = ["FEWEST", "build", "comb", "combines", "forget", "powers", "require_right", "standing"]
+__all__ = ["FEWEST", "KERNEL", "comb", "combines", "measured", "powers", "require_right"]
 
 # GMP raises fewer numbers as fast: the kernel takes as long for one as for eight.
 FEWEST = 3
 # The sizes of keys, and the lengths at which a limb more is needed.
 _SIZES = (64, 204, 206, 207, 1024, 2048, 4096, 6144)
+# Of the powers that are measured: bits of the modulus, and how many at a time.
+_MEASURED, _TOGETHER = (2048, 4096), 8
 
 
 def powers(units: list[mpz], exponent: int, modulus: mpz) -> list[mpz] | None:
@@ -35,7 +35,7 @@ def powers(units: list[mpz], exponent: int, modulus: mpz) -> list[mpz] | None:
         exponent: From 0.
         modulus: From 3.
     """
-    library = _library()
+    library = KERNEL.library()
     if library is None or len(units) < FEWEST or modulus % 2 == 0 or modulus.bit_length() > LONGEST:
         return None
     return kernel_arithmetic.powers(library, units, exponent, modulus)
@@ -43,7 +43,7 @@ def powers(units: list[mpz], exponent: int, modulus: mpz) -> list[mpz] | None:
 
 def comb(residues: list[list[mpz]], slopes: list[list[mpz]], root: mpz, parts: list[int]) -> Comb | None:
     """A table of powers mod root², as :class:`Comb` takes it; ``None`` where GMP is to do it."""
-    library = _library()
+    library = KERNEL.library()
     if library is None or not combines(root * root) or len(parts) > MOST_PARTS or max(parts) > MOST_DIGITS:
         return None
     return Comb(library, residues, slopes, root, parts)
@@ -51,32 +51,16 @@ def comb(residues: list[list[mpz]], slopes: list[list[mpz]], root: mpz, parts: l
 
 def combines(modulus: mpz) -> bool:
     """Whether tables of powers modulo this square are for the kernel."""
-    return _library() is not None and modulus % 2 == 1 and modulus > 3 and modulus.bit_length() <= LONGEST
+    return KERNEL.library() is not None and modulus % 2 == 1 and modulus > 3 and modulus.bit_length() <= LONGEST
 
 
-def standing() -> str:
-    """Whether the kernel is used in this process, and if not, why."""
-    if _switched_off():
-        return "not used: HUBBUB_KERNEL is off"
-    return _loaded()[1]
-
-
-def build() -> Path:
-    """Build the kernel for this machine, and use it from now on; where it lies.
+def measured() -> list[Gain]:
+    """What one power takes, of eight at a time, by the kernel and by GMP.
 
     Raises:
-        ConfigError: It cannot be built here, or answers wrongly; nothing is left of it.
+        ConfigError: The kernel is not in use.
     """
-    if _switched_off():
-        raise ConfigError("HUBBUB_KERNEL = 'off': the kernel would not be used; unset it to build one")
-    path = kernel_library.build(require_right)
-    forget()
-    return path
-
-
-def forget() -> None:
-    """Look again for a library: one was built, or removed."""
-    _loaded.cache_clear()
+    return [_gain(bits) for bits in _MEASURED]
 
 
 def require_right(library: ctypes.CDLL) -> None:
@@ -114,27 +98,31 @@ def _number(name: str, bits: int) -> mpz:
     return mpz(int.from_bytes(hashlib.shake_256(name.encode()).digest(-(-bits // 8)), "little") % 2**bits)
 
 
-def _switched_off() -> bool:
-    switch = os.environ.get("HUBBUB_KERNEL", "on")
-    if switch not in ("on", "off"):
-        raise ConfigError(f"HUBBUB_KERNEL = {shown(switch)}: must be on or off")
-    return switch == "off"
+def _gain(bits: int) -> Gain:
+    modulus = mpz(2) ** bits - 1
+    units, exponent = [modulus // (3 + 2 * i) for i in range(_TOGETHER)], mpz(2) ** (bits // 2) - 1
+    if powers(units, exponent, modulus) is None:
+        raise ConfigError(f"the encryption kernel cannot be measured: it is {KERNEL.standing()}")
+    ours = least_microseconds(lambda: powers(units, exponent, modulus))
+    gmp = least_microseconds(lambda: gmpy2.powmod_base_list(units, exponent, modulus))
+    return Gain(f"a power mod a number of {bits} bits", ours / _TOGETHER, gmp / _TOGETHER)
 
 
-def _library() -> ctypes.CDLL | None:
-    return None if _switched_off() else _loaded()[0]
+def _declare(library: ctypes.CDLL) -> None:
+    """The types of its functions.
+
+    Raises:
+        ConfigError: This processor lacks what they need.
+    """
+    if not library.hubbub_supported():
+        raise ConfigError("this processor has no AVX-512 IFMA: the kernel needs it; everything works without, more slowly")
+    long, word, data = ctypes.c_long, ctypes.c_uint64, ctypes.c_void_p
+    library.hubbub_powers.argtypes = [data, data, word, long, long, data, long, data, data, long]
+    library.hubbub_powers.restype = ctypes.c_int
+    library.hubbub_combine.argtypes = [data, data, word, long, long, data, long, data, data, long, data, data, long, long]
+    library.hubbub_combine.restype = ctypes.c_int
+    library.hubbub_split.argtypes = [data, long, long, data, long]
+    library.hubbub_split.restype = None
 
 
-@functools.cache
-def _loaded() -> tuple[ctypes.CDLL | None, str]:
-    """The library, if there is one that may be used, and what to say of it."""
-    try:
-        path = kernel_library.find()
-        if path is None:
-            return None, "not built: 'hubbub paillier kernel' builds it, on processors with AVX-512 IFMA"
-        library = kernel_library.open_library(path)
-        require_right(library)
-    except (ConfigError, OSError, RuntimeError) as error:
-        # No home, or no way into it, is a reason to do without, too.
-        return None, f"not used: {error}"
-    return library, f"in use: {path}"
+KERNEL = Kernel("encryption", Path(__file__).with_name("ifma.c"), _declare, require_right)
