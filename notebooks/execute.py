@@ -24,8 +24,11 @@ _SETTINGS = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
     "OMP_NUM_THREADS": "1",
-    # But for what the kernel says of itself when it ends.
-    "PYTHONWARNINGS": "error,ignore::PendingDeprecationWarning:ipykernel.kernelbase",
+    # But for what the kernel's own libraries say when it begins, from Python 3.12 on, and ends.
+    "PYTHONWARNINGS": (
+        "error,ignore::DeprecationWarning:tornado.ioloop,"
+        "ignore::PendingDeprecationWarning:ipykernel.kernelbase"
+    ),
 }
 
 

@@ -70,6 +70,8 @@ def tested(folder: str, test: str, output: Path) -> str:
     watcher = Watcher()
     options = ["-x", "-q", "--no-header", "-p", "no:xdist", "-p", "no:cacheprovider", "--rootdir", str(HERE.parent)]
     status = pytest.main([*options, str(HERE / test)], plugins=[watcher])
+    # The child ends without what an interpreter does at its end.
+    sys.stdout.flush()
     import hubbub
 
     if Path(hubbub.__file__).parent.parent != Path(folder):

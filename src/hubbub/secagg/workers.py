@@ -75,7 +75,8 @@ def in_processes(work: Callable[[list[Item]], bytes], items: list[Item], process
     finally:
         for process, here in started:
             here.close()
-            process.terminate()
+            # A copy has its parent's handlers, and might go on with its part when it is asked to end.
+            process.kill()
             process.join()
 
 
