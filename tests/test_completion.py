@@ -22,6 +22,7 @@ tried hubbub tr
 tried hubbub train ./ex
 tried hubbub verify ''
 tried hubbub factorize ban
+tried hubbub kernel enc
 tried hubbub compare --plot any
 exit 0
 """
@@ -51,6 +52,7 @@ def test_bash_completes_commands_settings_and_runs(place: Path, tmp_path: Path) 
         "./examples/a.toml",
         "runs/one runs/two",
         "banded-toeplitz banded banded-inverse",
+        "encryption",
         # Of what has no list of its own bash offers files by itself.
         "",
     ]
