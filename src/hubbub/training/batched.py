@@ -24,6 +24,8 @@ __all__ = ["Batched"]
 
 # What torch's cross entropy does not count.
 _IGNORED = -100
+# Bytes of examples that are fetched at a time.
+_FETCHED = 1 << 22
 
 
 class Batched:
@@ -36,6 +38,7 @@ class Batched:
         device: Where to compute.
         precision: In which numbers layers compute.
         clients: K.
+        compiled: Whether convolutions are the compiled kernel's.
     """
 
     def __init__(
@@ -47,13 +50,19 @@ class Batched:
         precision: Precision = "float32",
         *,
         clients: int,
+        compiled: bool = False,
     ) -> None:
         module = deepcopy(model).to(device).train()
         self._constants = Constants(module)
         for parameter in module.parameters():
             # The clients' own stand in for them.
             parameter.requires_grad_(False)
-        self._model, self._recorded, self.clients = StackedModel(module, clients), Recorded(module, loss), clients
+        self._model, self._recorded = StackedModel(module, clients, compiled=compiled), Recorded(module, loss)
+        # Parameters that lie in memory as the kernel takes them.
+        layers = [layer for layer in module.modules() if compiled and isinstance(layer, nn.Conv2d | nn.Linear)]
+        of_layers = {id(p) for layer in layers for p in layer.parameters(recurse=False)}
+        self._last = {name for name, p in module.named_parameters() if id(p) in of_layers}
+        self.clients = clients
         self._loss, self._local, self._device, self._precision = loss, local, device, precision
         self._entropy = _is_cross_entropy(loss)
 
@@ -68,7 +77,7 @@ class Batched:
             yield from self._chunk(start, jobs[first : first + self.clients])
 
     def _chunk(self, start: dict[str, torch.Tensor], jobs: Sequence[Job]) -> Iterator[Trained]:
-        own = {name: p.unsqueeze(0).repeat(self.clients, *[1] * p.ndim).requires_grad_() for name, p in start.items()}
+        own = {name: self._copies(name, p).requires_grad_() for name, p in start.items()}
         stepper = _Stepper(self._local, list(own.values()), list(start.values()))
         self._constants.restore()
         self._recorded.look()
@@ -90,6 +99,12 @@ class Batched:
             updates = torch.cat([difference(p, start[name]).reshape(self.clients, -1) for name, p in own.items()], dim=1)
         for job, update, loss, steps in zip(jobs, updates, total.tolist(), feed.own_steps, strict=False):
             yield Trained(job.client, update, loss / steps if steps else math.nan)
+
+    def _copies(self, name: str, p: torch.Tensor) -> torch.Tensor:
+        """One for each client, ``(K, *shape)``."""
+        if name in self._last:
+            return p.unsqueeze(-1).repeat(*[1] * p.ndim, self.clients).movedim(-1, 0)
+        return p.unsqueeze(0).repeat(self.clients, *[1] * p.ndim)
 
     def _slopes(
         self,
@@ -136,33 +151,47 @@ class _Feed:
 
     def __init__(self, local: LocalTraining, jobs: Sequence[Job], clients: int, device: torch.device) -> None:
         self._local, self._jobs, self._device = local, jobs, device
-        self._batches = [local.batches(len(job.inputs), job.seed) for job in jobs]
-        self.own_steps = [len(batches) for batches in self._batches]
+        batches = [local.batches(len(job.inputs), job.seed) for job in jobs]
+        self.own_steps = [len(own) for own in batches]
         self.steps = max(self.own_steps, default=0)
         self._idle = [0] * (clients - len(jobs))
-        self._shape = (clients, local.batch_size)
+        # The numbers of each batch's examples, -1 where there is none: (K, steps, B).
+        self._rows = torch.full((clients, self.steps, local.batch_size), -1)
+        for table, own in zip(self._rows, batches, strict=False):
+            if own:
+                table[: len(own)] = nn.utils.rnn.pad_sequence([*own, table[0]], batch_first=True, padding_value=-1)[:-1]
+        self._counts = (self._rows >= 0).sum(dim=2).T.tolist()
+        # Batches are fetched for several steps at a time, since each call for a client costs as much as a batch.
+        own_bytes = sum(part[:1].nbytes for part in (jobs[0].inputs, jobs[0].targets))
+        self._at_once = max(1, _FETCHED // max(1, own_bytes * clients * local.batch_size))
+        self._fetched: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """Inputs ``(K, B, *)``, targets ``(K, B, *)``, and how many of the B are each client's own."""
-        like = self._jobs[0]
-        inputs = torch.zeros(*self._shape, *like.inputs.shape[1:], dtype=like.inputs.dtype, device=like.inputs.device)
-        # What is padded is not counted by cross entropy; other losses never see it.
-        filling = _IGNORED if not like.targets.is_floating_point() else 0
-        targets = torch.full(
-            (*self._shape, *like.targets.shape[1:]), filling, dtype=like.targets.dtype, device=like.targets.device
+        """Inputs ``(K, B, *)``, targets ``(K, B, *)``, and how many of the B are each client's own; steps in their order."""
+        if step % self._at_once == 0:
+            self._fetched = self._fetch(step, min(step + self._at_once, self.steps))
+        inputs, targets = self._fetched[step % self._at_once]
+        return inputs, targets, self._counts[step]
+
+    def _fetch(self, first: int, stop: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Inputs and targets of some steps."""
+        rows, like = self._rows[:, first:stop], self._jobs[0]
+        clients, steps, size = rows.shape
+        # Padded with an example of its own: of zeros a module might make what is not a number.
+        at = torch.where(rows >= 0, rows, rows[:, :, :1]).clamp_(min=0).flatten(1).to(like.inputs.device)
+        inputs, targets = (
+            torch.zeros(clients, steps * size, *part.shape[1:], dtype=part.dtype, device=part.device)
+            for part in (like.inputs, like.targets)
         )
-        counts = []
-        for job, batches, x, y in zip(self._jobs, self._batches, inputs, targets, strict=False):
-            rows = batches[step] if step < len(batches) else batches[0][:0] if batches else None
-            counts.append(0 if rows is None else len(rows))
-            if counts[-1] and rows is not None:
-                at = rows.to(job.inputs.device)
-                torch.index_select(job.inputs, 0, at, out=x[: len(rows)])
-                torch.index_select(job.targets, 0, at, out=y[: len(rows)])
-                if len(rows) < len(x):
-                    # Padded with an example of its own: of zeros a module might make what is not a number.
-                    x[len(rows) :] = x[0]
-        return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True), counts + self._idle
+        for job, own, x, y in zip(self._jobs, at, inputs, targets, strict=False):
+            if len(job.inputs):
+                torch.index_select(job.inputs, 0, own, out=x)
+                torch.index_select(job.targets, 0, own, out=y)
+        # What is padded is not counted by cross entropy; other losses never see it.
+        missing = (rows < 0).flatten(1).to(targets.device)
+        targets[missing] = _IGNORED if not targets.is_floating_point() else 0
+        moved = (part.to(self._device, non_blocking=True).split(size, dim=1) for part in (inputs, targets))
+        return list(zip(*moved, strict=True))
 
     def rates(self, step: int) -> list[float]:
         """Each client's learning rate, 0 where it takes no step."""

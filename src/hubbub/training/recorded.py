@@ -159,8 +159,8 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         """What the operation does, and one more line in the list."""
         named = kwargs or {}
-        # What other operations do nobody here knows; and of lengths a form is made, though no tag says so.
-        known = isinstance(function, OpOverload) and function.namespace == "aten" and function is not _PACKED
+        # What others' operations do nobody here knows; and of lengths a form is made, though no tag says so.
+        known = isinstance(function, OpOverload) and function.namespace in ("aten", "hubbub") and function is not _PACKED
         if not (known and self._steady and _UNSTEADY.isdisjoint(function.tags)) or self._leaves_traces(function, args, named):
             self.refuse()
         if function is _ATEN.lift_fresh.default:

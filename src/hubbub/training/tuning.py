@@ -26,6 +26,7 @@ from torch import nn
 
 from hubbub import files, strict_json
 from hubbub.errors import ConfigError
+from hubbub.training import lanes
 from hubbub.training.execution import Execution, ExecutionPlan, Trainer, candidates, trainer
 from hubbub.training.local import Job, LocalTraining, Loss, trainable
 from hubbub.training.precision import Precision
@@ -37,7 +38,7 @@ __all__ = ["Choice", "choose", "independent"]
 # Steps of a short and of a longer trial: what a step costs is told from what each client costs once.
 _SHORT, _LONG = 1, 5
 # Of the way in which plans are tried: what another way found is not believed.
-_VERSION = 6
+_VERSION = 7
 _AGREEMENT = 1e-5
 # The plainer plan stands unless another is clearly faster: clocks waver.
 _CLEARLY = 0.95
@@ -136,7 +137,7 @@ class _Trial:
         plainest, clock = ExecutionPlan(), self._clock()
         began = clock()
         self._seconds[plainest] = self._time(plainest)
-        for plan in candidates(self._cohort, self._execution):
+        for plan in candidates(self._cohort, self._execution, convolves=_convolves(self._model)):
             if plan.channels_last and self._form.inputs.ndim != 4:
                 continue
             try:
@@ -232,6 +233,10 @@ class _Trial:
         return trainer(plan, self._model, self._loss, self._local, self._execution, precision)
 
 
+def _convolves(model: nn.Module) -> bool:
+    return any(p.ndim == 4 for p in trainable(model).values())
+
+
 def _same(found: torch.Tensor, expected: torch.Tensor) -> bool:
     """Whether two updates are the same to the last bit; of what is not a number each counts as nothing."""
     return torch.equal(found, expected) or not bool(torch.isfinite(found).all() | torch.isfinite(expected).all())
@@ -265,6 +270,7 @@ def _key(model: nn.Module, local: LocalTraining, execution: Execution, job: Job,
         (tuple(job.inputs.shape[1:]), str(job.inputs.dtype), tuple(job.targets.shape[1:])),
         (magnitude, cohort >> magnitude),
         (torch.__version__, platform.machine(), platform.node(), torch.backends.cpu.get_cpu_capability()),
+        lanes.widths() if _convolves(model) else (),
     ]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
