@@ -5,7 +5,7 @@ import pickle
 import signal
 import time
 from collections.abc import Sequence
-from multiprocessing import Pipe
+from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -99,18 +99,21 @@ def test_cra_16_a_worker_that_is_killed_ends_the_round_before_it_is_charged(tmp_
     population.close()
 
 
+def collect_and_die(folder: Path) -> None:
+    _, shared = populations("one-by-one", lattice=True)
+    shared.collect(range(11), Layers(), 0.5, 0)
+    assert shared._workers is not None
+    (folder / "pids").write_text(" ".join(str(process.pid) for process in shared._workers._processes))
+    os._exit(9)
+
+
 @pytest.mark.slow
 def test_cra_13_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
-    child = os.fork()
-    if child == 0:
-        try:
-            _, shared = populations("one-by-one", lattice=True)
-            shared.collect(range(11), Layers(), 0.5, 0)
-            assert shared._workers is not None
-            (tmp_path / "pids").write_text(" ".join(str(process.pid) for process in shared._workers._processes))
-        finally:
-            os._exit(9)
-    os.waitpid(child, 0)
+    # A fresh one: a fork would share sockets with the workers of earlier tests.
+    starter = get_context("spawn").Process(target=collect_and_die, args=(tmp_path,))
+    starter.start()
+    starter.join()
+    assert starter.exitcode == 9
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     deadline = time.monotonic() + 60
     while any(_lives(pid) for pid in pids) and time.monotonic() < deadline:
