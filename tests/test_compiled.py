@@ -21,6 +21,7 @@ from hubbub.errors import ConfigError
 
 SOURCE = "int hubbub_answer(void) { return ANSWER; }\n"
 MODEL = "model name\t: A Processor 3000\nflags\t\t: fpu vme avx2\n\nprocessor\t: 1\nmodel name\t: Another\nflags\t\t: fpu\n"
+ARM = "Features\t: fp asimd\nCPU implementer\t: 0x41\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\n\nCPU part\t: 0xd03\n"
 needs_a_compiler = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64" or not shutil.which("cc"), reason="no C compiler for x86_64"
 )
@@ -180,17 +181,18 @@ def test_a_kernel_for_this_processor_is_not_found_on_another(
     own, general = kernel(tmp_path, native=True), kernel(tmp_path, name="general")
     built = {}
     general.build()
-    for content in (MODEL, MODEL.replace("3000", "2000"), MODEL.replace("avx2", "avx2 avx512f")):
+    arms = ARM, ARM.replace("asimd", "asimd sve"), ARM.replace("0xd0c", "0xd40")
+    for content in (MODEL, MODEL.replace("3000", "2000"), MODEL.replace("avx2", "avx2 avx512f"), *arms):
         told.write_text(content)
         assert refusal(own).startswith("not built")
         assert general.standing().startswith("in use")
         built[content] = own.build()
         # What a second core is has no say.
-        told.write_text(content.replace("Another", "A Third"))
+        told.write_text(content.replace("Another", "A Third").replace("0xd03", "0xd04"))
         own.forget()
         assert own.standing() == f"in use: {built[content]}"
     # Nobody's library is lost, and all are removed together.
-    assert len(set(built.values())) == 3
+    assert len(set(built.values())) == 6
     for content, path in built.items():
         told.write_text(content)
         own.forget()
@@ -198,17 +200,17 @@ def test_a_kernel_for_this_processor_is_not_found_on_another(
     assert own.remove() == sorted(built.values())
 
 
-@pytest.mark.parametrize("missing", ["model name", "flags"])
+@pytest.mark.parametrize(("told", "missing"), [(MODEL, "model name"), (MODEL, "flags"), (ARM, "CPU part"), (ARM, "Features")])
 def test_a_processor_that_does_not_say_what_it_is_gets_no_kernel_of_its_own(
-    missing: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    told: str, missing: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "cpuinfo").write_text(MODEL.replace(missing, "other", 1))
+    (tmp_path / "cpuinfo").write_text(told.replace(missing, "other", 1))
     monkeypatch.setattr(compiled, "_PROCESSORS", tmp_path / "cpuinfo")
     own = kernel(tmp_path, native=True)
-    with pytest.raises(ConfigError, match=f"does not say the {missing}|no C compiler|is for Linux"):
+    with pytest.raises(ConfigError, match=r"does not say what this processor is|no C compiler|is for Linux"):
         own.build()
     files.make_folder(compiled.folder())
-    assert sys.platform != "linux" or f"does not say the {missing} of this processor" in refusal(own)
+    assert sys.platform != "linux" or "does not say what this processor is and can do" in refusal(own)
 
 
 @needs_a_compiler

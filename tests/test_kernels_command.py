@@ -126,8 +126,10 @@ def test_names_of_kernels_are_completed() -> None:
     assert completing.kernels("x") == []
 
 
-def test_each_kernel_of_the_package_bears_the_name_under_which_it_is_asked_for() -> None:
+def test_each_kernel_of_the_package_bears_the_name_under_which_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("gmpy2")
+    explained = output(capsys, ["kernel", "--help"])
+    assert all(name in explained for name in kernels.NAMES)
     assert [name for name, _ in kernels.standings()] == list(kernels.NAMES)
     for name, module in kernels._MODULES.items():
         kernel = sys.modules[module].KERNEL

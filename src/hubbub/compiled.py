@@ -34,6 +34,8 @@ _COMPILERS = ("cc", "gcc", "clang")
 _SECONDS = 120
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _PROCESSORS = Path("/proc/cpuinfo")
+# What a core is and can do, as it stands there on x86, and on Arm.
+_TELLING = (("model name", "flags"), ("CPU implementer", "CPU variant", "CPU part", "Features"))
 
 
 @dataclass(frozen=True)
@@ -228,10 +230,10 @@ def _processor() -> str:
         for line in iter(lambda: lines.readline().rstrip("\n"), ""):
             name, _, value = line.partition(":")
             told[name.strip()] = value.strip()
-    missing = [name for name in ("model name", "flags") if not told.get(name)]
-    if missing:
-        raise ConfigError(f"{_PROCESSORS} does not say the {missing[0]} of this processor: no kernel is made for it alone")
-    return _digest(told["model name"].encode(), told["flags"].encode())
+    for names in _TELLING:
+        if all(told.get(name) for name in names):
+            return _digest(*(told[name].encode() for name in names))
+    raise ConfigError(f"{_PROCESSORS} does not say what this processor is and can do: no kernel is made for it alone")
 
 
 def _digest(*parts: bytes) -> str:
