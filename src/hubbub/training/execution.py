@@ -80,7 +80,8 @@ def trainer(
     if plan.compiled and plan.clients not in lanes.widths():
         raise ConfigError(
             f"plan = {plan.name!r}: needs the training kernel for {plan.clients} clients at once, which is "
-            f"{lanes.KERNEL.standing()}; or say plan = 'auto' (for a run that goes on, in its config.toml), by which the last bits of sums will be others"
+            f"{lanes.KERNEL.standing()}; or say plan = 'auto' (for a run that goes on, in its config.toml), by which the last "
+            "bits of sums will be others"
         )
     if plan.clients > 1:
         return Batched(model, loss, local, device, precision, clients=plan.clients, compiled=plan.compiled)
