@@ -4,7 +4,8 @@
 // (O, K), for N examples, C or I and O channels and K clients. A client's numbers are made from its own numbers alone, in an order
 // that depends on the shapes and on nothing else, so that no bit of it hangs on the clients in the other lanes.
 //
-// Strides are 1, borders are the caller's. Each loop works on a tile of sums that stays in registers.
+// Strides are 1, borders are the caller's. Each loop works on a tile of sums that stays in registers; -ffp-contract=fast makes
+// fused multiply-adds of them.
 #ifndef LANES
 
 #include <stddef.h>
@@ -12,7 +13,12 @@
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
+// A tile stays in registers only where no loop over it is left.
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
 #define UNROLL _Pragma("GCC unroll 32")
+#endif
 
 // Sums that fit in registers: outputs by columns of a row; outputs by columns of a kernel; inputs.
 #ifdef __AVX512F__

@@ -153,6 +153,7 @@ KERNEL = Kernel(
     Path(__file__).with_name("lanes.c"),
     _declare,
     _require_right,
+    flags=("-ffp-contract=fast",),
     native=True,
     machines=("x86_64", "aarch64"),
 )
