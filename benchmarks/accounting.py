@@ -1,11 +1,11 @@
-"""Epsilon and calibration, against dp_accounting, Opacus and prv_accountant, and against limits.
+"""Epsilon and calibration, against dp_accounting, Opacus, prv_accountant and opake, and against limits.
 
 Both sides compute from nothing in each repetition. dp_accounting composes privacy loss distributions at its default mesh;
 Opacus' and Microsoft's accountants bound privacy random variables with an additive error of 0.01 in epsilon; the upper end is
-compared. The dearest problem is given to the peer once.
+compared. opake composes privacy loss distributions in Rust, at its default mesh. The dearest problem is given to the peer once.
 
 Source: https://github.com/google/differential-privacy/tree/main/python/dp_accounting, https://github.com/pytorch/opacus,
-https://github.com/microsoft/prv_accountant.
+https://github.com/microsoft/prv_accountant, https://pypi.org/project/opake/.
 """
 
 from collections.abc import Callable
@@ -27,6 +27,7 @@ Rounds = list[tuple[Event, int]]
 
 FEW: Rounds = [(PoissonSampled(1.0, 0.01), 2000)]
 MANY: Rounds = [(PoissonSampled(1.0, 0.01), 100_000)]
+NOISY: Rounds = [(PoissonSampled(50.0, 0.1), 10_000)]
 DIFFERENT: Rounds = [(PoissonSampled(1 + i / 100, 0.01 + i / 10_000), 20) for i in range(100)]
 
 
@@ -82,6 +83,31 @@ def calibration_rows(seconds: float) -> list[_runner.Row]:
     ]
 
 
+def opake_rows(seconds: float) -> list[_runner.Row | _runner.Skipped]:
+    try:
+        from _opake import opake, opake_noise
+    except (ImportError, TypeError) as error:
+        return [_runner.Skipped("opake", f"{error}; make the environment with Python 3.13")]
+
+    tight = _runner.measure(lambda: epsilon(NOISY, DELTA, RELATION), lambda: opake(NOISY, DELTA), 0)
+    name = "epsilon itself, 10,000 rounds at noise multiplier 50 and q = 0.1; opake"
+    return [
+        compare_epsilon("epsilon, one Gaussian", [(Gaussian(1.0), 1)], opake, 1, seconds),
+        compare_epsilon("epsilon, 2,000 rounds", FEW, opake, 1, seconds),
+        compare_epsilon("epsilon, 100,000 rounds", MANY, opake, 1, seconds),
+        compare_epsilon("epsilon, 100 kinds of round, 20 of each", DIFFERENT, opake, 1, seconds),
+        _runner.compare(
+            "noise multiplier, 2,000 rounds; opake",
+            lambda: calibrate_noise_multiplier(PoissonSampled(1.0, 0.01), 2000, BUDGET, DELTA, RELATION),
+            lambda: opake_noise(0.01, 2000, BUDGET, DELTA),
+            seconds=seconds,
+            tolerance=TOLERANCE,
+            goal=1,
+        ),
+        _runner.Row(name, float(tight.our_answer), float(tight.peer_answer), 1, unit="epsilon"),
+    ]
+
+
 def many_gaussians() -> Callable[[], float]:
     return lambda: sum(gaussian.epsilon(10.0**-k, 0.5 + k / 10) for k in range(1, 11) for _ in range(100))
 
@@ -113,4 +139,4 @@ def limit_rows(seconds: float) -> list[_runner.Row]:
 
 
 if __name__ == "__main__":
-    _runner.main(__doc__, epsilon_rows, different_rows, calibration_rows, limit_rows)
+    _runner.main(__doc__, epsilon_rows, different_rows, calibration_rows, opake_rows, limit_rows)

@@ -1,10 +1,11 @@
-"""Optimal strategies: what they cost and how near the optimum they are, against jax_privacy and against limits.
+"""Optimal strategies: what they cost and how near the optimum they are, against jax_privacy, opake and limits.
 
 Each call has a fresh process on one core, in float64. Imports are not counted, compilation is: the peer compiles anew in every
 call. Ours are the least of three calls, or of one where it takes long; the peer's is one call.
 
 A row is met only where our answer, too, is what was promised: no error above the peer's but for 1e-10, as the peer's own
-loss computes both; or a certified gap, and an error no lower than the optimum that is known.
+loss computes both (our utility and our sensitivity where the peer is opake, whose loss is private); or a certified gap, and an
+error no lower than the optimum that is known.
 
 For 2,000 rounds and 400 bands jax_privacy's banded optimizer would take more CPU time than all else here together, so that
 row is projected: a few steps are measured, after compilation, and multiplied by the steps that it needs to come within 1e-4
@@ -16,9 +17,11 @@ with its own ``scan_fn="equinox"``; a second row gives it a checkpointed scan of
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 import _runner
 
@@ -27,6 +30,7 @@ AGREEMENT = 1e-10
 # Of what is known of an optimum, in digits.
 DIGITS = 1e-8
 PEER_STEPS, PEER_STEPS_QUICK = 4, 2
+OPAKE_ROUNDS = 2000
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ def ours(family: str, rounds: int, numbers: Sequence[str] = (), **options: Any) 
     from hubbub import workloads
 
     optimize = import_module(f"hubbub.strategies.{family}").optimize
+    # What a strategy imports when it is first asked.
+    import_module("scipy.signal")
 
     def solve() -> Found:
         result = optimize(workloads.prefix_sum(rounds=rounds), **options)
@@ -84,9 +90,9 @@ def worth(found: Found, optimum: float, gap: float) -> tuple[bool, str]:
 
 
 def judged_row(name: str, found: _runner.Spent[Found], peer: _runner.Spent[Found], judged: float, goal: float) -> _runner.Row:
-    """Against the peer's answer, with our C judged by the peer's loss."""
+    """Against the peer's answer, with our C judged by the loss that judged the peer's."""
     good = judged <= peer.answer.error * (1 + AGREEMENT)
-    note = f"errors {judged:.13g} and {peer.answer.error:.13g} by the peer's loss"
+    note = f"errors {judged:.13g} and {peer.answer.error:.13g} by the same loss"
     return _runner.Row(name, found.seconds, peer.seconds, goal, good=good, note=note)
 
 
@@ -253,5 +259,68 @@ def blt_rows(seconds: float) -> list[_runner.Row]:
     ]
 
 
+def opake(kind: str, spacing: tuple[int, int], **options: int) -> Callable[[], tuple[float, ...]]:
+    """The coefficients of the C that its ``band_mf`` or ``blt`` strategy finds for prefix sums."""
+    import torch
+    from opake.dpftrl import noise
+
+    torch.set_num_threads(1)
+    strategy = getattr(noise, f"{kind}_strategy")(**options)
+    separation, most = spacing
+    return lambda: tuple(strategy.coefficients(n_steps=OPAKE_ROUNDS, min_sep=separation, max_participations=most).tolist())
+
+
+def judged_by_us(peer: _runner.Spent[tuple[float, ...]], participation: Any, objective: str) -> _runner.Spent[Found]:
+    """What its coefficients are worth by our utility and our sensitivity."""
+    from hubbub import utility, workloads
+    from hubbub.strategies.toeplitz import BandedToeplitz
+
+    C = BandedToeplitz(OPAKE_ROUNDS, peer.answer)
+    error = getattr(utility, f"{objective}_squared_error")(workloads.prefix_sum(rounds=OPAKE_ROUNDS), C)
+    return replace(peer, answer=Found(error * C.sensitivity(participation).value ** 2))
+
+
+def opake_rows(seconds: float) -> list[_runner.Row | _runner.Skipped]:
+    from hubbub.participation import MinSeparation, SingleParticipation
+
+    once, often = (SingleParticipation(), (1, 1)), (MinSeparation(100, 20), (100, 20))
+    found = measured(seconds, "toeplitz", OPAKE_ROUNDS, bands=400)
+    peer = judged_by_us(_runner.alone(partial(opake, "band_mf", once[1], bands=400)), once[0], "mean")
+    rows: list[_runner.Row | _runner.Skipped] = [
+        judged_row(f"banded Toeplitz, {OPAKE_ROUNDS:,} rounds, 400 bands; peer: opake", found, peer, found.answer.error, 1)
+    ]
+    for pattern, spacing in (once, often):
+        found = measured(seconds, "blt", OPAKE_ROUNDS, buffers=2, participation=pattern, objective="max")
+        peer = judged_by_us(_runner.alone(partial(opake, "blt", spacing)), pattern, "max")
+        name = f"BLT, {OPAKE_ROUNDS:,} rounds, {spacing[1]} participations, 2 buffers; peer: opake"
+        rows.append(judged_row(name, found, peer, found.answer.error, 1))
+    return [*rows, *inverse_rows(16, *often)]
+
+
+def inverse_rows(bands: int, participation: Any, spacing: tuple[int, int]) -> list[_runner.Row | _runner.Skipped]:
+    """What its banded inverse is worth with the sensitivity that it states, and what it states where columns have norm 1."""
+    from opake.dpftrl.noise import bisr_strategy
+
+    from hubbub import utility, workloads
+    from hubbub.sensitivity import of_matrix
+    from hubbub.strategies import banded_inverse
+
+    schema = {"n_steps": OPAKE_ROUNDS, "min_sep": spacing[0], "max_participations": spacing[1]}
+    name = f"{OPAKE_ROUNDS:,} rounds, {spacing[1]} participations, inverse of {bands} bands"
+    try:
+        plain, normalized = (bisr_strategy(bandwidth=bands, normalized=value).sensitivity(**schema) for value in (False, True))
+    except TypeError as error:
+        return [_runner.Skipped(f"{name}; peer: opake", f"{error}; make the environment with Python 3.13")]
+    workload, root = workloads.prefix_sum(rounds=OPAKE_ROUNDS), banded_inverse.square_root(OPAKE_ROUNDS, bands)
+    best = banded_inverse.optimize(workload, bands=bands, participation=participation)
+    C = root.matrix()
+    ours = of_matrix(C / np.linalg.norm(C, axis=0), participation).value
+    peer = utility.mean_squared_error(workload, root) * plain**2
+    return [
+        _runner.Row(f"{name}; peer: opake's closed form", best.squared_error, peer, 1, unit="mean squared error"),
+        _runner.Row(f"{name}, columns of norm 1, stated sensitivity; peer: opake", ours, normalized, 1, unit="sensitivity"),
+    ]
+
+
 if __name__ == "__main__":
-    _runner.main(__doc__, banded_rows, dense_rows, toeplitz_rows, blt_rows)
+    _runner.main(__doc__, banded_rows, dense_rows, toeplitz_rows, blt_rows, opake_rows)

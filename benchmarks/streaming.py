@@ -1,16 +1,21 @@
-"""A row of correlated noise for a model of ten million parameters, against jax_privacy, and against a floor.
+"""A row of correlated noise for a model of ten million parameters, against jax_privacy and opake, and against a floor.
 
-Both sides give rows of stddev·C⁻¹z in float32 for the same C, one after another, z's own cost included: ours from torch's
-generator, jax_privacy's privatizer from jax's default one, compiled, with a gradient of zeros. The floor draws z with torch's
-generator and reads what is remembered once a pass, and computes nothing.
+Both sides give rows of stddev·C⁻¹z in float32 for the same C, one after another, z's own cost included: ours and opake's from
+torch's generator, jax_privacy's privatizer from jax's default one, compiled; the peers' with a gradient of zeros. The floor
+draws z with torch's generator and reads what is remembered once a pass, and computes nothing. opake's BLT takes no parameters,
+so that there is none of the same C.
 
-Further rows draw our z from the secure source, which neither the peer's nor torch's generator is.
+Where 'hubbub kernel noise' built the kernel, rows that it makes are compared with the floor, too; all others are made without.
 
-Each side has a process of its own, one after the other: the widest needs 3 GB on our side and 5 GB on the peer's. With
-``--quick`` the model has a million parameters, for which no more is promised than to be no slower than jax_privacy.
+Further rows draw our z from the secure source, which neither the peers' nor torch's generator is.
+
+Each side has a process of its own, one after the other: the widest needs 3 GB on our side and 5 GB on a peer's. With
+``--quick`` the model has a million parameters, for which no more is promised than to be no slower than jax_privacy; beside
+opake, whatever the size.
 """
 
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable
@@ -71,7 +76,9 @@ def least_mean(step: Callable[[], object], seconds: float) -> float:
     return best
 
 
-def our_stream(correlation: Correlation, dim: int, seconds: float, secure: bool) -> Callable[[], Stream]:
+def our_stream(
+    correlation: Correlation, dim: int, seconds: float, *, secure: bool = False, kernel: bool = False
+) -> Callable[[], Stream]:
     import torch
 
     from hubbub.mechanism import Mechanism
@@ -79,6 +86,7 @@ def our_stream(correlation: Correlation, dim: int, seconds: float, secure: bool)
     from hubbub.participation import SingleParticipation
     from hubbub.randomness import fresh_key
 
+    os.environ["HUBBUB_KERNEL"] = "on" if kernel else "off"
     torch.set_num_threads(1)
     mechanism = Mechanism(correlation.strategy(), SingleParticipation(), 1.0)
     source = SecureSource(fresh_key()) if secure else SimulationSource(seed=0)
@@ -128,6 +136,35 @@ def jax_stream(correlation: Correlation, dim: int, seconds: float) -> Callable[[
     return run
 
 
+def opake_stream(correlation: Correlation, dim: int, seconds: float) -> Callable[[], Stream]:
+    """The rows of its banded square root, which for these numbers is the same C."""
+    import torch
+    from opake.dpftrl.noise import bsr_strategy, mf_gaussian_noise
+    from opake.random import key
+    from opake.types import clipped
+
+    torch.set_num_threads(1)
+    strategy = bsr_strategy(bandwidth=len(correlation.coefficients), alpha=1.0, beta=0.0)
+    gradient = clipped(torch.zeros(dim), max_norm=1.0)
+    add, state = mf_gaussian_noise(gradient.pytree, strategy, n_steps=ROUNDS, noise_multiplier=1.0, key=key(0))
+
+    def run() -> Stream:
+        row = gradient
+
+        def step() -> None:
+            nonlocal row, state
+            row, state = add(gradient, state)
+
+        for _ in range(math.ceil(len(correlation.coefficients) / STEPS + 1) * STEPS):
+            step()
+        cost = least_mean(step, seconds)
+        if row.pytree.dtype != torch.float32:
+            raise SystemExit(f"the peer's rows are {row.pytree.dtype}: must be float32, as ours")
+        return Stream(cost, float(row.pytree.std()))
+
+    return run
+
+
 def floor(rows: int, rounds_per_pass: int, dim: int, seconds: float) -> Callable[[], float]:
     """z alone, and a read of the remembered rows, shared by the rounds of a pass."""
     import torch
@@ -142,8 +179,6 @@ def floor(rows: int, rounds_per_pass: int, dim: int, seconds: float) -> Callable
 
 
 def rows_of(correlation: Correlation, seconds: float) -> list[_runner.Row]:
-    from hubbub.noise.blocks import rounds_per_pass
-
     whole = seconds >= _runner.FULL
     dim = DIM if whole else QUICK_DIM
     ours = _runner.alone(partial(our_stream, correlation, dim, seconds, secure=False))
@@ -159,32 +194,80 @@ def rows_of(correlation: Correlation, seconds: float) -> list[_runner.Row]:
         _runner.Row(f"{name}, secure; peer: jax_privacy, not secure", secure_cost, peer_cost, NO_WORSE),
     ]
     if whole:
-        strategy = correlation.strategy()
-        remembered, many = strategy.memory_rows, rounds_per_pass(strategy)
-        least = _runner.alone(partial(floor, remembered, many, dim, seconds)).answer
-        note = f"{1000 * least:.1f} ms: torch's generator, and {remembered} rows read once in {many} rounds"
-        rows.append(_runner.Row(f"{name}; peer: a floor", cost, least, FLOOR_GOAL, note=note))
+        rows.append(beside_the_floor(correlation, name, cost, seconds))
     return rows
 
 
-def toeplitz_rows(seconds: float) -> list[_runner.Row]:
+def beside_the_floor(correlation: Correlation, name: str, cost: float, seconds: float) -> _runner.Row:
+    from hubbub.noise.blocks import rounds_per_pass
+
+    strategy = correlation.strategy()
+    remembered, many = strategy.memory_rows, rounds_per_pass(strategy)
+    least = _runner.alone(partial(floor, remembered, many, DIM, seconds)).answer
+    note = f"{1000 * least:.1f} ms: torch's generator, and {remembered} rows read once in {many} rounds"
+    return _runner.Row(f"{name}; peer: a floor", cost, least, FLOOR_GOAL, note=note)
+
+
+def rows_beside_opake(correlation: Correlation, seconds: float) -> list[_runner.Row]:
+    dim = DIM if seconds >= _runner.FULL else QUICK_DIM
+    name = f"{correlation.name}, {dim:,} numbers"
+    ours, secure = (_runner.alone(partial(our_stream, correlation, dim, seconds, secure=secure)) for secure in (False, True))
+    peer = _runner.alone(partial(opake_stream, correlation, dim, seconds))
+    for side in (ours, secure):
+        _runner.require_agreement(name, side.answer.deviation, peer.answer.deviation, TOLERANCE)
+    memory = f"peak memory {ours.peak_bytes / 1e9:.2g} GB, the peer's {peer.peak_bytes / 1e9:.2g} GB"
+    return [
+        _runner.Row(f"{name}; peer: opake", ours.answer.seconds, peer.answer.seconds, NO_WORSE, note=memory),
+        _runner.Row(f"{name}, secure; peer: opake, not secure", secure.answer.seconds, peer.answer.seconds, NO_WORSE),
+    ]
+
+
+def square_roots() -> list[Correlation]:
     from hubbub.strategies.toeplitz import square_root
 
-    found = []
-    for bands, goal in TOEPLITZ_GOALS.items():
-        coefficients = square_root(ROUNDS, bands).coefficients
-        found += rows_of(Correlation(f"banded Toeplitz, {bands} bands", goal, coefficients), seconds)
-    return found
+    return [
+        Correlation(f"banded Toeplitz, {bands} bands", goal, square_root(ROUNDS, bands).coefficients)
+        for bands, goal in TOEPLITZ_GOALS.items()
+    ]
 
 
-def blt_rows(seconds: float) -> list[_runner.Row]:
+def toeplitz_rows(seconds: float) -> list[_runner.Row]:
+    return [row for correlation in square_roots() for row in rows_of(correlation, seconds)]
+
+
+def opake_rows(seconds: float) -> list[_runner.Row]:
+    return [row for correlation in square_roots() for row in rows_beside_opake(correlation, seconds)]
+
+
+def buffered() -> Correlation:
     from hubbub import workloads
     from hubbub.strategies import blt
 
     best = blt.optimize(workloads.prefix_sum(rounds=ROUNDS), buffers=BUFFERS, objective="max").strategy
-    correlation = Correlation(f"BLT, {BUFFERS} buffers", BLT_GOAL, decays=best.theta, output_scales=best.omega)
-    return rows_of(correlation, seconds)
+    return Correlation(f"BLT, {BUFFERS} buffers", BLT_GOAL, decays=best.theta, output_scales=best.omega)
+
+
+def blt_rows(seconds: float) -> list[_runner.Row]:
+    return rows_of(buffered(), seconds)
+
+
+def kernel_rows(seconds: float) -> list[_runner.Row | _runner.Skipped]:
+    from hubbub.noise.rows import KERNEL
+
+    if seconds < _runner.FULL:
+        return [_runner.Skipped("rows by the compiled kernel", f"the floor is for {DIM:,} numbers; leave --quick out")]
+    if KERNEL.library() is None:
+        return [_runner.Skipped("rows by the compiled kernel", f"it is {KERNEL.standing()}")]
+    found: list[_runner.Row | _runner.Skipped] = []
+    for correlation in (*square_roots(), buffered()):
+        name = f"{correlation.name}, {DIM:,} numbers"
+        plain, fused = (
+            _runner.alone(partial(our_stream, correlation, DIM, seconds, kernel=use)).answer for use in (False, True)
+        )
+        _runner.require_agreement(name, fused.deviation, plain.deviation, TOLERANCE)
+        found.append(beside_the_floor(correlation, f"{name}, with the compiled kernel", fused.seconds, seconds))
+    return found
 
 
 if __name__ == "__main__":
-    _runner.main(__doc__, toeplitz_rows, blt_rows)
+    _runner.main(__doc__, toeplitz_rows, blt_rows, opake_rows, kernel_rows)
