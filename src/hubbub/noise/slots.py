@@ -15,6 +15,7 @@ import torch
 from hubbub._checks import Array
 from hubbub.errors import RunFolderError
 from hubbub.noise.blocks import Block
+from hubbub.noise.rows import KERNEL, FusedPass, in_use
 from hubbub.noise.sources import NoiseSource
 
 __all__ = ["SlotBuffer"]
@@ -23,6 +24,8 @@ __all__ = ["SlotBuffer"]
 _IN_CACHE, _LEAST_COLUMNS = 1 << 20, 1 << 10
 # Rows whose memory waits to be used again.
 _MOST_SPARE = 32
+# Bytes of a line of the processor's cache.
+_LINE = 64
 
 # Multiplies one segment of fresh rows, which begins at the given number, with what is remembered, and writes the results.
 Product = Callable[[torch.Tensor, int], None]
@@ -32,6 +35,7 @@ class SlotBuffer:
     """The rows of a stream for the numbers ``part[0]`` to ``part[1]`` − 1 of a vector of ``dim``.
 
     ``most`` is how many rows will be remembered at most, or 0 where that is not known; released rows are times ``scale``.
+    ``kernel`` says whether the compiled kernel multiplies: from the beginning where it could, unless that is set otherwise.
 
     Raises:
         ValueError: A part that is no part of the vector.
@@ -54,6 +58,12 @@ class SlotBuffer:
         self._made: dict[int, int] = {}
         self._released: list[torch.Tensor] = []
         self._spare = _SpareRows()
+        self.kernel = self.could_use_kernel()
+
+    def could_use_kernel(self) -> bool:
+        """Whether there is a compiled kernel for these rows in this process."""
+        fits = self._like.device.type == "cpu" and self._like.dtype == torch.float32
+        return fits and KERNEL.library() is not None
 
     @property
     def remembered(self) -> int:
@@ -83,7 +93,11 @@ class SlotBuffer:
         self._memory = slots
 
     def make(self, block: Block, *, release: bool) -> None:
-        """Compute what is remembered after a block, and the block's own rows where they are to be given out."""
+        """Compute what is remembered after a block, and the block's own rows where they are to be given out.
+
+        Raises:
+            ConfigError: The kernel is to multiply, and is no longer there.
+        """
         rounds = block.stop - block.start
         places = sorted({kept.number + rounds * (kept.kind == "combination") for kept in block.kept if kept.kind != "memory"})
         self._made = dict(zip(places, self._free(len(places)), strict=True))
@@ -91,12 +105,13 @@ class SlotBuffer:
         self._released = [self._spare.take(self._rows, wanted) for _ in range(rounds)] if release else []
         segments = [self._source.segments(index, self._first // self._segment) for index in block.drawn]
         on_device = self._like.device.type != "cpu"
-        fresh, product = self._on_device(block) if on_device else self._in_cache(block)
+        multiplied = self._on_device if on_device else self._by_kernel if self.kernel else self._in_cache
+        fresh, product = multiplied(block)
         for start in range(0, self._width, self._segment):
-            length = min(self._segment, self._width - start)
-            for row, fill in zip(fresh, segments, strict=True):
-                fill(row[:length])
-            product(fresh[:, :length], start)
+            segment = fresh[:, : self._width - start]
+            for row, fill in zip(segment, segments, strict=True):
+                fill(row)
+            product(segment, start)
 
     def _in_cache(self, block: Block) -> tuple[torch.Tensor, Product]:
         """Room for fresh rows, and the product on a processor. NumPy's is the faster one for few rows and many columns."""
@@ -127,8 +142,30 @@ class SlotBuffer:
 
         return room, multiply
 
+    def _by_kernel(self, block: Block) -> tuple[torch.Tensor, Product]:
+        """Room for fresh rows, and the product by the compiled kernel."""
+        released = dict(enumerate(self._released))
+        # What is neither remembered nor given out is not computed.
+        numbers = sorted(released.keys() | self._made.keys())
+        product = FusedPass(
+            in_use(),
+            _cast(block.coefficients[numbers], self._like).numpy(),
+            [self._rows[slot] for slot in self._memory],
+            {at: self._rows[self._made[number]] for at, number in enumerate(numbers) if number in self._made},
+            {at: released[number] for at, number in enumerate(numbers) if number in released},
+            self._scale,
+        )
+
+        def multiply(fresh: torch.Tensor, start: int) -> None:
+            made, (ours, theirs) = fresh.numpy(), self._overlap(start, fresh.shape[1])
+            for here, to in ((slice(ours.start), None), (ours, theirs.start), (slice(ours.stop, None), None)):
+                if made[:, here].shape[1]:
+                    product(made[:, here], start + (here.start or 0), to)
+
+        return self._room(block), multiply
+
     def _room(self, block: Block) -> torch.Tensor:
-        return self._like.new_empty(len(block.drawn), min(self._segment, self._width))
+        return _empty(self._like, len(block.drawn), min(self._segment, self._width))
 
     def _on_device(self, block: Block) -> tuple[torch.Tensor, Product]:
         factors, memory = _cast(block.coefficients, self._like), len(self._memory)
@@ -180,11 +217,28 @@ class SlotBuffer:
     def _grow(self, needed: int, new: int) -> None:
         """Room for all that will ever be remembered, which costs nothing until it is touched; else for what is needed now."""
         try:
-            grown = self._like.new_empty(max(needed, self._most + new, len(self._rows) * 3 // 2), self._width)
+            grown = _empty(self._like, max(needed, self._most + new, len(self._rows) * 3 // 2), self._width)
         except (MemoryError, RuntimeError):
-            grown = self._like.new_empty(needed, self._width)
+            grown = _empty(self._like, needed, self._width)
         grown[: len(self._rows)] = self._rows
         self._rows = grown
+
+
+def _empty(like: torch.Tensor, count: int, width: int) -> torch.Tensor:
+    """Room for rows, none of which is touched yet, laid out so that many of them can be read at once."""
+    if like.device.type != "cpu":
+        return like.new_empty(count, width)
+    # An odd number of lines from row to row, so that rows do not share a few places of the cache. NumPy asks for large pages.
+    lines = -(-width * like.element_size() // _LINE) | 1
+    room = torch.from_numpy(_aligned(count * lines * _LINE)).view(like.dtype)
+    return room.view(count, lines * _LINE // like.element_size())[:, :width]
+
+
+def _aligned(size: int) -> npt.NDArray[np.uint8]:
+    """So many bytes, from the beginning of a line on."""
+    memory = np.empty(size + _LINE, np.uint8)
+    first = -memory.ctypes.data % _LINE
+    return memory[first : first + size]
 
 
 def _cast(coefficients: Array, like: torch.Tensor) -> torch.Tensor:
@@ -220,7 +274,7 @@ class _SpareRows:
         """Room for a row of ``like``'s dtype and device."""
         if like.device.type != "cpu":
             return like.new_empty(length)
-        memory = self._spare.pop() if self._spare else np.empty(length * like.element_size(), dtype=np.uint8)
+        memory = self._spare.pop() if self._spare else _aligned(length * like.element_size())
         seen = memory[:]
         weakref.finalize(seen, _keep, self._spare, memory).atexit = False
         return torch.from_numpy(seen).view(like.dtype)

@@ -15,6 +15,7 @@ from hubbub.errors import NoiseExhaustedError, RunFolderError
 from hubbub.mechanism import Mechanism
 from hubbub.noise import blocks
 from hubbub.noise.room import require_memory
+from hubbub.noise.rows import KERNEL
 from hubbub.noise.slots import SlotBuffer
 from hubbub.noise.sources import NoiseSource, SecureSource, SimulationSource
 from hubbub.randomness import fresh_key
@@ -27,7 +28,8 @@ class NoiseStream:
     """Row after row of stddev·N·z for a mechanism, each given out once.
 
     Rows are made several at a time, as one matrix product over slices of the vector that fit in the processor's cache: what is
-    remembered lies in one buffer, in which nothing is moved, and is read once a pass.
+    remembered lies in one buffer, in which nothing is moved, and is read once a pass. In float32 on a processor the noise
+    kernel multiplies, where this machine has one.
 
     Args:
         mechanism: Its strategy correlates the rows, its ``stddev`` scales them.
@@ -37,7 +39,7 @@ class NoiseStream:
         device: Where rows are needed. A simulation draws z there; its numbers differ between kinds of device.
         dtype: Of the rows and of what is remembered.
         part: ``(first, stop)``: give these numbers of each row only. The parts of a vector, made anywhere, are together
-            bit for bit the rows of one stream.
+            bit for bit the rows of one stream; in float32, where all are made with the kernel or all without it.
         rounds_per_pass: How many rounds are made at a time; by default as many as pay. With 1 no row of z is drawn before
             the round that needs it. Another number is another rounding of the last bit.
 
@@ -164,25 +166,39 @@ class NoiseStream:
     def state_dict(self) -> dict[str, Any]:
         """What the stream carries from round to round. As secret as the noise: it takes the noise off later releases.
 
-        ``memory`` is that before the pass that holds the next round; the rows of z since then are drawn again.
+        ``memory`` is that before the pass that holds the next round; the rows of z since then are drawn again. ``kernel`` says
+        whether the noise kernel made it.
         """
         if self._block is not None and self.round_index == self._block.stop and self.round_index % self._pass == 0:
             self._settle(self._block)
             self._block = None
         memory = self._buffer.memory()
-        return {"round_index": self.round_index, "drawn": self.drawn, "rounds_per_pass": self._pass, "memory": memory}
+        return {
+            "round_index": self.round_index,
+            "drawn": self.drawn,
+            "rounds_per_pass": self._pass,
+            "kernel": self._buffer.kernel,
+            "memory": memory,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where :meth:`state_dict` was taken, from the same source.
+        """Continue bit for bit where :meth:`state_dict` was taken, from the same source, and as there with the noise kernel or
+        without it; a state that does not say which is of a stream without it.
 
         Raises:
-            RunFolderError: The state is not one that this stream can be in.
+            RunFolderError: The state is not one that this stream can be in, or was taken with the kernel, which is not here.
             ValueError, TypeError: A number out of range.
         """
         if state["rounds_per_pass"] != self._pass:
             raise RunFolderError(
                 f"noise state: was taken with rounds_per_pass = {state['rounds_per_pass']!r}, and its memory belongs to that; "
                 f"this stream has {self._pass}"
+            )
+        kernel = state.get("kernel", False)
+        if not isinstance(kernel, bool) or (kernel and not self._buffer.could_use_kernel()):
+            raise RunFolderError(
+                f"noise state: was taken with kernel = {kernel!r}, and other last bits would not go on from it; the noise "
+                f"kernel, which is for float32 on a processor, is {KERNEL.standing()}"
             )
         rows = tuple(state["memory"])
         strategy = self.mechanism.strategy
@@ -196,5 +212,6 @@ class NoiseStream:
                 f"{before.remembered}"
             )
         self._buffer.restore(rows)
+        self._buffer.kernel = kernel
         self._drawn_before, self.round_index, self._made = before.drawn, round_index, False
         self._block = self._plan(start) if start < round_index else None
