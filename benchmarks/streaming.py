@@ -5,6 +5,8 @@ torch's generator, jax_privacy's privatizer from jax's default one, compiled; th
 draws z with torch's generator and reads what is remembered once a pass, and computes nothing. opake's BLT takes no parameters,
 so that there is none of the same C.
 
+Where 'hubbub kernel noise' built the kernel, rows that it makes are compared with the floor, too; all others are made without.
+
 Further rows draw our z from the secure source, which neither the peers' nor torch's generator is.
 
 Each side has a process of its own, one after the other: the widest needs 3 GB on our side and 5 GB on a peer's. With
@@ -13,6 +15,7 @@ opake, whatever the size.
 """
 
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable
@@ -73,7 +76,9 @@ def least_mean(step: Callable[[], object], seconds: float) -> float:
     return best
 
 
-def our_stream(correlation: Correlation, dim: int, seconds: float, secure: bool) -> Callable[[], Stream]:
+def our_stream(
+    correlation: Correlation, dim: int, seconds: float, *, secure: bool = False, kernel: bool = False
+) -> Callable[[], Stream]:
     import torch
 
     from hubbub.mechanism import Mechanism
@@ -81,6 +86,7 @@ def our_stream(correlation: Correlation, dim: int, seconds: float, secure: bool)
     from hubbub.participation import SingleParticipation
     from hubbub.randomness import fresh_key
 
+    os.environ["HUBBUB_KERNEL"] = "on" if kernel else "off"
     torch.set_num_threads(1)
     mechanism = Mechanism(correlation.strategy(), SingleParticipation(), 1.0)
     source = SecureSource(fresh_key()) if secure else SimulationSource(seed=0)
@@ -173,8 +179,6 @@ def floor(rows: int, rounds_per_pass: int, dim: int, seconds: float) -> Callable
 
 
 def rows_of(correlation: Correlation, seconds: float) -> list[_runner.Row]:
-    from hubbub.noise.blocks import rounds_per_pass
-
     whole = seconds >= _runner.FULL
     dim = DIM if whole else QUICK_DIM
     ours = _runner.alone(partial(our_stream, correlation, dim, seconds, secure=False))
@@ -190,12 +194,18 @@ def rows_of(correlation: Correlation, seconds: float) -> list[_runner.Row]:
         _runner.Row(f"{name}, secure; peer: jax_privacy, not secure", secure_cost, peer_cost, NO_WORSE),
     ]
     if whole:
-        strategy = correlation.strategy()
-        remembered, many = strategy.memory_rows, rounds_per_pass(strategy)
-        least = _runner.alone(partial(floor, remembered, many, dim, seconds)).answer
-        note = f"{1000 * least:.1f} ms: torch's generator, and {remembered} rows read once in {many} rounds"
-        rows.append(_runner.Row(f"{name}; peer: a floor", cost, least, FLOOR_GOAL, note=note))
+        rows.append(beside_the_floor(correlation, name, cost, seconds))
     return rows
+
+
+def beside_the_floor(correlation: Correlation, name: str, cost: float, seconds: float) -> _runner.Row:
+    from hubbub.noise.blocks import rounds_per_pass
+
+    strategy = correlation.strategy()
+    remembered, many = strategy.memory_rows, rounds_per_pass(strategy)
+    least = _runner.alone(partial(floor, remembered, many, DIM, seconds)).answer
+    note = f"{1000 * least:.1f} ms: torch's generator, and {remembered} rows read once in {many} rounds"
+    return _runner.Row(f"{name}; peer: a floor", cost, least, FLOOR_GOAL, note=note)
 
 
 def rows_beside_opake(correlation: Correlation, seconds: float) -> list[_runner.Row]:
@@ -229,14 +239,35 @@ def opake_rows(seconds: float) -> list[_runner.Row]:
     return [row for correlation in square_roots() for row in rows_beside_opake(correlation, seconds)]
 
 
-def blt_rows(seconds: float) -> list[_runner.Row]:
+def buffered() -> Correlation:
     from hubbub import workloads
     from hubbub.strategies import blt
 
     best = blt.optimize(workloads.prefix_sum(rounds=ROUNDS), buffers=BUFFERS, objective="max").strategy
-    correlation = Correlation(f"BLT, {BUFFERS} buffers", BLT_GOAL, decays=best.theta, output_scales=best.omega)
-    return rows_of(correlation, seconds)
+    return Correlation(f"BLT, {BUFFERS} buffers", BLT_GOAL, decays=best.theta, output_scales=best.omega)
+
+
+def blt_rows(seconds: float) -> list[_runner.Row]:
+    return rows_of(buffered(), seconds)
+
+
+def kernel_rows(seconds: float) -> list[_runner.Row | _runner.Skipped]:
+    from hubbub.noise.rows import KERNEL
+
+    if seconds < _runner.FULL:
+        return [_runner.Skipped("rows by the compiled kernel", f"the floor is for {DIM:,} numbers; leave --quick out")]
+    if KERNEL.library() is None:
+        return [_runner.Skipped("rows by the compiled kernel", f"it is {KERNEL.standing()}")]
+    found: list[_runner.Row | _runner.Skipped] = []
+    for correlation in (*square_roots(), buffered()):
+        name = f"{correlation.name}, {DIM:,} numbers"
+        plain, fused = (
+            _runner.alone(partial(our_stream, correlation, DIM, seconds, kernel=use)).answer for use in (False, True)
+        )
+        _runner.require_agreement(name, fused.deviation, plain.deviation, TOLERANCE)
+        found.append(beside_the_floor(correlation, f"{name}, with the compiled kernel", fused.seconds, seconds))
+    return found
 
 
 if __name__ == "__main__":
-    _runner.main(__doc__, toeplitz_rows, blt_rows, opake_rows)
+    _runner.main(__doc__, toeplitz_rows, blt_rows, opake_rows, kernel_rows)
