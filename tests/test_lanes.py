@@ -292,7 +292,7 @@ def test_without_the_kernel_a_plan_that_needs_it_is_refused_with_the_next_step()
     assert lanes.widths() == ()
     clients = [(job.inputs, job.targets) for job in jobs(IMAGES)]
     population = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), execution=Execution("batched-8-compiled"))
-    told = "plan = 'batched-8-compiled': needs the training kernel for 8 clients at once, which is not built: 'hubbub kernel training' builds it"
+    told = "needs the training kernel for 8 clients at once, which is not built: 'hubbub kernel training' builds it"
     with pytest.raises(ConfigError, match=told):
         population.collect([0, 1], Layers(), 1.0, 0)
     with pytest.raises(ConfigError, match="the training kernel is not built"):

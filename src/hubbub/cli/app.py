@@ -617,7 +617,9 @@ def doctor(as_json: AsJson = False) -> None:
 def kernel(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="encryption, training or noise; by default all.", autocompletion=completing.kernels),
+        typer.Argument(
+            metavar="[NAME]...", help="encryption, training or noise; by default all.", autocompletion=completing.kernels
+        ),
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Delete them; everything goes on without.")] = False,
     as_json: AsJson = False,

@@ -13,7 +13,11 @@ from hubbub.errors import ConfigError
 __all__ = ["NAMES", "build", "remove", "standings"]
 
 # Each module has a ``KERNEL`` of that name, and says by ``measured()`` what it gains.
-_MODULES = {"encryption": "hubbub.secagg.kernel", "training": "hubbub.training.lanes", "noise": "hubbub.noise.rows"}
+_MODULES = {
+    "encryption": "hubbub.secagg.kernel",
+    "training": "hubbub.training.lanes",
+    "noise": "hubbub.noise.rows",
+}
 NAMES = tuple(_MODULES)
 
 
