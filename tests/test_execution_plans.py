@@ -14,7 +14,7 @@ from hubbub.errors import ConfigError
 from hubbub.lattice import Lattice
 from hubbub.models import Cnn, Mlp
 from hubbub.training import Execution, LocalTraining, SimulatedPopulation, tuning
-from hubbub.training.batched import Batched
+from hubbub.training.batched import Batched, _Feed
 from hubbub.training.execution import ExecutionPlan, candidates
 from hubbub.training.local import Job, Loss
 from hubbub.training.one_by_one import OneByOne
@@ -293,3 +293,15 @@ def test_plans_differ_by_rounding_alone() -> None:
         sums.append(population.collect([0, 2, 4], model, 0.5, 3).open(None))
     for total in sums[1:]:
         torch.testing.assert_close(total, sums[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("fetched", "at_once"), [(1, 1), (40_000, 2)])
+def test_how_many_batches_are_fetched_at_a_time_changes_no_bit(
+    fetched: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, clients, local = made("layers"), jobs(IMAGES), LOCALS["all"]
+    expected = batched(model, local, clients)
+    monkeypatch.setattr("hubbub.training.batched._FETCHED", fetched)
+    assert _Feed(local, clients, 4, CPU)._at_once == at_once
+    for client, update in batched(model, local, clients).items():
+        assert torch.equal(update, expected[client])
