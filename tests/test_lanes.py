@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -120,7 +121,9 @@ def built_once(cache: Path) -> Iterator[Lanes]:
     KERNEL.forget()
 
 
-def test_a_tensor_with_gaps_and_weights_that_are_too_wide_are_refused(built: Lanes) -> None:
+def test_tensors_with_gaps_or_that_do_not_fit_and_weights_that_are_too_wide_are_refused(built: Lanes) -> None:
+    with pytest.raises(ValueError, match=r"weight has the shape \(2, 1, 3, 3, 8\): must be \(2, 3, 3, 3, 8\)"):
+        built.outputs(numbers((1, 3, 4, 4, 8), 0), numbers((2, 1, 3, 3, 8), 1), numbers((2, 8), 2))
     with pytest.raises(ValueError, match="weight has 8 columns: the kernel takes at most 7"):
         built.inputs(numbers((1, 1, 1, 1, 8), 0), numbers((1, 1, 1, 8, 8), 1), 1, 8)
     x = numbers((8, 1, 1, 6, 6), 0).movedim(0, -1)
@@ -168,12 +171,32 @@ class ByHand(nn.Module):
         return self.out(F.gelu(self.hidden(x.flatten(-1))))
 
 
+class Unusual(nn.Module):
+    """What torch widens, narrows or takes in another form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.one = nn.Conv2d(1, 3, 3), nn.Parameter(torch.ones(1) / 3)
+        self.head = nn.Linear(75, 10)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(self.convolution(x), np.int64(2))
+        x = torch.flatten(input=x, start_dim=1) * self.scale.flatten()[0]
+        y = x * 1
+        # In place, through a view.
+        y.flatten(1).mul_(2)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            narrow = self.head(y).float()
+        return F.linear(narrow, torch.eye(10), self.one)
+
+
 def updates(model: nn.Module, local: LocalTraining, clients: int, own: Sequence[Job]) -> dict[int, torch.Tensor]:
     stack = Batched(model, F.cross_entropy, local, CPU, clients=clients, compiled=True)
     return {trained.client: trained.update for trained in stack.train(model, own)}
 
 
-@pytest.mark.parametrize("make", [Layers, Further, ByHand, lambda: nn.Sequential(*Cnn((1, 16, 16), 10))])
+@pytest.mark.parametrize("make", [Layers, Further, ByHand, Unusual, lambda: nn.Sequential(*Cnn((1, 16, 16), 10))])
 def test_clients_learn_what_they_learn_one_by_one(built: Lanes, make: type[nn.Module]) -> None:
     torch.manual_seed(0)
     model, local = make(), LocalTraining(epochs=2, batch_size=4, learning_rate=0.1, momentum=0.5, weight_decay=0.01)
@@ -287,15 +310,22 @@ def test_a_plan_has_a_name_that_says_it_is_compiled() -> None:
         Execution("batched-8-compiled", precision="bfloat16")
 
 
+def test_a_plan_for_more_clients_than_the_processor_has_lanes_names_the_one_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "widths", lambda: (8,))
+    told = "on this processor the training kernel takes 8 clients at once; say 'batched-8-compiled', or 'auto'"
+    with pytest.raises(ConfigError, match=told):
+        trainer(ExecutionPlan(16, compiled=True), Layers(), F.cross_entropy, LocalTraining(), Execution(), "float32")
+
+
 @pytest.mark.usefixtures("missing")
 def test_without_the_kernel_a_plan_that_needs_it_is_refused_with_the_next_step() -> None:
     assert lanes.widths() == ()
     clients = [(job.inputs, job.targets) for job in jobs(IMAGES)]
     population = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), execution=Execution("batched-8-compiled"))
-    told = "needs the training kernel for 8 clients at once, which is not built: 'hubbub kernel training' builds it"
+    told = "needs the training kernel, which is not built: 'hubbub kernel training' builds it"
     with pytest.raises(ConfigError, match=told):
         population.collect([0, 1], Layers(), 1.0, 0)
-    with pytest.raises(ConfigError, match="the training kernel is not built"):
+    with pytest.raises(ConfigError, match="the training kernel, by which these clients are trained, is not built"):
         lanes.in_use()
 
 

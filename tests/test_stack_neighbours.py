@@ -65,6 +65,27 @@ def test_how_long_a_neighbour_trains_changes_nothing_of_a_client_that_has_done()
     assert torch.equal(short, first_update(model, jobs(PAIR, sizes=(2, 9)), local))
 
 
+class Mixing(nn.Module):
+    """A product with what all clients share, for which torch has several algorithms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("shared", torch.randn(300, 64) / 17, persistent=False)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x @ self.shared)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_how_many_batches_a_neighbour_has_changes_no_bit(batch_size: int) -> None:
+    torch.manual_seed(0)
+    model, local = Mixing(), LocalTraining(batch_size=batch_size)
+    alone = first_update(model, jobs((300,), sizes=(batch_size, 0)), local)
+    for batches in (1, 2, 3, 7):
+        assert torch.equal(alone, first_update(model, jobs((300,), sizes=(batch_size, batches * batch_size)), local)), batches
+
+
 def test_what_a_stack_leaves_in_a_buffer_does_not_reach_the_next_stack() -> None:
     torch.manual_seed(0)
     model, local = Counting(), LocalTraining(batch_size=1)

@@ -162,7 +162,7 @@ class _Feed:
                 table[: len(own)] = nn.utils.rnn.pad_sequence([*own, table[0]], batch_first=True, padding_value=-1)[:-1]
         self._counts = (self._rows >= 0).sum(dim=2).T.tolist()
         # Batches are fetched for several steps at a time, since each call for a client costs as much as a batch.
-        own_bytes = sum(part[:1].nbytes for part in (jobs[0].inputs, jobs[0].targets))
+        own_bytes = sum(math.prod(part.shape[1:]) * part.element_size() for part in (jobs[0].inputs, jobs[0].targets))
         self._at_once = max(1, _FETCHED // max(1, own_bytes * clients * local.batch_size))
         self._fetched: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -171,7 +171,8 @@ class _Feed:
         if step % self._at_once == 0:
             self._fetched = self._fetch(step, min(step + self._at_once, self.steps))
         inputs, targets = self._fetched[step % self._at_once]
-        return inputs, targets, self._counts[step]
+        # Always laid out alike: by gaps between clients, which tell how long the others go on, torch picks its algorithms.
+        return inputs.contiguous(), targets.contiguous(), self._counts[step]
 
     def _fetch(self, first: int, stop: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Inputs and targets of some steps."""

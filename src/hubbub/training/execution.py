@@ -77,9 +77,14 @@ def trainer(
         ConfigError: The plan is for a kernel that is not there.
     """
     device = torch.device(execution.device)
-    if plan.compiled and plan.clients not in lanes.widths():
+    if plan.compiled and lanes.widths() and plan.clients not in lanes.widths():
         raise ConfigError(
-            f"plan = {plan.name!r}: needs the training kernel for {plan.clients} clients at once, which is "
+            f"plan = {plan.name!r}: on this processor the training kernel takes {lanes.widths()[-1]} clients at once; say "
+            f"'batched-{lanes.widths()[-1]}-compiled', or 'auto'"
+        )
+    if plan.compiled and not lanes.widths():
+        raise ConfigError(
+            f"plan = {plan.name!r}: needs the training kernel, which is "
             f"{lanes.KERNEL.standing()}; or say plan = 'auto' (for a run that goes on, in its config.toml), by which the last "
             "bits of sums will be others"
         )

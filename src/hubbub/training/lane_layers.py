@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub.training.lanes import WIDEST, Lanes, in_use
 
-__all__ = ["borders", "convolution", "largest", "last", "lies_last", "linear", "window"]
+__all__ = ["borders", "convolution", "largest", "last", "lies_last", "linear", "plain", "window"]
 
 
 def last(given: Sequence[torch.Tensor], dims: Sequence[int | None], clients: int) -> list[torch.Tensor]:
@@ -28,6 +28,13 @@ def lies_last(x: torch.Tensor, dim: int | None) -> bool:
     return dim is not None and x.movedim(dim, -1).is_contiguous()
 
 
+def plain(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    """Whether these are float32 and fit one another as they are; what torch widens, narrows or refuses is left to torch."""
+    fits = x.shape[1] == weight.shape[1] and (bias is None or tuple(bias.shape) == (len(weight),))
+    numbers = all(one is None or one.dtype == torch.float32 for one in (x, weight, bias))
+    return fits and numbers and not torch.is_autocast_enabled(x.device.type)
+
+
 def borders(
     x: torch.Tensor, weight: torch.Tensor, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> tuple[int, int] | None:
@@ -39,8 +46,8 @@ def borders(
     else:
         padding, even = _pair(0 if padding == "valid" else padding), False
     fits = x.shape[2] + 2 * padding[0] >= rows and x.shape[3] + 2 * padding[1] >= columns
-    plain = _pair(stride) == _pair(dilation) == (1, 1) and groups == 1 and not even
-    return padding if plain and fits and columns <= WIDEST and x.dtype == weight.dtype == torch.float32 else None
+    simple = _pair(stride) == _pair(dilation) == (1, 1) and groups == 1 and not even and min(padding) >= 0
+    return padding if simple and fits and columns <= WIDEST else None
 
 
 def window(
@@ -49,14 +56,14 @@ def window(
     """Rows and columns of a client's windows, where the kernel has this pooling, else ``None``."""
     sizes = _pair(kernel_size)
     side_by_side = not stride or _pair(stride) == sizes
-    plain = _pair(padding) == (0, 0) and _pair(dilation) == (1, 1) and not ceil_mode
+    simple = _pair(padding) == (0, 0) and _pair(dilation) == (1, 1) and not ceil_mode
     fits = sizes[0] <= x.shape[2] and sizes[1] <= x.shape[3]
-    return sizes if side_by_side and plain and fits and x.dtype == torch.float32 else None
+    return sizes if side_by_side and simple and fits and x.dtype == torch.float32 else None
 
 
 def _pair(given: Any) -> tuple[int, int]:
     """An option that is one number for both, or one of each."""
-    both = [given] * 2 if isinstance(given, int) else [*given] * (2 // len(given))
+    both = [*given] * (2 // len(given)) if isinstance(given, tuple | list) else [given] * 2
     return int(both[0]), int(both[1])
 
 

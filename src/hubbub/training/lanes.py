@@ -47,6 +47,8 @@ class Lanes:
     def outputs(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """A convolution of stride 1, without borders."""
         (n, i, h, w, k), (o, _, kh, kw, _) = x.shape, weight.shape
+        _require_shape("weight", weight, (o, i, kh, kw, k))
+        _require_shape("bias", bias, (o, k))
         out = x.new_empty(n, o, h - kh + 1, w - kw + 1, k)
         self._call("outputs", (x, weight, bias, out), n, i, h, w, o, kh, kw)
         return out
@@ -54,6 +56,7 @@ class Lanes:
     def weights(self, x: torch.Tensor, slope: torch.Tensor, kh: int, kw: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradients of weights and biases from that of the outputs."""
         (n, i, h, w, k), o = x.shape, slope.shape[1]
+        _require_shape("slope", slope, (n, o, h - kh + 1, w - kw + 1, k))
         weights, biases = x.new_empty(o, i, kh, kw, k), x.new_empty(o, k)
         self._call("weights", (x, slope, weights, biases), n, i, h, w, o, kh, kw)
         return weights, biases
@@ -65,6 +68,7 @@ class Lanes:
             ValueError: The weights have more columns than :data:`WIDEST`.
         """
         n, (o, i, kh, kw, k) = slope.shape[0], weight.shape
+        _require_shape("slope", slope, (n, o, h - kh + 1, w - kw + 1, k))
         if kw > WIDEST:
             raise ValueError(f"weight has {kw} columns: the kernel takes at most {WIDEST}")
         found = slope.new_empty(n, i, h, w, k)
@@ -82,6 +86,8 @@ class Lanes:
     def spread(self, slope: torch.Tensor, which: torch.Tensor, h: int, w: int, height: int, width: int) -> torch.Tensor:
         """The gradient of what windows of height h by width w were taken from."""
         n, c, *_, k = slope.shape
+        for name, one in (("slope", slope), ("which", which)):
+            _require_shape(name, one, (n, c, h // height, w // width, k))
         found = slope.new_empty(n, c, h, w, k)
         self._call("spread", (slope, which, found), n * c, h, w, height, width)
         return found
@@ -93,6 +99,11 @@ class Lanes:
             if not all(one.is_contiguous() for one in tensors):
                 raise ValueError(f"{name}: takes tensors that lie in memory without gaps")
             function(*(one.data_ptr() for one in tensors), *sizes)
+
+
+def _require_shape(name: str, x: torch.Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(x.shape) != shape:
+        raise ValueError(f"{name} has the shape {tuple(x.shape)}: must be {shape}")
 
 
 def _declare(library: ctypes.CDLL) -> None:
@@ -173,7 +184,7 @@ def in_use() -> Lanes:
     """
     library = KERNEL.library()
     if library is None:
-        raise ConfigError(f"the training kernel is {KERNEL.standing()}")
+        raise ConfigError(f"the training kernel, by which these clients are trained, is {KERNEL.standing()}")
     return Lanes(library)
 
 

@@ -17,7 +17,7 @@ from torch.func import vmap
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 from torch.overrides import TorchFunctionMode
 
-from hubbub.errors import HubbubError
+from hubbub.errors import ConfigError, HubbubError
 from hubbub.training import lane_layers
 from hubbub.training.calling import called
 from hubbub.training.stacked_lstm import stacked_lstm
@@ -74,7 +74,7 @@ class StackedModel:
 
         try:
             found: torch.Tensor = vmap(forward, in_dims=(0, 0), out_dims=0)(dict(parameters), inputs)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, ConfigError):
             raise
         except Exception as error:
             raise NotStackableError(f"{type(error).__name__}: {error}") from error
@@ -150,7 +150,7 @@ def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callabl
     ) -> Any:
         if x.ndim != spatial + 2:
             return NotImplemented
-        compiled = mode.compiled and spatial == 2
+        compiled = mode.compiled and spatial == 2 and lane_layers.plain(x, weight, bias)
         borders = lane_layers.borders(x, weight, stride, padding, dilation, groups) if compiled else None
 
         def rule(
@@ -241,7 +241,7 @@ class _Affine(torch.autograd.Function):
 
 
 def _linear(mode: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
-    compiled = mode.compiled and x.ndim == 2 and x.dtype == weight.dtype == torch.float32
+    compiled = mode.compiled and x.ndim == weight.ndim == 2 and lane_layers.plain(x, weight, bias)
 
     def rule(
         clients: int, dims: Dims, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
@@ -301,13 +301,15 @@ def _view(_: _Rewriting, x: torch.Tensor, *shape: Any, **named: Any) -> Any:
 
 
 def _flatten(mode: _Rewriting, x: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> Any:
-    if not mode.compiled:
+    known = range(-x.ndim, x.ndim)
+    if not mode.compiled or start_dim not in known or end_dim not in known:
         return NotImplemented
-    first, stop = start_dim % max(1, x.ndim), end_dim % max(1, x.ndim)
+    first, stop = start_dim % x.ndim, end_dim % x.ndim
 
     def rule(clients: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int]:
-        (moved,) = lane_layers.last((x,), dims, clients)
-        return moved.flatten(first, stop), -1
+        if lane_layers.lies_last(x, dims[0]):
+            return lane_layers.last((x,), dims, clients)[0].flatten(first, stop), -1
+        return _stack(x, dims[0], clients).flatten(first + 1, stop + 1), 0
 
     return _apply(rule, lambda x: x.flatten(start_dim, end_dim), x)
 
@@ -373,5 +375,4 @@ _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.lstm: _lstm,
     torch.Tensor.view: _view,
     torch.Tensor.flatten: _flatten,
-    torch.flatten: _flatten,
 }
