@@ -26,7 +26,7 @@ class ExecutionPlan:
 
     Example:
         >>> ExecutionPlan.named("batched-16")
-        ExecutionPlan(clients=16, channels_last=False)
+        ExecutionPlan(clients=16, channels_last=False, compiled=False)
         >>> ExecutionPlan(channels_last=True).name
         'one-by-one-channels-last'
     """
