@@ -302,6 +302,8 @@ def test_how_many_batches_are_fetched_at_a_time_changes_no_bit(
     model, clients, local = made("layers"), jobs(IMAGES), LOCALS["all"]
     expected = batched(model, local, clients)
     monkeypatch.setattr("hubbub.training.batched._FETCHED", fetched)
-    assert _Feed(local, clients, 4, CPU)._at_once == at_once
+    # Also where the first client has no examples.
+    for chunk in (clients, sorted(clients, key=lambda job: len(job.inputs))):
+        assert _Feed(local, chunk[:4], 4, CPU)._at_once == at_once
     for client, update in batched(model, local, clients).items():
         assert torch.equal(update, expected[client])

@@ -27,6 +27,7 @@ from hubbub.training.execution import ExecutionPlan, candidates, trainer
 from hubbub.training.lanes import KERNEL, Lanes
 from hubbub.training.local import Job
 from hubbub.training.recorded import Recorded
+from hubbub.training.stacking import NotStackableError
 from local_jobs import CPU, Layers, jobs
 
 IMAGES = (1, 12, 12)
@@ -296,6 +297,36 @@ def test_the_kernel_s_plans_are_tried_for_networks_that_convolve(built: Lanes, m
     # Without it another plan is looked for.
     monkeypatch.setenv("HUBBUB_KERNEL", "off")
     assert not tuning.choose(model, F.cross_entropy, local, Execution(), jobs((1, 16, 16), sizes=[9]), 40).plan.compiled
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_other_plans_are_tried_where_the_kernel_s_fail_or_lose(
+    fails: bool, built: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def time(_: object, plan: ExecutionPlan) -> float:
+        if plan.compiled and fails:
+            raise NotStackableError("it does not run")
+        return 9.0 if plan.compiled else 2.0 / plan.clients
+
+    monkeypatch.setattr(tuning, "_WORTH", 1)
+    monkeypatch.setattr(tuning, "_remembered", {})
+    monkeypatch.setattr(tuning, "_read", dict)
+    monkeypatch.setattr(tuning, "_remember", lambda _, plan: plan)
+    monkeypatch.setattr(tuning._Trial, "_time", time)
+    model, local = nn.Sequential(*Cnn((1, 16, 16), 10)), LocalTraining(batch_size=4)
+    chosen = tuning.choose(model, F.cross_entropy, local, Execution(), jobs((1, 16, 16), sizes=[9]), 40).plan
+    assert chosen.clients > 1
+    assert not chosen.compiled
+
+
+def test_a_kernel_that_is_switched_off_in_mid_run_is_named(built: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = [(job.inputs, job.targets) for job in jobs((1, 16, 16))]
+    population = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), execution=Execution("batched-8-compiled"))
+    model = nn.Sequential(*Cnn((1, 16, 16), 10))
+    population.collect([0, 1], model, 1.0, 0)
+    monkeypatch.setenv("HUBBUB_KERNEL", "off")
+    with pytest.raises(ConfigError, match="by which these clients are trained, is not used: HUBBUB_KERNEL is off"):
+        population.collect([2, 4], model, 1.0, 1)
 
 
 def test_a_plan_has_a_name_that_says_it_is_compiled() -> None:
