@@ -70,6 +70,22 @@ class Standardizes(nn.Linear):
         return super().forward((x - x.mean(dim=1, keepdim=True)) / x.std(dim=1, keepdim=True))
 
 
+class Tied(nn.Module):
+    """One large matrix as a layer in two places, of rows and of sequences of rows, and once past all layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(144, 144)
+        self.out = nn.Linear(144, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The classes' scores."""
+        rows = self.inner(x.flatten(1)).relu()
+        pairs = self.inner(torch.stack([rows, rows.roll(1, dims=1)], dim=1)).relu().mean(dim=1)
+        scores: torch.Tensor = self.out(pairs + 0.1 * rows @ self.inner.weight)
+        return scores
+
+
 class OneDimensional(nn.Module):
     """A convolution over time, attention by hand, an embedding."""
 

@@ -19,7 +19,7 @@ from hubbub.training.execution import ExecutionPlan, candidates
 from hubbub.training.local import Job, Loss
 from hubbub.training.one_by_one import OneByOne
 from hubbub.training.stacking import NotStackableError
-from local_jobs import CPU, Layers, Lstm, OneDimensional, Standardizes, jobs
+from local_jobs import CPU, Layers, Lstm, OneDimensional, Standardizes, Tied, jobs
 
 IMAGES, SENTENCES = (1, 12, 12), (9,)
 MODELS: dict[str, tuple[Callable[[], nn.Module], list[Job]]] = {
@@ -27,6 +27,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], list[Job]]] = {
     "cnn": (lambda: Cnn((1, 28, 28), 10), jobs((1, 28, 28))),
     "standardizes": (Standardizes, jobs(IMAGES)),
     "mlp": (lambda: Mlp(IMAGES, 10), jobs(IMAGES)),
+    "tied": (Tied, jobs(IMAGES)),
     "one dimension": (OneDimensional, jobs(SENTENCES, sequences=True)),
     "lstm": (Lstm, jobs(SENTENCES, sequences=True)),
     "deep lstm": (lambda: Lstm(layers=2, bidirectional=True, bias=False), jobs(SENTENCES, sequences=True)),
@@ -44,6 +45,7 @@ LOCALS = {
         schedule="cosine",
         final_learning_rate=0.1,
     ),
+    "momentum": LocalTraining(learning_rate=0.1, momentum=0.9, schedule="cosine", final_learning_rate=0.1),
     "steps": LocalTraining(steps=3, schedule="linear", schedule_rounds=5),
 }
 
@@ -74,9 +76,10 @@ def test_a_stack_trains_each_client_as_it_would_train_alone(name: str, local: st
         assert float((found[client] - update).norm()) <= 1e-5 * float(update.norm()), client
 
 
+@pytest.mark.parametrize("steps", ["all", "momentum", "plain"])
 @pytest.mark.parametrize("name", MODELS)
-def test_no_bit_of_a_client_hangs_on_who_stands_beside_it_or_where_it_stands(name: str) -> None:
-    model, clients, local = made(name), MODELS[name][1], LOCALS["all"]
+def test_no_bit_of_a_client_hangs_on_who_stands_beside_it_or_where_it_stands(name: str, steps: str) -> None:
+    model, clients, local = made(name), MODELS[name][1], LOCALS[steps]
     together = batched(model, local, clients)
     backwards = batched(model, local, clients[::-1])
     for job in clients:
@@ -84,8 +87,9 @@ def test_no_bit_of_a_client_hangs_on_who_stands_beside_it_or_where_it_stands(nam
         assert torch.equal(together[job.client], batched(model, local, [job])[job.client])
 
 
-def test_a_neighbour_of_huge_or_impossible_numbers_changes_no_bit() -> None:
-    model, clients, local = made("layers"), MODELS["layers"][1], LOCALS["all"]
+@pytest.mark.parametrize(("name", "steps"), [("layers", "all"), ("tied", "plain"), ("mlp", "momentum")])
+def test_a_neighbour_of_huge_or_impossible_numbers_changes_no_bit(name: str, steps: str) -> None:
+    model, clients, local = made(name), MODELS[name][1], LOCALS[steps]
     honest = batched(model, local, clients)
     for value in (math.nan, math.inf, 1e30):
         hostile = [
@@ -248,7 +252,7 @@ def test_sizes_are_tried_that_leave_little_of_the_last_chunk_empty() -> None:
     for cohort in (1, 2, 7, 50, 100, 101, 1000):
         for plan in candidates(cohort, Execution(), convolves=False):
             assert -cohort % plan.clients <= max(1, cohort / 10)
-    assert [plan.clients for plan in candidates(100, Execution(), convolves=False)] == [1, 10, 20, 25]
+    assert [plan.clients for plan in candidates(100, Execution(), convolves=False)] == [1, 4, 10, 20, 25]
 
 
 @pytest.mark.parametrize("name", ["batched-1", "batched-0", "batched-5000", "batched", "one_by_one", "", "batched-3 "])

@@ -18,7 +18,7 @@ from hubbub.training.flat import difference
 from hubbub.training.local import Job, LocalTraining, Loss, Trained, trainable
 from hubbub.training.precision import Precision, computing
 from hubbub.training.recorded import Recorded
-from hubbub.training.stacking import NotStackableError, StackedModel
+from hubbub.training.stacking import NotStackableError, Product, StackedModel
 
 __all__ = ["Batched"]
 
@@ -65,6 +65,8 @@ class Batched:
         self.clients = clients
         self._loss, self._local, self._device, self._precision = loss, local, device, precision
         self._entropy = _is_cross_entropy(loss)
+        # Where nothing else is added to them, gradients of linear layers are multiplied out into the parameters themselves.
+        self._apart = not (local.weight_decay or local.proximal)
 
     def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
         """What each client makes of a model, which stays as it is.
@@ -115,18 +117,21 @@ class Batched:
         targets: torch.Tensor,
         active: torch.Tensor,
         *own: torch.Tensor,
-    ) -> Sequence[torch.Tensor | None]:
+    ) -> Sequence[torch.Tensor | Product | None]:
         """Each client's mean loss, ``(K,)``, 0 where it learns nothing, and the gradients."""
+        products: dict[str, list[Product]] | None = {} if self._apart else None
         with computing(self._precision, self._device):
-            output = self._model(dict(zip(names, own, strict=True)), inputs, counts, generators)
+            output = self._model(dict(zip(names, own, strict=True)), inputs, counts, generators, products)
             losses = torch.where(active, self._losses(output, targets, counts), 0.0)
         try:
-            return [losses.detach(), *torch.autograd.grad(losses.sum(), own, allow_unused=True)]
+            gradients = torch.autograd.grad(losses.sum(), own, allow_unused=True)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             # Such as a forward that is done again on the way back, outside of the stack.
             raise NotStackableError(f"{type(error).__name__}: {error}") from error
+        apart = [(products or {}).get(name) for name in names]
+        return [losses.detach(), *map(_together, gradients, apart)]
 
     def _losses(self, output: torch.Tensor, targets: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """Each client's mean loss over its own examples, ``(K,)``; where it has none, any number."""
@@ -213,29 +218,46 @@ class _Stepper:
         self._one_rate = local.schedule == "constant" or local.schedule_rounds is not None
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[torch.Tensor | None], rates: Sequence[float], resting: Sequence[int]) -> None:
+    def step(self, gradients: Sequence[torch.Tensor | Product | None], rates: Sequence[float], resting: Sequence[int]) -> None:
         """Move the parameters of every client but those that rest: what a module makes of padding may be no number.
 
         How long others go on must not change what a client has learnt, and 0 times what is not a number is none.
         """
         local = self._local
-        scale = -torch.tensor(rates, dtype=self._own[0].dtype, device=self._own[0].device)
+        scale = -max(rates) if self._one_rate else -torch.tensor(rates, dtype=self._own[0].dtype, device=self._own[0].device)
         for i, (p, gradient) in enumerate(zip(self._own, gradients, strict=True)):
             direction = torch.zeros_like(p) if gradient is None else gradient
             # Never in place: autograd may give two parameters one gradient.
-            if local.weight_decay:
+            if local.weight_decay and isinstance(direction, torch.Tensor):
                 direction = direction.add(p, alpha=local.weight_decay)
-            if local.proximal:
+            if local.proximal and isinstance(direction, torch.Tensor):
                 direction = direction.add(p - self._start[i], alpha=local.proximal)
             if self._velocity is not None:
-                direction = self._velocity[i].mul_(local.momentum).add_(direction)
+                direction = _add(self._velocity[i].mul_(local.momentum), direction, 1.0)
             kept = p[resting] if resting else None
-            if self._one_rate:
-                p.add_(direction, alpha=-max(rates))
-            else:
-                p.addcmul_(direction, scale.view(-1, *[1] * (p.ndim - 1)))
+            _add(p, direction, scale)
             if kept is not None:
                 p[resting] = kept
+
+
+def _add(to: torch.Tensor, gradient: torch.Tensor | Product, scale: float | torch.Tensor) -> torch.Tensor:
+    """Add a gradient, times a number or times one of each client, ``(K,)``; a product is not written out before."""
+    if isinstance(gradient, tuple):
+        slope, rows = gradient
+        if isinstance(scale, torch.Tensor):
+            return to.baddbmm_((slope * scale.view(-1, 1, 1)).transpose(1, 2), rows)
+        return to.baddbmm_(slope.transpose(1, 2), rows, alpha=scale)
+    if isinstance(scale, torch.Tensor):
+        return to.addcmul_(gradient, scale.view(-1, *[1] * (to.ndim - 1)))
+    return to.add_(gradient, alpha=scale)
+
+
+def _together(gradient: torch.Tensor | None, products: Sequence[Product] | None) -> torch.Tensor | Product | None:
+    """The gradient of a parameter, from what torch found and from the layers that kept theirs apart."""
+    if not products:
+        return gradient
+    slope, rows = products[0] if len(products) == 1 else (torch.cat(parts, dim=1) for parts in zip(*products, strict=True))
+    return (slope, rows) if gradient is None else torch.baddbmm(gradient, slope.transpose(1, 2), rows)
 
 
 def _is_cross_entropy(loss: Loss) -> bool:

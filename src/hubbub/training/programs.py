@@ -8,7 +8,7 @@ import torch
 
 __all__ = ["Operation", "Outputs", "Program", "Slot", "mapped"]
 
-# Of tensors and None.
+# Of tensors, pairs of them and None.
 Outputs = Sequence[Any]
 
 
@@ -115,7 +115,7 @@ def _placed(part: Any, slots: Sequence[torch.Tensor | None]) -> Any:
     """The same with tensors in place of slots."""
     if isinstance(part, Slot):
         return slots[part.number]
-    return [_placed(one, slots) for one in part] if isinstance(part, tuple | list) else part
+    return type(part)([_placed(one, slots) for one in part]) if isinstance(part, tuple | list) else part
 
 
 def mapped(part: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -136,8 +136,10 @@ def _numbers(part: Any) -> Iterator[int]:
             yield from _numbers(one)
 
 
-def _same_bits(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
-    """Of two tensors of one form."""
+def _same_bits(a: Any, b: Any) -> bool:
+    """Of two outputs of one form."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(_same_bits, a, b))
     if a is None or b is None or a.dtype != b.dtype or a.shape != b.shape:
         return False
     return torch.equal(*(one.detach().contiguous().flatten().view(torch.uint8) for one in (a, b)))

@@ -22,8 +22,12 @@ from hubbub.training import lane_layers
 from hubbub.training.calling import called
 from hubbub.training.stacked_lstm import stacked_lstm
 
-__all__ = ["NotStackableError", "StackedModel"]
+__all__ = ["NotStackableError", "Product", "StackedModel"]
 
+# A gradient of stacked weights, (K, out, in), that is not yet multiplied out: slopes (K, B, out) and rows (K, B, in).
+Product = tuple[torch.Tensor, torch.Tensor]
+# Fewer weights than this torch multiplies with a rounding to the weights' own size for each example.
+_APART = 4096
 Dims = Sequence[int | None]
 # Outputs of all clients, and the dimension of each that counts the clients.
 Rule = Callable[..., tuple[Any, Any]]
@@ -52,6 +56,7 @@ class StackedModel:
         inputs: torch.Tensor,
         counts: Sequence[int],
         generators: Sequence[torch.Generator],
+        products: dict[str, list[Product]] | None = None,
     ) -> torch.Tensor:
         """The outputs, ``(K, B, *)``.
 
@@ -60,13 +65,15 @@ class StackedModel:
             inputs: ``(K, B, *shape)``.
             counts: How many of the B examples are each client's; those after them are padding.
             generators: What each client draws dropout from.
+            products: Takes, when the outputs are differentiated, the gradients of linear layers' weights, which torch then
+                does not see. A weight has one from each place where it is used; what else hangs on it is torch's.
 
         Raises:
             NotStackableError: The module cannot.
         """
 
         def forward(own: Mapping[str, torch.Tensor], batch: torch.Tensor) -> torch.Tensor:
-            with _Rewriting(self._names, own, counts, generators, self._compiled):
+            with _Rewriting(self._names, own, counts, generators, self._compiled, products):
                 output = called(self._module, own, batch)
             if not isinstance(output, torch.Tensor):
                 raise NotStackableError(f"its output is a {type(output).__name__}")
@@ -111,9 +118,17 @@ class _Rewriting(TorchFunctionMode):
         counts: Sequence[int],
         generators: Sequence[torch.Generator],
         compiled: bool,
+        products: dict[str, list[Product]] | None,
     ) -> None:
         super().__init__()
         self.names, self.own, self.counts, self.generators, self.compiled = names, own, counts, generators, compiled
+        self._products = products
+
+    def products_of(self, weight: torch.Tensor) -> list[Product] | None:
+        """Where the gradients of a layer's weights are put, if they are kept apart."""
+        if self._products is None or weight.numel() < _APART:
+            return None
+        return next((self._products.setdefault(name, []) for name, own in self.own.items() if own is weight), None)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -222,9 +237,12 @@ class _Affine(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def forward(
+        ctx: Any, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, products: list[Product] | None
+    ) -> torch.Tensor:
         """``(K, B, in)``, ``(K, out, in)`` and ``(K, out)`` to ``(K, B, out)``."""
         ctx.save_for_backward(rows, weight)
+        ctx.products = products
         across = weight.transpose(1, 2)
         return torch.bmm(rows, across) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, across)
 
@@ -232,16 +250,21 @@ class _Affine(torch.autograd.Function):
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The gradients of those that need one."""
         rows, weight = ctx.saved_tensors
-        of_rows, of_weight, of_bias = ctx.needs_input_grad
+        of_rows, of_weight, of_bias, _ = ctx.needs_input_grad
+        apart = ctx.products is not None
+        if of_weight and apart:
+            ctx.products.append((slope, rows))
         return (
             torch.bmm(slope, weight) if of_rows else None,
-            torch.bmm(slope.transpose(1, 2), rows) if of_weight else None,
+            torch.bmm(slope.transpose(1, 2), rows) if of_weight and not apart else None,
             slope.sum(dim=1) if of_bias else None,
+            None,
         )
 
 
 def _linear(mode: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
     compiled = mode.compiled and x.ndim == weight.ndim == 2 and lane_layers.plain(x, weight, bias)
+    products = mode.products_of(weight)
 
     def rule(
         clients: int, dims: Dims, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
@@ -253,7 +276,9 @@ def _linear(mode: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch
         rows, across = stacked.reshape(clients, -1, stacked.shape[-1]), _stack(weight, dims[1], clients)
         shift = None if bias is None else _stack(bias, dims[2], clients)
         given = _narrowed(rows), _narrowed(across), None if shift is None else _narrowed(shift)
-        out = _Affine.apply(*given)  # type: ignore[no-untyped-call] # torch leaves it without types
+        # Narrowed numbers would be added to wide ones.
+        apart = products if given[1] is across else None
+        out = _Affine.apply(*given, apart)  # type: ignore[no-untyped-call] # torch leaves it without types
         return out.reshape(*stacked.shape[:-1], -1), 0
 
     return _apply(rule, F.linear, x, weight, bias)
