@@ -71,6 +71,9 @@ def refusal(small: Kernel) -> str:
     """Why nothing is used; and nothing is."""
     small.forget()
     assert small.library() is None
+    with pytest.raises(ConfigError) as refused:
+        small.in_use()
+    assert str(refused.value) == f"the small kernel is to do this, and is {small.standing()}"
     return small.standing()
 
 
@@ -88,6 +91,7 @@ def test_what_is_built_is_used_from_then_on(tmp_path: Path, cache: Path) -> None
     opened = small.library()
     assert opened is not None
     assert opened.hubbub_answer() == 42
+    assert small.in_use() is opened
     assert small.standing() == f"in use: {path}"
     # Once in a process: what others do to the file now is of no account.
     path.chmod(0o777)

@@ -52,7 +52,7 @@ def built(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lanes]:
     monkeypatch.setenv("HUBBUB_CACHE", str(cache))
     monkeypatch.delenv("HUBBUB_KERNEL", raising=False)
     KERNEL.forget()
-    yield lanes.in_use()
+    yield Lanes(KERNEL.in_use())
     KERNEL.forget()
 
 
@@ -118,7 +118,7 @@ def built_once(cache: Path) -> Iterator[Lanes]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HUBBUB_CACHE", str(cache))
         KERNEL.forget()
-        yield lanes.in_use()
+        yield Lanes(KERNEL.in_use())
     KERNEL.forget()
 
 
@@ -325,7 +325,7 @@ def test_a_kernel_that_is_switched_off_in_mid_run_is_named(built: Lanes, monkeyp
     model = nn.Sequential(*Cnn((1, 16, 16), 10))
     population.collect([0, 1], model, 1.0, 0)
     monkeypatch.setenv("HUBBUB_KERNEL", "off")
-    with pytest.raises(ConfigError, match="by which these clients are trained, is not used: HUBBUB_KERNEL is off"):
+    with pytest.raises(ConfigError, match="the training kernel is to do this, and is not used: HUBBUB_KERNEL is off"):
         population.collect([2, 4], model, 1.0, 1)
 
 
@@ -356,8 +356,8 @@ def test_without_the_kernel_a_plan_that_needs_it_is_refused_with_the_next_step()
     told = "needs the training kernel, which is not built: 'hubbub kernel training' builds it"
     with pytest.raises(ConfigError, match=told):
         population.collect([0, 1], Layers(), 1.0, 0)
-    with pytest.raises(ConfigError, match="the training kernel, by which these clients are trained, is not built"):
-        lanes.in_use()
+    with pytest.raises(ConfigError, match="the training kernel is to do this, and is not built"):
+        lanes.measured()
 
 
 WRONG = {

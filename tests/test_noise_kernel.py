@@ -215,7 +215,7 @@ def test_a_stream_whose_kernel_is_switched_off_stops(monkeypatch: pytest.MonkeyP
     noise = stream(STRATEGIES[3])
     rows(noise, 16)
     monkeypatch.setenv("HUBBUB_KERNEL", "off")
-    with pytest.raises(ConfigError, match="the noise kernel is to make these rows, and is not used: HUBBUB_KERNEL is off"):
+    with pytest.raises(ConfigError, match="the noise kernel is to do this, and is not used: HUBBUB_KERNEL is off"):
         noise.next_row()
     monkeypatch.delenv("HUBBUB_KERNEL")
     assert torch.equal(noise.next_row(), rows(stream(STRATEGIES[3]), 17)[16])

@@ -83,6 +83,17 @@ class Kernel:
         """
         return None if _switched_off() else _loaded(self)[0]
 
+    def in_use(self) -> ctypes.CDLL:
+        """The library, for what cannot do without.
+
+        Raises:
+            ConfigError: There is none that may be used.
+        """
+        library = self.library()
+        if library is None:
+            raise ConfigError(f"the {self.name} kernel is to do this, and is {self.standing()}")
+        return library
+
     def standing(self) -> str:
         """``in use: PATH``, or ``not built: …`` or ``not used: …`` with what to do about it.
 

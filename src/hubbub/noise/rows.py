@@ -16,7 +16,7 @@ import torch
 from hubbub.compiled import Gain, Kernel, least_microseconds
 from hubbub.errors import ConfigError
 
-__all__ = ["KERNEL", "FusedPass", "in_use", "measured"]
+__all__ = ["KERNEL", "FusedPass", "measured"]
 
 _Addresses = npt.NDArray[np.uintp]
 # Outputs that share a list of inputs in rows.c.
@@ -77,18 +77,6 @@ class FusedPass:
         self._call(*(array.ctypes.data for array in arrays), self._scale, len(kept), columns)
 
 
-def in_use() -> ctypes.CDLL:
-    """The kernel's library.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    library = KERNEL.library()
-    if library is None:
-        raise ConfigError(f"the noise kernel is to make these rows, and is {KERNEL.standing()}")
-    return library
-
-
 def measured() -> list[Gain]:
     """What a row of noise takes, z's own cost included.
 
@@ -101,7 +89,7 @@ def measured() -> list[Gain]:
     from hubbub.participation import SingleParticipation
     from hubbub.strategies import toeplitz
 
-    in_use()
+    KERNEL.in_use()
     together, bands, dim = 16, 64, 1_000_000
     mechanism = Mechanism(toeplitz.square_root(10_000, bands), SingleParticipation(), 1.0)
     costs = []

@@ -15,7 +15,7 @@ import torch
 from hubbub._checks import Array
 from hubbub.errors import RunFolderError
 from hubbub.noise.blocks import Block
-from hubbub.noise.rows import KERNEL, FusedPass, in_use
+from hubbub.noise.rows import KERNEL, FusedPass
 from hubbub.noise.sources import NoiseSource
 
 __all__ = ["SlotBuffer"]
@@ -148,7 +148,7 @@ class SlotBuffer:
         # What is neither remembered nor given out is not computed.
         numbers = sorted(released.keys() | self._made.keys())
         product = FusedPass(
-            in_use(),
+            KERNEL.in_use(),
             _cast(block.coefficients[numbers], self._like).numpy(),
             [self._rows[slot] for slot in self._memory],
             {at: self._rows[self._made[number]] for at, number in enumerate(numbers) if number in self._made},

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub.training.lanes import WIDEST, Lanes, in_use
+from hubbub.training.lanes import KERNEL, WIDEST, Lanes
 
 __all__ = ["borders", "convolution", "largest", "last", "lies_last", "linear", "plain", "window"]
 
@@ -146,7 +146,7 @@ class _Largest(torch.autograd.Function):
 
 
 def _by_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *arguments: function(in_use(), *arguments)
+    return lambda *arguments: function(Lanes(KERNEL.in_use()), *arguments)
 
 
 # As operations, so that whoever writes down what a step does sees them.

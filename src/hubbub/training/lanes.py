@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub.compiled import Gain, Kernel, least_microseconds
 from hubbub.errors import ConfigError
 
-__all__ = ["KERNEL", "WIDEST", "Lanes", "in_use", "measured", "widths"]
+__all__ = ["KERNEL", "WIDEST", "Lanes", "measured", "widths"]
 
 # Columns of a convolution's weights.
 WIDEST = 7
@@ -176,21 +176,13 @@ def widths() -> tuple[int, ...]:
     return () if library is None else _widths(library)
 
 
-def in_use() -> Lanes:
-    """The kernel of this process.
+def measured() -> list[Gain]:
+    """The convolution that costs most of a small CNN, with its gradients, for ten images of each client.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: The kernel is not in use.
     """
-    library = KERNEL.library()
-    if library is None:
-        raise ConfigError(f"the training kernel, by which these clients are trained, is {KERNEL.standing()}")
-    return Lanes(library)
-
-
-def measured() -> list[Gain]:
-    """The convolution that costs most of a small CNN, with its gradients, for ten images of each client."""
-    lanes, k = in_use(), widths()[-1]
+    lanes, k = Lanes(KERNEL.in_use()), widths()[-1]
     x, weight, bias, slope = (torch.randn(*form, k) for form in ((10, 10, 12, 12), (20, 10, 5, 5), (20,), (10, 20, 8, 8)))
     grouped = [_grouped(one, channels) for one, channels in ((x, 1), (weight, 0), (slope, 1))]
 
