@@ -44,6 +44,17 @@ def compare_epsilon(
     )
 
 
+def compare_calibration(peer: Callable[..., float], goal: float, seconds: float) -> _runner.Row:
+    return _runner.compare(
+        f"noise multiplier, 2,000 rounds; {peer.__name__.removesuffix('_noise')}",
+        lambda: calibrate_noise_multiplier(PoissonSampled(1.0, 0.01), 2000, BUDGET, DELTA, RELATION),
+        lambda: peer(0.01, 2000, BUDGET, DELTA),
+        seconds=seconds,
+        tolerance=TOLERANCE,
+        goal=goal,
+    )
+
+
 def epsilon_rows(seconds: float) -> list[_runner.Row]:
     from _accountants import google, microsoft, opacus
 
@@ -71,16 +82,7 @@ def different_rows(seconds: float) -> list[_runner.Row]:
 def calibration_rows(seconds: float) -> list[_runner.Row]:
     from _accountants import google_noise
 
-    return [
-        _runner.compare(
-            "noise multiplier, 2,000 rounds; google",
-            lambda: calibrate_noise_multiplier(PoissonSampled(1.0, 0.01), 2000, BUDGET, DELTA, RELATION),
-            lambda: google_noise(0.01, 2000, BUDGET, DELTA),
-            seconds=seconds,
-            tolerance=TOLERANCE,
-            goal=50,
-        )
-    ]
+    return [compare_calibration(google_noise, 50, seconds)]
 
 
 def opake_rows(seconds: float) -> list[_runner.Row | _runner.Skipped]:
@@ -96,14 +98,7 @@ def opake_rows(seconds: float) -> list[_runner.Row | _runner.Skipped]:
         compare_epsilon("epsilon, 2,000 rounds", FEW, opake, 1, seconds),
         compare_epsilon("epsilon, 100,000 rounds", MANY, opake, 1, seconds),
         compare_epsilon("epsilon, 100 kinds of round, 20 of each", DIFFERENT, opake, 1, seconds),
-        _runner.compare(
-            "noise multiplier, 2,000 rounds; opake",
-            lambda: calibrate_noise_multiplier(PoissonSampled(1.0, 0.01), 2000, BUDGET, DELTA, RELATION),
-            lambda: opake_noise(0.01, 2000, BUDGET, DELTA),
-            seconds=seconds,
-            tolerance=TOLERANCE,
-            goal=1,
-        ),
+        compare_calibration(opake_noise, 1, seconds),
         _runner.Row(name, float(tight.our_answer), float(tight.peer_answer), 1, unit="epsilon"),
     ]
 

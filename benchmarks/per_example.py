@@ -105,6 +105,19 @@ def gradients_rows(seconds: float) -> list[_runner.Row]:
     ]
 
 
+def compare_sums(
+    name: str, population: ExamplePopulation, module: nn.Module, peer: Callable[[], Vector], goal: float, seconds: float
+) -> _runner.Row:
+    return _runner.compare(
+        f"clipped sum of {name}",
+        lambda: population.collect(population.clients, module, CLIP_NORM, 0).open(None).numpy(),
+        peer,
+        seconds=seconds,
+        tolerance=TOLERANCE,
+        goal=goal,
+    )
+
+
 def ghost_rows(seconds: float) -> list[_runner.Row]:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -131,16 +144,8 @@ def ghost_rows(seconds: float) -> list[_runner.Row]:
         criterion(wrapped(inputs), targets).backward()
         return -torch.cat([p.grad.reshape(-1) for p in wrapped.parameters()]).numpy()
 
-    return [
-        _runner.compare(
-            f"clipped sum of {PERCEPTRON_BATCH} gradients by ghost norms, 101,770 parameters; opacus",
-            lambda: population.collect(population.clients, module, CLIP_NORM, 0).open(None).numpy(),
-            ghost,
-            seconds=seconds,
-            tolerance=TOLERANCE,
-            goal=GHOST_GOAL,
-        )
-    ]
+    name = f"{PERCEPTRON_BATCH} gradients by ghost norms, 101,770 parameters; opacus"
+    return [compare_sums(name, population, module, ghost, GHOST_GOAL, seconds)]
 
 
 def opake_rows(seconds: float) -> list[_runner.Row]:
@@ -160,16 +165,7 @@ def opake_rows(seconds: float) -> list[_runner.Row]:
         total, _ = clipped(parameters, inputs, targets, state=state)
         return -torch.cat([g.reshape(-1) for g in total.pytree.values()]).numpy()
 
-    return [
-        _runner.compare(
-            f"clipped sum of {BATCH} gradients, 550,570 parameters; opake",
-            lambda: population.collect(population.clients, module, CLIP_NORM, 0).open(None).numpy(),
-            by_opake,
-            seconds=seconds,
-            tolerance=TOLERANCE,
-            goal=1.0,
-        )
-    ]
+    return [compare_sums(f"{BATCH} gradients, 550,570 parameters; opake", population, module, by_opake, 1.0, seconds)]
 
 
 def lattice_rows(seconds: float) -> list[_runner.Row]:

@@ -18,6 +18,7 @@ import pytest
 from hubbub import compiled, files
 from hubbub.compiled import Kernel
 from hubbub.errors import ConfigError
+from kernel_caches import kernels_in
 
 SOURCE = "int hubbub_answer(void) { return ANSWER; }\n"
 MODEL = "model name\t: A Processor 3000\nflags\t\t: fpu vme avx2\n\nprocessor\t: 1\nmodel name\t: Another\nflags\t\t: fpu\n"
@@ -43,11 +44,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache."""
     folder = tmp_path / "cache"
     folder.mkdir()
-    monkeypatch.setenv("HUBBUB_CACHE", str(folder))
-    monkeypatch.delenv("HUBBUB_KERNEL", raising=False)
     monkeypatch.delenv("CC", raising=False)
-    yield folder
-    compiled._loaded.cache_clear()
+    with kernels_in(folder, monkeypatch):
+        yield folder
 
 
 def kernel(tmp_path: Path, source: str = SOURCE, **fields: object) -> Kernel:

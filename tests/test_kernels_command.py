@@ -13,10 +13,10 @@ from types import ModuleType
 import pytest
 
 import test_compiled
-from hubbub import compiled
 from hubbub.cli import completing, doctor, kernels, main
 from hubbub.compiled import Gain
 from hubbub.errors import ConfigError
+from kernel_caches import kernels_in
 from refusals import output
 from test_compiled import needs_a_compiler
 
@@ -26,8 +26,6 @@ ELSEWHERE = "the foreign kernel is for Linux on pdp11"
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache; kernels named right, foreign, and absent, whose module asks for a library that nobody has."""
-    monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("HUBBUB_KERNEL", raising=False)
     monkeypatch.delenv("CC", raising=False)
     right, foreign = ModuleType("right_kernel"), ModuleType("foreign_kernel")
     right.KERNEL = test_compiled.kernel(tmp_path, name="right")  # type: ignore[attr-defined]
@@ -38,8 +36,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     modules = {"right": "right_kernel", "foreign": "foreign_kernel", "absent": "a_kernel_that_nobody_has"}
     monkeypatch.setattr(kernels, "_MODULES", modules)
     monkeypatch.setattr(kernels, "NAMES", tuple(modules))
-    yield tmp_path / "cache"
-    compiled._loaded.cache_clear()
+    with kernels_in(tmp_path / "cache", monkeypatch):
+        yield tmp_path / "cache"
 
 
 def status(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:

@@ -28,41 +28,33 @@ from hubbub.training.lanes import KERNEL, Lanes
 from hubbub.training.local import Job
 from hubbub.training.recorded import Recorded
 from hubbub.training.stacking import NotStackableError
+from kernel_caches import kernels_in
 from local_jobs import CPU, Layers, jobs
 
 IMAGES = (1, 12, 12)
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     if sys.platform != "linux" or not shutil.which("cc"):
         pytest.skip("needs Linux and a C compiler")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HUBBUB_CACHE", str(folder))
-        patch.delenv("HUBBUB_KERNEL", raising=False)
+    with pytest.MonkeyPatch.context() as patch, kernels_in(folder, patch):
         KERNEL.build()
-    yield folder
-    KERNEL.forget()
+    return folder
 
 
 @pytest.fixture
 def built(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lanes]:
     """The kernel, in use."""
-    monkeypatch.setenv("HUBBUB_CACHE", str(cache))
-    monkeypatch.delenv("HUBBUB_KERNEL", raising=False)
-    KERNEL.forget()
-    yield Lanes(KERNEL.in_use())
-    KERNEL.forget()
+    with kernels_in(cache, monkeypatch):
+        yield Lanes(KERNEL.in_use())
 
 
 @pytest.fixture
 def missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path))
-    monkeypatch.delenv("HUBBUB_KERNEL", raising=False)
-    KERNEL.forget()
-    yield
-    KERNEL.forget()
+    with kernels_in(tmp_path, monkeypatch):
+        yield
 
 
 # --- one function after the other ---
@@ -115,11 +107,8 @@ def test_the_first_of_the_largest_takes_the_gradient_and_what_is_no_number_wins(
 @pytest.fixture(scope="module")
 def built_once(cache: Path) -> Iterator[Lanes]:
     """The kernel for a test that draws its cases."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HUBBUB_CACHE", str(cache))
-        KERNEL.forget()
+    with pytest.MonkeyPatch.context() as patch, kernels_in(cache, patch):
         yield Lanes(KERNEL.in_use())
-    KERNEL.forget()
 
 
 def test_tensors_with_gaps_or_that_do_not_fit_and_weights_that_are_too_wide_are_refused(built: Lanes) -> None:

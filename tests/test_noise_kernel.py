@@ -22,6 +22,7 @@ from hubbub.noise.rows import KERNEL, FusedPass, measured
 from hubbub.participation import MinSeparation
 from hubbub.strategies import BinaryTree, BufferedLinearToeplitz, Dense, Identity, Strategy, toeplitz
 from hubbub.utility import noising_matrix
+from kernel_caches import kernels_in
 
 ROUNDS = 41
 # The kernel's groups of outputs: whole ones, one and three outputs more, and more than one group.
@@ -53,22 +54,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if reason := lacking():
         pytest.skip(reason)
     cache = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HUBBUB_CACHE", str(cache))
-        patch.delenv("HUBBUB_KERNEL", raising=False)
+    with pytest.MonkeyPatch.context() as patch, kernels_in(cache, patch):
         KERNEL.build()
-        KERNEL.forget()
     return cache
 
 
 @pytest.fixture(autouse=True)
 def _built(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("HUBBUB_CACHE", str(folder))
-    monkeypatch.delenv("HUBBUB_KERNEL", raising=False)
-    KERNEL.forget()
-    assert KERNEL.standing().startswith("in use")
-    yield
-    KERNEL.forget()
+    with kernels_in(folder, monkeypatch):
+        assert KERNEL.standing().startswith("in use")
+        yield
 
 
 def stream(strategy: Strategy, dim: int = 50, **settings: object) -> NoiseStream:

@@ -22,6 +22,7 @@ from gmpy2 import mpz
 from hubbub.cli import main
 from hubbub.errors import ConfigError
 from hubbub.secagg import fixed_base, kernel, kernel_arithmetic, paillier, shares
+from kernel_caches import kernels_in
 from refusals import output
 
 # Around every length at which the kernel takes four limbs more, and the lengths of keys.
@@ -29,21 +30,18 @@ LENGTHS = (2, 3, 51, 52, 53, 205, 206, 207, 208, 413, 414, 415, 623, 1024, 2048,
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, bool]]:
+def cache(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool]:
     """A folder, and whether the kernel was built into it, as it must be where the machine can run it."""
     folder = tmp_path_factory.mktemp("cache")
     able = sys.platform == "linux" and platform.machine() == "x86_64" and bool(shutil.which("cc"))
     able = able and "avx512ifma" in Path("/proc/cpuinfo").read_text()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HUBBUB_CACHE", str(folder))
-        patch.delenv("HUBBUB_KERNEL", raising=False)
+    with pytest.MonkeyPatch.context() as patch, kernels_in(folder, patch):
         if able:
             kernel.KERNEL.build()
         else:
             with pytest.raises(ConfigError, match=r"no AVX-512 IFMA|no C compiler|the kernel is for Linux|cannot build"):
                 kernel.KERNEL.build()
-    yield folder, able
-    kernel.KERNEL.forget()
+    return folder, able
 
 
 @pytest.fixture(scope="module")
@@ -55,22 +53,16 @@ def keys() -> dict[int, paillier.PrivateKey]:
 @pytest.fixture
 def built(cache: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
     """Whether there is a kernel; if so, it is in use."""
-    monkeypatch.setenv("HUBBUB_CACHE", str(cache[0]))
-    monkeypatch.delenv("HUBBUB_KERNEL", raising=False)
-    kernel.KERNEL.forget()
-    assert kernel.KERNEL.standing().startswith("in use" if cache[1] else "not built")
-    yield cache[1]
-    kernel.KERNEL.forget()
+    with kernels_in(cache[0], monkeypatch):
+        assert kernel.KERNEL.standing().startswith("in use" if cache[1] else "not built")
+        yield cache[1]
 
 
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache without anything in it."""
-    monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path))
-    monkeypatch.delenv("HUBBUB_KERNEL", raising=False)
-    kernel.KERNEL.forget()
-    yield tmp_path
-    kernel.KERNEL.forget()
+    with kernels_in(tmp_path, monkeypatch):
+        yield tmp_path
 
 
 def drawer(seed: int) -> random.Random:
