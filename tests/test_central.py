@@ -146,6 +146,7 @@ def test_learning_rate_and_momentum_are_those_of_sgd() -> None:
         ({"training": {"weight_decay": 0.1}}, r"training\.weight_decay = 0\.1.*leave it out"),
         ({"training": {"schedule": "cosine"}}, r"training\.schedule = 'cosine'.*say training\.cooldown"),
         ({"training": {"engine": "flower"}}, r'unit = "example" with training\.engine = "flower": .*whole clients'),
+        ({"training": {"precision": "bfloat16"}}, r"training\.precision = 'bfloat16'.*leave it out"),
         ({"data": {"clients": 10}}, r"data\.clients = 10.*leave it out"),
         ({"data": {"partition": "dirichlet"}}, r"data\.partition = 'dirichlet'"),
         ({"secagg": {"scheme": "paillier"}}, r"unit = \"example\" with secagg\.scheme = 'paillier'"),
@@ -163,6 +164,13 @@ def test_a_cooldown_that_cannot_be_is_refused(changes: dict[str, float]) -> None
         settings(training=changes)
     with pytest.raises(ValueError, match=rf"^{name} = "):
         ServerOptimizer(**changes)
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("needs a GPU not to be there")
+    with pytest.raises(ConfigError, match="device = 'cuda': torch finds no GPU here"):
+        build(settings(training={"device": "cuda"}))
 
 
 def test_a_batch_beyond_the_data_is_refused_in_examples() -> None:

@@ -21,7 +21,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub.build import Run, build
 from hubbub.config import Layer, resolve
 from hubbub.files import write_atomic
-from hubbub.training import ExamplePopulation, evaluate, train
+from hubbub.training import evaluate, train
 
 Settings = Mapping[str, Any]
 Record = dict[str, Any]
@@ -89,16 +89,11 @@ def one_run(settings: Settings, data: str | None, device: str) -> Record:
     if device == "cpu":
         torch.set_num_threads(1)
     started = time.process_time()
-    clients = settings.get("privacy.unit") != "example"
-    place = {"training.device": device} if clients and device != "cpu" else {}
-    run = build(resolve(layer({**settings, **place, "data.path": data})), allow_import=True)
-    population, model = run.population, run.model.to(device)
-    if not clients and device != "cpu":
-        everything = run.dataset.train_inputs.to(device), run.dataset.train_targets.to(device)
-        population = ExamplePopulation(*everything, F.cross_entropy, lattice=False, seed=run.plan.seed)
+    run = build(resolve(layer({**settings, "training.device": device, "data.path": data})), allow_import=True)
+    model = run.model.to(device)
     accuracies: dict[str, float] = {}
     epsilon = 0.0
-    for result in train(run.plan, population, model):
+    for result in train(run.plan, run.population, model):
         rounds, epsilon = result.round_index + 1, result.epsilon
         if rounds % run.config.training.evaluate_every == 0 or rounds == run.plan.rounds:
             accuracies[str(rounds)] = _accuracy(run, run.dataset.test_inputs, run.dataset.test_targets)
@@ -115,8 +110,7 @@ def one_run(settings: Settings, data: str | None, device: str) -> Record:
 
 
 def _accuracy(run: Run, inputs: torch.Tensor, targets: torch.Tensor) -> float:
-    device = next(run.model.parameters()).device
-    return evaluate(run.model, (inputs.to(device), targets.to(device)), F.cross_entropy)[1]
+    return evaluate(run.model, (inputs, targets), F.cross_entropy)[1]
 
 
 def layer(settings: Settings) -> Layer:

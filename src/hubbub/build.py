@@ -130,11 +130,12 @@ def client_side(config: Config, *, allow_import: bool = False) -> ClientSide:
     _require_model(model, config.model.name, dataset)
     # In a simulation the seed gives all away; floating point is the faster way to it.
     lattice = config.privacy.noise == "secure"
+    execution = _execution(training)
     if config.privacy.unit == "example":
-        everything = dataset.train_inputs, dataset.train_targets
+        everything = dataset.train_inputs.to(execution.device), dataset.train_targets.to(execution.device)
         return ClientSide(dataset, ExamplePopulation(*everything, F.cross_entropy, lattice=lattice, seed=training.seed), model)
     try:
-        local, execution = _local(training), _execution(training)
+        local = _local(training)
     except ValueError as error:
         # Each names the setting first.
         raise ConfigError(f"training.{error}") from error
@@ -158,12 +159,15 @@ def _local(training: TrainingConfig) -> LocalTraining:
 
 
 def _execution(training: TrainingConfig) -> Execution:
-    return Execution(
-        training.plan,
-        training.workers,
-        training.device,  # type: ignore[arg-type] # checked by the config
-        training.precision,  # type: ignore[arg-type] # as above
-    )
+    try:
+        return Execution(
+            training.plan,
+            training.workers,
+            training.device,  # type: ignore[arg-type] # checked by the config
+            training.precision,  # type: ignore[arg-type] # as above
+        )
+    except ValueError as error:
+        raise ConfigError(f"training.{error}") from error
 
 
 def _parts(config: Config, dataset: Dataset) -> list[Any]:

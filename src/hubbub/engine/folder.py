@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save
+from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub import config as configs
@@ -173,13 +175,18 @@ class RunInFolder:
         Raises:
             DataError: No client has an example.
         """
-        found = fairness(self.run.model, self.run.examples, F.cross_entropy)
+        found = fairness(self._model_there(), self.run.examples, F.cross_entropy)
         files.write_atomic(self.folder / "private-fairness.json", strict_json.canonical(found.as_json()))
         return found
 
     def _evaluated(self) -> tuple[float, float]:
         dataset = self.run.dataset
-        return evaluate(self.run.model, (dataset.test_inputs, dataset.test_targets), F.cross_entropy)
+        return evaluate(self._model_there(), (dataset.test_inputs, dataset.test_targets), F.cross_entropy)
+
+    def _model_there(self) -> nn.Module:
+        """The model where training is computed: on a GPU a copy of it."""
+        device = self.run.config.training.device
+        return self.run.model if device == "cpu" else deepcopy(self.run.model).to(device)
 
     def _row(self, result: RoundResult) -> dict[str, Any]:
         """One line of the metrics: a public evaluation, epsilon, and what is private; of a burned round also why it was."""

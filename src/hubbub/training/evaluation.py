@@ -1,5 +1,7 @@
 """How good a model is: on public examples, and for each client, since a mean over all hides those whom it serves badly.
 
+Examples are moved to where the model is, a batch at a time.
+
 What is computed from clients' examples here has no noise in it. It is for the operator's eyes: no guarantee covers it.
 """
 
@@ -132,6 +134,7 @@ def per_client(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_
     """
     integer("batch_size", batch_size, at_least=1)
     right, counted, lost = (np.zeros(len(clients)) for _ in range(3))
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     was_training = model.training
     model.eval()
     try:
@@ -139,9 +142,9 @@ def per_client(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_
             for batch in _batches(clients, batch_size):
                 parts = [clients[client][0][part] for client, part in batch]
                 inputs = parts[0] if len(parts) == 1 else torch.cat(parts)
-                outputs = model(inputs).split([part.stop - part.start for _, part in batch])
+                outputs = model(inputs.to(device)).split([part.stop - part.start for _, part in batch])
                 for (client, part), output in zip(batch, outputs, strict=True):
-                    targets = clients[client][1][part]
+                    targets = clients[client][1][part].to(device)
                     known = targets != _PADDED
                     number = int(known.sum())
                     right[client] += int(((output.argmax(dim=1) == targets) & known).sum())

@@ -27,7 +27,7 @@ class ExamplePopulation:
     """Examples as two tensors; the server's learning rate is that of SGD, since the mean update is minus the mean gradient.
 
     Args:
-        inputs: ``(examples, …)``.
+        inputs: ``(examples, …)``. Gradients are computed and summed where they are, on a processor or on a GPU.
         targets: ``(examples, …)``.
         loss: Mean loss of a batch from the module's output and the targets; of single examples here.
         seed: Of what a module draws (dropout): each example in each round has a seed of its own, and is then taken alone.
@@ -137,7 +137,7 @@ class ExamplePopulation:
     def _of(self, model: nn.Module) -> ExampleGradients:
         """What makes the gradients of a model: of a copy, so that nothing that is left in it reaches the model."""
         if model is not self._model:
-            copied = deepcopy(model).train()
+            copied = deepcopy(model).to(self._inputs.device).train()
             self._model, self._gradients = model, ExampleGradients(copied, self._loss, batch=self._batch)
         with torch.no_grad():
             for mine, given in zip(self._gradients.module.parameters(), model.parameters(), strict=True):
