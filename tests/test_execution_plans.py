@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub.errors import ConfigError
 from hubbub.lattice import Lattice
 from hubbub.models import Cnn, Mlp
-from hubbub.training import Execution, LocalTraining, SimulatedPopulation, tuning
+from hubbub.training import Execution, LocalTraining, SimulatedPopulation, lanes, tuning
 from hubbub.training.batched import Batched, _Feed
 from hubbub.training.execution import ExecutionPlan, candidates
 from hubbub.training.local import Job, Loss
@@ -219,6 +219,28 @@ def test_the_choice_falls_on_one_by_one_where_a_stack_fails_or_is_not_the_same(
 
 
 # --- the choice ---
+
+
+def test_where_a_kernel_could_be_built_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuning._Trial, "fastest", lambda trial: ExecutionPlan(4))
+    monkeypatch.setattr(tuning, "_WORTH", 1)
+
+    def reason(name: str, **how: object) -> str:
+        execution = Execution(**how)  # type: ignore[arg-type] # of several kinds
+        return tuning.choose(made(name), F.cross_entropy, LOCALS["plain"], execution, MODELS[name][1], 4).reason
+
+    lanes.KERNEL.forget()
+    try:
+        assert "'hubbub kernel training', run once" in reason("cnn")
+        assert "kernel" not in reason("mlp")
+        assert "kernel" not in reason("cnn", precision="bfloat16")
+        for name, value in (("CC", "no-such-compiler"), ("HUBBUB_KERNEL", "off")):
+            with monkeypatch.context() as without:
+                without.setenv(name, value)
+                assert "kernel" not in reason("cnn")
+    finally:
+        lanes.KERNEL.forget()
 
 
 def test_the_choice_is_remembered_on_the_disk_and_the_first_one_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

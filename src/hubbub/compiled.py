@@ -30,6 +30,7 @@ from hubbub.errors import ConfigError
 __all__ = ["Gain", "Kernel", "folder", "least_microseconds", "remove"]
 
 _FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC")
+_NOT_BUILT = "not built"
 _COMPILERS = ("cc", "gcc", "clang")
 _SECONDS = 120
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -110,14 +111,7 @@ class Kernel:
         Raises:
             ConfigError: It cannot be built here, or answers wrongly, or the folder is not safe; nothing is left of it.
         """
-        if _switched_off():
-            raise ConfigError(f"HUBBUB_KERNEL = 'off': the {self.name} kernel would not be used; unset it to build one")
-        if sys.platform != "linux" or platform.machine() not in self.machines:
-            raise ConfigError(
-                f"this machine is {sys.platform} on {platform.machine()}: "
-                f"the {self.name} kernel is for Linux on {' or '.join(self.machines)}"
-            )
-        compiler = _compiler()
+        compiler = self._compiler()
         place = folder().resolve()
         files.make_folder(place)
         _require_own(place)
@@ -135,6 +129,29 @@ class Kernel:
             files.remove(old)
         self.forget()
         return path
+
+    def could_be_built(self) -> bool:
+        """Whether there is none, and this machine seems to have what it takes to build one."""
+        try:
+            self._compiler()
+        except ConfigError:
+            return False
+        return _loaded(self)[1].startswith(_NOT_BUILT)
+
+    def _compiler(self) -> str:
+        """What would build it here.
+
+        Raises:
+            ConfigError: Nothing would.
+        """
+        if _switched_off():
+            raise ConfigError(f"HUBBUB_KERNEL = 'off': the {self.name} kernel would not be used; unset it to build one")
+        if sys.platform != "linux" or platform.machine() not in self.machines:
+            raise ConfigError(
+                f"this machine is {sys.platform} on {platform.machine()}: "
+                f"the {self.name} kernel is for Linux on {' or '.join(self.machines)}"
+            )
+        return _compiler()
 
     def remove(self) -> list[Path]:
         """Delete every version of the library, of other processors', too; what was deleted."""
@@ -209,7 +226,7 @@ def _loaded(kernel: Kernel) -> tuple[ctypes.CDLL | None, str]:
     try:
         path = kernel._find()
         if path is None:
-            return None, f"not built: 'hubbub kernel {kernel.name}' builds it, where the machine can have it"
+            return None, f"{_NOT_BUILT}: 'hubbub kernel {kernel.name}' builds it, where the machine can have it"
         library = kernel._opened(path)
         kernel.check(library)
     except (ConfigError, OSError, RuntimeError) as error:

@@ -98,7 +98,7 @@ def choose(
     else:
         reason = "as was found before for this model on this machine"
     _remembered[key] = known
-    return Choice(known, reason, tried=known == found)
+    return Choice(known, reason + _advice(model, execution), tried=known == found)
 
 
 def independent(
@@ -233,6 +233,13 @@ class _Trial:
 
     def _made(self, plan: ExecutionPlan, precision: Precision) -> Trainer:
         return trainer(plan, self._model, self._loss, self._local, self._execution, precision)
+
+
+def _advice(model: nn.Module, execution: Execution) -> str:
+    """What would make it faster, where that is known."""
+    fits = _convolves(model) and (execution.device, execution.precision) == ("cpu", "float32")
+    built = "; 'hubbub kernel training', run once, builds what is faster for convolutions"
+    return built if fits and lanes.KERNEL.could_be_built() else ""
 
 
 def _convolves(model: nn.Module) -> bool:
