@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Operation", "Outputs", "Program", "Slot", "mapped"]
+__all__ = ["Operation", "Outputs", "Program", "Slot", "copied", "mapped", "same_bits"]
 
 # Of tensors, pairs of them and None.
 Outputs = Sequence[Any]
@@ -68,15 +68,19 @@ class Program:
         outputs: Outputs = _placed(self._outputs, slots)
         return outputs
 
+    def constants(self) -> list[torch.Tensor]:
+        """What it reads beside its arguments."""
+        return [tensor for tensor in self._slots if tensor is not None]
+
     def made(self, expected: Outputs) -> bool:
         """Whether the pass in which it was written down made these very bits; asked once."""
         found, self._found = self._found, ()
-        return all(a is b or _same_bits(a, b) for a, b in zip(found, expected, strict=True))
+        return all(a is b or same_bits(a, b) for a, b in zip(found, expected, strict=True))
 
     def same(self, other: "Program") -> bool:
         """Whether another list does the same, with the same numbers from Python."""
         pairs = zip(self._slots, other._slots, strict=False)
-        return self._text == other._text and all(a is b or _same_bits(a, b) for a, b in pairs)
+        return self._text == other._text and all(a is b or same_bits(a, b) for a, b in pairs)
 
 
 class _Line:
@@ -125,6 +129,11 @@ def mapped(part: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return type(part)(mapped(one, change) for one in part) if isinstance(part, tuple | list) else part
 
 
+def copied(outputs: Outputs) -> Outputs:
+    """The same in memory of its own."""
+    return [mapped(one, torch.Tensor.clone) for one in outputs]
+
+
 def _numbers(part: Any) -> Iterator[int]:
     """Of all slots in it."""
     if isinstance(part, Slot):
@@ -136,10 +145,10 @@ def _numbers(part: Any) -> Iterator[int]:
             yield from _numbers(one)
 
 
-def _same_bits(a: Any, b: Any) -> bool:
+def same_bits(a: Any, b: Any) -> bool:
     """Of two outputs of one form."""
     if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(_same_bits, a, b))
+        return len(a) == len(b) and all(map(same_bits, a, b))
     if a is None or b is None or a.dtype != b.dtype or a.shape != b.shape:
         return False
     return torch.equal(*(one.detach().contiguous().flatten().view(torch.uint8) for one in (a, b)))

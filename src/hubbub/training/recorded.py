@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from hubbub.training.graphs import Graph, graphed
 from hubbub.training.programs import Operation, Outputs, Program, Slot, mapped
 from hubbub.training.remembered import remembered
 
@@ -75,12 +76,14 @@ class Recorded:
         self._memory: object = None
         self._programs: dict[Hashable, Program] = {}
         self._written: dict[Hashable, int] = {}
+        # On a GPU, of programs that are confirmed.
+        self._graphs: dict[Hashable, Graph] = {}
 
     def look(self) -> None:
         """Throw the lists away if the module or the others were changed since; to be called before steps."""
         memory = remembered(*self._called)
         if memory != self._memory:
-            self._programs.clear()
+            self._forget()
         self._memory = memory
 
     def __call__(self, step: Callable[..., Outputs], form: Hashable, *tensors: torch.Tensor) -> Outputs:
@@ -94,7 +97,7 @@ class Recorded:
         key = (form, *((tuple(t.shape), t.stride(), t.dtype) for t in tensors))
         program = self._programs.get(key)
         if program is not None and program.confirmed:
-            return program(tensors)
+            return self._graphs.get(key, program)(tensors)
         written = self._written.get(key, 0)
         if written == _ATTEMPTS or (not written and len(self._written) >= _FORMS):
             return step(*tensors)
@@ -103,7 +106,7 @@ class Recorded:
         found = step(*tensors)
         if self._state() != before:
             # Then lists may hang on what it has changed.
-            self._programs.clear()
+            self._forget()
             return found
         program = self._write(step, tensors)
         if program is None or not program.made(found):
@@ -112,6 +115,8 @@ class Recorded:
         known = self._programs.get(key)
         program.confirmed = known is not None and known.same(program)
         self._programs[key] = program
+        if program.confirmed and tensors[0].is_cuda and (graph := graphed(program, tensors, found)):
+            self._graphs[key] = graph
         return found
 
     def _write(self, step: Callable[..., Outputs], tensors: Sequence[torch.Tensor]) -> Program | None:
@@ -127,6 +132,10 @@ class Recorded:
             random.setstate(chances[0])
             np.random.set_state(chances[1])  # noqa: NPY002
             _put_back(attributes)
+
+    def _forget(self) -> None:
+        self._programs.clear()
+        self._graphs.clear()
 
     def _state(self) -> object:
         _, numbers, *place = np.random.get_state()  # noqa: NPY002 # a module may draw from it
