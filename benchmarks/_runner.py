@@ -43,7 +43,7 @@ class Row:
         name: What is computed, and by whom else.
         ours: What it costs us, above 0.
         peer: What it costs the peer.
-        goal: The least ratio of the two, peer over ours, with which the row is met.
+        goal: The least ratio of the two, peer over ours, that was promised; ``None`` where none was.
         unit: Of both costs.
         projected: Whether the peer's cost was extrapolated from a smaller problem.
         good: Whether our answer is as good as was promised: a row of a worse answer is not met, however cheap.
@@ -53,7 +53,7 @@ class Row:
     name: str
     ours: float
     peer: float
-    goal: float
+    goal: float | None
     unit: str = "CPU seconds"
     projected: bool = False
     good: bool = True
@@ -65,9 +65,11 @@ class Row:
         return self.peer / self.ours
 
     @property
-    def met(self) -> bool:
-        """Whether the ratio reaches the goal with an answer as good as promised."""
-        return self.good and self.ratio >= self.goal
+    def met(self) -> bool | None:
+        """Whether the ratio reaches the goal with an answer as good as promised; ``None`` for such an answer without a goal."""
+        if not self.good:
+            return False
+        return None if self.goal is None else self.ratio >= self.goal
 
     def as_json(self) -> dict[str, object]:
         """All fields as strict JSON values."""
@@ -222,15 +224,20 @@ def main(
     else:
         print(_table(rows))
         print("".join(f"\n{row.name}: not measured: {row.reason}" for row in measured if isinstance(row, Skipped)))
-    sys.exit(0 if all(row.met for row in rows) else 1)
+    sys.exit(1 if any(row.met is False for row in rows) else 0)
 
 
 def _table(rows: list[Row]) -> str:
     lines = [("row", "ours", "peer", "unit", "ratio", "goal", "met", "projected")]
     for row in rows:
-        costs = f"{row.ours:.3g}", f"{row.peer:.3g}", row.unit, f"{row.ratio:.4g}", f"{row.goal:g}"
-        lines.append((row.name, *costs, "yes" if row.met else "no", "yes" if row.projected else "no"))
+        costs = f"{row.ours:.3g}", f"{row.peer:.3g}", row.unit, f"{row.ratio:.4g}"
+        goal, met = "-" if row.goal is None else f"{row.goal:g}", "-" if row.met is None else _word(row.met)
+        lines.append((row.name, *costs, goal, met, _word(row.projected)))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
     notes = [f"{row.name}: {row.note}" for row in rows if row.note]
     return "\n".join([*table, *([""] if notes else []), *notes])
+
+
+def _word(true: bool) -> str:
+    return "yes" if true else "no"
