@@ -5,7 +5,8 @@ torch's generator, jax_privacy's privatizer from jax's default one, compiled; th
 draws z with torch's generator and reads what is remembered once a pass, and computes nothing. opake's BLT takes no parameters,
 so that there is none of the same C.
 
-Where 'hubbub kernel noise' built the kernel, rows that it makes are compared with the floor, too; all others are made without.
+Where 'hubbub kernel noise' built the kernel, rows that it makes are compared with jax_privacy and the floor, too; all others
+are made without.
 
 Further rows draw our z from the secure source, which neither the peers' nor torch's generator is. Beside opake nothing was
 promised of these; their ratios are shown.
@@ -267,8 +268,14 @@ def kernel_rows(seconds: float) -> list[_runner.Row | _runner.Skipped]:
         plain, fused = (
             _runner.alone(partial(our_stream, correlation, DIM, seconds, kernel=use)).answer for use in (False, True)
         )
-        _runner.require_agreement(name, fused.deviation, plain.deviation, TOLERANCE)
-        found.append(beside_the_floor(correlation, f"{name}, with the compiled kernel", fused.seconds, seconds))
+        peer = _runner.alone(partial(jax_stream, correlation, DIM, seconds)).answer
+        for other in (plain, peer):
+            _runner.require_agreement(name, fused.deviation, other.deviation, TOLERANCE)
+        name = f"{name}, with the compiled kernel"
+        found += [
+            _runner.Row(f"{name}; peer: jax_privacy", fused.seconds, peer.seconds, correlation.goal),
+            beside_the_floor(correlation, name, fused.seconds, seconds),
+        ]
     return found
 
 
