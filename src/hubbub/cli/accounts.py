@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from hubbub import accounting
 from hubbub._checks import integer, rounds_count, scale
 from hubbub.accounting import PrivacyGuarantee
-from hubbub.cli.output import console, print_json, print_table
+from hubbub.cli.output import console, print_json, print_table, say
 from hubbub.config import strategy_name
 from hubbub.errors import ConfigError
 from hubbub.families import Family, strategy_of
@@ -196,14 +196,17 @@ def print_guarantee(mechanism: Mechanism, statement: Statement) -> None:
         console().print(answer.statement(), end="")
         return
     print_table("Guarantee", guarantee_rows(answer))
-    console().print(f"\n{answer.sentence()}")
+    screen = console()
+    say(screen)
+    say(screen, answer.sentence())
     if answer.amplified:
         worst = accounting.rounded_up(answer.unamplified_epsilon)
-        console().print(f"Assuming the cohorts as stated; in the worst case, without amplification, epsilon is {worst}.")
+        say(screen, f"Assuming the cohorts as stated; in the worst case, without amplification, epsilon is {worst}.")
     if isinstance(mechanism.participation, MinSeparation) and mechanism.participation.min_separation > 1:
         b = mechanism.participation.min_separation
-        console().print(
-            f"A separation of {b} means rounds r and r + {b}; Google's accounting notebook counts the {b - 1} rounds between."
+        say(
+            screen,
+            f"A separation of {b} means rounds r and r + {b}; Google's accounting notebook counts the {b - 1} rounds between.",
         )
 
 

@@ -97,8 +97,7 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _stop(message: str) -> NoReturn:
-    from hubbub.cli.output import printable
+    from hubbub.cli.output import console, printable, say
 
-    line = printable(" ".join(message.split()), _LONGEST_MESSAGE)
-    print(f"hubbub: {line}", file=sys.stderr)  # noqa: T201 # the command line speaks here
+    say(console(stderr=True), f"hubbub: {printable(' '.join(message.split()), _LONGEST_MESSAGE)}")
     sys.exit(2)

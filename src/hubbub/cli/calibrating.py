@@ -11,7 +11,7 @@ from hubbub.accounting.deployment import Budget, Deployment
 from hubbub.accounting.recommend import Option, Recommendation, recommend
 from hubbub.accounting.wording import crude_delta
 from hubbub.cli.accounts import Statement, Wanted, print_guarantee
-from hubbub.cli.output import console, print_json, say
+from hubbub.cli.output import console, print_json, print_whole, say
 from hubbub.errors import ConfigError
 from hubbub.participation import BallsInBinsSampling, CyclicPoissonSampling, MinSeparation, Participation
 from hubbub.strategies.strategy import memory_rows
@@ -158,9 +158,7 @@ def _print_options(screen: Console, answer: Recommendation, deployment: Deployme
             _excess(facts["relative_to_best"]),
             "-" if facts["memory_rows"] is None else f"{facts['memory_rows']:,}",
         )
-    # On a narrow terminal lines wrap: digits that tell mechanisms apart are never cut.
-    screen.width = max(screen.width, _TABLE)
-    screen.print(table)
+    print_whole(table, _TABLE)
     say(screen, "RMSE: of the noise in the sum of the updates so far, per client of a cohort, in units of the clip norm.")
     _say_all(screen, "Who decides about cohorts; of coins, nobody can check it afterwards:", _coins(answer.options))
     _say_all(screen, "Left out:", answer.left_out)
@@ -176,7 +174,7 @@ def _say_all(screen: Console, title: str, lines: Mapping[str, str]) -> None:
         say(screen)
         say(screen, title)
     for name, words in lines.items():
-        say(screen, f"  {name}: {words}")
+        say(screen, f"  {name}: {words}", indent=4)
 
 
 def _toml(value: object) -> str:

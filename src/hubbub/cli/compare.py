@@ -11,7 +11,7 @@ from rich.table import Table
 
 from hubbub import families, files
 from hubbub._checks import Array, one_of
-from hubbub.cli.output import console, print_json, printable, say
+from hubbub.cli.output import console, print_json, print_whole, printable, say
 from hubbub.cli.setting import MOST_DENSE, Setting, require_output, root_errors
 from hubbub.errors import ConfigError, HubbubError
 from hubbub.factorization.bounds import lower_bound
@@ -176,16 +176,14 @@ def _print(setting: Setting, objective: Objective, found: Sequence[Compared], bo
             "unknown" if facts["memory_rows"] is None else f"{facts['memory_rows']:,}",
             f"{one.cpu_seconds:.2f}",
         )
-    # On a narrow terminal lines wrap: digits that tell strategies apart are never cut.
-    screen.width = max(screen.width, _TABLE)
-    screen.print(table)
+    print_whole(table, _TABLE)
     if not all(one.exact for one in found):
         say(screen, "≤: the sensitivity is a bound from above, and so is the error.")
     if left_out:
         say(screen)
         say(screen, "Left out:")
         for name, reason in left_out.items():
-            say(screen, f"  {name}: {reason}")
+            say(screen, f"  {name}: {reason}", indent=4)
 
 
 def _number(value: float | None, exact: bool) -> str:

@@ -46,7 +46,8 @@ def doctor(*, as_json: bool) -> int:
     screen = console()
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
-        say(screen, f"{finding.state:<5} {finding.name:<{width}} {finding.text}")
+        beside = f"{finding.state:<5} {finding.name:<{width}} "
+        say(screen, beside + finding.text, indent=len(beside))
     say(screen, f"{bad} of {len(findings)} must be seen to." if bad else "All is well.")
     return int(bad > 0)
 

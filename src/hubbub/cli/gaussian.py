@@ -10,7 +10,7 @@ from rich.table import Table
 
 from hubbub import files, gaussian
 from hubbub._checks import open_unit, scale
-from hubbub.cli.output import console, print_json, say
+from hubbub.cli.output import console, print_json, print_whole, say
 from hubbub.cli.setting import require_output
 from hubbub.gaussian.closed_forms import Calibration, shown, why_not_proved
 from hubbub.report.calibrations import Curve, draw_calibrations
@@ -112,15 +112,13 @@ def _print(budget: tuple[float, float, float], rows: list[Row], least: float) ->
             "█" * max(1, round(_BAR * ratio / max(ratios))),
             verdict if row.refused is None else "refused",
         )
-    # On a narrow terminal lines wrap: no digit is ever cut.
-    screen.width = max(screen.width, _TABLE)
-    screen.print(table)
+    print_whole(table, _TABLE)
     refused = [row.refused for row in rows if row.refused is not None]
     if refused:
         say(screen)
         say(screen, "Refused:")
         for reason in refused:
-            say(screen, f"  {reason}")
+            say(screen, f"  {reason}", indent=4)
 
 
 def _curves(epsilon: float, delta: float, rows: list[Row]) -> list[Curve]:

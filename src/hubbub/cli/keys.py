@@ -50,12 +50,15 @@ def keygen(folder: Path, bits: int, *, as_json: bool) -> None:
     say(screen, f"Wrote {folder / _PRIVATE}")
     say(
         screen,
-        "  Secret: whoever has it reads every contribution, not only sums. For one owner who is not the server and never",
+        "  Secret: whoever has it reads every contribution, not only sums. For one owner who is not the server and never "
+        "sees single contributions; 'hubbub paillier shares' needs no such person.",
     )
-    say(screen, "  sees single contributions; 'hubbub paillier shares' needs no such person.")
     say(screen, f"Wrote {folder / _PUBLIC}")
-    say(screen, f"  Public: for clients and the server. Its key id is {public.key_id}; tell it them by another way, for")
-    say(screen, "  whoever slips in a key of his own reads what is encrypted under it.")
+    say(
+        screen,
+        f"  Public: for clients and the server. Its key id is {public.key_id}; tell it them by another way, for whoever slips "
+        "in a key of his own reads what is encrypted under it.",
+    )
 
 
 def shares(folder: Path, group: Group, bits: int, *, as_json: bool) -> None:
@@ -122,9 +125,9 @@ def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
     say(screen, f"Wrote {folder / _share_name(1)}" + (f" to {folder / _share_name(n)}" if n > 1 else ""))
     say(
         screen,
-        "  Secret: one for each holder. Send each by a way that nobody else reads, have its key id compared, then delete it",
+        "  Secret: one for each holder. Send each by a way that nobody else reads, have its key id compared, then delete it "
+        "here, with its backups.",
     )
-    say(screen, "  here, with its backups.")
     say(screen)
     if t == 1:
         say(screen, f"Each of the {n} holders decrypts alone: every one of them must be trusted not to.")
@@ -146,11 +149,14 @@ def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
     else:
         say(
             screen,
-            f"Holders add contributions themselves and decrypt sums of at least {least}. That each comes from another client",
+            f"Holders add contributions themselves and decrypt sums of at least {least}. That each comes from another client "
+            "is the server's word.",
         )
-        say(screen, "is the server's word.")
-    say(screen, "The primes were in this machine's memory, and are written nowhere: whoever watched it at that moment can read")
-    say(screen, "everything under this key.")
+    say(
+        screen,
+        "The primes were in this machine's memory, and are written nowhere: whoever watched it at that moment can read "
+        "everything under this key.",
+    )
 
 
 def _share_name(holder: int) -> str:

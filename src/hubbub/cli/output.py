@@ -2,17 +2,21 @@
 
 import json
 import math
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["console", "print_columns", "print_json", "print_table", "printable", "say", "strict"]
-
+__all__ = ["console", "print_columns", "print_json", "print_table", "print_whole", "printable", "say", "strict"]
 
 _LONGEST = 2000
+# What somebody copies is not parted at its blanks: what stands in quotes, and a command from its first word on.
+_COPIED = r"(?<!\w)'[^']+'(?!\w)|(?:^|(?<=\()|(?<=: ))(?:hubbub|python|pip|cd) [^();]+"
+_PARTS = re.compile(rf"( *)((?:{_COPIED}|[^ ])+)")
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -27,9 +31,29 @@ def printable(text: str, longest: int | None = None) -> str:
     return line if longest is None or len(line) <= longest else f"{line[: longest // 2]} … {line[-longest // 2 :]}"
 
 
-def say(screen: Console, text: str = "") -> None:
-    """Print a line of text."""
-    screen.print(printable(text, _LONGEST))
+def say(screen: Console, text: str = "", *, indent: int | None = None) -> None:
+    """Print a line of text; on a terminal that is too narrow for it, lines that end between words.
+
+    Args:
+        screen: Where to; what is no terminal gets one line.
+        text: Quotations and commands in it stay whole, however long, so that they can be copied.
+        indent: Of the lines after the first; by default as of the first.
+    """
+    line = printable(text, _LONGEST)
+    screen.print("\n".join(_wrapped(line, screen.width, indent)) if screen.is_terminal else line)
+
+
+def _wrapped(text: str, width: int, indent: int | None) -> Iterator[str]:
+    words = text.lstrip()
+    line = " " * (len(text) - len(words))
+    hanging = " " * min(len(line) if indent is None else indent, width // 2)
+    for blanks, part in _PARTS.findall(words):
+        if line.strip() and cell_len(line + blanks + part) > width:
+            yield line
+            line = hanging + part
+        else:
+            line += blanks + part
+    yield line
 
 
 def strict(value: Any) -> Any:
@@ -67,3 +91,10 @@ def print_columns(table: Table) -> None:
         screen.print(table)
     for line in captured.get().splitlines():
         screen.print(line.rstrip())
+
+
+def print_whole(table: Table, width: int) -> None:
+    """A table of at least that width: where a terminal is narrower its lines wrap, and no digit is cut."""
+    screen = console()
+    screen.width = max(screen.width, width)
+    screen.print(table)

@@ -93,19 +93,24 @@ def plan(
         print_json({**promised.as_json(), **costs, **({} if found is None else found.as_json(file, assignments))})
         return
     print_table("Privacy", _privacy_rows(promised))
-    console().print(f"\n{promised.sentence()}\n")
+    screen = console()
+    remarks = [promised.sentence()]
     if promised.private and (remark := crude_delta(made.plan.delta, made.clients, made.unit)):
-        console().print(f"WARNING: {remark}\n")
+        remarks.append(f"WARNING: {remark}")
     if promised.setting:
-        console().print(f"Who is trusted with what: {promised.setting}\n")
+        remarks.append(f"Who is trusted with what: {promised.setting}")
+    for remark in remarks:
+        say(screen)
+        say(screen, remark)
+    say(screen)
     print_table("Noise", _noise_rows(costs))
-    say(console())
+    say(screen)
     print_table("Cost", _cost_rows(costs, made))
     if found is not None:
         nearby.show(found, file, assignments)
     if not measure:
-        say(console())
-        say(console(), "With --measure: how long the run takes, from the data and the model.")
+        say(screen)
+        say(screen, "With --measure: how long the run takes, from the data and the model.")
 
 
 def wanted(*, neighbours: bool, thorough: bool, plot: Path | None) -> nearby.Wanted | None:

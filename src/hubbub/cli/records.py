@@ -91,7 +91,8 @@ def verify(folder: Path, head: str | None, *, as_json: bool) -> int:
 def _print(folder: Path, verdict: Verdict) -> None:
     screen = console()
     for check in verdict.checks:
-        say(screen, f"{'holds ' if check.ok else 'FAILS '} {check.name:<14} {check.detail}")
+        beside = f"{'holds ' if check.ok else 'FAILS '} {check.name:<14} "
+        say(screen, beside + check.detail, indent=len(beside))
     failed = sum(not check.ok for check in verdict.checks)
     say(screen, f"{folder}: " + (f"{failed} of {len(verdict.checks)} checks fail." if failed else "everything holds."))
 
