@@ -275,6 +275,7 @@ def test_sizes_are_tried_that_leave_little_of_the_last_chunk_empty() -> None:
         for plan in candidates(cohort, Execution(), convolves=False):
             assert -cohort % plan.clients <= max(1, cohort / 10)
     assert [plan.clients for plan in candidates(100, Execution(), convolves=False)] == [1, 4, 10, 20, 25]
+    assert [plan.clients for plan in candidates(100, Execution(), convolves=True) if not plan.compiled] == [1, 10, 20, 25]
 
 
 @pytest.mark.parametrize("name", ["batched-1", "batched-0", "batched-5000", "batched", "one_by_one", "", "batched-3 "])

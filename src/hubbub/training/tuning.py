@@ -38,7 +38,7 @@ __all__ = ["Choice", "choose", "independent"]
 # Steps of a short and of a longer trial: what a step costs is told from what each client costs once.
 _SHORT, _LONG = 1, 5
 # Of the way in which plans are tried: what another way found is not believed.
-_VERSION = 8
+_VERSION = 9
 _AGREEMENT = 1e-5
 # The plainer plan stands unless another is clearly faster: clocks waver.
 _CLEARLY = 0.95
