@@ -1,6 +1,8 @@
 """What runs on a GPU, run on one: on the one that is there, or on one that is pretended. Collected by ``test_gpu.py`` alone."""
 
+import gc
 import json
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,20 +39,33 @@ from hubbub.training.graphs import Graph
 from hubbub.training.one_by_one import OneByOne
 from hubbub.verification import verify
 from hubbub.workloads import prefix_sum
-from local_jobs import Layers, Lstm, OneDimensional, Standardizes, Tied, jobs
+from local_jobs import Factors, Layers, Lstm, OneDimensional, Standardizes, Tied, jobs
 from pretended_gpu import pretended_gpu
 
 CUDA = torch.device("cuda", 0)
 IMAGES, SENTENCES = (1, 12, 12), (9,)
+
+
+class Unused(Mlp):
+    """Has a parameter of which nothing hangs."""
+
+    def __init__(self) -> None:
+        super().__init__(IMAGES, 10)
+        self.nowhere = nn.Parameter(torch.ones(3))
+
+
 MODELS = {
     "layers": (Layers, jobs(IMAGES)),
     "cnn": (lambda: Cnn((1, 28, 28), 10), jobs((1, 28, 28))),
     "standardizes": (Standardizes, jobs(IMAGES)),
     "mlp": (lambda: Mlp(IMAGES, 10), jobs(IMAGES)),
     "tied": (Tied, jobs(IMAGES)),
+    "factors": (Factors, jobs(IMAGES)),
+    "unused": (Unused, jobs(IMAGES)),
     "one dimension": (OneDimensional, jobs(SENTENCES, sequences=True)),
     "lstm": (lambda: Lstm(layers=2, bidirectional=True), jobs(SENTENCES, sequences=True)),
 }
+
 ALL = LocalTraining(epochs=2, batch_size=8, momentum=0.9, weight_decay=0.01, proximal=0.3, schedule="cosine")
 REAL = torch.cuda.is_available()
 # A real one adds in another order.
@@ -135,7 +150,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("name", ["cnn", "mlp", "tied", "standardizes"])
+@pytest.mark.parametrize("name", ["cnn", "mlp", "tied", "factors", "unused", "standardizes"])
 def test_a_step_that_is_launched_as_a_graph_does_the_same(
     name: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +181,26 @@ def test_where_there_can_be_no_graph_steps_go_one_operation_at_a_time(
     found = trained(Batched(model, F.cross_entropy, ALL, CUDA, clients=3), model, clients)
     assert not launches
     assert all(torch.equal(found[client], update) for client, update in expected.items())
+
+
+def test_a_graph_keeps_nothing_of_the_stacks_that_it_was_launched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[weakref.ref[torch.Tensor]] = []
+    copies = Batched._copies
+
+    def noted(maker: Batched, name: str, p: torch.Tensor) -> torch.Tensor:
+        own = copies(maker, name, p)
+        kept.append(weakref.ref(own))
+        return own
+
+    monkeypatch.setattr(Batched, "_copies", noted)
+    torch.manual_seed(0)
+    maker = Batched(Mlp(IMAGES, 10), F.cross_entropy, LocalTraining(epochs=3), CUDA, clients=3)
+    for _ in range(3):
+        trained(maker, Mlp(IMAGES, 10), MODELS["mlp"][1])
+    assert maker._recorded._graphs
+    gc.collect()
+    assert len(kept) > 20
+    assert not any(one() is not None for one in kept)
 
 
 def test_a_step_with_a_frozen_part_that_is_replaced_goes_the_whole_way(launches: list[int]) -> None:

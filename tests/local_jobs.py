@@ -86,6 +86,23 @@ class Tied(nn.Module):
         return scores
 
 
+class Factors(nn.Module):
+    """Large layers whose rows are parameters themselves, or a part of some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(6, 144))
+        self.inner = nn.Linear(144, 144, bias=False)
+        self.left = nn.Parameter(torch.randn(10, 72) / 9)
+        self.right = nn.Parameter(torch.randn(144, 72) / 9)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The classes' scores."""
+        keys = self.inner(self.queries[1:])
+        seen = torch.softmax(x.flatten(1) @ keys.T / 12, dim=1) @ keys
+        return F.linear(x.flatten(1) + seen, F.linear(self.left, self.right))
+
+
 class OneDimensional(nn.Module):
     """A convolution over time, attention by hand, an embedding."""
 

@@ -19,7 +19,7 @@ from hubbub.training.execution import ExecutionPlan, candidates
 from hubbub.training.local import Job, Loss
 from hubbub.training.one_by_one import OneByOne
 from hubbub.training.stacking import NotStackableError
-from local_jobs import CPU, Layers, Lstm, OneDimensional, Standardizes, Tied, jobs
+from local_jobs import CPU, Factors, Layers, Lstm, OneDimensional, Standardizes, Tied, jobs
 
 IMAGES, SENTENCES = (1, 12, 12), (9,)
 MODELS: dict[str, tuple[Callable[[], nn.Module], list[Job]]] = {
@@ -28,6 +28,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], list[Job]]] = {
     "standardizes": (Standardizes, jobs(IMAGES)),
     "mlp": (lambda: Mlp(IMAGES, 10), jobs(IMAGES)),
     "tied": (Tied, jobs(IMAGES)),
+    "factors": (Factors, jobs(IMAGES)),
     "one dimension": (OneDimensional, jobs(SENTENCES, sequences=True)),
     "lstm": (Lstm, jobs(SENTENCES, sequences=True)),
     "deep lstm": (lambda: Lstm(layers=2, bidirectional=True, bias=False), jobs(SENTENCES, sequences=True)),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from hubbub.cli.output import say
+from hubbub.cli.output import console, say
 
 
 def told(text: str, width: int, *, terminal: bool = True, indent: int | None = None) -> list[str]:
@@ -22,6 +22,11 @@ def told(text: str, width: int, *, terminal: bool = True, indent: int | None = N
     screen = Console(file=file, force_terminal=terminal, width=width, highlight=False, soft_wrap=True, markup=False)
     say(screen, text, indent=indent)
     return file.getvalue().removesuffix("\n").split("\n")
+
+
+def test_a_line_number_is_no_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    say(console(), "model.py:100: of a:b:c [red]in runs/:key:/[/red]")
+    assert capsys.readouterr().out == "model.py:100: of a:b:c [red]in runs/:key:/[/red]\n"
 
 
 @given(st.lists(st.text("abc,.é漢", min_size=1, max_size=9), min_size=1, max_size=40), st.integers(20, 90), st.integers(0, 12))

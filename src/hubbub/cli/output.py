@@ -20,8 +20,8 @@ _PARTS = re.compile(rf"( *)((?:{_COPIED}|[^ ])+)")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console for text as it is: a name in brackets is a name, not a style."""
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False)
+    """A console for text as it is: a name in brackets is a name, not a style, and :100: is no picture."""
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def printable(text: str, longest: int | None = None) -> str:

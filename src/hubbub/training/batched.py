@@ -214,6 +214,7 @@ class _Stepper:
     def __init__(self, local: LocalTraining, own: list[torch.Tensor], start: list[torch.Tensor]) -> None:
         self._local, self._own, self._start = local, own, start
         self._velocity = [torch.zeros_like(p) for p in own] if local.momentum else None
+        self._places = {p.untyped_storage()._cdata for p in own}
         # Then all who take a step have one rate.
         self._one_rate = local.schedule == "constant" or local.schedule_rounds is not None
 
@@ -224,6 +225,7 @@ class _Stepper:
         How long others go on must not change what a client has learnt, and 0 times what is not a number is none.
         """
         local = self._local
+        gradients = [self._apart_from_own(gradient) for gradient in gradients]
         scale = -max(rates) if self._one_rate else -torch.tensor(rates, dtype=self._own[0].dtype, device=self._own[0].device)
         for i, (p, gradient) in enumerate(zip(self._own, gradients, strict=True)):
             direction = torch.zeros_like(p) if gradient is None else gradient
@@ -238,6 +240,13 @@ class _Stepper:
             _add(p, direction, scale)
             if kept is not None:
                 p[resting] = kept
+
+    def _apart_from_own(self, gradient: torch.Tensor | Product | None) -> torch.Tensor | Product | None:
+        """The same; what of a product is a parameter itself, or part of one, is copied before parameters move."""
+        if not isinstance(gradient, tuple):
+            return gradient
+        slope, rows = (part.clone() if part.untyped_storage()._cdata in self._places else part for part in gradient)
+        return slope, rows
 
 
 def _add(to: torch.Tensor, gradient: torch.Tensor | Product, scale: float | torch.Tensor) -> torch.Tensor:

@@ -75,12 +75,12 @@ class Program:
     def made(self, expected: Outputs) -> bool:
         """Whether the pass in which it was written down made these very bits; asked once."""
         found, self._found = self._found, ()
-        return all(a is b or same_bits(a, b) for a, b in zip(found, expected, strict=True))
+        return all(map(same_bits, found, expected))
 
     def same(self, other: "Program") -> bool:
         """Whether another list does the same, with the same numbers from Python."""
         pairs = zip(self._slots, other._slots, strict=False)
-        return self._text == other._text and all(a is b or same_bits(a, b) for a, b in pairs)
+        return self._text == other._text and all(same_bits(a, b) for a, b in pairs)
 
 
 class _Line:
@@ -147,6 +147,8 @@ def _numbers(part: Any) -> Iterator[int]:
 
 def same_bits(a: Any, b: Any) -> bool:
     """Of two outputs of one form."""
+    if a is b:
+        return True
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(same_bits, a, b))
     if a is None or b is None or a.dtype != b.dtype or a.shape != b.shape:

@@ -78,6 +78,7 @@ class Recorded:
         self._written: dict[Hashable, int] = {}
         # On a GPU, of programs that are confirmed.
         self._graphs: dict[Hashable, Graph] = {}
+        self._pool: Any = None
 
     def look(self) -> None:
         """Throw the lists away if the module or the others were changed since; to be called before steps."""
@@ -115,8 +116,10 @@ class Recorded:
         known = self._programs.get(key)
         program.confirmed = known is not None and known.same(program)
         self._programs[key] = program
-        if program.confirmed and tensors[0].is_cuda and (graph := graphed(program, tensors, found)):
-            self._graphs[key] = graph
+        if program.confirmed and tensors[0].is_cuda:
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            if graph := graphed(program, tensors, found, self._pool):
+                self._graphs[key] = graph
         return found
 
     def _write(self, step: Callable[..., Outputs], tensors: Sequence[torch.Tensor]) -> Program | None:
