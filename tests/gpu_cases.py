@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 from typer.testing import CliRunner
 
+import local_jobs
 from hubbub import config as configs
 from hubbub.accounting.ledger import Ledger
 from hubbub.cli.app import app
@@ -37,13 +38,13 @@ from hubbub.training import (
 from hubbub.training.batched import Batched
 from hubbub.training.graphs import Graph
 from hubbub.training.one_by_one import OneByOne
+from hubbub.training.programs import same_bits
 from hubbub.verification import verify
 from hubbub.workloads import prefix_sum
-from local_jobs import Factors, Layers, Lstm, OneDimensional, Standardizes, Tied, jobs
+from local_jobs import IMAGES, SENTENCES, Layers, Lstm, jobs
 from pretended_gpu import pretended_gpu
 
 CUDA = torch.device("cuda", 0)
-IMAGES, SENTENCES = (1, 12, 12), (9,)
 
 
 class Unused(Mlp):
@@ -54,15 +55,8 @@ class Unused(Mlp):
         self.nowhere = nn.Parameter(torch.ones(3))
 
 
-MODELS = {
-    "layers": (Layers, jobs(IMAGES)),
-    "cnn": (lambda: Cnn((1, 28, 28), 10), jobs((1, 28, 28))),
-    "standardizes": (Standardizes, jobs(IMAGES)),
-    "mlp": (lambda: Mlp(IMAGES, 10), jobs(IMAGES)),
-    "tied": (Tied, jobs(IMAGES)),
-    "factors": (Factors, jobs(IMAGES)),
+MODELS = local_jobs.MODELS | {
     "unused": (Unused, jobs(IMAGES)),
-    "one dimension": (OneDimensional, jobs(SENTENCES, sequences=True)),
     "lstm": (lambda: Lstm(layers=2, bidirectional=True), jobs(SENTENCES, sequences=True)),
 }
 
@@ -211,10 +205,14 @@ def test_a_step_with_a_frozen_part_that_is_replaced_goes_the_whole_way(launches:
     before = trained(maker, model, clients)
     assert launches
     frozen = maker._recorded._module.get_parameter(next(name for name, p in model.named_parameters() if not p.requires_grad))
-    frozen.data = frozen.detach().clone()
-    count = len(launches)
+    (graph, *_), count = maker._recorded._graphs.values(), len(launches)
+    given = [tensor.clone() for tensor in graph._given]
+    kept, frozen.data = frozen.detach(), 2 * frozen.detach()
+    # What was captured would read the numbers that are no longer the module's.
+    assert all(map(same_bits, graph(given), graph._program(given)))
+    frozen.data = kept.clone()
     after = trained(maker, model, clients)
-    assert len(launches) > count
+    assert len(launches) > count + 1
     assert all(torch.equal(before[client], after[client]) for client in before)
 
 

@@ -1,15 +1,17 @@
 """Clients of uneven sizes, and modules of many kinds of layers, for whoever trains them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+from hubbub.models import Cnn, Mlp
 from hubbub.training.local import Job
 
 CPU = torch.device("cpu")
+IMAGES, SENTENCES = (1, 12, 12), (9,)
 # So that last batches are whole, ragged, single, and not there at all.
 SIZES = (13, 20, 7, 0, 11, 1, 20)
 
@@ -133,3 +135,15 @@ class Lstm(nn.Module):
         h, (last, _) = self.lstm(embedded if self.batch_first else embedded.transpose(0, 1))
         h = h if self.batch_first else h.transpose(0, 1)
         return self.head(h + last.sum(dim=0).repeat(1, h.shape[-1] // 6).unsqueeze(1)).transpose(1, 2)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], list[Job]]] = {
+    "layers": (Layers, jobs(IMAGES)),
+    "cnn": (lambda: Cnn((1, 28, 28), 10), jobs((1, 28, 28))),
+    "standardizes": (Standardizes, jobs(IMAGES)),
+    "mlp": (lambda: Mlp(IMAGES, 10), jobs(IMAGES)),
+    "tied": (Tied, jobs(IMAGES)),
+    "factors": (Factors, jobs(IMAGES)),
+    "one dimension": (OneDimensional, jobs(SENTENCES, sequences=True)),
+    "lstm": (Lstm, jobs(SENTENCES, sequences=True)),
+}

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,27 +9,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+import local_jobs
 from hubbub.errors import ConfigError
 from hubbub.lattice import Lattice
-from hubbub.models import Cnn, Mlp
 from hubbub.training import Execution, LocalTraining, SimulatedPopulation, lanes, tuning
 from hubbub.training.batched import Batched, _Feed
 from hubbub.training.execution import ExecutionPlan, candidates
 from hubbub.training.local import Job, Loss
 from hubbub.training.one_by_one import OneByOne
 from hubbub.training.stacking import NotStackableError
-from local_jobs import CPU, Factors, Layers, Lstm, OneDimensional, Standardizes, Tied, jobs
+from local_jobs import CPU, IMAGES, SENTENCES, Lstm, jobs
 
-IMAGES, SENTENCES = (1, 12, 12), (9,)
-MODELS: dict[str, tuple[Callable[[], nn.Module], list[Job]]] = {
-    "layers": (Layers, jobs(IMAGES)),
-    "cnn": (lambda: Cnn((1, 28, 28), 10), jobs((1, 28, 28))),
-    "standardizes": (Standardizes, jobs(IMAGES)),
-    "mlp": (lambda: Mlp(IMAGES, 10), jobs(IMAGES)),
-    "tied": (Tied, jobs(IMAGES)),
-    "factors": (Factors, jobs(IMAGES)),
-    "one dimension": (OneDimensional, jobs(SENTENCES, sequences=True)),
-    "lstm": (Lstm, jobs(SENTENCES, sequences=True)),
+MODELS = local_jobs.MODELS | {
     "deep lstm": (lambda: Lstm(layers=2, bidirectional=True, bias=False), jobs(SENTENCES, sequences=True)),
     "lstm, time first": (lambda: Lstm(layers=2, batch_first=False), jobs(SENTENCES, sequences=True)),
 }

@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 from torch.utils.checkpoint import checkpoint
 
-from hubbub.models import Cnn, Mlp
 from hubbub.training import LocalTraining, recorded
 from hubbub.training.batched import Batched
 from hubbub.training.local import Job
@@ -19,17 +18,8 @@ from hubbub.training.one_by_one import OneByOne
 from hubbub.training.programs import Program
 from hubbub.training.recorded import Recorded
 from hubbub.training.stacking import NotStackableError
-from local_jobs import CPU, Layers, Lstm, OneDimensional, Standardizes, jobs
+from local_jobs import CPU, MODELS, jobs
 
-IMAGES, SENTENCES = (1, 12, 12), (9,)
-MODELS: dict[str, tuple[Callable[[], nn.Module], list[Job]]] = {
-    "layers": (Layers, jobs(IMAGES)),
-    "cnn": (lambda: Cnn((1, 28, 28), 10), jobs((1, 28, 28))),
-    "standardizes": (Standardizes, jobs(IMAGES)),
-    "mlp": (lambda: Mlp(IMAGES, 10), jobs(IMAGES)),
-    "one dimension": (OneDimensional, jobs(SENTENCES, sequences=True)),
-    "lstm": (Lstm, jobs(SENTENCES, sequences=True)),
-}
 LOCAL = LocalTraining(epochs=2, batch_size=8, momentum=0.9, schedule="cosine")
 
 
