@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 HERE = Path(__file__).parent
+# No property depends on how busy a machine is.
+settings.register_profile("hubbub", deadline=None)
+settings.load_profile("hubbub")
 # In continuous integration a skip for any other reason fails the run.
 SKIPS_ALLOWED_IN_CI = ("needs a GPU", "needs a browser")
 

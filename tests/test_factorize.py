@@ -106,7 +106,7 @@ def test_one_written_file_is_read_again_with_what_it_was_made_for(capsys: pytest
 
 def test_a_file_that_states_another_error_is_refused(refused: Refused) -> None:
     answer = banded.optimize(prefix_sum(rounds=24), 6)
-    object.__setattr__(answer, "squared_error", answer.squared_error * 0.99)
+    object.__setattr__(answer, "squared_error", answer.squared_error * 1.01)
     strategy_file.save("s.safetensors", answer)
     refused("factorize file --matrix s.safetensors".split(), "s.safetensors", "states squared_error = ", "it is ")
 

@@ -23,7 +23,7 @@ from scipy.linalg.lapack import dpotrf, dsyevd, dtrtri
 
 from hubbub._checks import Array
 
-__all__ = ["MOST_ROUNDS", "lower_bound"]
+__all__ = ["MOST_ROUNDS", "bound_on_norm", "lower_bound"]
 
 # Beyond, the proof takes minutes and gigabytes.
 MOST_ROUNDS = 5000
@@ -45,19 +45,48 @@ def lower_bound(C: Array, inverse_bands: Array, weights: Array) -> float:
     """
     rounds = len(C)
     V = _dual(C, inverse_bands, weights)
+    if not np.isfinite(V).all():
+        return 0.0
     shift = 0.0
-    if dpotrf(V, lower=1)[1]:
+    while dpotrf(V, lower=1)[1]:
         # As much on the diagonal as makes V ≥ 0: it stays admissible, and tr V pays for it.
-        shift = 1e-12 * float(np.abs(V).max()) - float(np.linalg.eigvalsh(V)[0])
-        V[np.diag_indices(rounds)] += shift
+        more = shift or 1e-12 * float(np.abs(V).max()) - float(np.linalg.eigvalsh(V)[0])
+        if not (0 < more < math.inf):
+            return 0.0
+        V[np.diag_indices(rounds)] += more
+        shift += more
     # A Cholesky factor that exists proves V ≥ 0 but for this much on each diagonal entry (Rump 2006); T only grows with it.
-    total = math.fsum(np.diagonal(V)) * (1 + 4 * rounds * (rounds + 1) * _EPSILON)
-    T, lost = _sum_of_roots(_queried(_queried(V.T, inverse_bands, weights), inverse_bands, weights))
+    total = math.fsum(np.diagonal(V)) * (1 + 8 * rounds * (rounds + 1) * _EPSILON)
+    # Entries of N are sums by at most 2n additions of numbers of both signs.
+    magnitude = float(np.linalg.norm(_queried(_queried(np.abs(V.T), inverse_bands, weights), inverse_bands, weights)))
+    T, lost = _sum_of_roots(_queried(_queried(V.T, inverse_bands, weights), inverse_bands, weights), magnitude)
     if lost > _MOST_LOST * T:
         V = _dual(C, inverse_bands, weights)
         V[np.diag_indices(rounds)] += shift
         T = max(T, _sum_of_singular_values(V, inverse_bands, weights))
     return max(0.0, T) ** 2 / total * (1 - 8 * _EPSILON)
+
+
+def bound_on_norm(U: Array) -> float:
+    """No less than the spectral norm of U, and near it where that is near 1; O(n³) time.
+
+    Example:
+        >>> 1 <= bound_on_norm(np.eye(3)) < 1 + 1e-10
+        True
+    """
+    n = U.shape[1]
+    gram: Array = dsyrk(1.0, U, trans=1, lower=1)
+    # A Cholesky factor that exists proves as much but for rounding (Rump 2006), as that of the products is.
+    lost: float = 4 * (n + len(U)) * _EPSILON * (1 + np.square(U).sum().item())
+    excess = 1e-11
+    while excess < 1:
+        room = np.asfortranarray(-gram)
+        room[np.diag_indices(n)] += 1 + excess
+        if not dpotrf(room, lower=1, overwrite_a=1)[1]:
+            return math.sqrt(1 + excess + lost)
+        excess *= 4
+    norm: float = np.linalg.norm(U).item()
+    return norm * (1 + lost)
 
 
 def _dense(bands: Array) -> Array:
@@ -118,15 +147,17 @@ def _momentum(inverse_bands: Array) -> float:
     return float(-(inverse_bands[1, 0] + inverse_bands[0, -1]) / inverse_bands[0, 0])
 
 
-def _sum_of_roots(N: Array) -> tuple[float, float]:
+def _sum_of_roots(N: Array, magnitude: float) -> tuple[float, float]:
     """No more than the sum of the roots of the eigenvalues of N, which is overwritten, and what rounding took from it.
+
+    ``magnitude`` is the norm of N with every product in its sums taken positive.
 
     The computed eigenvalues are those of N + E. Sorted, they differ from the true ones by e with ‖e‖ ≤ ‖E‖ (Hoffman and
     Wielandt, Frobenius norms), and √x − √(x − e) ≤ e/√x: the roots differ by ‖E‖·(Σ 1/x)^(1/2) at most. To take ‖E‖ off each
     eigenvalue instead would cost √n times as much, and more than the gap that is asked for.
     """
-    # Entries of N are sums by at most 2n additions; the reduction to a tridiagonal matrix adds a small multiple of n·ε.
-    error = 4 * len(N) * _EPSILON * float(np.linalg.norm(N))
+    # The reduction to a tridiagonal matrix adds a small multiple of n·ε.
+    error = 4 * len(N) * _EPSILON * magnitude
     eigenvalues, _, info = dsyevd(N.T, compute_v=0, lower=1, overwrite_a=1)
     large = eigenvalues[eigenvalues > 16 * error]
     if info or not large.size:
@@ -140,6 +171,7 @@ def _sum_of_singular_values(V: Array, inverse_bands: Array, weights: Array) -> f
     L, info = dpotrf(V, lower=1, clean=1, overwrite_a=1)
     if info:
         return 0.0
+    magnitude = float(np.linalg.norm(_queried(np.abs(L), inverse_bands, weights)))
     G = _queried(np.ascontiguousarray(L), inverse_bands, weights)
-    error = 4 * len(G) * _EPSILON * float(np.linalg.norm(G))
+    error = 4 * len(G) * _EPSILON * magnitude
     return math.fsum(np.linalg.svd(G, compute_uv=False)) - math.sqrt(len(G)) * error

@@ -22,6 +22,7 @@ from hubbub._checks import Array
 from hubbub.factorization.anderson import fixed_point
 from hubbub.factorization.pencils import column_gram, inverse_diagonal, rounding, row_gram
 from hubbub.factorization.poles import Poles, inverse_root_poles
+from hubbub.factorization.smoothing import proved_trace, smoothed_diagonal
 from hubbub.workloads import Workload
 
 __all__ = ["Classes", "Dual", "Effort", "alone", "maximize"]
@@ -30,6 +31,9 @@ __all__ = ["Classes", "Dual", "Effort", "alone", "maximize"]
 _LEAST_WEIGHT = {"mean": 1e-8, "max": 1e-6}
 # A round that no client joins gets this part of the least weight where a weight must not be 0.
 _UNJOINED = 1e-4
+# Where rounding may take more of a diagonal than this, it is computed without subtractions, ten times as slowly.
+_MOST_ROUNDING = 1e-4
+_EPSILON = float(np.finfo(np.float64).eps)
 
 
 # Which class each round is of, ``(rounds,)``; −1 where no client may join.
@@ -47,7 +51,9 @@ class Effort(NamedTuple):
 class Dual(NamedTuple):
     """A proved bound at sensitivity 1, and the weights that prove it: X = Σ c_q·(L·W⁻¹·Lᵀ + s_q·V)⁻¹ is nearly optimal.
 
-    ``v`` and ``w`` are ``(rounds,)``, w sums to 1 and v to what makes X of sensitivity about 1.
+    The bound is t² / Σ v for the exact weights, but for t: no more than it, and less by what poles and rounding take
+    (:func:`hubbub.factorization.smoothing.proved_trace`). ``v`` and ``w`` are ``(rounds,)``, w sums to 1 and v to what makes X
+    of sensitivity about 1.
     """
 
     bound: float
@@ -71,9 +77,6 @@ def maximize(workload: Workload, classes: Classes, objective: str, effort: Effor
         classes: Of rounds that one client may join together: Σ X_ii over each is at most sensitivity².
         objective: ``"mean"``, for w = 1/n, or ``"max"``.
         effort: When to stop.
-
-    Raises:
-        ArithmeticError: The eigenvalues spread beyond float64.
     """
     n, bands = workload.rounds, workload.inverse_bands()
     joined = classes >= 0
@@ -87,11 +90,11 @@ def maximize(workload: Workload, classes: Classes, objective: str, effort: Effor
         v, w = weights(logarithms)
         gram = row_gram(bands, 1 / w)
         poles = _resolving(bands, gram, v, w, effort.poles)
-        own = v * inverse_diagonal(gram, v, poles)
+        own = v * _diagonal(workload, gram, w, v, poles)
         new = _log_shares(np.bincount(classes[joined], own[joined], count))
         if objective == "max":
             hidden = np.where(joined, v, _UNJOINED * v[joined].min())
-            errors = w * _inverse_diagonal_or_ones(column_gram(bands, 1 / hidden), w, poles)
+            errors = w * _diagonal(workload, column_gram(bands, 1 / hidden), hidden, w, poles, transposed=True)
             new = np.concatenate([new, _log_shares(errors)])
         # The map alone contracts by factors from 1/2 to 1, twice its step by 0 to 1: the slow parts at double the pace.
         return 2 * new - logarithms
@@ -119,17 +122,22 @@ def maximize(workload: Workload, classes: Classes, objective: str, effort: Effor
     v, w = weights(found.point)
     gram = row_gram(bands, 1 / w)
     poles = _resolving(bands, gram, v, w, effort.poles)
-    trace = float(v @ inverse_diagonal(gram, v, poles)) * (1 - rounding(gram))
+    trace = proved_trace(workload, w, v, poles)
+    first = np.unique(classes[joined], return_index=True)[1]
+    # Weights are what they are, with a sum of 1 but for rounding.
+    sums = math.fsum(v[joined][first]) * math.fsum(w) * (1 + 8 * _EPSILON)
     scaled = Poles(poles.shifts / trace**2, poles.weights / trace)
-    return Dual(trace**2, trace**2 * v, w, scaled, found.residual, found.evaluations)
+    return Dual(trace**2 / sums, trace**2 * v, w, scaled, found.residual, found.evaluations)
 
 
-def _inverse_diagonal_or_ones(gram: Array, v: Array, poles: Poles) -> Array:
-    """The diagonal, or ones where it is beyond float64, which leaves the weights as they are: the bound only gets no better."""
+def _diagonal(workload: Workload, gram: Array, w: Array, v: Array, poles: Poles, *, transposed: bool = False) -> Array:
+    """The diagonal of Σ c_q·(P + s_q·V)⁻¹ for P = ``gram``, the inverse of Aᵀ·W·A, or transposed of A·W·Aᵀ."""
     try:
-        return inverse_diagonal(gram, v, poles)
+        if rounding(gram) <= _MOST_ROUNDING:
+            return inverse_diagonal(gram, v, poles)
     except ArithmeticError:
-        return np.ones(len(v))
+        pass
+    return smoothed_diagonal(workload, w, v, poles, transposed=transposed)
 
 
 def _centered(logarithms: Array) -> Array:

@@ -4,7 +4,9 @@ Letters: b residues (rounds of an epoch), k epochs, A workload, W the diagonal m
 X = CᵀC with blocks X_r of the rounds of residue r, V a positive definite k × k block V_r for each residue, its diagonal v_r.
 
 For any C: tr M·X⁻¹ ≥ t² / tr V·X with t the trace of (V^(1/2)·M·V^(1/2))^(1/2), and tr V_r·X_r ≤ v_r · sensitivity², since a
-client may contribute vectors with the inner products V_r / v_r. At the optimum X_r is diagonal: from X_r·V_r·X_r = M_r, and
+client may contribute vectors with the inner products V_r / v_r. With V = H·Hᵀ, t is the sum of the singular values of
+K = W^(1/2)·A·H, which is at least ⟨K, U⟩ / ‖U‖ for every U: what proves the bound is that U, near the polar factor of K, has
+no norm above 1 + δ, by a Cholesky factor of (1 + δ)²·I − Uᵀ·U. At the optimum X_r is diagonal: from X_r·V_r·X_r = M_r, and
 diagonal D_r with the same diagonals' sum, follows V_r = D_r⁻¹·M_r·D_r⁻¹, which the iteration averages with the V_r before.
 
 Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2211.06530 (the problem and its dual).
@@ -14,12 +16,14 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import cho_factor, cho_solve
 
 from hubbub._checks import Array
 from hubbub.factorization.anderson import fixed_point
+from hubbub.factorization.certificate import bound_on_norm
 from hubbub.factorization.cyclic import inverse_blocks, whole_inverse
 from hubbub.factorization.normal_form import gram_root, triangular_form
-from hubbub.factorization.pencils import rounding, row_gram, unshifted
+from hubbub.factorization.pencils import row_gram, unshifted
 from hubbub.factorization.poles import Poles, inverse_root_poles
 from hubbub.workloads import Workload
 
@@ -32,6 +36,7 @@ _POLES = 1e-9
 _RESIDUAL = {"mean": 5e-5, "max": 1e-8}
 _EVALUATIONS = {"mean": 80, "max": 300}
 _LEAST_WEIGHT = 1e-10
+_EPSILON = float(np.finfo(np.float64).eps)
 
 
 class EpochOptimum(NamedTuple):
@@ -77,9 +82,31 @@ def best_for_epochs(workload: Workload, epochs: int, residues: int, objective: s
     beginning = start.ravel() if objective == "mean" else np.concatenate([start.ravel(), np.full(n, -math.log(n))])
     found = fixed_point(improved, beginning, tolerance=_RESIDUAL[objective], most=_EVALUATIONS[objective])
     V, w = parts(found.point)
-    X, _ = _blocks(problem, V, w)
-    trace = float((V * X).sum()) * (1 - rounding(row_gram(workload.inverse_bands(), 1 / w)))
-    return EpochOptimum(_strategy(problem, V, w), trace**2, found.evaluations)
+    return EpochOptimum(_strategy(problem, V, w), _proved(problem, V, w), found.evaluations)
+
+
+def _proved(problem: _Problem, V: Array, w: Array) -> float:
+    """t² / Σ v_r less what rounding may have added; 0 where it leaves nothing."""
+    n, b, k = problem.workload.rounds, problem.residues, problem.epochs
+    roots = np.linalg.cholesky(V)
+    weighted = np.sqrt(w)[:, None] * problem.workload.matrix()
+    by_residue = weighted.reshape(n, k, b).transpose(2, 0, 1)
+    K = by_residue @ roots
+    if problem.by_poles:
+        gram = row_gram(problem.workload.inverse_bands(), 1 / w)
+        # The polar factor is W^(1/2)·A·X⁻¹·H⁻ᵀ.
+        X = whole_inverse(gram, V, _poles(problem, gram, V))
+        solved = cho_solve(cho_factor(X), weighted.T).T.reshape(n, k, b).transpose(2, 0, 1)
+        U = np.swapaxes(np.linalg.solve(roots, np.swapaxes(solved, 1, 2)), 1, 2)
+    else:
+        left, _, right = np.linalg.svd(K.transpose(1, 0, 2).reshape(n, n))
+        U = (left @ right).reshape(n, b, k).transpose(1, 0, 2)
+    # Entries of A and K are sums of at most n + k numbers; those of U are what they are.
+    lost = 4 * (n + k) * _EPSILON * float(np.linalg.norm(by_residue @ np.abs(roots))) * float(np.linalg.norm(U))
+    reached = float(np.vdot(K, U)) - lost
+    # The Cholesky factors are what they are, too: V is their product.
+    sums = math.fsum(np.square(roots).sum(axis=2).max(axis=1)) * math.fsum(w) * (1 + 4 * (k + 2) * _EPSILON)
+    return max(0.0, reached / bound_on_norm(U.transpose(1, 0, 2).reshape(n, n))) ** 2 / sums
 
 
 def _blocks(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array]:

@@ -62,8 +62,12 @@ def inverse_diagonal(gram: Array, v: Array, poles: Poles) -> Array:
 
 
 def rounding(gram: Array) -> float:
-    """By what relative part the trace of V·Σ c_q·(P + s_q·V)⁻¹ may be too large for rounding."""
-    return _ROUNDING[len(gram)] * EPSILON * math.sqrt(gram.shape[1]) * float((gram[0] * unshifted(gram)).max())
+    """By what relative part rounding usually moves the trace of V·Σ c_q·(P + s_q·V)⁻¹ at most: an estimate, no proof."""
+    with np.errstate(all="ignore"):
+        conditions = gram[0] * unshifted(gram)
+    # What rounding made negative says that nothing is left of it.
+    condition = float(conditions.max()) if (conditions > 0).all() else math.inf
+    return _ROUNDING[len(gram)] * EPSILON * math.sqrt(gram.shape[1]) * condition
 
 
 def unshifted(gram: Array) -> Array:

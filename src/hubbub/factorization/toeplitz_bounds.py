@@ -29,8 +29,9 @@ __all__ = ["banded_bound", "banded_inverse_bound", "least_error_and_bound", "roo
 _MOST_WORK = 1e10
 # Entries of the part of a matrix that is held at a time: 32 MB.
 _CHUNK = 4_000_000
-# Relative; above what rounding does to the sums here.
-_MARGIN, _WIDE_MARGIN = 1e-12, 1e-10
+# Relative; above what rounding does to a few operations. Sums and transforms have their own allowance.
+_MARGIN = 1e-12
+_EPSILON = float(np.finfo(np.float64).eps)
 # A bound on an eigenvalue that is further above it is worth the whole matrix.
 _LOOSE = 1e-9
 # Of the search for a second eigenvector.
@@ -55,7 +56,7 @@ def root_bound(root: Array, objective: str) -> float:
     if not (root > 0).all() or not (np.diff(root) <= 0).all():
         return 0.0
     rows = np.square(np.cumsum(np.square(root)))
-    return float(rows[-1] if objective == "max" else rows.mean()) * (1 - _MARGIN)
+    return float(rows[-1] if objective == "max" else rows.mean()) * (1 - _MARGIN - 4 * len(root) * _EPSILON)
 
 
 def banded_bound(a: Array, weights: Array, c: Array, separation: int, participations: int) -> float:
@@ -73,13 +74,14 @@ def banded_bound(a: Array, weights: Array, c: Array, separation: int, participat
     reversed_beta = divide(a, c)[::-1]
     f = divide(weights[::-1] * reversed_beta, c)
     form = _Form(f, 1 / weights[::-1], counted)
-    reached = float(f @ a[::-1])
+    reached = _inner_product(f, a[::-1])
     point = _unit(c * counted)
     largest = form.largest(point)
     if largest * (1 - _LOOSE) > form.quotient(point):
         if n * b**2 > _MOST_WORK:
             return _quotient(reached, largest)
-        largest = min(largest, float(linalg.eigvalsh(form.matrix(), subset_by_index=[b - 1, b - 1])[0]))
+        whole = float(linalg.eigvalsh(form.matrix(), subset_by_index=[b - 1, b - 1])[0])
+        largest = min(largest, whole + 4 * (n + b) * _EPSILON * form.trace())
     return _quotient(reached, largest)
 
 
@@ -131,6 +133,12 @@ class _Form:
         """The sum of the eigenvalues."""
         return float((correlate(self.scales, np.square(self.f), len(self.counted)) / np.square(self.counted)).sum())
 
+    def rounding(self) -> float:
+        """How far a computed image of a unit vector may be from its own, by recursion or by transforms."""
+        bands, n = len(self.counted), len(self.f)
+        transforms = math.log2(2 * n) * float(self.scales.max()) * float(self.f @ self.f) / float(np.square(self.counted).min())
+        return 8 * _EPSILON * (bands * self.trace() + transforms)
+
     def largest(self, point: Array) -> float:
         """A bound on the largest eigenvalue, as good as the unit vector ``point`` is the first eigenvector.
 
@@ -153,7 +161,7 @@ class _Form:
             along = float(second @ image)
             beside = min(beside, _two_by_two(along, float(np.linalg.norm(image - along * second)), max(0.0, rest - along)))
             second = image
-        return _two_by_two(quotient, residual, beside)
+        return _two_by_two(quotient, residual, beside) + self.rounding()
 
     def matrix(self) -> Array:
         """``(bands, bands)``."""
@@ -191,8 +199,15 @@ def banded_inverse_bound(a: Array, weights: Array, d: Array, separation: int, pa
     triangle = linalg.qr(_columns(a, b) * np.sqrt(weights)[:, None], mode="r", overwrite_a=True)[0][:b]
     quotients = linalg.solve_triangular(triangle, _columns(h, b).T, trans="T")
     largest = float(linalg.eigvalsh(quotients @ quotients.T, subset_by_index=[b - 1, b - 1])[0])
-    reached = float(h[::-1][: separation * participations : separation].sum())
-    return _quotient(reached, largest) * (1 - _WIDE_MARGIN)
+    reached = _inner_product(h[::-1][: separation * participations : separation], np.ones(1))
+    # The triangle is that of columns a little different, and so are its quotients, by as much as its condition makes of it.
+    return _quotient(reached, largest) * max(0.0, 1 - 16 * (n + b) * _EPSILON * float(np.linalg.cond(triangle)))
+
+
+def _inner_product(f: Array, a: Array) -> float:
+    """No more than |⟨f, a⟩|, where entries of a are sums of at most as many numbers of one sign."""
+    products = f * a
+    return max(0.0, abs(math.fsum(products)) - 4 * len(f) * _EPSILON * math.fsum(np.abs(products)))
 
 
 def _quotient(reached: float, largest: float) -> float:

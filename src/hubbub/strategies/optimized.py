@@ -10,6 +10,8 @@ from hubbub.workloads import Workload
 __all__ = ["Objective", "Optimized"]
 
 Objective = Literal["mean", "max"]
+# Of an error, relative.
+_ROUNDING = 1e-6
 AnyStrategy = TypeVar("AnyStrategy", bound=Strategy, covariant=True)
 
 
@@ -23,10 +25,13 @@ class Optimized(Generic[AnyStrategy]):
         participation: What one client may join.
         objective: ``"mean"`` of the squared errors over rounds, or their ``"max"``.
         squared_error: That of ``strategy``, at sensitivity 1 to ``participation`` and unit noise.
-        lower_bound: Below which no strategy of ``bound_family`` comes, proved by duality; at most ``squared_error``, but for
-            rounding, for which allowances are taken off that are customary for the libraries used, or measured, not proved.
+        lower_bound: Below which no strategy of ``bound_family`` comes, proved by duality, with an allowance for rounding taken
+            off; at most ``squared_error``.
         bound_family: The strategies that the bound holds for, in words: the family that was searched, or a larger one.
         iterations: How many steps or evaluations it took.
+
+    Raises:
+        ValueError: The bound is above the error by more than rounding: one of them is false.
     """
 
     strategy: AnyStrategy
@@ -38,10 +43,19 @@ class Optimized(Generic[AnyStrategy]):
     bound_family: str
     iterations: int
 
+    def __post_init__(self) -> None:
+        if self.lower_bound > self.squared_error * (1 + _ROUNDING):
+            raise ValueError(
+                f"lower_bound = {self.lower_bound!r}: is above squared_error = {self.squared_error!r}, so one of them is "
+                "false; optimize again, and where learning rates are too uneven for float64, another family"
+            )
+        # What the error of the strategy at hand is below is no bound on it.
+        object.__setattr__(self, "lower_bound", min(self.lower_bound, self.squared_error))
+
     @property
     def relative_gap(self) -> float:
-        """By what part of the error a strategy of ``bound_family`` could be better at most; never negative."""
-        return max(0.0, (self.squared_error - self.lower_bound) / self.squared_error)
+        """By what part of the error a strategy of ``bound_family`` could be better at most."""
+        return (self.squared_error - self.lower_bound) / self.squared_error
 
     @property
     def root_squared_error(self) -> float:
