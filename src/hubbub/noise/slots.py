@@ -14,6 +14,7 @@ import torch
 
 from hubbub._checks import Array
 from hubbub.errors import RunFolderError
+from hubbub.factorization.threads import at_most
 from hubbub.noise.blocks import Block
 from hubbub.noise.rows import KERNEL, FusedPass
 from hubbub.noise.sources import NoiseSource
@@ -107,11 +108,13 @@ class SlotBuffer:
         on_device = self._like.device.type != "cpu"
         multiplied = self._on_device if on_device else self._by_kernel if self.kernel else self._in_cache
         fresh, product = multiplied(block)
-        for start in range(0, self._width, self._segment):
-            segment = fresh[:, : self._width - start]
-            for row, fill in zip(segment, segments, strict=True):
-                fill(row)
-            product(segment, start)
+        # NumPy's product has threads of its own: beside other work more than torch has wait for one another in every slice.
+        with at_most(torch.get_num_threads()):
+            for start in range(0, self._width, self._segment):
+                segment = fresh[:, : self._width - start]
+                for row, fill in zip(segment, segments, strict=True):
+                    fill(row)
+                product(segment, start)
 
     def _in_cache(self, block: Block) -> tuple[torch.Tensor, Product]:
         """Room for fresh rows, and the product on a processor. NumPy's is the faster one for few rows and many columns."""
