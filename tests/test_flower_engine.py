@@ -1,6 +1,7 @@
 """A run by Flower is the run in process: the same releases, the same record, and no client can stop or outweigh it."""
 
 import itertools
+import logging
 import math
 import shutil
 import subprocess
@@ -296,6 +297,19 @@ def test_a_deployed_server_leaves_the_run_that_the_process_would_have_left(tmp_p
     shutil.copy(tmp_path / "served" / "config.toml", tmp_path / "copied.toml")
     serve(grid, deployed(file, tmp_path / "served"), tmp_path / "copied.toml")
     assert read_chain(tmp_path / "served" / "ledger.jsonl").head == head
+
+
+def test_a_deployed_server_marks_what_was_measured_on_held_out_data(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    file = run_file(tmp_path)
+    file.write_text(file.read_text().replace("[training]", "[training]\nvalidation = 0.1"))
+    caplog.set_level(logging.INFO, logger="flwr")
+    serve(federation(file), deployed(file, tmp_path / "served"), file)
+    told = [record.getMessage() for record in caplog.records if "accuracy" in record.getMessage().lower()]
+    assert len(told) >= 2
+    assert all("private" in line for line in told)
 
 
 def test_a_node_too_few_and_two_that_are_one_client_are_refused(tmp_path: Path) -> None:

@@ -342,12 +342,33 @@ def test_noise_that_cannot_be_drawn_is_refused() -> None:
     refused(ask(BOTH_MODS, {"w": np.zeros(3)}, {"w": np.ones(3)}, {**NOISE, "dpfedavg_noise_stddev": 1e6}), "stddev")
 
 
-@pytest.mark.parametrize("config", [CLIP, NOISE])
-def test_an_error_of_the_app_passes(config: dict[str, Any]) -> None:
+def _replies_with_an_error(msg: Message, _: Context) -> Message:
+    return Message(Error(code=99, reason="target 17 is no class"), reply_to=msg)
+
+
+def _fails(msg: Message, _: Context) -> Message:
+    raise IndexError("target 17 is no class")
+
+
+def test_an_error_of_the_app_passes_where_the_server_adds_the_noise() -> None:
     app = ClientApp(mods=BOTH_MODS)
-    app.train()(lambda msg, _: Message(Error(code=99, reason="no data today"), reply_to=msg))
-    reply = app(train_message({"w": np.zeros(3)}, config), a_context())
-    assert (reply.error.code, reply.error.reason) == (99, "no data today")
+    app.train()(_replies_with_an_error)
+    reply = app(train_message({"w": np.zeros(3)}, CLIP), a_context())
+    assert (reply.error.code, reply.error.reason) == (99, "target 17 is no class")
+
+
+@pytest.mark.parametrize("app_says", [_replies_with_an_error, _fails])
+def test_what_an_app_says_of_its_failure_does_not_leave_without_noise(
+    app_says: Callable[[Message, Context], Message], caplog: pytest.LogCaptureFixture
+) -> None:
+    for mods in (BOTH_MODS, [noising_mod]):
+        app = ClientApp(mods=mods)
+        app.train()(app_says)
+        reply = app(train_message({"w": np.zeros(3)}, NOISE), a_context())
+        assert reply.error.code == 6
+        assert not set("179") & set(reply.error.reason)
+        assert "see the client's log" in reply.error.reason
+        assert "target 17" in caplog.text
 
 
 # What is hidden

@@ -178,6 +178,23 @@ def test_a_bit_that_is_none_is_refused(bit: float) -> None:
         DPNumPyClient(Trainer([np.zeros(2)], {"dpfedavg_norm_bit": bit})).fit([np.zeros(2)], COUNTED)
 
 
+class Failing(NumPyClient):
+    """Says in its exception what its data are."""
+
+    def fit(self, parameters: list[Numbers], config: dict[str, Any]) -> Any:
+        raise IndexError("target 17 is no class")
+
+
+def test_what_a_client_says_of_its_failure_does_not_leave_without_noise(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(RuntimeError, match="see the client's log") as failed:
+        DPNumPyClient(Failing()).fit([np.zeros(3)], NOISE)
+    assert "17" not in str(failed.value)
+    assert failed.value.__suppress_context__
+    assert "target 17" in caplog.text
+    with pytest.raises(IndexError, match="target 17"):
+        DPNumPyClient(Failing()).fit([np.zeros(3)], CLIP)
+
+
 def test_all_but_training_is_the_wrapped_clients() -> None:
     client = DPNumPyClient(Trainer([np.ones(2)]))
     assert client.evaluate([], {}) == (0.5, 3, {"accuracy": 0.25})

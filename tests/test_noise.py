@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from hubbub.errors import NoiseExhaustedError, RunFolderError
 from hubbub.mechanism import Mechanism
 from hubbub.noise import NoiseStream, SecureSource, SimulationSource
+from hubbub.noise.sources import Segments
 from hubbub.participation import MinSeparation
 from hubbub.randomness import bits, derive
 from hubbub.strategies import BinaryTree, Dense, Identity, toeplitz
@@ -124,3 +126,32 @@ def test_the_released_noise_has_the_stated_covariance() -> None:
     covariance = white @ white.T / 200_000
     bound = stats.norm.isf(FALSE_ALARM / 42) * np.sqrt((1 + np.eye(6)) / 200_000)
     assert (np.abs(covariance - np.eye(6)) < bound).all()
+
+
+class _Watching:
+    """Rows of a simulation, and how many threads NumPy's products had while they were made."""
+
+    def __init__(self) -> None:
+        self.source, self.threads = SimulationSource(0), set[int]()
+
+    def segment_length(self, device: torch.device) -> int:
+        return self.source.segment_length(device)
+
+    def segments(self, index: int, first: int) -> Segments:
+        fill = self.source.segments(index, first)
+
+        def watched(out: torch.Tensor) -> None:
+            self.threads |= {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+            fill(out)
+
+        return watched
+
+
+def test_a_row_is_multiplied_by_no_more_threads_than_torch_has() -> None:
+    assert torch.get_num_threads() == 1
+    source = _Watching()
+    with threadpool_limits(limits=2, user_api="blas"):
+        before = threadpool_info()
+        NoiseStream(mechanism(Dense(np.tri(6))), dim=10, source=source, dtype=torch.float64).next_row()
+        assert threadpool_info() == before
+    assert source.threads == {1}

@@ -126,7 +126,8 @@ def _train(begun: RunInFolder, engine: str, tracked: Tracked, *, allow_import: b
         _say_fairness(screen, begun)
     head = begun.ledger_head
     if as_json:
-        print_json({"run": str(folder), "head": head, "loss": loss, "accuracy": accuracy, **begun.promised.as_json()})
+        measured = {"loss": loss, "accuracy": accuracy, "held_out": bool(run.config.training.validation)}
+        print_json({"run": str(folder), "head": head, **measured, **begun.promised.as_json()})
         _end(begun)
         return
     of = "held-out training examples (private)" if run.config.training.validation else "test examples"

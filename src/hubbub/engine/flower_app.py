@@ -96,7 +96,8 @@ def serve(grid: Grid, context: Context, config_file: Path) -> None:
         show(row)
     if not conducted:
         loss, accuracy = begun.finish()
-        _LOG.info("Accuracy %.2f %%, loss %.4f", 100 * accuracy, loss)
+        of = "held-out training examples (private)" if begun.run.config.training.validation else "test examples"
+        _LOG.info("Accuracy %.2f %%, loss %.4f on %s", 100 * accuracy, loss, of)
         _LOG.info("%s", begun.promised.sentence())
         _LOG.info("Run folder: %s; ledger head, to keep elsewhere: %s", begun.folder, begun.ledger_head)
 
@@ -263,5 +264,6 @@ def _require_enforced(begun: RunInFolder, keys_enforced: bool) -> None:
 
 
 def _log(row: dict[str, Any]) -> None:
-    accuracy = "" if row["accuracy"] is None else f"  accuracy {row['accuracy']:.1%}"
+    private = " (private)" if "accuracy" in row["private"] else ""
+    accuracy = "" if row["accuracy"] is None else f"  accuracy {row['accuracy']:.1%}{private}"
     _LOG.info("round %s%s  epsilon %s", row["round_index"] + 1, accuracy, rounded_up(row["epsilon"]))

@@ -32,6 +32,7 @@ Mod = Callable[[Message, Context, App], Message]
 _FAILED_PRECONDITION = 6
 _TIMER = "hubbub-timer"
 _LAST = "last-training"
+_LOG = logging.getLogger("flwr")
 _ORDER = "list both, mods=[noising_mod, clipping_mod]: the first is the outermost, and the last to touch the reply"
 
 
@@ -89,11 +90,11 @@ def noising_mod(msg: Message, context: Context, call_next: App) -> Message:
     ``dpfedavg_norm_bit`` is that noised number, in steps. Buffers, metrics and all further records of the app would leave
     without noise: they are dropped, and ``num-examples`` is 1.
 
-    An error that the app replies with passes, with the reason that the app gave; so does the text of an exception in the app.
+    The app's own words for what went wrong would leave without noise as well: they stand in the client's log alone.
 
     Returns:
-        The noised reply; an error of the app as it is; or an error of code 6 where the configuration is incomplete, the reply's
-        arrays are not those that were sent, or the noise is more than can be drawn.
+        The noised reply; or an error of code 6 where the app failed or replied with an error, the configuration is incomplete,
+        the reply's arrays are not those that were sent, or the noise is more than can be drawn.
 
     Source: Kairouz et al. 2021, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation",
     https://arxiv.org/abs/2102.06387 (shares); Canonne et al. 2020, https://arxiv.org/abs/2004.00010 (the exact noise).
@@ -113,9 +114,14 @@ def noising_mod(msg: Message, context: Context, call_next: App) -> Message:
     inner.content = RecordDict(
         {**msg.content, label: ConfigRecord({key: value for key, value in config.items() if key != NOISE_STDDEV})}
     )
-    reply = call_next(inner, context)
+    try:
+        reply = call_next(inner, context)
+    except Exception as error:  # noqa: BLE001 # what an exception says may be of the client's data, and would reach the server
+        _LOG.error("noising_mod: the app failed, and nothing was sent", exc_info=error)
+        return _refusal(msg, "noising_mod", ValueError("the app failed; see the client's log"))
     if reply.has_error():
-        return reply
+        _LOG.warning("noising_mod: the app replied with error %s: %s", reply.error.code, reply.error.reason)
+        return _refusal(msg, "noising_mod", ValueError("the app replied with an error; see the client's log"))
     try:
         bit = norm_bit(reply.content) if request.counted else None
         hidden, count = sent.hidden(_arrays(reply.content)[1], request, bit)
@@ -201,5 +207,5 @@ def _refusal(msg: Message, mod: str, error: Exception) -> Message:
     # Of a KeyError, str() is the repr of its text.
     why = error.args[0] if isinstance(error, KeyError) else error
     # The server's log repeats no reasons of clients, so that this one must stand in the client's own.
-    logging.getLogger("flwr").warning("%s: %s", mod, why)
+    _LOG.warning("%s: %s", mod, why)
     return Message(Error(code=_FAILED_PRECONDITION, reason=f"{mod}: {why}"), reply_to=msg)

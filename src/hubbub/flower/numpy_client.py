@@ -3,6 +3,7 @@
 This module needs the legacy API, which Flower has announced to remove; apps of the Message API use the mods.
 """
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -71,12 +72,20 @@ class DPNumPyClient(NumPyClient):
             KeyError: The server sent no clip norm.
             TypeError: A value of another type.
             ValueError: A number out of range, or arrays that are not those that were sent.
+            RuntimeError: The wrapped client failed where it was to add noise: what it says of it would leave without, and
+                stands in the client's log alone.
         """
         request = Request.of(config)
         before = _record(parameters)
         sent = Sent(before)
         inner = {key: value for key, value in config.items() if key != NOISE_STDDEV}
-        trained, num_examples, metrics = self.client.fit(parameters, inner)
+        try:
+            trained, num_examples, metrics = self.client.fit(parameters, inner)
+        except Exception as error:
+            if request.noise_stddev is None:
+                raise
+            logging.getLogger("flwr").error("DPNumPyClient: fit failed, and nothing was sent", exc_info=error)
+            raise RuntimeError("fit failed; see the client's log") from None
         if len(trained) != len(before):
             raise ValueError(f"fit returned {len(trained)} arrays, {len(before)} were sent: return them all, in the same order")
         after, bit = _record(trained), _bit(metrics) if request.counted else None

@@ -1,7 +1,8 @@
 """What a run leaves for people to look at: ``report.html``, which is all of it on one page, ``report.md`` and ``report.png``.
 
-The last two show public numbers only: loss and accuracy on public test data, and epsilon; a report of held-out clients' data
-says that it is none to give away. The page also shows the operator what was computed from clients' updates, and marks it.
+The last two show loss and accuracy on public test data, and epsilon; what else they show is marked as private: accuracy on
+held-out clients' data, and what encryption took. The page also shows the operator what was computed from clients' updates, and
+marks it.
 """
 
 from collections.abc import Mapping, Sequence

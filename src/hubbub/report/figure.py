@@ -92,5 +92,5 @@ def _costs(axes: Any, rows: _Rows) -> None:
             axes.plot(rounds, seconds, color=color, marker=marker, markersize=3, label=label)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_ylabel("seconds a round")
+    axes.set_ylabel("seconds a round (private)")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)

@@ -88,7 +88,9 @@ def _encrypted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     }
     sent = [f"One client sends {rows[-1]['upload_bytes'] / 1000:,.0f} kB a round.", ""] if "upload_bytes" in rows[-1] else []
     return [
-        "## Secure aggregation",
+        "## Secure aggregation (private)",
+        "",
+        "For the operator, not for release: what a round took tells how many took part.",
         "",
         "| seconds a round | median | largest |",
         "|---|---|---|",
