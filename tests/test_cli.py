@@ -225,6 +225,10 @@ def test_acc_10_a_budget_to_stop_at_is_turned_into_rounds_before_the_first(tiny:
 def test_settings_can_be_chosen_without_looking_at_the_test_data(tiny: Path, capsys: pytest.CaptureFixture) -> None:
     hubbub("train", str(tiny), "--set", "training.validation=0.25")
     assert "on 359 held-out training examples (private)" in capsys.readouterr().out
+    held_out = {
+        part: answer(capsys, "train", str(tiny), "--set", f"training.validation={part}")["held_out"] for part in (0, 0.25)
+    }
+    assert held_out == {0: False, 0.25: True}
 
 
 def test_cra_13_ctrl_c_leaves_a_run_that_resumes_to_the_same_model(tiny: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A few buffers whose coefficients change from round to round."""
 
 import itertools
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hubbub import utility
 from hubbub.factorization import recursions
 from hubbub.factorization.reduction import reduced
 from hubbub.factorization.single import best_recursion
-from hubbub.participation import FixedEpochs, SingleParticipation
+from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
 from hubbub.strategies import dense, semiseparable
 from hubbub.strategies.semiseparable import Semiseparable
 from hubbub.testing import check_strategy
@@ -162,10 +163,44 @@ def test_what_few_buffers_cannot_do_is_refused(keywords: dict, message: str) -> 
         semiseparable.optimize(**keywords)
 
 
-@pytest.mark.parametrize("size", [1.0, 1e4, 1e6, 1e8])
-def test_buffers_that_nearly_cancel_understate_nothing(size: float) -> None:
-    outputs = np.tile([size, -size], (4, 1))
-    outputs[:, 1] += np.random.default_rng(0).normal(size=4)
-    strategy = Semiseparable(np.full(4, 1e-3), outputs, np.full((4, 2), 0.6), np.full((4, 2), 0.8))
-    stated = strategy.sensitivity(SingleParticipation())
-    assert stated.value == pytest.approx(float(np.linalg.norm(strategy.matrix(), axis=0).max()), rel=1e-9)
+def _exact_columns(strategy: Semiseparable) -> list[list[Fraction]]:
+    """C by columns, of the numbers as they are, without rounding."""
+    numbers = [np.vectorize(Fraction, otypes=[object])(part) for part in strategy.recursion()]
+    diagonal, outputs, transitions, inputs = numbers
+    columns = []
+    for j in range(strategy.rounds):
+        column, state = [Fraction(0)] * j + [diagonal[j]], inputs[j]
+        for i in range(j + 1, strategy.rounds):
+            column.append(outputs[i] @ state)
+            state = transitions[i] * state
+        columns.append(column)
+    return columns
+
+
+@pytest.mark.parametrize("participation", [SingleParticipation(), FixedEpochs(2, 3), MinSeparation(2, 2)])
+@pytest.mark.parametrize("size", [1.0, 1e2, 1e4, 1e6, 1e8])
+def test_buffers_that_nearly_cancel_understate_nothing(size: float, participation: Participation) -> None:
+    sets = {SingleParticipation(): 1, FixedEpochs(2, 3): 2, MinSeparation(2, 2): 2}[participation]
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        outputs = np.tile([size, -size], (6, 1))
+        outputs[:, 1] += random.normal(size=6)
+        strategy = Semiseparable(
+            random.uniform(1e-3, 1, 6), outputs, np.full((6, 2), 0.6), random.uniform(0.7, 0.9, (6, 1)) * [1, 1]
+        )
+        columns = _exact_columns(strategy)
+        joined = [
+            rounds
+            for count in range(1, sets + 1)
+            for rounds in itertools.combinations(range(6), count)
+            if participation.allows(list(rounds))
+        ]
+        truth = max(
+            sum((x + sign * y) ** 2 for x, y in zip(columns[rounds[0]], columns[rounds[-1]], strict=True))
+            / (4 if len(rounds) == 1 else 1)
+            for rounds in joined
+            for sign in (1, -1)
+        )
+        stated = strategy.sensitivity(participation).value
+        assert Fraction(stated) ** 2 >= truth
+        assert stated == pytest.approx(float(truth) ** 0.5, rel=1e-9 + 1e-13 * size)

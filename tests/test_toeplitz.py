@@ -1,6 +1,7 @@
 """The best banded Toeplitz strategies: known values, other optimizers, and a proof that nothing in the family is better."""
 
 import itertools
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -447,3 +448,10 @@ def test_normalized_columns_that_overlap_are_refused() -> None:
 def test_coefficients_that_are_no_strategy_are_refused(family: type, coefficients: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         family(4, coefficients)
+
+
+@pytest.mark.parametrize("value", [0.01, 0.1, 0.3, 0.7])
+@pytest.mark.parametrize("participation", [SingleParticipation(), MinSeparation(1_000_000, 1)])
+def test_the_squares_of_a_million_coefficients_lose_no_digits(value: float, participation: MinSeparation) -> None:
+    stated = BandedToeplitz(1_000_000, (value,) * 1_000_000).sensitivity(participation).value
+    assert Fraction(stated) ** 2 >= Fraction(value) ** 2 * 10**6 * (1 - Fraction(1, 10**12))

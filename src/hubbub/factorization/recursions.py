@@ -18,7 +18,7 @@ from hubbub.factorization.pencils import pivots
 from hubbub.factorization.poles import Poles
 from hubbub.workloads import Workload
 
-__all__ = ["Recursion", "column_norms", "dense", "digits_kept", "of_poles", "squared_errors"]
+__all__ = ["Recursion", "column_norms", "dense", "magnitudes", "of_poles", "squared_errors"]
 
 
 class Recursion(NamedTuple):
@@ -83,12 +83,9 @@ def column_norms(recursion: Recursion) -> Array:
     return norms
 
 
-def digits_kept(recursion: Recursion) -> float:
-    """What part :func:`column_norms` keeps of the numbers that it adds, at least: near 0 where they cancel, else up to 1."""
-    if all((part >= 0).all() for part in recursion[1:]):
-        return 1.0
-    magnitudes = column_norms(Recursion(*(np.abs(part) for part in recursion)))
-    return float((np.abs(column_norms(recursion)) / magnitudes).min())
+def magnitudes(recursion: Recursion) -> Array:
+    """``(n,)``: the squared norm that each column would have if nothing cancelled; that of the column where nothing does."""
+    return column_norms(Recursion(*(np.abs(part) for part in recursion)))
 
 
 def squared_errors(workload: Workload, recursion: Recursion) -> Array:

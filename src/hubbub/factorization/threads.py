@@ -22,7 +22,8 @@ def _controller() -> ThreadpoolController:
 def at_most(threads: int) -> AbstractContextManager[Any]:
     """Inside, NumPy's and SciPy's linear algebra has so many threads, or the fewer that it had before."""
     found = (library.num_threads for library in _controller().lib_controllers if library.user_api == "blas")
-    return _controller().limit(limits=min((threads, *found)), user_api="blas")
+    limited: AbstractContextManager[Any] = _controller().limit(limits=min((threads, *found)), user_api="blas")
+    return limited
 
 
 def on_one_thread(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:

@@ -7,7 +7,7 @@ The best strategy of all for one participation is of this form with one buffer f
 fraction of a percent of it with six.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from hubbub.factorization.reduction import reduced
 from hubbub.factorization.single import best_recursion
 from hubbub.factorization.threads import on_one_thread
 from hubbub.factorization.toeplitz import worst_rounds
-from hubbub.participation import Participation, SingleParticipation
+from hubbub.participation import Participation, SingleParticipation, covering
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.strategies.optimized import Objective, Optimized
 from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
@@ -31,6 +31,8 @@ __all__ = ["Semiseparable", "optimize"]
 _MOST_ROUNDS = 20_000
 # The inverse would overflow below this.
 _LEAST_DIAGONAL = 1e-100
+# What rounding takes from a number at most.
+_ROUNDOFF = 2.0**-53
 # Where less is kept of the numbers that make the column norms, they are computed from the matrix.
 _LEAST_KEPT = 1e-6
 
@@ -116,11 +118,17 @@ class Semiseparable:
 
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x: for one participation by exact column norms without the matrix."""
-        if isinstance(participation, SingleParticipation):
-            norms, kept = recursions.column_norms(self.recursion()), recursions.digits_kept(self.recursion())
-            if kept > _LEAST_KEPT:
-                return of_columns(norms, participation)
-        return of_matrix(self.matrix(), participation)
+        recursion, single = self.recursion(), isinstance(participation, SingleParticipation)
+        norms = recursions.column_norms(recursion)
+        if all((part >= 0).all() for part in recursion[1:]):
+            return of_columns(norms, participation) if single else of_matrix(self.matrix(), participation)
+        # Numbers of both signs cancel: rounded against us, by what each round's additions may take.
+        magnitudes, rounding = recursions.magnitudes(recursion), self.rounds * (4 + 2 * self.buffers) * _ROUNDOFF
+        if single and (norms > _LEAST_KEPT * magnitudes).all():
+            return of_columns(norms + rounding * magnitudes, participation)
+        stated = of_matrix(self.matrix(), participation)
+        most = worst_rounds(covering(participation, self.rounds), self.rounds)[1]
+        return replace(stated, value=stated.value + rounding * most * float(np.sqrt(magnitudes.max())))
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
         """Row ``round_index`` of C⁻¹z, from the buffers alone."""
