@@ -424,3 +424,7 @@ def test_the_numbers_are_there_for_programs_too(tmp_path: Path) -> None:
     header, *rows = told.rows()
     assert header[-2:] == ["train_accuracy (private)", "error"]
     assert rows[-1][header.index("epsilon")] == "inf"
+    assert all(cell["private"] == ["train_accuracy"] for cell in read["cells"])
+    held_out = sweep(dict([CLIP, SIGMA]), held_out=True)
+    assert {"accuracy (private)", "loss (private)", "train_accuracy (private)"} < set(held_out.rows()[0])
+    assert all(cell["private"] == ["accuracy", "loss", "train_accuracy"] for cell in held_out.as_json()["cells"])

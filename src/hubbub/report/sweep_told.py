@@ -175,6 +175,11 @@ class SweepTold:
         """The point of the highest mean accuracy; ``None`` before one is finished."""
         return next((point for point in self.points if point.best), None)
 
+    @property
+    def private(self) -> list[str]:
+        """What of a run's numbers no epsilon covers."""
+        return ["accuracy", "loss", "train_accuracy"] if self.held_out else ["train_accuracy"]
+
     def as_json(self) -> dict[str, Any]:
         """It as JSON values; an infinite epsilon is one of them."""
         return {
@@ -186,7 +191,7 @@ class SweepTold:
             "simulation": self.simulation,
             "points": [_point(self, point) for point in self.points],
             "cells": [
-                {**vars(cell), "settings": dict(cell.settings), "report": cell.report, "private": ["train_accuracy"]}
+                {**vars(cell), "settings": dict(cell.settings), "report": cell.report, "private": self.private}
                 for cell in self.cells
             ],
             "choice": {**vars(self.choice), "trials": [{"law": law, "epsilon": value} for law, value in self.choice.trials]},
@@ -196,7 +201,7 @@ class SweepTold:
         """The cells as a table, its header first; an infinite epsilon is ``"inf"``."""
         keys = list(self.cells[0].settings)
         fields = ("state", "accuracy", "loss", "epsilon", "delta", "rounds", "train_accuracy", "error")
-        titles = [f"{name} (private)" if name == "train_accuracy" else name for name in fields]
+        titles = [f"{name} (private)" if name in self.private else name for name in fields]
         rows = [[cell.settings[key] for key in keys] + [getattr(cell, name) for name in fields] for cell in self.cells]
         return [[*keys, *titles], *([_plain(value) for value in row] for row in rows)]
 
