@@ -111,7 +111,7 @@ def test_acc_13_verification_reads_a_run_whose_code_is_not_there_and_imports_not
     here = Path.cwd()
     os.chdir(run)
     try:
-        assert failing(Path()) == {}
+        assert failing(Path()) == {"files": "config.toml is not the file that the ledger binds"}
     finally:
         os.chdir(here)
     assert "poison" not in sys.modules

@@ -1,43 +1,48 @@
 """What a run's folder proves about itself: each claim computed again from the files alone, and none of the code that they name.
 
 Who can write to the folder can write a consistent false one, so a verdict is as good as the head of the ledger that somebody
-kept elsewhere.
+kept elsewhere. Of a published folder it proves that its files are those that were given to others under a head, and no more.
 """
 
 import hashlib
 import math
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hubbub import files, strict_json
 from hubbub.accounting import rounded_up
-from hubbub.accounting.chain import Chain, read_chain
-from hubbub.accounting.history import History
+from hubbub.accounting.chain import Chain, read_chain, record_hash
+from hubbub.accounting.history import History, published_files
 from hubbub.accounting.ledger import key_digest, require_fitting
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.spent import Spent, spent
 from hubbub.accounting.wording import unit_word
 from hubbub.errors import HubbubError, LedgerError, ParticipationError, RunFolderError
 from hubbub.lattice import Lattice
+from hubbub.strategies.record import strategy_arrays
 from hubbub.training import RunStore
 from hubbub.training.checkpoint import Checkpoint
 from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms
 from hubbub.training.continuity import breaks, goes_on_from
 from hubbub.training.metrics import read_metrics
-from hubbub.training.start import finished_model
+from hubbub.training.start import EXTENDS, START, finished_model, model_digest, read_start
 from hubbub.training.tensors import metadata, parse
 from hubbub.training.traces import key_ahead, unknown_releases
 
-__all__ = ["Check", "Verdict", "verify"]
+__all__ = ["PUBLICATION", "Check", "Verdict", "verify"]
+
+# The last record of a published run's ledger, with the digests of all that was published beside it.
+PUBLICATION = "published.json"
 
 # Of numbers that were computed by other versions of the same formulas.
 _TOLERANCE = 1e-9
 # Letters of what differs.
 _SHOWN = 80
+_MODEL, _SERVER = "model.safetensors", "state/server.safetensors"
 
 
 @dataclass(frozen=True)
@@ -65,15 +70,17 @@ class Verdict:
 
 
 def verify(folder: Path, head: str | None = None) -> Verdict:
-    """Read a run's folder, change nothing, and say what holds.
+    """Read a run's folder, or one that was published, change nothing, and say what holds.
 
     Args:
-        folder: Of a run, at work, interrupted, finished or closed.
-        head: A head of the ledger that was kept elsewhere.
+        folder: Of a run, at work, interrupted, finished or closed; or what ``hubbub publish`` made of one.
+        head: A head of the ledger that was kept elsewhere; of a published folder the one that ``hubbub publish`` told.
 
     Raises:
-        RunFolderError: The folder is no run.
+        RunFolderError: The folder is neither.
     """
+    if not os.path.lexists(folder / "ledger.jsonl") and os.path.lexists(folder / PUBLICATION):
+        return _published(folder, head)
     if not (folder / "ledger.jsonl").is_file():
         raise RunFolderError(f"{folder}: is no run (ledger.jsonl not there); name the folder that 'hubbub train' made")
     checks: list[Check] = []
@@ -91,11 +98,14 @@ def verify(folder: Path, head: str | None = None) -> Verdict:
             _participation(promise, history, cost),
             _releases(folder, promise, history),
             *_clip_norms(folder, promise, history),
+            *_start(folder, promise),
             *_continuity(folder, promise),
             _secrets(folder, chain, history),
             *_checkpoint(folder, chain, history),
             _epsilon(folder, promise, history, cost),
             *_model(folder, chain),
+            _files(folder, promise, history),
+            _coverage(folder, promise, history, head),
         ]
     except (HubbubError, ValueError, TypeError, OverflowError) as error:
         where = "" if "ledger.jsonl" in str(error) or "safetensors" in str(error) else "ledger.jsonl: "
@@ -231,12 +241,27 @@ def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Ch
     yield Check("clip norms", not wrong, "; ".join(wrong) or found)
 
 
+def _start(folder: Path, promise: Promise) -> Iterator[Check]:
+    """The model that the run began with is the one that its promise names."""
+    store, stated = RunStore(folder), promise.settings.get("initial_model")
+    if stated is None or not os.path.lexists(folder / START):
+        return
+    try:
+        model, _ = read_start(store)
+        # What only a run has that goes on from a finished one, every such run has.
+        whole = model_digest(model) == stated and bool(finished_model(store)) == (EXTENDS in promise.settings)
+    except RunFolderError as error:
+        yield Check("start", False, str(error))
+        return
+    yield Check("start", whole, f"{START} is {'' if whole else 'not '}the model that the ledger says that the run began with")
+
+
 def _continuity(folder: Path, promise: Promise) -> Iterator[Check]:
     """A run that goes on from a finished one began with that one's model, and charges it."""
     if found := goes_on_from(folder, promise):
         wrong = list(breaks(folder, promise))
         yield Check("continuity", not wrong, "; ".join(wrong[:3]) or found)
-    elif os.path.lexists(folder / "state" / "initial.safetensors") and (why := finished_model(RunStore(folder))):
+    elif os.path.lexists(folder / START) and (why := finished_model(RunStore(folder))):
         yield Check("continuity", False, why)
 
 
@@ -352,6 +377,87 @@ def _model(folder: Path, chain: Chain) -> Iterator[Check]:
         return
     known = head in chain.hashes
     yield Check("model", known, f"model.safetensors was released under {'a' if known else 'no'} head of this ledger")
+
+
+def _files(folder: Path, promise: Promise, history: History) -> Check:
+    """The model, and the settings that it was made by, are those that the ledger binds since the last round."""
+    bound, made = history.files or {}, [name for name in (_MODEL, _SERVER) if os.path.lexists(folder / name)]
+    # The model of a federation is kept after each round, and bound after the last of a start.
+    unbound = [name for name in made if name not in bound and (name == _MODEL or history.next_round >= promise.rounds)]
+    if unbound:
+        again = f"hubbub resume {folder}" if unbound == [_MODEL] else "start its ServerApp again"
+        return Check("files", False, f"{unbound[0]} is bound by no record of the ledger; {again} makes the record")
+    if history.files is None:
+        ended = "was closed before it had a model" if history.closed else "has not made its model yet"
+        return Check("files", True, f"the run {ended}: no record of the ledger binds model, settings or guarantee")
+    wrong = list(RunStore(folder).changed(bound))
+    return Check("files", not wrong, "; ".join(wrong[:3]) or f"byte for byte what the ledger binds: {', '.join(sorted(bound))}")
+
+
+def _coverage(folder: Path, promise: Promise, history: History, head: str | None) -> Check:
+    """How far the proof goes: which files nothing above was compared with."""
+    store, mechanism = RunStore(folder), promise.mechanism
+    covered = {"ledger.jsonl", *(history.files or {})}
+    covered |= {f"state/releases/{t}.safetensors" for t, entry in enumerate(history.rounds) if entry.state == "committed"}
+    if mechanism and strategy_arrays(mechanism.strategy):
+        covered.add("strategy.safetensors")
+    if "initial_model" in promise.settings:
+        covered.add(START)
+    if store.has_keys() and not history.closed:
+        covered |= {"state/keys/run"}
+        covered |= {f"state/keys/epoch-{number}" for number, epoch in enumerate(history.epochs) if epoch.key is not None}
+    checkpoint = folder / "state" / "checkpoint.json"
+    if not history.closed and os.path.lexists(checkpoint):
+        named = strict_json.loads(files.read(checkpoint, at_most=2**20))["files"]
+        covered |= {"state/checkpoint.json", *(f"state/{name}" for name in named)}
+    left = _left(folder, covered)
+    said = f"nothing here proves what these say: {', '.join(left)}" if left else "every file was compared with the ledger"
+    forged = "; who can write to the folder can forge all of it: compare the head with one that was kept elsewhere"
+    return Check("coverage", True, said if head else said + forged)
+
+
+def _left(folder: Path, covered: Collection[str]) -> list[str]:
+    """The files that are not covered, in order; a folder of which none is has one entry."""
+    found = set[str]()
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder)
+        if not path.is_symlink() and path.is_dir():
+            continue
+        if name.as_posix() not in covered:
+            top = [above.as_posix() for above in reversed(name.parents) if above.name and above.as_posix() != "state"]
+            alone = next((above for above in top if not any(one.startswith(f"{above}/") for one in covered)), None)
+            found.add(ascii(f"{alone}/" if alone else name.as_posix())[1:-1])
+    return sorted(found)
+
+
+def _published(folder: Path, head: str | None) -> Verdict:
+    """Of a published folder: that its files are those of a record, and that this record is the one of a head."""
+    try:
+        stated = strict_json.loads_canonical(files.read(folder / PUBLICATION, at_most=2**20))
+        if not isinstance(stated, dict) or set(stated) != {"before", "head", "record"}:
+            raise ValueError("it must name before, head and record")
+        before, own, record = stated["before"], stated["head"], stated["record"]
+        if not isinstance(before, str) or not isinstance(record, dict) or record_hash(before, record) != own:
+            raise ValueError("its head does not follow from its record")
+        bound = published_files(record)
+    except OSError as error:
+        return Verdict((Check("record", False, f"{PUBLICATION}: cannot be read ({error.strerror})"),), None, None, None)
+    except (ValueError, TypeError, KeyError) as error:
+        return Verdict((Check("record", False, f"{PUBLICATION}: {error}"),), None, None, None)
+    checks = [Check("record", True, f"{PUBLICATION} is the record of a ledger with head {own}")]
+    if head is not None:
+        same = head.lower() == own
+        checks.append(Check("head", same, f"the head is {'' if same else 'not '}the one that was told, {head[:80]!r}"))
+    wrong = list(RunStore(folder).changed(bound))
+    checks.append(
+        Check("files", not wrong, "; ".join(wrong[:3]) or f"byte for byte what that record binds: {', '.join(sorted(bound))}")
+    )
+    left = _left(folder, {PUBLICATION, *bound})
+    said = f"nothing here proves what these say: {', '.join(left)}; " if left else ""
+    told = "" if head else "compare the head with the one that the publisher tells, since all of it can be forged together; "
+    reach = f"{said}{told}that the guarantee holds is proved by the run alone: hubbub verify RUN --head {own}"
+    checks.append(Check("coverage", True, reach))
+    return Verdict(tuple(checks), own, None, None)
 
 
 def _differences(computed: Any, stated: Any, name: str = "") -> list[str]:

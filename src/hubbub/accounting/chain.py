@@ -14,7 +14,7 @@ from typing import Any
 from hubbub import files, strict_json
 from hubbub.errors import LedgerError
 
-__all__ = ["Chain", "read_chain"]
+__all__ = ["Chain", "read_chain", "record_hash"]
 
 _GENESIS = "0" * 64
 _LONGEST = 2**32
@@ -25,6 +25,8 @@ _UNWRITTEN = bytes(1)
 # Of a record: a round as it is written, and a digest.
 _ROUND, _DIGEST = rb"(0|[1-9][0-9]{0,8})", re.compile(rb"[0-9a-f]{64}")
 _MOST_FORMS = 8
+# Kinds of records that are about no round.
+_OF_FILES = ("files", "publish")
 
 
 @dataclass
@@ -51,6 +53,17 @@ class Chain:
     def head(self) -> str:
         """The hash of the last record: whoever keeps it can tell whether the file was rolled back."""
         return self.hashes[-1] if self.hashes else _GENESIS
+
+    @property
+    def head_of_rounds(self) -> str:
+        """The head before anything was recorded of files: a file that names it stays the same when it is recorded."""
+        pairs = zip(reversed(self.records), reversed(self.hashes), strict=True)
+        return next((hash_ for body, hash_ in pairs if body.get("kind") not in _OF_FILES), _GENESIS)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the run was ended permanently."""
+        return any(record.get("kind") == "close" for record in self.records)
 
     def rounds_at(self, head: str) -> int | None:
         """How many rounds had been begun when the chain had this head; ``None`` where it never had."""
@@ -125,13 +138,24 @@ def read_chain(path: Path) -> Chain:
             chain.size, chain.ended = chain.size + len(line), whole
         except ValueError as error:
             last = chain.size + len(line) == len(content)
-            if chain.hashes and last and (not whole or _UNWRITTEN in line):
+            if chain.hashes and last and (not whole or _UNWRITTEN in line) and not _ended_by_another(chain, line):
                 chain.torn = line
                 break
             raise LedgerError(f"{path}, line {number}: is no record of this ledger ({error})") from error
     if not chain.hashes:
         raise LedgerError(f"{path}: holds no promise, which a ledger begins with")
     return chain
+
+
+def record_hash(before: str, body: Mapping[str, Any]) -> str:
+    """The hash of a record that follows the one of hash ``before``: what a chain's head is when the record was added."""
+    return _bound(before, strict_json.canonical(body))
+
+
+def _ended_by_another(chain: Chain, line: bytes) -> bool:
+    """Whether a line is a whole record with another end: no crash leaves that, which cuts a line or leaves zeros in it."""
+    content, stated = line[len(_BEFORE) : -_TAIL - 1], line[-_TAIL - 1 + len(_BETWEEN) : -len(_AFTER) - 1]
+    return line[-1:] != _UNWRITTEN and stated == _bound(chain.head, content).encode()
 
 
 def _lines(content: bytes) -> Iterator[bytes]:

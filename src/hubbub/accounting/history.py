@@ -7,10 +7,12 @@ from typing import Any
 
 from hubbub._checks import integer, scale
 
-__all__ = ["Epoch", "History", "Round"]
+__all__ = ["Epoch", "History", "Round", "published_files"]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CLIENT = re.compile(r"[0-9a-f]{32}")
+# A file of the run's folder, none outside it.
+_NAME = re.compile(r"(state/)?[A-Za-z]+\.[a-z]+")
 
 
 @dataclass(slots=True)
@@ -43,12 +45,15 @@ class History:
         epochs: One entry for each start.
         joined: For each client, by HMAC, the rounds that it joined, burned ones counted; of random cohorts there is no list.
         closed: Whether the keys were destroyed.
+        files: The SHA-256 of each file that the run has made of its rounds, by name, as recorded since the last of them;
+            ``None`` before.
     """
 
     rounds: list[Round] = field(default_factory=list)
     epochs: list[Epoch] = field(default_factory=list)
     joined: dict[str, list[int]] = field(default_factory=dict)
     closed: bool = False
+    files: Mapping[str, str] | None = None
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]]) -> "History":
@@ -92,7 +97,7 @@ class History:
         kind = body["kind"]
         if not isinstance(kind, str) or kind not in _KINDS:
             raise ValueError(f"kind = {kind!r}: is not known; this hubbub may be older than the one that wrote it")
-        if self.closed:
+        if self.closed and kind != "publish":
             raise ValueError(f"{kind} follows the end of the run")
         _KINDS[kind](self, body)
 
@@ -117,6 +122,7 @@ class History:
         if len(set(clients)) != len(clients) or not all(isinstance(c, str) and _CLIENT.fullmatch(c) for c in clients):
             raise ValueError("clients: must be HMACs of 32 hexadecimal digits, each once")
         self.rounds.append(Round("begun", epoch, clients, _digest("sum", body["sum"]), clip_norm))
+        self.files = None
         for client in clients:
             self.joined.setdefault(client, []).append(round_index)
 
@@ -130,6 +136,16 @@ class History:
         else:
             last.state, last.release = "committed", _digest("release", body["release"])
 
+    def _files(self, body: Mapping[str, Any]) -> None:
+        if self.pending is not None or self.files is not None:
+            raise ValueError("files follow a round that is not over, or files")
+        self.files = _digests(body["files"])
+
+    def _publish(self, body: Mapping[str, Any]) -> None:
+        if self.files is None:
+            raise ValueError("publish follows no files")
+        published_files(body)
+
     def _close(self, body: Mapping[str, Any]) -> None:
         if self.pending is not None:
             raise ValueError(f"close follows the begin of round {self.pending}")
@@ -142,7 +158,27 @@ _KINDS: dict[str, Callable[[History, Mapping[str, Any]], None]] = {
     "commit": History._end,
     "burn": History._end,
     "close": History._close,
+    "files": History._files,
+    "publish": History._publish,
 }
+
+
+def published_files(record: Mapping[str, Any]) -> dict[str, str]:
+    """The SHA-256 of what was published, by name.
+
+    Raises:
+        ValueError: It is no such record.
+        KeyError: A value is missing.
+    """
+    if record["kind"] != "publish":
+        raise ValueError(f"kind = {str(record['kind'])[:80]!r}: must be 'publish'")
+    return _digests(record["files"])
+
+
+def _digests(files: object) -> dict[str, str]:
+    if not isinstance(files, Mapping) or not files or not all(isinstance(f, str) and _NAME.fullmatch(f) for f in files):
+        raise ValueError(f"files = {str(files)[:80]!r}: must be digests by the names of files")
+    return {name: _digest(name, digest) for name, digest in files.items()}
 
 
 def _digest(name: str, value: object) -> str:

@@ -6,6 +6,9 @@ A round is charged before its noise exists and released before anybody sees it::
     commit   the release is on disk, then its digest; only then may it leave
     burn     a round that was begun and did not commit: it stays charged, uses up its row of noise, and its clients took part
 
+Behind the last round it binds what was made of them, by SHA-256: ``files`` the model with its settings and its guarantee,
+``publish`` what others were given.
+
 On disk it is a :class:`~hubbub.accounting.chain.Chain`. It holds no bare hash of anything private: clients and sums stand in
 it as HMACs under a secret key of the run, so that separation is kept over restarts and nobody can test a guess.
 """
@@ -27,7 +30,7 @@ from hubbub.accounting.promise import Promise
 from hubbub.errors import LedgerError, ParticipationError
 from hubbub.participation import RandomParticipation
 
-__all__ = ["Ledger", "Ticket", "end_run", "key_digest", "require_fitting"]
+__all__ = ["Ledger", "Ticket", "add_record", "end_run", "key_digest", "require_fitting"]
 
 _COMPUTED = ("key", "mechanism.epsilon", "mechanism.l2_sensitivity", "mechanism.stddev")
 _MOST_NAMED = 4
@@ -199,6 +202,22 @@ class Ledger:
         pending = self._history.pending
         return None if pending is None else Ticket(pending, self._history.rounds[pending].clip_norm)
 
+    @property
+    def files(self) -> Mapping[str, str] | None:
+        """The SHA-256 of what was made of the rounds so far, by name; ``None`` where it was not recorded since the last one."""
+        return self._history.files
+
+    def bind(self, files: Mapping[str, str]) -> None:
+        """Record the SHA-256 of what was made of the rounds so far; what is recorded already is not recorded again.
+
+        Raises:
+            LedgerError: Other digests are on record, and no round since.
+        """
+        if self.files is not None and self.files != files:
+            raise LedgerError(f"{', '.join(files)}: changed since the last round; restore what the ledger binds")
+        if self.files is None:
+            self._append({"kind": "files", "files": dict(files)})
+
     def spent(self, delta: float) -> PrivacyGuarantee:
         """The guarantee of the rounds charged so far, burned ones counted, together with the earlier runs.
 
@@ -356,6 +375,25 @@ def end_run(path: Path, *, early: bool = False, release: bytes | None = None) ->
     elif history.pending is not None:
         chain.append({"kind": "burn", "round": history.pending})
     chain.append({"kind": "close"})
+
+
+def add_record(path: Path, body: Mapping[str, Any]) -> Chain:
+    """Add a record that needs no key to the ledger of a run that is not at work; call it with the folder locked.
+
+    Returns:
+        The whole ledger.
+
+    Raises:
+        LedgerError: The file is damaged, or such a record does not follow.
+    """
+    chain = read_chain(path)
+    try:
+        History.of([*chain.records[1:], body])
+    except ValueError as error:
+        raise LedgerError(f"{path}, {error}") from error
+    chain.repair()
+    chain.append(body)
+    return chain
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

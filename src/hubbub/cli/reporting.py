@@ -49,12 +49,16 @@ def cite(folder: Path) -> None:
 
 def publish(folder: Path, output: Path, head: str | None) -> None:
     """Write what others may have of a run."""
+    from hubbub.accounting.chain import read_chain
     from hubbub.engine.publishing import PUBLISHED
     from hubbub.engine.publishing import publish as published
+    from hubbub.training.record import ledger_of
 
     found = published(folder, output, head)
     say(console(), found.guarantee.sentence())
     say(console(), f"In {output}: {', '.join(PUBLISHED)}. Keys, names and private numbers stayed in {folder}.")
+    told = read_chain(ledger_of(folder)).head
+    say(console(), f"Ledger head, to tell readers elsewhere (hubbub verify {output} --head H): {told}")
 
 
 def evaluate(folder: Path, *, allow_import: bool, as_json: bool) -> None:

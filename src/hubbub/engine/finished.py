@@ -1,5 +1,6 @@
 """A finished run as its users want it: the trained model, ready to be called, beside what is promised of it."""
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from hubbub.build import client_side
 from hubbub.config import Config
 from hubbub.datasets import Dataset
 from hubbub.errors import RunFolderError
-from hubbub.training import evaluate
+from hubbub.training import RunStore, evaluate
 from hubbub.training.record import read_run
 from hubbub.training.tensors import metadata, parse
 
@@ -77,6 +78,8 @@ def load(run: str | Path, *, allow_import: bool = False) -> FinishedRun:
     if not os.path.lexists(folder / "config.toml"):
         raise RunFolderError(f"{folder}: is no run of 'hubbub train' (config.toml not there), so that nobody knows its module")
     content = model_content(folder, recorded)
+    for change in RunStore(folder).changed(recorded.history.files or {}):
+        raise RunFolderError(f"{folder}: {change}; restore the file")
     config = configs.resolve(configs.load(_own(folder / "config.toml")))
     side = client_side(config, allow_import=allow_import)
     try:
@@ -98,7 +101,7 @@ def model_content(folder: Path, recorded: Recorded) -> bytes:
     """The file of a run's model, which says itself after which rounds of the ledger it was written.
 
     Raises:
-        RunFolderError: There is none, it is damaged, or it is not that of the last round.
+        RunFolderError: There is none, it is damaged, or it is not that of the last round, or not the one that the ledger binds.
     """
     path, chain = folder / "model.safetensors", recorded.chain
     closed = recorded.history.closed
@@ -115,6 +118,9 @@ def model_content(folder: Path, recorded: Recorded) -> bytes:
         raise RunFolderError(
             f"{path}: is of ledger head {str(head)[:16]!r}, and the ledger has gone on to {chain.head[:16]!r}; {again}"
         )
+    bound = recorded.history.files or {}
+    if bound.get(path.name) != hashlib.sha256(content).hexdigest():
+        raise RunFolderError(f"{path}: is not the model that the ledger binds; {again}")
     return content
 
 

@@ -1,5 +1,6 @@
 """A run and its folder: begun or gone on with, its rounds measured, and at the end its model and its report."""
 
+import hashlib
 import math
 from collections.abc import Iterator
 from copy import deepcopy
@@ -16,6 +17,8 @@ from hubbub import config as configs
 from hubbub import files, report, strict_json
 from hubbub.accounting import PrivacyGuarantee
 from hubbub.accounting.chain import read_chain
+from hubbub.accounting.history import History
+from hubbub.accounting.ledger import add_record
 from hubbub.accounting.promise import earlier_from
 from hubbub.accounting.runs import RunCharge
 from hubbub.build import Run, build
@@ -94,7 +97,7 @@ class RunInFolder:
             )
         if missing and (missing != ["ledger.jsonl"] or any((folder / "state").glob("releases/*"))):
             raise RunFolderError(f"{folder}: is no run ({' and '.join(missing)} not there); start one with 'hubbub train'")
-        if not missing and read_chain(folder / "ledger.jsonl").records[-1].get("kind") == "close":
+        if not missing and read_chain(folder / "ledger.jsonl").closed:
             raise RunFolderError(f"{folder}: was closed and its keys destroyed; start a new run, which is charged beside it")
         # Earlier runs count as they did when this one began, wherever their folders are now.
         earlier, extends = (None, None) if missing else _recorded(folder)
@@ -161,13 +164,36 @@ class RunInFolder:
                 yield row
 
     def finish(self) -> tuple[float, float]:
-        """Write the model and the report; returns loss and accuracy on the test examples."""
-        tensors = {name: tensor.detach().clone().contiguous() for name, tensor in self.run.model.named_parameters()}
-        files.write_atomic(self.folder / "model.safetensors", save(tensors, {"ledger_head": self.ledger_head}))
+        """Write the model, bind it in the ledger, and write the report; returns loss and accuracy on the test examples.
+
+        Raises:
+            RunFolderError: The run was finished before, with another model or other settings.
+        """
+        with self.store.locked():
+            self._write_model()
         text, rows = (self.folder / "config.toml").read_text(), read_metrics(self.folder / "metrics.jsonl")[0]
         public = not self.run.config.training.validation
         report.write(self.folder, report.RunSummary(self.folder.name, rows, self.promised, text, public=public))
         return self._evaluated()
+
+    def _write_model(self) -> None:
+        """The model, then its digest: a crash between leaves a model that no record binds, and the next start binds it."""
+        path = self.folder / "ledger.jsonl"
+        chain = read_chain(path)
+        tensors = {name: tensor.detach().clone().contiguous() for name, tensor in self.run.model.named_parameters()}
+        content = save(tensors, {"ledger_head": chain.head_of_rounds})
+        made = {name: self.store.digest(name) for name in ("config.toml", "guarantee.json")}
+        made["model.safetensors"] = hashlib.sha256(content).hexdigest()
+        bound = History.of(chain.records[1:]).files
+        for name, digest in made.items():
+            if bound is not None and bound.get(name) != digest:
+                raise RunFolderError(
+                    f"{self.folder / name}: would not be the file that the ledger binds since the run ended; restore the "
+                    "folder, on the machine that trained it"
+                )
+        files.write_atomic(self.folder / "model.safetensors", content)
+        if bound is None:
+            add_record(path, {"kind": "files", "files": made})
 
     def fairness(self) -> Fairness:
         """How evenly the model serves the clients, kept in ``private-fairness.json``: for the operator's eyes alone.

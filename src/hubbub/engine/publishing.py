@@ -1,26 +1,29 @@
 """What others may have of a run: model, guarantee, card and report; no keys, no names, no numbers made of clients' data."""
 
+import hashlib
 import re
 from pathlib import Path
 
 from hubbub import files, strict_json
 from hubbub.accounting import rounded_up
+from hubbub.accounting.ledger import add_record
 from hubbub.engine.finished import model_content
 from hubbub.errors import RunFolderError
 from hubbub.report.citations import bibtex, cited
 from hubbub.report.page import page
 from hubbub.report.told import RunTold, told
-from hubbub.verification import verify
+from hubbub.training import RunStore
+from hubbub.verification import PUBLICATION, verify
 
 __all__ = ["PUBLISHED", "publish"]
 
 # What Markdown would take for its own, in a name.
 _MARKUP, _ESCAPED = re.compile(r"([\\`*_{}\[\]<>()#!|&~])"), r"\\\1"
-PUBLISHED = ("model.safetensors", "guarantee.json", "README.md", "report.html")
+PUBLISHED = ("model.safetensors", "guarantee.json", "README.md", "report.html", PUBLICATION)
 
 
 def publish(run: Path, folder: Path, head: str | None = None) -> RunTold:
-    """Write what others may have of a run into a new folder; the run stays as it is.
+    """Write what others may have of a run into a new folder; the run's ledger binds it, and all else of the run stays as it is.
 
     Args:
         run: The run's folder. It is verified first.
@@ -51,12 +54,17 @@ def publish(run: Path, folder: Path, head: str | None = None) -> RunTold:
             raise RunFolderError(f"{run}: does not verify ({check.name}: {check.detail}); see hubbub verify {run}")
     model = model_content(run, found.recorded)
     _require_empty(folder)
+    store = RunStore(run)
     contents = {
         "model.safetensors": model,
         "guarantee.json": strict_json.canonical(found.guarantee.as_json()),
         "README.md": card(found).encode(),
         "report.html": page([found], public=True).encode(),
     }
+    record = {"kind": "publish", "files": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}}
+    with store.locked():
+        chain = add_record(store.ledger_path, record)
+    contents[PUBLICATION] = strict_json.canonical({"before": chain.hashes[-2], "head": chain.head, "record": record})
     folder.mkdir(mode=0o755, exist_ok=True)
     for name in PUBLISHED:
         files.write_atomic(folder / name, contents[name])
@@ -79,6 +87,7 @@ def card(run: RunTold) -> str:
         "| `model.safetensors` | the weights; their metadata name the head of the ledger after the last round |",
         "| `guarantee.json` | the guarantee with all of its numbers, for programs |",
         "| `report.html` | the report, to be opened in a browser |",
+        f"| `{PUBLICATION}` | the record that binds these files in the ledger, and the head of the ledger with it |",
         "",
         "## The guarantee in full",
         "",
@@ -90,8 +99,10 @@ def card(run: RunTold) -> str:
         "",
         f"Epsilon {rounded_up(guarantee.epsilon)} bounds what anybody can learn about one {guarantee.privacy_unit} from this "
         "model and all models of the rounds before it. It does not make the model right or fair, and does not hide what "
-        "many have in common. Who trained it can prove the rest: `hubbub verify RUN --head H` checks the run against the head "
-        f"of its ledger, `{run.recorded.chain.head}`.",
+        "many have in common. That these files are those that were published, byte for byte, `hubbub verify` says of this "
+        f"folder; with `--head H` it compares the head in `{PUBLICATION}` with the one that the publisher tells elsewhere. Who "
+        "trained it can prove the rest: `hubbub verify RUN --head H` checks the run against the head of its ledger, "
+        f"`{run.recorded.chain.head}` before this was published.",
         "",
         "## To cite",
         "",

@@ -148,6 +148,8 @@ class PrivateStrategy(Strategy):
         result = super().start(grid, arrays, left, timeout, train_config, evaluate_config, evaluate_fn)
         if not result.arrays:
             result.arrays = arrays
+        if self._run:
+            self._run.state.bind()
         _LOG.info("Privacy: %s", self.guarantee().sentence())
         return result
 

@@ -33,6 +33,7 @@ from hubbub.training.tensors import metadata, parse
 __all__ = ["ServerState", "recorded", "require_same_mechanism"]
 
 _LARGEST = 2**36
+_FILE = "state/server.safetensors"
 _Entries = npt.NDArray[np.generic]
 # A folder has one owner in a process: a strategy made anew takes it over, and the one before it is refused.
 _OWNERS: WeakValueDictionary[Path, "ServerState"] = WeakValueDictionary()
@@ -69,11 +70,11 @@ class ServerState:
         self.promise = promise
         self._layout = layout
         self._store = None if folder is None else RunStore(folder)
-        self._file = None if folder is None else folder / "state" / "server.safetensors"
+        self._file = None if folder is None else folder / _FILE
         self._lock = ExitStack()
         if self._store and folder:
             place = folder.absolute()
-            if (folder / "ledger.jsonl").exists() and read_chain(folder / "ledger.jsonl").records[-1].get("kind") == "close":
+            if (folder / "ledger.jsonl").exists() and read_chain(folder / "ledger.jsonl").closed:
                 raise LedgerError(
                     f"state = {folder}: was closed and its keys destroyed; start a new run in another folder, which is charged "
                     "beside it"
@@ -139,6 +140,9 @@ class ServerState:
             self.rounds, self.clip_norm = int(told["rounds"]), float(told["clip_norm"])
             if not 0 <= self.rounds <= self.path.next_round or not math.isfinite(self.clip_norm):
                 raise ValueError(f"it is of {self.rounds} rounds, the ledger of {self.path.next_round}")
+            bound = self.path.ledger.files
+            if bound is not None and bound.get(_FILE) != hashlib.sha256(content).hexdigest():
+                raise ValueError("it is not the file that the ledger binds")
             model = ArrayRecord({name: Array(tensors[f"model/{name}"]) for name in self._layout.order})
             if Layout.of(model) != self._layout:
                 raise ValueError("it holds another model")
@@ -146,6 +150,11 @@ class ServerState:
         except (ValueError, KeyError, OSError) as error:
             raise RunFolderError(f"{self._file}: cannot be read ({error}); restore it from a copy of the folder") from error
         return model
+
+    def bind(self) -> None:
+        """Bind the model after the rounds so far, with its file, in the ledger."""
+        if self._store and self._file and self._file.exists() and self.path.ledger.pending() is None:
+            self.path.ledger.bind({_FILE: self._store.digest(_FILE)})
 
     def save(self, arrays: ArrayRecord, strategy: Strategy) -> None:
         """Keep the model and the wrapped strategy's arrays after the rounds so far; the releases before are done with."""
@@ -164,6 +173,8 @@ class ServerState:
             epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
             row: dict[str, Any] = {"round_index": self.rounds - 1, "epsilon": epsilon, "delta": spent.delta, "private": []}
             self._metrics.add(row)
+        if self.rounds >= self.promise.rounds:
+            self.bind()
 
 
 def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:

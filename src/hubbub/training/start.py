@@ -22,6 +22,7 @@ from hubbub.training.tensors import metadata, parse
 
 __all__ = [
     "EXTENDS",
+    "START",
     "Extends",
     "Segments",
     "begins_with",
@@ -36,6 +37,8 @@ __all__ = [
 
 # Of the settings of a promise.
 EXTENDS = "extends"
+# What a run begins with, in its folder.
+START = "state/initial.safetensors"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PREFIX = "optimizer."
 # Of the file that holds the start: whose model it is.
@@ -111,7 +114,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, vector: torch.Tensor) -> d
 
 
 def _initial(store: RunStore) -> Path:
-    return store.folder / "state" / "initial.safetensors"
+    return store.folder / START
 
 
 def keep_start(store: RunStore, vector: torch.Tensor, optimizer: Mapping[str, torch.Tensor]) -> None:

@@ -203,6 +203,25 @@ class RunStore:
         except ValueError as error:
             raise RunFolderError(f"{path}: holds no arrays ({error})") from error
 
+    # What was made of the releases.
+
+    def digest(self, name: str) -> str:
+        """The SHA-256 of a file of the folder.
+
+        Raises:
+            RunFolderError: It is not there, or cannot be read.
+        """
+        return hashlib.sha256(_read(self.folder / name)).hexdigest()
+
+    def changed(self, bound: Mapping[str, str]) -> Iterator[str]:
+        """Which files are not those that a ledger binds, in words."""
+        for name, digest in sorted(bound.items()):
+            try:
+                if self.digest(name) != digest:
+                    yield f"{name} is not the file that the ledger binds"
+            except RunFolderError as error:
+                yield str(error)
+
     # Releases.
 
     def released(self) -> list[int]:
