@@ -1,6 +1,8 @@
 """Runs as records and as folders, for the tests of what runs cost."""
 
 import json
+import random
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from hubbub.strategies.record import strategy_arrays
 from hubbub.strategies.strategy import Strategy
 from hubbub.training import RunStore
 from hubbub.training.record import read_run
+from hubbub.verification import verify
 
 ROUNDS = 8
 BANDED = toeplitz.square_root(ROUNDS, 3)
@@ -75,3 +78,28 @@ THREE = [["a"], ["b"], ["c"]]
 
 def charges(*folders: Path) -> tuple[RunCharge, ...]:
     return run_charges([read_run(folder) for folder in folders])
+
+
+def unproved(folder: Path) -> list[str]:
+    """What verify names as bound by no digest."""
+    said = next(check.detail for check in verify(folder).checks if check.name == "coverage")
+    found = re.search("no digest binds these: ([^;]*)", said)
+    return found[1].split(", ") if found else []
+
+
+def require_noticed(folder: Path, *, bits: int, names: str = "*") -> list[str]:
+    """Flip single bits of every file: each shows, where the file is not named as one that no digest binds."""
+    left, chance = unproved(folder), random.Random(5)  # noqa: S311 # places for a test
+    for path in sorted(path for path in folder.rglob(names) if path.is_file()):
+        name, content = path.relative_to(folder).as_posix(), path.read_bytes()
+        if any(name == one or (one.endswith("/") and name.startswith(one)) for one in left):
+            continue
+        # The end of a ledger is where a crash would be forgiven.
+        places = {0, len(content) - 1, *(chance.randrange(len(content)) for _ in range(bits - 2))}
+        for place in places:
+            bit = 1 << chance.randrange(8)
+            path.write_bytes(content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :])
+            assert not verify(folder).ok, f"bit {bit} of byte {place} of {len(content)} of {name} was flipped"
+        path.write_bytes(content)
+    assert verify(folder).ok
+    return left

@@ -176,6 +176,15 @@ def test_a_closed_run_without_a_model_is_not_to_be_resumed(run: Path, capsys: py
     assert "the run is closed: restore the file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "config.toml"])
+def test_a_run_with_one_bit_flipped_is_not_loaded(run: Path, name: str) -> None:
+    content = bytearray((run / name).read_bytes())
+    content[-2] ^= 1
+    (run / name).write_bytes(content)
+    with pytest.raises(RunFolderError, match=f"{name}.* that the ledger binds"):
+        hubbub.load(run)
+
+
 def test_settings_behind_a_link_are_not_read(run: Path, tmp_path: Path) -> None:
     (run / "config.toml").rename(tmp_path / "elsewhere.toml")
     (run / "config.toml").symlink_to(tmp_path / "elsewhere.toml")

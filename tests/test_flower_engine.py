@@ -74,7 +74,7 @@ def test_a_simulation_on_flower_releases_bit_for_bit_what_it_releases_in_process
     hubbub("train", file, "--out", tmp_path / "flower", "--engine", "flower")
     assert model_of(tmp_path / "process") == model_of(tmp_path / "flower")
     # Cohorts, sums and releases are in the chain of hashes, too.
-    heads = {read_chain(tmp_path / name / "ledger.jsonl").head for name in ("process", "flower")}
+    heads = {read_chain(tmp_path / name / "ledger.jsonl").head_of_rounds for name in ("process", "flower")}
     assert len(heads) == 1
     rows = [read_metrics(tmp_path / name / "metrics.jsonl")[0] for name in ("process", "flower")]
     for ours, theirs in zip(*rows, strict=True):

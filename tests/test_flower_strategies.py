@@ -16,6 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping as TheirFixed
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian
+from safetensors.numpy import load_file, save
 
 from hubbub.accounting import guarantee
 from hubbub.accounting.chain import read_chain
@@ -23,6 +24,7 @@ from hubbub.accounting.history import History
 from hubbub.errors import BudgetError, ConfigError, LedgerError, ParticipationError, RunFolderError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP
 from hubbub.flower.private import PrivateStrategy
+from hubbub.flower.state import _digest
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
     CyclicPoissonSampling,
@@ -34,6 +36,9 @@ from hubbub.participation import (
     every_round,
 )
 from hubbub.strategies import Identity, toeplitz
+from hubbub.training.tensors import metadata
+from hubbub.verification import verify
+from recorded_runs import require_noticed, unproved
 
 DIM = 40
 START = ArrayRecord({"w": Array(np.linspace(-1, 1, DIM - 1, dtype=np.float32)), "s": Array(np.array(2.0, np.float32))})
@@ -120,6 +125,25 @@ def test_a_real_start_has_noise_of_its_own(tmp_path: Path) -> None:
         separated(tmp_path).start(grid(), START, num_rounds=1)
     epochs = History.of(read_chain(tmp_path / "ledger.jsonl").records[1:]).epochs
     assert len({epoch.key for epoch in epochs}) == 2
+
+
+def test_the_ledger_binds_the_model_that_a_start_ends_with(tmp_path: Path) -> None:
+    strategy = separated(tmp_path)
+    strategy.start(grid(), START, num_rounds=2)
+    assert require_noticed(tmp_path, bits=3) == ["metrics.jsonl", "state/lock"]
+    one_round(strategy, grid(), strategy.resumed(START, grid()))
+    assert verify(tmp_path).ok
+    assert unproved(tmp_path) == ["guarantee.json", "metrics.jsonl", "state/lock", "state/server.safetensors"]
+    separated(tmp_path).start(grid(), START, num_rounds=0)
+    assert unproved(tmp_path) == ["metrics.jsonl", "state/lock"]
+    # Another model, with a digest of its own that fits it.
+    path = tmp_path / "state" / "server.safetensors"
+    told, tensors = metadata(path.read_bytes()), load_file(path)
+    tensors["model/w"][0] += 1
+    path.write_bytes(save(tensors, told | {"sha256": _digest(tensors, told)}))
+    assert not verify(tmp_path).ok
+    with pytest.raises(RunFolderError, match=r"server\.safetensors: cannot be read"):
+        separated(tmp_path).start(grid(), START, num_rounds=1)
 
 
 def test_the_clip_norm_and_adams_moments_survive_a_restart(tmp_path: Path) -> None:

@@ -19,6 +19,10 @@ import pytest
 
 from hubbub import files
 from hubbub.accounting.chain import read_chain
+from hubbub.build import build
+from hubbub.config import resolve
+from hubbub.engine.folder import RunInFolder
+from hubbub.verification import verify
 from judge import FAILURES, Violation, judged
 from simulated_disk import EVERYTHING, NOTHING, Choose, Disk, Image, Killed, put
 from ways import WAYS
@@ -216,6 +220,41 @@ def test_cra_3_pai_17_flw_5_power_loss_at_any_moment_breaks_no_promise(case: Cas
     dear = "Flower and Paillier" in case.strategy
     count = power_lost(case, disk, tmp_path, every=7 if dear else 1, chances=2 if dear else 6)
     assert (count.points > (25 if dear else 100), count.states > 1.5 * count.points, count.refused) == (True, True, 0), count
+
+
+def test_cra_3_a_loss_of_power_while_a_model_is_written_leaves_none_that_passes_unbound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"training": {"rounds": 2, "cohort_size": 5}, "privacy": {"noise_multiplier": 1.0, "clip_norm": 1.0}}
+    run = build(resolve({**settings, "data": {"name": "digits", "clients": 10}}))
+    place = tmp_path / "recorded"
+    begun = RunInFolder.begun(run, place / RUN)
+    assert len(list(begun.rounds(run.population))) == 2
+    monkeypatch.setattr("hubbub.report.write", lambda folder, summary: None)
+    disk = Disk(place)
+    start = len(disk.log)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hubbub.files.os", disk)
+        begun.finish()
+    model = (begun.folder / "model.safetensors").read_bytes()
+    states = 0
+    for point, (image, _) in enumerate(Image.along(disk.log, start)):
+        for fate, choose in fates(f"{point}", 2):
+            put(image.left(choose), tmp_path / "disk")
+            folder = tmp_path / "disk" / RUN
+            failed = {check.name for check in verify(folder).checks if not check.ok}
+            there = (folder / "model.safetensors").exists()
+            bound = any(record["kind"] == "files" for record in read_chain(folder / "ledger.jsonl").records)
+            assert (failed, there or not bound) == ({"files"} if there and not bound else set(), True), f"{point}, {fate}"
+            again = RunInFolder.gone_on_with(folder)
+            assert list(again.rounds(again.run.population)) == []
+            again.finish()
+            assert verify(folder).ok
+            assert (folder / "model.safetensors").read_bytes() == model
+            assert [record["kind"] for record in read_chain(folder / "ledger.jsonl").records].count("files") == 1
+            shutil.rmtree(tmp_path / "disk")
+            states += 1
+    assert states > 30
 
 
 @pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["at some calls", "at each"])

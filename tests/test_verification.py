@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load, save
 
-from hubbub.accounting.chain import Chain, read_chain
+from hubbub import strict_json
+from hubbub.accounting.chain import Chain, read_chain, record_hash
 from hubbub.cli import main
 from hubbub.verification import verify
+from recorded_runs import require_noticed, unproved
 
 CONFIG = """
 [training]
@@ -198,6 +200,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
         "model",
         "no head",
     ),
+    "a model that was removed": (lambda run: (run / "model.safetensors").unlink(), "files", "model.safetensors"),
+    "a start that was exchanged": (edited("state/initial.safetensors", flipped), "start", "not the model"),
 }
 
 
@@ -214,6 +218,62 @@ def test_what_does_not_hold_is_named_and_the_status_is_1(
     assert next(check["name"] for check in answer["checks"] if not check["ok"]) in failing(run)
 
 
+REPORTS = ["report.html", "report.md", "report.png"]
+
+
+@pytest.mark.parametrize("bits", [3, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_flipped_bit_shows_in_every_file_but_those_that_verify_names_as_bound_by_nothing(run: Path, bits: int) -> None:
+    assert require_noticed(run, bits=bits) == ["metrics.jsonl", *REPORTS, "state/lock"]
+    assert hubbub("publish", str(run), "-o", str(run.parent / "public")) == 0
+    assert require_noticed(run, bits=bits, names="ledger.jsonl") == ["metrics.jsonl", *REPORTS, "state/lock"]
+    assert require_noticed(run.parent / "public", bits=4 * bits) == []
+    assert hubbub("close", str(run)) == 0
+    checkpoint = ["state/checkpoint-12.safetensors", "state/checkpoint.json"]
+    assert require_noticed(run, bits=bits, names="*.json*") == ["metrics.jsonl", *REPORTS, *checkpoint, "state/lock"]
+
+
+def test_a_published_folder_is_verified_as_far_as_it_proves_anything(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    public = run.parent / "public"
+    assert hubbub("publish", str(run), "-o", str(public)) == 0
+    head = re.search("--head H\\): ([0-9a-f]{64})", re.sub(r"\s+", " ", capsys.readouterr().out))[1]
+    assert head == read_chain(run / "ledger.jsonl").head
+    assert hubbub("verify", str(public)) == 0
+    shown = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "compare the head with the one that the publisher tells" in shown
+    assert f"proved by the run alone: hubbub verify RUN --head {head}" in shown
+    assert failing(public, head) == failing(run, head) == {}
+    # Who can write to the folder can write it anew, but not under this head.
+    card = (public / "README.md").read_bytes().replace(b"differential", b"indifferent!")
+    (public / "README.md").write_bytes(card)
+    stated = json.loads((public / "published.json").read_bytes())
+    stated["record"]["files"]["README.md"] = hashlib.sha256(card).hexdigest()
+    stated["head"] = record_hash(stated["before"], stated["record"])
+    (public / "published.json").write_bytes(strict_json.canonical(stated))
+    assert failing(public) == {}
+    assert failing(public, head).keys() == {"head"}
+    (public / "evil.py").touch()
+    assert unproved(public) == ["evil.py"]
+    answer = json_of(capsys, "verify", str(public), "--json")
+    assert (answer["head"], answer["epsilon"]) == (stated["head"], None)
+
+
+@pytest.mark.parametrize("name", ["config.toml", "guarantee.json", "model.safetensors"])
+def test_a_run_that_was_changed_after_its_end_is_not_made_whole_by_resuming_it(run: Path, name: str) -> None:
+    if name == "model.safetensors":
+        # What resume makes it of.
+        path = run / "state" / "checkpoint-12.safetensors"
+        content = flipped(path.read_bytes())
+        manifest = json.loads((run / "state" / "checkpoint.json").read_bytes())
+        manifest["files"][path.name]["sha256"] = hashlib.sha256(content).hexdigest()
+        path.write_bytes(content)
+        (run / "state" / "checkpoint.json").write_bytes(strict_json.canonical(manifest))
+    else:
+        (run / name).write_bytes((run / name).read_bytes() + b"\n")
+    before = (run / "ledger.jsonl").read_bytes()
+    assert hubbub("resume", str(run)) == 2
+    assert (run / "ledger.jsonl").read_bytes() == before
+
+
 def test_the_epsilon_of_a_broken_pattern_is_that_of_what_happened(run: Path) -> None:
     rewritten(run, join_again)
     stated = json.loads((run / "guarantee.json").read_text())["epsilon"]
@@ -228,8 +288,8 @@ def test_a_ledger_that_was_cut_at_a_line_shows_by_the_kept_head_and_by_the_folde
     for cut in range(1, len(lines)):
         (run / "ledger.jsonl").write_bytes(b"".join(lines[:-cut]))
         found = failing(run, head)
-        assert "head" in found
-        assert cut == 1 or {"releases", "epsilon"} & found.keys()
+        assert found.keys() >= {"head", "files"}
+        assert cut <= 2 or {"releases", "epsilon"} & found.keys()
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import math
 import os
 import stat
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -406,12 +407,12 @@ def _coverage(folder: Path, promise: Promise, history: History, head: str | None
     if store.has_keys() and not history.closed:
         covered |= {"state/keys/run"}
         covered |= {f"state/keys/epoch-{number}" for number, epoch in enumerate(history.epochs) if epoch.key is not None}
-    checkpoint = folder / "state" / "checkpoint.json"
-    if not history.closed and os.path.lexists(checkpoint):
-        named = strict_json.loads(files.read(checkpoint, at_most=2**20))["files"]
-        covered |= {"state/checkpoint.json", *(f"state/{name}" for name in named)}
+    with suppress(RunFolderError):
+        if not history.closed:
+            named = Checkpoint(folder / "state" / "checkpoint.json", again=False).names
+            covered |= {"state/checkpoint.json", *(f"state/{name}" for name in named)}
     left = _left(folder, covered)
-    said = f"nothing here proves what these say: {', '.join(left)}" if left else "every file was compared with the ledger"
+    said = f"no digest binds these: {', '.join(left)}" if left else "every file was compared with the ledger"
     forged = "; who can write to the folder can forge all of it: compare the head with one that was kept elsewhere"
     return Check("coverage", True, said if head else said + forged)
 
@@ -453,7 +454,7 @@ def _published(folder: Path, head: str | None) -> Verdict:
         Check("files", not wrong, "; ".join(wrong[:3]) or f"byte for byte what that record binds: {', '.join(sorted(bound))}")
     )
     left = _left(folder, {PUBLICATION, *bound})
-    said = f"nothing here proves what these say: {', '.join(left)}; " if left else ""
+    said = f"no digest binds these: {', '.join(left)}; " if left else ""
     told = "" if head else "compare the head with the one that the publisher tells, since all of it can be forged together; "
     reach = f"{said}{told}that the guarantee holds is proved by the run alone: hubbub verify RUN --head {own}"
     checks.append(Check("coverage", True, reach))

@@ -152,9 +152,9 @@ class ServerState:
         return model
 
     def bind(self) -> None:
-        """Bind the model after the rounds so far, with its file, in the ledger."""
+        """Bind the model after the rounds so far, with its file, and what is promised, in the ledger."""
         if self._store and self._file and self._file.exists() and self.path.ledger.pending() is None:
-            self.path.ledger.bind({_FILE: self._store.digest(_FILE)})
+            self.path.ledger.bind({name: self._store.digest(name) for name in (_FILE, "guarantee.json")})
 
     def save(self, arrays: ArrayRecord, strategy: Strategy) -> None:
         """Keep the model and the wrapped strategy's arrays after the rounds so far; the releases before are done with."""

@@ -67,6 +67,11 @@ class Checkpoint:
         self._model = self._parts[wanted]
 
     @property
+    def names(self) -> list[str]:
+        """Its files beside the manifest."""
+        return list(self._parts)
+
+    @property
     def model(self) -> torch.Tensor:
         """The model, ``(dim,)``.
 
