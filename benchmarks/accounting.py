@@ -4,8 +4,8 @@ Both sides compute from nothing in each repetition. dp_accounting composes priva
 Opacus' and Microsoft's accountants bound privacy random variables with an additive error of 0.01 in epsilon; the upper end is
 compared. opake composes privacy loss distributions in Rust, at its default mesh. The dearest problem is given to the peer once.
 
-Source: https://github.com/google/differential-privacy/tree/main/python/dp_accounting, https://github.com/pytorch/opacus,
-https://github.com/microsoft/prv_accountant, https://pypi.org/project/opake/.
+Source: https://github.com/google/differential-privacy/tree/main/python/dp_accounting,
+https://github.com/meta-pytorch/opacus, https://github.com/microsoft/prv_accountant, https://pypi.org/project/opake/.
 """
 
 from collections.abc import Callable

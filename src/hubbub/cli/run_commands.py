@@ -12,7 +12,12 @@ __all__ = ["COMMANDS"]
 
 
 def verify(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, your own or a stranger's.", autocompletion=completing.runs)],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="The folder of a run, your own or a stranger's, or of what was published.", autocompletion=completing.runs
+        ),
+    ],
     head: Head = None,
     as_json: AsJson = False,
 ) -> None:
