@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hubbub.accounting.chain import Chain, read_chain
 from hubbub.accounting.history import History
 from hubbub.accounting.ledger import Ledger
 from hubbub.accounting.promise import Promise
@@ -78,6 +79,19 @@ THREE = [["a"], ["b"], ["c"]]
 
 def charges(*folders: Path) -> tuple[RunCharge, ...]:
     return run_charges([read_run(folder) for folder in folders])
+
+
+def rebound(folder: Path, *, files: bool = True) -> None:
+    """A ledger that binds what lies in the folder now, or nothing: what a forger who owns the folder can write."""
+    path = folder / "ledger.jsonl"
+    *before, last = read_chain(path).records
+    assert last["kind"] == "files"
+    path.unlink()
+    chain = Chain(path)
+    for record in before:
+        chain.append(record)
+    if files:
+        chain.append({"kind": "files", "files": {name: RunStore(folder).digest(name) for name in last["files"]}})
 
 
 def unproved(folder: Path) -> list[str]:

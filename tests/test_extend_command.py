@@ -23,7 +23,7 @@ from hubbub.training.record import read_run
 from hubbub.training.start import Extends, model_digest
 from hubbub.verification import verify
 from malformed import CONFIG, Line
-from recorded_runs import answer, hubbub
+from recorded_runs import answer, hubbub, rebound
 
 SETTINGS = CONFIG.replace("rounds = 12", 'rounds = 6\nserver_optimizer = "fedavgm"').replace(
     "multiplier = 1.0", "multiplier = 2.0"
@@ -305,15 +305,20 @@ def test_acc_12_a_model_that_the_releases_do_not_make_is_refused(place: Path, ca
     path = place / "one/model.safetensors"
     content, tensors = path.read_bytes(), load_file(path)
     tensors["0.bias"][0] = torch.nextafter(tensors["0.bias"][0], torch.tensor(torch.inf))
-    head = read_run(place / "one").chain.head
-    save_file(tensors, path, {"ledger_head": head})
+    save_file(tensors, path, {"ledger_head": read_run(place / "one").chain.head_of_rounds})
+    assert hubbub("verify", "one") == 1
+    assert extend() == 2
+    assert "does not verify (files: model.safetensors is not the file that the ledger binds)" in capsys.readouterr().err
+    rebound(place / "one")
     assert hubbub("verify", "one") == 0
     assert extend() == 2
     assert "'0.bias' is not what the releases in the ledger make" in capsys.readouterr().err
     path.unlink()
+    rebound(place / "one", files=False)
     assert extend() == 2
     assert "model.safetensors: is not there; make it: hubbub resume" in capsys.readouterr().err
     path.write_bytes(content)
+    assert hubbub("resume", "one", *PLAIN) == 0
     assert extend() == 0
 
 
@@ -333,6 +338,7 @@ def test_settings_of_the_finished_run_that_were_changed_are_refused(
     text = path.read_text()
     assert text.count(old) == 1
     path.write_text(text.replace(old, new))
+    rebound(place / "one")
     assert extend() == 2
     assert words in capsys.readouterr().err
 

@@ -257,6 +257,25 @@ def test_a_published_folder_is_verified_as_far_as_it_proves_anything(run: Path, 
     assert (answer["head"], answer["epsilon"]) == (stated["head"], None)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"[" * 10**5,
+        b'{"before":1,"head":"","record":{}}',
+        b'{"before":"","head":null,"record":{"kind":"publish"}}',
+    ],
+)
+def test_what_is_no_publication_fails_in_words(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "published.json").write_bytes(content)
+    assert failing(tmp_path).keys() == {"record"}
+    (tmp_path / "published.json").unlink()
+    (tmp_path / "published.json").mkdir()
+    assert failing(tmp_path).keys() == {"record"}
+
+
 @pytest.mark.parametrize("name", ["config.toml", "guarantee.json", "model.safetensors"])
 def test_a_run_that_was_changed_after_its_end_is_not_made_whole_by_resuming_it(run: Path, name: str) -> None:
     if name == "model.safetensors":

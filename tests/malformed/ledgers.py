@@ -171,6 +171,12 @@ def _sequences(run: Run) -> Iterator[tuple[str, list[dict[str, Any]], Word]]:
     yield "a close in a round", after(end, later, {"kind": "close"}), f"line {end + 2}"
     yield "a round after the close", after(end, {"kind": "close"}, later), f"line {end + 2}"
     yield "two closes", after(end, {"kind": "close"}, {"kind": "close"}), (f"line {end + 2}", "closed")
+    bound = {"kind": "files", "files": {"model.safetensors": "0" * 64}}
+    yield "files in a round", after(end, later, bound), f"line {end + 2}"
+    yield "files twice", after(end, bound, bound), f"line {end + 2}"
+    yield "publish without files", after(end, {**bound, "kind": "publish"}), line
+    for odd in (None, [], {}, {"../x.json": "0" * 64}, {"/x.json": "0" * 64}, {"x.json": "0"}, {"x.json": 5}, "x.json"):
+        yield f"files {odd!r}", after(end, {**bound, "files": odd}), line
     yield "a second promise", after(end, records()[0]), line
     yield "rows of noise that go back", after(end, {**epoch, "epoch": 2, "first_row": 4}), line
     yield "begin in the epoch before", after(end, {**later, "epoch": 0}), line

@@ -1,5 +1,6 @@
 """What a run states of itself, and says wrongly: metrics, the guarantee, the model and the strategy."""
 
+import hashlib
 import itertools
 import json
 import pickle
@@ -10,7 +11,7 @@ import numpy as np
 
 from malformed.base import LEDGER, RESUME, VERIFY, Case, Command, Run
 from malformed.contents import DEEP, attacks, canonical, flipped, opened, some, tensors, tensors_file
-from malformed.damages import holding, without
+from malformed.damages import Damage, forged, holding, together, without
 
 
 def metrics(run: Run) -> Iterator[Case]:
@@ -134,12 +135,18 @@ def model_of(head: object) -> bytes:
     return tensors_file({"__metadata__": {"ledger_head": head}, **header}, data)
 
 
+def bound_model(run: Run, content: bytes) -> Damage:
+    """A model, and a ledger that binds it."""
+    record = {"kind": "files", "files": {"model.safetensors": hashlib.sha256(content).hexdigest()}}
+    return together(forged([*run.bodies, canonical(record)]), holding("run/model.safetensors", content))
+
+
 def models(run: Run) -> Iterator[Case]:
     """A model of a run names the head that it was released under, and is whole."""
     head = json.loads(run.lines[-1])["hash"]
 
     def case(what: str, content: bytes) -> Case:
-        return Case(what, (VERIFY,), ("model.safetensors",), holding("run/model.safetensors", content))
+        return Case(what, (VERIFY,), ("model.safetensors",), bound_model(run, content))
 
     for what, content in attacks(model_of(head)):
         yield case(what, content)

@@ -11,7 +11,7 @@ from malformed.contents import canonical, opened, tensors
 from malformed.damages import forged, holding, nothing
 from malformed.matrices import C, npy, proto
 from malformed.releases import released
-from malformed.statements import COEFFICIENTS, model_of
+from malformed.statements import COEFFICIENTS, bound_model, model_of
 
 
 def whole(run: Run) -> Iterator[Case]:
@@ -34,7 +34,7 @@ def whole(run: Run) -> Iterator[Case]:
     yield Case("a checkpoint", (RESUME,), (), with_digest(run, checkpoint, model))
     yield Case("rows of noise", (RESUME,), (), with_digest(run, noise, tensors(**noise_rows())))
     yield Case("a release", (VERIFY, RESUME), (), released(run, tensors(release=release)))
-    yield Case("a model", (VERIFY,), (), holding("run/model.safetensors", model_of(head)))
+    yield Case("a model", (VERIFY,), (), bound_model(run, model_of(head)))
     yield Case("a strategy", (VERIFY,), (), holding("run/strategy.safetensors", tensors(coefficients=COEFFICIENTS)))
     for name, content in {"npy": npy(C), "Fortran": npy(np.asfortranarray(C)), "proto": proto(2, C.shape, C.tobytes())}.items():
         yield Case(f"a matrix as {name}", ((*NOISY, *dense), (*CALIBRATE, *dense)), (), holding("C", content))
