@@ -96,15 +96,19 @@ def test_what_a_stack_leaves_in_a_buffer_does_not_reach_the_next_stack() -> None
 
 @pytest.mark.parametrize("below", [False, True])
 @pytest.mark.parametrize(("wrong", "place"), [(7, 0), (-3, 1)])
-def test_a_row_outside_a_table_is_refused_and_not_read_from_the_neighbour_s(below: bool, wrong: int, place: int) -> None:
+def test_cli_13_a_row_outside_a_table_adds_nothing_and_is_not_read_from_the_neighbour_s(
+    below: bool, wrong: int, place: int
+) -> None:
     torch.manual_seed(0)
     fine, spoilt = (torch.zeros(4, 3, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)), torch.full((4, 3), wrong)
     clients = [fine, fine]
     clients[place] = spoilt, fine[1]
     for plan in ("one-by-one", "batched-2"):
         population = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), lattice=False, execution=Execution(plan))
-        with pytest.raises((IndexError, ConfigError), match="index out of range"):
-            population.collect([0, 1], Table(below=below), 1.0, 0)
+        model = Table(below=below)
+        both, alone = (population.collect(cohort, model, 1.0, 0) for cohort in ([0, 1], [1 - place]))
+        assert torch.equal(both.open(None), alone.open(None))
+        assert both.statistics["failed"] == 1
 
 
 @pytest.mark.parametrize("other", [torch.zeros(2, 4), torch.zeros(2, 6).double()])

@@ -26,12 +26,21 @@ CLIENTS = [(job.inputs, job.targets) for job in jobs((1, 12, 12), sizes=(13, 20,
 SMALL = [(torch.randn(6, 3, generator=torch.Generator().manual_seed(i)), torch.arange(6) % 2) for i in range(12)]
 
 
+class OddError(Exception):
+    """One that no other process can make again."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(one + two)
+
+
 class Fails(nn.Linear):
-    """Cannot train a client that has a certain example."""
+    """Cannot train a client that has a certain example; of another one the machine cannot take it."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if bool((x == 7.0).any()):
-            raise ValueError("an example that it does not like")
+            raise OddError(1, 2)
+        if bool((x == 8.0).any()):
+            raise MemoryError("no more of it")
         return super().forward(x.flatten(1))
 
 
@@ -74,11 +83,15 @@ def test_a_run_on_workers_is_the_run_of_one_process() -> None:
         assert torch.equal(ours, theirs)
 
 
-def test_an_error_in_a_worker_is_the_round_s_own_and_names_what_went_wrong() -> None:
-    bad = [*CLIENTS[:3], (torch.full((2, 1, 12, 12), 7.0), torch.zeros(2, dtype=torch.int64))]
+def test_cli_13_cli_14_a_client_that_fails_in_a_worker_adds_nothing_and_a_machine_that_does_ends_the_round() -> None:
+    bad = [*CLIENTS[:3], *((torch.full((2, 1, 12, 12), value), torch.zeros(2, dtype=torch.int64)) for value in (7.0, 8.0))]
     population = SimulatedPopulation(bad, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one", 2))
-    with pytest.raises(WorkerError, match=r"a client's training failed in a worker \(ValueError: an example that it does not"):
-        population.collect(range(4), Fails(144, 10), 0.5, 0)
+    model = Fails(144, 10)
+    whole, others = (population.collect(cohort, model, 0.5, 0) for cohort in (range(4), range(3)))
+    assert torch.equal(whole.open(None), others.open(None))
+    assert whole.statistics["failed"] == 1
+    with pytest.raises(WorkerError, match=r"a client's training failed in a worker \(MemoryError: no more of it"):
+        population.collect(range(5), model, 0.5, 0)
 
 
 def test_cra_16_a_worker_that_is_killed_ends_the_round_before_it_is_charged(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hubbub._checks import lattice_bits, scale
 from hubbub.errors import NoiseExhaustedError
 from hubbub.steps import LARGEST, MOST_BITS, step_of
 
-__all__ = ["Lattice"]
+__all__ = ["Lattice", "require_one_shape"]
 
 _SHRINK = 1 - 2.0**-30
 
@@ -162,9 +162,11 @@ class Lattice:
 
         Raises:
             NoiseExhaustedError: The noise is beyond what float64 holds to the last whole number.
+            ValueError: Sum and row are of different lengths; torch would repeat the shorter one.
         """
         if row is None:
             return total.to(torch.float64) * self.step
+        require_one_shape(total, row)
         noise = (row.to(total.device, torch.float64) / self.step).round_()
         if not float(noise.abs().max()) <= LARGEST:
             raise NoiseExhaustedError(
@@ -176,6 +178,16 @@ class Lattice:
         """Whether every number of a release lies on the lattice."""
         steps = release.to(torch.float64) / self.step
         return bool(torch.isfinite(steps).all()) and torch.equal(steps.round(), steps)
+
+
+def require_one_shape(total: torch.Tensor, row: torch.Tensor) -> None:
+    """Refuse a sum that torch would repeat to the length of its noise: a contribution would count once for each number.
+
+    Raises:
+        ValueError: They are of different shapes.
+    """
+    if total.shape != row.shape:
+        raise ValueError(f"total has shape {tuple(total.shape)}, its row of noise {tuple(row.shape)}: must be alike")
 
 
 def _safe_scale(row: torch.Tensor) -> float:

@@ -62,8 +62,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a round that nobody joined is skipped",
         "training/rounds.py",
-        "        clip_norm = run.clip_norm\n        total, fault",
-        "        if not cohort:\n            continue\n        clip_norm = run.clip_norm\n        total, fault",
+        "        clip_norm = run.clip_norm\n",
+        "        if not cohort:\n            continue\n        clip_norm = run.clip_norm\n",
         "test_release.py::test_num_11_an_empty_cohort_releases_noise_and_is_charged",
     ),
     Mutant(

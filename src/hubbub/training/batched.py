@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+from hubbub.training.calling import in_range
 from hubbub.training.constants import Constants
 from hubbub.training.flat import difference
 from hubbub.training.local import Job, LocalTraining, Loss, Trained, trainable
@@ -122,7 +123,8 @@ class Batched:
         products: dict[str, list[Product]] | None = {} if self._apart else None
         with computing(self._precision, self._device):
             output = self._model(dict(zip(names, own, strict=True)), inputs, counts, generators, products)
-            losses = torch.where(active, self._losses(output, targets, counts), 0.0)
+            with in_range(self._device):
+                losses = torch.where(active, self._losses(output, targets, counts), 0.0)
         try:
             gradients = torch.autograd.grad(losses.sum(), own, allow_unused=True)
         except torch.OutOfMemoryError:

@@ -1,13 +1,23 @@
 """A module that is called with tensors other than its own, and with generators of its own."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
 from torch.func import functional_call
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+from torch.overrides import TorchFunctionMode
 
-__all__ = ["called", "own_generators"]
+__all__ = ["called", "in_range", "own_generators"]
+
+# What looks numbers up, and the names of its first arguments.
+_TABLES = {F.embedding: ("input", "weight"), torch.embedding: ("weight", "indices")}
+_LOSSES = {
+    F.cross_entropy: ("input", "target", "weight", "size_average", "ignore_index"),
+    F.nll_loss: ("input", "target", "weight", "size_average", "ignore_index"),
+}
 
 
 def called(module: nn.Module, given: Mapping[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
@@ -30,3 +40,40 @@ def called(module: nn.Module, given: Mapping[str, torch.Tensor], inputs: torch.T
 def own_generators(device: torch.device) -> AbstractContextManager[None]:
     """Inside, torch's global generators may be seeded; outside, they are as before."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+def in_range(device: torch.device) -> AbstractContextManager[object]:
+    """Inside, a GPU is never asked for a row or a class that is not there: what it would read is no number instead.
+
+    A processor raises then, and a GPU ends all that the process does with it, so that one unit's data would stop the run.
+    """
+    return _InRange() if device.type == "cuda" else nullcontext()
+
+
+class _InRange(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """What the function makes of indices that are there; of others, what is no number, and has no slope that is."""
+        names = _TABLES.get(func) or _LOSSES.get(func)
+        if names is None:
+            return func(*args, **(kwargs or {}))
+        named = dict(zip(names, args, strict=False)) | (kwargs or {})
+        rest = args[len(names) :]
+        place = "target" if func in _LOSSES else "input" if func is F.embedding else "indices"
+        index = named[place]
+        if index.is_floating_point():
+            return func(*args, **(kwargs or {}))
+        if func in _LOSSES:
+            scores, ignored = named["input"], named.get("ignore_index", -100)
+            missing = ((index < 0) | (index >= scores.shape[min(1, scores.ndim - 1)])) & (index != ignored)
+        else:
+            missing = (index < 0) | (index >= len(named["weight"]))
+        named[place] = index.masked_fill(missing, 0)
+        found = func(*(named.pop(name) for name in names[: len(args)]), *rest, **named)
+        if func in _TABLES:
+            missing = missing.unsqueeze(-1)
+        elif found.shape != missing.shape:
+            missing = missing.any()
+        # Times one changes no bit.
+        return found * torch.where(missing, torch.nan, 1.0).to(found.dtype)

@@ -30,7 +30,7 @@ from hubbub.participation import (
 )
 from hubbub.randomness import bits, derive, uniform_choice
 
-__all__ = ["CohortKeys", "draw", "eligible", "require_feasible"]
+__all__ = ["CohortKeys", "counts_on_list", "draw", "eligible", "require_distinct", "require_feasible"]
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,11 @@ def draw(
         ledger: Asked who may join, for a pattern.
 
     Raises:
-        ParticipationError: Too few clients may join.
+        ParticipationError: Too few clients may join; or two clients have one name, or there are more or fewer of them than the
+            participation counts on.
     """
+    require_distinct(clients)
+    _require_counted(participation, len(clients))
     coins = derive(keys.fresh, "cohort", round_index)
     match participation:
         case PoissonSampling(sampling_probability):
@@ -141,15 +144,56 @@ def _full_cohort(round_index: int, clients: Sequence[Hashable], size: int, keys:
     return chosen
 
 
+def counts_on_list(participation: Participation) -> bool:
+    """Whether what is promised hangs on the list of clients staying as it is for the whole run.
+
+    Coins are tossed for who is listed, slots are a listed name's for good, and a rotation deals out places of the list. Of the
+    other patterns the ledger knows by name who took part when, whoever else is listed.
+    """
+    return isinstance(participation, RandomParticipation | FixedEpochs)
+
+
+def require_distinct(clients: Sequence[Hashable]) -> None:
+    """Refuse a client that is listed twice, also under names that are equal as text, by which a ledger knows clients.
+
+    It would be sampled twice as often as is charged.
+
+    Raises:
+        ParticipationError: Names the client.
+    """
+    if not isinstance(clients, range):
+        _require_distinct(tuple(clients))
+
+
+@lru_cache(maxsize=1)
+def _require_distinct(clients: tuple[Hashable, ...]) -> None:
+    """For the same list again and again."""
+    places: dict[str, int] = {}
+    for place, client in enumerate(clients):
+        first = places.setdefault(str(client), place)
+        if first != place:
+            raise ParticipationError(
+                f"clients: {client!r}, at place {place}, is listed at place {first}, too, as {clients[first]!r}; a client that "
+                "is listed twice takes part twice as often as is charged: list each once, under a name of its own as text"
+            )
+
+
+def _require_counted(participation: Participation, clients: int) -> None:
+    match participation:
+        case FixedSizeSampling(population=counted) | TruncatedPoissonSampling(population=counted) if counted != clients:
+            raise ParticipationError(f"population = {counted}: there are {clients} clients")
+        case _:
+            return
+
+
 def require_feasible(participation: Participation, rounds: int, clients: int, size: float) -> None:
     """Refuse, before the first round, a pattern that this many clients cannot keep.
 
     Raises:
         ParticipationError: Too few clients for the separation or for the number of participations.
     """
+    _require_counted(participation, clients)
     match participation:
-        case FixedSizeSampling(population=counted) | TruncatedPoissonSampling(population=counted) if counted != clients:
-            raise ParticipationError(f"population = {counted}: there are {clients} clients")
         case SingleParticipation() if rounds * size > clients:
             raise ParticipationError(
                 f"pattern 'single': {rounds} rounds of {size:g} clients need {rounds * size:g} clients, there are {clients}"

@@ -125,6 +125,10 @@ class EncryptedPopulation:
         """Whether the sums hold their noise before the server adds any."""
         return bool(self._noise) or (self._mechanism is not None and self._mechanism.shares is not None)
 
+    def prepare(self, model: nn.Module, _: int) -> None:
+        """Choose how clients are computed; see :meth:`.SimulatedPopulation.prepare`."""
+        self._population.prepare(model, len(self.clients))
+
     def craft(self, client: int, crafted: Crafted | None) -> None:
         """Let somebody choose what a client encrypts from now on; see :meth:`.SimulatedPopulation.craft`.
 
@@ -157,7 +161,7 @@ class EncryptedPopulation:
             clipped += was_clipped
             losses.append(loss)
             clock.seconds["upload_bytes"] = float(len(data))
-        private = {**statistics(len(cohort), clipped, losses), **clock.seconds}
+        private = {**statistics(len(cohort), clipped, losses), **clock.seconds, **self._population.failed()}
         return EncryptedSum(aggregator, lattice, lambda total: self._opened(total, lattice), private)
 
     def _steps(

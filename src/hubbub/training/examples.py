@@ -37,7 +37,9 @@ class ExamplePopulation:
         batch: Examples in memory at once, however large a cohort is; by default what an eighth of a gigabyte holds, 64 at most.
 
     What an example contributes depends on the model, itself and the seed, to the last bit, and on nothing else: not on whom it
-    is summed with. A module must not keep plain attributes from one call to the next.
+    is summed with. A module must not keep plain attributes from one call to the next. An example whose gradient fails, since
+    its target is no class, say, counts as zero; the logger ``hubbub`` and the private ``failed`` of a round's statistics tell
+    the operator of it.
 
     Raises:
         DataError: Inputs and targets of different lengths, or no example.
@@ -75,6 +77,14 @@ class ExamplePopulation:
     def clients(self) -> Sequence[int]:
         """Every example's number."""
         return range(len(self._inputs))
+
+    def prepare(self, model: nn.Module, _: int) -> None:
+        """Refuse, on made-up examples, a model or a loss that would fail for every example, or hang on earlier ones.
+
+        Raises:
+            ConfigError: It does.
+        """
+        self._of(model)
 
     def craft(self, client: int, crafted: Crafted | None) -> None:
         """Let somebody choose what an example contributes from now on, in place of minus its gradient.
@@ -119,13 +129,13 @@ class ExamplePopulation:
         if clip_norm is not None and self._lattice:
             total, clipped, losses = _lattice_sum(gradients, examples, clip_norm, split, further)
             total[: gradients.dim].neg_()
-            return LatticeSum(total, _lattice(clip_norm, split), _statistics(clipped, losses))
+            return LatticeSum(total, _lattice(clip_norm, split), _statistics(gradients, clipped, losses))
         summed = _ghost_sum if self._ghost and gradients.batched(examples) else _plain_sum
         total, clipped, losses = summed(gradients, examples, clip_norm, further)
         if split is not None and clip_norm is not None:
             count = split.count_scale(clip_norm) * (len(clipped) / 2 - float(clipped.sum()))
             total = torch.cat([total, total.new_tensor([-count])])
-        return PlainSum(-total, _statistics(clipped, losses))
+        return PlainSum(-total, _statistics(gradients, clipped, losses))
 
     def _crafted_rows(self, numbers: Sequence[int], model: nn.Module, round_index: int) -> "Iterator[_Rows]":
         """What was chosen for examples, in the form of gradients and losses."""
@@ -138,7 +148,9 @@ class ExamplePopulation:
         """What makes the gradients of a model: of a copy, so that nothing that is left in it reaches the model."""
         if model is not self._model:
             copied = deepcopy(model).to(self._inputs.device).train()
-            self._model, self._gradients = model, ExampleGradients(copied, self._loss, batch=self._batch)
+            gradients = ExampleGradients(copied, self._loss, batch=self._batch)
+            gradients.require_steady(self._inputs, self._targets)
+            self._model, self._gradients = model, gradients
         with torch.no_grad():
             for mine, given in zip(self._gradients.module.parameters(), model.parameters(), strict=True):
                 mine.copy_(given)
@@ -183,11 +195,12 @@ def private_gradients(
     known_loss, gradients = _KNOWN.get(model, (None, None))
     if gradients is None or known_loss is not loss or not gradients.fits():
         gradients = ExampleGradients(model, loss)
+        gradients.require_steady(inputs, targets)
         _KNOWN[model] = loss, gradients
     key = fresh_key()
     examples = Chosen(inputs, targets, range(len(inputs)), lambda number: seed_for(key, number))
     total, clipped, losses = _lattice_sum(gradients, examples, clip_norm, None)
-    return LatticeSum(total, Lattice(clip_norm), _statistics(clipped, losses))
+    return LatticeSum(total, Lattice(clip_norm), _statistics(gradients, clipped, losses))
 
 
 _Sum = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -258,10 +271,12 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([part.cpu() for part in parts]) if parts else torch.zeros(0)
 
 
-def _statistics(clipped: torch.Tensor, losses: torch.Tensor) -> dict[str, float]:
+def _statistics(gradients: ExampleGradients, clipped: torch.Tensor, losses: torch.Tensor) -> dict[str, float]:
     """What the operator is told of a round: private. Losses that are not finite are left out."""
     finite = losses[torch.isfinite(losses)]
+    failed, gradients.failed = gradients.failed, 0
     return {
         "clipped_fraction": float(clipped.sum()) / max(1, len(clipped)),
         "train_loss": float(finite.mean()) if len(finite) else math.nan,
+        **({"failed": float(failed)} if failed else {}),
     }

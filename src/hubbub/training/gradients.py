@@ -11,17 +11,19 @@ believed, made-up examples are moved about and set beside others that are not a 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
 from torch.func import grad, vmap
 
 from hubbub.errors import ConfigError
-from hubbub.training.calling import called, own_generators
+from hubbub.training.calling import called, in_range, own_generators
+from hubbub.training.faults import isolated, note, reason, require_own
 from hubbub.training.flat import refuse_buffers
 from hubbub.training.layer_gradients import bias_gradients, weight_gradients
 from hubbub.training.layer_uses import Layer, Taps, Use, uses
-from hubbub.training.stand_ins import shaken, stand_ins
+from hubbub.training.stand_ins import agree, does_not_run, remembers, shaken, stand_ins
 
 __all__ = ["Chosen", "ExampleGradients", "Loss", "Seen", "trainable"]
 
@@ -107,6 +109,8 @@ class ExampleGradients:
         self._checked: tuple[int, int] | None = None
         self._together = False
         self._rows: torch.Tensor | None = None
+        # Examples that failed since this was set to 0 last.
+        self.failed = 0
 
     @property
     def dim(self) -> int:
@@ -118,27 +122,29 @@ class ExampleGradients:
         return {name: p.shape for name, p in trainable(self.module).items()} == self.shapes
 
     def rows(self, examples: Chosen) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The gradients of examples, some at a time.
+        """The gradients of examples, some at a time; that of an example that fails is zero, and its loss not a number.
 
         Yields:
             Gradients ``(some, dim)``, which the next step overwrites, and losses ``(some,)``.
         """
-        inputs, targets, numbers = examples.inputs, examples.targets, examples.numbers
+        numbers = examples.numbers
         if not len(numbers):
             return
         if not self.batched(examples):
-            with own_generators(inputs.device):
+            with own_generators(examples.inputs.device):
                 for number in numbers:
                     torch.manual_seed(examples.seed(number))
-                    yield self._alone(inputs[number : number + 1], targets[number : number + 1])
+                    yield from isolated(partial(self._alone_of, examples), [number], self._nothing)
             return
         batch = self._size(self.dim)
-        for start in range(0, len(numbers), batch):
-            part = list(numbers[start : start + batch])
+
+        def together(part: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
             # Filled up with an example that is there, whose further rows are left out.
-            filled = torch.tensor(part + part[:1] * (batch - len(part)), device=inputs.device)
-            seen = self.seen(inputs[filled], targets[filled])
-            yield self.flat(seen)[: len(part)], seen.losses[: len(part)]
+            seen = self.seen(*_taken(examples, [*part, *[part[0]] * (batch - len(part))]))
+            return self.flat(seen)[: len(part)], seen.losses[: len(part)]
+
+        for start in range(0, len(numbers), batch):
+            yield from isolated(together, numbers[start : start + batch], self._nothing)
 
     def batches(self, examples: Chosen) -> Iterator[Seen]:
         """What batches of examples leave behind, for those who need no gradients, only their norms and sums.
@@ -146,14 +152,34 @@ class ExampleGradients:
         Raises:
             RuntimeError: ``vmap`` cannot take the module; see :meth:`batched`.
         """
-        numbers = torch.tensor(list(examples.numbers), dtype=torch.int64, device=examples.inputs.device)
+        numbers = examples.numbers
         if len(numbers):
             look = self._look_at(examples.inputs, examples.targets)
             # Norms of a linear layer at one position are the only ones for which no gradient may have to be made.
             layers = zip(look.layers, look.shapes, strict=True)
             made = {layer.weight for layer, shape in layers if layer.convolution or shape.numel() > shape[-1]} | {*look.others}
-            for part in numbers.split(self._size(sum(self.shapes[name].numel() for name in made), most=_MOST_SEEN)):
-                yield self.seen(examples.inputs[part], examples.targets[part])
+            size = self._size(sum(self.shapes[name].numel() for name in made), most=_MOST_SEEN)
+            for start in range(0, len(numbers), size):
+                part = numbers[start : start + size]
+                yield from isolated(lambda some: self.seen(*_taken(examples, some)), part, self._unseen)
+
+    def require_steady(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        """Refuse, on made-up examples of the form of those given, what would fail for every example, or hang on earlier ones.
+
+        Raises:
+            ConfigError: Module or loss fail, or carry something from one example to the next.
+        """
+        made, rows = stand_ins(inputs, targets, self.module, 2), []
+        try:
+            with own_generators(inputs.device):
+                for number in (0, 1, 0):
+                    torch.manual_seed(0)
+                    rows.append(self._alone(*(part[number : number + 1] for part in made))[0])
+        except Exception as error:
+            require_own(error)
+            raise does_not_run(inputs, targets, error) from error
+        if not agree(rows[2], rows[0]):
+            raise remembers()
 
     def batched(self, examples: Chosen) -> bool:
         """Whether examples are taken together: found out before the first, and again where threads are more or fewer."""
@@ -166,7 +192,8 @@ class ExampleGradients:
 
     def _look_at(self, inputs: torch.Tensor, targets: torch.Tensor) -> _Look:
         if self._looked is None:
-            self._looked = self._look(inputs[:1], targets[:1])
+            # Of no real example: one that fails must not stop the others.
+            self._looked = self._look(*stand_ins(inputs, targets, self.module, 1))
         return self._looked
 
     def _size(self, numbers: int, most: int = _MOST) -> int:
@@ -189,7 +216,8 @@ class ExampleGradients:
             others: Tensors, taps: list[torch.Tensor], x: torch.Tensor, y: torch.Tensor
         ) -> tuple[torch.Tensor, tuple[torch.Tensor, list[torch.Tensor]]]:
             parameters = {**fixed, **others}
-            with Taps({id(p): name for name, p in parameters.items()} if self._tapped else {}, fixed, taps) as mode:
+            names = {id(p): name for name, p in parameters.items()} if self._tapped else {}
+            with in_range(x.device), Taps(names, fixed, taps) as mode:
                 output = called(self.module, {**constants, **parameters}, x.unsqueeze(0))
                 value = self._loss(output, y.unsqueeze(0))
             if tuple(mode.layers) != look.layers:
@@ -268,9 +296,25 @@ class ExampleGradients:
         found = self.flat(self.seen(inputs, targets, shaken(trainable(self.module))))
         return found.clone().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[found.element_size()])
 
+    def _nothing(self, number: int, error: Exception) -> tuple[torch.Tensor, torch.Tensor]:
+        """The zero gradient and the loss of an example that fails."""
+        seen = self._unseen(number, error)
+        return seen.losses.new_zeros(1, self.dim), seen.losses
+
+    def _unseen(self, number: int, error: Exception) -> Seen:
+        """What an example that fails leaves behind."""
+        self.failed += 1
+        note(f"example {number}", reason(error))
+        first = next(iter(trainable(self.module).values()))
+        return Seen(first.new_full((1,), torch.nan), (), {})
+
+    def _alone_of(self, examples: Chosen, numbers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = slice(numbers[0], numbers[0] + 1)
+        return self._alone(examples.inputs[rows], examples.targets[rows])
+
     def _alone(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient of a single example, ``(1, dim)``, and its loss, ``(1,)``."""
-        with torch.enable_grad():
+        with torch.enable_grad(), in_range(inputs.device):
             parameters = {name: p.requires_grad_() for name, p in trainable(self.module).items()}
             value = self._loss(called(self.module, {**self._constants(), **parameters}, inputs), targets)
             found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True, materialize_grads=True)
@@ -280,6 +324,12 @@ class ExampleGradients:
         """Frozen parameters and constant buffers, copied: what a module does to them must not reach the next examples."""
         frozen = {name: p.detach().clone() for name, p in self.module.named_parameters() if not p.requires_grad}
         return {**frozen, **{name: buffer.detach().clone() for name, buffer in self.module.named_buffers()}}
+
+
+def _taken(examples: Chosen, numbers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets of some examples, one after another."""
+    rows = torch.tensor(list(numbers), device=examples.inputs.device)
+    return examples.inputs[rows], examples.targets[rows]
 
 
 def _put(place: torch.Tensor, gradient: torch.Tensor, *, new: bool) -> None:

@@ -135,11 +135,13 @@ class Trained:
         client: Its number.
         update: ``(dim,)``, trained minus sent parameters.
         loss: The mean over its batches; not a number where it had none.
+        fault: What was raised while it trained, in a line: then the update is zero.
     """
 
     client: int
     update: torch.Tensor
     loss: float
+    fault: str = ""
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -7,7 +7,7 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from hubbub.training.calling import own_generators
+from hubbub.training.calling import in_range, own_generators
 from hubbub.training.constants import Constants
 from hubbub.training.flat import FlatModel, difference
 from hubbub.training.local import Job, LocalTraining, Loss, Trained, flat_parameters
@@ -75,7 +75,7 @@ class OneByOne:
             if self._channels_last and inputs.ndim == 4:
                 inputs = inputs.contiguous(memory_format=torch.channels_last)
             gradient.zero_()
-            with computing(self._precision, self._device):
+            with computing(self._precision, self._device), in_range(self._device):
                 loss = self._loss(worker.module(inputs), job.targets[rows].to(self._device, non_blocking=True))
             loss.backward()
             with torch.no_grad():

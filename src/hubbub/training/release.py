@@ -19,6 +19,7 @@ import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NoReturn, Protocol, SupportsIndex
 
+import numpy as np
 import torch
 
 from hubbub.accounting.history import Epoch
@@ -39,7 +40,7 @@ from hubbub.training.cohorts import CohortKeys
 from hubbub.training.metrics import rounds_shown
 from hubbub.training.store import RunStore
 from hubbub.training.traces import key_ahead, unknown_releases
-from hubbub.utility import largest_row_norm, require_inverse, require_no_look_ahead
+from hubbub.utility import largest_row_norm, noising_matrix, require_inverse, require_no_look_ahead
 
 __all__ = ["ReleasePath", "Sum", "largest_deviation"]
 
@@ -65,6 +66,48 @@ class Sum(Protocol):
 
     def open(self, row: torch.Tensor | None) -> torch.Tensor:
         """The sum plus a row of noise, ``(dim,)``; ``None`` adds nothing. The only place where noise and sum meet."""
+
+
+class _Unchanged:
+    """That a strategy of somebody's own class still is what the promise was computed of.
+
+    Args:
+        mechanism: Has the strategy, whose every round is tried here once.
+
+    Raises:
+        ConfigError: Its matrix is another one than the mechanism's sensitivity was computed of.
+    """
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        self._strategy = mechanism.strategy
+        now = Mechanism(mechanism.strategy, mechanism.participation, mechanism.noise_multiplier)
+        if (now.l2_sensitivity, now.stddev) != (mechanism.l2_sensitivity, mechanism.stddev):
+            raise ConfigError(
+                f"strategy = {type(self._strategy).__name__}: has a sensitivity of {now.l2_sensitivity} now, and "
+                f"{mechanism.l2_sensitivity} was promised: its matrix was changed; make a mechanism of it as it is now"
+            )
+        self._matrix = np.array(self._strategy.matrix(), dtype=np.float64)
+        self._rows, self._unit = noising_matrix(self._strategy), np.eye(len(self._matrix))
+        self._memory: tuple[object, ...] = ()
+        self._next = 0
+
+    def require(self, round_index: int) -> None:
+        """Refuse a matrix, or a row of noise up to that of this round, that is another one by now.
+
+        Raises:
+            ConfigError: It is; or a step hangs on something else than the memory that it is given.
+        """
+        same, unit = np.array_equal(self._strategy.matrix(), self._matrix), self._unit
+        while same and self._next <= round_index:
+            row, self._memory = self._strategy.step(self._next, lambda i: unit[i], self._memory)
+            same = np.array_equal(row, self._rows[self._next])
+            self._next += 1
+        if not same:
+            raise ConfigError(
+                f"strategy = {type(self._strategy).__name__}: round {round_index} is not that of the promise any more, so that "
+                "its noise would not hide what it was computed to; a strategy stays as it is for the whole run, and what a "
+                "step remembers goes through its memory alone"
+            )
 
 
 class ReleasePath:
@@ -134,6 +177,7 @@ class ReleasePath:
         self._source = source
         self._started = False
         self._given: Ticket | None = None
+        self._foreign = _Unchanged(mechanism) if mechanism and type(mechanism.strategy) not in OWN else None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Refused: each copy would charge its rounds to a ledger of its own, and draw the same noise and cohorts."""
@@ -182,7 +226,10 @@ class ReleasePath:
         Raises:
             ParticipationError: A client would break the promised pattern, or comes twice.
             LedgerError: The run has no further round, or the sum is in floating point where the noise is secure.
+            ConfigError: The strategy is not the one that was promised any more.
         """
+        if self._foreign:
+            self._foreign.require(self.next_round)
         if not self._started:
             raise LedgerError("the path is not open: call start first, which gives this process noise of its own")
         lattice = total.lattice

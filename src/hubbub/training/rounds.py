@@ -14,10 +14,10 @@ from typing import Protocol, TypeGuard
 
 from torch import nn
 
-from hubbub.errors import ConfigError, SumNotOpenedError
+from hubbub.errors import ConfigError, ParticipationError, SumNotOpenedError
 from hubbub.lattice import Lattice
 from hubbub.training.clip_norms import CountSplit
-from hubbub.training.cohorts import draw, require_feasible
+from hubbub.training.cohorts import counts_on_list, draw, require_distinct, require_feasible
 from hubbub.training.phases import Phases
 from hubbub.training.plan import RunPlan
 from hubbub.training.release import Sum
@@ -41,7 +41,7 @@ class Population(Protocol):
 
     @property
     def clients(self) -> Sequence[Hashable]:
-        """Every client's id, in a fixed order."""
+        """Every client's id, once, in a fixed order; for the whole run, where cohorts are random or a rotation."""
 
     def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> Sum:
         """The sum of the cohort's updates, each clipped as one flat vector to ``clip_norm``.
@@ -113,7 +113,8 @@ def train(
         RoundResult: After the round's release is on disk and the model has learnt from it, or after it was burned.
 
     Raises:
-        ParticipationError: The clients cannot keep the promised pattern.
+        ParticipationError: The clients cannot keep the promised pattern, one is listed twice, or the list is another one than
+            the run began with, where what is promised counts on it.
         LedgerError: The folder holds another run, or its record is damaged or was rolled back.
         RunFolderError: The folder is damaged, or another process is at work in it.
         ConfigError: The model has buffers or no trainable parameter, or the population's sums do not hold the noise that the
@@ -125,31 +126,53 @@ def train(
             f"clip_norm: adaptive clipping needs each client's indicator in the sum, and {type(population).__name__}.collect "
             "takes no split as its fifth argument; take another population, or a clip norm that stands still"
         )
-    require_feasible(plan.participation, plan.rounds, len(population.clients), plan.expected_cohort_size)
+    clients = _listed(population)
+    require_distinct(clients)
+    require_feasible(plan.participation, plan.rounds, len(clients), plan.expected_cohort_size)
     with store.locked() if store else nullcontext():
         in_sums = bool(getattr(population, "noise_in_sums", False))
-        run = RunState.start(plan, model, store, clients=len(population.clients), head=head, noise_in_sums=in_sums)
+        if store and counts_on_list(plan.participation):
+            store.require_same_clients(clients)
+        run = RunState.start(plan, model, store, clients=len(clients), head=head, noise_in_sums=in_sums)
         # For the size that is public: how many come in the first round must not decide how everybody's update is computed.
         if prepare := getattr(population, "prepare", None):
             prepare(model, math.ceil(plan.expected_cohort_size))
-        yield from _rounds(plan, population, model, run)
+        yield from _rounds(plan, population, clients, model, run)
 
 
-def _rounds(plan: RunPlan, population: Population, model: nn.Module, run: RunState) -> Iterator[RoundResult]:
+def _listed(population: Population) -> Sequence[Hashable]:
+    """The clients as they are listed now, whatever becomes of the list."""
+    clients = population.clients
+    return clients if isinstance(clients, range) else tuple(clients)
+
+
+def _rounds(
+    plan: RunPlan, population: Population, clients: Sequence[Hashable], model: nn.Module, run: RunState
+) -> Iterator[RoundResult]:
     path, burned = run.path, 0
     for round_index in range(path.next_round, plan.rounds):
+        run.require_same_model("between rounds")
         clock = Phases()
+        listed = _listed(population)
+        if listed != clients and counts_on_list(plan.participation):
+            raise ParticipationError(
+                f"round {round_index}: the population lists {len(listed)} clients, others than the {len(clients)} that the run "
+                f"began with; {plan.participation} is charged for one list that stays: go on with the clients of before, or "
+                "start a new run"
+            )
         cohort = draw(
             plan.participation,
             round_index,
-            population.clients,
+            listed,
             plan.expected_cohort_size,
             keys=path.cohort_keys,
             ledger=path.ledger,
         )
         clock.end("choose")
         clip_norm = run.clip_norm
-        total, fault = _collected(plan, population, cohort, model, clip_norm, round_index), None
+        # A list of its own: whom a population strikes off took part all the same.
+        total, fault = _collected(plan, population, list(cohort), model, clip_norm, round_index), None
+        run.require_same_model(f"by {type(population).__name__}.collect")
         clock.end("sum")
         ticket = path.begin(cohort, total, plan.clip_norms.bound(clip_norm))
         clock.end("promise")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -13,13 +14,14 @@ from hubbub.training.clip_norms import CountSplit
 from hubbub.training.clipping import clip
 from hubbub.training.crafted import Crafted, crafted_update
 from hubbub.training.execution import AUTO, Execution, ExecutionPlan, Trainer, trainer
+from hubbub.training.faults import isolated, note, reason, require_own
 from hubbub.training.flat import require_trainable
-from hubbub.training.local import Examples, Job, LocalTraining, Loss, flat_parameters, trainable
+from hubbub.training.local import Examples, Job, LocalTraining, Loss, Trained, flat_parameters, trainable
 from hubbub.training.memory import keep_freed_memory
 from hubbub.training.one_by_one import OneByOne
 from hubbub.training.stacking import NotStackableError
 from hubbub.training.sums import LatticeSum, PlainSum
-from hubbub.training.tuning import Choice, choose, independent
+from hubbub.training.tuning import Choice, choose, independent, require_steady
 from hubbub.training.workers import Part, SharedExamples, Task, Workers
 
 __all__ = ["SimulatedPopulation", "bounded", "statistics"]
@@ -42,6 +44,9 @@ class SimulatedPopulation:
             simulations only.
         execution: How it is computed. Whatever it says, the sums are those of the same clients: to the last bit for one plan,
             and to 1e-5 of an update between plans.
+
+    A client whose training raises, since a target is no class, say, or since its examples cannot be read, adds an update of
+    zero; the logger ``hubbub`` and the private ``failed`` of a round's statistics tell the operator of it.
 
     Raises:
         DataError: What are no tensors, inputs and targets of different lengths, or no client; or examples of several shapes or
@@ -81,6 +86,7 @@ class SimulatedPopulation:
         self._single: OneByOne | None = None
         self._workers: Workers | None = None
         self._crafted: dict[int, Crafted] = {}
+        self._faults: list[tuple[int, str]] = []
 
     @property
     def clients(self) -> Sequence[int]:
@@ -115,17 +121,48 @@ class SimulatedPopulation:
         """Choose a plan for cohorts of about this size, unless one was named or chosen before.
 
         Raises:
-            ConfigError: By the plan that was named, a client's bits would hang on its neighbours, and the sums are secure.
+            ConfigError: Model and loss fail on made-up examples of every form that clients have, or carry something from one
+                client to the next; or by the plan that was named, a client's bits would hang on its neighbours, and the sums
+                are secure.
         """
         self._take(model)
-        some = next((client for client in self.clients if len(self._examples[client][0])), None)
+        if self._choice is not None and self._found_sound:
+            return self._choice
+        some = self._runnable(model)
         if self._choice is None:
-            form = [] if some is None else [self._job(some, 0)]
+            form = [] if some is None else [some]
             self._choice = choose(model, self._loss, self._local, self._execution, form, max(1, cohort))
-        if self._lattice and not (self._found_sound or self._choice.tried) and some is not None:
-            self._choice = self._sound(self._choice, model, self._job(some, 0))
+        if self._lattice and not self._choice.tried and some is not None:
+            self._choice = self._sound(self._choice, model, some)
         self._found_sound = True
         return self._choice
+
+    def _runnable(self, model: nn.Module) -> Job | None:
+        """A client's job of a form on which the model runs; ``None`` where no client has an example.
+
+        That of one client alone may be its own fault: what stops the run is that none does.
+        """
+        plan, tried, why = self._choice.plan if self._choice else ExecutionPlan(), set(), None
+        for client in self.clients:
+            try:
+                job = self._job(client, 0)
+                form = [(tuple(part.shape[1:]), part.dtype) for part in (job.inputs, job.targets)]
+                if not len(job.inputs) or tuple(form) in tried:
+                    continue
+            except Exception as error:  # noqa: BLE001 # whatever it is that this client's examples raise
+                require_own(error)
+                why = why or error
+                continue
+            tried.add(tuple(form))
+            try:
+                require_steady(plan, model, self._loss, self._local, self._execution, job)
+            except ConfigError as error:
+                why = error
+                continue
+            return job
+        if why is not None:
+            raise why
+        return None
 
     def _sound(self, choice: Choice, model: nn.Module, job: Job) -> Choice:
         """The choice, where by its plan no bit of a client's update hangs on others; a secure sum must have no other."""
@@ -167,7 +204,8 @@ class SimulatedPopulation:
             total += part.total
             clipped += part.clipped
             losses += part.losses
-        private = statistics(len(cohort), clipped, losses)
+            self._faults += part.faults
+        private = statistics(len(cohort), clipped, losses) | self.failed()
         return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
 
     def updates(
@@ -175,7 +213,8 @@ class SimulatedPopulation:
     ) -> Iterator[tuple[int, torch.Tensor, float]]:
         """What each client of a cohort makes of a model: its number, its update ``(dim,)``, and its mean loss.
 
-        Computed in this process, by the plan, in the order that suits it.
+        Computed in this process, by the plan, in the order that suits it. The update of a client whose training raises is zero,
+        and its loss not a number; see :meth:`failed`.
 
         Args:
             cohort: Clients' numbers.
@@ -187,19 +226,36 @@ class SimulatedPopulation:
         """
         for chunk in self._chunks(cohort, model):
             made = self._made(model)
-            try:
-                jobs = [self._job(client, round_index) for client in chunk if client not in self._crafted]
-                for trained in made.train(model, jobs):
-                    yield trained.client, trained.update, trained.loss
-            except NotStackableError as error:
-                raise ConfigError(
-                    f"plan = {self.plan!r}: the model does not run for many clients at once ({error}); say 'one-by-one' or "
-                    "'auto'"
-                ) from error
+            own = [client for client in chunk if client not in self._crafted]
+            for trained in self._trained(made, model, own, round_index):
+                if trained.fault:
+                    self._faults.append((trained.client, trained.fault))
+                yield trained.client, trained.update, trained.loss
             for client in [client for client in chunk if client in self._crafted]:
                 update = crafted_update(self._crafted[client], model, round_index)
                 if update is not None:
                     yield client, update.to(self._device), math.nan
+
+    def _trained(self, made: Trainer, model: nn.Module, clients: Sequence[int], round_index: int) -> Iterator[Trained]:
+        """What each of some clients makes of a model; who fails, an update of zero, and nobody's bits are others for it."""
+
+        def nothing(client: int, error: Exception) -> list[Trained]:
+            return [Trained(client, torch.zeros_like(flat_parameters(model), device=self._device), math.nan, reason(error))]
+
+        def together(some: Sequence[int]) -> list[Trained]:
+            return list(made.train(model, [self._job(client, round_index) for client in some]))
+
+        at_once = self._choice.plan.clients if self._choice else 1
+        for first in range(0, len(clients), at_once):
+            for found in isolated(together, clients[first : first + at_once], nothing):
+                yield from found
+
+    def failed(self) -> dict[str, float]:
+        """What the operator is told of the clients that failed since this was asked last; nothing where none did."""
+        faults, self._faults = self._faults, []
+        for client, why in faults:
+            note(f"client {client}", why)
+        return {"failed": float(len(faults))} if faults else {}
 
     def train_client(self, client: int, model: nn.Module, round_index: int) -> tuple[torch.Tensor, float]:
         """What one client makes of a model in a round when it trains alone, as on a machine of its own.
@@ -233,7 +289,8 @@ class SimulatedPopulation:
             total += part
             clipped += was_clipped
             losses.append(loss)
-        return Part(total, clipped, losses)
+        faults, self._faults = self._faults, []
+        return Part(total, clipped, losses, faults)
 
     def close(self) -> None:
         """End the worker processes, if there are any; the next round would start new ones."""
@@ -273,13 +330,23 @@ class SimulatedPopulation:
         return [ordered[i : i + size] for i in range(0, len(ordered), size)]
 
     def _sorted(self, clients: Sequence[int]) -> list[int]:
-        return sorted(clients, key=lambda client: (-len(self._examples[client][0]), client))
+        return sorted(clients, key=lambda client: (-self._count(client), client))
+
+    def _count(self, client: int) -> int:
+        """How many examples a client has; none where they cannot be read, which is noted where it trains."""
+        try:
+            return len(self._examples[client][0])
+        except Exception as error:  # noqa: BLE001 # whatever it is that this client's examples raise
+            require_own(error)
+            return 0
 
     def _take(self, model: nn.Module) -> None:
         """Forget what was made of another model."""
         if model is not self._model:
             require_trainable(model)
             self._model, self._trainer, self._single, self._found_sound = model, None, None, False
+            # By what was tried with another model.
+            self._choice = self._choice and replace(self._choice, tried=False)
             self.close()
 
     def _made(self, model: nn.Module) -> Trainer:

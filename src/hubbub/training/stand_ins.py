@@ -9,7 +9,11 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-__all__ = ["shaken", "stand_ins"]
+from hubbub.errors import ConfigError
+
+__all__ = ["agree", "does_not_run", "remembers", "shaken", "stand_ins"]
+
+_AGREEMENT = 1e-5
 
 
 def stand_ins(
@@ -44,3 +48,28 @@ def shaken(parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         noise = torch.randn(p.shape, generator=drawn) * stddev
         found[name] = p.detach() + noise.to(p.device, p.dtype)
     return found
+
+
+def agree(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether two updates are the same up to rounding; of what is not a number each counts as nothing."""
+    if not bool(torch.isfinite(expected).all()):
+        return not bool(torch.isfinite(found).all())
+    return float((found - expected).norm()) <= _AGREEMENT * float(expected.norm())
+
+
+def does_not_run(inputs: torch.Tensor, targets: torch.Tensor, error: Exception) -> ConfigError:
+    """What to raise where model and loss fail on stand-ins of these examples."""
+    form = f"inputs {tuple(inputs.shape[1:])} {inputs.dtype} and targets {tuple(targets.shape[1:])} {targets.dtype}"
+    return ConfigError(
+        f"model: model and loss do not train on random examples of the form of the data, {form} ({type(error).__name__}: "
+        f"{error}); nothing was charged; make them take any example of that form, since one that fails adds nothing to a sum"
+    )
+
+
+def remembers() -> ConfigError:
+    """What to raise where what one unit adds hangs on what was computed before."""
+    return ConfigError(
+        "model: what model and loss make of one example hangs on what they saw before, so that one client's data would move "
+        "what others add, which no clip bounds; keep nothing from one call to the next in attributes of the model or the loss, "
+        "and draw random numbers from torch alone"
+    )

@@ -27,6 +27,8 @@ class RunState:
     path: ReleasePath
     store: RunStore | None
     clip_norm: float | None
+    # The model as releases alone have made it, and how often each of its frozen parameters was written to.
+    _known: tuple[torch.Tensor, list[tuple[int, int]]] | None = None
 
     @classmethod
     def start(
@@ -78,9 +80,33 @@ class RunState:
         self.clip_norm = self.clip_norm if clip_norm is None else clip_norm
         return done
 
+    def require_same_model(self, who: str) -> None:
+        """Refuse a model that anything but releases has changed, and put its trained parameters back.
+
+        Raises:
+            ConfigError: It was; ``who`` says by whom.
+        """
+        self.model.require_views()
+        vector, written = self._known = self._known or self._as_it_is()
+        if torch.equal(self.model.vector, vector) and written == self._written():
+            return
+        with torch.no_grad():
+            self.model.vector.copy_(vector)
+        raise ConfigError(
+            f"model: was changed {who}, and by no release, so that it would carry what no noise hides; train a copy of it "
+            "(copy.deepcopy), and leave the model itself to the run"
+        )
+
+    def _as_it_is(self) -> tuple[torch.Tensor, list[tuple[int, int]]]:
+        return self.model.vector.detach().clone(), self._written()
+
+    def _written(self) -> list[tuple[int, int]]:
+        return [(p.data_ptr(), p._version) for p in self.model.module.parameters() if not p.requires_grad]
+
     def learn(self, release: torch.Tensor, round_index: int) -> None:
         """One step along a release, as :func:`learnt` takes it."""
         self.clip_norm = learnt(self.plan, self.model, self.optimizer, self.clip_norm, release, round_index)
+        self._known = self._known and self._as_it_is()
 
     def checkpoint(self, rounds: int) -> None:
         """Save every few rounds and at the end; between, the releases themselves are what is kept."""

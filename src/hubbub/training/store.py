@@ -8,6 +8,7 @@
     state/keys/run, epoch-N          secrets: 32 bytes each
     state/releases/T.safetensors     what round T released
     state/initial.safetensors        the model before the first round
+    state/clients                    SHA-256 of the clients' names, where they have any and what is promised counts on the list
     state/checkpoint.json            names the last checkpoint, with the SHA-256 of each file
     state/checkpoint-N.safetensors   model and optimizer after N rounds
     state/noise-N.safetensors        rows of noise that later rounds need: as secret as the keys
@@ -22,7 +23,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from safetensors.torch import save as save_tensors
 from hubbub import files, strict_json
 from hubbub._checks import Array
 from hubbub.accounting.ledger import Ledger
-from hubbub.errors import RunFolderError
+from hubbub.errors import ParticipationError, RunFolderError
 from hubbub.noise import NoiseStream
 from hubbub.randomness import KEY_BYTES, fresh_key
 from hubbub.training.checkpoint import Checkpoint
@@ -264,6 +265,28 @@ class RunStore:
         files.remove(self._release_path(round_index))
 
     # Checkpoints.
+
+    def require_same_clients(self, clients: Sequence[Hashable]) -> None:
+        """Refuse other clients than the run began with, or another order of them; a new run's are kept, as a digest.
+
+        Clients that are numbered from 0 need none: how many there are stands in the ledger's promise. Of a run from before
+        there was a digest nobody knows.
+
+        Raises:
+            ParticipationError: They are others.
+        """
+        names = [str(client) for client in clients]
+        if all(name == str(place) for place, name in enumerate(names)):
+            return
+        path, digest = self._state / "clients", hashlib.sha256(strict_json.canonical(names)).hexdigest().encode()
+        if not self.ledger_path.exists():
+            files.write_atomic(path, digest)
+        elif os.path.lexists(path) and _read(path, len(digest)) != digest:
+            raise ParticipationError(
+                f"{path}: the run began with other clients than the {len(names)} that are listed now, or with the same in "
+                "another order, and what it promises counts on one list that stays: go on with the clients of before, or start "
+                "a new run"
+            )
 
     def begin_with(self, vector: torch.Tensor) -> None:
         """Keep the model that the run begins with; a later start puts it back. Its digest stands in the ledger's promise.

@@ -9,7 +9,7 @@ from typing import NoReturn
 import torch
 
 from hubbub.errors import SumNotOpenedError
-from hubbub.lattice import Lattice
+from hubbub.lattice import Lattice, require_one_shape
 
 __all__ = ["LatticeSum", "NoSum", "PlainSum"]
 
@@ -59,7 +59,10 @@ class PlainSum:
 
     def open(self, row: torch.Tensor | None) -> torch.Tensor:
         """The sum plus a row of noise, ``(dim,)`` float64."""
-        return self.total if row is None else self.total + row.to(self.total.device)
+        if row is None:
+            return self.total
+        require_one_shape(self.total, row)
+        return self.total + row.to(self.total.device)
 
 
 @dataclass(frozen=True)

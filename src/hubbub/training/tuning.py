@@ -28,18 +28,18 @@ from hubbub import files, strict_json
 from hubbub.errors import ConfigError
 from hubbub.training import lanes
 from hubbub.training.execution import Execution, ExecutionPlan, Trainer, candidates, trainer
+from hubbub.training.faults import require_own
 from hubbub.training.local import Job, LocalTraining, Loss, trainable
 from hubbub.training.precision import Precision
 from hubbub.training.stacking import NotStackableError
-from hubbub.training.stand_ins import shaken, stand_ins
+from hubbub.training.stand_ins import agree, does_not_run, remembers, shaken, stand_ins
 
-__all__ = ["Choice", "choose", "independent"]
+__all__ = ["Choice", "choose", "independent", "require_steady"]
 
 # Steps of a short and of a longer trial: what a step costs is told from what each client costs once.
 _SHORT, _LONG = 1, 5
 # Of the way in which plans are tried: what another way found is not believed.
 _VERSION = 9
-_AGREEMENT = 1e-5
 # The plainer plan stands unless another is clearly faster: clocks waver.
 _CLEARLY = 0.95
 # Beyond this a plan that loses is not tried with more clients.
@@ -112,6 +112,31 @@ def independent(
         NotStackableError: The module does not run for many clients at once.
     """
     return _Trial(model, loss, local, execution, job, plan.clients).independent(plan)
+
+
+def require_steady(
+    plan: ExecutionPlan, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution, job: Job
+) -> None:
+    """Refuse, on stand-ins of the form of ``job``'s examples, what would fail for every client, or hang on earlier ones.
+
+    Raises:
+        ConfigError: Model and loss fail, by this plan at least, or carry something from one client to the next; or the plan is
+            for a kernel that is not there.
+    """
+    made = trainer(plan, model, loss, replace(local, epochs=1, steps=2), execution, execution.precision)
+    inputs, targets = stand_ins(job.inputs, job.targets, model, 4)
+    jobs = [replace(job, client=0, inputs=inputs[rows], targets=targets[rows]) for rows in (slice(2), slice(2, 4))]
+    try:
+        first, _, again = (_updates(made, model, [jobs[i]])[0] for i in (0, 1, 0))
+    except NotStackableError as error:
+        raise ConfigError(
+            f"plan = {plan.name!r}: the model does not run for many clients at once ({error}); say 'one-by-one' or 'auto'"
+        ) from error
+    except Exception as error:
+        require_own(error)
+        raise does_not_run(job.inputs, job.targets, error) from error
+    if not agree(again, first):
+        raise remembers()
 
 
 def _work(model: nn.Module, local: LocalTraining, cohort: int) -> float:
@@ -195,7 +220,7 @@ class _Trial:
         jobs = self._uneven(plan.clients)
         updates = _updates(self._made(plan, "float32"), self._model, jobs)
         expected = _updates(self._made(ExecutionPlan(), "float32"), self._model, jobs)
-        return all(_agree(updates[job.client], expected[job.client]) for job in jobs) and self.independent(plan)
+        return all(agree(updates[job.client], expected[job.client]) for job in jobs) and self.independent(plan)
 
     def independent(self, plan: ExecutionPlan) -> bool:
         """Whether no client's bits depend on where it stands or on whom beside."""
@@ -259,12 +284,6 @@ def _poisoned(job: Job) -> Job:
     if job.inputs.is_floating_point():
         return replace(job, inputs=torch.full_like(job.inputs, math.nan))
     return replace(job, inputs=torch.zeros_like(job.inputs))
-
-
-def _agree(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    if not bool(torch.isfinite(expected).all()):
-        return not bool(torch.isfinite(found).all())
-    return float((found - expected).norm()) <= _AGREEMENT * float(expected.norm())
 
 
 def _key(model: nn.Module, local: LocalTraining, execution: Execution, job: Job, cohort: int) -> str:

@@ -35,11 +35,13 @@ class Part:
         total: ``(dim,)`` int64 steps, or float64.
         clipped: How many updates were clipped.
         losses: Of each client.
+        faults: Which clients failed, and why.
     """
 
     total: torch.Tensor
     clipped: int
     losses: Sequence[float]
+    faults: Sequence[tuple[int, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -161,8 +163,8 @@ class Workers:
         if isinstance(answer, Exception):
             self.close()
             raise answer
-        total, clipped, losses = answer
-        return Part(torch.from_numpy(total), clipped, losses)
+        total, clipped, losses, faults = answer
+        return Part(torch.from_numpy(total), clipped, losses, faults)
 
     def _ended(self, connection: Connection) -> WorkerError:
         process = self._processes[self._connections.index(connection)]
@@ -212,7 +214,7 @@ def _serve(connection: Connection, chunks: _Chunks, copied: bytes) -> None:
             if task is None:
                 return
             part = chunks.chunk(task, model, told)
-            answer: object = (part.total.numpy(), part.clipped, list(part.losses))
+            answer: object = (part.total.numpy(), part.clipped, list(part.losses), list(part.faults))
         except KeyboardInterrupt:
             return
         except HubbubError as error:

@@ -1,0 +1,327 @@
+"""One unit's data can neither stop a run nor move what others add: whatever is raised for it counts as an update of zero."""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import overload
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+import encrypted_runs
+from hubbub.errors import ConfigError
+from hubbub.strategies import Identity
+from hubbub.tracking import scalars
+from hubbub.training import (
+    ExamplePopulation,
+    Execution,
+    LocalTraining,
+    RunStore,
+    SimulatedPopulation,
+    private_gradients,
+    train,
+)
+from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.local import Examples
+from odd_modules import Mixes
+from small_runs import CLIENTS, PLANS, linear, population
+
+SPOILT = 99.0
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise self
+
+
+class Data(Sequence[Examples]):
+    """Clients' examples, of which some cannot be read any more."""
+
+    def __init__(self, examples: Sequence[Examples]) -> None:
+        self._whole, self.lost = list(examples), set[int]()
+        self._examples = list(self._whole)
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    @overload
+    def __getitem__(self, client: int) -> Examples: ...
+    @overload
+    def __getitem__(self, client: slice) -> Sequence[Examples]: ...
+    def __getitem__(self, client: int | slice) -> Examples | Sequence[Examples]:
+        if isinstance(client, int) and client in self.lost:
+            raise OSError("the file is gone")
+        return self._examples[client]
+
+    def mend(self) -> None:
+        """Nothing raises any more."""
+        self._examples, self.lost = list(self._whole), set()
+
+    def spoil(self, client: int, how: str) -> None:
+        """Make a client's data raise, each in a way of its own."""
+        inputs, targets = self._examples[client]
+        if how == "lookup":
+            self.lost.add(client)
+        elif how == "class":
+            targets = torch.full_like(targets, 7)
+        elif how == "loss":
+            inputs = torch.full_like(inputs, SPOILT)
+        self._examples[client] = inputs, targets
+
+
+class Picky(nn.Module):
+    """A loss that does not like some numbers, and says so in an error that cannot be shown."""
+
+    def forward(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if bool(output.abs().max() > SPOILT / 10):
+            raise UnprintableError
+        return F.cross_entropy(output, targets)
+
+
+def data(clients: int = CLIENTS) -> Data:
+    drawn = torch.Generator().manual_seed(1)
+    return Data([(torch.randn(5, 3, generator=drawn), torch.randint(0, 2, (5,), generator=drawn)) for _ in range(clients)])
+
+
+@cache
+def ready(plan: str, loss: type[nn.Module]) -> tuple[Data, SimulatedPopulation, nn.Module]:
+    held, model = data(), linear()
+    clients = SimulatedPopulation(held, loss(), LocalTraining(batch_size=2), execution=Execution(plan))
+    clients.prepare(model, CLIENTS)
+    return held, clients, model
+
+
+def clients_that_fail_add_zero(plan: str, loss: type[nn.Module], spoilt: dict[int, str], cohort: Sequence[int]) -> None:
+    """The sum is, to the last bit, that of the others, and the operator is told how many failed."""
+    held, clients, model = ready(plan, loss)
+    held.mend()
+    others = clients.collect([client for client in cohort if client not in spoilt], model, 0.5, 0)
+    for client, how in spoilt.items():
+        held.spoil(client, how)
+    found = clients.collect(list(cohort), model, 0.5, 0)
+    assert torch.equal(found.total, others.total)
+    assert found.statistics.get("failed", 0.0) == sum(client in spoilt for client in cohort)
+    assert "failed" not in others.statistics
+
+
+def sums_of_clients(examples: int) -> Callable[[], None]:
+    @settings(max_examples=examples, deadline=None)
+    @given(
+        st.sampled_from(["one-by-one", "batched-2", "batched-5"]),
+        st.dictionaries(st.integers(0, CLIENTS - 1), st.sampled_from(["lookup", "class", "loss"]), max_size=5),
+        st.lists(st.integers(0, CLIENTS - 1), unique=True),
+    )
+    def law(plan: str, spoilt: dict[int, str], cohort: list[int]) -> None:
+        clients_that_fail_add_zero(plan, Picky, spoilt, cohort)
+
+    return law
+
+
+def test_cli_13_clients_that_fail_change_no_bit_of_what_others_add() -> None:
+    sums_of_clients(60)()
+
+
+@pytest.mark.slow
+def test_cli_13_clients_that_fail_change_no_bit_of_what_others_add_in_20_000_cases() -> None:
+    sums_of_clients(20_000)()
+
+
+@pytest.mark.parametrize("plan", ["one-by-one", "batched-4"])
+def test_cli_13_a_target_that_is_no_class_adds_nothing_in_a_stack_of_cross_entropies(plan: str) -> None:
+    clients_that_fail_add_zero(plan, nn.CrossEntropyLoss, {3: "class", 8: "class"}, range(CLIENTS))
+
+
+class Fussy(nn.Linear):
+    """Looks at numbers, so that each example is taken alone, and refuses some."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x.abs().max()) > SPOILT / 2:
+            raise UnprintableError
+        return super().forward(x)
+
+
+@cache
+def ready_examples(way: str) -> tuple[torch.Tensor, torch.Tensor, ExamplePopulation, nn.Module]:
+    drawn = torch.Generator().manual_seed(2)
+    inputs, targets = torch.randn(20, 3, generator=drawn), torch.randint(0, 2, (20,), generator=drawn)
+    torch.manual_seed(0)
+    model = Fussy(3, 2) if way == "alone" else nn.Linear(3, 2)
+    lattice, ghost = way not in ("plain", "ghost"), way == "ghost"
+    return inputs, targets, ExamplePopulation(inputs, targets, F.cross_entropy, batch=4, lattice=lattice, ghost=ghost), model
+
+
+def examples_that_fail_add_zero(way: str, spoilt: Sequence[int], cohort: Sequence[int]) -> None:
+    """The sum is that of the others: to the last bit, but where norms alone are computed and summed in floating point."""
+    inputs, targets, examples, model = ready_examples(way)
+    others = examples.collect([number for number in cohort if number not in spoilt], model, 0.5, 0)
+    whole = inputs.clone(), targets.clone()
+    inputs[list(spoilt)], targets[list(spoilt)] = SPOILT, 7
+    found = examples.collect(list(cohort), model, 0.5, 0)
+    inputs.copy_(whole[0])
+    targets.copy_(whole[1])
+    assert found.statistics.get("failed", 0.0) == sum(number in spoilt for number in cohort)
+    slack = 1e-6 * len(cohort) if way in ("ghost", "plain") else 0
+    torch.testing.assert_close(found.open(None), others.open(None), rtol=0, atol=slack)
+
+
+def sums_of_examples(examples: int) -> Callable[[], None]:
+    @settings(max_examples=examples, deadline=None)
+    @given(
+        st.sampled_from(["lattice", "plain", "ghost", "alone"]),
+        st.lists(st.integers(0, 19), unique=True, max_size=6),
+        st.lists(st.integers(0, 19), unique=True),
+    )
+    def law(way: str, spoilt: list[int], cohort: list[int]) -> None:
+        examples_that_fail_add_zero(way, spoilt, cohort)
+
+    return law
+
+
+def test_cli_13_examples_that_fail_change_no_bit_of_what_others_add() -> None:
+    sums_of_examples(40)()
+
+
+@pytest.mark.slow
+def test_cli_13_examples_that_fail_change_no_bit_of_what_others_add_in_20_000_cases() -> None:
+    sums_of_examples(20_000)()
+
+
+def test_cli_13_a_gradient_that_fails_adds_nothing_to_the_sum_of_a_loop_of_one_s_own() -> None:
+    inputs, targets, model = torch.randn(6, 3), torch.tensor([0, 1, 7, 0, 1, 0]), linear()
+    others = torch.tensor([0, 1, 3, 4, 5])
+    whole, without = (private_gradients(model, F.cross_entropy, inputs[o], targets[o], 1.0) for o in (slice(None), others))
+    assert torch.equal(whole.total, without.total)
+    assert whole.statistics["failed"] == 1
+
+
+def test_cli_13_with_adaptive_clipping_a_client_that_fails_counts_as_one_that_was_not_clipped() -> None:
+    split, held = AdaptiveClipping().split(1.0, CLIENTS), data()
+    held.spoil(4, "class")
+    clients = SimulatedPopulation(held, F.cross_entropy, LocalTraining())
+    alone = clients.collect([4], linear(), 0.5, 0, split).open(None)
+    assert not alone[:-1].any()
+    assert float(alone[-1]) == pytest.approx(split.count_scale(0.5) / 2, rel=1e-6)
+
+
+def test_cli_13_of_an_encrypted_run_with_a_client_that_fails_every_round_is_released() -> None:
+    how = encrypted_runs.terms()
+    chosen = encrypted_runs.plan(Identity(encrypted_runs.ROUNDS), how)
+    clients = encrypted_runs.encrypted(chosen, how)
+    inputs, targets = clients._population._examples[5]
+    clients._population._examples[5] = inputs, torch.full_like(targets, 7)
+    results = list(train(chosen, clients, linear()))
+    assert all(result.released and result.statistics["failed"] == 1 for result in results)
+
+
+# --- who is told ---
+
+
+@pytest.mark.parametrize("name", ["clients", "examples"])
+def test_cli_13_a_run_ends_as_it_does_without_the_unit_and_the_operator_alone_is_told(
+    name: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    held, drawn = data(), torch.Generator().manual_seed(0)
+    held.spoil(2, "class")
+    inputs, targets = torch.randn(CLIENTS, 3, generator=drawn), torch.zeros(CLIENTS, dtype=torch.int64)
+    targets[2] = 7
+    units = (
+        SimulatedPopulation(held, F.cross_entropy, LocalTraining())
+        if name == "clients"
+        else ExamplePopulation(inputs, targets, F.cross_entropy)
+    )
+    results = list(train(PLANS["independent, everyone"], units, linear()))
+    assert len(results) == 6
+    assert all(result.statistics["failed"] == 1 for result in results)
+    assert not any("failed" in shown for shown in scalars(results[0]))
+    assert scalars(results[0], private=True)["private/failed"] == 1
+    assert capfd.readouterr() == ("", "")
+    with caplog.at_level(logging.INFO, logger="hubbub"):
+        units.collect([2], linear(), 0.5, 0)
+    assert caplog.messages[0].startswith(f"counted as nothing: {name[:-1]} 2: ")
+
+
+# --- what is no unit's own fault ---
+
+
+@pytest.mark.parametrize("make", ["one-by-one", "batched-4", "examples"])
+@pytest.mark.parametrize("wrong", ["model", "loss"])
+def test_cli_14_what_fails_for_every_unit_stops_before_the_first_round(make: str, wrong: str, tmp_path: Path) -> None:
+    def shapeless(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return output.sum() + targets.view(-1, 3, 5).sum()
+
+    loss, model = (F.cross_entropy, nn.Linear(4, 2)) if wrong == "model" else (shapeless, linear())
+    units = (
+        ExamplePopulation(torch.randn(CLIENTS, 3), torch.zeros(CLIENTS, dtype=torch.int64), loss)
+        if make == "examples"
+        else SimulatedPopulation(data(), loss, LocalTraining(), execution=Execution(make))
+    )
+    with pytest.raises(ConfigError, match=r"random examples of the form|does not run for many clients at once"):
+        next(train(PLANS["independent, everyone"], units, model, RunStore(tmp_path)))
+    assert '"begin"' not in (tmp_path / "ledger.jsonl").read_text()
+
+
+def test_cli_14_the_first_client_alone_does_not_say_that_no_client_runs() -> None:
+    examples = [(torch.zeros(5, 4), torch.zeros(5, dtype=torch.int64)), *data()]
+    clients = SimulatedPopulation(examples, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one"))
+    assert clients.collect(range(len(examples)), linear(), 0.5, 0).statistics["failed"] == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError, torch.OutOfMemoryError])
+@pytest.mark.parametrize("make", ["one-by-one", "batched-4", "examples"])
+def test_cli_14_what_the_machine_has_not_stops_the_run_whoever_asked_for_it(make: str, error: type[BaseException]) -> None:
+    armed = []
+
+    def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if armed:
+            raise error
+        return F.cross_entropy(output, targets)
+
+    units = (
+        ExamplePopulation(torch.randn(CLIENTS, 3), torch.zeros(CLIENTS, dtype=torch.int64), loss)
+        if make == "examples"
+        else SimulatedPopulation(data(), loss, LocalTraining(), execution=Execution(make))
+    )
+    model = linear()
+    units.prepare(model, CLIENTS)
+    armed.append(True)
+    with pytest.raises(error):
+        units.collect(range(CLIENTS), model, 0.5, 0)
+
+
+class RunningMean:
+    """A loss that divides by the mean of all losses so far."""
+
+    def __init__(self) -> None:
+        self.mean = 1.0
+
+    def __call__(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        value = F.cross_entropy(output, targets)
+        self.mean = 0.9 * self.mean + 0.1 * float(value.detach())
+        return value / self.mean
+
+
+@pytest.mark.parametrize("make", ["one-by-one", "batched-4", "examples", "gradients"])
+@pytest.mark.parametrize("what", ["loss", "model"])
+def test_cli_15_a_model_or_a_loss_that_carries_one_unit_s_data_to_the_next_is_refused(make: str, what: str) -> None:
+    inputs, targets = torch.randn(8, 4), torch.tensor([0, 1] * 4)
+    model, loss = (nn.Linear(4, 3), RunningMean()) if what == "loss" else (Mixes(), F.cross_entropy)
+    execution = Execution("one-by-one" if make in ("examples", "gradients") else make)
+    clients = SimulatedPopulation([(inputs, targets)] * 3, loss, LocalTraining(), execution=execution)
+    collected = (ExamplePopulation(inputs, targets, loss) if make == "examples" else clients).collect
+    compute = (
+        partial(private_gradients, model, loss, inputs, targets) if make == "gradients" else partial(collected, [0], model)
+    )
+    with pytest.raises(ConfigError, match=r"hangs on what they saw before|for many clients at once"):
+        compute(0.5) if make == "gradients" else compute(0.5, 0)
+
+
+def test_a_small_run_has_no_unit_that_fails() -> None:
+    found = population().collect(range(CLIENTS), linear(), 0.5, 0)
+    assert "failed" not in found.statistics
+    assert math.isfinite(found.statistics["train_loss"])
