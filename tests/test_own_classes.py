@@ -1,0 +1,291 @@
+"""What somebody's own population, strategy or sum changes once the promise was made, and the guarantee counts on: refused."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from hubbub.errors import ConfigError, ParticipationError
+from hubbub.lattice import Lattice
+from hubbub.mechanism import Mechanism
+from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+    SingleParticipation,
+    TruncatedPoissonSampling,
+    every_round,
+)
+from hubbub.strategies import Identity, toeplitz
+from hubbub.training import LatticeSum, PlainSum, RunPlan, RunStore, train
+from small_runs import PLANS, linear
+
+NAMES = [f"client {i}" for i in range(12)]
+# All that count on the list of clients staying as it is.
+COUNTING: list[Participation] = [
+    PoissonSampling(1 / 3),
+    FixedSizeSampling(4, 12),
+    TruncatedPoissonSampling(1 / 3, 4, 12),
+    BallsInBinsSampling(3),
+    CyclicPoissonSampling(0.7, 2),
+    FixedEpochs(2, 3),
+]
+PATTERNS: list[Participation] = [MinSeparation(3, 2), SingleParticipation()]
+
+
+class Silent:
+    """A population of one's own, whose clients add nothing; ``lists`` has the clients of each round, and of those after."""
+
+    def __init__(self, *lists: Sequence[Hashable]) -> None:
+        self.lists, self.rounds = lists, 0
+        self.asked: list[list[Hashable]] = []
+
+    @property
+    def clients(self) -> Sequence[Hashable]:
+        return self.lists[min(self.rounds, len(self.lists) - 1)]
+
+    def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> LatticeSum:
+        self.rounds += 1
+        self.asked.append(list(cohort))
+        dim = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        return LatticeSum(torch.zeros(dim, dtype=torch.int64), Lattice(clip_norm or 1.0), {})
+
+
+def plan(participation: Participation, size: float = 4, rounds: int = 6) -> RunPlan:
+    if isinstance(participation, SingleParticipation):
+        size = 2
+    return RunPlan(rounds, participation, size, Mechanism(Identity(rounds), participation, 0.7), clip_norm=0.5)
+
+
+def trained(population: Any, participation: Participation, store: RunStore | None = None, rounds: int = 6) -> None:
+    run = train(plan(participation), population, linear(), store)
+    for _ in range(rounds):
+        next(run)
+    run.close()
+
+
+# --- the list of clients ---
+
+
+@pytest.mark.parametrize("participation", [*COUNTING, *PATTERNS], ids=repr)
+@pytest.mark.parametrize("twice", [[*NAMES[:11], "client 3"], [7, "7", *NAMES[:10]], [np.int64(7), 7, *NAMES[:10]]], ids=str)
+def test_prt_9_a_client_that_is_listed_twice_is_refused_before_the_first_round(
+    participation: Participation, twice: list[Hashable]
+) -> None:
+    population = Silent(twice)
+    with pytest.raises(ParticipationError, match=r"clients: .* is listed at place \d+, too"):
+        trained(population, participation)
+    assert not population.rounds
+
+
+def test_prt_9_whoever_is_listed_twenty_times_among_a_hundred_is_refused() -> None:
+    with pytest.raises(ParticipationError, match="'a', at place 1, is listed at place 0, too"):
+        next(train(plan(PoissonSampling(0.02), 2.0, 20), Silent(["a"] * 20 + [f"c{i}" for i in range(80)]), linear()))
+
+
+@pytest.mark.parametrize("participation", COUNTING, ids=repr)
+@pytest.mark.parametrize("later", [NAMES[:4], [*NAMES, "another"], [*NAMES[:11], "another"], NAMES[::-1]], ids=len)
+def test_prt_10_a_list_that_changes_after_a_round_is_refused_where_what_is_promised_counts_on_it(
+    participation: Participation, later: list[str], tmp_path: Path
+) -> None:
+    population = Silent(NAMES, later)
+    with pytest.raises(ParticipationError, match=rf"round 1: the population lists {len(later)} clients, others than the 12"):
+        trained(population, participation)
+    assert population.rounds == 1
+    trained(Silent(NAMES), participation, RunStore(tmp_path), rounds=2)
+    with pytest.raises((ParticipationError, ConfigError), match=r"began with other clients|population = 12"):
+        trained(Silent(later), participation, RunStore(tmp_path), rounds=1)
+    trained(Silent(NAMES), participation, RunStore(tmp_path), rounds=4)
+
+
+def test_prt_10_a_list_is_the_one_that_the_run_began_with_though_it_is_changed_in_place() -> None:
+    names = list(NAMES)
+    population = Silent(names)
+    run = train(plan(PoissonSampling(0.5)), population, linear())
+    next(run)
+    del names[4:]
+    with pytest.raises(ParticipationError, match="lists 4 clients"):
+        next(run)
+
+
+@pytest.mark.parametrize("participation", PATTERNS, ids=repr)
+def test_prt_10_of_patterns_the_ledger_knows_each_client_by_name_and_others_may_come(participation: Participation) -> None:
+    population = Silent(NAMES, [*NAMES[::-1], "one more"], [*NAMES, "and", "others"])
+    trained(population, participation)
+    joined: dict[Hashable, list[int]] = {}
+    for round_index, cohort in enumerate(population.asked):
+        for client in cohort:
+            joined.setdefault(client, []).append(round_index)
+    assert all(participation.allows(rounds) for rounds in joined.values())
+
+
+def lists_are_one_list(examples: int) -> Any:
+    names = st.sampled_from([*NAMES[:6], 0, 1, "0", "1"])
+
+    @settings(max_examples=examples, deadline=None)
+    @given(
+        st.lists(st.lists(names, min_size=1, max_size=8), min_size=1, max_size=3), st.sampled_from([*COUNTING[::3], *PATTERNS])
+    )
+    def law(lists: list[list[Hashable]], participation: Participation) -> None:
+        """By definition: a round is run only if no name of its list comes twice, and the list is that of the first."""
+        distinct = [len({str(name) for name in listed}) == len(listed) for listed in lists]
+        fixed = participation not in PATTERNS
+        fine = [ok and (not fixed or listed == lists[0]) for ok, listed in zip(distinct, lists, strict=True)]
+        first_bad = fine.index(False) if False in fine else 3
+        population = Silent(*lists)
+        run = train(replace(plan(participation), expected_cohort_size=0.5), population, linear())
+        done = 0
+        try:
+            for _ in range(3):
+                next(run)
+                done += 1
+        except ParticipationError:
+            # A pattern may also run out of clients.
+            assert done == first_bad or (not fixed and done < first_bad)
+        else:
+            assert first_bad == 3
+
+    return law
+
+
+def test_prt_9_prt_10_a_round_is_of_one_list_that_has_each_name_once() -> None:
+    lists_are_one_list(60)()
+
+
+@pytest.mark.slow
+def test_prt_9_prt_10_a_round_is_of_one_list_that_has_each_name_once_in_20_000_cases() -> None:
+    lists_are_one_list(20_000)()
+
+
+def test_prt_10_a_client_that_a_population_strikes_off_its_cohort_took_part_all_the_same() -> None:
+    class Strikes(Silent):
+        def collect(self, cohort, model, clip_norm, round_index):  # type: ignore[no-untyped-def]
+            total = super().collect(cohort, model, clip_norm, round_index)
+            del cohort[1:]
+            return total
+
+    population = Strikes(NAMES)
+    trained(population, MinSeparation(3, 2))
+    gaps = [set(a) & set(b) for a, b in zip(population.asked, population.asked[1:], strict=False)]
+    assert not any(gaps)
+
+
+def test_a_participation_of_one_s_own_class_is_refused() -> None:
+    class Lenient(MinSeparation):
+        def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+            return True
+
+    with pytest.raises(TypeError, match=r"participation = .*must be SingleParticipation\(\)"):
+        Mechanism(Identity(6), Lenient(3, 2), 1.0)
+
+
+# --- the model ---
+
+
+@pytest.mark.parametrize("part", ["trained", "frozen"])
+def test_shp_10_a_population_that_trains_the_model_itself_is_refused_and_the_model_is_put_back(part: str) -> None:
+    class InPlace(Silent):
+        def collect(self, cohort, model, clip_norm, round_index):  # type: ignore[no-untyped-def]
+            with torch.no_grad():
+                (model.weight if part == "trained" else model.fixed).add_(1.0)
+            return super().collect(cohort, model, clip_norm, round_index)
+
+    model = linear()
+    model.fixed = nn.Parameter(torch.ones(2), requires_grad=False)
+    before = model.weight.detach().clone()
+    with pytest.raises(ConfigError, match=r"model: was changed by InPlace\.collect, and by no release"):
+        next(train(PLANS["independent, everyone"], InPlace(NAMES), model))
+    assert torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize("change", ["trained", "half"])
+def test_shp_10_a_model_that_is_changed_between_rounds_is_refused(change: str) -> None:
+    model = linear()
+    run = train(PLANS["independent, everyone"], Silent(NAMES), model)
+    next(run)
+    with torch.no_grad():
+        model.weight.mul_(2.0) if change == "trained" else model.half()
+    with pytest.raises(ConfigError, match=r"changed between rounds|parameters were replaced"):
+        next(run)
+
+
+@pytest.mark.parametrize("make", [lambda total: LatticeSum(total.long(), Lattice(0.5), {}), lambda total: PlainSum(total, {})])
+def test_shp_11_a_sum_that_torch_would_repeat_over_its_noise_is_refused(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"total has shape \(1,\), its row of noise \(8,\)"):
+        make(torch.ones(1, dtype=torch.float64)).open(torch.zeros(8, dtype=torch.float64))
+
+
+# --- the strategy ---
+
+
+@dataclass
+class Own:
+    """A strategy of one's own, as ours of six rounds, but for what becomes of it."""
+
+    factor: float = 1.0
+    from_round: int = 0
+    remembers: bool = False
+
+    def __post_init__(self) -> None:
+        self._ours, self._kept = toeplitz.square_root(6, 3), ()
+        self.rounds, self.memory_rows = 6, 2
+
+    def matrix(self) -> Any:
+        return self._ours.matrix() * (self.factor if self.from_round == 0 else 1.0)
+
+    def sensitivity(self, participation: Participation) -> Any:
+        return self._ours.sensitivity(participation)
+
+    def step(self, round_index: int, draw: Any, memory: Any) -> Any:
+        if self.remembers:
+            # In itself, and not in what it is given.
+            memory = self._kept if round_index else ()
+        row, kept = self._ours.step(round_index, draw, memory)
+        self._kept = kept
+        return (row / self.factor if round_index >= self.from_round else row), (() if self.remembers else kept)
+
+
+def own_plan(strategy: Own) -> RunPlan:
+    pattern = every_round(6)
+    return RunPlan(6, pattern, 12, Mechanism(strategy, pattern, 1.0), clip_norm=0.5)
+
+
+def test_a_strategy_of_one_s_own_that_stays_as_it_is_runs() -> None:
+    assert len(list(train(own_plan(Own()), Silent(NAMES), linear()))) == 6
+
+
+def test_rng_11_a_strategy_whose_matrix_changed_since_it_was_promised_is_refused() -> None:
+    strategy = Own()
+    promised = own_plan(strategy)
+    assert promised.mechanism is not None
+    assert promised.mechanism.l2_sensitivity > 0
+    strategy.factor = 4.0
+    with pytest.raises(ConfigError, match=r"strategy = Own: has a sensitivity of .* its matrix was changed"):
+        next(train(promised, Silent(NAMES), linear()))
+
+
+@pytest.mark.parametrize("from_round", [0, 3])
+def test_rng_11_a_strategy_that_changes_in_the_run_is_refused_before_its_round_is_charged(from_round: int) -> None:
+    strategy = Own()
+    run = train(own_plan(strategy), Silent(NAMES), linear())
+    done = [next(run), next(run)]
+    strategy.factor, strategy.from_round = 1e6, from_round
+    with pytest.raises(ConfigError, match=r"strategy = Own: round \d is not that of the promise any more"):
+        done.extend(run)
+    assert len(done) == max(2, from_round)
+
+
+def test_rng_11_a_strategy_that_remembers_in_itself_is_refused() -> None:
+    with pytest.raises(Exception, match=r"not that of the promise any more|does not invert|could not be broadcast|mismatch"):
+        list(train(own_plan(Own(remembers=True)), Silent(NAMES), linear()))
