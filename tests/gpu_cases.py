@@ -248,6 +248,30 @@ def test_examples_are_clipped_each_by_itself() -> None:
     torch.testing.assert_close(there.open(None).cpu(), here.open(None), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("make", ["one-by-one", "batched-3", "examples", "table"])
+def test_cli_13_a_class_or_a_row_that_is_not_there_never_reaches_the_gpu_and_adds_nothing(make: str) -> None:
+    torch.manual_seed(0)
+    table = make == "table"
+    model = nn.Sequential(nn.Embedding(4, 3), nn.Flatten(), nn.Linear(6, 2)) if table else nn.Linear(2, 2)
+    clients = [(torch.randint(0, 4, (4, 2)) if table else torch.randn(4, 2), torch.tensor([0, 1, 1, 0])) for _ in range(6)]
+    if table:
+        clients[4][0][1, 0] = 9
+    else:
+        clients[4][1][2] = 7
+    if make == "examples":
+        inputs, targets = (torch.cat(part).to(CUDA) for part in zip(*clients, strict=True))
+        units: ExamplePopulation | SimulatedPopulation = ExamplePopulation(inputs, targets, F.cross_entropy)
+        everybody, spoilt = range(24), 18
+    else:
+        plan = "one-by-one" if table else make
+        units = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), execution=Execution(plan, device="cuda"))
+        everybody, spoilt = range(6), 4
+    whole, others = (units.collect(c, model, 0.5, 0) for c in (everybody, [one for one in everybody if one != spoilt]))
+    assert torch.equal(whole.total.cpu(), others.total.cpu())
+    # Nothing was raised: on a real GPU it would have ended all that the process does with it.
+    assert "failed" not in whole.statistics
+
+
 @pytest.mark.parametrize("lattice", [True, False])
 def test_examples_are_a_population(lattice: bool) -> None:
     inputs, targets = (torch.cat([getattr(job, what) for job in jobs((1, 28, 28))]) for what in ("inputs", "targets"))

@@ -220,7 +220,11 @@ def test_shp_10_a_model_that_is_changed_between_rounds_is_refused(change: str) -
         next(run)
 
 
-@pytest.mark.parametrize("make", [lambda total: LatticeSum(total.long(), Lattice(0.5), {}), lambda total: PlainSum(total, {})])
+@pytest.mark.parametrize(
+    "make",
+    [lambda total: LatticeSum(total.long(), Lattice(0.5), {}), lambda total: PlainSum(total, {})],
+    ids=["lattice", "plain"],
+)
 def test_shp_11_a_sum_that_torch_would_repeat_over_its_noise_is_refused(make: Any) -> None:
     with pytest.raises(ValueError, match=r"total has shape \(1,\), its row of noise \(8,\)"):
         make(torch.ones(1, dtype=torch.float64)).open(torch.zeros(8, dtype=torch.float64))

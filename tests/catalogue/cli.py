@@ -81,4 +81,25 @@ CASES = [
         "the text of an error holds data, escape codes, line ends or 10 MB",
         "it is not repeated in training; what hubbub says of a fault is cut to 200 characters and escaped",
     ),
+    Case(
+        "CLI-13",
+        "S1",
+        "what one client's or example's own computation raises in this process: a target that is no class, a row outside a "
+        "table, a file that is gone, an error of a loss",
+        "it adds an update of zero, as where a client far away fails; no bit of what others add is another, every round is "
+        "released, and the operator alone is told, by the logger hubbub and a private number",
+    ),
+    Case(
+        "CLI-14",
+        "S2",
+        "what fails for every client or example, or what the machine has not enough of",
+        "refused before the first round, on made-up examples of the form of the data; memory that runs out stops the run, "
+        "whoever asked for it, and so does whoever ends the process",
+    ),
+    Case(
+        "CLI-15",
+        "S1",
+        "a model or a loss that carries one client's data to the next: attributes, running means, generators that are shared",
+        "refused before the first round: on made-up examples, what one client adds must be the same after another one",
+    ),
 ]

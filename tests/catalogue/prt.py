@@ -54,4 +54,18 @@ CASES = [
         "the cost is computed from the rounds that each client really joined; the larger of it and of the promise is "
         "stated, with a warning",
     ),
+    Case(
+        "PRT-9",
+        "S1",
+        "a client is listed twice, or under names that are equal as text",
+        "refused before the first round, by name: it would be sampled twice as often as is charged",
+    ),
+    Case(
+        "PRT-10",
+        "S1",
+        "the list of clients changes after a round or before the run goes on, or a population strikes clients off its cohort",
+        "refused where cohorts are random or a rotation; of other patterns the ledger knows each client by name, whoever else "
+        "is listed. Who was asked took part, whatever a population makes of its list. In a federation nodes come and go: a "
+        "client has one coin and one slot by its name, and patterns that count on a number are refused",
+    ),
 ]

@@ -51,4 +51,10 @@ CASES = [
         "keys in logs, reports, checkpoints, bundles or core dumps",
         "none, in any form; key files are their owner's alone; the command line leaves no core dump",
     ),
+    Case(
+        "RNG-11",
+        "S1",
+        "a strategy of somebody's own class changes after its sensitivity was computed, or remembers rounds in itself",
+        "refused before the round is charged: matrix and steps are compared with those of the promise in every round",
+    ),
 ]

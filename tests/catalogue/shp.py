@@ -58,4 +58,16 @@ CASES = [
         "complex, long double, text, pickled or other tensors",
         "refused by name, or as a reply that never came",
     ),
+    Case(
+        "SHP-10",
+        "S1",
+        "a population trains the model itself, or somebody changes it between rounds",
+        "refused before the round is charged; the trained parameters are put back to what releases have made of them",
+    ),
+    Case(
+        "SHP-11",
+        "S1",
+        "a sum of one number, which torch would repeat over its row of noise",
+        "refused where noise and sum meet",
+    ),
 ]

@@ -73,4 +73,19 @@ MUTANTS: list[Mutant] = [
         'found[f"key {node.node_id}"] = node.node_id',
         f"{BAD}::test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_release_nothing[keys0-0]",
     ),
+    Mutant(
+        "who fails in a stack takes the others along",
+        "training/faults.py",
+        "        if len(units) == 1:\n            found = nothing(units[0], error)\n",
+        "        if len(units) <= 4:\n            found = nothing(units[0], error)\n",
+        "test_units_that_fail.py::test_cli_13_a_target_that_is_no_class_adds_nothing_in_a_stack_of_cross_entropies[batched-4]",
+    ),
+    Mutant(
+        "a loss may carry one client's data to the next",
+        "training/tuning.py",
+        "    if not agree(again, first):\n",
+        "    if False:\n",
+        "test_units_that_fail.py::test_cli_15_a_model_or_a_loss_that_carries_one_unit_s_data_to_the_next_is_refused"
+        "[loss-one-by-one]",
+    ),
 ]

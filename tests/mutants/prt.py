@@ -54,4 +54,25 @@ MUTANTS: list[Mutant] = [
         "return self.promised",
         "test_spent.py::test_prt_8_a_broken_pattern_is_charged_as_it_happened[banded]",
     ),
+    Mutant(
+        "a client may be listed twice",
+        "training/cohorts.py",
+        "        if first != place:\n",
+        "        if False:\n",
+        "test_own_classes.py::test_prt_9_whoever_is_listed_twenty_times_among_a_hundred_is_refused",
+    ),
+    Mutant(
+        "a list of clients may change in the run",
+        "training/rounds.py",
+        "if listed != clients and counts_on_list(plan.participation):",
+        "if False:",
+        "test_own_classes.py::test_prt_10_a_list_is_the_one_that_the_run_began_with_though_it_is_changed_in_place",
+    ),
+    Mutant(
+        "whom a population strikes off its cohort did not take part",
+        "training/rounds.py",
+        "_collected(plan, population, list(cohort), model, clip_norm, round_index)",
+        "_collected(plan, population, cohort, model, clip_norm, round_index)",
+        "test_own_classes.py::test_prt_10_a_client_that_a_population_strikes_off_its_cohort_took_part_all_the_same",
+    ),
 ]

@@ -133,4 +133,11 @@ MUTANTS: list[Mutant] = [
         '    if following.noise == "none":\n        seed =',
         "test_extending.py::test_rng_5_an_experiment_that_goes_on_draws_other_noise_and_cohorts",
     ),
+    Mutant(
+        "a strategy of one's own may change in the run",
+        "training/release.py",
+        "            same = np.array_equal(row, self._rows[self._next])\n",
+        "",
+        "test_own_classes.py::test_rng_11_a_strategy_that_changes_in_the_run_is_refused_before_its_round_is_charged[3]",
+    ),
 ]

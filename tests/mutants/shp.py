@@ -45,4 +45,18 @@ MUTANTS: list[Mutant] = [
         "if unknown := set():",
         "test_odd_tensors.py::test_shp_6_every_order_of_names_is_one_and_every_other_set_of_names_is_no_reply",
     ),
+    Mutant(
+        "a population may train the model itself",
+        "training/state.py",
+        "if torch.equal(self.model.vector, vector) and written == self._written():",
+        "if written == self._written():",
+        "test_own_classes.py::test_shp_10_a_population_that_trains_the_model_itself_is_refused_and_the_model_is_put_back[trained]",
+    ),
+    Mutant(
+        "a sum may be repeated over its noise",
+        "lattice.py",
+        "    if total.shape != row.shape:\n",
+        "    if False:\n",
+        "test_own_classes.py::test_shp_11_a_sum_that_torch_would_repeat_over_its_noise_is_refused[lattice]",
+    ),
 ]

@@ -128,7 +128,7 @@ class SimulatedPopulation:
         self._take(model)
         if self._choice is not None and self._found_sound:
             return self._choice
-        some = self._runnable(model)
+        some = self._runnable(model, self._choice.plan if self._choice else ExecutionPlan())
         if self._choice is None:
             form = [] if some is None else [some]
             self._choice = choose(model, self._loss, self._local, self._execution, form, max(1, cohort))
@@ -137,12 +137,12 @@ class SimulatedPopulation:
         self._found_sound = True
         return self._choice
 
-    def _runnable(self, model: nn.Module) -> Job | None:
+    def _runnable(self, model: nn.Module, plan: ExecutionPlan) -> Job | None:
         """A client's job of a form on which the model runs; ``None`` where no client has an example.
 
         That of one client alone may be its own fault: what stops the run is that none does.
         """
-        plan, tried, why = self._choice.plan if self._choice else ExecutionPlan(), set(), None
+        tried, why = set(), None
         for client in self.clients:
             try:
                 job = self._job(client, 0)
@@ -267,6 +267,9 @@ class SimulatedPopulation:
 
         Returns:
             The trained parameters as one vector, ``(dim,)``, which the next call overwrites, and the mean loss over batches.
+
+        Raises:
+            ConfigError: As :meth:`prepare`; and whatever the client's own data or code raise.
         """
         self._take(model)
         if client in self._crafted:
@@ -276,6 +279,7 @@ class SimulatedPopulation:
             start = flat_parameters(model).to(self._device)
             return (start.to(torch.float64) + update.to(self._device)).to(start.dtype), math.nan
         if self._single is None:
+            self._runnable(model, ExecutionPlan())
             self._single = OneByOne(model, self._loss, self._local, self._device, self._execution.precision)
         return self._single.trained(flat_parameters(model).to(self._device), self._job(client, round_index))
 
@@ -316,7 +320,10 @@ class SimulatedPopulation:
     def _for_workers(self) -> "SimulatedPopulation":
         """The same clients in shared memory, with the plan that is in use."""
         execution = Execution(self.plan, 1, self._execution.device, self._execution.precision)
-        shared = SharedExamples(self._examples)
+        # Of whom nothing can be read there is nothing to share.
+        read = [self._examples[client] if self._count(client) else None for client in self.clients]
+        empty = next(((pair[0][:0], pair[1][:0]) for pair in read if pair is not None), self._examples[0])
+        shared = SharedExamples([empty if pair is None else pair for pair in read])
         return SimulatedPopulation(shared, self._loss, self._local, self._seed, lattice=self._lattice, execution=execution)
 
     def _chunks(self, cohort: Sequence[Hashable], model: nn.Module) -> list[list[int]]:
