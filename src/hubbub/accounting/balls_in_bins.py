@@ -88,14 +88,17 @@ class BinsLaw:
             return self._unamplified.sampled(log_tail)
         return self._atoms(_FEWEST_POINTS, log_tail)
 
-    def delta(self, epsilon: float) -> float:
+    def delta(self, epsilon: float, enough: float = 0.0) -> float:
         """The profile at epsilon ≥ 0: never below that of the pair, and above it by some thousandths of itself at most.
 
-        It is off by hundredths below 1e-10, and by more only where μ exceeds 15, or delta is below 1e-60.
+        It is off by hundredths below 1e-10, and by more only where μ exceeds 15, or delta is below 1e-60. Where ``enough`` is
+        given the grid is refined only until it shows on which side of that delta lies.
         """
         best, before = self._unamplified.delta(epsilon), math.inf
         points, log_tail = _FEWEST_POINTS, _FIRST_LOG_TAIL
-        while points <= _MOST_POINTS and self._amplified(log_tail):
+        while self._cut(log_tail) > _CUT * enough > 0 and self._amplified(2 * log_tail):
+            log_tail *= 2
+        while best > enough and points <= _MOST_POINTS and self._amplified(log_tail):
             losses, mass = self._atoms(points, log_tail)
             above = losses > epsilon
             value = float(mass[above] @ -np.expm1(epsilon - losses[above])) * (1 + _ROUNDING)
@@ -103,7 +106,8 @@ class BinsLaw:
             if self._cut(log_tail) > _CUT * value:
                 log_tail *= 2
                 continue
-            if before - value <= _TOLERANCE * value:
+            # Each refinement takes a fourth of what the one before did, or less.
+            if before - value <= (max(_TOLERANCE * value, (value - enough) / 2) if enough else _TOLERANCE * value):
                 break
             before, points = value, 2 * points
         return min(1.0, best)

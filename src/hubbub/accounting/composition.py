@@ -124,10 +124,13 @@ def _delta(events: Events, eps: float, relation: NeighboringRelation, accountant
         return plain
     if _hopeless(events, relation):
         return min(plain, rdp_delta(events, eps, relation))
+    forth, back = _laws(events, relation)
     # A number that is none would get lost in a maximum.
-    found = [_require_bound("delta", pld.delta(laws, eps)) for laws in _laws(events, relation) if laws is not None]
+    answer = _require_bound("delta", pld.delta(forth, eps))
+    if back is not None and answer < 1:
+        answer = max(answer, _require_bound("delta", pld.delta(back, eps)))
     # No law here is bounded in both directions: what underflows is not 0, and of smaller numbers digits get lost.
-    return max(min(plain, max(found)), sys.float_info.min)
+    return max(min(plain, answer), sys.float_info.min)
 
 
 def _asked(events: Events, neighboring_relation: str, accountant: str) -> tuple[list[tuple[Event, int]], NeighboringRelation]:

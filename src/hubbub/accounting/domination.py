@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from scipy.special import bdtr, bdtrc
+from scipy.special import betainc, betaincc
 
 from hubbub.accounting import balls_in_bins
 from hubbub.accounting.events import (
@@ -121,10 +121,12 @@ def _truncated(event: TruncatedPoissonSampled, relation: NeighboringRelation) ->
     # A cap that is never reached is none.
     q, most, others = event.sampling_probability, min(event.max_cohort_size, event.population), event.population - 1
     shift = 1 / event.noise_multiplier
-    laws, weights = [_poisson(q, shift, relation)], [_rounded_up(float(bdtr(most - 1, others, q)))]
+    laws, weights = [_poisson(q, shift, relation)], [_rounded_up(_either_side(most, others, q)[0])]
     for low, high in _bins(q, most, others):
         laws.append(_fixed_size(q * most / (low + 1), shift, relation))
-        weights.append(_rounded_up(float(bdtrc(low - 1, others, q) - (bdtrc(high - 1, others, q) if high <= others else 0.0))))
+        (left, beyond), (right, rest) = _either_side(low, others, q), _either_side(high, others, q)
+        # On the side of the smaller ones a difference loses fewer digits.
+        weights.append(_rounded_up(right - left if right < beyond else beyond - rest))
     first, second = (Blend(tuple(weights), side) for side in zip(*laws, strict=True))
     return _both(first) if relation == "replace-one" else (first, second)
 
@@ -137,6 +139,17 @@ def _bins(q: float, most: int, others: int) -> list[tuple[int, int]]:
     low, high = (max(most, min(others, math.ceil(mean + k * deviation))) for k in (-6, 5))
     starts = sorted({most, *np.linspace(low, high, 25).astype(int).tolist()})
     return list(zip(starts, [*starts[1:], others + 1], strict=True))
+
+
+def _either_side(count: int, others: int, q: float) -> tuple[float, float]:
+    """The chances of fewer than ``count`` ≥ 1 others in the cohort, and of as many or more, each to 1e-10 of itself.
+
+    Of the incomplete beta functions scipy's ``bdtr`` and ``bdtrc`` are off by half of themselves for 10⁸ others.
+    """
+    if count > others:
+        return 1.0, 0.0
+    below = float(betaincc(count, others - count + 1, q))
+    return below, 1 - below if below < 0.5 else float(betainc(count, others - count + 1, q))
 
 
 def _rounded_up(chance: float) -> float:

@@ -41,6 +41,8 @@ LOW_TAIL = -40.0
 EVERYWHERE = (-math.inf, math.inf)
 # How many points of the mesh lie between two that are used where losses are rare.
 _STRIDE = 8
+# Of the mass: with less a tilt is chosen well.
+_MISSING = 1e-2
 
 
 class LossLaw(Protocol):
@@ -58,12 +60,19 @@ class LossLaw(Protocol):
     def sampled(self, log_tail: float) -> tuple[Array, Array]:
         """Some hundred losses and their masses, near the law but no bound: by them a tilt is chosen."""
 
-    def delta(self, epsilon: float) -> float:
-        """The profile of one round at epsilon ≥ 0, exact but for rounding, which is upwards."""
+    def delta(self, epsilon: float, enough: float = 0.0) -> float:
+        """The profile of one round at epsilon ≥ 0, exact but for rounding, which is upwards.
+
+        Where ``enough`` is given only on which side of it the answer lies needs to be right.
+        """
 
 
 class LossPair(Protocol):
     """Two laws on a line whose ratio increases along it, in one of two directions."""
+
+    @property
+    def reverse(self) -> bool:
+        """Whether the losses fall along the line."""
 
     def extremes(self, log_tail: float) -> tuple[float, float]:
         """The losses that the first law of the direction leaves with mass e^log_tail above, and e^-40 below."""
@@ -227,12 +236,18 @@ class Law:
         """Some hundred losses and their masses, near the law but no bound."""
         low, high = self.span(log_tail)
         if self.upper == self.lower:
-            return self.upper.nodes(low, high, 256)
+            losses, mass = self.upper.nodes(low, high, 256)
+            missing = 1 - float(mass.sum())
+            if missing < _MISSING:
+                return losses, mass
+            # Far left the loss is flat, at ln(1 − q) for a pair, and any x there is its argument: what lies left of it is added.
+            flat = high if self.upper.reverse else low
+            return np.append(losses, flat), np.append(mass, missing)
         below, above = self.lower.nodes(low, 0.0, 128), self.upper.nodes(0.0, high, 160)
         at_zero = max(0.0, 1 - float(below[1].sum() + above[1].sum()))
         return np.concatenate([below[0], [0.0], above[0]]), np.concatenate([below[1], [at_zero], above[1]])
 
-    def delta(self, epsilon: float) -> float:
+    def delta(self, epsilon: float, enough: float = 0.0) -> float:
         """The profile of one round at epsilon ≥ 0, exact but for rounding, which is upwards."""
         p, q = self.upper.above(epsilon)
         return max(0.0, p - math.exp(min(epsilon, 700.0)) * q)
@@ -269,6 +284,6 @@ class Blend:
         masses = [weight * mass for weight, (_, mass) in zip(self.weights, parts, strict=True)]
         return np.concatenate([losses for losses, _ in parts]), np.concatenate(masses)
 
-    def delta(self, epsilon: float) -> float:
+    def delta(self, epsilon: float, enough: float = 0.0) -> float:
         """The profile of one round at epsilon ≥ 0, exact but for rounding, which is upwards."""
         return math.fsum(weight * law.delta(epsilon) for weight, law in zip(self.weights, self.laws, strict=True))

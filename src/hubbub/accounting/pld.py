@@ -38,6 +38,8 @@ _MANY = 64
 _RARE = 1 / 512
 # Below this logarithm a mass is no number any more.
 _LEAST_LOG = -700.0
+# e to minus it is little beside 1.
+_FAR = 9.0
 _TILTS = np.exp(np.linspace(math.log(1e-5), math.log(1e6), 80))
 Rounds = Sequence[tuple[LossLaw, int]]
 
@@ -73,6 +75,11 @@ class _Cumulant:
             value += count * (top + np.log(total))
             slope += count * (weights @ losses / total)
         return value, slope
+
+    def exceeds(self, loss: float) -> bool:
+        """Whether all but some 1e-4 of the mass lies far above a loss (Chernoff's bound): then delta is next to 1."""
+        values = self.at(-_TILTS)[0] + _TILTS * (loss + _FAR)
+        return float(values.min()) < -_FAR
 
     def saddle(self, loss: float) -> float:
         """The tilt whose law has its mean at a loss."""
@@ -129,6 +136,8 @@ def delta(rounds: Rounds, epsilon: float) -> float:
     log_tail, best = _LEAST_LOG, 1.0
     for _ in range(_MOST_TRIALS):
         cumulant = _Cumulant.of(rounds, log_tail)
+        if cumulant.exceeds(epsilon):
+            return best
 
         def bounds(tilts: Array, cumulant: _Cumulant = cumulant) -> Array:
             return np.asarray(cumulant.at(tilts)[0] + _slack(tilts) - tilts * epsilon)
@@ -251,9 +260,9 @@ class _Search:
 def _single(law: LossLaw, delta: float) -> float:
     """Epsilon of one round, by bisection of its profile."""
     low, high = 0.0, 1.0
-    if law.delta(0.0) <= delta:
+    if law.delta(0.0, enough=delta) <= delta:
         return 0.0
-    while law.delta(high) > delta:
+    while law.delta(high, enough=delta) > delta:
         low, high = high, 2 * high
         if high > _MOST_EPSILON:
             return math.inf
@@ -261,7 +270,7 @@ def _single(law: LossLaw, delta: float) -> float:
         middle = (low + high) / 2
         if not low < middle < high:
             break
-        if law.delta(middle) > delta:
+        if law.delta(middle, enough=delta) > delta:
             low = middle
         else:
             high = middle

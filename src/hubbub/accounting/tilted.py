@@ -130,17 +130,22 @@ class Composed:
         _, beside, offsets = self._tails
         ends = np.searchsorted(offsets, epsilon - self.mean + np.array([-2, 2]) * self.blur)
         low, high = (min(int(end), len(offsets) - 1) for end in ends)
-        if low == high or beside[high] <= 0:
+        if low == high or beside[high] <= 0 or beside[low] <= 0:
             return 0.0
         return float((math.log(beside[low]) - math.log(beside[high])) / (offsets[high] - offsets[low])) - 1
 
     @cached_property
     def _tails(self) -> tuple[Array, Array, Array]:
-        """The masses under P and Q from each offset on, over the scale; further left weights would overflow."""
-        kept = int(np.searchsorted(self.offsets, -600 / (1 + self.tilt)))
+        """The masses under P and Q from each offset on, over the scale; further left weights would overflow.
+
+        Those under Q overflow first: there none is subtracted, which only raises the profile.
+        """
+        kept, least = (int(np.searchsorted(self.offsets, -600 / rate)) for rate in (self.tilt, 1 + self.tilt))
         law, offsets = self.law[kept:], self.offsets[kept:]
         above = np.cumsum((law * np.exp(-self.tilt * offsets))[::-1])[::-1]
-        beside = np.cumsum((law * np.exp(-(self.tilt + 1) * offsets))[::-1])[::-1]
+        beside = np.zeros(len(law))
+        right = self.offsets[least:]
+        beside[least - kept :] = np.cumsum((self.law[least:] * np.exp(-(self.tilt + 1) * right))[::-1])[::-1]
         return above, beside, offsets
 
 
