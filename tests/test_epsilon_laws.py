@@ -330,7 +330,7 @@ def slack(epsilon: float) -> float:
 def more_noise(event: Event, factor: float) -> Event:
     changes: dict[str, object] = {"noise_multiplier": event.noise_multiplier * factor}
     if isinstance(event, DiscreteGaussianShares):
-        changes["share_stddev"] = math.floor(event.share_stddev * factor)
+        changes["share_stddev"] = max(1, math.floor(event.share_stddev * factor))
     return replace(event, **changes)
 
 
@@ -476,6 +476,85 @@ def test_acc_1_less_noise_for_the_updates_beside_a_quieter_count_costs_the_same_
         assert parts[1].update_multiplier <= parts[0].update_multiplier
         assert all(p.update_multiplier**-2 + (2 * p.count_stddev) ** -2 <= z**-2 * (1 + 1e-14) for p in parts)
         assert accounting.split_noise_multiplier(z, z * factor) <= accounting.split_noise_multiplier(1.1 * z, z * factor)
+
+
+# --- an answer everywhere ---
+
+
+def anything(r: np.random.Generator) -> Event:
+    """Any event, from no noise at all to a thousand clip norms, from one unit in a billion to all of them."""
+    z, q = float(10 ** r.uniform(-6, 3)), min(1.0, float(10 ** r.uniform(-9, 0.3)))
+    if r.random() < 0.4:
+        # Where it is decided how a loss is composed.
+        z, q = float(10 ** r.uniform(-2.3, -0.5)), float(r.uniform(0.01, 1))
+    population, rounds = int(10 ** r.uniform(0, 9)), int(10 ** r.uniform(0, 6))
+    size = min(population, max(1, round(q * population)))
+    kinds: tuple[Callable[[], Event], ...] = (
+        lambda: Gaussian(z),
+        lambda: PoissonSampled(z, q),
+        lambda: FixedSizeSampled(z, size, population),
+        lambda: TruncatedPoissonSampled(z, q, max(1, int(10 ** r.uniform(-1, 1) * size)), population),
+        lambda: BallsInBins(z, min(rounds, max(1, round(1 / q))), rounds),
+        lambda: TreeAggregation(z, rounds, int(10 ** r.uniform(0, 3)), int(10 ** r.uniform(0, 3))),
+        lambda: MixtureOfGaussians(z, (0.0, float(r.uniform(0, 1)), 1.0), (1 - q / 2, q / 4, q / 4)),
+        lambda: DiscreteGaussianShares(z, int(10 ** r.uniform(0, 4)), int(10 ** r.uniform(0, 6)), int(10 ** r.uniform(0, 7))),
+    )
+    return kinds[int(r.choice(len(kinds), p=(0.03, 0.25, 0.2, 0.2, 0.05, 0.05, 0.15, 0.07)))]()
+
+
+def precision(event: Event, epsilon: float) -> float:
+    """How far an answer may lie above the truth, twice: what the accountant states, and what events are known to."""
+    off = slack(epsilon)
+    match event:
+        case BallsInBins():
+            # A few thousandths of its delta.
+            return off + 3e-3 * epsilon
+        case TruncatedPoissonSampled(z, q, _, population):
+            # Sizes of the cohort are put into ranges, of 11 deviations at most, that count as their costliest.
+            ranges = 24 if z >= 0.01 else 8
+            return off + epsilon * 11 / ranges * math.sqrt((1 - q) / (q * population) + 1 / (q * population) ** 2)
+        case _:
+            return off
+
+
+def unanswered(count: int, seed: int) -> list[str]:
+    """Where in the whole range there is no answer, or one that grows with noise or delta, or falls with rounds or sampling."""
+    r, found = np.random.default_rng(seed), list[str]()
+    for _ in range(count):
+        event, relation, rounds = anything(r), relation_of(r), int(10 ** r.uniform(0, 6))
+        delta, factor = float(10 ** r.choice([r.uniform(-300, -0.31), r.uniform(-12, -0.31)])), 1 + float(10 ** r.uniform(-2, 0.5))
+        what = f"{event}, {rounds}, {delta}, {relation}, {factor}"
+
+        def epsilon(
+            event: Event = event, rounds: int = rounds, delta: float = delta, relation: str = relation
+        ) -> float:
+            return accounting.epsilon([(event, rounds)], delta, relation)
+
+        try:
+            here = epsilon()
+            less = {"more noise": epsilon(more_noise(event, factor)), "a larger delta": epsilon(delta=min(0.5, delta * factor))}
+            more = {"more rounds": epsilon(rounds=math.ceil(rounds * factor)), "a costlier round": epsilon(costlier(event, r))}
+            shown = accounting.delta([(event, rounds)], here, relation) if math.isfinite(here) else 0.0
+        except Exception as error:  # noqa: BLE001
+            found.append(f"{what}: {error!r}")
+            continue
+        off = precision(event, here) if math.isfinite(here) else 0.0
+        found += [f"{what}: {here!r}, with {why} {cost!r}" for why, cost in less.items() if not cost <= here + off]
+        found += [f"{what}: {here!r}, with {why} {cost!r}" for why, cost in more.items() if not cost >= here - off]
+        if not 0 <= shown <= 1 or (math.isinf(here) and not isinstance(event, DiscreteGaussianShares)):
+            found.append(f"{what}: epsilon {here!r}, delta at it {shown!r}")
+    return found
+
+
+@pytest.mark.filterwarnings("error")
+def test_acc_12_every_event_has_an_epsilon_and_a_delta_from_no_noise_to_a_thousandfold() -> None:
+    assert unanswered(60, seed=14) == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error")
+def test_acc_12_twenty_thousand_answers_are_there_and_monotone() -> None:
+    assert unanswered(4000, seed=15) == []
 
 
 # --- calibrate, then account ---

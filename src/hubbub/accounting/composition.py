@@ -33,7 +33,8 @@ Events = Sequence[tuple[Event, int]]
 _LEAST_DELTA = 1e-290
 # With so little noise in a round sampling hides nothing that is worth a computation.
 _LARGEST_MU = 100.0
-_LARGE_EPSILON = 1000.0
+# Above it the mesh may be so coarse for want of memory that divergences tell more.
+_LARGE_EPSILON = 1e7
 
 
 def epsilon(events: Events, delta: float, neighboring_relation: str, accountant: str = "tight") -> float:
@@ -82,8 +83,8 @@ def _epsilon(events: Events, delta: float, relation: NeighboringRelation) -> flo
     answer = _require_bound("epsilon", pld.epsilon(forth, delta))
     if back is not None:
         answer = max(answer, _require_bound("epsilon", pld.epsilon(back, delta, enough=answer)))
-    if answer > _LARGE_EPSILON:
-        # There the mesh is coarse for want of memory.
+    if answer > _LARGE_EPSILON and not any(isinstance(event, TruncatedPoissonSampled) for event, _ in events):
+        # Of truncated cohorts, of which each is dozens of laws, it would take seconds.
         answer = min(answer, rdp_epsilon(events, delta, relation))
     return min(plain, answer)
 

@@ -28,6 +28,8 @@ __all__ = ["directions", "unamplified_mu"]
 # Chances of truncation are raised by this part of 1, so that their rounding does not lower a profile.
 _ROUNDING = 1e-9
 _LEAST_CHANCE = 1e-14
+# Of the sizes of a cohort that is cut; few where there is next to no noise, as dozens of laws take seconds.
+_RANGES, _FEW_RANGES, _LARGEST_SHIFT = 24, 8, 100.0
 
 
 def directions(event: Event, relation: NeighboringRelation) -> tuple[LossLaw, LossLaw]:
@@ -122,7 +124,7 @@ def _truncated(event: TruncatedPoissonSampled, relation: NeighboringRelation) ->
     q, most, others = event.sampling_probability, min(event.max_cohort_size, event.population), event.population - 1
     shift = 1 / event.noise_multiplier
     laws, weights = [_poisson(q, shift, relation)], [_rounded_up(_either_side(most, others, q)[0])]
-    for low, high in _bins(q, most, others):
+    for low, high in _bins(q, most, others, _RANGES if shift <= _LARGEST_SHIFT else _FEW_RANGES):
         laws.append(_fixed_size(q * most / (low + 1), shift, relation))
         (left, beyond), (right, rest) = _either_side(low, others, q), _either_side(high, others, q)
         # On the side of the smaller ones a difference loses fewer digits.
@@ -131,13 +133,13 @@ def _truncated(event: TruncatedPoissonSampled, relation: NeighboringRelation) ->
     return _both(first) if relation == "replace-one" else (first, second)
 
 
-def _bins(q: float, most: int, others: int) -> list[tuple[int, int]]:
+def _bins(q: float, most: int, others: int, ranges: int) -> list[tuple[int, int]]:
     """Numbers of others from ``most`` on in a few ranges, where they are likely; each law takes the least of its range."""
     if others < most:
         return []
     mean, deviation = others * q, math.sqrt(others * q * (1 - q))
     low, high = (max(most, min(others, math.ceil(mean + k * deviation))) for k in (-6, 5))
-    starts = sorted({most, *np.linspace(low, high, 25).astype(int).tolist()})
+    starts = sorted({most, *np.linspace(low, high, ranges + 1).astype(int).tolist()})
     return list(zip(starts, [*starts[1:], others + 1], strict=True))
 
 
