@@ -25,7 +25,7 @@ from hubbub.accounting.events import (
     TreeAggregation,
     TruncatedPoissonSampled,
 )
-from hubbub.accounting.groups import group_epsilon, group_noise_multiplier
+from hubbub.accounting.groups import group_epsilon, group_events, group_noise_multiplier
 from hubbub.accounting.guarantee import PrivacyGuarantee, Restated, guarantee, rounded_up, unprotected
 from hubbub.accounting.limits import (
     calibrate_cohort_size,
@@ -83,6 +83,7 @@ __all__ = [
     "epsilon_from_zcdp",
     "gdp_mu",
     "group_epsilon",
+    "group_events",
     "group_noise_multiplier",
     "guarantee",
     "rdp",
