@@ -154,6 +154,56 @@ def sampled_delta(z: float, q: float, epsilon: float, relation: str) -> mpmath.m
         return max(removed, added)
 
 
+def exact_mixture_delta(
+    norms: Sequence[float], chances: Sequence[float], z: float, epsilon: float, relation: str
+) -> mpmath.mpf:
+    """Delta of one release of a norm drawn by chance, in 60 digits: the set where the loss exceeds epsilon, by definition."""
+    with mpmath.workdps(60):
+        total = mpmath.fsum(mpmath.mpf(p) for p in chances)
+        parts = [(mpmath.mpf(p) / total, mpmath.mpf(s) / mpmath.mpf(z)) for p, s in zip(chances, norms, strict=True)]
+        e, E, mirrored = mpmath.mpf(epsilon), mpmath.exp(mpmath.mpf(epsilon)), relation == "replace-one"
+
+        def ratio(x: mpmath.mpf) -> tuple[mpmath.mpf, mpmath.mpf]:
+            """ln of Σ pᵢ·N(sᵢ, 1) over N(0, 1), and its derivative."""
+            terms = [p * mpmath.exp(x * s - s * s / 2) for p, s in parts]
+            whole = mpmath.fsum(terms)
+            return mpmath.log(whole), mpmath.fsum(term * s for term, (_, s) in zip(terms, parts, strict=True)) / whole
+
+        def loss(x: mpmath.mpf) -> tuple[mpmath.mpf, mpmath.mpf]:
+            (value, slope), (other, steep) = ratio(x), ratio(-x) if mirrored else (mpmath.mpf(0), mpmath.mpf(0))
+            return value - other, slope + steep
+
+        def argument(wanted: mpmath.mpf) -> mpmath.mpf:
+            low, high = mpmath.mpf(-1), mpmath.mpf(1)
+            while loss(low)[0] > wanted:
+                low *= 2
+            while loss(high)[0] < wanted:
+                high *= 2
+            x = (low + high) / 2
+            # An argument that is wrong by so much moves delta by its square.
+            while high - low > mpmath.mpf("1e-35") * (1 + abs(x)):
+                value, slope = loss(x)
+                low, high = (x, high) if value < wanted else (low, x)
+                newton = x + (wanted - value) / slope if slope else low
+                if abs(newton - x) < mpmath.mpf("1e-35") * (1 + abs(x)):
+                    break
+                x = newton if low < newton < high else (low + high) / 2
+            return x
+
+        def mass(upper: mpmath.mpf, sign: int) -> mpmath.mpf:
+            """Of Σ pᵢ·N(sign·sᵢ, 1), or of N(0, 1) for 0, above a point."""
+            return mpmath.fsum(p * mpmath.ncdf(sign * s - upper) for p, s in parts)
+
+        at = argument(e)
+        there = mass(at, 1) - E * mass(at, -1 if mirrored else 0)
+        least = mpmath.log(mpmath.fsum(p for p, s in parts if s == 0) or mpmath.mpf("1e-5000"))
+        if mirrored or -e <= least:
+            return there
+        at = argument(-e)
+        gone = mpmath.ncdf(at) - E * mpmath.fsum(p * mpmath.ncdf(at - s) for p, s in parts)
+        return max(there, gone)
+
+
 Means = list[tuple[float, float]]
 
 

@@ -1,5 +1,6 @@
 """Epsilon and delta of a sequence of releases, by the accountant of one's choice."""
 
+import math
 import sys
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ from hubbub.accounting.domination import directions
 from hubbub.accounting.events import (
     Event,
     Gaussian,
+    MixtureOfGaussians,
     NeighboringRelation,
     TreeAggregation,
     TruncatedPoissonSampled,
@@ -165,7 +167,16 @@ def _require_no_less(second: float, tight: float, exact: bool, name: str, events
 
 
 def _hopeless(events: Events, relation: NeighboringRelation) -> bool:
-    return any(unamplified_mu([(event, 1)], relation) > _LARGEST_MU for event, _ in events)
+    return any(_usual_mu(event, relation) > _LARGEST_MU for event, _ in events)
+
+
+def _usual_mu(event: Event, relation: NeighboringRelation) -> float:
+    """μ of one release with its coins seen; of a mixture the mean over them, as its largest norm may be most unlikely."""
+    mu = unamplified_mu([(event, 1)], relation)
+    if not isinstance(event, MixtureOfGaussians):
+        return mu
+    mean = math.fsum(p * s for p, s in zip(event.probabilities, event.sensitivities, strict=True))
+    return mu * mean / max(event.sensitivities)
 
 
 def _laws(events: Events, relation: NeighboringRelation) -> tuple[pld.Rounds, pld.Rounds | None]:
