@@ -52,6 +52,13 @@ def test_a_system_that_adds_what_it_claims_passes(seed: int) -> None:
     assert all(system.checks(released).values())
 
 
+def test_a_false_alarm_that_no_spread_can_have_tests_nothing_of_mu() -> None:
+    # Of one score the chi-square quantile is 0 in float64: a quotient by it.
+    *_, check = audit.check_whitened_scores([1.0], [2.0], [1.0], mu=1.0, false_alarm=1e-200)
+    assert check.high == math.inf
+    assert check.passed
+
+
 def test_independent_noise_instead_of_correlated_is_caught() -> None:
     system = System(0)
     released = system.sum(system.patterns) + system.stddev * system.rng.normal(size=(ROUNDS, DIM))

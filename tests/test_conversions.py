@@ -137,3 +137,7 @@ def test_a_group_meets_less_noise_and_the_general_bound_is_above_the_exact_one()
     # δ/(1 + e^0.3 + e^0.6 + e^0.9) is what is left for one unit.
     assert group_epsilon(lambda d: 0.3 if d >= 1e-5 / 7 else math.inf, 1e-5, 4) == math.inf
     assert math.isinf(group_epsilon(lambda d: math.inf, 1e-5, 2))
+    # What bounds nothing for one unit bounds nothing for two.
+    for size, bad in itertools.product((1, 2), (math.nan, -1.0)):
+        with pytest.raises(ValueError, match=r"epsilon_at\(.*\) = (nan|-1.0): must be an epsilon of one unit"):
+            group_epsilon(lambda d, bad=bad: bad, 1e-5, size)

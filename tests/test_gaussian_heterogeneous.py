@@ -206,6 +206,12 @@ def test_differences_at_the_corners_of_all_blocks_attain_what_is_stated_for_bloc
     assert corner.mu == pytest.approx(answer.mu, rel=1e-12)
 
 
+def test_blocks_get_the_noise_of_the_smallest_delta_that_noise_can_attain() -> None:
+    # Below 1e-99 mu was taken for 1e-99, and more noise was sought without end.
+    noise = for_blocks([10.0, 1e10], [1000, 10**12], epsilon=0.0, delta=2e-100)
+    assert noise.attained_delta <= 2e-100 < noise.attained_delta * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(
     ("norms", "dims", "words"),
     [

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from hubbub import gaussian
 from hubbub.accounting.events import Gaussian, PoissonSampled, TreeAggregation
@@ -25,6 +25,24 @@ def test_gaussian_releases_have_the_curve_of_two_gaussians() -> None:
                 )
                 truth = mpmath.ncdf(threshold - mu)
                 assert truth * (1 - mpmath.mpf("1e-11")) <= mpmath.mpf(float(value)) <= truth * (1 + mpmath.mpf("1e-13"))
+
+
+@pytest.mark.parametrize("cases", [1000, pytest.param(20_000, marks=pytest.mark.slow)], ids=["few", "many"])
+def test_no_error_of_a_gaussian_release_is_stated_above_60_digits(cases: int) -> None:
+    r = np.random.default_rng(23)
+    for _ in range(cases):
+        z = float(10 ** r.uniform(-1.6, 3))
+        # Where tests err neither always nor never, and anywhere.
+        middle = float(ndtr(2 * r.normal() - 1 / z))
+        rate = min(max((middle, float(10 ** r.uniform(-300, 0)))[r.integers(2)], 1e-300), 1 - 2.0**-53)
+        with mpmath.workdps(60):
+            x, alpha = mpmath.mpf(float(ndtri(rate))), mpmath.mpf(rate)
+            for _ in range(4):
+                x -= (mpmath.ncdf(x) - alpha) / mpmath.npdf(x)
+            true = mpmath.ncdf(-x - 1 / mpmath.mpf(z))
+        stated = float(trade_off([(Gaussian(z), 1)], [rate], "zero-out")[0])
+        assert stated <= true
+        assert stated >= true * (1 - mpmath.mpf("2e-11")) or true < 1e-300
 
 
 def test_the_ends_of_the_curve() -> None:

@@ -25,6 +25,21 @@ MUTANTS: list[Mutant] = [
         "test_epsilon_laws.py::test_acc_2_no_epsilon_at_hundreds_of_points_is_below_what_is_exact[few]",
     ),
     Mutant(
+        "a sampled group is charged for k times the sensitivity",
+        "accounting/groups.py",
+        "case PoissonSampled(z, q) if q < 1:",
+        "case PoissonSampled(z, q) if q < 0:",
+        "test_mixtures.py::test_two_clients_that_act_as_one_cost_more_than_twice_the_sensitivity_where_cohorts_are_random",
+    ),
+    Mutant(
+        "a release of a mixture is not rounded outwards",
+        "accounting/mixtures.py",
+        "_ROUNDING = 2.0**-50",
+        "_ROUNDING = 0.0",
+        "test_mixtures.py::test_one_release_of_a_mixture_is_never_stated_below_60_digits_and_hardly_above[few]",
+        slow=True,
+    ),
+    Mutant(
         "calibration stops one step too early",
         "accounting/calibrate.py",
         "    return math.exp(found * _WIDTH)",

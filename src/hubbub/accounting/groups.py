@@ -9,7 +9,9 @@ unit, and farther. Given K = n, the mass of any set that has the mass α without
 least Φ(Φ⁻¹(α) − n/z) (Neyman and Pearson), whatever the contributions are. One half-line attains the first for all n at once,
 and the opposite one the second: so Σ P(K = n)·N(n/z, 1) against N(0, 1), its reverse, and Σ P(K = n)·N(±n/z, 1) against each
 other where the group is replaced, dominate the round under each relation, and units that all contribute the same attain them.
-Rounds whose coins are independent compose (Zhu, Dong and Wang 2022, Theorem 10, https://arxiv.org/abs/2106.08567).
+Rounds whose coins are independent compose (Zhu, Dong and Wang 2022, Theorem 10, https://arxiv.org/abs/2106.08567). With
+independent noise, units of several groups of a cycle of cohorts move its rounds, taken together, by at most K standard
+deviations over z (Dong, Roth and Su 2022, Corollary 3.3, https://arxiv.org/abs/1905.02383): the same pair dominates the cycle.
 
 No such pair is proved here where units of the group take each other's place in a cohort (fixed sizes, truncated ones), or share
 one draw for all rounds (balls in bins): there the general bound of :func:`group_epsilon` holds.
@@ -56,8 +58,8 @@ def group_noise_multiplier(noise_multiplier: float, group_size: int) -> float:
 def group_events(events: Sequence[tuple[Event, int]], group_size: int) -> list[tuple[Event, int]]:
     """The events as they are to a group of units that act as one: what they cost is what the releases cost the group.
 
-    Exact where units contribute for certain or by coins of their own. Of cyclic Poisson cohorts that holds for independent
-    noise, and for banded noise where the units belong to one group of the cycle.
+    Exact where units contribute for certain or by coins of their own; of discrete shares, a bound. Of cyclic Poisson cohorts
+    they hold for independent noise, and for banded noise where the units belong to one group of the cycle.
 
     Args:
         events: Pairs (event, number of rounds that cost it), as they are to one unit.
@@ -111,6 +113,9 @@ def group_epsilon(epsilon_at: Callable[[float], float], delta: float, group_size
         delta: Of the group, strictly between 0 and 1.
         group_size: k, at least 1.
 
+    Raises:
+        ValueError: A number out of range, or an epsilon of one unit that is no number or below 0.
+
     Example:
         >>> from hubbub import gaussian
         >>> one = lambda delta: gaussian.epsilon(delta=delta, noise_multiplier=10.0)
@@ -121,12 +126,21 @@ def group_epsilon(epsilon_at: Callable[[float], float], delta: float, group_size
     """
     log_delta = math.log(open_unit("delta", delta))
     k = integer("group_size", group_size, at_least=1)
+
+    def of_one(delta: float) -> float:
+        eps = epsilon_at(delta)
+        if not eps >= 0:
+            raise ValueError(
+                f"epsilon_at({delta!r}) = {eps!r}: must be an epsilon of one unit, at least 0, which bounds something"
+            )
+        return eps
+
     if k == 1:
-        return epsilon_at(delta)
+        return of_one(delta)
 
     def cost(log_inner: float) -> float:
         """ln of the group's delta."""
-        eps = epsilon_at(math.exp(log_inner))
+        eps = of_one(math.exp(log_inner))
         if math.isinf(eps):
             return math.inf
         # Σ_{j<k} e^{jε}, from its largest term.
@@ -140,4 +154,4 @@ def group_epsilon(epsilon_at: Callable[[float], float], delta: float, group_size
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if cost(middle) <= log_delta else (low, middle)
-    return k * epsilon_at(math.exp(low)) * (1 + _ROUNDING)
+    return k * of_one(math.exp(low)) * (1 + _ROUNDING)

@@ -69,9 +69,10 @@ def trade_off(events: Sequence[tuple[Event, int]], false_positive_rates: npt.Arr
         return trade_off_from_profile(lambda epsilon: composition.delta(events, epsilon, neighboring_relation), rates)
     if mu == 0:
         return 1 - rates
-    x = -ndtri(rates) - mu
-    # The relative error of Φ(x) grows with x².
-    errors: Array = ndtr(x) * (1 - _ROUNDING * (1 + np.minimum(x * x, 2000.0)))
+    start = ndtri(rates)
+    x = -start - mu
+    # What rounding moves x by, however small x itself is, counts |x| + 1 times in Φ(x); where that is more, Φ(x) is 0 or 1.
+    errors: Array = ndtr(x) * (1 - _ROUNDING * (4 + np.minimum((np.abs(x) + 1) * (np.abs(start) + mu), 1e4)))
     return np.where(rates == 1, 0.0, errors)
 
 

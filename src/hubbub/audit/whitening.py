@@ -159,7 +159,7 @@ def check_whitened_scores(
     return (
         Check("null standard deviation", deviation, smallest, largest, alarm),
         Check("mean of the present", excess, -margin, margin, alarm),
-        Check("mu", measured, -math.inf, (claimed + margin) / smallest, alarm),
+        Check("mu", measured, -math.inf, (claimed + margin) / smallest if smallest > 0 else math.inf, alarm),
     )
 
 

@@ -185,7 +185,7 @@ def _blocks_mu(norms: Sequence[float], stddevs: Sequence[float]) -> float:
 
 def _delta(epsilon: float, mu: float) -> float:
     # Where nothing differs, nothing is told; the least mu that is accounted for is not below it.
-    return exact.delta(epsilon, math.nextafter(1 / max(mu, 1e-99), 0))
+    return exact.delta(epsilon, math.nextafter(1 / max(mu, 1e-100), 0))
 
 
 def _claimed(noise: HeterogeneousNoise, delta: float | None) -> HeterogeneousNoise:
