@@ -267,7 +267,7 @@ def test_a_statement_holds_each_point_of_the_checklist(participation: Participat
 
 def test_a_statement_says_both_what_the_sampling_gives_and_the_worst_case() -> None:
     answer = of(PoissonSampling(0.1))
-    believed, worst = re.search(r"epsilon is ([\d.]+); in the worst case, .* it is ([\d.]+)", answer.statement()).groups()
+    believed, worst = re.search(r"epsilon is ([\d.]+); in the worst case .* it is ([\d.]+)", answer.statement()).groups()
     assert answer.epsilon <= float(believed) <= answer.epsilon * 1.001
     assert answer.unamplified_epsilon <= float(worst) <= answer.unamplified_epsilon * 1.001
     assert "worst case over who took part when" in accounting.guarantee(CORRELATED, 1e-6).statement()

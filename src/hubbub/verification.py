@@ -21,9 +21,11 @@ from hubbub.accounting.history import History, published_files
 from hubbub.accounting.ledger import key_digest, require_fitting
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.spent import Spent, spent
+from hubbub.accounting.statement import no_less
 from hubbub.accounting.wording import unit_word
 from hubbub.errors import HubbubError, LedgerError, ParticipationError, RunFolderError
 from hubbub.lattice import Lattice
+from hubbub.participation import RandomParticipation
 from hubbub.strategies.record import strategy_arrays
 from hubbub.training import RunStore
 from hubbub.training.checkpoint import Checkpoint
@@ -158,8 +160,9 @@ def _promise(promise: Promise, stated: Mapping[str, Any]) -> Check:
 def _participation(promise: Promise, history: History, cost: Spent) -> Check:
     mechanism = promise.mechanism
     if mechanism is None or not history.joined:
-        drawn = "cohorts were drawn at random, and of them there is no list" if mechanism else "nothing is promised"
-        return Check("participation", True, drawn)
+        random = mechanism is not None and isinstance(mechanism.participation, RandomParticipation)
+        unlisted = "cohorts are drawn at random, and of them there is no list" if random else "nobody took part yet"
+        return Check("participation", True, unlisted if mechanism else "nothing is promised")
     unit = unit_word(promise.privacy_unit)
     broken = {client: joined for client, joined in history.joined.items() if not mechanism.participation.allows(joined)}
     if not broken:
@@ -337,7 +340,7 @@ def _epsilon(folder: Path, promise: Promise, history: History, cost: Spent) -> C
     so_far, whole = rounded_up(cost.guarantee.epsilon), rounded_up(promised.epsilon)
     beside = f" and {_count(len(promise.earlier), 'earlier run')}" if promise.earlier else ""
     charged = f"{so_far} for the {len(history.rounds)} rounds charged{beside}"
-    found = f"{charged}, {whole} for all {promise.rounds}, at delta {promise.delta:g}, as stated"
+    found = f"{charged}, {whole} for all {promise.rounds}, at delta {no_less(promise.delta)}, as stated"
     return Check("epsilon", not wrong, "; ".join(wrong[:3]) or found)
 
 

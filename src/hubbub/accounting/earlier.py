@@ -12,8 +12,8 @@ from hubbub.accounting.events import (
     TreeAggregation,
     TruncatedPoissonSampled,
 )
-from hubbub.accounting.runs import RunCharge
-from hubbub.accounting.wording import Assumption, assumptions, cohort_words, one_unit
+from hubbub.accounting.runs import Events, RunCharge
+from hubbub.accounting.wording import Assumption, assumptions, cohort_words, one_unit, stopped
 from hubbub.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
@@ -24,7 +24,7 @@ from hubbub.participation import (
     TruncatedPoissonSampling,
 )
 
-__all__ = ["charge_assumptions", "charge_words"]
+__all__ = ["charge_assumptions", "charge_participations", "charge_words"]
 
 
 def charge_words(run: RunCharge) -> str:
@@ -62,7 +62,15 @@ def charge_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation
             privacy_unit=run.privacy_unit,
         )
     ]
-    return tuple(dict.fromkeys((*found, *run.further)))
+    ended = (stopped(run.rounds),) if found and run.rounds < run.planned else ()
+    return tuple(dict.fromkeys((*found, *ended, *run.further)))
+
+
+def charge_participations(events: Events | None, rounds: int) -> tuple[Participation | None, ...]:
+    """Cohorts that are charged like these events of so many rounds, ``None`` where no participation is."""
+    return tuple(
+        None if isinstance(event, MixtureOfGaussians) else _participation(event, count, rounds) for event, count in events or ()
+    )
 
 
 def _event_words(event: Event, count: int, run: RunCharge) -> str:
@@ -98,5 +106,8 @@ def _participation(event: Event, count: int, rounds: int) -> Participation:
             return TruncatedPoissonSampling(q, max_cohort_size, population)
         case BallsInBins(_, bins):
             return BallsInBinsSampling(bins)
-        case Gaussian() | TreeAggregation() | MixtureOfGaussians() | DiscreteGaussianShares():
+        case MixtureOfGaussians():
+            # A coin of each decides who contributes how much.
+            return PoissonSampling(1.0)
+        case Gaussian() | TreeAggregation() | DiscreteGaussianShares():
             return SingleParticipation()

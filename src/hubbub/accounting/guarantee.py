@@ -13,11 +13,11 @@ from hubbub._checks import Array, integer, one_of, open_unit
 from hubbub.accounting.charge import charges, stated_relation
 from hubbub.accounting.composition import ACCOUNTANTS, epsilon
 from hubbub.accounting.conversions import require_orders
-from hubbub.accounting.earlier import charge_assumptions
+from hubbub.accounting.earlier import charge_assumptions, charge_participations
 from hubbub.accounting.events import RELATIONS, NeighboringRelation
 from hubbub.accounting.rdp import rdp
 from hubbub.accounting.runs import Events, RunCharge, event_record, events_of, require_together
-from hubbub.accounting.statement import RunFacts, counted_rounds, library_versions, rounded_up, written
+from hubbub.accounting.statement import RunFacts, counted_rounds, library_versions, no_less, rounded_up, written
 from hubbub.accounting.trade_off import trade_off
 from hubbub.accounting.unamplified import (
     by_divergences,
@@ -27,7 +27,17 @@ from hubbub.accounting.unamplified import (
     unamplified_mu,
     unamplified_zcdp_rho,
 )
-from hubbub.accounting.wording import FIXED_RUNS, NOT_COVERED, Assumption, assumptions, cohorts_of, describe, not_covered
+from hubbub.accounting.wording import (
+    FIXED_RUNS,
+    Assumption,
+    assumptions,
+    cohorts_of,
+    compared,
+    describe,
+    not_covered,
+    stopped,
+    unit_word,
+)
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism, NoiseBy
 from hubbub.participation import Participation, RandomParticipation
@@ -68,7 +78,8 @@ class PrivacyGuarantee:
         accountant: Who computed epsilon.
         rounds: How many rounds it covers.
         assumptions: What must hold for it, and who sees to each.
-        simulation: Whether cohorts and noise came from a known seed: then it is what a real run would have, not a guarantee.
+        simulation: Whether cohorts and noise of it, or of an earlier run, came from a known seed: then it is what real runs
+            would have, not a guarantee.
         events: What was charged, those of ``earlier`` counted; ``None`` where nothing bounds it.
         relations: The neighboring relations under which a theorem covers the events.
         not_covered: What costs extra, or is not hidden at all.
@@ -95,7 +106,7 @@ class PrivacyGuarantee:
     simulation: bool = False
     events: Events | None = None
     relations: tuple[NeighboringRelation, ...] = ()
-    not_covered: tuple[str, ...] = NOT_COVERED
+    not_covered: tuple[str, ...] = ()
     earlier: tuple[RunCharge, ...] = ()
     cohorts: str = ""
     sensitivity_of: Literal["the whole run", "one round"] = "the whole run"
@@ -119,7 +130,7 @@ class PrivacyGuarantee:
 
     @property
     def unamplified_mu(self) -> float | None:
-        """μ of Gaussian DP if nobody's coins are believed; ``None`` where nothing is promised, or noise comes in shares."""
+        """μ of Gaussian DP without amplification; ``None`` where nothing is promised, or noise comes in shares."""
         if self.events is None or by_divergences(self.events):
             return None
         return unamplified_mu(self.events, self.neighboring_relation)
@@ -131,7 +142,7 @@ class PrivacyGuarantee:
 
     @property
     def unamplified_epsilon(self) -> float:
-        """Epsilon in the worst case over the random cohorts, at the stated delta."""
+        """Epsilon in the worst case over the cohorts that the draw can give, at the stated delta: an upper bound."""
         return math.inf if self.events is None else unamplified_epsilon(self.events, self.delta, self.neighboring_relation)
 
     def at(self, delta: float) -> float:
@@ -158,7 +169,7 @@ class PrivacyGuarantee:
         return total
 
     def trade_off(self, false_positive_rates: npt.ArrayLike) -> Array:
-        """From below, the least false negative rate of any test of a unit's presence, at each false positive rate.
+        """From below, the least false negative rate of any test between two neighboring data sets, at each false positive rate.
 
         Raises:
             ValueError: A rate that is not from 0 to 1, or nothing is promised.
@@ -194,7 +205,9 @@ class PrivacyGuarantee:
         except BudgetError as error:
             return Restated(relation, None, str(error))
         how = "computed anew from the charged rounds" if self.amplified else "of the sensitivity under it"
-        return Restated(relation, restated, how)
+        kinds = [kind for kind in charge_participations(self.events, self.rounds) if kind is not None]
+        also = dict.fromkeys(a.text for kind in kinds for a in compared(kind, relation, unit_word(self.privacy_unit)))
+        return Restated(relation, restated, "".join((how, *(f", if {text}" for text in also))))
 
     def sentence(self) -> str:
         """The guarantee in one sentence."""
@@ -202,10 +215,17 @@ class PrivacyGuarantee:
             return f"This run has no privacy guarantee: epsilon is infinite for every {self.privacy_unit} ({self.mechanism})."
         runs = f", together with {len(self.earlier)} earlier run{'s' if len(self.earlier) > 1 else ''}" if self.earlier else ""
         return (
-            f"({rounded_up(self.epsilon)}, {self.delta:g})-differential privacy for each {self.privacy_unit} "
+            f"({rounded_up(self.epsilon)}, {no_less(self.delta)})-differential privacy for each {self.privacy_unit} "
             f"({self.neighboring_relation} relation) over {counted_rounds(self.rounds)}, by {self.mechanism}{runs}."
-            + (" Simulation, not for release: cohorts and noise come from a known seed." if self.simulation else "")
+            + self._simulated()
         )
+
+    def _simulated(self) -> str:
+        if not self.simulation:
+            return ""
+        if self.earlier or self.noise_multiplier is None:
+            return " Not for release: a simulation is among the runs, whose cohorts and noise come from a known seed."
+        return " Simulation, not for release: cohorts and noise come from a known seed."
 
     def statement(self, facts: RunFacts | None = None) -> str:
         """The guarantee in full, fit for publication.
@@ -304,7 +324,10 @@ def guarantee(
     least = None if mechanism.shares is None else mechanism.shares.clients
     own = assumptions(mechanism.participation, stated, shares_of=least, privacy_unit=privacy_unit)
     others = [assumption for run in earlier for assumption in charge_assumptions(run, stated)]
+    ended = (stopped(done),) if done < mechanism.rounds else ()
     covered = covered_relations(mechanism.participation)
+    cohorts = (mechanism.participation, *(kind for run in earlier for kind in charge_participations(run.events, run.rounds)))
+    unhidden = not_covered(privacy_unit, cohorts, stated)
     return PrivacyGuarantee(
         epsilon=math.inf if events is None else epsilon(events, delta, stated, accountant),
         delta=float(delta),
@@ -318,10 +341,11 @@ def guarantee(
         mechanism=describe(mechanism, privacy_unit),
         accountant=accountant,
         rounds=done,
-        assumptions=tuple(dict.fromkeys((*own, *others, *((FIXED_RUNS,) if earlier else ())))),
+        assumptions=tuple(dict.fromkeys((*own, *ended, *others, *((FIXED_RUNS,) if earlier else ())))),
+        simulation=any(run.simulation for run in earlier),
         events=events,
         relations=tuple(r for r in covered if all(r in run.relations for run in earlier)),
-        not_covered=tuple(dict.fromkeys((*not_covered(privacy_unit), *(what for run in earlier for what in run.not_covered)))),
+        not_covered=tuple(dict.fromkeys((*unhidden, *(what for run in earlier for what in run.not_covered)))),
         earlier=tuple(earlier),
         cohorts=cohorts_of(mechanism, privacy_unit),
         sensitivity_of="one round" if random else "the whole run",
@@ -367,5 +391,5 @@ def unprotected(rounds: int, delta: float, privacy_unit: str = "client") -> Priv
         accountant="none",
         rounds=rounds,
         assumptions=(),
-        not_covered=not_covered(privacy_unit),
+        not_covered=not_covered(privacy_unit, (), "zero-out"),
     )

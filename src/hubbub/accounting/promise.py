@@ -128,7 +128,7 @@ class Promise:
         )
         return replace(
             answer,
-            simulation=self.simulation,
+            simulation=self.simulation or answer.simulation,
             assumptions=tuple(dict.fromkeys((*answer.assumptions, *self.assumed))),
             not_covered=tuple(dict.fromkeys((*answer.not_covered, *self.not_covered))),
             noise_by=self.noise_by,

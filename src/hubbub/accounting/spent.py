@@ -126,8 +126,11 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
     if whole == promised.events:
         return Spent(promised, replace(promised, rounds=charged), breaches)
     moved = 2 if relation == "replace-one" else 1
+    broken = ", as promised and not kept" if breaches else ""
     happened = replace(
         promised,
+        mechanism=f"{promised.mechanism}{broken}",
+        cohorts=f"{promised.cohorts}{broken}",
         epsilon=math.inf if whole is None else epsilon(whole, at, relation, promise.accountant),
         zcdp_rho=certain_zcdp_rho(whole, relation),
         l2_sensitivity=promised.l2_sensitivity if sensitivity is None else sensitivity.value * found.scale * moved,

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from hubbub.accounting.earlier import charge_assumptions, charge_words
+from hubbub.accounting.events import DiscreteGaussianShares
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.shares import distance
 from hubbub.accounting.unamplified import by_divergences
@@ -19,7 +20,7 @@ from hubbub.accounting.wording import EACH_RUN, Assumption
 if TYPE_CHECKING:
     from hubbub.accounting.guarantee import PrivacyGuarantee
 
-__all__ = ["RunFacts", "counted_rounds", "library_versions", "rounded_up", "written"]
+__all__ = ["RunFacts", "counted_rounds", "library_versions", "no_less", "rounded_up", "written", "zcdp_standing"]
 
 _RELATIONS = {
     "zero-out": "the data of one {unit} count as nothing, while all cohorts stay the same",
@@ -27,7 +28,8 @@ _RELATIONS = {
     "replace-one": "one {unit} is replaced by another with any data",
 }
 _ACCOUNTANTS = {
-    "tight": "hubbub's own: the exact curve of one Gaussian, privacy loss distributions on a grid otherwise, rounded up",
+    "tight": "hubbub's own, rounded up: the exact curve of one Gaussian; otherwise privacy loss distributions on a grid, or, "
+    "where that is less or noise is too small for a grid, what holds without amplification or by Rényi moments",
     "rdp": "hubbub's Rényi accountant: moments converted to epsilon, an upper bound",
     "pld": "the PLD accountant of dp_accounting at its default mesh; for many rounds and a small delta it can be too low",
     "none": "none: nothing is promised",
@@ -45,7 +47,7 @@ class RunFacts:
         planned_rounds: How many rounds were promised.
         heads: Hash of the last record of each ledger.
         worse: Where what happened is not what was promised.
-        audited_epsilon: A lower bound that an audit found.
+        audited_epsilon: A lower bound that an audit found, with confidence 95 %.
         runs: Of several runs together, the guarantee of each; in the order of ``heads``.
         others: What is charged beside these runs, because they were told of it.
         adaptive: Whether the clip norm followed the updates.
@@ -75,10 +77,12 @@ def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
         "Accountant": f"{_ACCOUNTANTS['rdp' if _in_shares(answer) else answer.accountant]}. {_versions(answer.accountant)}.",
         "Guarantee": _numbers(answer),
         "Noise": _noise(answer, facts),
-        "Tuning": "its cost is not in epsilon: every run that was made on these people to choose settings adds its own.",
-        "Audit": "no lower bound was measured."
+        "Tuning": "its cost is in epsilon only as far as its runs are named here: every other run that was made on these "
+        "people to choose settings adds its own.",
+        "Audit": "no lower bound is stated."
         if facts.audited_epsilon is None
-        else f"attacks show that epsilon is at least {facts.audited_epsilon:.4g}.",
+        else f"attacks on runs of these settings show, with confidence 95 %, that epsilon is at least "
+        f"{facts.audited_epsilon:.4g}.",
         "Record": _record(facts),
     }
     lines = ["Privacy statement", "", answer.sentence(), ""]
@@ -86,7 +90,7 @@ def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     assumed = "It assumes (and who sees to it)" if facts.heads else "It holds for a run of which this is true"
     for title, items in (
         ("The runs", _runs(answer, facts)),
-        ("Worse than promised", facts.worse),
+        ("Not as promised", facts.worse),
         (assumed, _assumptions(answer, facts)),
         ("It does not cover", _not_covered(answer, facts)),
     ):
@@ -95,10 +99,18 @@ def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
 
 
 def _unit(answer: "PrivacyGuarantee") -> str:
-    whole = "clipped as one vector" if answer.private else "not clipped"
+    whole = "not clipped" if _bare(answer) else "clipped as one vector"
+    if not answer.private and not _bare(answer):
+        # Of several runs, or of one that did not do what it promised, it is not so of each round.
+        whole += " wherever anything is promised"
     if answer.privacy_unit == "example":
         return f"one example, by itself; its gradient is {whole}."
     return f"one {answer.privacy_unit}, with all of its data; its update is {whole}."
+
+
+def _bare(answer: "PrivacyGuarantee") -> bool:
+    """Whether no mechanism is in it at all."""
+    return answer.accountant == "none"
 
 
 def _runs(answer: "PrivacyGuarantee", facts: RunFacts) -> list[str]:
@@ -156,6 +168,10 @@ def _setting(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
 
 
 def _usual_setting(answer: "PrivacyGuarantee") -> str:
+    if _bare(answer):
+        return f"central: the operator receives the update of each {answer.privacy_unit}, and nothing is hidden from anybody."
+    if _in_shares(answer) and not all(isinstance(event, DiscreteGaussianShares) for event, _ in answer.events or ()):
+        return "of some runs central, of others with noise in shares of the clients; see the statement of each."
     if _in_shares(answer):
         unit = answer.privacy_unit
         return (
@@ -175,9 +191,11 @@ def _usual_setting(answer: "PrivacyGuarantee") -> str:
 
 
 def _released(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
-    if not answer.private:
+    if _bare(answer):
         return "the model after every round, as seen through its bare sum."
     model = "the model after every round, as seen through its noisy sum; so every round is charged, not the last model alone."
+    if answer.earlier or facts.runs:
+        model += " Of each run also what its own statement names."
     if not facts.adaptive:
         return model
     return (
@@ -198,7 +216,8 @@ def _covered(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
         for run in answer.earlier
     )
     alone = "" if earlier else "; other runs over the same people add to it"
-    simulated = " It was a simulation, whose noise anybody can remove: not for release." if answer.simulation else ""
+    which = "A simulation is among the runs" if earlier or answer.noise_multiplier is None else "It was a simulation"
+    simulated = f" {which}, whose noise anybody can remove: not for release." if answer.simulation else ""
     return f"training, {counted_rounds(answer.rounds)}{planned}{earlier}{alone}.{simulated}"
 
 
@@ -221,14 +240,14 @@ def _sampling(answer: "PrivacyGuarantee") -> str:
     believed, worst = rounded_up(answer.epsilon), rounded_up(answer.unamplified_epsilon)
     return (
         f"{cohorts}. Assuming that cohorts were drawn as stated and stay secret, epsilon is {believed}; in the worst "
-        f"case, without amplification, it is {worst}, at the same delta."
+        f"case over the cohorts that such a draw can give, without amplification, it is {worst}, at the same delta."
     )
 
 
 def _numbers(answer: "PrivacyGuarantee") -> str:
     if not answer.private:
         return "none: epsilon is infinite."
-    curve = ", ".join(f"({rounded_up(epsilon)}, {delta:g})" for delta, epsilon in answer.curve)
+    curve = ", ".join(f"({rounded_up(epsilon)}, {no_less(delta)})" for delta, epsilon in answer.curve)
     # Sums of shares are no Gaussian, and have no μ.
     mu = "" if _in_shares(answer) else f"{rounded_up(answer.unamplified_mu or 0.0)}-Gaussian DP"
     rho = f"{rounded_up(answer.unamplified_zcdp_rho or 0.0)}-zCDP"
@@ -245,7 +264,7 @@ def _numbers(answer: "PrivacyGuarantee") -> str:
 def _noise(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     if answer.noise_multiplier is None or answer.clip_noise_multiplier is None:
         named = "named below" if facts.runs else "as its ledger says"
-        return f"that of each run, {named}." if answer.private else "none."
+        return "none." if _bare(answer) else f"that of each run, {named}."
     standing = "exact" if answer.sensitivity_exact else "a bound"
     scale = "norm of an update beside its indicator" if facts.adaptive else "clip norm"
     parts = [
@@ -257,7 +276,9 @@ def _noise(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
         stddev = answer.clip_noise_multiplier * facts.clip_norm
         least = "at least " if _in_shares(answer) or answer.noise_by == "holders" else ""
         what = "gradients" if answer.privacy_unit == "example" else "updates"
-        parts.append(f"{what} clipped to norm {facts.clip_norm:g}; z on the sum has standard deviation {least}{stddev:.6g}")
+        parts.append(
+            f"{what} clipped to norm {facts.clip_norm:g}; z, in the units of a sum, has standard deviation {least}{stddev:.6g}"
+        )
     if answer.noise_by == "holders":
         parts.append(
             "each share holder adds all of it from a key of its own; who could read sums without it stands in the setting"
@@ -266,7 +287,7 @@ def _noise(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
         parts.append(f"sums divided by the fixed number {facts.expected_cohort_size:g}, however many took part")
     if facts.secure_noise is not None:
         parts.append(
-            "secret keys from the operating system, sums and noise exact on a lattice"
+            "secret keys from the operating system, sums and noise whole steps of a lattice, added exactly"
             if facts.secure_noise
             else "noise from a known seed: it hides nothing from who knows the seed"
         )
@@ -276,9 +297,10 @@ def _noise(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
 def _record(facts: RunFacts) -> str:
     if not facts.heads:
         return "no run: this is what a mechanism promises."
-    return f"epsilon is computed from what the ledger says was released; head{'s' if len(facts.heads) > 1 else ''} " + (
-        ", ".join(facts.heads) + ". 'hubbub verify' computes it again."
-    )
+    charged = "epsilon is computed from every round that"
+    if len(facts.heads) == 1:
+        return f"{charged} the ledger says was begun; head {facts.heads[0]}. 'hubbub verify' computes it again."
+    return f"{charged} the ledgers say was begun; heads {', '.join(facts.heads)}. 'hubbub account' of all computes it again."
 
 
 def _versions(accountant: str) -> str:
@@ -298,6 +320,26 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "not installed as a package"
+
+
+def no_less(delta: float) -> str:
+    """Delta in six digits, rounded up if it has more: epsilon holds at the number that is shown.
+
+    Example:
+        >>> no_less(1e-5), no_less(1 / 3e5)
+        ('1e-05', '3.33334e-06')
+    """
+    shown = f"{delta:g}"
+    if float(shown) >= delta:
+        return shown
+    up = Decimal(delta).quantize(Decimal(1).scaleb(Decimal(delta).adjusted() - 5), rounding=ROUND_CEILING)
+    return f"{float(up):g}"
+
+
+def zcdp_standing(answer: "PrivacyGuarantee") -> str:
+    """What goes with the ρ that is shown beside an epsilon."""
+    aside = ", but for the statistical distance of shares" if _in_shares(answer) else ""
+    return aside + (", without amplification" if answer.amplified else "")
 
 
 def rounded_up(epsilon: float) -> str:

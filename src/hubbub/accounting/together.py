@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hubbub._checks import one_of, open_unit
 from hubbub.accounting.chain import Chain
 from hubbub.accounting.composition import ACCOUNTANTS, epsilon
+from hubbub.accounting.earlier import charge_participations
 from hubbub.accounting.events import RELATIONS, NeighboringRelation
 from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.accounting.history import History
@@ -115,6 +116,8 @@ def compose_runs(
     unit = runs[0].privacy_unit
     require_together(runs, unit, relation)
     events = events_of(runs)
+    cohorts = [kind for run in runs for kind in charge_participations(run.events, run.rounds)]
+    unhidden = not_covered(unit, cohorts, relation)
     return PrivacyGuarantee(
         epsilon=math.inf if events is None else epsilon(events, delta, relation, accountant),
         delta=float(delta),
@@ -132,7 +135,7 @@ def compose_runs(
         simulation=any(run.simulation for run in runs),
         events=events,
         relations=tuple(r for r in RELATIONS if all(r in run.relations for run in runs)),
-        not_covered=tuple(dict.fromkeys((*not_covered(unit), *(what for run in runs for what in run.not_covered)))),
+        not_covered=tuple(dict.fromkeys((*unhidden, *(what for run in runs for what in run.not_covered)))),
         setting=_setting(runs),
     )
 

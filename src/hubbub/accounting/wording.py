@@ -1,6 +1,6 @@
 """A mechanism, its cohorts and what must hold for its guarantee, in words."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -14,6 +14,7 @@ from hubbub.participation import (
     FixedSizeSampling,
     MinSeparation,
     Participation,
+    Pattern,
     PoissonSampling,
     SingleParticipation,
     TruncatedPoissonSampling,
@@ -40,40 +41,69 @@ __all__ = [
     "EACH_RUN",
     "FIXED_RUNS",
     "HOLDERS_ADD",
-    "NOT_COVERED",
     "Assumption",
     "assumptions",
     "cohort_words",
     "cohorts_of",
+    "compared",
     "crude_delta",
     "describe",
     "not_covered",
     "one_unit",
     "require_text",
     "require_words",
+    "stopped",
     "unit_word",
     "words_from_record",
     "words_record",
 ]
 
-NOT_COVERED = (
+_NOT_COVERED = (
     "metrics that are computed from clients' updates, such as their training loss",
-    "choosing settings, models or features on the same people: each try is a run of its own",
+    "choosing settings, models or features on the same people: each try is a run of its own, and counts where it is named here",
     "other runs and other releases about the same people, where they are not named here",
     "what the time, the traffic and the failures of clients show to those who watch them",
-    "facts about groups: for k clients that act as one, epsilon is that of k times the sensitivity",
 )
 _NOT_COVERED_OF_EXAMPLES = (
     "metrics that are computed from gradients or examples, such as the training loss",
-    *NOT_COVERED[1:3],
+    *_NOT_COVERED[1:3],
     "what the time that training takes shows to those who watch it",
-    "facts about people with several examples: for k examples of one person, epsilon is that of k times the sensitivity",
 )
 
 
-def not_covered(privacy_unit: str) -> tuple[str, ...]:
-    """What no guarantee covers, by whose contribution is clipped as one."""
-    return _NOT_COVERED_OF_EXAMPLES if privacy_unit == "example" else NOT_COVERED
+def not_covered(
+    privacy_unit: str, participations: Sequence[Participation | None], neighboring_relation: NeighboringRelation
+) -> tuple[str, ...]:
+    """What no guarantee covers, by whose contribution is clipped as one, and what several of them pay together."""
+    usual = _NOT_COVERED_OF_EXAMPLES if privacy_unit == "example" else _NOT_COVERED
+    return (*usual, _groups(privacy_unit, participations, neighboring_relation)) if participations else usual
+
+
+def _groups(
+    privacy_unit: str, participations: Sequence[Participation | None], neighboring_relation: NeighboringRelation
+) -> str:
+    """What k units pay that act as one, as far as a theorem says it for these cohorts.
+
+    Patterns: the norm of a sum is at most the sum of norms. Poisson sampling with independent noise: the mixture over how many
+    of the k are drawn dominates. All others, cyclic cohorts with correlated noise among them: a step for each of the k.
+
+    Source: Vadhan 2017, "The Complexity of Differential Privacy", Lemma 2.2 (the steps); Zhu, Dong and Wang 2022, Theorem 10
+    (the rounds of a mixture), https://arxiv.org/abs/2106.08567.
+    """
+    who = "facts about groups: for k clients that act as one"
+    if privacy_unit == "example":
+        who = "facts about people with several examples: for k examples of one person"
+    if all(isinstance(one, Pattern) for one in participations):
+        return f"{who}, epsilon is that of k times the sensitivity"
+    if all(isinstance(one, Pattern | PoissonSampling) for one in participations):
+        return f"{who}, epsilon is not that of k times the sensitivity, but that of hubbub.accounting.group_events"
+    stepwise = f"{who}, epsilon is at most what hubbub.accounting.group_epsilon makes of it"
+    if neighboring_relation == "add-or-remove-one" and any(
+        isinstance(one, FixedSizeSampling | TruncatedPoissonSampling) for one in participations
+    ):
+        # The cohorts of those who remain are drawn from fewer with each of the k that is taken away.
+        return f"{stepwise}, with k − 1 fewer in the population"
+    return stepwise
 
 
 def unit_word(privacy_unit: str) -> str:
@@ -181,7 +211,6 @@ _ALWAYS = (
         "kept nor on their way over a network, which TLS hides",
         "operator",
     ),
-    Assumption("the number of clients and the classes of the data are public", "operator"),
 )
 _ALWAYS_OF_EXAMPLES = (
     Assumption("the gradient of one example is held to the clip norm as one vector, and is of that example alone", "software"),
@@ -192,7 +221,6 @@ _ALWAYS_OF_EXAMPLES = (
         "are kept nor on their way over a network, which TLS hides",
         "operator",
     ),
-    Assumption("the number of examples and the classes of the data are public", "operator"),
 )
 
 
@@ -258,7 +286,7 @@ def cohort_words(participation: Participation, privacy_unit: str = "client") -> 
         case SingleParticipation() | FixedEpochs(1, _) | MinSeparation(_, 1):
             return f"each {unit} in at most one round"
         case FixedEpochs(epochs, rounds_per_epoch):
-            return f"each {unit} in at most {epochs} rounds exactly {rounds_per_epoch} apart"
+            return f"each {unit} in at most {epochs} rounds, whole multiples of {rounds_per_epoch} apart"
         case MinSeparation(1, max_participations):
             return f"each {unit} in at most {max_participations} rounds"
         case MinSeparation(min_separation, max_participations):
@@ -295,7 +323,8 @@ def assumptions(
     unit = unit_word(privacy_unit)
     match participation:
         case SingleParticipation() | FixedEpochs() | MinSeparation():
-            drawn: tuple[Assumption, ...] = (Assumption(f"no {unit} breaks the participation pattern", "ledger"),)
+            kept = f"no {unit} breaks the participation pattern, or its own rounds are charged as they were"
+            drawn: tuple[Assumption, ...] = (Assumption(kept, "ledger"),)
         case PoissonSampling() | FixedSizeSampling() | TruncatedPoissonSampling():
             drawn = (_COINS,)
         case CyclicPoissonSampling():
@@ -305,17 +334,31 @@ def assumptions(
             slot = f"each {unit}'s slot is drawn once for the whole run, whatever the data and the other {unit}s are"
             drawn = (_COINS, Assumption(slot, "operator"))
     if neighboring_relation is not None:
-        drawn = (*drawn, *_compared(participation, neighboring_relation, unit))
+        drawn = (*drawn, *compared(participation, neighboring_relation, unit))
     if shares_of is not None:
         drawn = (*drawn, _shares_added(shares_of))
-    return (*drawn, *(_ALWAYS_OF_EXAMPLES if unit == "example" else _ALWAYS))
+    known = "" if neighboring_relation == "add-or-remove-one" else f"the number of {unit}s and "
+    public = Assumption(f"{known}the classes of the data are public", "operator")
+    return (*drawn, *(_ALWAYS_OF_EXAMPLES if unit == "example" else _ALWAYS), public)
 
 
-def _compared(participation: Participation, neighboring_relation: NeighboringRelation, unit: str) -> tuple[Assumption, ...]:
+def stopped(rounds: int) -> Assumption:
+    """What must hold where epsilon is of fewer rounds than were promised: that of a stop which looks at releases is larger.
+
+    Source: Rogers, Roth, Ullman and Vadhan 2016, "Privacy Odometers and Filters", https://arxiv.org/abs/1605.08294.
+    """
+    done = f"{rounds} round{'' if rounds == 1 else 's'}"
+    text = f"that the run ended after {done} was decided by nothing that its data or its releases showed"
+    return Assumption(text, "operator")
+
+
+def compared(participation: Participation, neighboring_relation: NeighboringRelation, unit: str) -> tuple[Assumption, ...]:
     """What the two data sets that the relation compares have in common, where that is not plain."""
     if neighboring_relation == "add-or-remove-one":
         who = one_unit(unit)
-        same = f"the cohorts' law and the fixed divisor of the sums are the same numbers whether {who} is there or not"
+        # Who knows how many there are, to the last one, knows whether one is there.
+        numbers = f"the cohorts' law, the fixed divisor of the sums and every number of {unit}s that is published"
+        same = f"{numbers} are the same whether {who} is there or not"
         match participation:
             case FixedSizeSampling(population=population) | TruncatedPoissonSampling(population=population):
                 same = f"{same}; the {unit} that may be missing is one of the {population}"

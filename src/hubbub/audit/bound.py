@@ -50,11 +50,11 @@ class LowerBound:
     def statement(self) -> str:
         """The claim in words, with its confidence and every assumption."""
         if self.mu is None:
-            claim = f"(epsilon, {self.delta:g})-DP fails for every epsilon below {_below(self.epsilon)}"
+            claim = f"(epsilon, {self.delta!r})-DP fails for every epsilon below {_below(self.epsilon)}"
         else:
             claim = (
                 f"mu-GDP fails for every mu below {_below(self.mu)}; a Gaussian trade-off curve with that mu has "
-                f"epsilon {_below(self.epsilon)} at delta {self.delta:g}"
+                f"epsilon {_below(self.epsilon)} at delta {self.delta!r}"
             )
         given = " ".join(self.assumptions)
         return f"With confidence {self.confidence:.10g}: {claim}. Assumed: {given} Source: {self.source}."

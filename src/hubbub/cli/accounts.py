@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from hubbub import accounting
 from hubbub._checks import integer, rounds_count, scale
 from hubbub.accounting import PrivacyGuarantee
+from hubbub.accounting.statement import zcdp_standing
 from hubbub.cli.output import console, print_json, print_table, say
 from hubbub.config import strategy_name
 from hubbub.errors import ConfigError
@@ -201,7 +202,7 @@ def print_guarantee(mechanism: Mechanism, statement: Statement) -> None:
     say(screen, answer.sentence())
     if answer.amplified:
         worst = accounting.rounded_up(answer.unamplified_epsilon)
-        say(screen, f"Assuming the cohorts as stated; in the worst case, without amplification, epsilon is {worst}.")
+        say(screen, f"Assuming the cohorts as stated; in the worst case over them, without amplification, epsilon is {worst}.")
     if isinstance(mechanism.participation, MinSeparation) and mechanism.participation.min_separation > 1:
         b = mechanism.participation.min_separation
         say(
@@ -216,8 +217,8 @@ def guarantee_rows(answer: PrivacyGuarantee) -> dict[str, str]:
     standing = "exact" if answer.sensitivity_exact else "a bound"
     return {
         "epsilon": f"{answer.epsilon!r}",
-        "delta": f"{answer.delta:g}",
-        "zCDP rho": f"{answer.unamplified_zcdp_rho!r} ({covered}{', without amplification' if answer.amplified else ''})",
+        "delta": f"{answer.delta!r}",
+        "zCDP rho": f"{answer.unamplified_zcdp_rho!r} ({covered}{zcdp_standing(answer)})",
         "L2 sensitivity": f"{answer.l2_sensitivity!r} (of {answer.sensitivity_of}, {standing})",
         "noise multiplier": f"{answer.noise_multiplier!r} (over clip norm × largest column norm)",
         "clip noise multiplier": f"{answer.clip_noise_multiplier!r} (over the clip norm)",

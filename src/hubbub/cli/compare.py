@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,13 @@ def _print(setting: Setting, objective: Objective, found: Sequence[Compared], bo
     screen = console()
     words = setting.words()
     say(screen, f"{words['rounds']} rounds of {words['workload']}; {words['participation']}")
-    say(screen, f"No strategy has a root squared error below {bound:.6g} ({objective} over rounds, at sensitivity 1).")
+    # Rounded down: what is shown is still proved.
+    least = f"{Decimal(bound).quantize(Decimal(1).scaleb(Decimal(bound).adjusted() - 5), rounding=ROUND_FLOOR):f}"
+    say(
+        screen,
+        f"No matrix C, with any decoder, has a root squared error below {least} ({objective} over rounds, at L2 sensitivity 1 "
+        "to the rounds that one client may join).",
+    )
     say(screen)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("strategy", no_wrap=True)

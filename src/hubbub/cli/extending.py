@@ -9,6 +9,7 @@ from hubbub._checks import integer
 from hubbub.accounting import rounded_up
 from hubbub.accounting.chain import read_chain
 from hubbub.accounting.spent import spent
+from hubbub.accounting.statement import no_less
 from hubbub.cli.output import console, say
 from hubbub.cli.training import How, begin
 from hubbub.errors import ConfigError
@@ -42,7 +43,7 @@ def extend(folder: Path, asked: Asked, how: How, *, allow_import: bool, as_json:
     recorded, layer = read_run(folder), extension(folder)
     cost, done = spent(recorded.promise, recorded.history).guarantee, len(recorded.history.rounds)
     screen = console(stderr=as_json)
-    said = f"epsilon {rounded_up(cost.epsilon)} at delta {cost.delta:g}" if cost.private else "no privacy guarantee"
+    said = f"epsilon {rounded_up(cost.epsilon)} at delta {no_less(cost.delta)}" if cost.private else "no privacy guarantee"
     say(screen, f"{folder}: {done} of {recorded.promise.rounds} rounds, {said}")
     if others := layer["privacy"]["earlier_runs"][1:]:
         say(screen, f"Charged as well, since they belong to it: {', '.join(others)}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hubbub import config as configs
 from hubbub import inventory, prospect
 from hubbub.accounting import PrivacyGuarantee, rounded_up
+from hubbub.accounting.statement import no_less, zcdp_standing
 from hubbub.accounting.wording import crude_delta, unit_word
 from hubbub.cli import nearby
 from hubbub.cli.output import console, print_json, print_table, say
@@ -178,17 +179,16 @@ def _privacy_rows(promised: PrivacyGuarantee) -> dict[str, str]:
     if not promised.private:
         return {"epsilon": "infinite: this run promises nothing"}
     covered = "of the whole run" + (" and the earlier ones" if promised.earlier else "")
-    alone = ", without amplification" if promised.amplified else ""
     of = f"of {promised.sensitivity_of}, {'exact' if promised.sensitivity_exact else 'a bound'}"
     numbers = (
-        ("zCDP rho", promised.unamplified_zcdp_rho, rounded_up, f"{covered}{alone}"),
+        ("zCDP rho", promised.unamplified_zcdp_rho, rounded_up, f"{covered}{zcdp_standing(promised)}"),
         ("L2 sensitivity", promised.l2_sensitivity, rounded_up, of),
         ("noise multiplier", promised.noise_multiplier, "{:.6g}".format, "over clip norm × largest column norm"),
         ("clip noise multiplier", promised.clip_noise_multiplier, "{:.6g}".format, "over the clip norm"),
     )
     return {
         "epsilon": rounded_up(promised.epsilon),
-        "delta": f"{promised.delta:g}",
+        "delta": no_less(promised.delta),
         **{name: f"{shown(value)}, {what}" for name, value, shown, what in numbers if value is not None},
         "privacy unit": promised.privacy_unit,
         "neighboring relation": promised.neighboring_relation,
@@ -217,7 +217,9 @@ def _noise_rows(costs: dict[str, Any]) -> dict[str, str]:
 def _ratio(noise: dict[str, Any], when: str) -> str:
     """The norm of the noise beside the signal, where the number of parameters is known."""
     norm, ratio = noise[f"{when}norm_over_clip"], noise[f"{when}signal_to_noise"]
-    return "" if norm is None else f"\nin norm {norm:.3g} clip norms; signal to noise ≤ {ratio:.3g}"
+    if norm is None:
+        return ""
+    return f"\nin norm {norm:.3g} clip norms; signal to noise ≤ {ratio:.3g}, for cohorts of the expected size"
 
 
 def _cost_rows(costs: dict[str, Any], made: _Planned) -> dict[str, str]:

@@ -9,6 +9,7 @@ from hubbub.accounting import rounded_up
 from hubbub.accounting.chain import read_chain
 from hubbub.accounting.ledger import end_run
 from hubbub.accounting.spent import spent
+from hubbub.accounting.statement import no_less
 from hubbub.accounting.wording import unit_word
 from hubbub.cli.output import console, print_json, say
 from hubbub.training import RunStore
@@ -62,7 +63,7 @@ def ledger(folder: Path, *, as_json: bool) -> None:
     say(
         screen,
         f"{len(rows)} of {promise.rounds} rounds charged: epsilon {rounded_up(cost.guarantee.epsilon)} at delta "
-        f"{promise.delta:g}{_beside(len(promise.earlier))}.",
+        f"{no_less(promise.delta)}{_beside(len(promise.earlier))}.",
     )
     for warning in cost.warnings():
         say(screen, f"{warning[0].upper()}{warning[1:]}.")
@@ -112,6 +113,6 @@ def close(folder: Path, *, early: bool) -> None:
         return
     say(
         console(),
-        f"{folder} is closed: {gone} secret files were written over and removed. Its noise can never be drawn again, and "
-        "nobody can tell from the ledger who took part.",
+        f"{folder} is closed: {gone} secret files were written over and removed. Unless their keys were copied, its noise "
+        "can never be drawn again, and nobody can tell from the ledger who took part.",
     )

@@ -44,7 +44,9 @@ def account_runs(folders: Sequence[Path], asked: Asked) -> None:
         worse = tuple(f"{run.name}: {warning}" for run, cost in zip(runs, costs, strict=True) for warning in cost.told_to_all())
         # Those that were named come first.
         each, others = tuple(cost.guarantee for cost in costs), found[len(runs) :]
-        facts = RunFacts(heads=tuple(run.chain.head for run in runs), worse=worse, runs=each, others=others)
+        adaptive = any("adaptive_clipping" in run.promise.settings for run in runs)
+        heads = tuple(run.chain.head for run in runs)
+        facts = RunFacts(heads=heads, worse=worse, runs=each, others=others, adaptive=adaptive)
     rows = [_row(run, cost, _asked(run, asked)) for run, cost in zip(runs, costs, strict=True)]
     if asked.as_json:
         print_json({**answer.as_json(), "runs": rows})
@@ -71,7 +73,7 @@ def _asked(run: Recorded, asked: Asked) -> Promise:
 def _delta(runs: Sequence[Recorded]) -> float:
     stated = sorted({run.promise.delta for run in runs})
     if len(stated) > 1:
-        raise ConfigError(f"--delta: the runs state {' and '.join(f'{delta:g}' for delta in stated)}; name that of the whole")
+        raise ConfigError(f"--delta: the runs state {' and '.join(f'{delta!r}' for delta in stated)}; name that of the whole")
     return stated[0]
 
 
@@ -115,7 +117,10 @@ def _print(answer: PrivacyGuarantee, rows: Sequence[dict[str, Any]]) -> None:
     say(screen, answer.sentence())
     if answer.amplified:
         worst = rounded_up(answer.unamplified_epsilon)
-        say(screen, f"Assuming the random cohorts as stated; in the worst case, without amplification, epsilon is {worst}.")
+        say(
+            screen,
+            f"Assuming the random cohorts as stated; in the worst case over them, without amplification, epsilon is {worst}.",
+        )
     for line in _unchecked(rows):
         say(screen, line)
 

@@ -138,7 +138,7 @@ def participation_words(participation: Participation) -> str:
         case SingleParticipation() | FixedEpochs(epochs=1) | MinSeparation(max_participations=1):
             return "one round of each client"
         case FixedEpochs(epochs, rounds_per_epoch):
-            return f"up to {epochs:,} rounds of each client, exactly {rounds_per_epoch:,} apart"
+            return f"up to {epochs:,} rounds of each client, whole multiples of {rounds_per_epoch:,} apart"
         case MinSeparation(min_separation, max_participations):
             return f"up to {max_participations:,} rounds of each client, at least {min_separation:,} apart"
         case other:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from hubbub._checks import finite
 from hubbub.accounting import rounded_up
+from hubbub.accounting.statement import no_less
 from hubbub.accounting.wording import unit_word
 from hubbub.cli.output import console, printable, say
 from hubbub.report.followed import Followed, Standing, worker
@@ -109,7 +110,7 @@ def _facts(standing: Standing) -> Iterator[tuple[str, str]]:
             yield name, f"{spelled.format(value)}  {curve}"
     if standing.private:
         promised = rounded_up(standing.promised)
-        yield "epsilon", f"{rounded_up(standing.epsilon)} of {promised} at delta {standing.delta:g}, by the ledger"
+        yield "epsilon", f"{rounded_up(standing.epsilon)} of {promised} at delta {no_less(standing.delta)}, by the ledger"
     else:
         yield "epsilon", "∞: nothing is promised"
     if (clip_norm := standing.last("clip_norm")) is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from hubbub import files, strict_json
 from hubbub.accounting import rounded_up
 from hubbub.accounting.ledger import add_record
+from hubbub.accounting.statement import no_less
 from hubbub.engine.finished import model_content
 from hubbub.errors import RunFolderError
 from hubbub.report.citations import bibtex, cited
@@ -41,7 +42,8 @@ def publish(run: Path, folder: Path, head: str | None = None) -> RunTold:
     found = told(run)
     if found.guarantee.simulation:
         raise RunFolderError(
-            f"{run}: is a simulation, not for release: its noise follows from a known seed, and who knows that takes it off; "
+            f"{run}: is a simulation, or counts one as an earlier run, and is not for release: that noise follows from a known "
+            "seed, and who knows that takes it off; "
             "train again with privacy.noise = 'secure'"
         )
     if not found.guarantee.private:
@@ -97,12 +99,12 @@ def card(run: RunTold) -> str:
         "",
         "## What it does not say",
         "",
-        f"Epsilon {rounded_up(guarantee.epsilon)} bounds what anybody can learn about one {guarantee.privacy_unit} from this "
-        "model and all models of the rounds before it. It does not make the model right or fair, and does not hide what "
-        "many have in common. That these files are those that were published, byte for byte, `hubbub verify` says of this "
-        f"folder; with `--head H` it compares the head in `{PUBLICATION}` with the one that the publisher tells elsewhere. Who "
-        "trained it can prove the rest: `hubbub verify RUN --head H` checks the run against the head of its ledger, "
-        f"`{run.recorded.chain.head}` before this was published.",
+        f"Under the assumptions above, epsilon {rounded_up(guarantee.epsilon)} at delta {no_less(guarantee.delta)} bounds what "
+        f"those who see releases alone can learn from them about one {guarantee.privacy_unit}, and not without it. "
+        "It does not make the model right or fair. That these files are those that were published, byte for byte, "
+        f"`hubbub verify` says of this folder; with `--head H` it compares the head in `{PUBLICATION}` with the one that the "
+        "publisher tells elsewhere. Who trained it can prove the rest: `hubbub verify RUN --head H` checks the run against the "
+        f"head of its ledger, `{run.recorded.chain.head}` before this was published.",
         "",
         "## To cite",
         "",

@@ -69,9 +69,10 @@ def audit_markdown(name: str, found: _Found) -> str:
         "",
         *(f"* {note}" for note in found["notes"]),
         *([""] if found["notes"] else []),
-        "A lower bound above what is stated proves that the system or the accounting is wrong. One below proves nothing: these "
-        "canaries and these tests are some of all that could be tried. A test of the noise that fails proves that the system "
-        "is not the one that is stated, whatever the bounds.",
+        "A lower bound at 1 − 10⁻⁶ above what is stated shows that the system or the accounting is wrong, but for a chance of "
+        "10⁻⁶; in a right system one at 95 % is above it once in twenty times at most. One below shows nothing: these canaries "
+        "and these tests are some of all that could be tried. A test of the noise that fails shows that the system is not the "
+        "one that is stated, whatever the bounds.",
         "",
         "## What the bounds assume",
         "",
@@ -128,7 +129,7 @@ def audit_bounds(found: _Found) -> str:
     made, axes = figure()
     _draw_bounds(axes, found, _PAGE)
     said = "; ".join(f"{one['what']}: at least {one['shown']['epsilon']:.3g}" for one in found["comparisons"])
-    return shown(made, f"What the audit proved of epsilon: {said}")
+    return shown(made, f"What the audit showed of epsilon: {said}")
 
 
 @styled
@@ -145,9 +146,9 @@ def _draw_bounds(axes: Any, found: _Found, look: _Look) -> None:
     shown = [one[kind]["epsilon"] for one in comparisons for kind in ("shown", "certain")]
     for height, one in enumerate(comparisons):
         axes.barh(
-            height, one["shown"]["epsilon"], height=0.5, color=look.absent, alpha=0.35, label="proved with confidence 95 %"
+            height, one["shown"]["epsilon"], height=0.5, color=look.absent, alpha=0.35, label="shown with confidence 95 %"
         )
-        axes.barh(height, one["certain"]["epsilon"], height=0.25, color=look.absent, label="proved with confidence 1 − 10⁻⁶")
+        axes.barh(height, one["certain"]["epsilon"], height=0.25, color=look.absent, label="shown with confidence 1 − 10⁻⁶")
         if one["stated_epsilon"] is not None:
             axes.plot(
                 [one["stated_epsilon"]] * 2, [height - 0.35, height + 0.35], color=look.stated, linewidth=2.5, label="stated"

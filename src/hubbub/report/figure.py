@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from hubbub.accounting import PrivacyGuarantee, rounded_up
+from hubbub.accounting.statement import no_less
 
 __all__ = ["draw"]
 
@@ -62,7 +63,7 @@ def _spent(axes: Any, rows: _Rows, promised: PrivacyGuarantee) -> None:
     axes.axhline(promised.epsilon, color=_QUIET, linestyle="--", label=f"promised: {rounded_up(promised.epsilon)}")
     # Of next to nothing, too.
     axes.set_ylim(0, max(promised.epsilon * 1.15, 1e-9))
-    axes.set_ylabel(f"epsilon at delta = {promised.delta:g}")
+    axes.set_ylabel(f"epsilon at delta = {no_less(promised.delta)}")
     axes.legend(loc="lower right", frameon=False)
 
 

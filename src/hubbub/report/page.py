@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hubbub.accounting import rounded_up
-from hubbub.accounting.statement import library_versions
+from hubbub.accounting.statement import library_versions, no_less, zcdp_standing
 from hubbub.report import charts
 from hubbub.report.audit import audit_bounds, audit_scores
 from hubbub.report.citations import bibtex, cited
@@ -76,12 +76,13 @@ def _run(run: RunTold, *, public: bool) -> dict[str, Any]:
         "burned": [i + 1 for i, entry in enumerate(run.recorded.history.rounds) if entry.state == "burned"],
         "guarantee": guarantee,
         "epsilon": rounded_up(guarantee.epsilon) if guarantee.private else "∞",
+        "delta": no_less(guarantee.delta),
         "warnings": run.cost.told_to_all() if public else run.cost.warnings(),
         "accuracy": last and last["accuracy"],
         "loss": last and last["loss"],
         "held_out": None if run.public else f"held-out {whose(guarantee)}",
         "facts": list(_facts(run)),
-        "curve": [(f"{delta:g}", rounded_up(epsilon)) for delta, epsilon in guarantee.curve] if guarantee.private else [],
+        "curve": [(no_less(delta), rounded_up(epsilon)) for delta, epsilon in guarantee.curve] if guarantee.private else [],
         "others": [
             (other.neighboring_relation, "–" if other.epsilon is None else rounded_up(other.epsilon), other.why)
             for other in guarantee.other_relations
@@ -151,7 +152,7 @@ def _facts(run: RunTold) -> Iterator[tuple[str, str]]:
     if guarantee.amplified:
         yield "without amplification", f"epsilon {rounded_up(guarantee.unamplified_epsilon)}"
     if (rho := guarantee.unamplified_zcdp_rho) is not None:
-        yield "zero-concentrated DP", f"ρ = {rounded_up(rho)}" + (", without amplification" if guarantee.amplified else "")
+        yield "zero-concentrated DP", f"ρ = {rounded_up(rho)}{zcdp_standing(guarantee)}"
     if guarantee.setting:
         yield "who is trusted with what", guarantee.setting
 
@@ -228,7 +229,7 @@ def _charts(runs: Sequence[RunTold], *, public: bool) -> Iterator[Chart]:
         yield Chart(f"Encryption{of}", charts.encryption([run]), about, private=True)
         if run.audit is not None:
             proved = (
-                "What canaries proved of epsilon, beside what is stated: a bar beyond its line would disprove the guarantee."
+                "What canaries showed of epsilon, beside what is stated: a narrow bar beyond its line disproves the guarantee."
             )
             yield Chart(f"Audit{of}", audit_bounds(run.audit), proved)
             scores = "Canaries that were there and that were not, as an adversary scores them, beside what is claimed."

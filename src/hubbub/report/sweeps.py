@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hubbub.accounting import rounded_up
+from hubbub.accounting.statement import no_less
 from hubbub.files import write_atomic
 from hubbub.report import sweep_charts as charts
 from hubbub.report.citations import bibtex
@@ -47,6 +48,7 @@ def page(sweep: SweepTold) -> str:
         best_words=_words(sweep, sweep.best),
         charts=[chart for chart in _charts(sweep) if chart.picture],
         choice=sweep.choice,
+        delta="" if sweep.choice.delta is None else no_less(sweep.choice.delta),
         bounded=sweep.choice.epsilon is not None and math.isfinite(sweep.choice.epsilon),
         together=_epsilon(sweep.choice.epsilon),
         trials=[(words, rounded_up(epsilon)) for words, epsilon in sweep.choice.trials],

@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from hubbub.accounting import PrivacyGuarantee, rounded_up
-from hubbub.accounting.unamplified import by_divergences
+from hubbub.accounting.statement import zcdp_standing
 
 __all__ = ["markdown"]
 
@@ -102,9 +102,7 @@ def _encrypted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _guarantee(promised: PrivacyGuarantee) -> list[str]:
     rho = promised.unamplified_zcdp_rho
-    aside = " but for the statistical distance of shares" if by_divergences(promised.events or ()) else ""
-    alone = " without amplification" if promised.amplified else ""
-    zcdp = "" if rho is None else f" It is {rounded_up(rho)}-zCDP{aside}{alone}."
+    zcdp = "" if rho is None else f" It is {rounded_up(rho)}-zCDP{zcdp_standing(promised)}."
     standing = "exact" if promised.sensitivity_exact else "a bound from above"
     return [
         "## The guarantee",
