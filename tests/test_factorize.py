@@ -1,6 +1,7 @@
 """``hubbub factorize`` and ``hubbub compare``, their pictures, and published matrices, which are verified before use."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +292,17 @@ def test_knobs_go_to_the_families_that_have_them(capsys: pytest.CaptureFixture[s
 def test_the_table_names_what_was_left_out_and_why(capsys: pytest.CaptureFixture[str]) -> None:
     shown = output(capsys, "compare --rounds 16 --momentum 0.5 --families tree,time-varying".split())
     assert shown.index("tree ") < shown.index("Left out:") < shown.index("time-varying: workload.momentum = 0.5")
+
+
+def test_what_compare_says_no_matrix_is_below_is_below_all_that_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """The dense one attains it, so that a digit too many would be false: it is shown rounded down."""
+    for objective in ("mean", "max"):
+        asked = f"compare --rounds 60 --objective {objective} --families dense,banded,identity"
+        shown, found = output(capsys, asked.split()), facts(capsys, asked)
+        least = float(re.search(r"No matrix C, with any decoder, has a root\s+squared error below ([\d.]+)", shown)[1])
+        assert least <= found["root_lower_bound"] <= least * (1 + 1e-4)
+        name = {"mean": "root_mean_squared_error", "max": "root_max_squared_error"}[objective]
+        assert all(row[name] >= least for row in found["strategies"])
 
 
 def test_many_rounds_are_compared_by_what_needs_no_matrix(capsys: pytest.CaptureFixture[str]) -> None:

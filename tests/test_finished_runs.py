@@ -201,6 +201,17 @@ def test_a_name_writes_nothing_into_the_card(run: Path, tmp_path: Path) -> None:
     assert "<script>" not in card.replace("\\<script\\>", "")
 
 
+def test_the_card_says_whom_epsilon_is_against(run: Path, tmp_path: Path) -> None:
+    """Epsilon without its delta bounds nothing, and binds nobody who sees more than releases."""
+    assert ran("publish", run, "-o", tmp_path / "public") == 0
+    card, stated = ((tmp_path / "public" / name).read_text() for name in ("README.md", "guarantee.json"))
+    delta = json.loads(stated)["delta"]
+    assert f"at delta {delta:g} bounds what those who see releases alone can learn" in card
+    assert "anybody can learn" not in card
+    content = (tmp_path / "public" / "model.safetensors").read_bytes()
+    assert json.loads((run / "ledger.jsonl").read_text().splitlines()[-1])["hash"].encode() in content
+
+
 def test_a_model_of_fewer_rounds_than_the_ledger_has_is_not_loaded(run: Path) -> None:
     other = load_file(run / "model.safetensors")
     chain = [json.loads(line)["hash"] for line in (run / "ledger.jsonl").read_text().splitlines()]

@@ -60,13 +60,13 @@ def test_an_audit_that_lies_in_a_runs_folder_is_in_its_report(audited: Path, cap
     text = (audited / "report.html").read_text()
     found = json.loads((audited / "audit" / "audit.json").read_text())
     assert found["sentence"] in text
-    assert "What the audit proved of epsilon: " in text
+    assert "What the audit showed of epsilon: " in text
     for one in found["comparisons"]:
         assert one["what"] in text
     assert all(check["name"] in text.replace("&#39;", "'") for check in found["checks"])
-    assert "attacks show that epsilon is at least" in text
+    assert "show, with confidence 95 %, that epsilon is at least" in text
     run = told(audited)
-    assert "no lower bound was measured" in run.statement()
+    assert "no lower bound is stated" in run.statement()
     assert "The audit" not in page([run])
 
 
@@ -74,7 +74,7 @@ def test_a_public_page_shows_the_bounds_of_an_audit_and_no_scores(audited: Path)
     run = with_audit(told(audited), read_audit(audited / "audit"))
     for public in (False, True):
         text = page([run], public=public)
-        assert "What the audit proved of epsilon: " in text
+        assert "What the audit showed of epsilon: " in text
         assert ("Scores of the canaries" in text) != public
 
 
@@ -89,7 +89,7 @@ def test_a_bound_in_the_report_is_rounded_down_and_is_one_on_what_is_stated(audi
     text = page([run])
     assert "≥ 0.9876" in text
     assert ">0.987<" in text
-    assert "(11) Audit: attacks show that epsilon is at least 0.9876." in text
+    assert "(11) Audit: attacks on runs of these settings show, with confidence 95 %, that epsilon is at least 0.9876." in text
 
 
 def test_a_broken_system_is_said_in_colour(audited: Path, tmp_path: Path) -> None:

@@ -106,7 +106,8 @@ def group_epsilon(epsilon_at: Callable[[float], float], delta: float, group_size
     """An epsilon for a group of units, from the epsilons of one unit, whatever the mechanism; an upper bound.
 
     A guarantee (ε, δ′) of one unit is (kε, δ′·(e^{kε} − 1)/(e^ε − 1)) for k. The largest δ′ is searched for which that is at
-    most ``delta``; infinity where not even 1e-300 suffices.
+    most ``delta``; infinity where not even 1e-300 suffices. Each of the k steps must be one
+    that ``epsilon_at`` is of: to take k units from a fixed population it must be of k − 1 fewer.
 
     Args:
         epsilon_at: The epsilon of one unit at a delta between 0 and 1, an upper bound that falls as delta grows.

@@ -317,9 +317,9 @@ class _Evidence:
         if isinstance(self._plan.participation, _COMPETING):
             notes.append("Canaries compete for places in a cohort, so that the distribution-free bound is the one-run bound.")
         if self._mechanism.shares is not None:
-            notes.append("All clients answered here, so that sums held more noise than the promise counts on.")
+            notes.append("All clients answered here, so that sums may have held more noise than the promise counts on.")
         if self._plan.noise_by == "holders":
-            notes.append("All holders are honest here, so that sums held more noise than the promise counts on.")
+            notes.append("All holders are honest here, so that sums may have held more noise than the promise counts on.")
         return tuple(notes)
 
 

@@ -22,7 +22,8 @@ __all__ = ["calibrated", "recommended", "settings_of"]
 _RELATION = "zero-out"
 _TABLE = 100
 _COHORTS = {
-    "pattern": "nobody's coins: the server asks no client again before its separation has passed, and the ledger checks it",
+    "pattern": "nobody's coins: the server asks no client again before its separation has passed, nor more often than "
+    "promised, and the ledger checks it",
     "poisson": "each client by a coin of its own in every round, which nobody sees or filters",
     "fixed-size": "the server draws every cohort at random, and nobody sees who is in it",
     "balls-in-bins": "each client draws a slot, once for the whole run, which nobody sees",

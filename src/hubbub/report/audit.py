@@ -12,6 +12,7 @@ import numpy as np
 from hubbub import strict_json
 from hubbub._checks import Array
 from hubbub.accounting import rounded_up
+from hubbub.accounting.statement import no_less
 from hubbub.files import make_folder, write_atomic
 from hubbub.report.svg import INK, SERIES, figure, legible, shown, styled
 
@@ -53,9 +54,9 @@ def audit_markdown(name: str, found: _Found) -> str:
         "",
         f"**{found['sentence']}**",
         "",
-        f"Audited: {stated['mechanism']}; ({rounded_up(stated['epsilon'])}, {stated['delta']:g})-differential privacy for each "
-        f"{stated['privacy_unit']} ({stated['neighboring_relation']} relation) over {stated['rounds']} rounds. In each of "
-        f"{found['runs']} runs, with new keys, {found['canaries']} canaries were there or not by fair coins.",
+        f"Audited: {stated['mechanism']}; ({rounded_up(stated['epsilon'])}, {no_less(stated['delta'])})-differential privacy "
+        f"for each {stated['privacy_unit']} ({stated['neighboring_relation']} relation) over {stated['rounds']} rounds. In each "
+        f"of {found['runs']} runs, with new keys, {found['canaries']} canaries were there or not by fair coins.",
         "",
         "![lower bounds beside the stated epsilon, and the scores of the canaries](audit.png)",
         "",

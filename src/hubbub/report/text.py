@@ -63,7 +63,7 @@ def _burned(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not numbers:
         return []
     what = f"Round {numbers[0]} was" if len(numbers) == 1 else f"Rounds {', '.join(numbers)} were"
-    return [f"{what} charged and not released: the sum could not be opened, and the model stayed as it was.", ""]
+    return [f"{what} charged and not released: the model stayed as it was.", ""]
 
 
 def _adapted(clip_norms: Sequence[float]) -> list[str]:
