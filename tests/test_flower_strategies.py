@@ -100,6 +100,12 @@ def test_acc_7_a_guarantee_answers_before_during_and_after_a_run() -> None:
     assert strategy.guarantee(1e-5).neighboring_relation == "zero-out"
 
 
+@pytest.mark.filterwarnings("error:invalid value:RuntimeWarning")
+def test_hardly_any_noise_is_told_what_it_costs() -> None:
+    strategy = DPFedAvgFixed(FedAvg(), clip_norm=1.0, noise_multiplier=0.01, sampling_probability=0.25, rounds=1000)
+    assert guarantee(strategy.mechanism, 1e-5).epsilon > 1e6
+
+
 def test_poisson_cohorts_amplify() -> None:
     strategy = DPFedAvgFixed(FedAvg(), clip_norm=1.0, noise_multiplier=1.0, sampling_probability=0.01)
     expected = guarantee(Mechanism(Identity(1000), PoissonSampling(0.01), 1.0), 1e-5)

@@ -240,7 +240,7 @@ class Law:
             missing = 1 - float(mass.sum())
             if missing < _MISSING:
                 return losses, mass
-            # Far left the loss is flat, at ln(1 − q) for a pair, and any x there is its argument: what lies left of it is added.
+            # Far left the loss is flat, ln(1 − q) for a pair, and any x there is its argument: what lies left of it is added.
             flat = high if self.upper.reverse else low
             return np.append(losses, flat), np.append(mass, missing)
         below, above = self.lower.nodes(low, 0.0, 128), self.upper.nodes(0.0, high, 160)

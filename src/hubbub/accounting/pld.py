@@ -194,6 +194,7 @@ class _Search:
         log_tail: Mass of a round that counts as infinite loss.
         near: An epsilon that is not below the answer.
         steepness: The steepest profile met so far.
+        last: The last mesh and tilt, and what was composed with them: where memory sets the mesh, a finer one is the same.
     """
 
     rounds: Rounds
@@ -202,6 +203,7 @@ class _Search:
     log_tail: float
     near: float
     steepness: float = 0.0
+    last: tuple[tuple[float, float], Composed] | None = None
 
     @property
     def tolerance(self) -> float:
@@ -240,6 +242,9 @@ class _Search:
         mesh = min(math.sqrt(8 * tolerance / (count * (max(self.tilt, self.steepness) + 1))), 0.5 / self.tilt)
         points = _MOST_POINTS if self.near < _LARGE else _MOST_POINTS // 4
         mesh = max(mesh, max(high - low for low, high in spans) / points)
+        asked = mesh, self.tilt
+        if self.last is not None and self.last[0] == asked:
+            return self.last[1]
         common = self.cumulant.common(self.tilt)
         while True:
             losses = [
@@ -248,6 +253,7 @@ class _Search:
             ]
             law = composed(losses, mesh, self.tilt)
             if law is not None:
+                self.last = asked, law
                 return law
             mesh *= 2
 

@@ -11,6 +11,7 @@ https://arxiv.org/abs/2202.08312.
 """
 
 import math
+from functools import lru_cache
 
 from hubbub.accounting.events import Gaussian, TreeAggregation
 from hubbub.participation import MinSeparation
@@ -32,6 +33,11 @@ def as_gaussian(event: TreeAggregation) -> Gaussian:
         >>> as_gaussian(TreeAggregation(noise_multiplier=2.0, rounds=7)).noise_multiplier
         1.1547005383792517
     """
-    participation = MinSeparation(event.min_separation, event.max_participations)
-    squared = round(BinaryTree(event.rounds).sensitivity(participation).value ** 2)
+    squared = _squared_sensitivity(event.rounds, event.min_separation, event.max_participations)
     return Gaussian(event.noise_multiplier / math.sqrt(squared))
+
+
+@lru_cache(maxsize=256)
+def _squared_sensitivity(rounds: int, min_separation: int, max_participations: int) -> int:
+    """Of hundreds of participations it takes seconds, and a search asks for the same tree again and again."""
+    return round(BinaryTree(rounds).sensitivity(MinSeparation(min_separation, max_participations)).value ** 2)
