@@ -42,7 +42,7 @@ def publish(run: Path, folder: Path, head: str | None = None) -> RunTold:
     found = told(run)
     if found.guarantee.simulation:
         raise RunFolderError(
-            f"{run}: is a simulation, or counts one as an earlier run, and is not for release: that noise follows from a known "
+            f"{run}: is a simulation, not for release, or counts one as an earlier run: that noise follows from a known "
             "seed, and who knows that takes it off; "
             "train again with privacy.noise = 'secure'"
         )

@@ -55,8 +55,8 @@ def audit_markdown(name: str, found: _Found) -> str:
         f"**{found['sentence']}**",
         "",
         f"Audited: {stated['mechanism']}; ({rounded_up(stated['epsilon'])}, {no_less(stated['delta'])})-differential privacy "
-        f"for each {stated['privacy_unit']} ({stated['neighboring_relation']} relation) over {stated['rounds']} rounds. In each "
-        f"of {found['runs']} runs, with new keys, {found['canaries']} canaries were there or not by fair coins.",
+        f"for each {stated['privacy_unit']} ({stated['neighboring_relation']} relation) over {stated['rounds']} rounds. "
+        f"In each of {found['runs']} runs, with new keys, {found['canaries']} canaries were there or not by fair coins.",
         "",
         "![lower bounds beside the stated epsilon, and the scores of the canaries](audit.png)",
         "",
@@ -71,7 +71,7 @@ def audit_markdown(name: str, found: _Found) -> str:
         *(f"* {note}" for note in found["notes"]),
         *([""] if found["notes"] else []),
         "A lower bound at 1 − 10⁻⁶ above what is stated shows that the system or the accounting is wrong, but for a chance of "
-        "10⁻⁶; in a right system one at 95 % is above it once in twenty times at most. One below shows nothing: these canaries "
+        "10⁻⁶; in a right system one at 95 % is above it once in twenty times at most. One below proves nothing: these canaries "
         "and these tests are some of all that could be tried. A test of the noise that fails shows that the system is not the "
         "one that is stated, whatever the bounds.",
         "",
