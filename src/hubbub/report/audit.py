@@ -71,7 +71,7 @@ def audit_markdown(name: str, found: _Found) -> str:
         *(f"* {note}" for note in found["notes"]),
         *([""] if found["notes"] else []),
         "A lower bound at 1 − 10⁻⁶ above what is stated shows that the system or the accounting is wrong, but for a chance of "
-        "10⁻⁶; in a right system one at 95 % is above it once in twenty times at most. One below proves nothing: these canaries "
+        "10⁻⁶; in a right system one at 95 % is above once in twenty times at most. One below proves nothing: these canaries "
         "and these tests are some of all that could be tried. A test of the noise that fails shows that the system is not the "
         "one that is stated, whatever the bounds.",
         "",
