@@ -208,9 +208,10 @@ Means = list[tuple[float, float]]
 
 
 def mixture_delta(one: Means, other: Means, epsilon: float) -> float:
-    """Delta of two mixtures of normal laws of deviation 1, or less: of the set that a fine grid takes for the worst one.
+    """Delta of two mixtures of normal laws of deviation 1, or less: of a set that is nearly the worst one.
 
-    Of any set at all it is a bound from below; what stands in it is summed up by distribution functions, without a grid.
+    Its ends are sought by bisection between points of a grid; of any set at all it is a bound from below. What stands in it is
+    summed up by distribution functions, without a grid.
 
     Args:
         one: Chances and means of the first mixture.
@@ -219,10 +220,19 @@ def mixture_delta(one: Means, other: Means, epsilon: float) -> float:
     """
     parts = [*one, *((-math.exp(epsilon) * chance, mean) for chance, mean in other)]
     x = np.linspace(min(m for _, m in parts) - 12, max(m for _, m in parts) + 12, 8001)
-    inside = sum(weight * np.exp(-((x - mean) ** 2) / 2) for weight, mean in parts) > 0
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], inside, [False]]).astype(int)))
-    middles = np.concatenate([[-np.inf], (x[1:] + x[:-1]) / 2, [np.inf]])
-    begins, ends = middles[edges[::2]], middles[edges[1::2]]
+
+    def favoured(x: np.ndarray) -> np.ndarray:
+        return sum(weight * np.exp(-((x - mean) ** 2) / 2) for weight, mean in parts) > 0
+
+    inside = favoured(x)
+    last = np.flatnonzero(np.diff(inside.astype(int)))
+    low, high = x[last], x[last + 1]
+    for _ in range(30):
+        middle = (low + high) / 2
+        left = favoured(middle) == inside[last]
+        low, high = np.where(left, middle, low), np.where(left, high, middle)
+    edges = np.concatenate([[-np.inf] * int(inside[0]), low, [np.inf] * int(inside[-1])])
+    begins, ends = edges[::2], edges[1::2]
 
     def between(mean: float) -> float:
         # In whichever tail the digits are.

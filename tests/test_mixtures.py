@@ -144,9 +144,9 @@ def test_what_a_sampled_group_pays_is_attained_by_equal_units_and_never_exceeded
         k, z, q = int(r.integers(1, 5)), math.exp(r.uniform(-1.5, 2)), float(r.uniform(0.01, 1))
         relation, eps = RELATIONS[r.integers(3)], float(r.uniform(0, 3 / z))
         stated = accounting.delta(group_events([(PoissonSampled(z, q), 1)], k), eps, relation)
-        # The reference knows the worst set by a fine grid: it is below the truth, if anything.
+        # The reference is below the truth, if anything: of a set that it takes for the worst.
         true = explicit_group_delta([1.0] * k, [], q, z, relation, eps)
-        assert true * (1 - 1e-9) - 1e-15 <= stated <= true * (1 + 1e-4) + 1e-12
+        assert true * (1 - 1e-9) - 1e-15 <= stated <= true * (1 + 1e-6) + 1e-12
         values, others = r.uniform(-1, 1, k).round(2).tolist(), r.uniform(-1, 1, 2).round(2).tolist()
         assert explicit_group_delta(values, others, q, z, relation, eps) <= stated * (1 + 1e-9) + 1e-15
 
