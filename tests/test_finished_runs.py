@@ -177,7 +177,7 @@ def test_a_closed_run_without_a_model_is_not_to_be_resumed(run: Path, capsys: py
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.toml"])
-def test_a_run_with_one_bit_flipped_is_not_loaded(run: Path, name: str) -> None:
+def test_cra_18_a_run_with_one_bit_flipped_is_not_loaded(run: Path, name: str) -> None:
     content = bytearray((run / name).read_bytes())
     content[-2] ^= 1
     (run / name).write_bytes(content)

@@ -133,7 +133,7 @@ def test_a_real_start_has_noise_of_its_own(tmp_path: Path) -> None:
     assert len({epoch.key for epoch in epochs}) == 2
 
 
-def test_the_ledger_binds_the_model_that_a_start_ends_with(tmp_path: Path) -> None:
+def test_cra_18_the_ledger_binds_the_model_that_a_start_ends_with(tmp_path: Path) -> None:
     strategy = separated(tmp_path)
     strategy.start(grid(), START, num_rounds=2)
     assert require_noticed(tmp_path, bits=3) == ["metrics.jsonl", "state/lock"]

@@ -222,7 +222,7 @@ REPORTS = ["report.html", "report.md", "report.png"]
 
 
 @pytest.mark.parametrize("bits", [3, pytest.param(100, marks=pytest.mark.slow)])
-def test_a_flipped_bit_shows_in_every_file_but_those_that_verify_names_as_bound_by_nothing(run: Path, bits: int) -> None:
+def test_cra_18_a_flipped_bit_shows_in_every_file_but_those_that_verify_names_as_bound_by_nothing(run: Path, bits: int) -> None:
     assert require_noticed(run, bits=bits) == ["metrics.jsonl", *REPORTS, "state/lock"]
     assert hubbub("publish", str(run), "-o", str(run.parent / "public")) == 0
     assert require_noticed(run, bits=bits, names="ledger.jsonl") == ["metrics.jsonl", *REPORTS, "state/lock"]
@@ -277,7 +277,7 @@ def test_what_is_no_publication_fails_in_words(tmp_path: Path, content: bytes) -
 
 
 @pytest.mark.parametrize("name", ["config.toml", "guarantee.json", "model.safetensors"])
-def test_a_run_that_was_changed_after_its_end_is_not_made_whole_by_resuming_it(run: Path, name: str) -> None:
+def test_cra_18_a_run_that_was_changed_after_its_end_is_not_made_whole_by_resuming_it(run: Path, name: str) -> None:
     if name == "model.safetensors":
         # What resume makes it of.
         path = run / "state" / "checkpoint-12.safetensors"

@@ -95,4 +95,10 @@ CASES = [
         "a fingerprint of the sampler stands in the ledger: noise comes out bit for bit, or the run does not go on; known rows "
         "are tested",
     ),
+    Case(
+        "CRA-18",
+        "S1",
+        "one bit of a finished run, or of what was published, is flipped",
+        "verify fails, or its line 'coverage' names the file as one that no digest binds; resume binds nothing else",
+    ),
 ]

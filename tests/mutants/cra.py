@@ -276,9 +276,30 @@ FOLDER = [
     Mutant(
         "a last line that does not hold is dropped, whole or not",
         "accounting/chain.py",
-        "if chain.hashes and last and (not whole or _UNWRITTEN in line):",
-        "if chain.hashes and last:",
+        "if chain.hashes and last and (not whole or _UNWRITTEN in line) and not",
+        "if chain.hashes and last and not",
         "test_ledger.py::test_cra_4_a_last_record_that_was_changed_is_not_taken_for_a_torn_one",
+    ),
+    Mutant(
+        "a last record whose end of line was changed is taken for a torn one",
+        "accounting/chain.py",
+        " and not _ended_by_another(chain, line):",
+        ":",
+        "test_ledger.py::test_cra_4_a_last_record_that_was_changed_is_not_taken_for_a_torn_one",
+    ),
+    Mutant(
+        "a model that the ledger does not bind is written anew and bound",
+        "engine/folder.py",
+        "            if bound is not None and bound.get(name) != digest:\n",
+        "            if bound is None and name == digest:\n",
+        "test_verification.py::test_cra_18_a_run_that_was_changed_after_its_end_is_not_made_whole_by_resuming_it[model.safetensors]",
+    ),
+    Mutant(
+        "a model without a record passes",
+        "verification.py",
+        "    if unbound:\n",
+        "    if not made and unbound:\n",
+        "test_power_loss.py::test_cra_3_a_loss_of_power_while_a_model_is_written_leaves_none_that_passes_unbound",
     ),
     Mutant(
         "a last record that lost its end of line is dropped",
