@@ -47,7 +47,7 @@ def random_epsilon(r: np.random.Generator, event: MixtureOfGaussians) -> float:
 
 
 @pytest.mark.parametrize("cases", [300, pytest.param(20_000, marks=pytest.mark.slow)], ids=["few", "many"])
-def test_one_release_of_a_mixture_is_never_stated_below_60_digits_and_hardly_above(cases: int) -> None:
+def test_acc_11_one_release_of_a_mixture_is_never_stated_below_60_digits_and_hardly_above(cases: int) -> None:
     r, close = np.random.default_rng(23), 0
     for number in range(cases):
         event, relation = random_mixture(r), RELATIONS[r.integers(3)]
@@ -129,7 +129,7 @@ def explicit_group_delta(
     return max(mixture_delta(there, gone, eps), mixture_delta(gone, there, eps))
 
 
-def test_two_clients_that_act_as_one_cost_more_than_twice_the_sensitivity_where_cohorts_are_random() -> None:
+def test_acc_8_two_clients_that_act_as_one_cost_more_than_twice_the_sensitivity_where_cohorts_are_random() -> None:
     # One of the two is sampled more often than one is: δ = 0.015 is above q and below 1 − (1 − q)².
     assert accounting.epsilon([(PoissonSampled(0.1 / 2, 0.01), 1)], 0.015, ADD) == 0
     stated = accounting.epsilon(group_events([(PoissonSampled(0.1, 0.01), 1)], 2), 0.015, ADD)

@@ -342,7 +342,7 @@ def test_what_is_said_of_groups_is_true_for_each_participation(cohorts: Particip
         assert ("k − 1 fewer in the population" in sentence) == fewer
 
 
-def test_two_clients_that_act_as_one_pay_more_than_a_statement_said() -> None:
+def test_acc_8_two_clients_that_act_as_one_pay_more_than_a_statement_said() -> None:
     one = Mechanism(Identity(1), PoissonSampling(0.01), 0.1)
     answer = accounting.guarantee(one, 0.015)
     assert not any("epsilon is that of k times" in text for text in answer.not_covered)

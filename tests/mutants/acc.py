@@ -29,14 +29,14 @@ MUTANTS: list[Mutant] = [
         "accounting/groups.py",
         "case PoissonSampled(z, q) if q < 1:",
         "case PoissonSampled(z, q) if q < 0:",
-        "test_mixtures.py::test_two_clients_that_act_as_one_cost_more_than_twice_the_sensitivity_where_cohorts_are_random",
+        "test_mixtures.py::test_acc_8_two_clients_that_act_as_one_cost_more_than_twice_the_sensitivity_where_cohorts_are_random",
     ),
     Mutant(
         "a release of a mixture is not rounded outwards",
         "accounting/mixtures.py",
         "_ROUNDING = 2.0**-50",
         "_ROUNDING = 0.0",
-        "test_mixtures.py::test_one_release_of_a_mixture_is_never_stated_below_60_digits_and_hardly_above[few]",
+        "test_mixtures.py::test_acc_11_one_release_of_a_mixture_is_never_stated_below_60_digits_and_hardly_above[few]",
         slow=True,
     ),
     Mutant(
