@@ -155,7 +155,7 @@ def record_hash(before: str, body: Mapping[str, Any]) -> str:
 def _ended_by_another(chain: Chain, line: bytes) -> bool:
     """Whether a line is a whole record with another end: no crash leaves that, which cuts a line or leaves zeros in it."""
     content, stated = line[len(_BEFORE) : -_TAIL - 1], line[-_TAIL - 1 + len(_BETWEEN) : -len(_AFTER) - 1]
-    return line[-1:] != _UNWRITTEN and stated == _bound(chain.head, content).encode()
+    return line[-1:] not in (_UNWRITTEN, b"\n") and stated == _bound(chain.head, content).encode()
 
 
 def _lines(content: bytes) -> Iterator[bytes]:
