@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import overload
 
@@ -219,6 +219,15 @@ def test_cli_13_of_an_encrypted_run_with_a_client_that_fails_every_round_is_rele
     assert all(result.released and result.statistics["failed"] == 1 for result in results)
 
 
+def test_cli_13_a_client_whose_examples_are_gone_when_workers_share_them_adds_nothing() -> None:
+    held = data()
+    clients = SimulatedPopulation(held, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one"))
+    held.spoil(0, "lookup")
+    others = clients.collect(range(1, CLIENTS), linear(), 0.5, 0)
+    clients.prepare(linear(), CLIENTS)
+    assert torch.equal(clients._for_workers().collect(range(CLIENTS), linear(), 0.5, 0).total, others.total)
+
+
 # --- who is told ---
 
 
@@ -306,19 +315,20 @@ class RunningMean:
         return value / self.mean
 
 
-@pytest.mark.parametrize("make", ["one-by-one", "batched-4", "examples", "gradients"])
+@pytest.mark.parametrize("make", ["one-by-one", "batched-4", "alone", "examples", "gradients"])
 @pytest.mark.parametrize("what", ["loss", "model"])
 def test_cli_15_a_model_or_a_loss_that_carries_one_unit_s_data_to_the_next_is_refused(make: str, what: str) -> None:
     inputs, targets = torch.randn(8, 4), torch.tensor([0, 1] * 4)
     model, loss = (nn.Linear(4, 3), RunningMean()) if what == "loss" else (Mixes(), F.cross_entropy)
-    execution = Execution("one-by-one" if make in ("examples", "gradients") else make)
+    execution = Execution("batched-4" if make == "batched-4" else "one-by-one")
     clients = SimulatedPopulation([(inputs, targets)] * 3, loss, LocalTraining(), execution=execution)
-    collected = (ExamplePopulation(inputs, targets, loss) if make == "examples" else clients).collect
-    compute = (
-        partial(private_gradients, model, loss, inputs, targets) if make == "gradients" else partial(collected, [0], model)
-    )
+    computed: dict[str, Callable[[], object]] = {
+        "alone": lambda: clients.train_client(0, model, 0),
+        "examples": lambda: ExamplePopulation(inputs, targets, loss).collect([0], model, 0.5, 0),
+        "gradients": lambda: private_gradients(model, loss, inputs, targets, 0.5),
+    }
     with pytest.raises(ConfigError, match=r"hangs on what they saw before|for many clients at once"):
-        compute(0.5) if make == "gradients" else compute(0.5, 0)
+        computed.get(make, lambda: clients.collect([0], model, 0.5, 0))()
 
 
 def test_a_small_run_has_no_unit_that_fails() -> None:
