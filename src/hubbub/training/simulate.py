@@ -322,7 +322,7 @@ class SimulatedPopulation:
         execution = Execution(self.plan, 1, self._execution.device, self._execution.precision)
         # Of whom nothing can be read there is nothing to share.
         read = [self._examples[client] if self._count(client) else None for client in self.clients]
-        empty = next(((pair[0][:0], pair[1][:0]) for pair in read if pair is not None), self._examples[0])
+        empty = next(((pair[0][:0], pair[1][:0]) for pair in read if pair is not None), (torch.zeros(0), torch.zeros(0)))
         shared = SharedExamples([empty if pair is None else pair for pair in read])
         return SimulatedPopulation(shared, self._loss, self._local, self._seed, lattice=self._lattice, execution=execution)
 
