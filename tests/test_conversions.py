@@ -4,6 +4,7 @@ import itertools
 import math
 
 import mpmath
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,3 +142,20 @@ def test_a_group_meets_less_noise_and_the_general_bound_is_above_the_exact_one()
     for size, bad in itertools.product((1, 2), (math.nan, -1.0)):
         with pytest.raises(ValueError, match=r"epsilon_at\(.*\) = (nan|-1.0): must be an epsilon of one unit"):
             group_epsilon(lambda d, bad=bad: bad, 1e-5, size)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_conversion_of_any_zcdp_or_renyi_bound_is_a_number_and_not_below_the_truth() -> None:
+    r = np.random.default_rng(3)
+    for _ in range(2000):
+        rho, delta, eps = (float(10 ** r.uniform(*ends)) for ends in ((-280, 300), (-300, -0.4), (-300, 308)))
+        stated = epsilon_from_zcdp(rho, delta)
+        assert stated <= bun_steinke_epsilon_from_zcdp(rho, delta) * (1 + 1e-12) + 1e-11
+        # A Gaussian release with that ρ has a delta near 1/2 at the epsilon ρ.
+        assert stated >= rho or rho < 1e3
+        order = 1 + float(10 ** r.uniform(-12, 8))
+        for answer in (delta_from_zcdp(rho, eps), delta_from_rdp([order], [rho], eps)):
+            # What underflows is not 0.
+            assert 0 < answer <= 1
+        assert epsilon_from_rdp([order], [rho], delta) >= 0
+        assert epsilon_from_rdp([order], [math.inf], delta) == math.inf

@@ -29,6 +29,9 @@ __all__ = [
 _LEAST_RHO = 1e-290
 
 _ULPS = 8 * 2.0**-52
+_LEAST_DELTA = 5e-324
+# Every order is sound: one that is not told from 1, or beyond float64, gives way to these.
+_LEAST_ORDER, _MOST_ORDER = 1 + 2.0**-50, 1e300
 
 
 def require_orders(orders: npt.ArrayLike) -> Array:
@@ -85,7 +88,12 @@ def _epsilon(a: Array, r: Array, log_delta: float) -> float:
     # ln(1 − 1/a) as a difference, which does not cancel next to a = 1.
     parts = r, np.log(a - 1), -np.log(a), -(log_delta + np.log(a)) / (a - 1)
     rounding = _ULPS * (sum(np.abs(part) for part in parts) + (abs(log_delta) + np.log(a)) / (a - 1))
-    return max(0.0, float((sum(parts) + rounding).min()))
+    return max(0.0, _least(sum(parts) + rounding))
+
+
+def _least(bounds: Array) -> float:
+    """The least bound; what is no number bounds nothing, and must not pass for little in a minimum or a maximum."""
+    return float(np.where(np.isnan(bounds), np.inf, bounds).min())
 
 
 def delta_from_rdp(orders: Sequence[float] | Array, rdp: Sequence[float] | Array, epsilon: float) -> float:
@@ -110,11 +118,14 @@ def delta_from_rdp(orders: Sequence[float] | Array, rdp: Sequence[float] | Array
 
 
 def _delta(a: Array, r: Array, epsilon: float) -> float:
-    parts = (a - 1) * (r - epsilon), (a - 1) * (np.log(a - 1) - np.log(a)), -np.log(a)
-    rounding = _ULPS * ((a - 1) * (r + epsilon) + sum(np.abs(part) for part in parts[1:]))
-    logs = np.where(np.isfinite(r), sum(parts) + rounding, np.inf)
+    # What overflows is told from a number below, and bounds nothing.
+    with np.errstate(over="ignore", invalid="ignore"):
+        parts = (a - 1) * (r - epsilon), (a - 1) * (np.log(a - 1) - np.log(a)), -np.log(a)
+        rounding = _ULPS * ((a - 1) * (r + epsilon) + sum(np.abs(part) for part in parts[1:]))
+        logs = np.where(np.isfinite(r), sum(parts) + rounding, np.inf)
     total_variation = math.sqrt(-math.expm1(-float(r.min()))) * (1 + _ULPS)
-    return min(1.0, total_variation, math.exp(min(0.0, float(logs.min()))) * (1 + _ULPS))
+    # What underflows is not 0.
+    return min(1.0, total_variation, max(math.exp(min(0.0, _least(logs))) * (1 + _ULPS), _LEAST_DELTA))
 
 
 def epsilon_from_zcdp(zcdp_rho: float, delta: float) -> float:
@@ -141,7 +152,7 @@ def epsilon_from_zcdp(zcdp_rho: float, delta: float) -> float:
     rho = max(rho, _LEAST_RHO)
     # At the optimum ρ(a − 1)² + ln(δa) = 0; with d = a − 1 the left side grows, and is at least 0 at d = √(−ln δ/ρ).
     d = _root(lambda d: rho * d * d + log_delta + math.log1p(d), math.sqrt(-log_delta / rho))
-    a = np.array([1 + d])
+    a = np.array([max(1 + d, _LEAST_ORDER)])
     return _epsilon(a, rho * a, log_delta)
 
 
@@ -170,9 +181,9 @@ def delta_from_zcdp(zcdp_rho: float, epsilon: float) -> float:
         return (2 * d + 1) * rho - eps + math.log(d) - math.log1p(d)
 
     high = 1.0
-    while slope(high) < 0:
+    while slope(high) < 0 and high < _MOST_ORDER:
         high *= 2
-    a = np.array([1 + _root(slope, high)])
+    a = np.array([max(1 + _root(slope, high), _LEAST_ORDER)])
     total_variation = math.sqrt(-math.expm1(-rho)) * (1 + _ULPS)
     return min(total_variation, _delta(a, rho * a, eps))
 
