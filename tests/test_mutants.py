@@ -33,4 +33,5 @@ def test_mutants_have_names_of_their_own_and_change_what_is_there() -> None:
     names = [mutant.what for mutant in ALL]
     assert len(set(names)) == len(names)
     for mutant in ALL:
-        compile(changed(mutant), mutant.file, "exec")
+        file, text = changed(mutant)
+        compile(text, str(file), "exec")

@@ -1,4 +1,4 @@
-"""Try mutants by hand: those whose names, files or tests hold all the words of the command line."""
+"""Try mutants by hand: those whose names, places or tests hold all the words of the command line."""
 
 import sys
 import tempfile
@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from mutants import ALL
 from mutants.laboratory import Laboratory
 
-chosen = [mutant for mutant in ALL if all(word in f"{mutant.what} {mutant.file} {mutant.test}" for word in sys.argv[1:])]
+chosen = [mutant for mutant in ALL if all(word in f"{mutant.what} {mutant.at} {mutant.test}" for word in sys.argv[1:])]
 with tempfile.TemporaryDirectory() as scratch, Laboratory(Path(scratch)) as laboratory:
     for mutant in chosen:
         for subject in (None, mutant):

@@ -2,90 +2,110 @@
 
 from mutants.mutant import Mutant
 
-SUMMING, MESSAGES, RUN = "flower/summing.py", "flower/messages.py", "flower/run.py"
-REPLIES, BAD, NEIGHBOURS = "test_flower_replies.py", "test_bad_clients.py", "test_neighbours.py"
+REPLIES = "test_flower_replies.py"
+BAD = "test_bad_clients.py"
+NEIGHBOURS = "test_neighbours.py"
 
 MUTANTS: list[Mutant] = [
     Mutant(
         "updates that clients should have clipped are summed as they come",
-        SUMMING,
-        "return self.lattice.encode(update)[0]\n        bounded",
-        "return (update.double() / self.lattice.step).round().to(torch.int64)\n        bounded",
+        "Summing._clipped",
+        "self.lattice.encode(update)[0]",
+        "(update.double() / self.lattice.step).round().to(torch.int64)",
         f"{REPLIES}::test_cli_1_no_client_moves_the_release_by_more_than_the_clip_norm[None-just above]",
     ),
     Mutant(
         "updates in this process are rounded and not clipped",
-        "training/simulate.py",
-        "return lattice.encode(update) if lattice else clip(update, clip_norm)",
-        "return ((update.double() / lattice.step).round().long(), False) if lattice else clip(update, clip_norm)",
+        "simulate.bounded",
+        "lattice.encode(update)",
+        "((update.double() / lattice.step).round().long(), False)",
         f"{NEIGHBOURS}::test_cli_1_no_client_in_this_process_moves_a_run_by_more_than_the_sensitivity[identity-just above]",
     ),
     Mutant(
         "updates are weighted by the examples that clients say they have",
-        SUMMING,
-        "total += self._noised(content, len(asked.messages)) if self.mechanism.shares else self._clipped(content, sent)",
-        "total += int(min(next(iter(content.metric_records.values()))['num-examples'], 2**20)) * (\n"
-        "                    self._noised(content, len(asked.messages))\n"
-        "                    if self.mechanism.shares\n"
-        "                    else self._clipped(content, sent)\n"
-        "                )",
+        "Summing.of",
+        ("self._noised(content, len(asked.messages)) if self.mechanism.shares else self._clipped(content, sent)"),
+        (
+            "int(min(next(iter(content.metric_records.values()))['num-examples'], 2 ** 20)) * "
+            "(self._noised(content, len(asked.messages)) if self.mechanism.shares else self._clipped(content, "
+            "sent))"
+        ),
         f"{BAD}::test_cli_2_how_many_examples_a_client_says_it_has_changes_no_bit[fixed-weight -8]",
     ),
     Mutant(
         "every answer of a client counts",
-        MESSAGES,
-        'elif index in seen:\n                self._fault(index, "answered twice; the first answer counts")\n            elif',
-        "elif",
+        "Asked.contents",
+        (
+            "if index in seen:\n"
+            "    self._fault(index, 'answered twice; the first answer counts')\n"
+            "elif not reply.has_content():\n"
+            "    self._fault(index, 'sent nothing')\n"
+            "else:\n"
+            "    seen.add(index)\n"
+            "    yield (self.clients[index], reply.content)"
+        ),
+        (
+            "if not reply.has_content():\n"
+            "    self._fault(index, 'sent nothing')\n"
+            "else:\n"
+            "    seen.add(index)\n"
+            "    yield (self.clients[index], reply.content)"
+        ),
         f"{REPLIES}::test_cli_3_of_two_answers_of_one_client_the_first_counts",
     ),
     Mutant(
         "answers to an earlier round count in this one",
-        MESSAGES,
-        "elif metadata.group_id != group or index is None or (answers is None and by_id and metadata.reply_to_message_id):",
-        "elif index is None:",
+        "Asked.contents",
+        ("metadata.group_id != group or index is None or (answers is None and by_id and metadata.reply_to_message_id)"),
+        "index is None",
         f"{REPLIES}::test_cli_4_a_reply_to_the_round_before_counts_for_nothing",
     ),
     Mutant(
         "the sum is divided by how many answered",
-        RUN,
-        "self.arrays = self._learn(release, under_way.arrays)",
-        "self.arrays = self._learn(release * self.fixed.expected_cohort_size / max(counted, 1), under_way.arrays)",
+        "PrivateRun.finish",
+        "self._learn(release, under_way.arrays)",
+        "self._learn(release * self.fixed.expected_cohort_size / max(counted, 1), under_way.arrays)",
         "test_effective_noise.py::test_cli_5_drop_outs_leave_noise_and_influence_as_stated[0.9-float32]",
     ),
     Mutant(
         "a sum of too few shares of the noise is released",
-        RUN,
-        "if terms.min_survivors is not None and counted < terms.min_survivors:",
-        "if terms.min_survivors is not None and not counted:",
+        "PrivateRun._discarded",
+        "counted < terms.min_survivors",
+        "not counted",
         "test_effective_noise.py::test_cli_5_too_few_shares_of_the_noise_are_not_released[3]",
     ),
     Mutant(
         "what clients measured is told with the round",
-        "flower/private.py",
-        "return arrays, MetricRecord(public)",
-        "return arrays, MetricRecord({**public, **{k: v for r in replies for k, v in r.content['metrics'].items()}})",
+        "PrivateStrategy.aggregate_train",
+        "MetricRecord(public)",
+        "MetricRecord({**public, **{k: v for r in replies for k, v in r.content['metrics'].items()}})",
         f"{REPLIES}::test_cli_10_what_is_told_of_a_round_does_not_hang_on_what_clients_sent",
     ),
     Mutant(
         "nodes that share a key are several clients",
-        "flower/nodes.py",
-        'found["key " + hashlib.sha256(node.public_key).hexdigest()] = node.node_id',
-        'found[f"key {node.node_id}"] = node.node_id',
+        "nodes.clients_of",
+        "'key ' + hashlib.sha256(node.public_key).hexdigest()",
+        "f'key {node.node_id}'",
         f"{BAD}::test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_release_nothing[keys0-0]",
     ),
     Mutant(
         "who fails in a stack takes the others along",
-        "training/faults.py",
-        "        if len(units) == 1:\n            found = nothing(units[0], error)\n",
-        "        if len(units) <= 4:\n            found = nothing(units[0], error)\n",
-        "test_units_that_fail.py::test_cli_13_a_target_that_is_no_class_adds_nothing_in_a_stack_of_cross_entropies[batched-4]",
+        "faults.isolated",
+        "len(units) == 1",
+        "len(units) <= 4",
+        (
+            "test_units_that_fail.py::"
+            "test_cli_13_a_target_that_is_no_class_adds_nothing_in_a_stack_of_cross_entropies[batched-4]"
+        ),
     ),
     Mutant(
         "a loss may carry one client's data to the next",
-        "training/tuning.py",
-        "    if not agree(again, first):\n",
-        "    if False:\n",
-        "test_units_that_fail.py::test_cli_15_a_model_or_a_loss_that_carries_one_unit_s_data_to_the_next_is_refused"
-        "[loss-one-by-one]",
+        "tuning.require_steady",
+        "not agree(again, first)",
+        "False",
+        (
+            "test_units_that_fail.py::"
+            "test_cli_15_a_model_or_a_loss_that_carries_one_unit_s_data_to_the_next_is_refused[loss-one-by-one]"
+        ),
     ),
 ]

@@ -11,31 +11,6 @@ BETWEEN = "test_kill_points.py::test_cra_2_a_kill_between_two_steps_of_a_round"
 # A violation is found at any other moment as well, in half the time; the others need this one.
 SOME = "test_power_loss.py::test_cra_3_power_loss_in_a_short_run_breaks_no_promise[every other moment]"
 POWER = "test_power_loss.py::test_cra_3_power_loss_in_a_short_run_breaks_no_promise[each moment]"
-
-BEGIN = "        ticket = path.begin(cohort, total, plan.clip_norms.bound(clip_norm))\n"
-BEGUN = '        clock.end("promise")\n'
-OPEN = "        try:\n            release = total.open(path.row(ticket))\n"
-OPEN_FIRST = "        release = total.open(path.noise.next_row() * plan.clip_norm)\n"
-COMMIT = "            path.commit(ticket, release)\n"
-APPEND = "            self._chain.append(body)\n        except"
-SAVE = (
-    "        content = self._store.save_release(ticket.round_index, release) if self._store else "
-    "release.cpu().numpy().tobytes()\n        self.ledger.commit(ticket, content)\n"
-)
-KEY = "                self._store.add_noise_key(len(self.ledger.epochs), key)\n"
-EPOCH = "        self.ledger.start_epoch(drawn, key, sampler())\n"
-
-EXCEPT = "        except"
-LEDGER_SYNC = "            os.fsync(descriptor)\n        except"
-SYNC_BUT = "            if b'{1}' not in {0}:\n                os.fsync(descriptor)\n"
-RENAMED = "        raise\n    sync(path.parent)\n"
-CHECKPOINT = (
-    "        for name, part in parts.items():\n"
-    "            content = save_tensors({key: tensor.cpu().contiguous() for key, tensor in part.items()})\n"
-    "            files.write_atomic(self._state / name, content)\n"
-    '            manifest["files"][name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}\n'
-    '        files.write_atomic(self._state / "checkpoint.json", strict_json.canonical(manifest))\n'
-)
 TWICE = ("Violation: I3: round 0 met noise twice, and is charged once",)
 STOPS = ("Violation: the run cannot go on: ",)
 NOT_COMMITTED = ("Violation: I2: round 0 was seen by the world, and is not committed",)
@@ -43,358 +18,500 @@ TOO_LATE = ("Violation: I3: round 0 was charged too late",)
 TOO_EARLY = ("Violation: I2: round 0 left before it was committed",)
 ONE_KEY = ("Violation: I4: ",)
 
-KILLS = [
+MUTANTS: list[Mutant] = [
     Mutant(
         "an interrupted round is not burned",
-        "training/release.py",
-        "            self.burn(pending)\n",
-        "            return\n",
+        "ReleasePath._settle",
+        "self.burn(pending)",
+        "return",
         KILLED,
     ),
     Mutant(
         "a round is charged when it ends",
-        "accounting/ledger.py",
-        APPEND,
-        '            if body["kind"] in ("commit", "burn"):\n'
-        "                self._chain.append(self._held)\n"
-        '            if body["kind"] != "begin":\n'
-        "                self._chain.append(body)\n"
-        "            self._held = body\n"
-        "        except",
+        "Ledger._append",
+        "self._chain.append(body)",
+        (
+            "if body['kind'] in ('commit', 'burn'):\n"
+            "    self._chain.append(self._held)\n"
+            "if body['kind'] != 'begin':\n"
+            "    self._chain.append(body)\n"
+            "self._held = body"
+        ),
         KILLED,
     ),
     Mutant(
         "each start draws from the first key",
-        "training/release.py",
-        "            key = fresh_key()\n",
-        "            key = fresh_key() if not self.ledger.epochs else self._store.noise_key(0)\n",
+        "ReleasePath.start",
+        "fresh_key()",
+        "fresh_key() if not self.ledger.epochs else self._store.noise_key(0)",
         KILLED,
         ("noise of a start is not from a key of its own",),
     ),
     Mutant(
         "what a crash left whole is burned as well",
-        "training/release.py",
-        "if self._store and pending.round_index in self._store.released():",
-        "if False:",
+        "ReleasePath._settle",
+        "self._store and pending.round_index in self._store.released()",
+        "False",
         f"{BETWEEN}[the file and its record]",
     ),
     Mutant(
         "a round that was interrupted is begun again",
-        "training/release.py",
-        "        elif self._secure or self._in_sums or self.ledger.promise.setting:\n",
-        "        elif self._in_sums or self.ledger.promise.setting:\n",
+        "ReleasePath._settle",
+        "self._secure or self._in_sums or self.ledger.promise.setting",
+        "self._in_sums or self.ledger.promise.setting",
         f"{BETWEEN}[the noise and its file]",
     ),
     Mutant(
         "the digest of a release before its file",
-        "training/release.py",
-        SAVE,
-        "        from safetensors.torch import save\n\n"
-        '        self.ledger.commit(ticket, save({"release": release}))\n'
-        "        self._store.save_release(ticket.round_index, release)\n",
+        "ReleasePath.commit",
+        (
+            "content = self._store.save_release(ticket.round_index, release) if self._store else "
+            "release.cpu().numpy().tobytes()\n"
+            "self.ledger.commit(ticket, content)"
+        ),
+        (
+            "from safetensors.torch import save\n"
+            "self.ledger.commit(ticket, save({'release': release}))\n"
+            "self._store.save_release(ticket.round_index, release)"
+        ),
         f"{BETWEEN}[the noise and its file]",
     ),
-]
-
-POWER_LOST = [
-    Mutant("no fsync of the ledger", "files.py", LEDGER_SYNC, EXCEPT, SOME, TWICE),
-    Mutant("no fsync of the folder after a rename", "files.py", RENAMED, "        raise\n", SOME, TWICE),
+    Mutant(
+        "a last line that does not hold is dropped, whole or not",
+        "chain.read_chain",
+        "chain.hashes and last and (not whole or _UNWRITTEN in line) and (not _ended_by_another(chain, line))",
+        "chain.hashes and last and (not _ended_by_another(chain, line))",
+        "test_ledger.py::test_cra_4_a_last_record_that_was_changed_is_not_taken_for_a_torn_one",
+    ),
+    Mutant(
+        "a last record whose end of line was changed is taken for a torn one",
+        "chain.read_chain",
+        "chain.hashes and last and (not whole or _UNWRITTEN in line) and (not _ended_by_another(chain, line))",
+        "chain.hashes and last and (not whole or _UNWRITTEN in line)",
+        "test_ledger.py::test_cra_4_a_last_record_that_was_changed_is_not_taken_for_a_torn_one",
+    ),
+    Mutant(
+        "a model that the ledger does not bind is written anew and bound",
+        "RunInFolder._write_model",
+        "bound is not None and bound.get(name) != digest",
+        "bound is None and name == digest",
+        (
+            "test_verification.py::"
+            "test_cra_18_a_run_that_was_changed_after_its_end_is_not_made_whole_by_resuming_it[model.safetensors]"
+        ),
+    ),
+    Mutant(
+        "a model without a record passes",
+        "verification._files",
+        (
+            "if unbound:\n"
+            "    again = f'hubbub resume {folder}' if unbound == [_MODEL] else 'start its ServerApp again'\n"
+            "    return Check('files', False, f'{unbound[0]} is bound by no record of the ledger; {again} makes "
+            "the record')"
+        ),
+        (
+            "if not made and unbound:\n"
+            "    again = f'hubbub resume {folder}' if unbound == [_MODEL] else 'start its ServerApp again'\n"
+            "    return Check('files', False, f'{unbound[0]} is bound by no record of the ledger; {again} makes "
+            "the record')"
+        ),
+        "test_power_loss.py::test_cra_3_a_loss_of_power_while_a_model_is_written_leaves_none_that_passes_unbound",
+    ),
+    Mutant(
+        "a last record that lost its end of line is dropped",
+        "chain.read_chain",
+        "_believe(chain, line.removesuffix(b'\\n'), forms)",
+        ("if not whole:\n    raise ValueError('it has no end')\n_believe(chain, line.removesuffix(b'\\n'), forms)"),
+        "test_ledger.py::test_cra_4_cutting_the_last_line_anywhere_leaves_a_ledger_that_is_at_most_one_record_shorter",
+    ),
+    Mutant(
+        "a round whose record was torn is begun again beside its release",
+        "ReleasePath._require_folder_not_newer",
+        (
+            "f'{shown} rounds in metrics.jsonl' if shown > begun else f'a release of round {late[0]}' if late "
+            "else key_ahead(self._store.epochs(), len(self.ledger.epochs))"
+        ),
+        (
+            "False and (f'{shown} rounds in metrics.jsonl' if shown > begun else f'a release of round {late[0]}' "
+            "if late else key_ahead(self._store.epochs(), len(self.ledger.epochs)))"
+        ),
+        "test_kill_points.py::test_cra_4_a_charge_that_was_cut_off_beside_its_release_is_a_rollback",
+    ),
+    Mutant(
+        "a run goes on under any promise",
+        "Ledger._require_same_promise",
+        (
+            "if changed:\n"
+            "    named = [key for key in changed if key not in _COMPUTED] or changed\n"
+            "    told = [f'{key} was {shown(found.get(key))}, is {shown(expected.get(key))}' for key in "
+            "named[:_MOST_NAMED]]\n"
+            "    more = f', and {len(named) - _MOST_NAMED} more' if len(named) > _MOST_NAMED else ''\n"
+            "    where = f'{self._chain.path}: ' if self._chain.path else ''\n"
+            "    raise LedgerError(f\"{where}the ledger was written for another promise: {', '.join(told)}{more}; "
+            "go on with the settings of before, or start a new run in a folder of its own, which is charged "
+            'beside this one")'
+        ),
+        (
+            "if not found:\n"
+            "    named = [key for key in changed if key not in _COMPUTED] or changed\n"
+            "    told = [f'{key} was {shown(found.get(key))}, is {shown(expected.get(key))}' for key in "
+            "named[:_MOST_NAMED]]\n"
+            "    more = f', and {len(named) - _MOST_NAMED} more' if len(named) > _MOST_NAMED else ''\n"
+            "    where = f'{self._chain.path}: ' if self._chain.path else ''\n"
+            "    raise LedgerError(f\"{where}the ledger was written for another promise: {', '.join(told)}{more}; "
+            "go on with the settings of before, or start a new run in a folder of its own, which is charged "
+            'beside this one")'
+        ),
+        "test_interruptions.py::test_cra_6_a_run_goes_on_with_each_of_its_settings_or_not_at_all[noise]",
+    ),
+    Mutant(
+        "settings beside the mechanism are not compared",
+        "Ledger._require_same_promise",
+        "expected.get(key) != found.get(key)",
+        "expected.get(key) != found.get(key) and (not key.startswith('settings.'))",
+        "test_interruptions.py::test_cra_6_a_run_goes_on_with_each_of_its_settings_or_not_at_all[clip norm]",
+    ),
+    Mutant(
+        "a matrix is known by its sensitivity",
+        "Ledger._require_same_promise",
+        "expected.get(key) != found.get(key)",
+        "expected.get(key) != found.get(key) and 'sha256' not in key",
+        "test_resuming.py::test_cra_6_a_run_resumes_under_its_own_matrix_only",
+    ),
+    Mutant(
+        "the key of a start follows from the folder",
+        "ReleasePath.start",
+        "fresh_key()",
+        "derive(self._store.secret() if self._store else b'', 'epoch', len(self.ledger.epochs))",
+        "test_release.py::test_cra_7_rng_8_every_start_has_a_key_of_its_own_and_two_copies_of_a_folder_share_no_row",
+    ),
+    Mutant(
+        "a kept head is not asked for",
+        "Chain.require_head",
+        "head.lower() not in self.hashes",
+        "not self.hashes",
+        "test_release_folder.py::test_cra_7_cra_9_a_kept_head_tells_a_rolled_back_ledger",
+    ),
+    Mutant(
+        "the lock is shared",
+        "RunStore.locked",
+        "fcntl.LOCK_EX",
+        "fcntl.LOCK_SH",
+        "test_resuming.py::test_cra_8_two_processes_do_not_work_on_one_run",
+    ),
+    Mutant(
+        "a folder that is newer than its ledger is taken",
+        "ReleasePath.__init__",
+        "self._require_folder_not_newer()",
+        "",
+        (
+            "test_release_folder.py::"
+            "test_cra_9_a_ledger_that_was_rolled_back_by_any_number_of_records_does_not_come_back_to_life[all releases-5]"
+        ),
+    ),
+    Mutant(
+        "hashes are read and not compared",
+        "chain._believe",
+        "head.encode() != stated",
+        "len(stated) != 64",
+        "test_ledger.py::test_cra_10_a_record_from_another_ledger_of_the_same_run_is_refused",
+    ),
+    Mutant(
+        "a hash binds its own record alone",
+        "chain._bound",
+        "head.encode() + content",
+        "content",
+        "test_ledger.py::test_cra_10_a_record_from_another_ledger_of_the_same_run_is_refused",
+    ),
+    Mutant(
+        "a key that others may read is used",
+        "store._key",
+        "path.stat().st_mode & 63",
+        "not path.stat().st_mode",
+        (
+            "test_interruptions.py::"
+            "test_cra_14_a_key_that_is_lost_or_damaged_ends_the_run_and_draws_no_noise[epoch-0-others may read it]"
+        ),
+    ),
+    Mutant(
+        "another key in the place of an epoch's is used",
+        "ReleasePath._epoch_keys",
+        "self.ledger.digest('key', key) != epoch.key",
+        "not key",
+        (
+            "test_interruptions.py::"
+            "test_cra_14_a_key_that_is_lost_or_damaged_ends_the_run_and_draws_no_noise[epoch-0-another key]"
+        ),
+    ),
+    Mutant(
+        "no fsync of the ledger",
+        "files.append",
+        "os.fsync(descriptor)",
+        "",
+        SOME,
+        TWICE,
+    ),
+    Mutant(
+        "no fsync of the folder after a rename",
+        "files.write_atomic",
+        "sync(path.parent)",
+        "",
+        SOME,
+        TWICE,
+    ),
     Mutant(
         "noise meets the sum before BEGIN",
-        "training/rounds.py",
-        BEGIN + BEGUN + OPEN,
-        OPEN_FIRST + BEGIN + BEGUN + "        try:\n            pass\n",
+        "rounds._rounds",
+        (
+            "ticket = path.begin(cohort, total, plan.clip_norms.bound(clip_norm))\n"
+            "clock.end('promise')\n"
+            "try:\n"
+            "    release = total.open(path.row(ticket))\n"
+            "except SumNotOpenedError as error:\n"
+            "    clock.end('hide')\n"
+            "    path.burn(ticket)\n"
+            "    burned, fault = (burned + 1, error)\n"
+            "else:\n"
+            "    clock.end('hide')\n"
+            "    path.commit(ticket, release)\n"
+            "    clock.end('persist')\n"
+            "    run.learn(release, round_index)\n"
+            "    clock.end('learn')\n"
+            "    burned = 0"
+        ),
+        (
+            "release = total.open(path.noise.next_row() * plan.clip_norm)\n"
+            "ticket = path.begin(cohort, total, plan.clip_norms.bound(clip_norm))\n"
+            "clock.end('promise')\n"
+            "try:\n"
+            "    pass\n"
+            "except SumNotOpenedError as error:\n"
+            "    clock.end('hide')\n"
+            "    path.burn(ticket)\n"
+            "    burned, fault = (burned + 1, error)\n"
+            "else:\n"
+            "    clock.end('hide')\n"
+            "    path.commit(ticket, release)\n"
+            "    clock.end('persist')\n"
+            "    run.learn(release, round_index)\n"
+            "    clock.end('learn')\n"
+            "    burned = 0"
+        ),
         POWER,
         STOPS,
     ),
     Mutant(
-        "no fsync of BEGIN", "files.py", LEDGER_SYNC, SYNC_BUT.format("content", '"begin"') + EXCEPT, POWER, TWICE, slow=True
+        "no fsync of BEGIN",
+        "files.append",
+        "os.fsync(descriptor)",
+        ("if b'\"begin\"' not in content:\n    os.fsync(descriptor)"),
+        POWER,
+        TWICE,
+        slow=True,
     ),
     Mutant(
         "no fsync of COMMIT",
-        "files.py",
-        LEDGER_SYNC,
-        SYNC_BUT.format("content", '"commit"') + EXCEPT,
+        "files.append",
+        "os.fsync(descriptor)",
+        ("if b'\"commit\"' not in content:\n    os.fsync(descriptor)"),
         POWER,
         NOT_COMMITTED,
         slow=True,
     ),
     Mutant(
         "no fsync of the folder of releases",
-        "files.py",
-        RENAMED,
-        '        raise\n    if path.parent.name != "releases":\n        sync(path.parent)\n',
+        "files.write_atomic",
+        "sync(path.parent)",
+        ("if path.parent.name != 'releases':\n    sync(path.parent)"),
         POWER,
-        (*STOPS, "Violation: I2: the release of round 0 was seen by the world, and is not on disk"),
+        (
+            *STOPS,
+            "Violation: I2: the release of round 0 was seen by the world, and is not on disk",
+        ),
         slow=True,
     ),
     Mutant(
         "no fsync of the folder of keys",
-        "files.py",
-        RENAMED,
-        '        raise\n    if path.parent.name != "keys":\n        sync(path.parent)\n',
+        "files.write_atomic",
+        "sync(path.parent)",
+        ("if path.parent.name != 'keys':\n    sync(path.parent)"),
         POWER,
         STOPS,
         slow=True,
     ),
     Mutant(
         "no fsync of a file before its rename",
-        "files.py",
-        "            _write(descriptor, content, temporary)\n            os.fsync(descriptor)\n",
-        "            _write(descriptor, content, temporary)\n",
+        "files.write_atomic",
+        "os.fsync(descriptor)",
+        "",
         POWER,
         STOPS,
         slow=True,
     ),
     Mutant(
         "no fsync of the folder after mkdir",
-        "files.py",
-        "    os.mkdir(path, 0o700)\n    sync(path.parent)\n",
-        "    os.mkdir(path, 0o700)\n",
+        "files.make_folder",
+        "sync(path.parent)",
+        "",
         POWER,
         TWICE,
         slow=True,
     ),
     Mutant(
         "no rename: the file is written in its place",
-        "files.py",
-        "    temporary = _temporary(path)\n",
-        "    temporary = path\n",
+        "files.write_atomic",
+        "_temporary(path)",
+        "path",
         POWER,
         TWICE,
     ),
     Mutant(
         "COMMIT before the release is on the disk",
-        "training/release.py",
-        SAVE,
-        "        from safetensors.torch import save\n\n"
-        '        self.ledger.commit(ticket, save({"release": release}))\n'
-        "        self._store.save_release(ticket.round_index, release)\n",
+        "ReleasePath.commit",
+        (
+            "content = self._store.save_release(ticket.round_index, release) if self._store else "
+            "release.cpu().numpy().tobytes()\n"
+            "self.ledger.commit(ticket, content)"
+        ),
+        (
+            "from safetensors.torch import save\n"
+            "self.ledger.commit(ticket, save({'release': release}))\n"
+            "self._store.save_release(ticket.round_index, release)"
+        ),
         POWER,
         STOPS,
     ),
     Mutant(
         "COMMIT and BEGIN in each other's place",
-        "accounting/ledger.py",
-        APPEND,
-        '            if body["kind"] != "begin":\n'
-        "                self._chain.append(body)\n"
-        '            if body["kind"] in ("commit", "burn"):\n'
-        "                self._chain.append(self._held)\n"
-        "            self._held = body\n"
-        "        except",
+        "Ledger._append",
+        "self._chain.append(body)",
+        (
+            "if body['kind'] != 'begin':\n"
+            "    self._chain.append(body)\n"
+            "if body['kind'] in ('commit', 'burn'):\n"
+            "    self._chain.append(self._held)\n"
+            "self._held = body"
+        ),
         POWER,
         STOPS,
     ),
     Mutant(
         "BEGIN together with COMMIT",
-        "accounting/ledger.py",
-        APPEND,
-        '            if body["kind"] in ("commit", "burn"):\n'
-        "                self._chain.append(self._held)\n"
-        '            if body["kind"] != "begin":\n'
-        "                self._chain.append(body)\n"
-        "            self._held = body\n"
-        "        except",
+        "Ledger._append",
+        "self._chain.append(body)",
+        (
+            "if body['kind'] in ('commit', 'burn'):\n"
+            "    self._chain.append(self._held)\n"
+            "if body['kind'] != 'begin':\n"
+            "    self._chain.append(body)\n"
+            "self._held = body"
+        ),
         POWER,
         TOO_LATE,
     ),
     Mutant(
         "the world sees the release before COMMIT",
-        "training/rounds.py",
-        COMMIT,
-        '            yield RoundResult(round_index, 0, 1e9, "", 0.0, {})\n' + COMMIT,
+        "rounds._rounds",
+        "path.commit(ticket, release)",
+        ("yield RoundResult(round_index, 0, 1000000000.0, '', 0.0, {})\npath.commit(ticket, release)"),
         POWER,
         TOO_EARLY,
     ),
-    Mutant("an epoch without its key", "training/release.py", KEY, "                pass\n", POWER, STOPS),
+    Mutant(
+        "an epoch without its key",
+        "ReleasePath.start",
+        "self._store.add_noise_key(len(self.ledger.epochs), key)",
+        "pass",
+        POWER,
+        STOPS,
+    ),
     Mutant(
         "the key of an epoch after its record",
-        "training/release.py",
-        KEY.join(("            if self._store:\n", EPOCH)),
-        EPOCH + "        if key and self._store:\n            self._store.add_noise_key(len(self.ledger.epochs) - 1, key)\n",
+        "ReleasePath.start",
+        (
+            "if self._secure and mechanism:\n"
+            "    key = fresh_key()\n"
+            "    if self._store:\n"
+            "        self._store.add_noise_key(len(self.ledger.epochs), key)\n"
+            "self.ledger.start_epoch(drawn, key, sampler())"
+        ),
+        (
+            "if self._secure and mechanism:\n"
+            "    key = fresh_key()\n"
+            "self.ledger.start_epoch(drawn, key, sampler())\n"
+            "if key and self._store:\n"
+            "    self._store.add_noise_key(len(self.ledger.epochs) - 1, key)"
+        ),
         POWER,
         STOPS,
         slow=True,
     ),
     Mutant(
         "one key for all epochs",
-        "training/release.py",
-        "            key = fresh_key()\n",
-        "            key = bytes(32)\n",
+        "ReleasePath.start",
+        "fresh_key()",
+        "bytes(32)",
         POWER,
         ONE_KEY,
     ),
     Mutant(
         "the key of the epoch before",
-        "training/release.py",
-        "            key = fresh_key()\n",
-        "            key = fresh_key() if not self.ledger.epochs else self._store.noise_key(0)\n",
+        "ReleasePath.start",
+        "fresh_key()",
+        "fresh_key() if not self.ledger.epochs else self._store.noise_key(0)",
         POWER,
         ONE_KEY,
         slow=True,
     ),
     Mutant(
         "an interrupted round stays open",
-        "training/release.py",
-        "            self.burn(pending)\n",
-        "            return\n",
+        "ReleasePath._settle",
+        "self.burn(pending)",
+        "return",
         POWER,
         STOPS,
     ),
     Mutant(
         "a run goes on without the noise that was drawn before",
-        "training/release.py",
-        "            self.noise.skip_to(self.ledger.next_round)\n",
-        "            self.noise.round_index = self.noise._drawn_before = self.ledger.next_round\n",
+        "ReleasePath.start",
+        "self.noise.skip_to(self.ledger.next_round)",
+        "self.noise.round_index = self.noise._drawn_before = self.ledger.next_round",
         POWER,
         STOPS,
     ),
     Mutant(
         "a checkpoint is named before it is written",
-        "training/store.py",
-        CHECKPOINT,
-        "        contents = {}\n"
-        + CHECKPOINT.replace("files.write_atomic(self._state / name, content)", "contents[name] = content")
-        + "        for name, content in contents.items():\n            files.write_atomic(self._state / name, content)\n",
+        "RunStore.save_checkpoint",
+        (
+            "for name, part in parts.items():\n"
+            "    content = save_tensors({key: tensor.cpu().contiguous() for key, tensor in part.items()})\n"
+            "    files.write_atomic(self._state / name, content)\n"
+            "    manifest['files'][name] = {'sha256': hashlib.sha256(content).hexdigest(), 'bytes': "
+            "len(content)}\n"
+            "files.write_atomic(self._state / 'checkpoint.json', strict_json.canonical(manifest))"
+        ),
+        (
+            "contents = {}\n"
+            "for name, part in parts.items():\n"
+            "    content = save_tensors({key: tensor.cpu().contiguous() for key, tensor in part.items()})\n"
+            "    contents[name] = content\n"
+            "    manifest['files'][name] = {'sha256': hashlib.sha256(content).hexdigest(), 'bytes': "
+            "len(content)}\n"
+            "files.write_atomic(self._state / 'checkpoint.json', strict_json.canonical(manifest))\n"
+            "for name, content in contents.items():\n"
+            "    files.write_atomic(self._state / name, content)"
+        ),
         POWER,
         STOPS,
         slow=True,
     ),
     Mutant(
         "releases are forgotten before the checkpoint",
-        "training/store.py",
-        '        parts = {f"checkpoint-{rounds}.safetensors": tensors}\n',
-        '        parts = {f"checkpoint-{rounds}.safetensors": tensors}\n        self._forget_before(rounds)\n',
+        "RunStore.save_checkpoint",
+        "parts = {f'checkpoint-{rounds}.safetensors': tensors}",
+        ("parts = {f'checkpoint-{rounds}.safetensors': tensors}\nself._forget_before(rounds)"),
         POWER,
         STOPS,
         slow=True,
     ),
 ]
-
-FOLDER = [
-    Mutant(
-        "a last line that does not hold is dropped, whole or not",
-        "accounting/chain.py",
-        "if chain.hashes and last and (not whole or _UNWRITTEN in line) and not",
-        "if chain.hashes and last and not",
-        "test_ledger.py::test_cra_4_a_last_record_that_was_changed_is_not_taken_for_a_torn_one",
-    ),
-    Mutant(
-        "a last record whose end of line was changed is taken for a torn one",
-        "accounting/chain.py",
-        " and not _ended_by_another(chain, line):",
-        ":",
-        "test_ledger.py::test_cra_4_a_last_record_that_was_changed_is_not_taken_for_a_torn_one",
-    ),
-    Mutant(
-        "a model that the ledger does not bind is written anew and bound",
-        "engine/folder.py",
-        "            if bound is not None and bound.get(name) != digest:\n",
-        "            if bound is None and name == digest:\n",
-        "test_verification.py::test_cra_18_a_run_that_was_changed_after_its_end_is_not_made_whole_by_resuming_it[model.safetensors]",
-    ),
-    Mutant(
-        "a model without a record passes",
-        "verification.py",
-        "    if unbound:\n",
-        "    if not made and unbound:\n",
-        "test_power_loss.py::test_cra_3_a_loss_of_power_while_a_model_is_written_leaves_none_that_passes_unbound",
-    ),
-    Mutant(
-        "a last record that lost its end of line is dropped",
-        "accounting/chain.py",
-        '            _believe(chain, line.removesuffix(b"\\n"), forms)\n',
-        '            if not whole:\n                raise ValueError("it has no end")\n'
-        '            _believe(chain, line.removesuffix(b"\\n"), forms)\n',
-        "test_ledger.py::test_cra_4_cutting_the_last_line_anywhere_leaves_a_ledger_that_is_at_most_one_record_shorter",
-    ),
-    Mutant(
-        "a round whose record was torn is begun again beside its release",
-        "training/release.py",
-        "        if what := (\n",
-        "        if what := False and (\n",
-        "test_kill_points.py::test_cra_4_a_charge_that_was_cut_off_beside_its_release_is_a_rollback",
-    ),
-    Mutant(
-        "a run goes on under any promise",
-        "accounting/ledger.py",
-        "        if changed:\n            # What was given",
-        "        if not found:\n            # What was given",
-        "test_interruptions.py::test_cra_6_a_run_goes_on_with_each_of_its_settings_or_not_at_all[noise]",
-    ),
-    Mutant(
-        "settings beside the mechanism are not compared",
-        "accounting/ledger.py",
-        "if expected.get(key) != found.get(key))",
-        'if expected.get(key) != found.get(key) and not key.startswith("settings."))',
-        "test_interruptions.py::test_cra_6_a_run_goes_on_with_each_of_its_settings_or_not_at_all[clip norm]",
-    ),
-    Mutant(
-        "a matrix is known by its sensitivity",
-        "accounting/ledger.py",
-        "if expected.get(key) != found.get(key))",
-        'if expected.get(key) != found.get(key) and "sha256" not in key)',
-        "test_resuming.py::test_cra_6_a_run_resumes_under_its_own_matrix_only",
-    ),
-    Mutant(
-        "the key of a start follows from the folder",
-        "training/release.py",
-        "            key = fresh_key()\n",
-        '            key = derive(self._store.secret() if self._store else b"", "epoch", len(self.ledger.epochs))\n',
-        "test_release.py::test_cra_7_rng_8_every_start_has_a_key_of_its_own_and_two_copies_of_a_folder_share_no_row",
-    ),
-    Mutant(
-        "a kept head is not asked for",
-        "accounting/chain.py",
-        "        if head.lower() not in self.hashes:\n",
-        "        if not self.hashes:\n",
-        "test_release_folder.py::test_cra_7_cra_9_a_kept_head_tells_a_rolled_back_ledger",
-    ),
-    Mutant(
-        "the lock is shared",
-        "training/store.py",
-        "fcntl.LOCK_EX | fcntl.LOCK_NB",
-        "fcntl.LOCK_SH | fcntl.LOCK_NB",
-        "test_resuming.py::test_cra_8_two_processes_do_not_work_on_one_run",
-    ),
-    Mutant(
-        "a folder that is newer than its ledger is taken",
-        "training/release.py",
-        "        self._require_folder_not_newer()\n",
-        "",
-        "test_release_folder.py::test_cra_9_a_ledger_that_was_rolled_back_by_any_number_of_records_does_not_come_back_to_life"
-        "[all releases-5]",
-    ),
-    Mutant(
-        "hashes are read and not compared",
-        "accounting/chain.py",
-        "    if head.encode() != stated:\n",
-        "    if len(stated) != 64:\n",
-        "test_ledger.py::test_cra_10_a_record_from_another_ledger_of_the_same_run_is_refused",
-    ),
-    Mutant(
-        "a hash binds its own record alone",
-        "accounting/chain.py",
-        "hashlib.sha256(head.encode() + content)",
-        "hashlib.sha256(content)",
-        "test_ledger.py::test_cra_10_a_record_from_another_ledger_of_the_same_run_is_refused",
-    ),
-    Mutant(
-        "a key that others may read is used",
-        "training/store.py",
-        "    if path.stat().st_mode & 0o077:\n",
-        "    if not path.stat().st_mode:\n",
-        "test_interruptions.py::test_cra_14_a_key_that_is_lost_or_damaged_ends_the_run_and_draws_no_noise"
-        "[epoch-0-others may read it]",
-    ),
-    Mutant(
-        "another key in the place of an epoch's is used",
-        "training/release.py",
-        '                if self.ledger.digest("key", key) != epoch.key:\n',
-        "                if not key:\n",
-        "test_interruptions.py::test_cra_14_a_key_that_is_lost_or_damaged_ends_the_run_and_draws_no_noise[epoch-0-another key]",
-    ),
-]
-
-MUTANTS: list[Mutant] = [*KILLS, *FOLDER, *POWER_LOST]

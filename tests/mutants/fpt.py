@@ -2,73 +2,77 @@
 
 from mutants.mutant import Mutant
 
-LATTICE, SOURCES = "lattice.py", "noise/sources.py"
 MUTANTS: list[Mutant] = [
     Mutant(
         "noise is added to the sum without rounding it to the lattice",
-        LATTICE,
+        "Lattice.release",
         "(row.to(total.device, torch.float64) / self.step).round_()",
         "row.to(total.device, torch.float64) / self.step",
         "test_floating_point.py::test_fpt_1_no_bit_of_a_release_on_the_lattice_says_who_took_part[Identity]",
     ),
     Mutant(
         "noise lies on a coarser lattice than the sum",
-        LATTICE,
+        "Lattice.release",
         "(row.to(total.device, torch.float64) / self.step).round_()",
         "(row.to(total.device, torch.float64) / (2 * self.step)).round_().mul_(2)",
         "test_floating_point.py::test_fpt_2_every_whole_number_within_eight_deviations_can_be_released[3.0]",
     ),
     Mutant(
         "half of the noise is added",
-        LATTICE,
-        "(row.to(total.device, torch.float64) / self.step).round_()",
-        "(row.to(total.device, torch.float64) / 2 / self.step).round_()",
-        "test_floating_point.py::test_fpt_1_the_likeliest_guess_on_the_lattice_is_right_as_often_as_the_noise_allows[1.0-200]",
+        "Lattice.release",
+        "row.to(total.device, torch.float64)",
+        "row.to(total.device, torch.float64) / 2",
+        (
+            "test_floating_point.py::"
+            "test_fpt_1_the_likeliest_guess_on_the_lattice_is_right_as_often_as_the_noise_allows[1.0-200]"
+        ),
     ),
     Mutant(
         "an update is encoded as numbers in floating point",
-        LATTICE,
-        "        return whole.to(torch.int64), clipped\n",
-        "        return whole * self.step, clipped\n",
+        "Lattice.encode",
+        "whole.to(torch.int64)",
+        "whole * self.step",
         "test_floating_point.py::test_fpt_3_a_thousand_orders_of_the_clients_give_the_same_bits",
     ),
     Mutant(
         "a clipped update is rounded without room for it, and its norm is not looked at again",
-        LATTICE,
-        """        room = self.radius - math.sqrt(len(row)) / 2
-        clipped = norm * (scale / self.step) > room
-        factor = room / norm if clipped else scale / self.step
-        whole.mul_(factor).round_()
-        while not self._fits(whole):
-            clipped, factor = True, factor * _SHRINK
-            copied().mul_(factor).round_()
-""",
-        """        room = self.radius
-        clipped = norm * (scale / self.step) > room
-        factor = room / norm if clipped else scale / self.step
-        whole.mul_(factor).round_()
-""",
+        "Lattice._steps",
+        (
+            "room = self.radius - math.sqrt(len(row)) / 2\n"
+            "clipped = norm * (scale / self.step) > room\n"
+            "factor = room / norm if clipped else scale / self.step\n"
+            "whole.mul_(factor).round_()\n"
+            "while not self._fits(whole):\n"
+            "    clipped, factor = (True, factor * _SHRINK)\n"
+            "    copied().mul_(factor).round_()"
+        ),
+        (
+            "room = self.radius\n"
+            "clipped = norm * (scale / self.step) > room\n"
+            "factor = room / norm if clipped else scale / self.step\n"
+            "whole.mul_(factor).round_()"
+        ),
         "test_floating_point.py::test_fpt_4_the_worst_updates_are_no_longer_than_the_clip_norm_in_exact_integers[1.0]",
     ),
     Mutant(
         "the model learns from the sum before its noise",
-        "training/rounds.py",
-        "            run.learn(release, round_index)\n",
-        "            run.learn(total.open(None), round_index)\n",
+        "rounds._rounds",
+        "run.learn(release, round_index)",
+        "run.learn(total.open(None), round_index)",
         "test_floating_point.py::test_fpt_5_a_model_is_made_of_the_one_before_and_of_the_release_alone[fedadam]",
     ),
     Mutant(
         "the radius of noise has 53 bits",
-        SOURCES,
-        "fine.add_(0.5).mul_(2.0**-106).add_(coarse.mul_(2.0**-53))",
-        "coarse.add_(0.5).mul_(2.0**-53)",
+        "sources._box_muller",
+        "fine.add_(0.5).mul_(2.0 ** (-106)).add_(coarse.mul_(2.0 ** (-53)))",
+        "coarse.add_(0.5).mul_(2.0 ** (-53))",
         "test_noise.py::test_fpt_6_the_secure_radius_reaches_beyond_what_53_bits_can",
     ),
     Mutant(
         "noise beyond four deviations is drawn again",
-        SOURCES,
-        "    angle = turn.mul_(2 * math.pi * 2.0**-53)\n",
-        "    angle = turn.mul_(2 * math.pi * 2.0**-53)\n    while bool((radius > 4).any()):\n        radius[radius > 4] /= 2\n",
+        "sources._box_muller",
+        "angle = turn.mul_(2 * math.pi * 2.0 ** (-53))",
+        ("angle = turn.mul_(2 * math.pi * 2.0 ** (-53))\nwhile bool((radius > 4).any()):\n    radius[radius > 4] /= 2"),
         "test_secure_noise.py::test_fpt_7_the_work_of_a_release_hangs_neither_on_its_noise_nor_on_its_sum[7]",
     ),
 ]

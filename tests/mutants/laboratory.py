@@ -1,10 +1,14 @@
 """Copies of the package with one change each, and what a test says of them."""
 
+import ast
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -41,8 +45,9 @@ class Laboratory:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(PACKAGE, folder / "hubbub", ignore=shutil.ignore_patterns("__pycache__"))
         if mutant:
-            file = folder / "hubbub" / mutant.file
-            file.write_text(changed(mutant))
+            name, text = changed(mutant)
+            file = folder / "hubbub" / name
+            file.write_text(text)
             # A time that no other change of the file has: by it and the length a compiled form is taken for good.
             os.utime(file, (self._tried, self._tried))
         assert self._server.stdin
@@ -53,9 +58,74 @@ class Laboratory:
         return answer["outcome"], answer["output"]
 
 
-def changed(mutant: Mutant) -> str:
-    """The text of the file with the change."""
-    text = (PACKAGE / mutant.file).read_text()
-    found = text.count(mutant.old)
-    assert found == 1, f"{mutant.what}: {mutant.file} holds {found} times {mutant.old!r}"
-    return text.replace(mutant.old, mutant.new)
+def changed(mutant: Mutant) -> tuple[Path, str]:
+    """The file below the package and its text with the change."""
+    file, tree, scope = _place(mutant)
+    old, new = ast.parse(textwrap.dedent(mutant.old)).body, ast.parse(textwrap.dedent(mutant.new)).body
+    if len(old) == len(new) == 1 and isinstance(old[0], ast.Expr) and isinstance(new[0], ast.Expr):
+        found = _replace_expression(scope, old[0].value, new[0].value)
+    else:
+        found = _replace_statements(scope, old, new)
+    assert found == 1, f"{mutant.what}: {mutant.at} holds {found} times {mutant.old!r}"
+    return file.relative_to(PACKAGE), ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _place(mutant: Mutant) -> tuple[Path, ast.Module, ast.AST]:
+    last = mutant.at.rpartition(".")[2]
+    found = []
+    for file, text in _sources().items():
+        module = ".".join(file.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+        if f"def {last}(" in text or f"class {last}" in text or module.endswith(last):
+            tree = ast.parse(text)
+            found += [(file, tree, node) for name, node in _named(tree, module) if f".{name}".endswith(f".{mutant.at}")]
+    assert len(found) == 1, f"{mutant.what}: {len(found)} places are called {mutant.at}"
+    return found[0]
+
+
+@functools.cache
+def _sources() -> dict[Path, str]:
+    return {file: file.read_text() for file in sorted(PACKAGE.rglob("*.py"))}
+
+
+def _named(node: ast.AST, name: str) -> Iterator[tuple[str, ast.AST]]:
+    """The module, and all functions and classes in it, by their qualified names."""
+    if isinstance(node, ast.Module):
+        yield name, node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield f"{name}.{child.name}", child
+            yield from _named(child, f"{name}.{child.name}")
+        else:
+            yield from _named(child, name)
+
+
+def _replace_expression(scope: ast.AST, old: ast.expr, new: ast.expr) -> int:
+    wanted = ast.unparse(old)
+    found = [
+        (node, field, value, index)
+        for node in ast.walk(scope)
+        for field, value in ast.iter_fields(node)
+        for index, part in enumerate(value if isinstance(value, list) else [value])
+        if isinstance(part, ast.expr) and ast.unparse(part) == wanted
+    ]
+    for node, field, value, index in found[:1]:
+        if isinstance(value, list):
+            value[index] = new
+        else:
+            setattr(node, field, new)
+    return len(found)
+
+
+def _replace_statements(scope: ast.AST, old: list[ast.stmt], new: list[ast.stmt]) -> int:
+    wanted = [ast.unparse(statement) for statement in old]
+    found = [
+        (body, first)
+        for node in ast.walk(scope)
+        for body in (getattr(node, field, None) for field in ("body", "orelse", "finalbody"))
+        if isinstance(body, list)
+        for first in range(len(body) - len(old) + 1)
+        if [ast.unparse(statement) for statement in body[first : first + len(old)]] == wanted
+    ]
+    for body, first in found[:1]:
+        body[first : first + len(old)] = new or [ast.Pass()]
+    return len(found)

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mutant:
-    """A copy of the package with one change.
+    """A copy of the package with one change of its syntax tree, for which layout, comments and files do not matter.
 
     Args:
         what: What is broken, in a few words: its name.
-        file: Below ``src/hubbub``.
-        old: Text that the file holds exactly once.
-        new: What stands there instead.
+        at: The function, class or module that is changed, by as much of the end of its qualified name as no other has.
+        old: An expression, or statements that follow one another, found there exactly once.
+        new: What stands there instead; nothing, where statements are left out.
         test: Who must notice: ``test_file.py::test_name``, with the parameters of the quickest case where it has many.
         shown_by: Texts of which the failure must say one, where a test may fail for more than one reason.
         slow: Whether it takes seconds, so that it is left out of the quick tests.
     """
 
     what: str
-    file: str
+    at: str
     old: str
     new: str
     test: str
