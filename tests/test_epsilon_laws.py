@@ -552,21 +552,21 @@ def unanswered(count: int, seed: int) -> list[str]:
 
 
 @pytest.mark.filterwarnings("error")
-def test_acc_12_every_event_has_an_epsilon_and_a_delta_from_no_noise_to_a_thousandfold() -> None:
+def test_every_event_has_an_epsilon_and_a_delta_from_no_noise_to_a_thousandfold() -> None:
     assert unanswered(12, seed=14) == []
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("seed", range(4))
-def test_acc_12_twenty_thousand_answers_are_there_and_monotone(seed: int) -> None:
+def test_twenty_thousand_answers_are_there_and_monotone(seed: int) -> None:
     # Six answers of each.
     assert unanswered(850, seed) == []
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("relation", ["zero-out", "add-or-remove-one"])
-def test_acc_12_a_loss_that_is_flat_over_most_of_its_mass_has_an_epsilon_near_the_truth(relation: str) -> None:
+def test_a_loss_that_is_flat_over_most_of_its_mass_has_an_epsilon_near_the_truth(relation: str) -> None:
     z, q, delta = 0.01, 0.25, 1e-5
     for rounds in (10, 100, 10_000, 100_000):
         stated = accounting.epsilon([(PoissonSampled(z, q), rounds)], delta, relation)
@@ -589,7 +589,7 @@ def test_acc_12_a_loss_that_is_flat_over_most_of_its_mass_has_an_epsilon_near_th
 
 
 @pytest.mark.filterwarnings("error")
-def test_acc_12_far_below_what_releases_cost_delta_is_one() -> None:
+def test_far_below_what_releases_cost_delta_is_one() -> None:
     for event in (MixtureOfGaussians(0.0076, (0.0, 0.2), (0.73, 0.27)), PoissonSampled(0.01, 0.25), BallsInBins(0.01, 3, 30)):
         assert accounting.delta([(event, 1889)], 1.4, "add-or-remove-one") == 1.0
 
@@ -597,7 +597,7 @@ def test_acc_12_far_below_what_releases_cost_delta_is_one() -> None:
 @pytest.mark.parametrize(
     ("others", "q", "most"), [(89_376_418, 1.3946333720532166e-9, 1), (737_216_561, 0.46916524238391966, 345_876_228)]
 )
-def test_acc_12_the_chances_of_a_cohorts_size_are_right_for_hundreds_of_millions(others: int, q: float, most: int) -> None:
+def test_the_chances_of_a_cohorts_size_are_right_for_hundreds_of_millions(others: int, q: float, most: int) -> None:
     found, _ = directions(TruncatedPoissonSampled(1.0, q, most, others + 1), "add-or-remove-one")
     # The first law is that of a cohort that is not cut: fewer than ``most`` others, by a sum over its likely sizes.
     likely = np.arange(most - 1, max(-1, most - 1 - 200_000), -1)
