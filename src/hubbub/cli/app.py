@@ -6,6 +6,7 @@ The commands and their flags are in the files named for them, common flags in fl
 import os
 import resource
 import sys
+from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
@@ -25,7 +26,7 @@ app = typer.Typer(
 
 _MORE = "Flower, keys, this machine"
 # The panels of the help, in their order.
-_PANELS = {
+_PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train": train_commands.COMMANDS,
     "Look at a run, and give it away": run_commands.COMMANDS,
     "Plan, account and audit": (*plan_commands.COMMANDS, *mechanism_commands.COMMANDS),

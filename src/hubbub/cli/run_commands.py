@@ -1,4 +1,4 @@
-"""Commands that look at a run, and give it away; what they do is in records.py, watching.py and reporting.py."""
+"""Commands that look at a run, and give it away; what they do is in records.py and reporting.py."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from hubbub.cli import completing
-from hubbub.cli.flags import AllowImport, AsJson, Head, Run, number
+from hubbub.cli.flags import AllowImport, AsJson, Head, Run
 
 __all__ = ["COMMANDS"]
 
@@ -32,16 +32,6 @@ def ledger(run: Run, as_json: AsJson = False) -> None:
     from hubbub.cli import records
 
     records.ledger(run, as_json=as_json)
-
-
-def watch(
-    run: Run,
-    interval: Annotated[float, typer.Option(parser=number, metavar="S", help="Seconds from one look to the next.")] = 2.0,
-) -> None:
-    """Follow a running run from another terminal: rounds, accuracy, epsilon, speed, time left; it is only read."""
-    from hubbub.cli import watching
-
-    watching.watch(run, interval)
 
 
 def report(
@@ -96,4 +86,4 @@ def publish(
 
 
 # In the order of the help.
-COMMANDS = (verify, ledger, watch, report, cite, evaluate, publish)
+COMMANDS = (verify, ledger, report, cite, evaluate, publish)
