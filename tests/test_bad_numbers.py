@@ -39,7 +39,6 @@ from hubbub.accounting.promise import Promise
 from hubbub.cli import main
 from hubbub.errors import BudgetError, HubbubError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP, Paillier, clipping_mod, noising_mod, twins
-from hubbub.flower.legacy import LegacyDPFedAvgAdaptive, LegacyDPFedAvgFixed
 from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.participation import (
@@ -71,7 +70,6 @@ from hubbub.workloads import prefix_sum
 from malformed.contents import canonical, chained
 from refusals import Refused, settings
 from release_paths import some_rounds
-from test_flower_legacy import averaging as legacy_averaging
 
 # Fixtures are found by their names here.
 workplace, refused = refusals.workplace, refusals.refused
@@ -136,8 +134,6 @@ NOISY: dict[str, Door] = {
     "Flower, Paillier": lambda v: DPFedAvgFixed(
         FedAvg(), clip_norm=1.0, noise_multiplier=v, num_sampled_clients=3, secagg=Paillier(KEY)
     ),
-    "Flower's legacy": lambda v: LegacyDPFedAvgFixed(legacy_averaging(), 4, 1.0, v),
-    "Flower's legacy, adaptive": lambda v: LegacyDPFedAvgAdaptive(legacy_averaging(), 40, noise_multiplier=v),
     "Flower's names": lambda v: twins.DifferentialPrivacyServerSideFixedClipping(FedAvg(), v, 1.0, 3),
     "Flower's names, adaptive": lambda v: twins.DifferentialPrivacyClientSideAdaptiveClipping(FedAvg(), v, 30),
 }
@@ -366,7 +362,6 @@ CLIPPED: dict[str, tuple[str, Door]] = {
         "clip_norm",
         lambda v: DPFedAvgFixed(FedAvg(), clip_norm=v, noise_multiplier=1.0, num_sampled_clients=3, secagg=Paillier(KEY)),
     ),
-    "Flower's legacy": ("clip_norm", lambda v: LegacyDPFedAvgFixed(legacy_averaging(), 4, v, 1.0)),
     "Flower's names": (
         "clipping_norm",
         lambda v: twins.DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, v, 3),
@@ -435,7 +430,6 @@ OF_DELTA: dict[str, Door] = {
     "group": lambda v: accounting.group_epsilon(lambda delta: 1.0, v, 2),
     "plan": lambda v: RunPlan(3, ONE, 3, MECHANISM, clip_norm=1.0, delta=v),
     "Flower": lambda v: DPFedAvgFixed(FedAvg(), clip_norm=1, noise_multiplier=1, num_sampled_clients=3, delta=v),
-    "Flower's legacy": lambda v: LegacyDPFedAvgFixed(legacy_averaging(), 4, 1.0, 1.0, delta=v),
     "Flower's names": lambda v: twins.DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 3, delta=v),
     "ledger": lambda v: Promise(3, MECHANISM).after(3, v),
 }
@@ -548,7 +542,6 @@ OF_EPSILON: dict[str, Door] = {
     "stop, Flower": lambda v: DPFedAvgFixed(
         FedAvg(), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=3, stop_epsilon=v
     ),
-    "stop, Flower's legacy": lambda v: LegacyDPFedAvgFixed(legacy_averaging(), 4, 1.0, 1.0, stop_epsilon=v),
 }
 
 
@@ -669,7 +662,6 @@ OF_COUNT: dict[str, tuple[str, Door]] = {
         "rounds",
         lambda v: DPFedAvgFixed(FedAvg(), clip_norm=1, noise_multiplier=1, num_sampled_clients=3, rounds=v),
     ),
-    "Flower's legacy": ("num_sampled_clients", lambda v: LegacyDPFedAvgFixed(legacy_averaging(), v, 1.0)),
     "holders": ("holders", lambda v: Encryption(holders=v)),
 }
 

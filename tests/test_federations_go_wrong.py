@@ -404,7 +404,7 @@ def test_flw_9_messages_of_a_round_end_with_its_timeout(monkeypatch: pytest.Monk
 
 # The newest that the adapter was tried on.
 NEWEST = "1.42.0"
-ADAPTER = ("strategies", "replies", "mods", "numpy_client", "twins", "legacy", "engine", "defects")
+ADAPTER = ("strategies", "replies", "mods", "numpy_client", "twins", "engine", "defects")
 
 
 def test_flw_10_the_version_that_is_tested_with_is_the_least_that_is_asked_for() -> None:

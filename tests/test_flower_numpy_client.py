@@ -6,9 +6,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
 from scipy import stats
 
+from hubbub.flower import DPFedAvgAdaptive, LocalGrid
 from hubbub.flower.numpy_client import DPNumPyClient
 
 Numbers = npt.NDArray[Any]
@@ -204,6 +208,31 @@ def test_all_but_training_is_the_wrapped_clients() -> None:
 
 def test_flower_takes_it_for_a_client() -> None:
     assert DPNumPyClient(Trainer([])).to_client().numpy_client.client.trained == []
+
+
+@pytest.mark.parametrize("more", [{}, {"noise_at": "clients", "min_survivors": 3}])
+def test_an_apps_train_that_calls_it_takes_part_with_a_share_of_noise_and_without(more: dict[str, Any]) -> None:
+    app = ClientApp()
+    update = np.array([3.0, 0.0, 4.0], np.float32)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        sent = message.content["arrays"]
+        client = DPNumPyClient(Trainer([array.numpy() + update for array in sent.values()]))
+        arrays, examples, metrics = client.fit(sent.to_numpy_ndarrays(), dict(message.content["config"]))
+        replied = ArrayRecord({name: Array(array) for name, array in zip(sent, arrays, strict=True)})
+        content = RecordDict({"arrays": replied, "metrics": MetricRecord({"num-examples": examples, **metrics})})
+        return Message(content, reply_to=message)
+
+    strategy = DPFedAvgAdaptive(
+        FedAvg(fraction_evaluate=0.0, min_available_nodes=1), noise_multiplier=0.02, initial_clip_norm=1.0,
+        num_sampled_clients=4, clip_count_stddev=0.1, **more,
+    )  # fmt: skip
+    result = strategy.start(LocalGrid(app, num_nodes=4), ArrayRecord({"w": Array(np.zeros(3, np.float32))}), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["released"] == 1
+    # The noise of the mean has a standard deviation of 0.006; the noise on the fraction, all of which were clipped, of 0.03.
+    np.testing.assert_allclose(result.arrays["w"].numpy(), update / 5, atol=0.05)
+    assert math.log(strategy.clip_norm) == pytest.approx(0.2 * 0.5, abs=0.05)
 
 
 def test_what_is_no_client_is_refused() -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hubbub.flower.encrypting import encrypting_mod
     from hubbub.flower.holding import hold
-    from hubbub.flower.legacy import LegacyDPFedAvgAdaptive, LegacyDPFedAvgFixed
     from hubbub.flower.local_grid import LocalGrid
     from hubbub.flower.mods import clipping_mod, noising_mod, timer_mod
     from hubbub.flower.numpy_client import DPNumPyClient
@@ -32,8 +31,6 @@ __all__ = [
     "DifferentialPrivacyServerSideAdaptiveClipping",
     "DifferentialPrivacyServerSideFixedClipping",
     "GridPopulation",
-    "LegacyDPFedAvgAdaptive",
-    "LegacyDPFedAvgFixed",
     "LocalGrid",
     "MatrixFactorizationDP",
     "Paillier",
@@ -53,8 +50,6 @@ _HOMES = {
     "DifferentialPrivacyServerSideAdaptiveClipping": "twins",
     "DifferentialPrivacyServerSideFixedClipping": "twins",
     "GridPopulation": "population",
-    "LegacyDPFedAvgAdaptive": "legacy",
-    "LegacyDPFedAvgFixed": "legacy",
     "LocalGrid": "local_grid",
     "MatrixFactorizationDP": "strategies",
     "Paillier": "secagg",

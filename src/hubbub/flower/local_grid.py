@@ -27,7 +27,7 @@ from hubbub.flower.messages import is_training
 from hubbub.flower.mods import App
 from hubbub.flower.post import delivered, received, returned, stamp
 
-__all__ = ["LocalGrid", "LocalRun", "identify"]
+__all__ = ["LocalGrid", "LocalRun"]
 
 # What Flower writes for the SuperLink, on whose behalf a ServerApp sends; the one run and task of this process take it too.
 _SERVER = 1
@@ -102,7 +102,7 @@ class LocalGrid(Grid):
         if not isinstance(client_app, ClientApp):
             raise TypeError(f"client_app = {_checks.shown(client_app)}: must be a flwr.clientapp.ClientApp")
         nodes = _checks.integer("num_nodes", num_nodes, at_least=1)
-        identify()
+        _identify()
         self.drop: Iterable[int] = frozenset()
         self.reply_filter: Callable[[Message], Reply] | None = None
         self._client_app = client_app
@@ -266,7 +266,7 @@ class LocalGrid(Grid):
         return self._contexts[node_id]
 
 
-def identify() -> None:
+def _identify() -> None:
     """Give the process the identity of a server where it has none."""
     for name in ("run_id", "node_id", "task_id"):
         try:

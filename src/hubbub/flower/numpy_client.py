@@ -25,8 +25,9 @@ class DPNumPyClient(NumPyClient):
     """A ``NumPyClient`` whose updates are clipped, with the noise and the indicator that the server asks for.
 
     What :func:`.clipping_mod` and :func:`.noising_mod` do, with arrays matched by their position, since the legacy API has no
-    names. Use it in the place of Flower's ``DPFedAvgNumPyClient``, with a server of ``hubbub.flower``: a share of noise comes
-    in whole steps of a lattice (int64), which Flower's own strategies do not read.
+    names. It takes the place of Flower's ``DPFedAvgNumPyClient``; with a strategy of ``hubbub.flower`` the ``train`` of the app
+    calls ``fit`` with what the message holds. A share of noise comes in whole steps of a lattice (int64), which Flower's own
+    strategies do not read.
 
     ``evaluate``, ``get_properties`` and ``get_parameters`` pass to the wrapped client: what they return is neither clipped nor
     hidden. A client that keeps its trained model must not return it there.

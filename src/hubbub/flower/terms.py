@@ -260,7 +260,7 @@ def require_averaging(strategy: object) -> Strategy:
     if not isinstance(strategy, Strategy):
         raise TypeError(
             f"strategy = {type(strategy).__name__}: must be a strategy of flwr.serverapp.strategy, such as FedAvg(); those of "
-            "the legacy API go with hubbub.flower.legacy"
+            "flwr.server.strategy, the legacy API, are not wrapped"
         )
     private = [
         c.__name__ for c in type(strategy).__mro__ if "DifferentialPrivacy" in c.__name__ or c.__name__ == "PrivateStrategy"
