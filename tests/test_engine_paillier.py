@@ -125,8 +125,10 @@ def test_a_simulation_on_flower_releases_bit_for_bit_what_it_releases_in_process
     process, flower = (run_by(engine, file, tmp_path / engine) for engine in ("process", "flower"))
     assert model_of(process) == model_of(flower)
     # Cohorts, charges and releases too; only that one process sees everything is said of one.
-    (promised, *done), (other, *too) = record_of(process), record_of(flower)
+    (promised, *done, bound), (other, *too, bound_too) = record_of(process), record_of(flower)
     assert done == too
+    # Of the files that the last record binds, each names its engine or its head.
+    assert bound["kind"] == bound_too["kind"] == "files"
     assert promised["setting"] == "all parties simulated in one process, whose owner can read everything: " + other["setting"]
     assert {name for name in promised if promised[name] != other[name]} == {"setting", "further", "settings"}
     hubbub("verify", flower)
