@@ -153,7 +153,8 @@ def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
     if begun.promised.setting:
         say(screen, f"Who is trusted with what: {begun.promised.setting}")
     say(screen, f"Run folder: {folder}")
-    if engine == "process" and (computed := begun.prepare()):
+    # A run that resumes says so by its settings; nothing is tried before its ledger was read.
+    if engine == "process" and not begun.ledger_head and (computed := begun.prepare()):
         say(screen, f"Clients are trained {computed}")
     if engine == "flower":
         say(screen, f"Flower app of this run: {folder / 'app'} (its README.md says how to run it on a federation)")

@@ -155,7 +155,7 @@ class RunInFolder:
 
     def rounds(self, population: Population) -> Iterator[dict[str, Any]]:
         """Train with these clients, round by round; each gives the line that it has left in the metrics."""
-        self.prepare()
+        torch.set_num_threads(1)
         metrics = Metrics(self.folder / "metrics.jsonl")
         with metrics:
             for result in train(self.run.plan, population, self.run.model, self.store, head=self.head):

@@ -11,6 +11,8 @@ from typing import TypeVar
 
 import torch
 
+from hubbub.errors import ConfigError
+
 __all__ = ["isolated", "note", "reason", "require_own"]
 
 _LOG = logging.getLogger("hubbub")
@@ -27,8 +29,8 @@ Made = TypeVar("Made")
 
 
 def require_own(error: Exception) -> None:
-    """Let what is no unit's own fault go on as it is."""
-    if isinstance(error, _MACHINE) or reason(error).startswith("RuntimeError: CUDA error"):
+    """Let what is no unit's own fault go on as it is: the machine's, and settings that nobody can train by."""
+    if isinstance(error, (ConfigError, *_MACHINE)) or reason(error).startswith("RuntimeError: CUDA error"):
         raise error
 
 
