@@ -509,7 +509,7 @@ def anything(r: np.random.Generator) -> Event:
 def precision(event: Event, epsilon: float, delta: float) -> float:
     """How far an answer may lie above the truth, twice: what the accountant states, and what events are known to."""
     # There the tilted law can have two modes, of no round joined and of one, and no tilt resolves what lies between them.
-    off = slack(epsilon) + (1e-2 * epsilon if delta < 1e-100 else 0.0)
+    off = slack(epsilon) + (0.5 * epsilon if delta < 1e-100 else 0.0)
     match event:
         case BallsInBins():
             # A few thousandths of its delta.

@@ -48,9 +48,10 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
         neighboring_relation: ``"zero-out"``, ``"add-or-remove-one"`` or ``"replace-one"``; the last doubles the
             sensitivity.
         accountant: ``"tight"`` (ours: exact for Gaussians, otherwise a privacy loss distribution, near the truth by 1e-4, or
-            1e-5 of itself where that is more, as far as memory allows, and by a hundredth of itself below a delta of 1e-100;
-            of discrete Gaussian shares, and all together with them, that of ``"rdp"``), ``"rdp"`` (Rényi DP at its best
-            order) or ``"pld"`` (dp_accounting's, for parity with published numbers; refused where it lies below the truth).
+            1e-5 of itself where that is more, as far as memory allows; below a delta of 1e-100 a bound that can be half too
+            high where cohorts are rare; of discrete Gaussian shares, and all together with them, that of ``"rdp"``), ``"rdp"``
+            (Rényi DP at its best order) or ``"pld"`` (dp_accounting's, for parity with published numbers; refused where it
+            lies below the truth).
 
     Raises:
         ValueError: A number out of range or an unknown word.
