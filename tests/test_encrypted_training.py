@@ -51,7 +51,7 @@ def test_each_holders_row_is_in_the_sum_in_full() -> None:
     for round_index in range(ROUNDS):
         opened = clients.collect(range(CLIENTS), linear(), CLIP, round_index).open(None)
         noise = (opened / LATTICE.step).to(torch.int64) - in_the_clear(round_index)
-        streams = [NoiseStream(chosen.mechanism, DIM, seed=seed, rounds_per_pass=1) for seed in (5, 6, 7)]  # type: ignore[arg-type]
+        streams = [NoiseStream(chosen.mechanism, DIM, seed=seed) for seed in (5, 6, 7)]  # type: ignore[arg-type]
         expected = torch.zeros(DIM, dtype=torch.int64)
         for stream in streams:
             stream.skip_to(round_index)

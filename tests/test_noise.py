@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_info
 
 from hubbub.errors import NoiseExhaustedError, RunFolderError
 from hubbub.mechanism import Mechanism
@@ -76,7 +76,7 @@ def test_rng_1_a_global_seed_does_not_reach_the_noise() -> None:
 
 
 def test_a_state_of_another_size_is_refused() -> None:
-    streams = [NoiseStream(mechanism(BinaryTree(6)), dim=dim, seed=0, rounds_per_pass=2) for dim in (3, 4)]
+    streams = [NoiseStream(mechanism(BinaryTree(6)), dim=dim, seed=0) for dim in (3, 4)]
     for _ in range(2):
         streams[0].next_row()
     with pytest.raises(RunFolderError, match="rows of shape"):
@@ -145,13 +145,3 @@ class _Watching:
             fill(out)
 
         return watched
-
-
-def test_a_row_is_multiplied_by_no_more_threads_than_torch_has() -> None:
-    assert torch.get_num_threads() == 1
-    source = _Watching()
-    with threadpool_limits(limits=2, user_api="blas"):
-        before = threadpool_info()
-        NoiseStream(mechanism(Dense(np.tri(6))), dim=10, source=source, dtype=torch.float64).next_row()
-        assert threadpool_info() == before
-    assert source.threads == {1}

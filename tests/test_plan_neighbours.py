@@ -91,7 +91,7 @@ def test_the_error_of_the_table_is_that_of_the_matrices(found: tuple[Config, Nei
 def test_the_memory_of_the_table_is_what_the_stream_holds(found: tuple[Config, Neighbourhood]) -> None:
     for one in found[1].options:
         assert one.plan.mechanism is not None
-        stream, most = NoiseStream(one.plan.mechanism, dim=7, seed=0, rounds_per_pass=1), 0
+        stream, most = NoiseStream(one.plan.mechanism, dim=7, seed=0), 0
         for _ in range(16):
             stream.next_row()
             most = max(most, sum(row.numel() * row.element_size() for row in stream.state_dict()["memory"]))

@@ -293,7 +293,7 @@ def work_of(words: Callable[[int], npt.NDArray[np.int64]], dim: int, total: int)
     """What is done for a release: from random words to the sum with its noise."""
     with pytest.MonkeyPatch.context() as patch, Work() as work:
         patch.setattr("hubbub.noise.sources.word_stream", lambda key, start: work.asked(words))
-        stream = NoiseStream(Mechanism(BANDED, PATTERN, 1.5), dim, source=SecureSource(KEY), rounds_per_pass=1)
+        stream = NoiseStream(Mechanism(BANDED, PATTERN, 1.5), dim, source=SecureSource(KEY))
         for _ in range(3):
             Lattice(1.0).release(torch.full((dim,), total), stream.next_row())
     return work.done

@@ -7,7 +7,6 @@ import pytest
 from conftest import oracle
 from hubbub import utility, workloads
 from hubbub.errors import DataError, NoiseExhaustedError
-from hubbub.noise.blocks import progress
 from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.strategies import (
     OWN,
@@ -30,6 +29,7 @@ from hubbub.strategies import (
     semiseparable,
     toeplitz,
 )
+from hubbub.strategies.strategy import progress
 from hubbub.tensor_proto import read_tensor_proto
 from hubbub.testing import ContractError, brute_force_sensitivity, check_strategy
 

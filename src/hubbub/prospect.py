@@ -11,7 +11,7 @@ from hubbub.accounting.promise import Promise
 from hubbub.neighbours import deviation
 from hubbub.noise_levels import noise_levels
 from hubbub.strategies import Identity
-from hubbub.strategies.strategy import memory_rows
+from hubbub.strategies.strategy import memory_rows, progress
 from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan
 from hubbub.workloads import Workload
@@ -98,8 +98,6 @@ def remembered_rows(plan: RunPlan) -> int:
     known = memory_rows(plan.mechanism.strategy)
     if known is not None:
         return known
-    from hubbub.noise.blocks import progress
-
     return progress(plan.mechanism.strategy, min(plan.rounds, 4096)).most_remembered
 
 

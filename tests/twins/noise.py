@@ -19,9 +19,8 @@ from scipy import linalg, stats
 from hubbub.accounting.promise import Promise
 from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
-from hubbub.noise import NoiseStream, epochs
-from hubbub.noise.epochs import EpochSource
-from hubbub.noise.sources import SecureSource, Segments
+from hubbub.noise import NoiseStream, sources
+from hubbub.noise.sources import IncarnationSource, SecureSource, Segments
 from hubbub.participation import every_round
 from hubbub.randomness import fresh_key
 from hubbub.strategies import Dense, Identity, Strategy, toeplitz
@@ -186,7 +185,7 @@ def _rows(change: Callable[[Callable[[int], torch.Tensor], int], torch.Tensor]) 
 
             return fill
 
-    return lambda patch: patch.setattr(epochs, "SecureSource", Changed)
+    return lambda patch: patch.setattr(sources, "SecureSource", Changed)
 
 
 def _released_rows(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[pytest.MonkeyPatch], None]:
@@ -212,10 +211,10 @@ def _uniform_of(z: torch.Tensor) -> Array:
 def _redrawn(patch: pytest.MonkeyPatch) -> None:
     """A start knows the rows of earlier ones by their numbers alone."""
 
-    def made(source: EpochSource, epochs: Sequence[tuple[int, bytes]]) -> None:
-        source._epochs = [(first, SecureSource(fresh_key())) for first, _ in epochs]
+    def made(source: IncarnationSource, incarnations: Sequence[tuple[int, bytes]]) -> None:
+        source._incarnations = [(first, SecureSource(fresh_key())) for first, _ in incarnations]
 
-    patch.setattr(EpochSource, "__init__", made)
+    patch.setattr(IncarnationSource, "__init__", made)
 
 
 def _one_seed(patch: pytest.MonkeyPatch) -> None:

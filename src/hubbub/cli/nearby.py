@@ -229,7 +229,7 @@ def _fits(one: Neighbour, parameters: int | None) -> bool:
         return True
     import torch
 
-    from hubbub.noise.room import require_memory
+    from hubbub.noise.stream import require_memory
 
     try:
         require_memory(one.memory_rows or 0, parameters, torch.empty(0, dtype=torch.float64))

@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Protocol
 
@@ -25,7 +25,7 @@ import torch
 from hubbub.errors import NoiseExhaustedError
 from hubbub.randomness import derive, seed_for, seed_key, word_stream
 
-__all__ = ["NoiseSource", "SecureSource", "Segments", "SimulationSource", "sampler"]
+__all__ = ["IncarnationSource", "NoiseSource", "SecureSource", "Segments", "SimulationSource", "sampler"]
 
 # Numbers in a segment: few enough for the processor's cache, many enough that calls do not count. A graphics processor
 # wants more of them. Another number is another row.
@@ -122,6 +122,33 @@ class SecureSource:
         return _row(self, index, dim)
 
 
+class IncarnationSource:
+    """Rows of z from the key of the incarnation in which each was first drawn. An incarnation is one start of a run.
+
+    Every incarnation draws the rows that nobody has seen from a key of its own, so that no record that was rolled back makes a
+    row meet two sums; rows that were drawn before are drawn again, since later noise is correlated with them.
+
+    Args:
+        incarnations: The first row and the key of each.
+    """
+
+    def __init__(self, incarnations: Sequence[tuple[int, bytes]]) -> None:
+        self._incarnations = [(first_row, SecureSource(key)) for first_row, key in incarnations]
+
+    def start(self, first_row: int, key: bytes) -> None:
+        """Draw the rows from ``first_row`` on from a new key."""
+        self._incarnations.append((first_row, SecureSource(key)))
+
+    @staticmethod
+    def segment_length(device: torch.device) -> int:
+        """That of every secure source."""
+        return SecureSource.segment_length(device)
+
+    def segments(self, index: int, first: int) -> Segments:
+        """The segments of row ``index`` of z."""
+        return next(source for first_row, source in reversed(self._incarnations) if first_row <= index).segments(index, first)
+
+
 def _row(source: NoiseSource, index: int, dim: int) -> torch.Tensor:
     row = torch.empty(dim, dtype=torch.float64)
     fill, length = source.segments(index, 0), source.segment_length(row.device)
@@ -132,9 +159,11 @@ def _row(source: NoiseSource, index: int, dim: int) -> torch.Tensor:
 
 def _fill_wide(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:
     """Fill ``out`` with numbers that are made in float64."""
-    made = torch.empty(2, (len(out) + 1) // 2, dtype=torch.float64)
+    in_place = out.dtype == torch.float64 and out.device.type == "cpu" and len(out) % 2 == 0
+    made = out.view(2, -1) if in_place else torch.empty(2, (len(out) + 1) // 2, dtype=torch.float64)
     _box_muller(words, made)
-    out.copy_(made.view(-1)[: len(out)])
+    if not in_place:
+        out.copy_(made.view(-1)[: len(out)])
 
 
 def _box_muller(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:

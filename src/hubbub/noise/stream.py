@@ -4,32 +4,36 @@ A stream is the one stateful object on the noise path. Each of its rows is used 
 does not have.
 """
 
+import contextlib
 import os
+import resource
 from collections.abc import Mapping
-from typing import Any, SupportsIndex
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from hubbub._checks import integer
-from hubbub.errors import NoiseExhaustedError, RunFolderError
+from hubbub.errors import ConfigError, NoiseExhaustedError, RunFolderError
 from hubbub.mechanism import Mechanism
-from hubbub.noise import blocks
-from hubbub.noise.room import require_memory
-from hubbub.noise.rows import KERNEL
-from hubbub.noise.slots import SlotBuffer
-from hubbub.noise.sources import NoiseSource, SecureSource, SimulationSource
+from hubbub.noise.sources import NoiseSource, SecureSource, Segments, SimulationSource
 from hubbub.randomness import fresh_key
-from hubbub.strategies.strategy import memory_rows, require_round
+from hubbub.strategies.strategy import Memory, memory_rows, progress, require_round
 
-__all__ = ["NoiseStream"]
+__all__ = ["NoiseStream", "require_memory"]
+
+# Numbers of a row that a step takes at a time on a processor, so that they stay in its cache; it divides every segment.
+_SLICE = 1 << 14
+_CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 class NoiseStream:
     """Row after row of stddev·N·z for a mechanism, each given out once.
 
-    Rows are made several at a time, as one matrix product over slices of the vector that fit in the processor's cache: what is
-    remembered lies in one buffer, in which nothing is moved, and is read once a pass. In float32 on a processor the noise
-    kernel multiplies, where this machine has one.
+    A row is made by the strategy's own ``step``, segment by segment of the vector, so that what is computed stays in the
+    processor's cache. Sums and products are elementwise: a row has the same bits on any machine that draws the same z, and in
+    whatever parts it is made.
 
     Args:
         mechanism: Its strategy correlates the rows, its ``stddev`` scales them.
@@ -39,16 +43,15 @@ class NoiseStream:
         device: Where rows are needed. A simulation draws z there; its numbers differ between kinds of device.
         dtype: Of the rows and of what is remembered.
         part: ``(first, stop)``: give these numbers of each row only. The parts of a vector, made anywhere, are together
-            bit for bit the rows of one stream; in float32, where all are made with the kernel or all without it.
-        rounds_per_pass: How many rounds are made at a time; by default as many as pay. With 1 no row of z is drawn before
-            the round that needs it. Another number is another rounding of the last bit.
+            bit for bit the rows of one stream.
 
-    ``round_index`` is the next row's round, ``drawn`` one more than the last row of z that the rounds before it need.
+    ``round_index`` is the next row's round, ``drawn`` one more than the last row of z that the rounds before it drew.
 
     Raises:
         TypeError: Both a seed and a source.
         ConfigError: The rows that it remembers need more memory than there is.
-        ValueError: A part that is no part of the vector, or a dtype other than float32 and float64.
+        ValueError: A part that is no part of the vector, a dtype other than float32 and float64, or from :meth:`next_row`, a
+            strategy whose rows do not fit the dtype.
         NoiseExhaustedError: From :meth:`next_row`, after the strategy's last round, or in a forked process.
 
     Example:
@@ -69,38 +72,37 @@ class NoiseStream:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float64,
         part: tuple[int, int] | None = None,
-        rounds_per_pass: int | None = None,
     ) -> None:
         if seed is not None and source is not None:
             raise TypeError("seed and source: give one of them")
         self.mechanism = mechanism
         self.dim = integer("dim", dim, at_least=1)
-        self.round_index = 0
         if source is None:
             source = SecureSource(fresh_key()) if seed is None else SimulationSource(seed)
         self.source: NoiseSource = source
         # What is remembered is secret noise too; a simulation's anybody may draw.
         self._process = None if isinstance(source, SimulationSource) else os.getpid()
-        most = memory_rows(mechanism.strategy) or 0
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype = {dtype}: must be torch.float32 or torch.float64; with less precision it is not Gaussian")
-        like = torch.empty(0, device=device, dtype=dtype)
+        self._like = torch.empty(0, device=device, dtype=dtype)
+        self._on_device = self._like.device.type != "cpu"
         first, stop = part or (0, self.dim)
-        require_memory(most, stop - first, like)
-        self._buffer = SlotBuffer(source, self.dim, (first, stop), like, most=most, scale=mechanism.stddev)
-        pass_of = blocks.rounds_per_pass(mechanism.strategy) if rounds_per_pass is None else rounds_per_pass
-        self._pass = integer("rounds_per_pass", pass_of, at_least=1)
-        # The pass that holds the next round: planned, and perhaps not yet made.
-        self._block: blocks.Block | None = None
-        self._made = False
-        self._drawn_before = 0
-
-    @property
-    def drawn(self) -> int:
-        """One more than the last row of z that the rounds before ``round_index`` need."""
-        if self._block is None or self.round_index == self._block.start:
-            return self._drawn_before
-        return self._block.drawn_after[self.round_index - self._block.start - 1]
+        if not 0 <= first < stop <= self.dim:
+            raise ValueError(f"part = {part}: must be (first, stop) with 0 <= first < stop <= dim = {self.dim}")
+        self._most = memory_rows(mechanism.strategy) or 0
+        require_memory(self._most, stop - first, self._like)
+        # Whole segments are computed, so that a number is the same in whatever part it is asked for.
+        self._length = source.segment_length(self._like.device)
+        self._first_segment = first // self._length
+        begin = self._first_segment * self._length
+        self._width = min(self.dim, -(-stop // self._length) * self._length) - begin
+        step = self._length if self._on_device else min(self._length, _SLICE)
+        self._slices = [(at, min(at + step, self._width)) for at in range(0, self._width, step)]
+        self._wanted = slice(first - begin, stop - begin)
+        self.round_index = self.drawn = 0
+        # The ring: what is remembered lies in the slots that are listed, the oldest first; the others are free.
+        self._ring = self._slots(0)
+        self._remembered: list[int] = []
 
     def next_row(self) -> torch.Tensor:
         """The noise of the next round, per unit of clip norm: ``(dim,)``, or as long as the part. It is the caller's own.
@@ -108,110 +110,148 @@ class NoiseStream:
         Raises:
             NoiseExhaustedError: The strategy has no further round.
         """
-        self._require_own_process()
-        block = self._planned()
-        if not self._made:
-            self._buffer.make(block, release=True)
-            self._made = True
-        row = self._buffer.take(self.round_index - block.start)
-        self.round_index += 1
-        return row
+        whole = self._like.new_empty(self._width)
+        self._step(whole)
+        return whole[self._wanted]
 
     def skip_to(self, round_index: int) -> None:
         """Go on to a later round; the rows between are drawn, remembered for correlation, and given to nobody."""
-        self._require_own_process()
         while self.round_index < round_index:
-            block = self._planned()
-            if not self._made and round_index >= block.stop:
-                self._buffer.make(block, release=False)
-                self._made = True
-            # A pass that ends later is made when its first row is asked for, with the keys that hold by then.
-            self.round_index = min(round_index, block.stop)
+            self._step(None)
 
-    def _planned(self) -> blocks.Block:
-        """The pass that holds the next round."""
-        block = self._block
-        if block is not None and self.round_index < block.stop:
-            return block
-        if block is not None:
-            if not self._made:
-                self._buffer.make(block, release=False)
-            require_round(self.round_index, self.mechanism.rounds)
-            self._settle(block)
-        self._block = self._plan(self.round_index)
-        self._made = False
-        return self._block
-
-    def _settle(self, block: blocks.Block) -> None:
-        self._drawn_before = block.drawn_after[-1]
-        self._buffer.settle(block)
-
-    def _plan(self, start: int) -> blocks.Block:
-        stop = (start // self._pass + 1) * self._pass
-        return blocks.block_of(self.mechanism.strategy, start, stop, self._buffer.remembered, self._drawn_before)
-
-    def _require_own_process(self) -> None:
+    def _step(self, out: torch.Tensor | None) -> None:
+        """Take one step in each segment, and write the rows to ``out``; a step that fails changes nothing."""
         if self._process not in (None, os.getpid()):
             raise NoiseExhaustedError(
                 f"round {self.round_index}: process {os.getpid()} was forked from {self._process}, whose noise this is; open "
                 "the run in the process that releases it"
             )
+        strategy = self.mechanism.strategy
+        require_round(self.round_index, strategy.rounds)
+        z = _Draws(self.source, self._first_segment, self._length, self._width, self._like)
+        places: list[int] | None = None
+        for start, stop in self._slices:
+            z.move_to(start, stop)
+            memory = tuple(self._ring[slot, start:stop] for slot in self._remembered)
+            # Overflow is found in the row.
+            with np.errstate(over="ignore", invalid="ignore"):
+                row, kept = strategy.step(self.round_index, z.draw, memory)
+            places = places or self._places(memory, kept)
+            for slot, one in zip(places, kept, strict=True):
+                if slot not in self._remembered:
+                    self._ring[slot, start:stop] = one
+            if out is not None:
+                released = torch.mul(torch.as_tensor(row, dtype=out.dtype), self.mechanism.stddev, out=out[start:stop])
+                if not bool(released.sum().isfinite()):
+                    raise ValueError(f"dtype = {out.dtype}: cannot hold the strategy's coefficients; scale C, or use float64")
+        self._remembered, self.drawn = places or [], max(self.drawn, z.drawn)
+        self.round_index += 1
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """Refused where the noise is secret: two copies would give one row to two sums, whose difference is then bare."""
-        if self._process is not None:
-            raise TypeError("a stream of secret noise cannot be copied or pickled; open the run where it is released")
-        return super().__reduce_ex__(protocol)
+    def _places(self, memory: Memory, kept: Memory) -> list[int]:
+        """The slot of each kept row: its own, where a step carries a row on, else a free one."""
+        own = {id(row): slot for row, slot in zip(memory, self._remembered, strict=True)}
+        new = sum(id(row) not in own for row in kept)
+        if len(memory) + new > len(self._ring):
+            grown = self._slots(max(len(memory) + new, self._most + new))
+            grown[: len(self._ring)] = self._ring
+            self._ring = grown
+        free = (slot for slot in range(len(self._ring)) if slot not in self._remembered)
+        return [own[id(row)] if id(row) in own else next(free) for row in kept]
+
+    def _slots(self, count: int) -> Any:
+        """Untouched memory for ``count`` rows; on a processor NumPy's, in large pages, whose short rows are added faster."""
+        shape = (count, self._width)
+        return self._like.new_empty(shape) if self._on_device else np.empty(shape, self._like.numpy().dtype)
 
     def state_dict(self) -> dict[str, Any]:
         """What the stream carries from round to round. As secret as the noise: it takes the noise off later releases.
 
-        ``memory`` is that before the pass that holds the next round; the rows of z since then are drawn again. ``kernel`` says
-        whether the noise kernel made it.
+        ``memory`` holds the remembered rows, each as long as the whole segments that the part lies in.
         """
-        if self._block is not None and self.round_index == self._block.stop and self.round_index % self._pass == 0:
-            self._settle(self._block)
-            self._block = None
-        memory = self._buffer.memory()
-        return {
-            "round_index": self.round_index,
-            "drawn": self.drawn,
-            "rounds_per_pass": self._pass,
-            "kernel": self._buffer.kernel,
-            "memory": memory,
-        }
+        memory = [torch.as_tensor(self._ring[slot]).clone() for slot in self._remembered]
+        return {"round_index": self.round_index, "drawn": self.drawn, "memory": memory}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue bit for bit where :meth:`state_dict` was taken, from the same source, and as there with the noise kernel or
-        without it; a state that does not say which is of a stream without it.
+        """Continue bit for bit where :meth:`state_dict` was taken, from the same source.
 
         Raises:
-            RunFolderError: The state is not one that this stream can be in, or was taken with the kernel, which is not here.
+            RunFolderError: The state is not one that this stream can be in.
             ValueError, TypeError: A number out of range.
         """
-        if state["rounds_per_pass"] != self._pass:
-            raise RunFolderError(
-                f"noise state: was taken with rounds_per_pass = {state['rounds_per_pass']!r}, and its memory belongs to that; "
-                f"this stream has {self._pass}"
-            )
-        kernel = state.get("kernel", False)
-        if not isinstance(kernel, bool) or (kernel and not self._buffer.could_use_kernel()):
-            raise RunFolderError(
-                f"noise state: was taken with kernel = {kernel!r}, and other last bits would not go on from it; the noise "
-                f"kernel, which is for float32 on a processor, is {KERNEL.standing()}"
-            )
-        rows = tuple(state["memory"])
-        strategy = self.mechanism.strategy
+        rows, strategy = tuple(state["memory"]), self.mechanism.strategy
         round_index = integer("noise state: round_index", state["round_index"], at_least=0, at_most=strategy.rounds)
-        drawn = blocks.progress(strategy, round_index).drawn
-        start = round_index // self._pass * self._pass
-        before = blocks.progress(strategy, start)
-        if (state["drawn"], len(rows)) != (drawn, before.remembered):
+        expected = progress(strategy, round_index)
+        if (state["drawn"], len(rows)) != (expected.drawn, expected.remembered):
             raise RunFolderError(
-                f"noise state: drawn = {state['drawn']!r} with {len(rows)} rows; after {round_index} rounds it is {drawn} with "
-                f"{before.remembered}"
+                f"noise state: drawn = {state['drawn']!r} with {len(rows)} rows; after {round_index} rounds it is "
+                f"{expected.drawn} with {expected.remembered}"
             )
-        self._buffer.restore(rows)
-        self._buffer.kernel = kernel
-        self._drawn_before, self.round_index, self._made = before.drawn, round_index, False
-        self._block = self._plan(start) if start < round_index else None
+        for row in rows:
+            if row.shape != (self._width,) or row.dtype != self._like.dtype or not bool(torch.isfinite(row).all()):
+                raise RunFolderError(
+                    f"noise state: has rows of shape {tuple(row.shape)} and {row.dtype}; they must be finite, ({self._width},) "
+                    f"and {self._like.dtype}"
+                )
+        self._ring = self._slots(max(len(rows), self._most))
+        self._remembered = list(range(len(rows)))
+        for slot, row in enumerate(rows):
+            self._ring[slot] = row
+        self.round_index, self.drawn = round_index, expected.drawn
+
+
+class _Draws:
+    """The rows of z that one round draws, segment after segment; a step sees the slice that was moved to."""
+
+    def __init__(self, source: NoiseSource, first_segment: int, length: int, width: int, like: torch.Tensor) -> None:
+        self._source, self._first_segment, self._length, self._width, self._like = source, first_segment, length, width, like
+        self._filling: dict[int, Segments] = {}
+        self._segment: dict[int, Any] = {}
+        self._begin, self._here = 0, slice(0)
+        self.drawn = 0
+
+    def move_to(self, start: int, stop: int) -> None:
+        """Go on to the numbers ``start`` to ``stop`` − 1, in order, all of one segment."""
+        begin = start // self._length * self._length
+        if begin == start:
+            self._segment.clear()
+        self._begin, self._here = begin, slice(start - begin, stop - begin)
+
+    def draw(self, index: int) -> Any:
+        """The slice of row ``index`` of z."""
+        if index not in self._filling:
+            self._filling[index] = self._source.segments(index, self._first_segment)
+            self.drawn = max(self.drawn, index + 1)
+        if index not in self._segment:
+            z = self._like.new_empty(min(self._length, self._width - self._begin))
+            self._filling[index](z)
+            self._segment[index] = z if z.device.type != "cpu" else z.numpy()
+        return self._segment[index][self._here]
+
+
+def require_memory(rows: int, width: int, like: torch.Tensor) -> None:
+    """Refuse a stream that remembers ``rows`` rows of ``width`` numbers like ``like`` where these alone are too many.
+
+    Raises:
+        ConfigError: They are; the message says how much is needed and what needs less.
+    """
+    needed, most = rows * width * like.element_size(), _most_memory(like.device)
+    if needed > most:
+        raise ConfigError(
+            f"the noise remembers {rows:,} rows of {width:,} numbers, {needed / 2**30:,.1f} GiB, and {most / 2**30:,.1f} GiB "
+            "is all the memory there is; take a strategy that remembers fewer rows (fewer bands, banded-inverse, or blt with "
+            "its few buffers), or a smaller model"
+        )
+
+
+def _most_memory(device: torch.device) -> int:
+    """Bytes that a device has, or less where this process or its control group is limited."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        limits.append(soft)
+    with contextlib.suppress(OSError, ValueError):
+        # Where it holds the word "max", there is no limit.
+        limits.append(int(_CONTROL_GROUP.read_text()))
+    return min(limits)

@@ -108,7 +108,7 @@ class BandedInverse:
         drawn = draw(round_index)
         row = d[0] * drawn
         for coefficient, earlier in zip(d[1:], reversed(memory), strict=False):
-            row = row + coefficient * earlier
+            row += coefficient * earlier
         kept = (*memory, drawn)
         return row, kept[max(0, len(kept) - (self.bands - 1)) :]
 

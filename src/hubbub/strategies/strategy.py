@@ -6,14 +6,17 @@ For square C the noising matrix is C⁻¹.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from hubbub._checks import Array
 from hubbub.errors import NoiseExhaustedError
 from hubbub.participation import Participation
 from hubbub.sensitivity import Sensitivity
 
-__all__ = ["Draw", "Memory", "Strategy", "WithLeadingPart", "memory_rows"]
+__all__ = ["Draw", "Memory", "Progress", "Strategy", "WithLeadingPart", "memory_rows", "progress"]
 
 # A row of z, or a combination of rows: any array type with + and scalar ×; strategies never look inside.
 Row = Any
@@ -58,6 +61,30 @@ def memory_rows(strategy: Strategy) -> int | None:
     """The most rows that a strategy's steps carry, as its ``memory_rows`` says; ``None`` where it has none to say so."""
     stated: int | None = getattr(strategy, "memory_rows", None)
     return stated
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What some rounds have drawn and remember: one more than the last row of z, and rows now and at most."""
+
+    drawn: int
+    remembered: int
+    most_remembered: int
+
+
+def progress(strategy: Strategy, rounds: int) -> Progress:
+    """How far the first rounds bring a strategy, found on rows of one number."""
+    drawn, most, memory = 0, 0, ()
+
+    def draw(index: int) -> Array:
+        nonlocal drawn
+        drawn = index + 1
+        return np.zeros(1)
+
+    for t in range(rounds):
+        _, memory = strategy.step(t, draw, memory)
+        most = max(most, len(memory))
+    return Progress(drawn, len(memory), most)
 
 
 _MOST_DENSE = 20_000

@@ -22,9 +22,14 @@ def substituted(coefficients: Array, drawn: Row, memory: Memory, bands: int) -> 
         memory: The last rows of C⁻¹z, the newest last.
         bands: Of C.
     """
+    *before, own = coefficients.tolist()
     row = drawn
-    for back, earlier in enumerate(reversed(memory), start=2):
-        row = row - float(coefficients[-back]) * earlier
-    row = (1 / float(coefficients[-1])) * row
+    for coefficient, earlier in zip(reversed(before), reversed(memory), strict=False):
+        if row is drawn:
+            row = drawn - coefficient * earlier
+        else:
+            row -= coefficient * earlier
+    if own != 1:
+        row = (1 / own) * row
     kept = (*memory, row)
     return row, kept[max(0, len(kept) - (bands - 1)) :]

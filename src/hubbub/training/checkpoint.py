@@ -123,13 +123,12 @@ class Checkpoint:
         """
         rows = dict(self._parts.get(self._noise_name, {}))
         self._at = self._at.with_name(self._noise_name)
-        numbers = {name: rows.pop(name, None) for name in ("drawn", "rounds_per_pass")}
+        drawn = rows.pop("drawn", None)
         names = [f"memory.{i:06d}" for i in range(len(rows))]
-        whole = {name: int(n) for name, n in numbers.items() if n is not None and n.dtype == torch.int64 and not n.ndim}
-        if len(whole) < len(numbers) or sorted(rows) != names:
-            raise self._refused("it must hold whole numbers, drawn and rounds_per_pass, and rows memory.000000 and on")
+        if drawn is None or drawn.dtype != torch.int64 or drawn.ndim or sorted(rows) != names:
+            raise self._refused("it must hold a whole number, drawn, and rows memory.000000 and on")
         try:
-            noise.load_state_dict({"round_index": self.rounds, **whole, "memory": [rows[name] for name in names]})
+            noise.load_state_dict({"round_index": self.rounds, "drawn": int(drawn), "memory": [rows[name] for name in names]})
         except (ValueError, TypeError, RunFolderError) as error:
             raise self._refused(str(error)) from error
 

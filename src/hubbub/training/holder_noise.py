@@ -19,7 +19,7 @@ from hubbub._checks import integer
 from hubbub.errors import NoiseExhaustedError, RunFolderError
 from hubbub.mechanism import Mechanism
 from hubbub.noise import NoiseStream, SimulationSource, sampler
-from hubbub.noise.epochs import EpochSource
+from hubbub.noise.sources import IncarnationSource
 from hubbub.randomness import KEY_BYTES, fresh_key
 
 __all__ = ["HolderNoise"]
@@ -48,9 +48,9 @@ class HolderNoise:
             return
         self._next, self._first_rows = self._kept()
         epochs = [(first, self._key(number)) for number, first in enumerate(self._first_rows)]
-        source = EpochSource(epochs)
+        source = IncarnationSource(epochs)
         # Real noise of a round does not exist before it is asked for.
-        self._stream = NoiseStream(mechanism, dim, source=source, rounds_per_pass=1)
+        self._stream = NoiseStream(mechanism, dim, source=source)
         self._stream.skip_to(self._next)
         key = fresh_key()
         source.start(self._stream.drawn, key)

@@ -29,8 +29,8 @@ from hubbub.errors import ConfigError, LedgerError, RunFolderError
 from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.noise import NoiseStream, SimulationSource, sampler
-from hubbub.noise.epochs import EpochSource
-from hubbub.noise.room import require_memory
+from hubbub.noise.sources import IncarnationSource
+from hubbub.noise.stream import require_memory
 from hubbub.randomness import derive, fresh_key, seed_key
 from hubbub.steps import require_room
 from hubbub.strategies import OWN, Identity
@@ -165,12 +165,10 @@ class ReleasePath:
         self.cohort_keys = CohortKeys(derive(secret, "cohorts"), derive(secret, "cohorts"))
         self._digest_key = derive(secret, "sums")
         self._require_folder_not_newer()
-        source = EpochSource(self._epoch_keys()) if self._secure else SimulationSource(seed)
-        # Real noise of a round does not exist before the round is charged.
-        ahead = 1 if self._secure else None
+        source = IncarnationSource(self._epoch_keys()) if self._secure else SimulationSource(seed)
         # None, too, where the sums hold it.
         here = None if noise_in_sums else mechanism
-        self.noise = NoiseStream(here, dim, source=source, rounds_per_pass=ahead) if here else None
+        self.noise = NoiseStream(here, dim, source=source) if here else None
         # Noise that others add is whole steps, in an experiment as well.
         self._in_sums = noise_in_sums
         self._on_lattice = noise_in_sums or (self._secure and mechanism is not None)
@@ -211,7 +209,7 @@ class ReleasePath:
                 self._store.add_noise_key(len(self.ledger.epochs), key)
         self.ledger.start_epoch(drawn, key, sampler())
         if mechanism and key:
-            if isinstance(self._source, EpochSource):
+            if isinstance(self._source, IncarnationSource):
                 self._source.start(drawn, key)
             self.cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
 

@@ -334,7 +334,6 @@ class RunStore:
             rows = {f"memory.{i:06d}": row for i, row in enumerate(state["memory"])}
             parts[f"noise-{rounds}.safetensors"] = {
                 "drawn": torch.tensor(state["drawn"]),
-                "rounds_per_pass": torch.tensor(state["rounds_per_pass"]),
                 **rows,
             }
         manifest: dict[str, Any] = {"schema": 1, "rounds": rounds, "head": head, "files": {}}
