@@ -1,18 +1,19 @@
 """A run's settings: TOML to frozen dataclasses and back, and the tables of known names.
 
-Layers: defaults, then the file, then ``--set`` flags; the later one wins. The schema is closed: an unknown key is refused, with
-the nearest known one. Nothing in a file is interpolated or executed; a name ``"pkg.mod:Name"`` is only imported where the
-caller allows it.
+Layers: defaults, then the file, then ``--set`` flags; the later one wins. The sections are the schema: pydantic checks types
+and ranges, and an unknown key is refused with the nearest known one. Nothing in a file is interpolated or executed; a name
+``"pkg.mod:Name"`` is only imported where the caller allows it.
 """
 
 import tomllib
-import types
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, field, fields, replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import tomli_w
+from pydantic import AfterValidator, ConfigDict, ValidationError, ValidationInfo, model_validator
+from pydantic.dataclasses import dataclass
 
 from hubbub import _checks
 from hubbub.accounting.composition import ACCOUNTANTS
@@ -68,7 +69,67 @@ _LARGEST_FILE = 1_000_000
 _LARGEST_NUMBER = 10**300
 
 
-@dataclass(frozen=True)
+RELATIONS = ("zero-out", "add-or-remove-one", "replace-one")
+
+
+def _rule(check: Callable[..., Any], *args: Any, **bounds: Any) -> AfterValidator:
+    """A check of :mod:`hubbub._checks`, whose message names the setting as the file does."""
+
+    def checked(value: Any, info: ValidationInfo) -> Any:
+        return check(f"{(info.config or {}).get('title')}.{info.field_name}", value, *args, **bounds)
+
+    return AfterValidator(checked)
+
+
+def _within(name: str, value: float, *, above: float = -1.0, below: float = 2.0, words: str) -> float:
+    if not (0 <= _checks.finite(name, value) <= 1 and above < value < below):
+        raise ValueError(f"{name} = {value!r}: must be {words}")
+    return value
+
+
+def _scale_or_zero(name: str, value: float) -> float:
+    return _checks.scale(name, value) if _checks.non_negative(name, value) else value
+
+
+def _noise_multiplier(name: str, value: float) -> float:
+    if value == 0:
+        raise ValueError(f'{name} = 0.0: hides nothing; for a run without privacy say mode = "none"')
+    return _checks.scale(name, value)
+
+
+def _plan(name: str, value: str) -> str:
+    if value != AUTO:
+        try:
+            ExecutionPlan.named(value)
+        except ConfigError as error:
+            raise ValueError(f"{name.removesuffix('plan')}{error}") from error
+    return value
+
+
+def _named(name: str, value: str, known: Mapping[str, str]) -> str:
+    return value if ":" in value else _checks.one_of(name, value, known)
+
+
+def _known_strategy(name: str, value: str) -> str:
+    strategy_name(name, value)
+    return value
+
+
+Count = Annotated[int, _rule(_checks.integer, at_least=1, at_most=10**7)]
+Positive = Annotated[int, _rule(_checks.integer, at_least=1)]
+Scale = Annotated[float, _rule(_checks.scale)]
+ScaleOrZero = Annotated[float, _rule(_scale_or_zero)]
+BelowOne = Annotated[float, _rule(_within, below=1.0, words="at least 0 and below 1")]
+Fraction = Annotated[float, _rule(_within, words="from 0 to 1")]
+PositiveFraction = Annotated[float, _rule(_within, above=0.0, words="above 0 and at most 1")]
+
+
+def _strict(section: str) -> ConfigDict:
+    """A section of the file: nothing but what it lists, and no value turned into one of another type."""
+    return ConfigDict(title=section, extra="forbid", strict=True)
+
+
+@dataclass(frozen=True, config=_strict("training"))
 class TrainingConfig:
     """``[training]``: what is computed, by which ``engine``. ``seed`` decides partition, initialisation and shuffles.
 
@@ -79,37 +140,57 @@ class TrainingConfig:
     ``extends`` is the folder of a finished run: training goes on from its model, and it is one of ``privacy.earlier_runs``.
     """
 
-    rounds: int = 50
-    cohort_size: int | None = None
-    local_epochs: int = 1
-    batch_size: int = 10
-    learning_rate: float = 0.05
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    local_steps: int | None = None
-    proximal: float = 0.0
-    schedule: str = "constant"
-    schedule_rounds: int | None = None
-    final_learning_rate: float = 0.0
-    server_optimizer: str = "fedavg"
-    server_learning_rate: float = 1.0
-    server_momentum: float = 0.9
-    cooldown: float = 0.0
-    cooldown_to: float = 0.05
-    evaluate_every: int = 1
-    validation: float = 0.0
+    rounds: Count = 50
+    cohort_size: Positive | None = None
+    local_epochs: Count = 1
+    batch_size: Count = 10
+    learning_rate: Scale = 0.05
+    momentum: BelowOne = 0.0
+    weight_decay: ScaleOrZero = 0.0
+    local_steps: Count | None = None
+    proximal: ScaleOrZero = 0.0
+    schedule: Annotated[str, _rule(_checks.one_of, SCHEDULES)] = "constant"
+    schedule_rounds: Count | None = None
+    final_learning_rate: Fraction = 0.0
+    server_optimizer: Annotated[str, _rule(_checks.one_of, ("fedavg", "fedavgm", "fedadam"))] = "fedavg"
+    server_learning_rate: Scale = 1.0
+    server_momentum: BelowOne = 0.9
+    cooldown: Fraction = 0.0
+    cooldown_to: PositiveFraction = 0.05
+    evaluate_every: Count = 1
+    validation: BelowOne = 0.0
     keep_releases: bool = True
     fairness: bool = False
-    seed: int = 0
-    engine: str = "process"
-    plan: str = "auto"
-    workers: int = 1
-    device: str = "cpu"
-    precision: str = "float32"
+    seed: Annotated[int, _rule(_checks.integer, at_least=0, at_most=2**62)] = 0
+    engine: Annotated[str, _rule(_checks.one_of, ENGINES)] = "process"
+    plan: Annotated[str, _rule(_plan)] = "auto"
+    workers: Count = 1
+    device: Annotated[str, _rule(_checks.one_of, ("cpu", "cuda"))] = "cpu"
+    precision: Annotated[str, _rule(_checks.one_of, ("float32", "bfloat16"))] = "float32"
     extends: str | None = None
 
+    @model_validator(mode="after")
+    def _together(self) -> "TrainingConfig":
+        if self.cooldown == 0 and self.cooldown_to != TrainingConfig.cooldown_to:
+            raise ConfigError(
+                f"training.cooldown_to = {self.cooldown_to!r}: does nothing without training.cooldown, the part of the rounds "
+                "that it takes; say that, or leave it out"
+            )
+        if self.engine == "flower" and (self.workers > 1 or self.plan.startswith("batched")):
+            key, value = ("workers", self.workers) if self.workers > 1 else ("plan", self.plan)
+            raise ConfigError(
+                f'training.{key} = {value!r} with training.engine = "flower": there each client trains on its own; leave it '
+                'out, or say engine = "process"'
+            )
+        if self.engine == "flower" and self.fairness:
+            raise ConfigError(
+                'training.fairness = true with training.engine = "flower": a server has none of its clients\' examples to '
+                'measure the model on; leave it out, or say engine = "process"'
+            )
+        return self
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, config=_strict("privacy"))
 class PrivacyConfig:
     """``[privacy]``: what is promised. Give ``noise_multiplier``, or ``epsilon`` and the noise that meets it is computed.
 
@@ -117,62 +198,62 @@ class PrivacyConfig:
     ``earlier_runs`` are folders of runs over the same people: their charges are where this one starts, and are in its epsilon.
     """
 
-    mode: str = "dp-fedavg"
-    clip_norm: float = 1.0
-    clipping: str = "fixed"
-    target_quantile: float | None = None
-    clip_norm_learning_rate: float | None = None
-    clip_count_stddev: float | None = None
-    noise_multiplier: float | None = None
-    epsilon: float | None = None
-    delta: float = 1e-5
-    strategy: str | None = None
+    mode: Annotated[str, _rule(_checks.one_of, MODES)] = "dp-fedavg"
+    clip_norm: Scale = 1.0
+    clipping: Annotated[str, _rule(_checks.one_of, ("fixed", "adaptive"))] = "fixed"
+    target_quantile: Fraction | None = None
+    clip_norm_learning_rate: Scale | None = None
+    clip_count_stddev: Scale | None = None
+    noise_multiplier: Annotated[float, _rule(_noise_multiplier)] | None = None
+    epsilon: Scale | None = None
+    delta: Annotated[float, _rule(_checks.open_unit)] = 1e-5
+    strategy: Annotated[str, _rule(_known_strategy)] | None = None
     matrix: str | None = None
-    bands: int | None = None
-    buffers: int | None = None
-    objective: str | None = None
-    sampling: str | None = None
-    noise: str = "secure"
-    unit: str = "client"
-    neighboring_relation: str | None = None
-    accountant: str = "tight"
-    stop_epsilon: float | None = None
+    bands: Positive | None = None
+    buffers: Positive | None = None
+    objective: Annotated[str, _rule(_checks.one_of, ("mean", "max"))] | None = None
+    sampling: Annotated[str, _rule(_checks.one_of, SAMPLINGS)] | None = None
+    noise: Annotated[str, _rule(_checks.one_of, ("secure", "simulation"))] = "secure"
+    unit: Annotated[str, _rule(_checks.one_of, UNITS)] = "client"
+    neighboring_relation: Annotated[str, _rule(_checks.one_of, RELATIONS)] | None = None
+    accountant: Annotated[str, _rule(_checks.one_of, ACCOUNTANTS)] = "tight"
+    stop_epsilon: Scale | None = None
     earlier_runs: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_strict("participation"))
 class ParticipationConfig:
     """``[participation]``: who may contribute when: a pattern and its numbers, or those of random cohorts."""
 
-    pattern: str | None = None
-    min_separation: int | None = None
-    max_participations: int | None = None
-    epochs: int | None = None
-    rounds_per_epoch: int | None = None
-    max_cohort_size: int | None = None
-    cycle_length: int | None = None
-    bins: int | None = None
+    pattern: Annotated[str, _rule(_checks.one_of, _PATTERNS)] | None = None
+    min_separation: Positive | None = None
+    max_participations: Positive | None = None
+    epochs: Positive | None = None
+    rounds_per_epoch: Positive | None = None
+    max_cohort_size: Positive | None = None
+    cycle_length: Positive | None = None
+    bins: Positive | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_strict("data"))
 class DataConfig:
     """``[data]``: whose data, and how they are dealt to clients."""
 
-    name: str = "digits"
+    name: Annotated[str, _rule(_named, DATASETS)] = "digits"
     path: str | None = None
-    clients: int = 100
-    partition: str = "iid"
-    alpha: float = 0.5
+    clients: Annotated[int, _rule(_checks.integer, at_least=1, at_most=10**9)] = 100
+    partition: Annotated[str, _rule(_checks.one_of, ("iid", "dirichlet", "user"))] = "iid"
+    alpha: Scale = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_strict("model"))
 class ModelConfig:
     """``[model]``: what is trained."""
 
-    name: str = "mlp"
+    name: Annotated[str, _rule(_named, MODELS)] = "mlp"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_strict("secagg"))
 class SecaggConfig:
     """``[secagg]``: whether the server may see single updates; ``secagg = "paillier"`` before all sections says it in short.
 
@@ -181,16 +262,28 @@ class SecaggConfig:
     ``hubbub paillier``; without one, a run in one process makes keys that it throws away.
     """
 
-    scheme: str = "none"
-    key_bits: int = 3072
-    bits: int = 16
-    holders: int = 1
-    threshold: int | None = None
-    noise_by: str = "server"
-    min_contributions: int = 2
-    min_survivors: int | None = None
-    clip: float = 1.0
+    scheme: Annotated[str, _rule(_checks.one_of, SCHEMES)] = "none"
+    key_bits: Annotated[int, _rule(_checks.integer, at_least=2048, at_most=16_384)] = 3072
+    bits: Annotated[int, _rule(_checks.integer, at_least=10, at_most=26)] = 16
+    holders: Annotated[int, _rule(_checks.integer, at_least=1, at_most=100)] = 1
+    threshold: Positive | None = None
+    noise_by: Annotated[str, _rule(_checks.one_of, ("server", "holders", "clients"))] = "server"
+    min_contributions: Annotated[int, _rule(_checks.integer, at_least=2)] = 2
+    min_survivors: Positive | None = None
+    clip: Scale = 1.0
     keys: str | None = None
+
+    @model_validator(mode="after")
+    def _together(self) -> "SecaggConfig":
+        if self.threshold is not None:
+            _checks.integer("secagg.threshold", self.threshold, at_least=1, at_most=self.holders)
+        changed = [field for field in fields(self) if getattr(self, field.name) != field.default]
+        if self.scheme == "none" and changed:
+            name = changed[0].name
+            raise ConfigError(
+                f'secagg.{name} = {getattr(self, name)!r}: belongs to scheme = "paillier"; say that, or leave it out'
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -303,8 +396,8 @@ def resolve(*layers: Layer) -> Config:
         known = [part.name for part in fields(Config)]
         if section not in known:
             raise ConfigError(f"[{section}]: is no section; there are {', '.join(known)}{_checks.nearest(section, known)}")
-        config = replace(config, **{section: _section(section, type(getattr(config, section)), keys)})
-    _check(config)
+        config = replace(config, **{section: _made(section, type(getattr(config, section)), keys)})
+    _require_consistent(config)
     return config
 
 
@@ -316,34 +409,33 @@ def dump(config: Config, header: str = "") -> str:
     return header + tomli_w.dumps({section: keys for section, keys in content.items() if keys})
 
 
-def _section(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
+def _made(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
+    """A section from its keys.
+
+    Raises:
+        ConfigError: The first thing that is wrong, by the name that stands in the file.
+    """
     hints = get_type_hints(kind)
+    # A later layer that has nothing takes a setting back to its default.
+    keys = {key: tuple(value) if isinstance(value, list) else value for key, value in keys.items() if value is not None}
     for key, value in keys.items():
         if key == "secagg":
             raise ConfigError(
                 f'{section}.secagg: stands in [{section}]; write secagg = "paillier" above the first section, or [secagg]'
             )
-        if key not in hints:
-            raise ConfigError(f"{section}.{key}: is no setting{_checks.nearest(key, hints)}; known are {', '.join(hints)}")
-        if value is not None and not _fits(value, hints[key]):
-            raise ConfigError(f"{section}.{key} = {value!r}: must be {_words(hints[key])}, not {type(value).__name__}")
-    # A later layer that has nothing takes a setting back to its default.
-    keys = {key: value for key, value in keys.items() if value is not None}
-    wants_float = {key for key, hint in hints.items() if float in (hint, *get_args(hint))}
-    for key in wants_float & keys.keys():
-        if isinstance(keys[key], int) and abs(keys[key]) > _LARGEST_NUMBER:
-            raise ConfigError(f"{section}.{key} = {str(keys[key])[:20]}…: is too large, must be at most 1e300")
-    plain = {key: float(value) if key in wants_float else value for key, value in keys.items()}
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()})
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    options = list(get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
-    if isinstance(value, bool):
-        return bool in options
-    if isinstance(value, list):
-        return _TEXTS in options and all(isinstance(item, str) for item in value)
-    return isinstance(value, tuple(int | float if option is float else option for option in options if option != _TEXTS))
+        if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
+            raise ConfigError(f"{section}.{key} = {str(value)[:20]}…: is too large, must be at most 1e300")
+    try:
+        return kind(**keys)
+    except ValidationError as error:
+        first = error.errors()[0]
+    key = str(first["loc"][0]) if first["loc"] else ""
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        raise ConfigError(f"{section}.{key}: is no setting{_checks.nearest(key, hints)}; known are {', '.join(hints)}")
+    if first["type"] == "value_error":
+        raise ConfigError(str(first["ctx"]["error"]))
+    value = list(keys[key]) if isinstance(keys[key], tuple) else keys[key]
+    raise ConfigError(f"{section}.{key} = {value!r}: must be {_words(hints[key])}, not {type(value).__name__}")
 
 
 def _words(hint: Any) -> str:
@@ -354,181 +446,21 @@ def _words(hint: Any) -> str:
         str: "text",
         _TEXTS: 'a list such as ["runs/one"]',
     }
-    return " or ".join(names[option] for option in (get_args(hint) or (hint,)) if option in names)
+    return " or ".join(names[option] for option in ((hint,) if hint in names else get_args(hint)) if option in names)
 
 
-def _check(config: Config) -> None:
-    """Ranges, with the names that stand in the file. Rules that join several settings are checked when a run is built."""
-    try:
-        _check_training(config.training)
-        _check_privacy(config.privacy)
-        _check_rest(config)
-    except ConfigError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise ConfigError(str(error)) from error
-
-
-def _check_training(training: TrainingConfig) -> None:
-    for key in ("rounds", "local_epochs", "batch_size", "evaluate_every", "workers"):
-        _checks.integer(f"training.{key}", getattr(training, key), at_least=1, at_most=10**7)
-    _check_plan(training.plan)
-    _checks.one_of("training.device", training.device, ("cpu", "cuda"))
-    _checks.one_of("training.precision", training.precision, ("float32", "bfloat16"))
-    _checks.integer("training.seed", training.seed, at_least=0, at_most=2**62)
-    if training.cohort_size is not None:
-        _checks.integer("training.cohort_size", training.cohort_size, at_least=1)
-    for key in ("learning_rate", "server_learning_rate"):
-        _checks.scale(f"training.{key}", getattr(training, key))
-    for key in ("weight_decay", "proximal"):
-        if _checks.non_negative(f"training.{key}", getattr(training, key)):
-            _checks.scale(f"training.{key}", getattr(training, key))
-    for key in ("momentum", "server_momentum", "validation"):
-        if not 0 <= _checks.finite(f"training.{key}", getattr(training, key)) < 1:
-            raise ConfigError(f"training.{key} = {getattr(training, key)!r}: must be at least 0 and below 1")
-    _checks.one_of("training.server_optimizer", training.server_optimizer, ("fedavg", "fedavgm", "fedadam"))
-    _check_schedule(training)
-    _check_cooldown(training)
-    _check_engine(training)
-
-
-def _check_schedule(training: TrainingConfig) -> None:
-    _checks.one_of("training.schedule", training.schedule, SCHEDULES)
-    for key in ("local_steps", "schedule_rounds"):
-        if getattr(training, key) is not None:
-            _checks.integer(f"training.{key}", getattr(training, key), at_least=1, at_most=10**7)
-    if not 0 <= _checks.finite("training.final_learning_rate", training.final_learning_rate) <= 1:
-        raise ConfigError(f"training.final_learning_rate = {training.final_learning_rate!r}: must be from 0 to 1")
-
-
-def _check_cooldown(training: TrainingConfig) -> None:
-    if not 0 <= _checks.finite("training.cooldown", training.cooldown) <= 1:
-        raise ConfigError(f"training.cooldown = {training.cooldown!r}: must be from 0 to 1, the part of the rounds it takes")
-    if not 0 < _checks.finite("training.cooldown_to", training.cooldown_to) <= 1:
-        raise ConfigError(f"training.cooldown_to = {training.cooldown_to!r}: must be above 0 and at most 1")
-    if training.cooldown == 0 and training.cooldown_to != TrainingConfig.cooldown_to:
-        raise ConfigError(
-            f"training.cooldown_to = {training.cooldown_to!r}: does nothing without training.cooldown, the part of the rounds "
-            "that it takes; say that, or leave it out"
-        )
-
-
-def _check_engine(training: TrainingConfig) -> None:
-    """Refuse what a server that has no clients' data cannot do."""
-    _checks.one_of("training.engine", training.engine, ENGINES)
-    if training.engine != "flower":
-        return
-    if training.workers > 1 or training.plan.startswith("batched"):
-        key, value = ("workers", training.workers) if training.workers > 1 else ("plan", training.plan)
-        raise ConfigError(
-            f'training.{key} = {value!r} with training.engine = "flower": there each client trains on its own; leave it out, '
-            'or say engine = "process"'
-        )
-    if training.fairness:
-        raise ConfigError(
-            'training.fairness = true with training.engine = "flower": a server has none of its clients\' examples to measure '
-            'the model on; leave it out, or say engine = "process"'
-        )
-
-
-def _check_plan(plan: str) -> None:
-    if plan == AUTO:
-        return
-    try:
-        ExecutionPlan.named(plan)
-    except ConfigError as error:
-        raise ConfigError(f"training.{error}") from error
-
-
-def _check_privacy(privacy: PrivacyConfig) -> None:
-    _checks.one_of("privacy.mode", privacy.mode, MODES)
-    _checks.scale("privacy.clip_norm", privacy.clip_norm)
-    _checks.one_of("privacy.clipping", privacy.clipping, ("fixed", "adaptive"))
-    if privacy.target_quantile is not None and not 0 <= _checks.finite("privacy.target_quantile", privacy.target_quantile) <= 1:
-        raise ConfigError(f"privacy.target_quantile = {privacy.target_quantile!r}: must be from 0 to 1")
-    for key in ("clip_norm_learning_rate", "clip_count_stddev"):
-        if getattr(privacy, key) is not None:
-            _checks.scale(f"privacy.{key}", getattr(privacy, key))
-    if privacy.noise_multiplier is not None:
-        if privacy.noise_multiplier == 0:
-            raise ConfigError('privacy.noise_multiplier = 0.0: hides nothing; for a run without privacy say mode = "none"')
-        _checks.scale("privacy.noise_multiplier", privacy.noise_multiplier)
-    for key in ("epsilon", "stop_epsilon"):
-        if getattr(privacy, key) is not None:
-            _checks.scale(f"privacy.{key}", getattr(privacy, key))
-    _checks.open_unit("privacy.delta", privacy.delta)
-    if privacy.sampling is not None:
-        _checks.one_of("privacy.sampling", privacy.sampling, SAMPLINGS)
-    _checks.one_of("privacy.noise", privacy.noise, ("secure", "simulation"))
-    _checks.one_of("privacy.unit", privacy.unit, UNITS)
-    _checks.one_of("privacy.accountant", privacy.accountant, ACCOUNTANTS)
-    if privacy.neighboring_relation is not None:
-        relations = ("zero-out", "add-or-remove-one", "replace-one")
-        _checks.one_of("privacy.neighboring_relation", privacy.neighboring_relation, relations)
-    _check_strategy(privacy)
-
-
-def _check_strategy(privacy: PrivacyConfig) -> None:
-    if privacy.strategy is not None:
-        strategy_name("privacy.strategy", privacy.strategy)
-    for key in ("bands", "buffers"):
-        if getattr(privacy, key) is not None:
-            _checks.integer(f"privacy.{key}", getattr(privacy, key), at_least=1)
-    if privacy.objective is not None:
-        _checks.one_of("privacy.objective", privacy.objective, ("mean", "max"))
-
-
-def _check_rest(config: Config) -> None:
-    participation = config.participation
-    if participation.pattern is not None:
-        _checks.one_of("participation.pattern", participation.pattern, _PATTERNS)
-    for key, value in asdict(participation).items():
-        if key != "pattern" and value is not None:
-            _checks.integer(f"participation.{key}", value, at_least=1)
-    _checks.integer("data.clients", config.data.clients, at_least=1, at_most=10**9)
-    _checks.one_of("data.partition", config.data.partition, ("iid", "dirichlet", "user"))
-    _checks.scale("data.alpha", config.data.alpha)
-    if ":" not in config.data.name:
-        _checks.one_of("data.name", config.data.name, DATASETS)
-    if ":" not in config.model.name:
-        _checks.one_of("model.name", config.model.name, MODELS)
+def _require_consistent(config: Config) -> None:
+    """Refuse sections that contradict each other. What joins more of them is checked when a run is built."""
     if config.training.fairness and config.privacy.unit != "client":
         raise ConfigError(
             f"training.fairness = true with privacy.unit = {config.privacy.unit!r}: nobody is a client there; leave it out"
         )
-    _check_secagg(config.secagg)
-    _check_extends(config)
-
-
-def _check_extends(config: Config) -> None:
-    """Refuse to go on from a run that is not charged."""
     extends = config.training.extends
-    if extends is None:
-        return
-    charged = [Path(run).expanduser().absolute() for run in config.privacy.earlier_runs or ()]
-    if Path(extends).expanduser().absolute() not in charged:
+    counted = [Path(run).expanduser().absolute() for run in config.privacy.earlier_runs or ()]
+    if extends is not None and Path(extends).expanduser().absolute() not in counted:
         raise ConfigError(
             f"training.extends = {extends!r}: what goes on from a run's model is charged with it; name it in "
             f"privacy.earlier_runs as well, or say 'hubbub extend {extends}'"
-        )
-
-
-def _check_secagg(secagg: SecaggConfig) -> None:
-    _checks.one_of("secagg.scheme", secagg.scheme, SCHEMES)
-    _checks.integer("secagg.key_bits", secagg.key_bits, at_least=2048, at_most=16_384)
-    _checks.integer("secagg.bits", secagg.bits, at_least=10, at_most=26)
-    _checks.integer("secagg.holders", secagg.holders, at_least=1, at_most=100)
-    if secagg.threshold is not None:
-        _checks.integer("secagg.threshold", secagg.threshold, at_least=1, at_most=secagg.holders)
-    _checks.one_of("secagg.noise_by", secagg.noise_by, ("server", "holders", "clients"))
-    _checks.integer("secagg.min_contributions", secagg.min_contributions, at_least=2)
-    if secagg.min_survivors is not None:
-        _checks.integer("secagg.min_survivors", secagg.min_survivors, at_least=1)
-    _checks.scale("secagg.clip", secagg.clip)
-    if secagg.scheme == "none" and secagg != SecaggConfig():
-        changed = next(field.name for field in fields(secagg) if getattr(secagg, field.name) != field.default)
-        raise ConfigError(
-            f'secagg.{changed} = {getattr(secagg, changed)!r}: belongs to scheme = "paillier"; say that, or leave it out'
         )
 
 
