@@ -348,12 +348,12 @@ def test_the_json_of_selftest_says_the_same(capsys: pytest.CaptureFixture[str], 
 # All of them.
 
 
-@pytest.mark.parametrize("command", [[], ["keygen"], ["shares"], ["bench"], ["selftest"], ["kernel"]])
+@pytest.mark.parametrize("command", [[], ["keygen"], ["shares"], ["bench"], ["selftest"]])
 def test_each_command_explains_itself(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, ["paillier", *command, "--help"])
     assert f"hubbub paillier {' '.join(command)}".rstrip() in text
     if command == []:
-        assert all(name in text for name in ("keygen", "shares", "bench", "selftest", "kernel"))
+        assert all(name in text for name in ("keygen", "shares", "bench", "selftest"))
     else:
         assert "--json" in text
 
@@ -377,7 +377,7 @@ PAGE = (Path(__file__).parent.parent / "docs" / "paillier.md").read_text()
 
 def test_the_commands_on_the_page_are_real(capsys: pytest.CaptureFixture[str]) -> None:
     lines = re.findall(r"^\$ hubbub (paillier .*)$", PAGE, re.MULTILINE)
-    assert {line.split()[1] for line in lines} >= {"keygen", "shares", "bench", "selftest", "kernel"}
+    assert {line.split()[1] for line in lines} >= {"keygen", "shares", "bench", "selftest"}
     for line in lines:
         # With --help after them, flags are read and nothing is done.
         assert "Usage: hubbub paillier" in output(capsys, [*shlex.split(line), "--help"])

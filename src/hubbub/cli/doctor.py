@@ -35,9 +35,7 @@ class Finding:
 
 def doctor(*, as_json: bool) -> int:
     """Print what was found; returns the status, 1 where something must be seen to."""
-    found = [
-        _guarded(look) for look in (_versions, _device, _randomness, _sampler, _disk, _noise, _training, _encryption, _kernels)
-    ]
+    found = [_guarded(look) for look in (_versions, _device, _randomness, _sampler, _disk, _noise, _training, _encryption)]
     findings = [finding for part in found for finding in part]
     bad = sum(finding.state == "bad" for finding in findings)
     if as_json:
@@ -185,14 +183,6 @@ def _encryption() -> Iterator[Finding]:
             yield Finding("encryption", "bad", f"{check.name}: {check.failure}")
             return
     yield Finding("encryption", "good", "published answers are right")
-
-
-def _kernels() -> Iterator[Finding]:
-    """What makes a machine faster is optional: there is nothing that must be seen to."""
-    from hubbub.cli import kernels
-
-    for name, standing in kernels.standings():
-        yield Finding(f"{name} kernel", "good" if standing.startswith("in use") else "note", standing)
 
 
 def _seconds(call: Callable[[], object]) -> float:

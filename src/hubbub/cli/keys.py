@@ -12,7 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from hubbub import files
 from hubbub.cli.output import console, print_json, say
 from hubbub.errors import KeyFileError
-from hubbub.secagg import kernel, key_files, known_answers, paillier, threshold
+from hubbub.secagg import key_files, known_answers, paillier, threshold
 from hubbub.secagg.safe_primes import expected_candidates
 
 __all__ = ["Group", "keygen", "selftest", "shares"]
@@ -94,7 +94,7 @@ def shares(folder: Path, group: Group, bits: int, *, as_json: bool) -> None:
 
 def selftest(*, as_json: bool) -> int:
     """Print one line for each check; 1 where one failed, 0 otherwise."""
-    versions = f"gmpy2 {gmpy2.version()}, {gmpy2.mp_version()}; kernel {kernel.KERNEL.standing()}"
+    versions = f"gmpy2 {gmpy2.version()}, {gmpy2.mp_version()}"
     done = []
     screen = console()
     if not as_json:
@@ -106,7 +106,7 @@ def selftest(*, as_json: bool) -> int:
     failed = [check for check in done if check.failure is not None]
     if as_json:
         rows = [{"name": check.name, "ok": check.failure is None, "failure": check.failure} for check in done]
-        facts = {"gmpy2": gmpy2.version(), "gmp": gmpy2.mp_version(), "kernel": kernel.KERNEL.standing()}
+        facts = {"gmpy2": gmpy2.version(), "gmp": gmpy2.mp_version()}
         print_json({**facts, "ok": not failed, "checks": rows})
     else:
         say(screen, f"{len(failed)} of {len(done)} checks failed: do not use this machine" if failed else "all checks passed")

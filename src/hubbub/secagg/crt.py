@@ -6,7 +6,6 @@ Source: Paillier 1999, https://doi.org/10.1007/3-540-48910-X_16, section 7.
 import gmpy2
 from gmpy2 import mpz
 
-from hubbub.secagg import kernel
 from hubbub.secagg.workers import in_threads
 
 __all__ = ["residues"]
@@ -36,12 +35,7 @@ def _half(integers: list[mpz], p: mpz, other: mpz, threads: int) -> list[mpz]:
 
 
 def _powers(integers: list[mpz], p: mpz, threads: int) -> list[mpz]:
-    """c^(p−1) mod p²; GMP and the kernel work outside Python's lock, so that threads gain."""
+    """c^(p−1) mod p²."""
     p_square = p * p
-
-    def powers(chunk: list[mpz]) -> list[mpz]:
-        reduced = [c % p_square for c in chunk]
-        made = kernel.powers(reduced, p - 1, p_square)
-        return list(gmpy2.powmod_base_list(reduced, p - 1, p_square)) if made is None else made
-
-    return in_threads(powers, integers, threads)
+    reduced = [c % p_square for c in integers]
+    return in_threads(lambda part: list(gmpy2.powmod_base_list(part, p - 1, p_square)), reduced, threads)

@@ -12,69 +12,48 @@ pass, Brickell, Gordon, McCurley & Wilson 1992, https://doi.org/10.1007/3-540-47
 """
 
 import secrets
-from dataclasses import dataclass
 from itertools import zip_longest
 
 import gmpy2
 import numpy as np
 from gmpy2 import mpz
 
-from hubbub.secagg import kernel
-
-__all__ = ["GMP", "KERNEL", "Costs", "Table", "best_passes", "best_window"]
+__all__ = ["Table", "best_passes", "best_window"]
 
 WINDOWS = (0, 4, 5, 6, 7, 8, 9, 10)
 PASSES = (2, 4, 8, 16, 32)
 # What all powers of a window may take of memory. A table, of two passes or more, holds half of them at most: numbers beyond it
-# gain less than they cost in cache. The kernel has a copy, a quarter larger.
+# gain less than they cost in cache.
 LARGEST_TABLE = 128 * 2**20
+# In multiplications by a number of a table, as measured for moduli of 4,096 and 6,144 bits: a squaring, a number of the table
+# when it is built, and a bit of the exponent where there is no table.
+_SQUARING, _BUILDING, _BARE = 1.4, 2.2, 1.6
 
 
-@dataclass(frozen=True)
-class Costs:
-    """In multiplications by a number of a table, as measured for moduli of 4,096 and 6,144 bits.
-
-    Args:
-        squaring: Between two passes.
-        base: A squaring when a table is built.
-        building: A number of the table.
-        bare: A bit of the exponent where there is no table.
-    """
-
-    squaring: float
-    base: float
-    building: float
-    bare: float
-
-
-# The kernel multiplies faster, and a table is built without it.
-GMP, KERNEL = Costs(1.4, 1.4, 2.2, 1.6), Costs(1.4, 5.0, 18.0, 8.0)
-
-
-def best_window(powers: int, exponent_bits: int, modulus_bits: int, costs: Costs = GMP) -> int:
+def best_window(powers: int, exponent_bits: int, modulus_bits: int) -> int:
     """The window with which so many powers, the table included, take least; 0 where no table pays."""
 
     def size(window: int) -> int:
         return -(-exponent_bits // window) * 2**window * modulus_bits // 8 if window else 0
 
     def cost(window: int) -> float:
-        return _cost(powers, exponent_bits, window, best_passes(powers, exponent_bits, window, costs), costs)
+        return _cost(powers, exponent_bits, window, best_passes(powers, exponent_bits, window))
 
     return min((window for window in WINDOWS if size(window) <= LARGEST_TABLE), key=cost)
 
 
-def best_passes(powers: int, exponent_bits: int, window: int, costs: Costs = GMP) -> int:
+def best_passes(powers: int, exponent_bits: int, window: int) -> int:
     """The passes with which so many powers by tables of this window take least."""
-    return min(PASSES, key=lambda passes: _cost(powers, exponent_bits, window, passes, costs))
+    return min(PASSES, key=lambda passes: _cost(powers, exponent_bits, window, passes))
 
 
-def _cost(powers: int, exponent_bits: int, window: int, passes: int, costs: Costs) -> float:
+def _cost(powers: int, exponent_bits: int, window: int, passes: int) -> float:
     """What so many powers take, the table included."""
     if window == 0:
-        return powers * costs.bare * exponent_bits
+        return powers * _BARE * exponent_bits
     columns = -(-exponent_bits // window)
-    building = costs.base * exponent_bits + costs.building * -(-columns // passes) * 2.0**window
-    return building + powers * (columns + costs.squaring * (passes - 1))
+    building = _SQUARING * exponent_bits + _BUILDING * -(-columns // passes) * 2.0**window
+    return building + powers * (columns + _SQUARING * (passes - 1))
 
 
 class Table:
@@ -110,9 +89,6 @@ class Table:
             [range(column, exponent_bits, columns) for column in range(first, columns, passes)]
             for first in reversed(range(min(passes, columns)))
         ]
-        self._comb = None
-        if self._root != modulus:
-            self._comb = kernel.comb(self._residues, self._slopes, self._root, [len(part) for part in self._digits])
 
     def __len__(self) -> int:
         """How many powers it holds."""
@@ -130,10 +106,7 @@ class Table:
         largest = np.array([(1 << len(digit)) - 1 for part in self._digits for digit in part], dtype=np.uint16)
         # Uniform digits of whole bits are a uniform exponent.
         drawn = np.frombuffer(secrets.token_bytes(2 * count * len(largest)), dtype=np.uint16).reshape(count, len(largest))
-        digits = drawn & largest
-        if self._comb is not None and count >= kernel.FEWEST:
-            return self._comb.products(digits)
-        return [self._product(row) for row in digits.tolist()]
+        return [self._product(row) for row in (drawn & largest).tolist()]
 
     def _product(self, digits: list[int]) -> mpz:
         modulus = self._modulus

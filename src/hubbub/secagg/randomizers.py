@@ -23,8 +23,7 @@ from typing import NoReturn
 import gmpy2
 from gmpy2 import mpz
 
-from hubbub.secagg import kernel
-from hubbub.secagg.fixed_base import GMP, KERNEL, Table, best_passes, best_window
+from hubbub.secagg.fixed_base import Table, best_passes, best_window
 
 __all__ = ["Randomizers", "base_from", "hashed_unit"]
 
@@ -102,9 +101,7 @@ class Randomizers:
         if count == 0:
             return []
         if not self._short:
-            units = self._units(count)
-            made = kernel.powers(units, self._n, self._n_square)
-            return list(gmpy2.powmod_base_list(units, self._n, self._n_square)) if made is None else made
+            return list(gmpy2.powmod_base_list(self._units(count), self._n, self._n_square))
         # A process that was started anew has prepared nothing.
         base, table = self.prepare(count) if self._base is None else (self._base, self._table)
         if table is not None:
@@ -120,9 +117,8 @@ class Randomizers:
             if self._base is None:
                 self._base = base_from(int(self._n), hashed_unit(int(self._n)))
             self._drawn += count
-            costs = KERNEL if kernel.combines(self._n_square) else GMP
-            window = best_window(self._drawn, self._bits, self._n_square.bit_length(), costs)
-            passes = best_passes(self._drawn, self._bits, window, costs)
+            window = best_window(self._drawn, self._bits, self._n_square.bit_length())
+            passes = best_passes(self._drawn, self._bits, window)
             if window > 0 and (self._table is None or (window, passes) != (self._table.window, self._table.passes)):
                 self._table = Table(self._base, self._n_square, self._bits, window, passes)
             return self._base, self._table

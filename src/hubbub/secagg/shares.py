@@ -13,7 +13,6 @@ import gmpy2
 from gmpy2 import mpz
 
 from hubbub._checks import integer, shown
-from hubbub.secagg import kernel
 from hubbub.secagg.ciphertext import Ciphertext
 from hubbub.secagg.integers import whole
 from hubbub.secagg.paillier import PublicKey
@@ -214,17 +213,12 @@ def _powers(units: list[mpz], exponent: int, n: mpz) -> list[mpz]:
     n_square = n * n
     high, low = divmod(exponent, n)
     roots = _secret_powers([c % n for c in units], high, n)
-    powers = kernel.powers(roots, n, n_square)
-    if powers is None:
-        powers = gmpy2.powmod_base_list(roots, n, n_square)
+    powers = gmpy2.powmod_base_list(roots, n, n_square)
     return [a * b % n_square for a, b in zip(_secret_powers(units, low, n_square), powers, strict=True)]
 
 
 def _secret_powers(units: list[mpz], exponent: mpz, modulus: mpz) -> list[mpz]:
-    """Powers in constant time, by the kernel or by GMP, whose function takes no exponent of 0."""
-    made = kernel.powers(units, exponent, modulus)
-    if made is not None:
-        return made
+    """Powers in constant time; GMP's function takes no exponent of 0."""
     return [gmpy2.powmod_sec(unit, exponent, modulus) if exponent else mpz(1) for unit in units]
 
 
