@@ -27,8 +27,8 @@ from hubbub.noise import NoiseStream
 from hubbub.participation import MinSeparation
 from hubbub.secagg import key_files
 from hubbub.secagg.aggregator import Aggregator
-from hubbub.secagg.agreement import Agreement
-from hubbub.secagg.shares import Partial, proved
+from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.threshold import Partial, proved
 from hubbub.strategies import toeplitz
 from hubbub.strategies.record import strategy_arrays
 from paillier_nodes import SIZE, agreed, dealt, grid_of, owner, shares_in, summed

@@ -20,8 +20,8 @@ from hubbub.flower.opening import GridHolders
 from hubbub.flower.run import PrivateRun
 from hubbub.flower.state import ServerState
 from hubbub.secagg import key_files, threshold
-from hubbub.secagg.holder import Holder
-from hubbub.secagg.shares import KeyShare, ThresholdKey
+from hubbub.secagg.key_holder import Holder
+from hubbub.secagg.threshold import KeyShare, ThresholdKey
 from hubbub.training.encrypted import EncryptedSum
 from hubbub.training.holder_noise import HolderNoise
 from hubbub.training.release import ReleasePath

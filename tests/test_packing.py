@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from conftest import oracle
 from hubbub.secagg import packing
-from hubbub.secagg.fixed_point import FixedPoint
-from hubbub.secagg.slots import joined, taken_apart
+from hubbub.secagg.packing import FixedPoint, joined, taken_apart
 
 ORACLE = oracle("paillier")["packing"]
 PLAN = packing.Packing(bits=8, clip=1.0, max_clients=4, key_bits=256)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub.secagg import fixed_base, paillier, primes, randomizers, textbook
+from hubbub.secagg import paillier, primes, randomizers, textbook
 from hubbub.secagg.paillier import PrivateKey, PublicKey
 from small_keys import VECTORS, iso, number, other, plain, small
 
@@ -67,7 +67,7 @@ def test_reference_short_exponents_come_out(key: dict[str, Any], window: int) ->
     n = number(key["n"])
     base = randomizers.base_from(n, number(key["x"]))
     assert base == number(key["hs"])
-    table = fixed_base.Table(base, gmpy2.mpz(n) ** 2, key["exponent_bits"], window)
+    table = randomizers.Table(base, gmpy2.mpz(n) ** 2, key["exponent_bits"], window)
     private = PrivateKey.from_primes(number(key["p"]), number(key["q"]))
     assert private.public_key.short_exponents
     for case in key["encrypt"]:
@@ -163,7 +163,7 @@ def test_everything_up_to_half_of_n_comes_back_and_nothing_above_is_taken() -> N
 @pytest.mark.parametrize("window", [1, 4, 10, 16])
 def test_the_table_of_powers_gives_powers(exponent_bits: int, window: int) -> None:
     modulus, base = 2**89 - 1, 12345
-    table = fixed_base.Table(gmpy2.mpz(base), gmpy2.mpz(modulus), exponent_bits, window)
+    table = randomizers.Table(gmpy2.mpz(base), gmpy2.mpz(modulus), exponent_bits, window)
     for exponent in {0, 1, 2**exponent_bits - 1, secrets.randbits(exponent_bits)}:
         assert table.power(exponent) == pow(base, exponent, modulus)
     with pytest.raises(ValueError, match="exponent has"):
@@ -174,17 +174,17 @@ def test_the_table_of_powers_gives_powers(exponent_bits: int, window: int) -> No
 
 def test_random_powers_reach_every_exponent_and_no_other() -> None:
     """Of 64 exponents one is missed by 2,000 uniform draws with probability below 1e-11."""
-    table = fixed_base.Table(gmpy2.mpz(3), gmpy2.mpz(2**89 - 1), 6, 4)
+    table = randomizers.Table(gmpy2.mpz(3), gmpy2.mpz(2**89 - 1), 6, 4)
     assert set(table.random_powers(2000)) == {pow(3, a, 2**89 - 1) for a in range(64)}
 
 
 def test_the_table_grows_with_use_and_stays_within_memory() -> None:
-    windows = [fixed_base.best_window(count, 1024, 4096) for count in (1, 215, 2000, 10**6)]
+    windows = [randomizers.best_window(count, 1024, 4096) for count in (1, 215, 2000, 10**6)]
     assert windows == sorted(windows)
     assert (windows[0], windows[-1]) == (0, 10)
     for bits in (2048, 3072, 4096):
-        window = fixed_base.best_window(10**9, bits // 2, 2 * bits)
-        assert math.ceil(bits / 2 / window) * 2**window * bits // 4 <= fixed_base.LARGEST_TABLE
+        window = randomizers.best_window(10**9, bits // 2, 2 * bits)
+        assert math.ceil(bits / 2 / window) * 2**window * bits // 4 <= randomizers.LARGEST_TABLE
     private = small()
     private.public_key.prepare(10**6)
     table = private.public_key._source.prepare(1)[1]

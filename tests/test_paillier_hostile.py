@@ -18,9 +18,9 @@ import pytest
 import hubbub.secagg
 import untold
 from hubbub.secagg import packing, threshold
-from hubbub.secagg.agreement import Agreement
 from hubbub.secagg.paillier import Ciphertext, PrivateKey, PublicKey
-from hubbub.secagg.shares import ThresholdKey
+from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.threshold import ThresholdKey
 from small_keys import SAFE, small
 
 CASES = 1000

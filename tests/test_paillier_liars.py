@@ -11,7 +11,7 @@ import pytest
 import untold
 from hubbub.secagg import threshold
 from hubbub.secagg.proofs import Proof, prove
-from hubbub.secagg.shares import Partial, _statement
+from hubbub.secagg.threshold import Partial, _statement
 from small_keys import SMALL_SAFE
 
 CASES = 1000

@@ -18,9 +18,8 @@ import untold
 from hubbub.errors import SumNotOpenedError
 from hubbub.secagg import packing, threshold
 from hubbub.secagg.aggregator import Aggregator
-from hubbub.secagg.agreement import Agreement
-from hubbub.secagg.holder import Holder, combined
-from hubbub.secagg.wire import Kind, Message, width
+from hubbub.secagg.key_holder import Holder, combined
+from hubbub.secagg.protocol import Agreement, Kind, Message, width
 from small_keys import SAFE, small
 
 CASES = 1000

@@ -37,7 +37,7 @@ import hubbub.secagg
 from hubbub.secagg import packing, paillier, primes, randomizers, textbook, threshold
 from hubbub.secagg.paillier import PrivateKey, PublicKey
 from hubbub.secagg.proofs import Proof
-from hubbub.secagg.shares import proved
+from hubbub.secagg.threshold import proved
 from small_keys import SMALL_SAFE, other, plain, small
 
 SECAGG = Path(hubbub.secagg.__file__).parent

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from conftest import oracle
 from hubbub.secagg import packing, paillier, textbook, threshold
 from hubbub.secagg.proofs import Proof, _digest, prove
-from hubbub.secagg.shares import _statement, proved
-from hubbub.secagg.threshold import _lagrange, _shared_out
+from hubbub.secagg.threshold import _lagrange, _shared_out, _statement, proved
 
 ORACLE = oracle("paillier")["threshold_dj"]
 P, Q = int(ORACLE[0]["p"], 16), int(ORACLE[0]["q"], 16)

@@ -1,4 +1,4 @@
-"""``hubbub paillier keygen``, ``shares`` and ``selftest``."""
+"""``hubbub paillier keygen`` and ``shares``."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -6,16 +6,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import gmpy2
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from hubbub import files
 from hubbub.cli.output import console, print_json, say
 from hubbub.errors import KeyFileError
-from hubbub.secagg import key_files, known_answers, paillier, threshold
-from hubbub.secagg.safe_primes import expected_candidates
+from hubbub.secagg import key_files, paillier, threshold
+from hubbub.secagg.primes import expected_candidates
 
-__all__ = ["Group", "keygen", "selftest", "shares"]
+__all__ = ["Group", "keygen", "shares"]
 
 _PUBLIC, _PRIVATE = "public-key.json", "private-key.json"
 
@@ -90,27 +89,6 @@ def shares(folder: Path, group: Group, bits: int, *, as_json: bool) -> None:
         print_json({**facts, "min_contributions": public.min_contributions, **paths})
     else:
         _explain(folder, public)
-
-
-def selftest(*, as_json: bool) -> int:
-    """Print one line for each check; 1 where one failed, 0 otherwise."""
-    versions = f"gmpy2 {gmpy2.version()}, {gmpy2.mp_version()}"
-    done = []
-    screen = console()
-    if not as_json:
-        say(screen, versions)
-    for check in known_answers.checks():
-        done.append(check)
-        if not as_json:
-            say(screen, f"ok      {check.name}" if check.failure is None else f"FAILED  {check.name}: {check.failure}")
-    failed = [check for check in done if check.failure is not None]
-    if as_json:
-        rows = [{"name": check.name, "ok": check.failure is None, "failure": check.failure} for check in done]
-        facts = {"gmpy2": gmpy2.version(), "gmp": gmpy2.mp_version()}
-        print_json({**facts, "ok": not failed, "checks": rows})
-    else:
-        say(screen, f"{len(failed)} of {len(done)} checks failed: do not use this machine" if failed else "all checks passed")
-    return 1 if failed else 0
 
 
 def _explain(folder: Path, public: threshold.ThresholdKey) -> None:

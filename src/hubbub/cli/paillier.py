@@ -1,4 +1,4 @@
-"""``hubbub paillier``: keys and shares as files, times beside phe's, and a check of this machine."""
+"""``hubbub paillier``: keys and shares as files, and times beside phe's."""
 
 from pathlib import Path
 from typing import Annotated
@@ -58,15 +58,6 @@ def bench(
     from hubbub.cli import benching
 
     benching.bench(output, bits, sizes, as_json=as_json)
-
-
-@app.command()
-def selftest(as_json: Annotated[bool, typer.Option("--json", help="Print one strict JSON object.")] = False) -> None:
-    """Published values and laws, checked on this machine; status 1 where one fails."""
-    _require_gmpy2()
-    from hubbub.cli import keys
-
-    raise typer.Exit(keys.selftest(as_json=as_json))
 
 
 def _require_gmpy2() -> None:

@@ -18,7 +18,7 @@ from hubbub.flower.population import GridPopulation
 from hubbub.randomness import derive, seed_for, seed_key
 from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.paillier import PublicKey
-from hubbub.secagg.shares import ThresholdKey
+from hubbub.secagg.threshold import ThresholdKey
 from hubbub.training.encryption import Encryption
 
 __all__ = ["encrypted", "local_holders", "public_file"]

@@ -11,10 +11,10 @@ from hubbub.errors import ConfigError, RunFolderError
 from hubbub.prospect import agreed
 from hubbub.randomness import derive, seed_for, seed_key
 from hubbub.secagg import key_files, paillier, threshold
-from hubbub.secagg.agreement import Agreement
-from hubbub.secagg.holder import Holder
+from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.paillier import PrivateKey, PublicKey
-from hubbub.secagg.shares import KeyShare, ThresholdKey
+from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.threshold import KeyShare, ThresholdKey
 from hubbub.training.encrypted import EncryptedPopulation
 from hubbub.training.encryption import Encryption
 from hubbub.training.flat import FlatModel

@@ -14,7 +14,7 @@ from hubbub.flower.population import GridPopulation
 from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.secagg.aggregator import Aggregator
-from hubbub.secagg.agreement import Agreement
+from hubbub.secagg.protocol import Agreement
 from hubbub.steps import share_stddev
 from hubbub.training.crafted import Crafted
 from hubbub.training.encrypted import EncryptedSum

@@ -17,9 +17,9 @@ from hubbub.flower.secagg import Paillier
 from hubbub.flower.summing import Summing
 from hubbub.lattice import Lattice
 from hubbub.secagg.aggregator import Aggregator
-from hubbub.secagg.agreement import Agreement
 from hubbub.secagg.packing import Packing
-from hubbub.secagg.shares import ThresholdKey
+from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.threshold import ThresholdKey
 from hubbub.strategies.record import strategy_arrays
 from hubbub.training.encrypted import EncryptedSum, Opening, Steps
 from hubbub.training.encryption import Encryption

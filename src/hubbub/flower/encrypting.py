@@ -26,7 +26,7 @@ from hubbub._checks import integer, shown
 from hubbub.flower.messages import AGREEMENT, ENCRYPTED, ROUND_INDEX, is_training, norm_bit, single_arrays
 from hubbub.flower.mods import App
 from hubbub.flower.update import Request, Sent
-from hubbub.secagg.agreement import Agreement
+from hubbub.secagg.protocol import Agreement
 
 __all__ = ["KEY_ID", "agreement_of", "encrypting_mod"]
 

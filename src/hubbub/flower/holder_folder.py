@@ -40,10 +40,10 @@ from hubbub.flower.holder_messages import (
 )
 from hubbub.flower.messages import AGREEMENT
 from hubbub.lattice import Lattice
-from hubbub.secagg.agreement import Agreement
-from hubbub.secagg.holder import Holder
+from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.paillier import PrivateKey
-from hubbub.secagg.shares import KeyShare
+from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.threshold import KeyShare
 from hubbub.training.encrypted import noise_steps
 from hubbub.training.encryption import Encryption
 from hubbub.training.holder_noise import HolderNoise

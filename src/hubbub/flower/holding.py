@@ -20,7 +20,7 @@ from hubbub.errors import HubbubError, KeyFileError, NoiseExhaustedError, SumNot
 from hubbub.flower.holder_messages import ACTION, HELLO, RECORD, Held, said
 from hubbub.secagg import key_files
 from hubbub.secagg.paillier import PrivateKey
-from hubbub.secagg.shares import KeyShare
+from hubbub.secagg.threshold import KeyShare
 
 __all__ = ["FOLDER", "SEED", "SHARE", "hold"]
 

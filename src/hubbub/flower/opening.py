@@ -32,9 +32,9 @@ from hubbub.flower.holder_messages import (
 )
 from hubbub.flower.messages import AGREEMENT, addressed
 from hubbub.secagg.aggregator import Aggregator
-from hubbub.secagg.agreement import Agreement
-from hubbub.secagg.holder import Opened, combined
-from hubbub.secagg.shares import ThresholdKey
+from hubbub.secagg.key_holder import Opened, combined
+from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.threshold import ThresholdKey
 
 __all__ = ["GridHolders"]
 
