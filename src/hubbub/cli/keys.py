@@ -16,8 +16,6 @@ from hubbub.secagg.primes import expected_candidates
 
 __all__ = ["Group", "keygen", "shares"]
 
-_PUBLIC, _PRIVATE = "public-key.json", "private-key.json"
-
 
 @dataclass(frozen=True)
 class Group:
@@ -35,24 +33,24 @@ def keygen(folder: Path, bits: int, *, as_json: bool) -> None:
         ValueError: Too few bits.
         KeyFileError: A file is there already, or cannot be written.
     """
-    _require_free(folder, [_PUBLIC, _PRIVATE])
+    _require_free(folder, [key_files.PUBLIC, key_files.PRIVATE])
     private = paillier.generate(bits)
     public = private.public_key
     _make(folder)
-    key_files.write_private(folder / _PRIVATE, private)
-    key_files.write_public(folder / _PUBLIC, public)
+    key_files.write_private(folder / key_files.PRIVATE, private)
+    key_files.write_public(folder / key_files.PUBLIC, public)
     if as_json:
-        paths = {"public_key": str(folder / _PUBLIC), "private_key": str(folder / _PRIVATE)}
+        paths = {"public_key": str(folder / key_files.PUBLIC), "private_key": str(folder / key_files.PRIVATE)}
         print_json({"key_id": public.key_id, "bits": public.bits, **paths})
         return
     screen = console()
-    say(screen, f"Wrote {folder / _PRIVATE}")
+    say(screen, f"Wrote {folder / key_files.PRIVATE}")
     say(
         screen,
         "  Secret: whoever has it reads every contribution, not only sums. For one owner who is not the server and never "
         "sees single contributions; 'hubbub paillier shares' needs no such person.",
     )
-    say(screen, f"Wrote {folder / _PUBLIC}")
+    say(screen, f"Wrote {folder / key_files.PUBLIC}")
     say(
         screen,
         f"  Public: for clients and the server. Its key id is {public.key_id}; tell it them by another way, for whoever slips "
@@ -68,8 +66,8 @@ def shares(folder: Path, group: Group, bits: int, *, as_json: bool) -> None:
         KeyFileError: A file is there already, or cannot be written.
     """
     # Numbers out of range are refused before the names of so many files.
-    names = [_share_name(i) for i in range(1, min(group.holders, 100) + 1)]
-    _require_free(folder, [_PUBLIC, *names])
+    names = [key_files.share_name(i) for i in range(1, min(group.holders, 100) + 1)]
+    _require_free(folder, [key_files.PUBLIC, *names])
     with _progress(bits) as progress:
         public, dealt = threshold.generate(
             bits,
@@ -80,12 +78,12 @@ def shares(folder: Path, group: Group, bits: int, *, as_json: bool) -> None:
         )
     _make(folder)
     for share in dealt:
-        key_files.write_share(folder / _share_name(share.holder), share)
-    key_files.write_public(folder / _PUBLIC, public)
+        key_files.write_share(folder / key_files.share_name(share.holder), share)
+    key_files.write_public(folder / key_files.PUBLIC, public)
     if as_json:
         ids = {"key_id": public.key_id, "clients_key_id": public.public_key.key_id}
         facts = {**ids, "bits": bits, "holders": public.holders, "threshold": public.threshold}
-        paths = {"public_key": str(folder / _PUBLIC), "shares": [str(folder / name) for name in names]}
+        paths = {"public_key": str(folder / key_files.PUBLIC), "shares": [str(folder / name) for name in names]}
         print_json({**facts, "min_contributions": public.min_contributions, **paths})
     else:
         _explain(folder, public)
@@ -94,13 +92,13 @@ def shares(folder: Path, group: Group, bits: int, *, as_json: bool) -> None:
 def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
     screen = console()
     t, n, least = public.threshold, public.holders, public.min_contributions
-    say(screen, f"Wrote {folder / _PUBLIC}")
+    say(screen, f"Wrote {folder / key_files.PUBLIC}")
     say(
         screen,
         f"  Public: for clients, the server and the holders. Its key id is {public.key_id} for holders, and "
         f"{public.public_key.key_id} for clients (paillier-key-id); tell it them by another way.",
     )
-    say(screen, f"Wrote {folder / _share_name(1)}" + (f" to {folder / _share_name(n)}" if n > 1 else ""))
+    say(screen, f"Wrote {folder / key_files.share_name(1)}" + (f" to {folder / key_files.share_name(n)}" if n > 1 else ""))
     say(
         screen,
         "  Secret: one for each holder. Send each by a way that nobody else reads, have its key id compared, then delete it "
@@ -135,10 +133,6 @@ def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
         "The primes were in this machine's memory, and are written nowhere: whoever watched it at that moment can read "
         "everything under this key.",
     )
-
-
-def _share_name(holder: int) -> str:
-    return f"share-{holder}.json"
 
 
 def _require_free(folder: Path, names: list[str]) -> None:

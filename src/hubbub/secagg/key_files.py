@@ -31,7 +31,21 @@ from hubbub.errors import KeyFileError
 from hubbub.secagg.paillier import SMALLEST_BITS, PrivateKey, PublicKey
 from hubbub.secagg.threshold import KeyShare, ThresholdKey
 
-__all__ = ["read_private", "read_public", "read_share", "write_phe_public", "write_private", "write_public", "write_share"]
+__all__ = [
+    "PRIVATE",
+    "PUBLIC",
+    "read_private",
+    "read_public",
+    "read_share",
+    "share_name",
+    "write_phe_public",
+    "write_private",
+    "write_public",
+    "write_share",
+]
+
+# The names of files in a folder of keys.
+PUBLIC, PRIVATE = "public-key.json", "private-key.json"
 
 _VERSION = 1
 _PUBLIC, _THRESHOLD = "hubbub paillier public key", "hubbub paillier threshold key"
@@ -52,6 +66,11 @@ _MOST_BYTES, _MOST_DIGITS = 2**22, 2 + 2**13
 
 _Parts = ParamSpec("_Parts")
 _Key = TypeVar("_Key")
+
+
+def share_name(holder: int) -> str:
+    """The file of a share in a folder of keys, by its holder's number from 1."""
+    return f"share-{holder}.json"
 
 
 def write_public(path: str | Path, key: PublicKey | ThresholdKey, *, allow_small: bool = False) -> None:
