@@ -7,7 +7,7 @@ from hubbub import files
 from hubbub.mechanism import Mechanism
 from hubbub.participation import every_round
 from hubbub.secagg import threshold
-from hubbub.secagg.holder import Holder
+from hubbub.secagg.key_holder import Holder
 from hubbub.strategies import Strategy
 from hubbub.training import RunPlan
 from hubbub.training.encrypted import EncryptedPopulation

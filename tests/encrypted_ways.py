@@ -13,8 +13,8 @@ import encrypted_runs
 import hubbub.flower.update
 import hubbub.training.encrypted
 from hubbub.secagg.aggregator import Request
-from hubbub.secagg.agreement import Agreement
-from hubbub.secagg.holder import Holder, Opened
+from hubbub.secagg.key_holder import Holder, Opened
+from hubbub.secagg.protocol import Agreement
 from hubbub.strategies import Identity, toeplitz
 from hubbub.training.encrypted import EncryptedPopulation, EncryptedSum
 from hubbub.training.encryption import Encryption

@@ -12,10 +12,10 @@ from hubbub.flower import clipping_mod, encrypting_mod, hold
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.aggregator import Aggregator
-from hubbub.secagg.agreement import Agreement
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.paillier import PrivateKey, PublicKey
-from hubbub.secagg.shares import KeyShare, ThresholdKey
+from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.threshold import KeyShare, ThresholdKey
 from small_keys import VECTORS, number
 
 HOLDERS, THRESHOLD = 3, 2

@@ -25,10 +25,10 @@ from hubbub.errors import SumNotOpenedError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, GridPopulation, LocalGrid, clipping_mod, noising_mod
 from hubbub.flower.arrays import Layout
 from hubbub.lattice import Lattice
-from hubbub.secagg import packing, threshold, wire
+from hubbub.secagg import packing, protocol, threshold
 from hubbub.secagg.aggregator import Aggregator
-from hubbub.secagg.agreement import Agreement
-from hubbub.secagg.holder import Holder, combined
+from hubbub.secagg.key_holder import Holder, combined
+from hubbub.secagg.protocol import Agreement
 from hubbub.training.clipping import clip
 from small_keys import SAFE
 
@@ -216,12 +216,12 @@ ENCRYPTING = 5
 
 
 def rewritten(data: bytes, **changes: Any) -> bytes:
-    message = wire.Message.from_bytes(data, 512, "a test", at_most=AGREED.ciphertexts)
+    message = protocol.Message.from_bytes(data, 512, "a test", at_most=AGREED.ciphertexts)
     return replace(message, **changes).to_bytes(512)
 
 
 def of_ciphertexts(data: bytes, make: Callable[[list[int]], list[int]]) -> bytes:
-    found = wire.Message.from_bytes(data, 512, "a test", at_most=AGREED.ciphertexts)
+    found = protocol.Message.from_bytes(data, 512, "a test", at_most=AGREED.ciphertexts)
     return rewritten(data, integers=make([int(c) for c in found.integers]))
 
 

@@ -22,7 +22,6 @@ tried hubbub tr
 tried hubbub train ./ex
 tried hubbub verify ''
 tried hubbub factorize ban
-tried hubbub kernel enc
 tried hubbub compare --plot any
 exit 0
 """
@@ -52,7 +51,6 @@ def test_bash_completes_commands_settings_and_runs(place: Path, tmp_path: Path) 
         "./examples/a.toml",
         "runs/one runs/two",
         "banded-toeplitz banded banded-inverse",
-        "encryption",
         # Of what has no list of its own bash offers files by itself.
         "",
     ]

@@ -49,10 +49,10 @@ MOMENTS = {
     f"after {LEDGER}.commit": "released",
     f"after {RELEASE}.commit": "released",
 }
-HELD = {"after hubbub.secagg.holder.Holder.open": "burned"}
+HELD = {"after hubbub.secagg.key_holder.Holder.open": "burned"}
 NOISED = {
     "after hubbub.training.holder_noise.HolderNoise.row": "burned",
-    "before hubbub.secagg.holder.Holder.open": "burned",
+    "before hubbub.secagg.key_holder.Holder.open": "burned",
     **HELD,
 }
 # Of the ways that the short form takes, each goes by another code from the sum to the release.

@@ -72,3 +72,11 @@ def test_what_is_not_installed_is_a_note_with_the_way_to_it(monkeypatch: pytest.
     assert found["gmpy2"].state == "note"
     assert "hubbub[secagg]" in found["gmpy2"].text
     assert list(module._encryption()) == []
+
+
+@pytest.mark.parametrize(("where", "name"), [("textbook", "encrypt"), ("paillier.PrivateKey", "decrypt")])
+def test_encryption_that_computes_wrongly_is_found(where: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gmpy2")
+    assert [finding.state for finding in module._encryption()] == ["good"]
+    monkeypatch.setattr(f"hubbub.secagg.{where}.{name}", lambda *_: [14, 5])
+    assert [finding.state for finding in module._encryption()] == ["bad"]

@@ -15,7 +15,6 @@ from hubbub import config
 from hubbub.accounting.chain import read_chain
 from hubbub.build import build
 from hubbub.cli import main
-from hubbub.engine import flower_holders
 from hubbub.engine.flower_app import client_app, run_locally, serve
 from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
@@ -158,7 +157,7 @@ def test_keys_that_nobody_named_are_made_once_and_only_their_owner_may_read_them
         made.append(bits)
         return owner()
 
-    monkeypatch.setattr(flower_holders.paillier, "generate", generate)
+    monkeypatch.setattr(paillier, "generate", generate)
     file = run_file(tmp_path, None)
     begun = RunInFolder.begun(build(config.resolve(config.load(file)), allow_import=True), tmp_path / "run")
 

@@ -19,8 +19,8 @@ from hubbub.flower import clipping_mod, encrypting_mod, noising_mod
 from hubbub.flower.messages import encrypted_vector
 from hubbub.flower.mods import App, Mod
 from hubbub.flower.post import received
-from hubbub.secagg.agreement import Agreement
-from hubbub.secagg.wire import Message as Encrypted
+from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.protocol import Message as Encrypted
 from paillier_nodes import SIZE, agreed, dealt, owner
 
 Numbers = npt.NDArray[Any]

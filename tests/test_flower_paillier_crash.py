@@ -16,12 +16,12 @@ from dying import Dying
 from hubbub.accounting.chain import read_chain
 from hubbub.accounting.history import History
 from hubbub.flower import DPFedAvgFixed, LocalGrid, Paillier, encrypting_mod, hold
-from hubbub.flower.opening import GridHolders
 from hubbub.flower.run import PrivateRun
+from hubbub.flower.secagg_server import GridHolders
 from hubbub.flower.state import ServerState
 from hubbub.secagg import key_files, threshold
-from hubbub.secagg.holder import Holder
-from hubbub.secagg.shares import KeyShare, ThresholdKey
+from hubbub.secagg.key_holder import Holder
+from hubbub.secagg.threshold import KeyShare, ThresholdKey
 from hubbub.training.encrypted import EncryptedSum
 from hubbub.training.holder_noise import HolderNoise
 from hubbub.training.release import ReleasePath

@@ -17,10 +17,10 @@ import pytest
 from matplotlib.axes import Axes
 
 import refusals
-from hubbub.cli import benching, keys, main
+from hubbub.cli import benching, keys
 from hubbub.report.operation_times import draw_operation_times
-from hubbub.secagg import key_files, known_answers, paillier, textbook, threshold
-from hubbub.secagg.shares import ThresholdKey
+from hubbub.secagg import key_files, paillier, threshold
+from hubbub.secagg.threshold import ThresholdKey
 from refusals import Refused, output
 from small_keys import SAFE
 
@@ -281,79 +281,15 @@ def test_the_picture_has_a_panel_for_each_row_and_column(monkeypatch: pytest.Mon
     assert drawn[0][0].get_yscale() == "log"
 
 
-# Selftest.
-
-
-def test_selftest_prints_a_line_for_each_check(capsys: pytest.CaptureFixture[str]) -> None:
-    text = output(capsys, ["paillier", "selftest"])
-    lines = text.splitlines()
-    assert lines[0].startswith("gmpy2 ")
-    assert "GMP " in lines[0]
-    assert lines[-1] == "all checks passed"
-    assert len(lines) >= 9
-    assert all(line.startswith("ok      ") for line in lines[1:-1])
-    assert "ISO/IEC 18033-6" in text
-    assert "935906717" in text
-
-
-@pytest.fixture
-def same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys that are not drawn each time, where it is something else that is broken."""
-    private = paillier.PrivateKey.from_primes(OAKLEY, SRP)
-    monkeypatch.setattr(paillier, "generate", lambda bits: private)
-    monkeypatch.setattr(known_answers, "safe_prime_pair", lambda bits: SAFE)
-
-
-def all_alike(public: paillier.PublicKey, values: Any) -> paillier.Ciphertext:
-    """As NVFlare's plugin encrypts: one randomness for all."""
-    return public.ciphertext([textbook.encrypt(public.n, 0, 2)] * np.size(values))
-
-
-@pytest.mark.parametrize(
-    ("where", "name", "wrong", "words"),
-    [
-        (textbook, "encrypt", lambda n, m, r: 5, "FAILED  phe: n = 126869"),
-        (textbook, "decrypt", lambda p, q, c: 5, "FAILED  ISO/IEC 18033-6: its key"),
-        (paillier.PrivateKey, "decrypt", lambda self, sums: 5, "FAILED  a fresh key of 2048 bits: arithmetic"),
-        (paillier.PublicKey, "encrypt", all_alike, "FAILED  a fresh key of 2048 bits: 100 encryptions"),
-        (threshold, "combine", lambda public, partials: [1, 2], "FAILED  any 3 of 5"),
-        (known_answers.secrets, "randbits", lambda bits: 1, "FAILED  the operating system's coins"),
-    ],
-)
-@pytest.mark.usefixtures("same_keys")
-def test_selftest_finds_what_is_broken_and_exits_with_1(
-    where: Any, name: str, wrong: Any, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(where, name, wrong)
-    with pytest.raises(SystemExit) as stop:
-        main(["paillier", "selftest"])
-    assert stop.value.code == 1
-    assert words in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("same_keys")
-def test_the_json_of_selftest_says_the_same(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = json.loads(output(capsys, ["paillier", "selftest", "--json"]))
-    assert answer["ok"] is True
-    assert {(check["ok"], check["failure"]) for check in answer["checks"]} == {(True, None)}
-    monkeypatch.setattr(textbook, "encrypt", lambda n, m, r: 1 // 0)
-    with pytest.raises(SystemExit) as stop:
-        main(["paillier", "selftest", "--json"])
-    assert stop.value.code == 1
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["ok"] is False
-    assert "ZeroDivisionError" in answer["checks"][0]["failure"]
-
-
 # All of them.
 
 
-@pytest.mark.parametrize("command", [[], ["keygen"], ["shares"], ["bench"], ["selftest"], ["kernel"]])
+@pytest.mark.parametrize("command", [[], ["keygen"], ["shares"], ["bench"]])
 def test_each_command_explains_itself(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, ["paillier", *command, "--help"])
     assert f"hubbub paillier {' '.join(command)}".rstrip() in text
     if command == []:
-        assert all(name in text for name in ("keygen", "shares", "bench", "selftest", "kernel"))
+        assert all(name in text for name in ("keygen", "shares", "bench"))
     else:
         assert "--json" in text
 
@@ -377,7 +313,7 @@ PAGE = (Path(__file__).parent.parent / "docs" / "paillier.md").read_text()
 
 def test_the_commands_on_the_page_are_real(capsys: pytest.CaptureFixture[str]) -> None:
     lines = re.findall(r"^\$ hubbub (paillier .*)$", PAGE, re.MULTILINE)
-    assert {line.split()[1] for line in lines} >= {"keygen", "shares", "bench", "selftest", "kernel"}
+    assert {line.split()[1] for line in lines} >= {"keygen", "shares", "bench"}
     for line in lines:
         # With --help after them, flags are read and nothing is done.
         assert "Usage: hubbub paillier" in output(capsys, [*shlex.split(line), "--help"])

@@ -12,7 +12,7 @@ from hubbub import errors
 from hubbub.errors import KeyFileError
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.paillier import PublicKey
-from hubbub.secagg.shares import ThresholdKey
+from hubbub.secagg.threshold import ThresholdKey
 from small_keys import SAFE, other, small
 from written_keys import KEY, KINDS, LARGE, READ, SECRETS, damaged, overwrite, refused, write
 

@@ -13,7 +13,7 @@ import pytest
 from hubbub.errors import KeyFileError
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.paillier import PrivateKey, PublicKey
-from hubbub.secagg.shares import KeyShare, ThresholdKey
+from hubbub.secagg.threshold import KeyShare, ThresholdKey
 from small_keys import SAFE, iso, small
 from written_keys import KEY, KINDS, LARGE, SHARE, SHARES, overwrite, refused, write
 

@@ -11,12 +11,12 @@ import pickle
 import secrets
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import gmpy2
@@ -25,10 +25,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub.secagg import fixed_base, paillier, threshold, workers
+from hubbub.secagg import ciphertext, paillier, randomizers, threshold
+from hubbub.secagg.integers import in_threads
 from hubbub.secagg.paillier import PrivateKey, PublicKey
 from hubbub.secagg.proofs import _joined, holds, prove
-from hubbub.secagg.shares import _powers, _statement
+from hubbub.secagg.threshold import _statement
 
 VECTORS = oracle("paillier")
 DEALT = VECTORS["threshold_dj"][0]
@@ -62,8 +63,7 @@ KEYS = pytest.mark.parametrize("private", [small(), textbook_form()], ids=["shor
 # Processes.
 
 
-@KEYS
-@pytest.mark.parametrize("count", [1, 2, 3, 25])
+@pytest.mark.parametrize(("private", "count"), [(small(), 1), (small(), 25), (textbook_form(), 2)], ids=["one", "many", "full"])
 def test_processes_encrypt_the_same_numbers_in_the_same_order(private: PrivateKey, count: int) -> None:
     values = [[i, -i * i] for i in range(6)]
     c = fresh(private).encrypt(values, workers=count)
@@ -71,93 +71,70 @@ def test_processes_encrypt_the_same_numbers_in_the_same_order(private: PrivateKe
     assert private.decrypt(c) == values
 
 
-@KEYS
-def test_no_randomness_is_in_two_processes(private: PrivateKey) -> None:
-    """A generator that is copied by fork gives both processes the same numbers: ciphertexts of zero would be equal."""
+@pytest.mark.parametrize("private", [small(), textbook_form()], ids=["short", "full"])
+def test_no_randomness_is_in_two_processes_or_tasks(private: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generator that is copied gives two processes the same numbers: ciphertexts of zero would be equal."""
+    monkeypatch.setattr(ciphertext, "_TASK", 20)
     public = fresh(private)
-    public.encrypt([0] * 50)
-    made = [c for _ in range(3) for c in public.encrypt([0] * 100, workers=3).integers]
-    assert len({c % public.n for c in made}) == 300
+    made = [c for zeros in (public.encrypt([0] * 50), public.encrypt([0] * 200, workers=2)) for c in zeros.integers]
+    assert len({c % public.n for c in made}) == 250
 
 
-marks: list[int] = []
+SCRIPT = """
+import os, signal, sys, threading, time
+from hubbub.secagg.paillier import PublicKey
+
+if __name__ == "__main__":
+    def children():
+        return [int(pid) for pid in open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split()]
+
+    def strike():
+        # One of them is the tracker of Python's resources.
+        while len(children()) < 3:
+            time.sleep(0.01)
+        if sys.argv[2] == "interrupt":
+            print(*children(), flush=True)
+            os.kill(os.getpid(), signal.SIGINT)
+        elif sys.argv[2] == "die":
+            print(*children(), flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        else:
+            for pid in children():
+                if b"spawn_main" in open(f"/proc/{pid}/cmdline", "rb").read():
+                    os.kill(pid, signal.SIGKILL)
+
+    threading.Thread(target=strike, daemon=True).start()
+    PublicKey(int(sys.argv[1])).encrypt([1] * 100_000, workers=2)
+"""
 
 
-def marked(items: list[int]) -> bytes:
-    return bytes([len(marks)] * len(items))
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [("interrupt", "KeyboardInterrupt"), ("die", ""), ("kill", "RuntimeError: a process that encrypted a part")],
+)
+def test_no_process_is_left_and_none_that_dies_is_passed_over(what: str, said: str, tmp_path: Path) -> None:
+    """Where the caller is interrupted or killed, its processes end; where one of them is killed, the caller is told."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "script.py", str(2**512 - 1), what]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
+    assert done.returncode != 0
+    assert said in done.stderr
+    deadline = time.monotonic() + 30
+    while any(alive(int(pid)) for pid in done.stdout.split()):
+        assert time.monotonic() < deadline, "a process is left"
+        time.sleep(0.05)
 
 
-def test_processes_beside_other_threads_are_started_anew_and_draw_their_own() -> None:
-    """A fork copies locks that other threads hold, and nobody ever opens them in the child."""
-    release = threading.Event()
-    other = threading.Thread(target=release.wait)
-    marks.append(1)
-    other.start()
+def alive(pid: int) -> bool:
     try:
-        copied = workers.in_processes(marked, [0, 1], 2)
-        public = fresh(small())
-        c = public.encrypt([0] * 6, workers=2)
-    finally:
-        release.set()
-        other.join()
-        marks.clear()
-    assert copied == bytes([1, 0])
-    assert small().decrypt(c) == [0] * 6
-    assert len({x % public.n for x in c.integers}) == 6
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux")
-def test_a_process_by_itself_shares_its_tables_with_those_it_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Whatever threads earlier tests have left here.
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
-    marks.append(1)
-    try:
-        assert workers.in_processes(marked, [0, 1], 2) == bytes([1, 1])
-    finally:
-        marks.clear()
-
-
-def fail(_: list[int]) -> bytes:
-    os._exit(7)
-
-
-def own_number(items: list[int]) -> bytes:
-    return b"".join(os.getpid().to_bytes(8, "big") for _ in items)
-
-
-def test_each_part_has_a_process_of_its_own_and_this_one_works_too() -> None:
-    made = workers.in_processes(own_number, list(range(9)), 3)
-    numbers = [int.from_bytes(made[i : i + 8], "big") for i in range(0, len(made), 8)]
-    assert numbers[:3] == [os.getpid()] * 3
-    assert len(set(numbers)) == 3
-
-
-def exit_elsewhere(items: list[int]) -> bytes:
-    return b"" if 0 in items else fail(items)
-
-
-def test_a_process_that_dies_is_told_of_and_nothing_comes_back() -> None:
-    with pytest.raises(RuntimeError, match=r"ended with status 7.*workers = 1"):
-        workers.in_processes(exit_elsewhere, [0, 1, 2], 3)
-
-
-def fail_here(items: list[int]) -> bytes:
-    if 0 in items:
-        raise KeyError("here")
-    time.sleep(60)
-    return b""
-
-
-def test_no_process_is_left_behind_when_this_one_fails() -> None:
-    begin = time.monotonic()
-    with pytest.raises(KeyError, match="here"):
-        workers.in_processes(fail_here, [0, 1], 2)
-    assert time.monotonic() - begin < 30
-    assert not [child for child in get_context().active_children() if child.is_alive()]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_one_number_or_none_needs_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "get_context", None)
+    monkeypatch.setattr(ciphertext, "ProcessPoolExecutor", None)
     public = fresh(small())
     assert small().decrypt(public.encrypt([], workers=4)) == []
     assert small().decrypt(public.encrypt(5, workers=4)) == 5
@@ -208,11 +185,10 @@ def test_processes_get_nothing_of_the_stock() -> None:
     public = fresh(small())
     public.precompute(5)
     kept = set(public._source._stock)
-    c = public.encrypt([0] * 25, workers=4)
+    c = public.encrypt([0] * 25, workers=2)
     assert public.precomputed == 0
     assert set(c.integers[:5]) == kept
     assert len({x % public.n for x in c.integers}) == 25
-    assert public._source._drawn == 25
     assert small().decrypt(c) == [0] * 25
 
 
@@ -318,16 +294,19 @@ def test_tables_of_every_shape_give_powers(
 ) -> None:
     modulus = n * n if square else n
     base = data.draw(st.integers(1, modulus - 1).filter(lambda x: gmpy2.gcd(x, n) == 1))
-    table = fixed_base.Table(gmpy2.mpz(base), gmpy2.mpz(modulus), exponent_bits, window, passes)
+    table = randomizers.Table(gmpy2.mpz(base), gmpy2.mpz(modulus), exponent_bits, window, passes)
     for exponent in {0, 1, 2**exponent_bits - 1, data.draw(st.integers(0, 2**exponent_bits - 1))}:
         assert table.power(exponent) == pow(base, exponent, modulus)
+    for exponent in (-1, 2**exponent_bits):
+        with pytest.raises(ValueError, match="exponent has"):
+            table.power(exponent)
 
 
 @pytest.mark.parametrize(("window", "passes"), [(1, 1), (2, 2), (3, 2), (4, 1), (6, 3), (5, 8)])
 def test_random_powers_of_every_shape_reach_each_exponent_equally_often(window: int, passes: int) -> None:
     """Of 64 exponents, 6,400 uniform draws: chi-square with 63 degrees is above 150 with probability below 1e-8."""
     n = 2**61 - 1
-    table = fixed_base.Table(gmpy2.mpz(3), gmpy2.mpz(n) ** 2, 6, window, passes)
+    table = randomizers.Table(gmpy2.mpz(3), gmpy2.mpz(n) ** 2, 6, window, passes)
     place = {pow(3, a, n * n): a for a in range(64)}
     drawn = [0] * 64
     for power in table.random_powers(6400):
@@ -339,11 +318,11 @@ def test_more_powers_are_worth_larger_tables_which_hold_at_most_half_of_all_powe
     for exponent_bits in (256, 1024, 1536, 2048):
         shapes = []
         for powers in (2, 10, 215, 2000, 12_000, 10**6, 10**9):
-            window = fixed_base.best_window(powers, exponent_bits, 4 * exponent_bits)
-            passes = fixed_base.best_passes(powers, exponent_bits, window)
+            window = randomizers.best_window(powers, exponent_bits, 4 * exponent_bits)
+            passes = randomizers.best_passes(powers, exponent_bits, window)
             blocks = math.ceil(math.ceil(exponent_bits / window) / passes)
             shapes.append(blocks * 2**window)
-            assert shapes[-1] * exponent_bits // 2 <= (fixed_base.LARGEST_TABLE + 2**window * exponent_bits // 2) // 2
+            assert shapes[-1] * exponent_bits // 2 <= (randomizers.LARGEST_TABLE + 2**window * exponent_bits // 2) // 2
         assert all(a <= b for a, b in pairwise(shapes))
 
 
@@ -370,19 +349,11 @@ def dealt() -> tuple[threshold.ThresholdKey, tuple[threshold.KeyShare, ...]]:
     return threshold.deal(number(DEALT["p"]), number(DEALT["q"]), holders=4, threshold=2)
 
 
-@settings(max_examples=20, deadline=None)
-@given(exponent=st.one_of(st.integers(0, 2**1100), st.sampled_from([1, number(DEALT["n"]), number(DEALT["n"]) ** 2 - 1])))
-def test_a_holders_power_is_the_power_by_definition(exponent: int) -> None:
-    n = gmpy2.mpz(number(DEALT["n"]))
-    units = [gmpy2.mpz(secrets.randbelow(int(n * n))) for _ in range(2)]
-    assert _powers(units, exponent, n) == [pow(int(c), exponent, int(n) ** 2) for c in units]
-
-
 @pytest.mark.parametrize("count", [1, 2, 30])
 def test_threads_make_the_same_parts_in_the_same_order(count: int) -> None:
     public, shares = dealt()
     values = list(range(-4, 5))
-    sums = public.encrypt(values, workers=2) + 0
+    sums = public.encrypt(values) + 0
     parts = [share.partial(sums, workers=count) for share in shares[1:3]]
     assert parts[0].integers == shares[1].partial(sums).integers
     assert threshold.combine(public, parts, sums) == values
@@ -395,8 +366,8 @@ def test_gmp_lets_other_threads_run_where_work_is_shared_and_nowhere_else() -> N
     def released(part: list[int]) -> list[bool]:
         return [gmpy2.get_context().allow_release_gil for _ in part]
 
-    assert workers.in_threads(released, [1, 2, 3], 3) == [True] * 3
-    assert workers.in_threads(released, [1, 2, 3], 1) == [False] * 3
+    assert in_threads(released, [1, 2, 3], 3) == [True] * 3
+    assert in_threads(released, [1, 2, 3], 1) == [False] * 3
 
 
 @settings(max_examples=12, deadline=None)
@@ -411,16 +382,6 @@ def test_a_product_of_weighted_powers_is_that_by_definition(count: int, seed: by
     assert _joined(units, seed, gmpy2.mpz(modulus)) == expected
 
 
-def test_a_result_that_is_no_unit_is_no_result() -> None:
-    public, shares = dealt()
-    sums = public.encrypt([1, 2, 3])
-    good = shares[0].partial(sums)
-    for wrong in (0, public.n, number(DEALT["p"]), public.n**2, -5):
-        forged = threshold.Partial(good.key_id, 1, good.shape, good.ciphertexts, (*good.integers[:2], wrong), good.proof)
-        with pytest.raises(threshold.LyingHolderError, match="holder 1"):
-            threshold.combine(public, [forged, shares[1].partial(sums)])
-
-
 def test_a_result_beyond_the_modulus_is_none_even_when_it_is_proved() -> None:
     public, shares = dealt()
     good = shares[0].partial(public.encrypt([1, 2]))
@@ -429,27 +390,6 @@ def test_a_result_beyond_the_modulus_is_none_even_when_it_is_proved() -> None:
         results = (good.integers[0], good.integers[1] + more)
         statement = _statement(public, 1, good.ciphertexts, results)
         assert holds(statement, prove(statement, exponent)) == stands
-
-
-# Sums.
-
-
-def test_a_sum_of_many_clients_is_a_running_product_of_one_vector() -> None:
-    private = small()
-    public = private.public_key
-    size = 40
-
-    def arriving() -> Any:
-        for client in range(30):
-            yield public.encrypt([client, -client] * (size // 2))
-
-    total: Any = 0
-    for contribution in arriving():
-        total = total + contribution
-        assert len(total.integers) == size
-        assert all(c < public.n_square for c in total.integers)
-    assert private.decrypt(total) == [435, -435] * (size // 2)
-    assert private.decrypt(sum(arriving())) == [435, -435] * (size // 2)
 
 
 def test_decryption_by_threads_refuses_what_one_thread_refuses() -> None:

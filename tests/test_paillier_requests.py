@@ -17,12 +17,11 @@ import untold
 from hubbub.errors import RunFolderError, SumNotOpenedError
 from hubbub.secagg import packing, threshold
 from hubbub.secagg.aggregator import Aggregator, Request
-from hubbub.secagg.agreement import Agreement
-from hubbub.secagg.holder import Holder, combined
+from hubbub.secagg.key_holder import Holder, combined
 from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.proofs import Proof
-from hubbub.secagg.shares import Partial
-from hubbub.secagg.wire import Kind, Message
+from hubbub.secagg.protocol import Agreement, Kind, Message
+from hubbub.secagg.threshold import Partial
 from small_keys import SAFE, SMALL_SAFE
 
 CASES = 1000

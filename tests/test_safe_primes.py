@@ -8,13 +8,13 @@ from typing import Any
 import gmpy2
 import pytest
 
-from hubbub.secagg import safe_primes, threshold
+from hubbub.secagg import primes, threshold
 from small_keys import SAFE
 
 
 @pytest.mark.parametrize("bits", [64, 66, 256, 512])
 def test_safe_primes_are_safe_and_their_product_has_the_bits_asked_for(bits: int) -> None:
-    p, q = safe_primes.safe_prime_pair(bits)
+    p, q = primes.safe_prime_pair(bits)
     assert p != q
     assert (p * q).bit_length() == bits == 2 * p.bit_length() == 2 * q.bit_length()
     for prime in (p, q):
@@ -30,8 +30,8 @@ def test_safe_primes_are_safe_and_their_product_has_the_bits_asked_for(bits: int
 def test_the_sieve_strikes_what_has_a_small_factor_and_nothing_else() -> None:
     drawn = secrets.randbits(96) | 1 << 95
     start = gmpy2.mpz(drawn - drawn % 12 + 11)
-    left = safe_primes._sieved(start)
-    small_ones = gmpy2.primorial(safe_primes._BOUND)
+    left = primes._sieved(start)
+    small_ones = gmpy2.primorial(primes._BOUND)
     last = len(left) - 1
     # All that is left in a stretch at either end, and as much beside it.
     for place in (*range(250), *range(last - 250, last + 1)):
@@ -42,11 +42,11 @@ def test_the_sieve_strikes_what_has_a_small_factor_and_nothing_else() -> None:
 
 
 def test_candidates_come_from_all_over_the_window_in_no_order() -> None:
-    found = list(itertools.islice(safe_primes._candidates(256), 200))
+    found = list(itertools.islice(primes._candidates(256), 200))
     assert all(p.bit_length() == 256 and p >> 254 == 3 and p % 12 == 11 for p in found)
     assert found != sorted(found)
     # 200 draws below a window of 2^20: the least is above a fifth of it once in 10^19 times.
-    assert max(found) - min(found) > 12 * safe_primes._WINDOW // 2
+    assert max(found) - min(found) > 12 * primes._WINDOW // 2
 
 
 def test_a_seed_of_pythons_generator_repeats_no_window() -> None:
@@ -55,9 +55,9 @@ def test_a_seed_of_pythons_generator_repeats_no_window() -> None:
     found = []
     for _ in range(2):
         random.seed(0)
-        found.append(next(safe_primes._candidates(256)))
+        found.append(next(primes._candidates(256)))
     random.setstate(state)
-    assert abs(found[0] - found[1]) > 12 * safe_primes._WINDOW
+    assert abs(found[0] - found[1]) > 12 * primes._WINDOW
 
 
 def test_a_composite_with_a_prime_half_is_no_safe_prime() -> None:
@@ -65,9 +65,9 @@ def test_a_composite_with_a_prime_half_is_no_safe_prime() -> None:
     prime = gmpy2.is_prime
     half_only = next(p for p in range(10**6 + 1, 2 * 10**6, 2) if prime(p // 2) and not prime(p))
     whole_only = next(p for p in range(10**6 + 1, 2 * 10**6, 2) if prime(p) and not prime(p // 2))
-    assert [safe_primes._is_safe(gmpy2.mpz(p)) for p in (half_only, whole_only, SAFE[0])] == [False, False, True]
+    assert [primes._is_safe(gmpy2.mpz(p)) for p in (half_only, whole_only, SAFE[0])] == [False, False, True]
     # 2^340 = 1 mod 341 = 11·31: a test to the base 2 alone is passed.
-    assert not safe_primes._is_safe(gmpy2.mpz(683))
+    assert not primes._is_safe(gmpy2.mpz(683))
 
 
 def test_progress_counts_candidates_and_is_near_what_is_expected() -> None:
@@ -75,10 +75,10 @@ def test_progress_counts_candidates_and_is_near_what_is_expected() -> None:
     counts = []
     for _ in range(4):
         seen: list[int] = []
-        safe_primes.safe_prime_pair(256, seen.append)
+        primes.safe_prime_pair(256, seen.append)
         assert seen == list(range(1, len(seen) + 1))
         counts.append(len(seen))
-    assert 0.12 < sum(counts) / 4 / safe_primes.expected_candidates(256) < 4
+    assert 0.12 < sum(counts) / 4 / primes.expected_candidates(256) < 4
 
 
 def test_a_shared_key_is_made_without_showing_its_primes() -> None:

@@ -14,8 +14,8 @@ from hubbub.errors import DataError, KeyFileError, LedgerError, RunFolderError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import SingleParticipation
 from hubbub.secagg import key_files
-from hubbub.secagg.agreement import Agreement
 from hubbub.secagg.packing import Packing
+from hubbub.secagg.protocol import Agreement
 from hubbub.strategies import Dense, Identity, Optimized
 from hubbub.training.checkpoint import Checkpoint
 from hubbub.workloads import prefix_sum

@@ -26,7 +26,7 @@ From `hubbub COMMAND --help`, when this site was built. `python -m hubbub` is th
 | status | |
 |---|---|
 | 0 | done |
-| 1 | a check fails: `verify`, `audit`, `doctor`, `paillier selftest` |
+| 1 | a check fails: `verify`, `audit`, `doctor` |
 | 2 | refused, after one line that says what is wrong; nothing was changed |
 | 3 | the budget ended a run before its settings did (`stop_epsilon`); model and report are written |
 | 130 | ended by Ctrl-C; `hubbub resume` goes on |

@@ -2,7 +2,8 @@
 
 import math
 import secrets
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,13 +19,15 @@ from hubbub.workloads import Workload
 
 if TYPE_CHECKING:
     # Only a run that encrypts needs gmpy2.
-    from hubbub.secagg.agreement import Agreement
     from hubbub.secagg.paillier import PublicKey
+    from hubbub.secagg.protocol import Agreement
 
 __all__ = ["Loudness", "agreed", "encryption_costs", "epsilons", "loudness", "remembered_bytes", "remembered_rows"]
 
 # Of a number that the noise remembers, and of one of the model that a client gets.
 NUMBER_BYTES, MODEL_BYTES = 8, 4
+# Ciphertexts by which the seconds of encryption are measured.
+_TRIED = 8
 
 
 @dataclass(frozen=True)
@@ -115,20 +118,41 @@ def encryption_costs(plan: RunPlan, terms: Encryption, parameters: int, clients:
         parameters: Of the model.
         clients: How many there are.
     """
+    import gmpy2
+
     from hubbub.secagg import paillier
-    from hubbub.secagg.costs import costs
+    from hubbub.secagg.protocol import framed
 
     most, private = math.ceil(plan.expected_cohort_size), paillier.generate(terms.key_bits)
     agreement = agreed(plan, terms, private.public_key, parameters, secrets.token_hex(16))
-    found = costs(
-        agreement,
-        private,
-        contributions=most,
-        threshold=terms.threshold,
-        uses=plan.rounds * most * agreement.ciphertexts,
-        sender=str(clients - 1),
-    )
-    return {**asdict(found), "download_bytes": MODEL_BYTES * parameters, "ciphertexts": agreement.ciphertexts}
+    public, count = agreement.public_key, agreement.ciphertexts
+    public.prepare(plan.rounds * most * count)
+    started = time.perf_counter()
+    sums = public.encrypt([1] * _TRIED)
+    encrypted = time.perf_counter()
+    sums = sums + sums
+    added = time.perf_counter()
+    if agreement.whole_key:
+        private.decrypt(sums)
+    else:
+        # A part is a power as long as n, in constant time, mod n².
+        for c in sums.integers:
+            gmpy2.powmod_sec(c, public.n, public.n_square)
+    opened = time.perf_counter()
+    noise = agreement.noising_holders or int(agreement.server_noise and agreement.packing.noise > 0)
+    upload, many = framed(str(clients - 1), count, public.bits), count / _TRIED
+    parts = most * upload + noise * framed(f"holder {noise}", count, public.bits)
+    return {
+        "upload_bytes": upload,
+        # The owner of the whole key gets the sum alone; holders of shares get what it is made of.
+        "request_bytes": framed("server", count, public.bits) if agreement.whole_key else parts,
+        "encrypt_seconds": (encrypted - started) * many,
+        "add_seconds": (added - encrypted) * many * max(0, most + noise - 1),
+        # One after another: the noise that the holders or the server encrypt, and decryption by ``threshold`` holders.
+        "open_seconds": many * ((encrypted - started) * noise + (opened - added) * terms.threshold),
+        "download_bytes": MODEL_BYTES * parameters,
+        "ciphertexts": count,
+    }
 
 
 def agreed(plan: RunPlan, terms: Encryption, key: "PublicKey", parameters: int, name: str) -> "Agreement":

@@ -10,11 +10,10 @@ import numpy as np
 
 from hubbub.secagg import packing, threshold
 from hubbub.secagg.aggregator import Aggregator, Request
-from hubbub.secagg.agreement import Agreement
-from hubbub.secagg.holder import Holder, combined
+from hubbub.secagg.key_holder import Holder, combined
 from hubbub.secagg.proofs import Proof
-from hubbub.secagg.shares import Partial
-from hubbub.secagg.wire import Kind, Message
+from hubbub.secagg.protocol import Agreement, Kind, Message
+from hubbub.secagg.threshold import Partial
 from malformed.base import Call, Case, Run, Word
 from malformed.contents import flipped, sha256, some
 from malformed.damages import nothing

@@ -15,10 +15,10 @@ import paillier_nodes
 from hubbub import strict_json
 from hubbub.accounting.promise import Promise
 from hubbub.flower.arrays import Layout
-from hubbub.flower.encrypting import agreement_of
 from hubbub.flower.holder_folder import HolderFolder
 from hubbub.flower.holder_messages import Held, request_of, round_of
 from hubbub.flower.messages import encrypted_vector, single_arrays
+from hubbub.flower.secagg_client import agreement_of
 from hubbub.flower.state import ServerState
 from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism

@@ -67,7 +67,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "PAI-7: one randomiser for all numbers of a call",
-        "encryption._hidden",
+        "ciphertext._hidden",
         "randomizers",
         "randomizers[:1] * len(plain)",
         "test_paillier_peers.py::test_pai_7_a_thousand_encryptions_of_zero_share_no_randomness[False-short]",
@@ -137,7 +137,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "PAI-15: secret keys that others may read are taken",
-        "key_records._require_closed",
+        "key_files._require_closed",
         "63",
         "2",
         "test_paillier_damaged_keys.py::test_pai_15_a_secret_that_others_may_read_is_refused_with_what_to_type[share]",

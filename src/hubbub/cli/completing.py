@@ -1,10 +1,10 @@
-"""What a shell offers for a word that is not finished yet: settings, folders of runs, and names of kernels."""
+"""What a shell offers for a word that is not finished yet: settings, and folders of runs."""
 
 import itertools
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["configs", "kernels", "runs"]
+__all__ = ["configs", "runs"]
 
 # What a run's folder holds from its first second on.
 _MARK = "ledger.jsonl"
@@ -19,13 +19,6 @@ def configs(incomplete: str) -> list[str]:
 def runs(incomplete: str) -> list[str]:
     """Folders of runs that begin so, in the folder that was typed and in the folders there, such as runs/."""
     return _found(incomplete, _is_run)
-
-
-def kernels(incomplete: str) -> list[str]:
-    """Compiled kernels whose names begin so."""
-    from hubbub.cli.kernels import NAMES
-
-    return [name for name in NAMES if name.startswith(incomplete)]
 
 
 def _found(incomplete: str, fits: Callable[[Path], bool]) -> list[str]:

@@ -1,4 +1,4 @@
-"""``hubbub paillier keygen``, ``shares`` and ``selftest``."""
+"""``hubbub paillier keygen`` and ``shares``."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -6,18 +6,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import gmpy2
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from hubbub import files
 from hubbub.cli.output import console, print_json, say
 from hubbub.errors import KeyFileError
-from hubbub.secagg import kernel, key_files, known_answers, paillier, threshold
-from hubbub.secagg.safe_primes import expected_candidates
+from hubbub.secagg import key_files, paillier, threshold
+from hubbub.secagg.primes import expected_candidates
 
-__all__ = ["Group", "keygen", "selftest", "shares"]
-
-_PUBLIC, _PRIVATE = "public-key.json", "private-key.json"
+__all__ = ["Group", "keygen", "shares"]
 
 
 @dataclass(frozen=True)
@@ -36,24 +33,24 @@ def keygen(folder: Path, bits: int, *, as_json: bool) -> None:
         ValueError: Too few bits.
         KeyFileError: A file is there already, or cannot be written.
     """
-    _require_free(folder, [_PUBLIC, _PRIVATE])
+    _require_free(folder, [key_files.PUBLIC, key_files.PRIVATE])
     private = paillier.generate(bits)
     public = private.public_key
     _make(folder)
-    key_files.write_private(folder / _PRIVATE, private)
-    key_files.write_public(folder / _PUBLIC, public)
+    key_files.write_private(folder / key_files.PRIVATE, private)
+    key_files.write_public(folder / key_files.PUBLIC, public)
     if as_json:
-        paths = {"public_key": str(folder / _PUBLIC), "private_key": str(folder / _PRIVATE)}
+        paths = {"public_key": str(folder / key_files.PUBLIC), "private_key": str(folder / key_files.PRIVATE)}
         print_json({"key_id": public.key_id, "bits": public.bits, **paths})
         return
     screen = console()
-    say(screen, f"Wrote {folder / _PRIVATE}")
+    say(screen, f"Wrote {folder / key_files.PRIVATE}")
     say(
         screen,
         "  Secret: whoever has it reads every contribution, not only sums. For one owner who is not the server and never "
         "sees single contributions; 'hubbub paillier shares' needs no such person.",
     )
-    say(screen, f"Wrote {folder / _PUBLIC}")
+    say(screen, f"Wrote {folder / key_files.PUBLIC}")
     say(
         screen,
         f"  Public: for clients and the server. Its key id is {public.key_id}; tell it them by another way, for whoever slips "
@@ -69,8 +66,8 @@ def shares(folder: Path, group: Group, bits: int, *, as_json: bool) -> None:
         KeyFileError: A file is there already, or cannot be written.
     """
     # Numbers out of range are refused before the names of so many files.
-    names = [_share_name(i) for i in range(1, min(group.holders, 100) + 1)]
-    _require_free(folder, [_PUBLIC, *names])
+    names = [key_files.share_name(i) for i in range(1, min(group.holders, 100) + 1)]
+    _require_free(folder, [key_files.PUBLIC, *names])
     with _progress(bits) as progress:
         public, dealt = threshold.generate(
             bits,
@@ -81,48 +78,27 @@ def shares(folder: Path, group: Group, bits: int, *, as_json: bool) -> None:
         )
     _make(folder)
     for share in dealt:
-        key_files.write_share(folder / _share_name(share.holder), share)
-    key_files.write_public(folder / _PUBLIC, public)
+        key_files.write_share(folder / key_files.share_name(share.holder), share)
+    key_files.write_public(folder / key_files.PUBLIC, public)
     if as_json:
         ids = {"key_id": public.key_id, "clients_key_id": public.public_key.key_id}
         facts = {**ids, "bits": bits, "holders": public.holders, "threshold": public.threshold}
-        paths = {"public_key": str(folder / _PUBLIC), "shares": [str(folder / name) for name in names]}
+        paths = {"public_key": str(folder / key_files.PUBLIC), "shares": [str(folder / name) for name in names]}
         print_json({**facts, "min_contributions": public.min_contributions, **paths})
     else:
         _explain(folder, public)
 
 
-def selftest(*, as_json: bool) -> int:
-    """Print one line for each check; 1 where one failed, 0 otherwise."""
-    versions = f"gmpy2 {gmpy2.version()}, {gmpy2.mp_version()}; kernel {kernel.KERNEL.standing()}"
-    done = []
-    screen = console()
-    if not as_json:
-        say(screen, versions)
-    for check in known_answers.checks():
-        done.append(check)
-        if not as_json:
-            say(screen, f"ok      {check.name}" if check.failure is None else f"FAILED  {check.name}: {check.failure}")
-    failed = [check for check in done if check.failure is not None]
-    if as_json:
-        rows = [{"name": check.name, "ok": check.failure is None, "failure": check.failure} for check in done]
-        facts = {"gmpy2": gmpy2.version(), "gmp": gmpy2.mp_version(), "kernel": kernel.KERNEL.standing()}
-        print_json({**facts, "ok": not failed, "checks": rows})
-    else:
-        say(screen, f"{len(failed)} of {len(done)} checks failed: do not use this machine" if failed else "all checks passed")
-    return 1 if failed else 0
-
-
 def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
     screen = console()
     t, n, least = public.threshold, public.holders, public.min_contributions
-    say(screen, f"Wrote {folder / _PUBLIC}")
+    say(screen, f"Wrote {folder / key_files.PUBLIC}")
     say(
         screen,
         f"  Public: for clients, the server and the holders. Its key id is {public.key_id} for holders, and "
         f"{public.public_key.key_id} for clients (paillier-key-id); tell it them by another way.",
     )
-    say(screen, f"Wrote {folder / _share_name(1)}" + (f" to {folder / _share_name(n)}" if n > 1 else ""))
+    say(screen, f"Wrote {folder / key_files.share_name(1)}" + (f" to {folder / key_files.share_name(n)}" if n > 1 else ""))
     say(
         screen,
         "  Secret: one for each holder. Send each by a way that nobody else reads, have its key id compared, then delete it "
@@ -157,10 +133,6 @@ def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
         "The primes were in this machine's memory, and are written nowhere: whoever watched it at that moment can read "
         "everything under this key.",
     )
-
-
-def _share_name(holder: int) -> str:
-    return f"share-{holder}.json"
 
 
 def _require_free(folder: Path, names: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""``hubbub paillier``: keys and shares as files, times beside phe's, a check of this machine, and a kernel for it."""
+"""``hubbub paillier``: keys and shares as files, and times beside phe's."""
 
 from pathlib import Path
 from typing import Annotated
@@ -58,30 +58,6 @@ def bench(
     from hubbub.cli import benching
 
     benching.bench(output, bits, sizes, as_json=as_json)
-
-
-@app.command()
-def selftest(as_json: Annotated[bool, typer.Option("--json", help="Print one strict JSON object.")] = False) -> None:
-    """Published values and laws, checked on this machine; status 1 where one fails."""
-    _require_gmpy2()
-    from hubbub.cli import keys
-
-    raise typer.Exit(keys.selftest(as_json=as_json))
-
-
-@app.command()
-def kernel(
-    remove: Annotated[bool, typer.Option("--remove", help="Delete it; everything goes on without.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one strict JSON object.")] = False,
-) -> None:
-    """Build a kernel that encrypts and decrypts several times faster, as 'hubbub kernel encryption' does."""
-    _require_gmpy2()
-    from hubbub.cli import kernels
-
-    if remove:
-        kernels.remove(["encryption"], as_json=as_json)
-    else:
-        raise typer.Exit(kernels.build(["encryption"], as_json=as_json))
 
 
 def _require_gmpy2() -> None:

@@ -52,7 +52,7 @@ def client_app(config_file: Path) -> ClientApp:
     secagg = configs.resolve(configs.load(config_file)).secagg
     app = ClientApp(mods=_mods(secagg))
     if secagg.scheme != "none":
-        from hubbub.flower.holding import hold
+        from hubbub.flower.secagg_client import hold
 
         # Some of the nodes hold the key, or a share of it.
         hold(app)
@@ -160,7 +160,7 @@ def _mods(secagg: configs.SecaggConfig) -> list[Mod]:
     """What stands around the app of a client: the outermost first."""
     if secagg.scheme == "none":
         return []
-    from hubbub.flower.encrypting import encrypting_mod
+    from hubbub.flower.secagg_client import encrypting_mod
 
     return [encrypting_mod, noising_mod] if secagg.noise_by == "clients" else [encrypting_mod]
 

@@ -9,21 +9,19 @@ from flwr.serverapp import Grid
 
 from hubbub import files
 from hubbub.engine.folder import RunInFolder
-from hubbub.engine.parties import agreement_of
+from hubbub.engine.parties import agreement_of, fresh_keys
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.flower.encrypted_population import EncryptedGridPopulation
-from hubbub.flower.encrypted_rounds import holders_of, kept_agreement, require_there
-from hubbub.flower.holding import FOLDER, SEED, SHARE
 from hubbub.flower.population import GridPopulation
+from hubbub.flower.secagg_client import FOLDER, SEED, SHARE
+from hubbub.flower.secagg_server import GridHolders, kept_agreement
 from hubbub.randomness import derive, seed_for, seed_key
-from hubbub.secagg import key_files, paillier, threshold
+from hubbub.secagg import key_files
 from hubbub.secagg.paillier import PublicKey
-from hubbub.secagg.shares import ThresholdKey
+from hubbub.secagg.threshold import KeyShare, ThresholdKey
 from hubbub.training.encryption import Encryption
 
 __all__ = ["encrypted", "local_holders", "public_file"]
-
-_PUBLIC, _PRIVATE = "public-key.json", "private-key.json"
 
 
 def local_holders(begun: RunInFolder, terms: Encryption) -> Callable[[int], UserConfig]:
@@ -37,7 +35,7 @@ def local_holders(begun: RunInFolder, terms: Encryption) -> Callable[[int], User
     """
     folder, clients = _holders_folder(begun), len(begun.run.population.clients)
     keys = _named_folder(begun) or folder
-    if keys == folder and not (folder / _PUBLIC).exists():
+    if keys == folder and not (folder / key_files.PUBLIC).exists():
         _deal(folder, terms)
     plan = begun.run.plan
     seeds = derive(seed_key(plan.seed), "holders")
@@ -45,7 +43,7 @@ def local_holders(begun: RunInFolder, terms: Encryption) -> Callable[[int], User
     def configured(index: int) -> UserConfig:
         told: UserConfig = {"partition-id": index, "num-partitions": clients}
         if index < terms.holders:
-            told[SHARE] = str(keys / (f"share-{index + 1}.json" if terms.holders > 1 else _PRIVATE))
+            told[SHARE] = str(keys / (key_files.share_name(index + 1) if terms.holders > 1 else key_files.PRIVATE))
             told[FOLDER] = str(folder / str(index + 1))
             if plan.noise == "simulation":
                 told[SEED] = seed_for(seeds, index)
@@ -67,8 +65,8 @@ def public_file(begun: RunInFolder, settings: Mapping[str, Any]) -> Path:
     """
     told, named = str(settings.get("paillier-public", "")), _named_folder(begun)
     if told or named:
-        return Path(told) if told else Path(str(named)) / _PUBLIC
-    made = _holders_folder(begun) / _PUBLIC
+        return Path(told) if told else Path(str(named)) / key_files.PUBLIC
+    made = _holders_folder(begun) / key_files.PUBLIC
     if not made.exists():
         raise ConfigError(
             "paillier-public: is missing; say where the public key of 'hubbub paillier' is, --run-config "
@@ -105,8 +103,8 @@ def encrypted(
     shared, key = (found, found.public_key) if isinstance(found, ThresholdKey) else (None, found)
     _require_same_streams(begun, terms)
     agreement = kept_agreement(begun.folder, lambda name: agreement_of(run, terms, key, name))
-    holders = holders_of(lambda: grid, agreement, shared, run.plan.promise(), timeout)
-    require_there(holders, agreement, shared)
+    holders = GridHolders(lambda: grid, agreement, shared, run.plan.promise(), timeout)
+    holders.require_there()
     return EncryptedGridPopulation(
         population, agreement, holders, lattice_bits=terms.lattice_bits, mechanism=run.plan.mechanism
     )
@@ -143,17 +141,12 @@ def _require_same_streams(begun: RunInFolder, terms: Encryption) -> None:
 def _deal(folder: Path, terms: Encryption) -> None:
     """Make the keys of a federation in this process; the public one comes last, when all others are there."""
     files.make_folder(folder)
-    if terms.holders == 1:
-        private = paillier.generate(terms.key_bits)
-        key_files.write_private(folder / _PRIVATE, private)
-        key_files.write_public(folder / _PUBLIC, private.public_key)
-        return
-    public, shares = threshold.generate(
-        terms.key_bits, holders=terms.holders, threshold=terms.threshold, min_contributions=terms.min_contributions
-    )
-    for share in shares:
-        key_files.write_share(folder / f"share-{share.holder}.json", share)
-    key_files.write_public(folder / _PUBLIC, public)
+    for key in fresh_keys(terms):
+        if isinstance(key, KeyShare):
+            key_files.write_share(folder / key_files.share_name(key.holder), key)
+        else:
+            key_files.write_private(folder / key_files.PRIVATE, key)
+    key_files.write_public(folder / key_files.PUBLIC, key.public if isinstance(key, KeyShare) else key.public_key)
 
 
 def _holders_folder(begun: RunInFolder) -> Path:

@@ -11,16 +11,16 @@ from hubbub.errors import ConfigError, RunFolderError
 from hubbub.prospect import agreed
 from hubbub.randomness import derive, seed_for, seed_key
 from hubbub.secagg import key_files, paillier, threshold
-from hubbub.secagg.agreement import Agreement
-from hubbub.secagg.holder import Holder
+from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.paillier import PrivateKey, PublicKey
-from hubbub.secagg.shares import KeyShare, ThresholdKey
+from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.threshold import KeyShare
 from hubbub.training.encrypted import EncryptedPopulation
 from hubbub.training.encryption import Encryption
 from hubbub.training.flat import FlatModel
 from hubbub.training.holder_noise import HolderNoise
 
-__all__ = ["agreement_of", "parties", "require_keys"]
+__all__ = ["agreement_of", "fresh_keys", "parties", "require_keys"]
 
 
 def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
@@ -40,8 +40,9 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
             f"{begun.folder}: the holders' noise of its rounds was drawn on a grid, and one process cannot go on with it; "
             "resume with --engine flower"
         )
-    public, keys = _keys(run, terms)
-    key = keys[0].public.public_key if isinstance(keys[0], KeyShare) else keys[0].public_key
+    keys = _keys(run, terms)
+    first = keys[0]
+    public, key = (first.public, first.public.public_key) if isinstance(first, KeyShare) else (None, first.public_key)
     agreement = agreement_of(run, terms, key, secrets.token_hex(16))
     # Here all clients have one table of powers.
     key.prepare(run.plan.rounds * math.ceil(run.plan.expected_cohort_size) * agreement.ciphertexts)
@@ -80,28 +81,33 @@ def agreement_of(run: Run, terms: Encryption, key: PublicKey, name: str) -> Agre
     return agreed(run.plan, terms, key, FlatModel(run.model).dim, name)
 
 
-def _keys(run: Run, terms: Encryption) -> tuple[ThresholdKey | None, Sequence[KeyShare | PrivateKey]]:
+def fresh_keys(terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
+    """A new key: whole, or in the shares of its holders."""
+    if terms.holders == 1:
+        return [paillier.generate(terms.key_bits)]
+    # Who has one share only sees sums that it formed itself.
+    _, shares = threshold.generate(
+        terms.key_bits, holders=terms.holders, threshold=terms.threshold, min_contributions=terms.min_contributions
+    )
+    return shares
+
+
+def _keys(run: Run, terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
     """The keys of the folder that the settings name, or such as are thrown away."""
     if run.config.secagg.keys is not None:
         return _kept_keys(Path(run.config.secagg.keys).expanduser(), terms)
-    if terms.holders == 1:
-        return None, [paillier.generate(terms.key_bits)]
-    # Who has one share only sees sums that it formed itself.
-    return threshold.generate(
-        terms.key_bits, holders=terms.holders, threshold=terms.threshold, min_contributions=terms.min_contributions
-    )
+    return fresh_keys(terms)
 
 
-def _kept_keys(folder: Path, terms: Encryption) -> tuple[ThresholdKey | None, Sequence[KeyShare | PrivateKey]]:
+def _kept_keys(folder: Path, terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
     """What ``hubbub paillier`` wrote: a whole key, or the shares of one.
 
     Raises:
         ConfigError: It is another key than the settings say.
         KeyFileError: A file is missing, open to others or damaged.
     """
-    public: ThresholdKey | None = None
     keys: list[KeyShare | PrivateKey]
-    names = ["private-key.json"] if terms.holders == 1 else [f"share-{i + 1}.json" for i in range(terms.holders)]
+    names = [key_files.PRIVATE] if terms.holders == 1 else [key_files.share_name(i + 1) for i in range(terms.holders)]
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         made = "keygen" if terms.holders == 1 else f"shares --holders {terms.holders} --threshold {terms.threshold}"
@@ -110,12 +116,12 @@ def _kept_keys(folder: Path, terms: Encryption) -> tuple[ThresholdKey | None, Se
             f"'hubbub paillier {made}' made, or say who holds the key"
         )
     if terms.holders == 1:
-        keys = [key_files.read_private(folder / names[0])]
-        found: tuple[int, ...] = (keys[0].public_key.bits, 1, 1)  # type: ignore[union-attr] # a whole key
+        private = key_files.read_private(folder / names[0])
+        keys, found = [private], (private.public_key.bits, 1, 1)
     else:
         shares = [key_files.read_share(folder / name) for name in names]
-        keys, public = list(shares), shares[0].public
-        found = (public.public_key.bits, public.holders, public.threshold)
+        public = shares[0].public
+        keys, found = [*shares], (public.public_key.bits, public.holders, public.threshold)
         if any(share.public != public or share.holder != i + 1 for i, share in enumerate(shares)):
             raise ConfigError(f"secagg.keys = {str(folder)!r}: holds shares of several keys, or one of them twice")
     if found != (terms.key_bits, terms.holders, terms.threshold):
@@ -124,7 +130,7 @@ def _kept_keys(folder: Path, terms: Encryption) -> tuple[ThresholdKey | None, Se
             f"{terms.key_bits} bits, {terms.threshold} of {terms.holders}; set secagg.key_bits, secagg.holders and "
             "secagg.threshold to those of the key, or name another"
         )
-    return public, keys
+    return keys
 
 
 def _streams(begun: RunInFolder, terms: Encryption, dim: int) -> list[HolderNoise]:

@@ -7,13 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hubbub.flower.encrypting import encrypting_mod
-    from hubbub.flower.holding import hold
     from hubbub.flower.local_grid import LocalGrid
     from hubbub.flower.mods import clipping_mod, noising_mod, timer_mod
     from hubbub.flower.numpy_client import DPNumPyClient
     from hubbub.flower.population import GridPopulation
     from hubbub.flower.secagg import Paillier
+    from hubbub.flower.secagg_client import encrypting_mod, hold
     from hubbub.flower.strategies import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP
     from hubbub.flower.twins import (
         DifferentialPrivacyClientSideAdaptiveClipping,
@@ -54,8 +53,8 @@ _HOMES = {
     "MatrixFactorizationDP": "strategies",
     "Paillier": "secagg",
     "clipping_mod": "mods",
-    "encrypting_mod": "encrypting",
-    "hold": "holding",
+    "encrypting_mod": "secagg_client",
+    "hold": "secagg_client",
     "noising_mod": "mods",
     "timer_mod": "mods",
 }

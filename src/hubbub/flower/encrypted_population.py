@@ -5,16 +5,14 @@ from collections.abc import Hashable, Sequence
 
 from torch import nn
 
-from hubbub import strict_json
 from hubbub.errors import ConfigError
-from hubbub.flower.encrypted_rounds import added, opened
-from hubbub.flower.messages import AGREEMENT, LATTICE_BITS, NOISE_STDDEV, ROUND_INDEX
-from hubbub.flower.opening import GridHolders
+from hubbub.flower.messages import NOISE_STDDEV
 from hubbub.flower.population import GridPopulation
+from hubbub.flower.secagg_server import GridHolders, added, told_of
 from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.secagg.aggregator import Aggregator
-from hubbub.secagg.agreement import Agreement
+from hubbub.secagg.protocol import Agreement
 from hubbub.steps import share_stddev
 from hubbub.training.crafted import Crafted
 from hubbub.training.encrypted import EncryptedSum
@@ -72,19 +70,15 @@ class EncryptedGridPopulation:
         if clip_norm is None:
             raise ConfigError("clip_norm: is missing; clients encrypt updates of a bounded norm")
         lattice = Lattice(clip_norm, self._lattice_bits)
-        told: dict[str, int | float | bytes] = {
-            AGREEMENT: strict_json.canonical(self._agreement.record()),
-            ROUND_INDEX: round_index,
-            LATTICE_BITS: lattice.bits,
-        }
+        aggregator = Aggregator(self._agreement, round_index, self._earlier)
+        told: dict[str, int | float | bytes] = {**told_of(aggregator, lattice)}
         if shares := self._mechanism.shares:
             stddev = share_stddev(self._mechanism.noise_multiplier, clip_norm, shares.clients, lattice.bits)
             told[NOISE_STDDEV] = stddev * lattice.step
         asked, replies = self._population.ask(cohort, model, clip_norm, round_index, told)
-        aggregator = Aggregator(self._agreement, round_index, self._earlier)
         added(aggregator, asked, replies)
         for fault in asked.faults:
             _LOG.info("round %s: counted as nothing: %s", round_index + 1, fault)
         # Of nothing there is no sum, and no digest.
         _ = aggregator.total
-        return EncryptedSum(aggregator, lattice, lambda total: opened(self._holders, total, lattice), {})
+        return EncryptedSum(aggregator, lattice, lambda total: self._holders.noised(total, lattice), {})

@@ -24,7 +24,6 @@ from hubbub import files, strict_json
 from hubbub._checks import integer, scale, shown
 from hubbub.accounting.promise import Promise
 from hubbub.errors import LedgerError, RunFolderError
-from hubbub.flower.encrypting import agreement_of
 from hubbub.flower.holder_messages import (
     ARRAYS,
     CLIP_NORM,
@@ -39,11 +38,12 @@ from hubbub.flower.holder_messages import (
     said,
 )
 from hubbub.flower.messages import AGREEMENT
+from hubbub.flower.secagg_client import agreement_of
 from hubbub.lattice import Lattice
-from hubbub.secagg.agreement import Agreement
-from hubbub.secagg.holder import Holder
+from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.paillier import PrivateKey
-from hubbub.secagg.shares import KeyShare
+from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.threshold import KeyShare
 from hubbub.training.encrypted import noise_steps
 from hubbub.training.encryption import Encryption
 from hubbub.training.holder_noise import HolderNoise

@@ -12,10 +12,10 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 
 from hubbub._checks import integer, shown
 from hubbub.secagg.aggregator import Aggregator, Request
-from hubbub.secagg.holder import Opened
+from hubbub.secagg.key_holder import Opened
 from hubbub.secagg.proofs import Proof
-from hubbub.secagg.shares import Partial, ThresholdKey
-from hubbub.secagg.wire import as_bytes, width
+from hubbub.secagg.protocol import as_bytes, width
+from hubbub.secagg.threshold import Partial, ThresholdKey
 
 __all__ = [
     "ACTION",

@@ -25,7 +25,7 @@ from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.training.clip_norms import AdaptiveClipping, Clipping
 
 if TYPE_CHECKING:
-    from hubbub.flower.encrypted_rounds import EncryptedSumming
+    from hubbub.flower.secagg_server import EncryptedSumming
 
 __all__ = ["PrivateStrategy"]
 

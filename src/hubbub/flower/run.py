@@ -28,7 +28,7 @@ from hubbub.training.sums import NoSum
 
 if TYPE_CHECKING:
     # Need gmpy2, which few have.
-    from hubbub.flower.encrypted_rounds import EncryptedRounds, EncryptedSumming
+    from hubbub.flower.secagg_server import EncryptedRounds, EncryptedSumming
 
 __all__ = ["Fixed", "PrivateRun"]
 
@@ -283,7 +283,7 @@ class PrivateRun:
         secagg, encryption, terms = self._terms.secagg, self._terms.encryption, self._terms
         if secagg is None or encryption is None:
             return None
-        from hubbub.flower.encrypted_rounds import EncryptedRounds
+        from hubbub.flower.secagg_server import EncryptedRounds
 
         packing = secagg.packing(self._mechanism, terms.num_sampled_clients or 0)
         return EncryptedRounds(secagg, encryption, packing, self._state.promise, self._dim, terms.folder)

@@ -10,7 +10,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.secagg import key_files
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.paillier import PublicKey
-from hubbub.secagg.shares import ThresholdKey
+from hubbub.secagg.threshold import ThresholdKey
 from hubbub.training.encryption import Encryption, NoiseSide
 from hubbub.training.release import largest_deviation
 

@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from hubbub._checks import integer, shown
 from hubbub.errors import SumNotOpenedError
-from hubbub.secagg.agreement import Agreement
 from hubbub.secagg.ciphertext import Ciphertext
-from hubbub.secagg.wire import Kind, Message, as_bytes
+from hubbub.secagg.protocol import Agreement, Kind, Message, as_bytes
 
 __all__ = ["Aggregator", "Request", "require_of"]
 

@@ -1,4 +1,4 @@
-"""Encrypted whole numbers that can be added and multiplied by constants, as values with a shape.
+"""Encrypted whole numbers that can be added and multiplied by constants, as values with a shape; and how they are made.
 
 Nothing here authenticates: whoever holds a ciphertext can make related ones. Messages are signed or sent over an authenticated
 channel, and only sums are decrypted.
@@ -10,7 +10,14 @@ https://doi.org/10.1007/3-540-48910-X_16.
 from __future__ import annotations
 
 import math
+import os
+import signal
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from multiprocessing import get_context, parent_process
 from typing import TYPE_CHECKING
 
 import gmpy2
@@ -20,8 +27,12 @@ from hubbub.secagg.integers import flatten, where
 
 if TYPE_CHECKING:
     from hubbub.secagg.paillier import PublicKey
+    from hubbub.secagg.randomizers import Randomizers
 
-__all__ = ["Ciphertext"]
+__all__ = ["Ciphertext", "checked", "encrypted", "width"]
+
+# Numbers that a process encrypts at a time: for so many an interrupted call waits.
+_TASK = 64
 
 
 @dataclass(frozen=True, repr=False)
@@ -154,3 +165,75 @@ def _misplaced(c: mpz, n_square: mpz) -> str:
 def _power(c: mpz, k: mpz, n_square: mpz) -> mpz:
     """c^k, for a negative k by inversion: its residue mod n would be as long as n."""
     return gmpy2.powmod(c, k, n_square) if k >= 0 else gmpy2.powmod(gmpy2.invert(c, n_square), -k, n_square)
+
+
+def width(key_bits: int) -> int:
+    """The bytes of one ciphertext under a key of so many bits."""
+    return -(-2 * key_bits // 8)
+
+
+def encrypted(public: PublicKey, source: Randomizers, plain: list[int], workers: int) -> list[mpz]:
+    """The ciphertexts of secret numbers that fit: each with a randomiser of its own, from the stock or made afresh.
+
+    Args:
+        public: The key.
+        source: Its randomisers; what is in stock is used up first.
+        plain: From −(n − 1)/2 to (n − 1)/2.
+        workers: How many processes make what the stock does not give; with 1 this one does. They get the public key and the
+            numbers through pipes, and draw their own randomness.
+
+    Raises:
+        RuntimeError: A process ended before its work did.
+    """
+    stock = source.take(len(plain))
+    done, left = _hidden(public, plain[: len(stock)], stock), plain[len(stock) :]
+    share = -(-len(left) // workers)
+    if len(left) <= share:
+        source.prepare(len(left))
+        return done + _hidden(public, left, source.make(len(left)))
+    size = min(share, _TASK)
+    tasks = [left[i : i + size] for i in range(0, len(left), size)]
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_follow_parent)
+    try:
+        made = b"".join(pool.map(partial(_task, public, share), tasks))
+    except BrokenProcessPool:
+        raise RuntimeError(
+            "a process that encrypted a part of the numbers ended before its work did; do it in one, with workers = 1 "
+            "(a script that uses more must start under `if __name__ == '__main__'`)"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+    step = width(public.bits)
+    return done + [mpz(int.from_bytes(made[i : i + step], "little")) for i in range(0, len(made), step)]
+
+
+def _follow_parent() -> None:
+    """Leave an interrupt to the process that waits, and end when that is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+
+    def end_with_it() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=end_with_it, daemon=True).start()
+
+
+def _task(public: PublicKey, share: int, plain: list[int]) -> bytes:
+    """Ciphertexts one after another, in a process that draws its own randomness."""
+    key = _prepared(public, share)
+    made = _hidden(key, plain, key._source.make(len(plain)))
+    return b"".join([int(c).to_bytes(width(key.bits), "little") for c in made])
+
+
+@lru_cache(maxsize=1)
+def _prepared(public: PublicKey, encryptions: int) -> PublicKey:
+    """The key with its table of powers, built once in a process."""
+    public.prepare(encryptions)
+    return public
+
+
+def _hidden(public: PublicKey, plain: list[int], randomizers: list[mpz]) -> list[mpz]:
+    n, n_square = mpz(public.n), public.n_square
+    return [(1 + n * (m % n)) * rho % n_square for m, rho in zip(plain, randomizers, strict=True)]

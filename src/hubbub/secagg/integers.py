@@ -1,13 +1,18 @@
-"""Whole numbers from outside, as a flat list and a shape, and back."""
+"""Whole numbers from outside, as a flat list and a shape, and back; and the work on a list of them, shared by threads."""
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import gmpy2
 import numpy as np
 from gmpy2 import mpz
 
-__all__ = ["flatten", "nest", "where", "whole"]
+__all__ = ["MOST_WORKERS", "flatten", "in_threads", "nest", "where", "whole"]
+
+# Threads or processes that share a piece of work.
+MOST_WORKERS = 1024
 
 
 def whole(name: str, value: object) -> int:
@@ -65,3 +70,19 @@ def nest(flat: Iterable[int], shape: Sequence[int]) -> Any:
     array = np.empty(int(np.prod(shape, dtype=np.int64)), dtype=object)
     array[:] = list(flat)
     return array.reshape(shape).tolist()
+
+
+def in_threads(work: Callable[[list[mpz]], list[mpz]], numbers: list[mpz], threads: int) -> list[mpz]:
+    """The results of all numbers in their order; GMP's longer calls run side by side."""
+    if min(threads, len(numbers)) < 2:
+        return work(numbers)
+
+    def released(part: list[mpz]) -> list[mpz]:
+        # Of gmpy2, and each thread's own: without it only calls on whole lists let other threads run.
+        with gmpy2.context(gmpy2.get_context(), allow_release_gil=True):
+            return work(part)
+
+    size = -(-len(numbers) // threads)
+    parts = [numbers[i : i + size] for i in range(0, len(numbers), size)]
+    with ThreadPoolExecutor(len(parts)) as pool:
+        return [result for part in pool.map(released, parts) for result in part]

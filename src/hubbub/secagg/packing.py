@@ -14,10 +14,14 @@ less than half the modulus, and wraps nowhere.
 The counter shows mistakes. It does not bind a hostile client, who may put any number anywhere: all that can be said of such a
 sum is that it is refused when a slot lies beyond what honest clients reach.
 
-Source: Zhang et al. 2020, "BatchCrypt", https://www.usenix.org/conference/atc20/presentation/zhang-chengliang (many values in
-one plaintext, with guard bits for their sum).
+A value is clipped to ±clip and rounded to the nearest whole multiple of step = clip/(2^(bits−1) − 1). The clip is public and
+the same for everybody; no exponent goes along with a value, since that would tell its magnitude.
+
+Source: Zhang et al. 2020, "BatchCrypt", https://www.usenix.org/conference/atc20/presentation/zhang-chengliang (many quantised
+values in one plaintext, with guard bits for their sum); phe, docs/caveats (what a public exponent gives away).
 """
 
+import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,12 +30,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._checks import integer, shown
-from hubbub.secagg.fixed_point import FixedPoint
-from hubbub.secagg.slots import bias_of, joined, taken_apart
+from hubbub._checks import integer, scale, shown
 
-__all__ = ["Packing"]
+__all__ = ["FixedPoint", "Packing"]
 
+_MOST_BITS = 32
+# With 32 bits a quotient is below 2³¹, and the floats on the way there and back are off by less than 2⁻²⁰ steps together.
+_FLOATING_POINT = 2.0**-19
 _MOST_CLIENTS = 2**20
 # Sums up to here are exact in float64.
 _LARGEST_SUM = 2**52
@@ -39,6 +44,76 @@ _LARGEST_SUM = 2**52
 _TOP_BITS = 3
 # So far may too many contributions run over and still be seen as such: 256 times too many.
 _FENCE_BITS = 8
+_WORD = 64
+# Integers at a time, so that their numbers stay in the processor's cache.
+_CHUNK = 512
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """The whole multiples of ``step`` from −``clip`` to ``clip``.
+
+    Args:
+        bits: Of one whole number, its sign included, from 2 to 32.
+        clip: The largest absolute value, from 1e-12 to 1e12; larger values are cut off.
+
+    Example:
+        >>> FixedPoint(bits=8, clip=1.0).encode([0.5, -3.0]).tolist()
+        [64, -127]
+    """
+
+    bits: int
+    clip: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bits", integer("bits", self.bits, at_least=2, at_most=_MOST_BITS))
+        object.__setattr__(self, "clip", scale("clip", self.clip))
+
+    @property
+    def limit(self) -> int:
+        """The largest whole number: 2^(bits−1) − 1."""
+        return int(2 ** (self.bits - 1) - 1)
+
+    @property
+    def step(self) -> float:
+        """The distance of neighbouring values."""
+        return self.clip / self.limit
+
+    @property
+    def error_bound(self) -> float:
+        """How far a value from −``clip`` to ``clip`` may come back from where it was: half a step, rounded up.
+
+        A bound for one value and for the mean of several; a sum of m values is off by at most m times as much.
+        """
+        return math.nextafter(self.step * (0.5 + _FLOATING_POINT), math.inf)
+
+    def encode(self, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Values in steps, clipped, ties to the even neighbour.
+
+        Args:
+            values: Any shape, real and finite.
+
+        Returns:
+            ``(size,)``, row by row, from −``limit`` to ``limit``.
+
+        Raises:
+            ValueError: A value is NaN or infinite (its place is named, not the value), or there is none.
+            TypeError: The values are no real numbers.
+        """
+        array = np.asarray(values)
+        if array.dtype.kind not in "fiu":
+            raise TypeError(f"values has dtype {array.dtype}: must be real numbers")
+        if array.size == 0:
+            raise ValueError(f"values has shape {array.shape}: must not be empty")
+        flat = array.astype(np.float64).ravel()
+        bad = np.flatnonzero(~np.isfinite(flat))
+        if bad.size:
+            raise ValueError(f"values[{bad[0]}] is NaN or infinite: must be finite ({bad.size} of {flat.size} are not)")
+        return np.rint(np.clip(flat, -self.clip, self.clip) / self.step).astype(np.int64)
+
+    def decode(self, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Whole numbers of steps as real numbers; sums below 2⁵³ lose nothing but the last rounding."""
+        return steps.astype(np.float64) * self.step
 
 
 @dataclass(frozen=True)
@@ -243,7 +318,7 @@ class Packing:
 
     def _opened(self, plaintexts: Iterable[int]) -> tuple[list[int], int, int]:
         """The lifted slots of each plaintext, the contributions and the padding."""
-        bias, width = bias_of(self.slot_bits, self.slots), self.slots * self.slot_bits
+        bias, width = _bias(self.slot_bits, self.slots), self.slots * self.slot_bits
         # int: a gmpy2 number has no to_bytes.
         lifted = [int(operator.index(number)) + bias for number in plaintexts]
         if not lifted:
@@ -269,3 +344,57 @@ class Packing:
         if rest or not 0 <= padding < self.slots:
             raise ValueError(f"plaintexts[{index}] is no sum of contributions of one size")
         return count, padding
+
+
+def _bias(width: int, count: int) -> int:
+    """2^(width−1) in each of ``count`` slots: what makes their numbers non-negative."""
+    ones = ((1 << (count * width)) - 1) // ((1 << width) - 1)
+    return ones << (width - 1)
+
+
+def joined(numbers: npt.NDArray[np.int64], width: int, count: int) -> list[int]:
+    """Σ numbers[j]·2^(width·j) of ``count`` numbers after another, the last one filled with zeros; negative where the last are.
+
+    Args:
+        numbers: ``(size,)``, each from −2^(width−1) to 2^(width−1) − 1.
+        width: Of a slot in bits, up to 63.
+        count: The slots of one integer.
+    """
+    bias, half = _bias(width, count), 1 << (width - 1)
+    whole: list[int] = []
+    for start in range(0, numbers.size, _CHUNK * count):
+        part = numbers[start : start + _CHUNK * count]
+        lifted = np.full(-(-part.size // count) * count, half, dtype=np.uint64)
+        lifted[: part.size] = part + half
+        rows = np.ascontiguousarray(lifted.reshape(-1, count).T)
+        words = np.zeros((_words(width, count), rows.shape[1]), dtype="<u8")
+        for slot, row in enumerate(rows):
+            word, shift = divmod(slot * width, _WORD)
+            words[word] |= row << np.uint64(shift)
+            if shift + width > _WORD:
+                words[word + 1] |= row >> np.uint64(_WORD - shift)
+        whole.extend(int.from_bytes(integer.tobytes(), "little") - bias for integer in words.T)
+    return whole
+
+
+def taken_apart(lifted: list[int], width: int, count: int) -> npt.NDArray[np.int64]:
+    """``(len(lifted) · count,)``: the numbers in integers to which the bias was added, each below 2^(width·count)."""
+    numbers = np.empty((len(lifted), count), dtype=np.int64)
+    length = _words(width, count)
+    mask = np.uint64((1 << width) - 1)
+    for start in range(0, len(lifted), _CHUNK):
+        part = b"".join(integer.to_bytes(length * _WORD // 8, "little") for integer in lifted[start : start + _CHUNK])
+        words = np.ascontiguousarray(np.frombuffer(part, dtype="<u8").reshape(-1, length).T)
+        for slot in range(count):
+            word, shift = divmod(slot * width, _WORD)
+            row = words[word] >> np.uint64(shift)
+            if shift + width > _WORD:
+                row |= words[word + 1] << np.uint64(_WORD - shift)
+            numbers[start : start + _CHUNK, slot] = row & mask
+    numbers -= 1 << (width - 1)
+    return numbers.ravel()
+
+
+def _words(width: int, count: int) -> int:
+    """The words that hold all slots of an integer."""
+    return -(-width * count // _WORD)

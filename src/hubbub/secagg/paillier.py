@@ -9,9 +9,9 @@
     arrived = public.ciphertext(integers)              # integers that came from outside
 
 A ciphertext of m is (1 + m·n)·ρ mod n² with a fresh randomiser ρ (randomizers.py). Who only sees ciphertexts learns nothing
-from them; but they are malleable, and a private key that decrypts what an outsider hands in is his oracle. Decryption
-(crt.py) is not constant in time: it belongs on a machine that the owner of the key shares with nobody. Python does not erase
-secrets from memory.
+from them; but they are malleable, and a private key that decrypts what an outsider hands in is his oracle. Decryption is done
+mod p² and mod q² and joined by the Chinese remainder theorem, about four times faster than mod n². It is not constant in time:
+it belongs on a machine that the owner of the key shares with nobody. Python does not erase secrets from memory.
 
 Source: Paillier 1999, https://doi.org/10.1007/3-540-48910-X_16, sections 4 and 7; NIST SP 800-57 part 1, table 2 (2048 bits are
 112 bits of security, 3072 bits 128).
@@ -25,10 +25,8 @@ import gmpy2
 from gmpy2 import mpz
 
 from hubbub._checks import integer, shown
-from hubbub.secagg.ciphertext import Ciphertext, checked
-from hubbub.secagg.crt import residues
-from hubbub.secagg.encryption import encrypted
-from hubbub.secagg.integers import flatten, nest, where, whole
+from hubbub.secagg.ciphertext import Ciphertext, checked, encrypted
+from hubbub.secagg.integers import MOST_WORKERS, flatten, in_threads, nest, where, whole
 from hubbub.secagg.primes import ROUNDS, far_apart, fit_short_exponents, prime_pair
 from hubbub.secagg.randomizers import Randomizers
 
@@ -36,7 +34,6 @@ __all__ = ["SMALLEST_BITS", "Ciphertext", "PrivateKey", "PublicKey", "generate"]
 
 SMALLEST_BITS = 2048
 _LARGEST_BITS = 16_384
-_MOST_WORKERS = 1024
 # An n from outside has no prime factor below it.
 _SMALL_FACTORS = 2**16
 
@@ -117,7 +114,7 @@ class PublicKey:
         """
         plain, shape = flatten("values", values)
         self.require_fit("values", plain, shape)
-        share = integer("workers", workers, at_least=1, at_most=_MOST_WORKERS)
+        share = integer("workers", workers, at_least=1, at_most=MOST_WORKERS)
         return Ciphertext(self, shape, tuple(encrypted(self, self._source, plain, share)))
 
     def ciphertext(self, integers: object, *, key_id: str | None = None, name: str = "integers") -> Ciphertext:
@@ -232,9 +229,12 @@ class PrivateKey:
             ValueError: Another key, or an integer that no encryption gives; then nothing is decrypted.
         """
         self.public_key.require_own("sums", sums)
-        share = integer("threads", threads, at_least=1, at_most=_MOST_WORKERS)
+        share = integer("threads", threads, at_least=1, at_most=MOST_WORKERS)
         n, most = self.public_key.n, self.public_key.n // 2
-        plain = residues(list(sums.integers), mpz(self.p), mpz(self.q), share)
+        p, q, ciphertexts = mpz(self.p), mpz(self.q), list(sums.integers)
+        inverse = gmpy2.invert(p, q)
+        halves = zip(_half(ciphertexts, p, q, share), _half(ciphertexts, q, p, share), strict=True)
+        plain = [mp + p * ((mq - mp) * inverse % q) for mp, mq in halves]
         return nest([int(m) - n if m > most else int(m) for m in plain], sums.shape)
 
 
@@ -266,3 +266,20 @@ def _require_primes(p: int, q: int) -> None:
         raise ValueError(f"{lengths}: n = p q and (p - 1)(q - 1) have a factor in common, so decryption is not unique")
     if (p * q).bit_length() >= SMALLEST_BITS - 1 and not far_apart(p, q):
         raise ValueError(f"{lengths} and are too close: the square root of n leads to them; draw new primes")
+
+
+def _half(ciphertexts: list[mpz], p: mpz, other: mpz, threads: int) -> list[mpz]:
+    """What is encrypted, mod one prime p of n = p·other: L(c^(p−1) mod p²)·(−other)⁻¹ mod p, with L(x) = (x − 1)/p.
+
+    Raises:
+        ValueError: An integer is no unit; nothing is decrypted.
+    """
+    p_square, factor = p * p, gmpy2.invert(-other, p)
+    reduced = [c % p_square for c in ciphertexts]
+    halves = []
+    for i, x in enumerate(in_threads(lambda part: list(gmpy2.powmod_base_list(part, p - 1, p_square)), reduced, threads)):
+        quotient, remainder = gmpy2.f_divmod(x - 1, p)
+        if remainder:
+            raise ValueError(f"sums, integer {i} in C order: has a factor in common with n, so it is no ciphertext")
+        halves.append(quotient * factor % p)
+    return halves

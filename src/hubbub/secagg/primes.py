@@ -1,23 +1,43 @@
-"""Secret primes for Paillier keys, from the randomness of the operating system.
+"""Secret primes, from the randomness of the operating system: of Paillier keys, and safe primes of threshold keys.
 
-Every candidate is drawn anew: the next prime after a random number favours primes that follow long gaps.
+Every prime is drawn anew: the next prime after a random number favours primes that follow long gaps.
+
+Of a safe prime p, (p − 1)/2 is prime too: of the numbers of 1,536 bits that are 11 mod 12, one in 143,000. From a random
+start a whole window of those is sieved at once, of p and of (p − 1)/2, and what is left is tested in random order, so that no
+prime is favoured for the gap before it.
 
 Source: Damgård, Jurik and Nielsen 2010, "A generalization of Paillier's public-key system with applications to electronic
 voting", https://doi.org/10.1007/s10207-010-0119-9, section 4.2 (both primes 3 mod 4, gcd(p − 1, q − 1) = 2); FIPS 186-5,
-appendix A.1.3 (two top bits, distance).
+appendix A.1.3 (two top bits, distance); Wiener 2003, "Safe prime generation with a combined sieve",
+https://eprint.iacr.org/2003/186; the second test of a safe prime is Pocklington's, for q prime and 2^(p − 1) = 1 mod p prove p;
+Brandt and Damgård 1993, https://doi.org/10.1007/3-540-48071-4_26, for how little a search from a random start gives away.
 """
 
+import math
 import secrets
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import gmpy2
+import numpy as np
+import numpy.typing as npt
 from gmpy2 import mpz
 
-__all__ = ["ROUNDS", "far_apart", "fit_short_exponents", "prime_pair"]
+from hubbub._checks import integer
+
+__all__ = ["ROUNDS", "expected_candidates", "far_apart", "fit_short_exponents", "prime_pair", "safe_prime_pair"]
 
 # Of the probabilistic test: a composite passes with probability at most 4⁻⁴⁰.
 ROUNDS = 40
 # FIPS 186-5: |p − q| has at least this many bits less than p, or the square root of n leads to them.
 _CLOSE = 100
+# Numbers start, start + 12, … of one window, and the primes that strike them out.
+_WINDOW, _BOUND = 2**20, 2**22
+_SHORT = 2**14
+# Of the start, at a time: a remainder of 22 bits and a limb fit in int64.
+_LIMB = 40
+# Of n. Below it, a prime of the sieve could strike itself out.
+_LEAST_BITS = 64
 
 
 def far_apart(p: int, q: int) -> bool:
@@ -45,3 +65,105 @@ def _blum_prime(bits: int) -> int:
         candidate = mpz(secrets.randbits(bits) | fixed)
         if gmpy2.is_prime(candidate, ROUNDS):
             return int(candidate)
+
+
+def safe_prime_pair(bits: int, progress: Callable[[int], None] | None = None) -> tuple[int, int]:
+    """Two safe primes of one length, far apart, whose product has exactly ``bits`` bits.
+
+    Args:
+        bits: An even number from 64.
+        progress: Is told how many candidates were tested so far; :func:`expected_candidates` says of about how many.
+    """
+    length = integer("bits", bits, at_least=_LEAST_BITS) // 2
+    tested = 0
+
+    def count() -> None:
+        nonlocal tested
+        tested += 1
+        if progress is not None:
+            progress(tested)
+
+    while True:
+        p, q = _safe_prime(length, count), _safe_prime(length, count)
+        if p != q and far_apart(p, q):
+            return p, q
+
+
+def expected_candidates(bits: int) -> int:
+    """About how many candidates are tested until two are found.
+
+    Of those that no prime up to s divides, one in (ln p/(e^γ·ln s))² is a safe prime.
+
+    Source: Mertens' third theorem, for p and for (p − 1)/2.
+    """
+    left = bits / 2 * math.log(2) / (math.exp(float(np.euler_gamma)) * math.log(_BOUND))
+    return max(2, round(2 * left**2))
+
+
+def _safe_prime(bits: int, count: Callable[[], None]) -> int:
+    while True:
+        for candidate in _candidates(bits):
+            count()
+            if _is_safe(candidate):
+                p: int = int(candidate)
+                return p
+
+
+def _is_safe(p: mpz) -> bool:
+    q = p >> 1
+    if gmpy2.powmod(2, q - 1, q) != 1 or gmpy2.powmod(2, p - 1, p) != 1:
+        return False
+    return bool(gmpy2.is_prime(q, ROUNDS) and gmpy2.is_prime(p, ROUNDS))
+
+
+def _candidates(bits: int) -> Iterator[mpz]:
+    """Numbers of exactly so many bits, the two top ones set, 11 mod 12, p and (p − 1)/2 without small factors; at random."""
+    drawn = mpz(secrets.randbits(bits) | (3 << (bits - 2)))
+    start = drawn - drawn % 12 + 11
+    places = np.flatnonzero(_sieved(start)).tolist()
+    secrets.SystemRandom().shuffle(places)
+    for place in places:
+        candidate = start + 12 * place
+        if candidate.bit_length() == bits:
+            yield candidate
+
+
+def _sieved(start: mpz) -> npt.NDArray[np.bool_]:
+    """``(window,)``: whether neither start + 12·k nor half of it has a small factor."""
+    primes = _small_primes()
+    remainders = _remainders(start, primes)
+    # 12⁻¹ mod s; each unit mod 12 is its own inverse.
+    twelfth = (1 + primes * (12 - primes % 12)) // 12
+    left = np.ones(_WINDOW, dtype=np.bool_)
+    # s divides p where p = 0 mod s, and (p − 1)/2 where p = 1.
+    for first in (-remainders * twelfth % primes, (1 - remainders) * twelfth % primes):
+        short = int(np.searchsorted(primes, _SHORT))
+        for s, place in zip(primes[:short].tolist(), first[:short].tolist(), strict=True):
+            left[place::s] = False
+        places, steps = first[short:], primes[short:]
+        while len(places):
+            inside = places < _WINDOW
+            places, steps = places[inside], steps[inside]
+            left[places] = False
+            places = places + steps
+    return left
+
+
+def _remainders(number: mpz, primes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    rest = np.zeros_like(primes)
+    for shift in range(-(-number.bit_length() // _LIMB) * _LIMB - _LIMB, -1, -_LIMB):
+        limb = int((number >> shift) & ((1 << _LIMB) - 1))
+        rest = ((rest << _LIMB) + limb) % primes
+    return rest
+
+
+@cache
+def _small_primes() -> npt.NDArray[np.int64]:
+    """From 5 on."""
+    prime = np.ones(_BOUND, dtype=np.bool_)
+    prime[:2] = False
+    for s in range(2, int(_BOUND**0.5) + 1):
+        if prime[s]:
+            prime[s * s :: s] = False
+    found = np.flatnonzero(prime).astype(np.int64)
+    return found[found > 3]

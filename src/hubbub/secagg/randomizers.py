@@ -1,4 +1,4 @@
-"""What hides a Paillier plaintext: random n-th powers mod n², each used once.
+"""What hides a Paillier plaintext: random n-th powers mod n², each used once; and the table by which they are made.
 
 *Full*: rⁿ for a uniform unit r, the textbook form, for every key. *Short*: h_s^a with h_s = hⁿ, h = −x² mod n and a uniform a
 of half the bits of n, many times faster by a table. It rests on one more assumption (h^a for a short a looks like a random
@@ -10,7 +10,15 @@ out once, nothing writes it to disk, and a forked process starts with none.
 x is a hash of n. So nobody chooses h: whoever knows n computes the same base, and no messenger can slip in a base of small
 order, under which ciphertexts would hide nothing.
 
-Source: Paillier 1999, https://doi.org/10.1007/3-540-48910-X_16; Damgård, Jurik and Nielsen 2010, section 4.2 (primes.py).
+The table takes one multiplication for every ``window`` bits of the exponent, and a few squarings. The bits of the exponent are
+written into ``window`` rows of equal length, one below the other, and read column by column: a column is a digit. Neighbouring
+columns form a block, ``passes`` wide, which has a table: for every digit, the power that it stands for in the block's first
+column. Squaring once moves all blocks on by one column. A unit mod n² is u·(1 + n·t), with u its residue mod n: in a product
+the second factors only add their t, and what is multiplied is half as long as the modulus.
+
+Source: Paillier 1999, https://doi.org/10.1007/3-540-48910-X_16; Damgård, Jurik and Nielsen 2010, section 4.2 (primes.py). The
+table: Lim & Lee 1994, "More flexible exponentiation with precomputation", https://doi.org/10.1007/3-540-48658-5_11; with one
+pass, Brickell, Gordon, McCurley & Wilson 1992, https://doi.org/10.1007/3-540-47555-9_18.
 """
 
 import hashlib
@@ -18,15 +26,133 @@ import os
 import secrets
 import threading
 import weakref
+from itertools import zip_longest
 from typing import NoReturn
 
 import gmpy2
+import numpy as np
 from gmpy2 import mpz
 
-from hubbub.secagg import kernel
-from hubbub.secagg.fixed_base import GMP, KERNEL, Table, best_passes, best_window
+__all__ = ["LARGEST_TABLE", "Randomizers", "Table", "base_from", "best_passes", "best_window", "hashed_unit"]
 
-__all__ = ["Randomizers", "base_from", "hashed_unit"]
+WINDOWS = (0, 4, 5, 6, 7, 8, 9, 10)
+PASSES = (2, 4, 8, 16, 32)
+# What all powers of a window may take of memory. A table, of two passes or more, holds half of them at most: numbers beyond it
+# gain less than they cost in cache.
+LARGEST_TABLE = 128 * 2**20
+# In multiplications by a number of a table, as measured for moduli of 4,096 and 6,144 bits: a squaring, a number of the table
+# when it is built, and a bit of the exponent where there is no table.
+_SQUARING, _BUILDING, _BARE = 1.4, 2.2, 1.6
+
+
+def best_window(powers: int, exponent_bits: int, modulus_bits: int) -> int:
+    """The window with which so many powers, the table included, take least; 0 where no table pays."""
+
+    def size(window: int) -> int:
+        return -(-exponent_bits // window) * 2**window * modulus_bits // 8 if window else 0
+
+    def cost(window: int) -> float:
+        return _cost(powers, exponent_bits, window, best_passes(powers, exponent_bits, window))
+
+    return min((window for window in WINDOWS if size(window) <= LARGEST_TABLE), key=cost)
+
+
+def best_passes(powers: int, exponent_bits: int, window: int) -> int:
+    """The passes with which so many powers by tables of this window take least."""
+    return min(PASSES, key=lambda passes: _cost(powers, exponent_bits, window, passes))
+
+
+def _cost(powers: int, exponent_bits: int, window: int, passes: int) -> float:
+    """What so many powers take, the table included."""
+    if window == 0:
+        return powers * _BARE * exponent_bits
+    columns = -(-exponent_bits // window)
+    building = _SQUARING * exponent_bits + _BUILDING * -(-columns // passes) * 2.0**window
+    return building + powers * (columns + _SQUARING * (passes - 1))
+
+
+class Table:
+    """Powers of a base to be multiplied.
+
+    Args:
+        base: A unit.
+        modulus: Above 1. It may be any; a square is what the table is fast for.
+        exponent_bits: Of the largest exponent.
+        window: Bits of a digit, from 1 to 16.
+        passes: The columns of a block.
+    """
+
+    def __init__(self, base: mpz, modulus: mpz, exponent_bits: int, window: int, passes: int = 1) -> None:
+        self.window = window
+        self.passes = passes
+        self._modulus = modulus
+        self._root = gmpy2.isqrt(modulus) if gmpy2.is_square(modulus) else modulus
+        self._exponent_bits = exponent_bits
+        columns = -(-exponent_bits // window)
+        squares = [base % modulus]
+        while len(squares) < exponent_bits:
+            squares.append(squares[-1] * squares[-1] % modulus)
+        # By block, the residues mod the root and the t of each digit.
+        self._residues: list[list[mpz]] = []
+        self._slopes: list[list[mpz]] = []
+        for start in range(0, columns, passes):
+            residues, slopes = _products(squares[start::columns], self._root)
+            self._residues.append(residues)
+            self._slopes.append(slopes)
+        # The places of the bits of each digit, pass by pass from the last columns of the blocks to the first.
+        self._digits = [
+            [range(column, exponent_bits, columns) for column in range(first, columns, passes)]
+            for first in reversed(range(min(passes, columns)))
+        ]
+
+    def __len__(self) -> int:
+        """How many powers it holds."""
+        return sum(map(len, self._residues))
+
+    def power(self, exponent: int) -> mpz:
+        """base^exponent for an exponent of at most ``exponent_bits`` bits."""
+        if not 0 <= exponent < 1 << self._exponent_bits:
+            raise ValueError(f"exponent has {exponent.bit_length()} bits: must be from 0 to 2^{self._exponent_bits} - 1")
+        digits = (sum((exponent >> place & 1) << row for row, place in enumerate(d)) for part in self._digits for d in part)
+        return self._product(list(digits))
+
+    def random_powers(self, count: int) -> list[mpz]:
+        """base^a for ``count`` secret exponents, uniform below 2^exponent_bits and independent."""
+        largest = np.array([(1 << len(digit)) - 1 for part in self._digits for digit in part], dtype=np.uint16)
+        # Uniform digits of whole bits are a uniform exponent.
+        drawn = np.frombuffer(secrets.token_bytes(2 * count * len(largest)), dtype=np.uint16).reshape(count, len(largest))
+        return [self._product(row) for row in (drawn & largest).tolist()]
+
+    def _product(self, digits: list[int]) -> mpz:
+        modulus = self._modulus
+        result, slope, start = mpz(1), mpz(0), 0
+        for part in self._digits:
+            taken = digits[start : start + len(part)]
+            start += len(part)
+            result, slope = result * result % modulus, 2 * slope
+            slope += sum([row[digit] for row, digit in zip(self._slopes, taken, strict=False)])
+            chosen = [row[digit] for row, digit in zip(self._residues, taken, strict=False)]
+            # Two residues mod n have a product below n²: what is to be reduced is the product of four.
+            for a, b, c, d in zip_longest(chosen[::4], chosen[1::4], chosen[2::4], chosen[3::4], fillvalue=1):
+                result = result * (a * b * (c * d) % modulus) % modulus
+        return result * (1 + self._root * (slope % self._root)) % modulus
+
+
+def _products(factors: list[mpz], n: mpz) -> tuple[list[mpz], list[mpz]]:
+    """The products of all subsets, each as u and t of u·(1 + n·t); bit j of a place tells whether factor j is in it."""
+    residues, inverses, slopes = [mpz(1)], [mpz(1)], [mpz(0)]
+    for factor in factors:
+        excess, u = gmpy2.f_divmod(factor, n)
+        inverse = gmpy2.invert(u, n)
+        slope = excess * inverse % n
+        for j in range(len(residues)):
+            # u·u' = r + n·e, which is r·(1 + n·e/r).
+            excess, residue = gmpy2.f_divmod(residues[j] * u, n)
+            undo = inverses[j] * inverse % n
+            residues.append(residue)
+            inverses.append(undo)
+            slopes.append((slopes[j] + slope + excess * undo) % n)
+    return residues, slopes
 
 
 def hashed_unit(n: int) -> int:
@@ -102,9 +228,7 @@ class Randomizers:
         if count == 0:
             return []
         if not self._short:
-            units = self._units(count)
-            made = kernel.powers(units, self._n, self._n_square)
-            return list(gmpy2.powmod_base_list(units, self._n, self._n_square)) if made is None else made
+            return list(gmpy2.powmod_base_list(self._units(count), self._n, self._n_square))
         # A process that was started anew has prepared nothing.
         base, table = self.prepare(count) if self._base is None else (self._base, self._table)
         if table is not None:
@@ -120,9 +244,8 @@ class Randomizers:
             if self._base is None:
                 self._base = base_from(int(self._n), hashed_unit(int(self._n)))
             self._drawn += count
-            costs = KERNEL if kernel.combines(self._n_square) else GMP
-            window = best_window(self._drawn, self._bits, self._n_square.bit_length(), costs)
-            passes = best_passes(self._drawn, self._bits, window, costs)
+            window = best_window(self._drawn, self._bits, self._n_square.bit_length())
+            passes = best_passes(self._drawn, self._bits, window)
             if window > 0 and (self._table is None or (window, passes) != (self._table.window, self._table.passes)):
                 self._table = Table(self._base, self._n_square, self._bits, window, passes)
             return self._base, self._table

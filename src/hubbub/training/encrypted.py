@@ -19,9 +19,9 @@ from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.randomness import fresh_key
 from hubbub.secagg.aggregator import Aggregator
-from hubbub.secagg.agreement import Agreement
-from hubbub.secagg.holder import Holder, combined
-from hubbub.secagg.shares import ThresholdKey
+from hubbub.secagg.key_holder import Holder, combined
+from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.threshold import ThresholdKey
 from hubbub.steps import share_stddev
 from hubbub.training.clip_norms import CountSplit
 from hubbub.training.crafted import Crafted

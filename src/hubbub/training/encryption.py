@@ -13,9 +13,9 @@ from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.steps import share_stddev
 
 if TYPE_CHECKING:
-    from hubbub.secagg.agreement import Agreement
     from hubbub.secagg.packing import Packing
     from hubbub.secagg.paillier import PublicKey
+    from hubbub.secagg.protocol import Agreement
 
 __all__ = ["Encryption", "NoiseSide"]
 
@@ -151,7 +151,7 @@ class Encryption:
             size: Numbers in a sum.
             run: A name that no other run has.
         """
-        from hubbub.secagg.agreement import Agreement
+        from hubbub.secagg.protocol import Agreement
 
         return Agreement(
             key,

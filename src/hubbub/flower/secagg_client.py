@@ -1,37 +1,51 @@
-"""The mod that encrypts what a client sends, so that the server adds it without reading it.
+"""The client's side of secure aggregation: the mod that encrypts what a client sends, and nodes that hold shares of the key.
 
 ::
 
     app = ClientApp(mods=[encrypting_mod, clipping_mod])
     app = ClientApp(mods=[encrypting_mod, noising_mod, clipping_mod])     # with noise by the clients
+    app = hold(app)                                                       # nodes may open sums, too
 
-It is the first of the list, the outermost: what it has encrypted nobody touches any more. It fails closed: where it cannot
+The mod is the first of the list, the outermost: what it has encrypted nobody touches any more. It fails closed: where it cannot
 encrypt, it replies with an error of code 6, and nothing that the app made leaves in the clear, not even the app's own words for
-what went wrong.
+what went wrong. What it is told by the server it checks against what it was told before, and against the ``paillier-key-id`` of
+the node's own configuration, where there is one: without it, the key of a run is the one that the server names first.
 
-What it is told by the server it checks against what it was told before, and against the ``paillier-key-id`` of the node's own
-configuration, where there is one: without it, the key of a run is the one that the server names first.
+A node holds what its configuration names, ``--node-config 'paillier-share="/srv/share-1.json"'``; all others answer that they
+hold nothing. A node may hold a share and train as well.
 """
 
 import functools
 import logging
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 
 from hubbub import strict_json
 from hubbub._checks import integer, shown
+from hubbub.errors import HubbubError, KeyFileError, NoiseExhaustedError, SumNotOpenedError
+from hubbub.flower.holder_messages import ACTION, HELLO, RECORD, Held, said
 from hubbub.flower.messages import AGREEMENT, ENCRYPTED, ROUND_INDEX, is_training, norm_bit, single_arrays
 from hubbub.flower.mods import App
 from hubbub.flower.update import Request, Sent
-from hubbub.secagg.agreement import Agreement
+from hubbub.secagg import key_files
+from hubbub.secagg.paillier import PrivateKey
+from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.threshold import KeyShare
 
-__all__ = ["KEY_ID", "agreement_of", "encrypting_mod"]
+__all__ = ["FOLDER", "KEY_ID", "SEED", "SHARE", "agreement_of", "encrypting_mod", "hold"]
 
 # In a node's configuration: the key under which alone it encrypts.
 KEY_ID = "paillier-key-id"
+# In a node's configuration: the file of a share, or of a whole private key; where the holder keeps what it did, by default
+# beside that; and, of a simulation, the seed of its noise, which is then no secret.
+SHARE, FOLDER, SEED = "paillier-share", "paillier-folder", "paillier-noise-seed"
+# What the server is told the reason of; of the others, such as a file that cannot be read, the owner of the node alone.
+_TOLD = (ValueError, TypeError, NoiseExhaustedError, SumNotOpenedError)
 _PINNED = "hubbub-encrypting"
 # Flower's MOD_FAILED_PRECONDITION.
 _FAILED_PRECONDITION = 6
@@ -181,3 +195,66 @@ def _encrypted(
 def _refusal(msg: Message, why: object) -> Message:
     _LOG.warning("encrypting_mod: %s", why)
     return Message(Error(code=_FAILED_PRECONDITION, reason=f"encrypting_mod: {why}"), reply_to=msg)
+
+
+def hold(app: ClientApp) -> ClientApp:
+    """Let the nodes of an app open sums, where their configuration gives them a key.
+
+    It registers the query ``"paillier"``. What a holder agreed to for a run, with its first message, is kept in its folder:
+    ``paillier-folder``, or that of the share's file, with one folder for each run. Under a run's name it opens sums by that
+    agreement alone, each round once, and a restart does not make it forget. The guarantee of a run to whose sums it adds noise
+    is in its log.
+
+    Args:
+        app: Which has no such query.
+
+    Returns:
+        The same app.
+
+    Raises:
+        TypeError: It is no ``ClientApp``.
+        ValueError: It has a query of this name already.
+    """
+    if not isinstance(app, ClientApp):
+        raise TypeError(f"app = {shown(app)}: must be a flwr.clientapp.ClientApp")
+    app.query(ACTION)(_answer)
+    return app
+
+
+def _answer(msg: Message, context: Context) -> Message:
+    try:
+        record = said(msg.content)
+        if SHARE not in context.node_config:
+            if record.get("action") != HELLO:
+                raise ValueError(f"this node holds no share of a key: its configuration has no {SHARE!r}")
+            return Message(RecordDict({RECORD: Held().record()}), reply_to=msg)
+        path = Path(str(context.node_config[SHARE]))
+        # Only a holder loads accounting and noise.
+        from hubbub.flower.holder_folder import HolderFolder
+
+        holder = HolderFolder(
+            _key(path, path.lstat().st_ino, path.lstat().st_ctime_ns),
+            Path(str(context.node_config.get(FOLDER, path.parent))),
+            seed=context.node_config.get(SEED),
+        )
+        return Message(RecordDict({RECORD: holder.answer(msg.content)}), reply_to=msg)
+    except (HubbubError, ValueError, TypeError, OSError) as error:
+        _LOG.warning("paillier: %s", error)
+        why = error if isinstance(error, _TOLD) else "the holder cannot; see its log"
+        return Message(Error(code=_FAILED_PRECONDITION, reason=f"paillier: {why}"), reply_to=msg)
+
+
+@functools.lru_cache(maxsize=16)
+def _key(path: Path, inode: int, changed: int) -> KeyShare | PrivateKey:
+    """What a file holds, a share or the whole key; checked once in a process for as long as the file is the same.
+
+    Raises:
+        KeyFileError: It is neither, or is open to others.
+    """
+    try:
+        return key_files.read_share(path)
+    except KeyFileError as no_share:
+        try:
+            return key_files.read_private(path)
+        except KeyFileError as no_key:
+            raise KeyFileError(f"holds no share of a key ({no_share}), nor a whole one ({no_key})") from None

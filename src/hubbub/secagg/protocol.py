@@ -1,4 +1,4 @@
-"""What clients, the server and the holders of the key agree on before the first round, and what a client then sends.
+"""What clients, the server and the holders of the key agree on before the first round, and the one form of what they then send.
 
 ::
 
@@ -6,33 +6,133 @@
     data = agreement.contribution("client 7", round_index=0, steps=steps)      # at the client
     aggregator.add("client 7", data)                                           # at the server
 
-Everything in it is public. Its digest stands in every message, so that numbers that were packed in another way, for another run
-or under another key are not added by mistake. It binds nobody who writes messages himself: ciphertexts are malleable.
+Everything in an agreement is public. Its digest stands in every message, so that numbers that were packed in another way, for
+another run or under another key are not added by mistake. It binds nobody who writes messages himself: ciphertexts are
+malleable. A message is a header, ciphertexts of one width, and a digest of it all, which shows what was cut off or damaged on
+the way. Senders are told apart by the channel, which must be authenticated.
 """
 
 import hashlib
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from gmpy2 import mpz
 
 from hubbub import strict_json
 from hubbub._checks import integer, shown
+from hubbub.secagg.ciphertext import width
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.paillier import PublicKey
-from hubbub.secagg.wire import Kind, Message
 
-__all__ = ["Agreement"]
+__all__ = ["Agreement", "Kind", "Message", "as_bytes", "framed", "width"]
 
 _VERSION = 1
 _LONGEST_NAME = 200
 _MOST_NUMBERS = 2**33
 # A modulus in hexadecimal.
 _HEXADECIMAL = re.compile(f"[0-9a-f]{{1,{16_384 // 4}}}")
+_MAGIC = b"hubbub-paillier1"
+# Kind, agreement, round, length of the name, number of ciphertexts.
+_HEAD = struct.Struct("<16sB16sQHI")
+_DIGEST = 32
+
+
+class Kind(IntEnum):
+    """What a message is."""
+
+    CONTRIBUTION = 1
+    NOISE = 2
+    SUM = 3
+
+
+def framed(sender: str, ciphertexts: int, key_bits: int) -> int:
+    """The bytes of a message of such a sender with so many ciphertexts."""
+    return _HEAD.size + len(sender.encode()) + ciphertexts * width(key_bits) + _DIGEST
+
+
+def as_bytes(integers: Iterable[int], key_bits: int) -> Iterator[bytes]:
+    """Ciphertexts as bytes, each :func:`width` long."""
+    size = width(key_bits)
+    return (int(c).to_bytes(size, "little") for c in integers)
+
+
+@dataclass(frozen=True)
+class Message:
+    """One sender's ciphertexts of one round.
+
+    Args:
+        kind: A contribution, noise, or a sum.
+        agreement: The digest of what was agreed, 16 bytes.
+        round_index: From 0.
+        sender: The name by which the sender is known.
+        integers: The ciphertexts.
+    """
+
+    kind: Kind
+    agreement: bytes
+    round_index: int
+    sender: str
+    integers: Sequence[int] = field(repr=False)
+
+    def to_bytes(self, key_bits: int) -> bytes:
+        """The message in its one form.
+
+        Raises:
+            ValueError: The sender's name is empty or too long.
+        """
+        name = self.sender.encode()
+        if not 1 <= len(name) <= _LONGEST_NAME:
+            raise ValueError(f"sender = {shown(self.sender)}: must be a name of at most {_LONGEST_NAME} bytes")
+        integer("round_index", self.round_index, at_least=0, at_most=2**63)
+        head = _HEAD.pack(_MAGIC, self.kind, self.agreement, self.round_index, len(name), len(self.integers))
+        body = b"".join([head, name, *as_bytes(self.integers, key_bits)])
+        return body + hashlib.sha256(body).digest()
+
+    @classmethod
+    def from_bytes(cls, data: object, key_bits: int, name: str, *, at_most: int) -> "Message":
+        """Read a message that came from outside; its ciphertexts are integers in range of nothing yet.
+
+        Args:
+            data: What came.
+            key_bits: Of the key.
+            name: Of the sender in messages.
+            at_most: How many ciphertexts it may have.
+
+        Raises:
+            ValueError: It is not in the one form, or damaged.
+        """
+        if not isinstance(data, bytes):
+            raise ValueError(f"{name}: sent a {type(data).__name__}: must be bytes")
+        if len(data) < _HEAD.size + _DIGEST:
+            raise ValueError(f"{name}: sent {len(data)} bytes: too few for a message")
+        magic, kind, agreement, round_index, letters, count = _HEAD.unpack_from(data)
+        if magic != _MAGIC:
+            raise ValueError(f"{name}: sent no encrypted vector of this version")
+        if count > at_most:
+            raise ValueError(f"{name}: sent {count} ciphertexts: at most {at_most} were agreed on")
+        if not 1 <= letters <= _LONGEST_NAME:
+            raise ValueError(f"{name}: states a sender of {letters} bytes, a name has from 1 to {_LONGEST_NAME}")
+        size = width(key_bits)
+        if len(data) != _HEAD.size + letters + count * size + _DIGEST:
+            raise ValueError(f"{name}: sent {len(data)} bytes, not those of {count} ciphertexts of {size} bytes: cut off?")
+        if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
+            raise ValueError(f"{name}: the message was damaged on its way: its digest is another")
+        if kind not in set(Kind):
+            raise ValueError(f"{name}: sent a message of kind {kind}, which there is not")
+        start = _HEAD.size + letters
+        try:
+            sender = data[_HEAD.size : start].decode()
+        except UnicodeDecodeError:
+            raise ValueError(f"{name}: states a sender that is no text") from None
+        numbers = [mpz(int.from_bytes(data[i : i + size], "little")) for i in range(start, start + count * size, size)]
+        return cls(Kind(kind), agreement, round_index, sender, numbers)
 
 
 @dataclass(frozen=True)

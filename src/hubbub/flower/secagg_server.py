@@ -1,20 +1,23 @@
-"""The server's side of opening sums on a grid: who holds the key, what noise holders add, and what a sum says.
+"""The server's side of secure aggregation on a grid: what was agreed, how replies become a sum, who holds the key and opens it.
 
 A holder that is silent or lies is named, and another one asked in its place as long as there are any.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
 
 import numpy as np
-import numpy.typing as npt
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from safetensors.numpy import save
 
-from hubbub import strict_json
-from hubbub._checks import Array, positive
-from hubbub.errors import SumNotOpenedError
+from hubbub import files, strict_json
+from hubbub._checks import positive
+from hubbub.accounting.promise import Promise
+from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.flower.holder_messages import (
     ARRAYS,
     CLIP_NORM,
@@ -30,18 +33,26 @@ from hubbub.flower.holder_messages import (
     request_records,
     said,
 )
-from hubbub.flower.messages import AGREEMENT, addressed
+from hubbub.flower.messages import AGREEMENT, COUNT_SCALE, LATTICE_BITS, ROUND_INDEX, Asked, addressed, encrypted_vector
+from hubbub.flower.secagg import Paillier
+from hubbub.flower.summing import Summing
+from hubbub.lattice import Lattice
 from hubbub.secagg.aggregator import Aggregator
-from hubbub.secagg.agreement import Agreement
-from hubbub.secagg.holder import Opened, combined
-from hubbub.secagg.shares import ThresholdKey
+from hubbub.secagg.key_holder import Opened, combined
+from hubbub.secagg.packing import Packing
+from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.threshold import ThresholdKey
+from hubbub.strategies.record import strategy_arrays
+from hubbub.training.encrypted import EncryptedSum, Opening, Steps
+from hubbub.training.encryption import Encryption
 
-__all__ = ["GridHolders"]
+__all__ = ["EncryptedRounds", "EncryptedSumming", "GridHolders", "added", "kept_agreement", "told_of"]
 
 # How long all nodes, most of which hold nothing, are waited for.
 _HELLO_PATIENCE = 60.0
 # Of Flower: a node that holds something and refuses replies with this code; one whose app holds nothing with another.
 _FAILED_PRECONDITION = 6
+_LARGEST = 100_000
 _LOG = logging.getLogger("flwr")
 
 
@@ -52,7 +63,7 @@ class GridHolders:
         grid: Gives the grid whenever holders are asked.
         agreement: What was agreed.
         public: The key that is shared out; ``None`` where one owner has it whole.
-        promised: Where the holders add noise: the record of the run's promise, and its strategy's arrays.
+        promise: Of the run: holders who add noise are told it, and add that of its mechanism.
         timeout: Seconds that holders are waited for, each time.
 
     Raises:
@@ -64,26 +75,26 @@ class GridHolders:
         grid: Callable[[], Grid],
         agreement: Agreement,
         public: ThresholdKey | None,
-        promised: tuple[Mapping[str, object], Mapping[str, Array]] | None,
+        promise: Promise | None,
         timeout: float,
     ) -> None:
         if public is not None and public.public_key != agreement.public_key:
             raise ValueError(f"public: is the key {public.public_key.key_id!r}, the agreement is on another")
-        if (promised is None) != (agreement.noising_holders == 0):
-            raise ValueError("promised: goes with holders that add noise, and with no others")
         self._grid, self._agreement, self._public = grid, agreement, public
         self._timeout = positive("timeout", timeout)
+        self._key_id = agreement.public_key.key_id if public is None else public.key_id
         self._hello: dict[str, bytes] = {}
-        if promised is not None:
-            record, arrays = promised
+        if agreement.noising_holders:
+            if promise is None or promise.mechanism is None:
+                raise ValueError("promise: is missing or promises no privacy, and the holders are to add noise")
+            arrays = strategy_arrays(promise.mechanism.strategy)
             contiguous = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in arrays.items()}
-            self._hello = {PROMISE: strict_json.canonical({**record, "kind": "promise"}), ARRAYS: save(contiguous)}
+            self._hello = {PROMISE: strict_json.canonical({**promise.record(), "kind": "promise"}), ARRAYS: save(contiguous)}
         self._nodes: dict[int, list[int]] = {}
 
     def find(self) -> Mapping[int, tuple[int, ...]]:
         """The nodes that say that they hold each share, by its number, ascending; all that are connected are asked."""
         nodes = {str(int(node)): int(node) for node in self._grid().get_node_ids()}
-        key_id = self._agreement.public_key.key_id if self._public is None else self._public.key_id
         found: dict[int, list[int]] = {}
         for node, content in self._ask(nodes, HELLO, {**self._hello}, {}):
             try:
@@ -91,10 +102,25 @@ class GridHolders:
             except (TypeError, ValueError) as error:
                 _LOG.warning("node %s: says nothing that can be read of what it holds: %s", node, error)
                 continue
-            if held.holder and held.key_id == key_id and held.holder <= (self._public.holders if self._public else 1):
+            if held.holder and held.key_id == self._key_id and held.holder <= (self._public.holders if self._public else 1):
                 found.setdefault(held.holder, []).append(int(node))
         self._nodes = {number: sorted(found[number]) for number in sorted(found)}
         return {number: tuple(some) for number, some in self._nodes.items()}
+
+    def require_there(self) -> None:
+        """Ask all connected nodes what they hold, before anything is charged.
+
+        Raises:
+            SumNotOpenedError: Too few holders of the key to open a sum, or one that is to add noise is missing.
+        """
+        found, needed = self.find(), max(self._public.threshold if self._public else 1, self._agreement.noising_holders)
+        if len(found) >= needed:
+            return
+        there = f"the holders {', '.join(map(str, found))}" if found else "no holder"
+        raise SumNotOpenedError(
+            f"secagg: {there} of the key {self._key_id!r} answered, and {needed} are needed; let the apps of "
+            "holders be hold(app), and start their SuperNodes with --node-config 'paillier-share=\"…\"'"
+        )
 
     def add_noise(self, aggregator: Aggregator, clip_norm: float) -> None:
         """Add the noise of every holder to a sum.
@@ -128,7 +154,17 @@ class GridHolders:
                 names,
             )
 
-    def open(self, aggregator: Aggregator) -> npt.NDArray[np.int64]:
+    def noised(self, aggregator: Aggregator, lattice: Lattice) -> Steps:
+        """What a sum says, in whole steps, after the holders added their noise, where they do.
+
+        Raises:
+            SumNotOpenedError: Too few contributions, or too few holders that answer truly.
+        """
+        if self._agreement.noising_holders:
+            self.add_noise(aggregator, lattice.clip_norm)
+        return self.open(aggregator)
+
+    def open(self, aggregator: Aggregator) -> Steps:
         """What a sum says, ``(size,)`` whole steps, from as many holders as it takes.
 
         Raises:
@@ -224,6 +260,141 @@ class GridHolders:
             usual = action == HELLO and f"(error {_FAILED_PRECONDITION})" not in fault
             _LOG.log(logging.DEBUG if usual else logging.WARNING, "secagg, %s: %s", action, fault)
         return answers
+
+
+@dataclass(frozen=True)
+class EncryptedSumming:
+    """How the encrypted replies of one round are summed.
+
+    Args:
+        plain: How they would be summed if they could be read: the lattice, and what clients are told of it.
+        aggregator: The sum, of which nothing came yet.
+        opening: How it is opened.
+    """
+
+    plain: Summing
+    aggregator: Aggregator
+    opening: Opening
+
+    @property
+    def lattice(self) -> Lattice:
+        """The lattice of the sum."""
+        return self.plain.lattice
+
+    def config(self) -> dict[str, float | bool | bytes]:
+        """What clients are told: how to clip, and to encrypt."""
+        told: dict[str, float | bool | bytes] = {
+            **self.plain.config(),
+            **told_of(self.aggregator, self.lattice),
+        }
+        if self.plain.split:
+            # Nobody but the client can put its indicator into what it encrypts.
+            told[COUNT_SCALE] = self.plain.split.count_scale(self.plain.clip_norm)
+        return told
+
+    def of(self, asked: Asked, replies: Iterable[Message], arrays: ArrayRecord) -> tuple[EncryptedSum, int, int]:
+        """The sum of a round; as :meth:`.Summing.of`."""
+        came, counted = added(self.aggregator, asked, replies)
+        return EncryptedSum(self.aggregator, self.lattice, self.opening, {}), came, counted
+
+
+class EncryptedRounds:
+    """Secure aggregation over a run.
+
+    Args:
+        secagg: As the strategy was told.
+        encryption: All terms.
+        packing: How numbers lie in plaintexts.
+        promise: Of the run: holders who add noise add that of its mechanism.
+        dim: Numbers in a sum.
+        folder: Of the run; ``None`` keeps the agreement in memory.
+
+    Raises:
+        RunFolderError: The folder's agreement is another, or damaged.
+    """
+
+    def __init__(
+        self, secagg: Paillier, encryption: Encryption, packing: Packing, promise: Promise, dim: int, folder: Path | None
+    ) -> None:
+        self.agreement = kept_agreement(folder, lambda run: encryption.agreement(secagg.key, packing, dim, run))
+        self._holders = GridHolders(self._reached, self.agreement, secagg.shared, promise, secagg.timeout)
+        self._earlier: set[bytes] = set()
+        self._grid: Grid | None = None
+        self._met = False
+
+    def reach(self, grid: Grid) -> None:
+        """Speak to the holders through this grid; until enough were there once, they are asked who has what.
+
+        Raises:
+            SumNotOpenedError: Too few of them are connected.
+        """
+        self._grid = grid
+        if not self._met:
+            self._holders.require_there()
+        self._met = True
+
+    def summing(self, plain: Summing, round_index: int) -> EncryptedSumming:
+        """How the replies of a round are summed."""
+        aggregator = Aggregator(self.agreement, round_index, self._earlier)
+        return EncryptedSumming(plain, aggregator, lambda total: self._holders.noised(total, plain.lattice))
+
+    def _reached(self) -> Grid:
+        if self._grid is None:
+            raise ConfigError("secagg: no round was configured yet, so that no holder can be reached")
+        return self._grid
+
+
+def told_of(aggregator: Aggregator, lattice: Lattice) -> dict[str, int | bytes]:
+    """What clients are told of the sum that they encrypt for."""
+    return {
+        AGREEMENT: strict_json.canonical(aggregator.agreement.record()),
+        ROUND_INDEX: aggregator.round_index,
+        LATTICE_BITS: lattice.bits,
+    }
+
+
+def added(aggregator: Aggregator, asked: Asked, replies: Iterable[Message]) -> tuple[int, int]:
+    """Add what came to a sum; returns how many replies came, and how many of them are in it.
+
+    A client is known to the sum by the number of its node. What is refused is among ``asked.faults``, with the node.
+    """
+    nodes = {client: message.metadata.dst_node_id for client, message in zip(asked.clients, asked.messages, strict=True)}
+    came = 0
+    for client, content in asked.contents(replies):
+        came += 1
+        try:
+            aggregator.add(str(nodes[client]), encrypted_vector(content))
+        except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not hang on it
+            asked.refuse(client, error)
+    return came, len(aggregator.senders)
+
+
+def kept_agreement(folder: Path | None, make: Callable[[str], Agreement]) -> Agreement:
+    """The agreement of a run, under a name that no other run has; the same at every start.
+
+    Args:
+        folder: Of the run: it keeps the agreement in ``state/agreement.json``. ``None`` keeps nothing.
+        make: The agreement of a run of this name.
+
+    Raises:
+        RunFolderError: The folder's agreement is another, or cannot be read.
+    """
+    path = None if folder is None else folder / "state" / "agreement.json"
+    if path is None or not path.exists():
+        agreement = make(token_hex(16))
+        if path is not None:
+            files.write_atomic(path, strict_json.canonical(agreement.record()))
+        return agreement
+    try:
+        told = strict_json.loads(files.read(path, at_most=_LARGEST))
+        agreement = make(told["run"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunFolderError(f"{path}: cannot be read ({error}); restore it from a copy of the folder") from error
+    if strict_json.loads(strict_json.canonical(agreement.record())) != told:
+        raise RunFolderError(
+            f"{path}: clients and holders agreed on other terms; restore it, or start a new run in a new folder"
+        )
+    return agreement
 
 
 def _next(waiting: Iterable[tuple[int, int]], count: int, answered: set[int]) -> list[tuple[int, int]]:

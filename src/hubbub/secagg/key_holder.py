@@ -20,12 +20,10 @@ from hubbub import files, strict_json
 from hubbub._checks import integer
 from hubbub.errors import RunFolderError, SumNotOpenedError
 from hubbub.secagg.aggregator import Aggregator, Request, require_of
-from hubbub.secagg.agreement import Agreement
 from hubbub.secagg.ciphertext import Ciphertext
 from hubbub.secagg.paillier import PrivateKey
-from hubbub.secagg.shares import KeyShare, Partial, ThresholdKey
-from hubbub.secagg.threshold import LyingHolderError, combine
-from hubbub.secagg.wire import Kind, Message
+from hubbub.secagg.protocol import Agreement, Kind, Message
+from hubbub.secagg.threshold import KeyShare, LyingHolderError, Partial, ThresholdKey, combine
 
 __all__ = ["Holder", "Opened", "combined"]
 
