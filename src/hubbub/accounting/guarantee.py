@@ -254,12 +254,8 @@ class PrivacyGuarantee:
         return bundle(self.sentence(), rows, [str(assumption) for assumption in self.assumptions], good=self.private)
 
     def as_json(self) -> dict[str, object]:
-        """All fields as strict JSON values: an infinite epsilon is ``None`` beside ``"private": False``.
-
-        ``noise_by`` and ``setting`` are there only where they say something.
-        """
-        plain = {name for name, usual in (("noise_by", "server"), ("setting", "")) if getattr(self, name) == usual}
-        fields = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__ and name not in plain}
+        """All fields as strict JSON values: an infinite epsilon is ``None`` beside ``"private": False``."""
+        fields = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
         return {
             **{name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in fields.items()},
             "private": self.private,

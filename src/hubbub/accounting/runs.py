@@ -19,8 +19,6 @@ _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 # More rounds than any run has, and few enough that an accountant answers.
 _MOST_ROUNDS = 10**9
 _MOST_EVENTS = 10**4
-# Of a charge: there only where they say something.
-_OPTIONAL = ("further", "not_covered", "setting")
 
 
 @dataclass(frozen=True)
@@ -74,12 +72,9 @@ class RunCharge:
 
     def record(self) -> dict[str, Any]:
         """It as strict JSON values."""
-        fields = {name: value for name, value in vars(self).items() if name not in ("events", *_OPTIONAL)}
         events = None if self.events is None else [event_record(event, count) for event, count in self.events]
         words = words_record(self.further, self.not_covered)
-        if self.setting:
-            words["setting"] = self.setting
-        return {**fields, "relations": list(self.relations), "events": events, **words}
+        return {**vars(self), "relations": list(self.relations), "events": events, **words}
 
     @classmethod
     def from_record(cls, record: object) -> "RunCharge":
@@ -90,12 +85,10 @@ class RunCharge:
             TypeError: A value of another type.
         """
         stated = dict(_table("an earlier run", record))
-        known = set(cls.__dataclass_fields__) - set(_OPTIONAL)
-        if set(stated) - set(_OPTIONAL) != known:
+        known = set(cls.__dataclass_fields__)
+        if set(stated) != known:
             raise ValueError(f"an earlier run: has {sorted(stated, key=str)!r:.200}, must have {sorted(known)}")
         further, not_covered = words_from_record(stated)
-        if "setting" in stated:
-            require_text("setting", stated["setting"])
         for name in ("events", "relations"):
             if (
                 not isinstance(stated[name], list | None if name == "events" else list)
