@@ -194,8 +194,8 @@ def test_a_config_of_the_printed_lines_has_exactly_the_noise_that_was_recommende
 
 
 def test_the_printed_lines_name_the_accountant_that_calibrated(answer: Recommendation) -> None:
-    other = Budget(4.0, 1e-5, accountant="pld")
-    assert settings_of(answer.options[0], SMALL, other)["privacy"]["accountant"] == "pld"
+    other = Budget(4.0, 1e-5, accountant="rdp")
+    assert settings_of(answer.options[0], SMALL, other)["privacy"]["accountant"] == "rdp"
 
 
 @pytest.mark.parametrize("command", ["account", "calibrate"])

@@ -36,11 +36,9 @@ from hubbub.accounting.limits import (
 from hubbub.accounting.rdp import rdp
 from hubbub.accounting.recommend import Recommendation, recommend
 from hubbub.accounting.runs import RunCharge
-from hubbub.accounting.sampled_bins import SampledDelta, sampled_delta
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.together import compose_runs, run_charges
 from hubbub.accounting.trade_off import gdp_mu, trade_off
-from hubbub.accounting.without_replacement import compute_rdp_sample_without_replacement
 from hubbub.accounting.wording import Assumption
 
 __all__ = [
@@ -62,7 +60,6 @@ __all__ = [
     "Restated",
     "RunCharge",
     "RunFacts",
-    "SampledDelta",
     "TreeAggregation",
     "TruncatedPoissonSampled",
     "bun_steinke_epsilon_from_zcdp",
@@ -74,7 +71,6 @@ __all__ = [
     "calibrate_rounds",
     "calibrate_sampling_probability",
     "compose_runs",
-    "compute_rdp_sample_without_replacement",
     "delta",
     "delta_from_rdp",
     "delta_from_zcdp",
@@ -90,7 +86,6 @@ __all__ = [
     "recommend",
     "rounded_up",
     "run_charges",
-    "sampled_delta",
     "split_noise_multiplier",
     "trade_off",
     "unprotected",

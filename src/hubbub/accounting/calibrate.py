@@ -94,7 +94,7 @@ def _no_noise(epsilon: float) -> BudgetError:
 
 
 def cost_of(of: Callable[[float], float]) -> Callable[[float], float]:
-    """A cost for a search: infinite where the accountant has no answer, as the second opinion for little noise."""
+    """A cost for a search: infinite where the accountant has no answer."""
 
     def cost(value: float) -> float:
         try:

@@ -149,7 +149,6 @@ class PrivacyGuarantee:
         """Epsilon at another delta; infinite where nothing is promised.
 
         Raises:
-            BudgetError: dp_accounting cannot answer.
             ValueError: Not strictly between 0 and 1.
         """
         open_unit("delta", delta)
@@ -183,8 +182,8 @@ class PrivacyGuarantee:
 
     @cached_property
     def curve(self) -> tuple[tuple[float, float], ...]:
-        """Pairs (delta, epsilon), delta falling, the stated one among them; of dp_accounting, which is slow, that one alone."""
-        others = _CURVE if self.accountant != "pld" and self.private else ()
+        """Pairs (delta, epsilon), delta falling, the stated one among them."""
+        others = _CURVE if self.private else ()
         known = {self.delta: self.epsilon} | {delta: self.at(delta) for delta in others if delta != self.delta}
         return tuple(sorted(known.items(), reverse=True))
 
@@ -268,7 +267,7 @@ class PrivacyGuarantee:
             "without_amplification": {"epsilon": _finite(self.unamplified_epsilon), "zcdp_rho": self.unamplified_zcdp_rho},
             "curve": [{"delta": delta, "epsilon": _finite(eps)} for delta, eps in self.curve],
             "other_relations": [{**asdict(other), "epsilon": _finite(other.epsilon)} for other in self.other_relations],
-            "versions": library_versions(self.accountant),
+            "versions": library_versions(),
         }
 
 
@@ -296,7 +295,7 @@ def guarantee(
         delta: Strictly between 0 and 1.
         neighboring_relation: By default that of :func:`hubbub.accounting.charge.default_relation`.
         rounds: From 0 to the mechanism's; by default all.
-        accountant: ``"tight"``, ``"rdp"`` or ``"pld"``.
+        accountant: ``"tight"`` or ``"rdp"``.
         privacy_unit: Whose contribution is clipped as one.
         earlier: Runs over the same people whose charges are counted, too.
 
