@@ -28,10 +28,10 @@ from hubbub.accounting.limits import (
     calibrate_rounds,
     calibrate_sampling_probability,
 )
-from hubbub.accounting.search import Grid, Line, first
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation
+from hubbub.roots import Grid, Line, first
 from hubbub.strategies import Identity, toeplitz
 
 ORACLE = oracle("accounting")
