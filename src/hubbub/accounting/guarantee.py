@@ -42,6 +42,7 @@ from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism, NoiseBy
 from hubbub.participation import Participation, RandomParticipation
 from hubbub.sensitivity import Sensitivity
+from hubbub.strict_json import finite_or_none
 
 __all__ = ["PrivacyGuarantee", "Restated", "covered_relations", "guarantee", "rounded_up", "unprotected"]
 
@@ -264,15 +265,14 @@ class PrivacyGuarantee:
             "events": None if self.events is None else [event_record(event, count) for event, count in self.events],
             "earlier": [run.record() for run in self.earlier],
             "gdp_mu": self.gdp_mu,
-            "without_amplification": {"epsilon": _finite(self.unamplified_epsilon), "zcdp_rho": self.unamplified_zcdp_rho},
-            "curve": [{"delta": delta, "epsilon": _finite(eps)} for delta, eps in self.curve],
-            "other_relations": [{**asdict(other), "epsilon": _finite(other.epsilon)} for other in self.other_relations],
+            "without_amplification": {
+                "epsilon": finite_or_none(self.unamplified_epsilon),
+                "zcdp_rho": self.unamplified_zcdp_rho,
+            },
+            "curve": [{"delta": delta, "epsilon": finite_or_none(eps)} for delta, eps in self.curve],
+            "other_relations": [{**vars(other), "epsilon": finite_or_none(other.epsilon)} for other in self.other_relations],
             "versions": library_versions(),
         }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def guarantee(

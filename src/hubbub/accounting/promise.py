@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 
 from hubbub import strict_json
-from hubbub._checks import Array, integer, lattice_bits, one_of, open_unit
+from hubbub._checks import Array, integer, lattice_bits, one_of, open_unit, table
 from hubbub.accounting.charge import default_relation
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS
@@ -24,7 +24,7 @@ from hubbub.accounting.wording import (
 )
 from hubbub.errors import ConfigError, LedgerError, ParticipationError
 from hubbub.mechanism import Mechanism, NoiseBy, NoiseShares
-from hubbub.participation import PARTICIPATIONS, Participation
+from hubbub.participation import participation_of, participation_record
 from hubbub.strategies import Strategy
 from hubbub.strategies.record import from_parts, strategy_arrays, strategy_numbers
 
@@ -154,7 +154,7 @@ class Promise:
         promised = self.after(self.rounds, self.delta)
         return {
             "strategy": _strategy_record(mechanism.strategy),
-            "participation": {"name": type(mechanism.participation).__name__, **asdict(mechanism.participation)},
+            "participation": participation_record(mechanism.participation),
             "noise_multiplier": mechanism.noise_multiplier,
             "shares": None if mechanism.shares is None else asdict(mechanism.shares),
             "stddev": mechanism.stddev,
@@ -178,7 +178,7 @@ class Promise:
         try:
             _require_words(record)
             stated = record["mechanism"]
-            mechanism = None if stated is None else _mechanism(_table("mechanism", stated), arrays)
+            mechanism = None if stated is None else _mechanism(table("mechanism", stated), arrays)
             further, not_covered = words_from_record(record)
             return cls(
                 rounds=record["rounds"],
@@ -241,7 +241,7 @@ def _require_words(record: Mapping[str, Any]) -> None:
     one_of("accountant", record["accountant"], ACCOUNTANTS)
     if not isinstance(record["privacy_unit"], str) or not record["privacy_unit"].isprintable():
         raise TypeError(f"privacy_unit = {record['privacy_unit']!r}: must be text")
-    _table("settings", record["settings"])
+    table("settings", record["settings"])
 
 
 def _require_holders(mechanism: Mechanism | None, setting: str) -> None:
@@ -257,20 +257,12 @@ def _require_holders(mechanism: Mechanism | None, setting: str) -> None:
         raise ConfigError("setting: is missing; where share holders add the noise, say in one line who is trusted with what")
 
 
-def _table(name: str, value: object) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{name} = {str(value)[:80]!r}: must be a table")
-    return value
-
-
 def _mechanism(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Mechanism:
     try:
         one_of("neighboring_relation", stated["neighboring_relation"], RELATIONS)
-        described = dict(_table("participation", stated["participation"]))
-        name = one_of("participation.name", described.pop("name", None), PARTICIPATIONS)
-        participation: Participation = PARTICIPATIONS[name](**described)
-        strategy = _strategy(_table("strategy", stated["strategy"]), arrays)
-        shares = None if stated["shares"] is None else NoiseShares(**_table("shares", stated["shares"]))
+        participation = participation_of(table("participation", stated["participation"]))
+        strategy = _strategy(table("strategy", stated["strategy"]), arrays)
+        shares = None if stated["shares"] is None else NoiseShares(**table("shares", stated["shares"]))
         return Mechanism(strategy, participation, stated["noise_multiplier"], shares)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"mechanism: {f'has no {error}' if isinstance(error, KeyError) else error}") from error
