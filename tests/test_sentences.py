@@ -208,11 +208,6 @@ its noise can never be drawn again | no secret is left :: closed runs :: definit
 No matrix C :: every strategy, one participation pattern :: test_what_compare_says_no_matrix_is_below_is_below_all_that_it_shows
 and so is the error :: sensitivities that are bounds :: definition: the error is in units of the sensitivity
 """,
-    "cli/calibrating.py": """
-nobody's coins | a coin of its own | draws every cohort at random | draws a slot | take turns :: each kind of cohorts :: \
-definition: of the participation
-what meets the budget | RMSE: | nobody can check it :: recommendations :: definition: each is calibrated
-""",
     "cli/planning.py": """
 on each parameter | signal to noise ≤ | of a mean over | of the model after :: every run with noise :: \
 definition: updates are clipped, sums divided by the expected number

@@ -34,6 +34,7 @@ __all__ = [
     "participation_of",
     "participation_record",
     "require_participation",
+    "sampling_word",
 ]
 
 
@@ -309,6 +310,23 @@ def participation_of(record: Mapping[str, Any]) -> Participation:
     name = one_of("participation.name", stated.pop("name", None), PARTICIPATIONS)
     participation: Participation = PARTICIPATIONS[name](**stated)
     return participation
+
+
+def sampling_word(participation: Participation) -> str:
+    """``"pattern"``, or the kind of random cohorts."""
+    match participation:
+        case SingleParticipation() | FixedEpochs() | MinSeparation():
+            return "pattern"
+        case PoissonSampling():
+            return "poisson"
+        case TruncatedPoissonSampling():
+            return "truncated-poisson"
+        case CyclicPoissonSampling():
+            return "cyclic-poisson"
+        case BallsInBinsSampling():
+            return "balls-in-bins"
+        case FixedSizeSampling():
+            return "fixed-size"
 
 
 def require_participation(value: object) -> None:

@@ -11,7 +11,6 @@ from hubbub.accounting.conversions import (
     epsilon_from_zcdp,
     split_noise_multiplier,
 )
-from hubbub.accounting.deployment import Budget, Deployment
 from hubbub.accounting.events import (
     RELATIONS,
     BallsInBins,
@@ -34,7 +33,6 @@ from hubbub.accounting.limits import (
     calibrate_sampling_probability,
 )
 from hubbub.accounting.rdp import rdp
-from hubbub.accounting.recommend import Recommendation, recommend
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.together import compose_runs, run_charges
@@ -46,8 +44,6 @@ __all__ = [
     "RELATIONS",
     "Assumption",
     "BallsInBins",
-    "Budget",
-    "Deployment",
     "DiscreteGaussianShares",
     "Event",
     "FixedSizeSampled",
@@ -56,7 +52,6 @@ __all__ = [
     "NeighboringRelation",
     "PoissonSampled",
     "PrivacyGuarantee",
-    "Recommendation",
     "Restated",
     "RunCharge",
     "RunFacts",
@@ -83,7 +78,6 @@ __all__ = [
     "group_noise_multiplier",
     "guarantee",
     "rdp",
-    "recommend",
     "rounded_up",
     "run_charges",
     "split_noise_multiplier",
