@@ -11,7 +11,7 @@ from conftest import oracle
 from hubbub import accounting, gaussian
 from hubbub.accounting import FixedSizeSampled, Gaussian, PoissonSampled
 from hubbub.accounting.ledger import Promise
-from hubbub.errors import BudgetError, ConfigError, ParticipationError
+from hubbub.errors import ConfigError, ParticipationError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
     FixedEpochs,
@@ -47,20 +47,13 @@ def test_the_published_gboard_guarantees_come_out_to_the_last_digit(case: dict) 
         MinSeparation(case["notebook_min_separation"] + 1, case["max_participations"]),
         case["l2_clip_noise_multiplier"] / math.sqrt(squared),
     )
-    published = accounting.guarantee(mechanism, delta=1e-10, accountant="pld")
-    assert published.zcdp_rho == pytest.approx(case["zcdp"], rel=1e-14)
-    assert published.epsilon == pytest.approx(case["eps_pld_delta_1e10"], rel=1e-13)
     exact = {3: 3.4240072730610398, 2: 0.99354995701953926}[case["max_participations"]]
     tight = accounting.guarantee(mechanism, delta=1e-10)
     assert tight.epsilon == pytest.approx(exact, rel=1e-13)
-    assert exact * (1 - 1e-15) <= tight.epsilon < published.epsilon
-    assert published.sensitivity_exact
-
-
-def test_the_second_opinion_agrees() -> None:
-    event = PoissonSampled(1.0, 0.05)
-    ours = accounting.epsilon([(event, 100)], 1e-6, "add-or-remove-one")
-    assert ours == pytest.approx(accounting.epsilon([(event, 100)], 1e-6, "add-or-remove-one", accountant="pld"), abs=1e-3)
+    # What was published was computed by dp_accounting on a mesh.
+    assert exact * (1 - 1e-15) <= tight.epsilon < case["eps_pld_delta_1e10"] < exact * (1 + 2e-7)
+    assert tight.zcdp_rho == pytest.approx(case["zcdp"], rel=1e-14)
+    assert tight.sensitivity_exact
 
 
 def test_acc_9_replace_one_doubles_the_sensitivity() -> None:
@@ -164,18 +157,6 @@ def test_a_budget_that_is_none_is_refused(bad: float) -> None:
         accounting.calibrate(Identity(4), MinSeparation(1, 4), epsilon=bad, delta=1e-5)
 
 
-def test_dp_accounting_is_not_asked_what_it_cannot_answer() -> None:
-    with pytest.raises(BudgetError, match="outgrows memory"):
-        accounting.epsilon([(Gaussian(1e-3), 1)], 1e-5, "zero-out", accountant="pld")
-    with pytest.raises(BudgetError, match="no tight bound for FixedSizeSampled"):
-        accounting.epsilon([(FixedSizeSampled(1.0, 1, 2), 1)], 1e-5, "zero-out", accountant="pld")
-
-
-def test_an_integer_multiplier_means_the_same_as_a_float() -> None:
-    as_int = accounting.epsilon([(PoissonSampled(1, 0.1), 10)], 1e-5, "add-or-remove-one", accountant="pld")
-    assert as_int == accounting.epsilon([(PoissonSampled(1.0, 0.1), 10)], 1e-5, "add-or-remove-one", accountant="pld")
-
-
 def test_a_guarantee_is_strict_json_and_rounds_its_sentence_up() -> None:
     mechanism = Mechanism(Identity(4), MinSeparation(1, 4), 1.0)
     guarantee = accounting.guarantee(mechanism, 1e-5)
@@ -187,8 +168,8 @@ def test_a_guarantee_is_strict_json_and_rounds_its_sentence_up() -> None:
     assert nothing["private"] is False
 
 
-def test_import_hubbub_loads_neither_torch_nor_dp_accounting() -> None:
-    program = "import sys, hubbub, hubbub.accounting; print([m for m in ('torch', 'dp_accounting') if m in sys.modules])"
+def test_import_hubbub_does_not_load_torch() -> None:
+    program = "import sys, hubbub, hubbub.accounting; print([m for m in ('torch', 'flwr') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
@@ -233,8 +214,3 @@ def test_what_is_stated_as_exact_is() -> None:
     for t in range(1, 7):
         stated, own = accounting.guarantee(mechanism, 1e-5, rounds=t), mechanism.sensitivity_after(t)
         assert stated.sensitivity_exact <= (own.exact or own.value >= mechanism.l2_sensitivity)
-
-
-def test_the_second_opinion_calibrates_budgets_that_it_can_state() -> None:
-    found = accounting.calibrate_noise_multiplier(Gaussian(1.0), 1, 45.0, 1e-5, "zero-out", accountant="pld")
-    assert found == pytest.approx(gaussian.noise_multiplier(45.0, 1e-5), rel=1e-4)

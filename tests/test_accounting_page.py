@@ -10,7 +10,7 @@ import pytest
 from conftest import oracle
 from hubbub import accounting
 from hubbub.accounting import events
-from hubbub.errors import BudgetError, ConfigError
+from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
     PARTICIPATIONS,
@@ -85,16 +85,6 @@ def test_every_row_of_an_event_answers(row: list[str]) -> None:
         assert tight == pytest.approx(accounting.epsilon([(event, 1), (event, 2)], 1e-5, relation), abs=1e-9)
 
 
-@pytest.mark.parametrize("name", EVENTS)
-def test_the_second_opinion_answers_for_what_the_page_says(name: str) -> None:
-    said = next(row[2] for row in rows("accountant") if row[0] == "pld")
-    if name in re.findall(r"\w+", said):
-        assert accounting.epsilon([(EVENTS[name], 2)], 1e-5, "add-or-remove-one", accountant="pld") > 0
-    else:
-        with pytest.raises(BudgetError, match=name):
-            accounting.epsilon([(EVENTS[name], 2)], 1e-5, "add-or-remove-one", accountant="pld")
-
-
 @pytest.mark.parametrize("row", list(rows("cohorts")), ids=lambda row: row[0])
 def test_a_run_is_charged_as_its_row_says(row: list[str]) -> None:
     cohorts, noise, charged = row[0], row[1], row[2]
@@ -117,14 +107,8 @@ def test_the_numbers_of_the_page_are_true() -> None:
     event = events.FixedSizeSampled(1.0, 10, 1000)
     assert accounting.delta([(event, 1)], 0.985, "zero-out") == pytest.approx(1.74e-4, rel=5e-3)
     assert accounting.delta([(event, 1)], 0.985, "replace-one") == pytest.approx(2.81e-4, rel=5e-3)
-    orders = range(2, 33)
-    naive = accounting.epsilon_from_rdp(orders, accounting.compute_rdp_sample_without_replacement(0.01, 1.0, 1, orders), 1e-5)
-    assert naive == pytest.approx(0.985, abs=1e-3)
     many = [(events.PoissonSampled(1.0, 0.01), 100_000)]
     assert accounting.epsilon(many, 1e-10, "add-or-remove-one") == pytest.approx(34.6170, abs=5e-4)
-    # What rounding makes of it differs between machines.
-    with pytest.raises(BudgetError, match=r"epsilon of 34\.5\d+ lies below the truth"):
-        accounting.epsilon(many, 1e-10, "add-or-remove-one", accountant="pld")
     gaussians = [(events.Gaussian(2000.0), 10**6)]
     assert accounting.epsilon(gaussians, 1e-12, "zero-out") == pytest.approx(3.4491, abs=1e-4)
 
@@ -137,9 +121,5 @@ def test_the_published_epsilons_stand_beside_ours() -> None:
         row = published[repr(point["rho"])]
         assert (float(row[2]), float(row[3])) == (point["delta"], point["published_eps"])
         event = [(events.Gaussian(point["sigma_total"]), 1)]
-        assert float(row[4]) == pytest.approx(
-            accounting.epsilon(event, point["delta"], "zero-out", accountant="pld"), rel=1e-14
-        )
-        assert float(row[4]) == pytest.approx(float(row[3]), rel=1e-14)
-        assert float(row[5]) == pytest.approx(accounting.epsilon(event, point["delta"], "zero-out"), rel=1e-13)
-        assert float(row[5]) == pytest.approx(float(point["exact_eps"]), rel=1e-15)
+        assert float(row[4]) == pytest.approx(accounting.epsilon(event, point["delta"], "zero-out"), rel=1e-13)
+        assert float(row[4]) == pytest.approx(float(point["exact_eps"]), rel=1e-15)

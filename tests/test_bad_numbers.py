@@ -94,8 +94,6 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     for name in ("_epsilon", "_delta", "rdp_epsilon"):
         monkeypatch.setattr(composition, name, spy)
-    for name in ("epsilon", "delta"):
-        monkeypatch.setattr(composition.parity, name, spy)
     yield
     assert asked == []
 
@@ -413,7 +411,6 @@ MECHANISM = Mechanism(Identity(3), ONE, 1.0)
 OF_DELTA: dict[str, Door] = {
     "epsilon": lambda v: accounting.epsilon(EVENTS, v, "zero-out"),
     "by divergences": lambda v: accounting.epsilon(EVENTS, v, "zero-out", accountant="rdp"),
-    "by the second opinion": lambda v: accounting.epsilon(EVENTS, v, "zero-out", accountant="pld"),
     "of nothing": lambda v: accounting.epsilon([], v, "zero-out"),
     "one release": lambda v: gaussian.epsilon(v, 1.0),
     "its noise": lambda v: gaussian.noise_multiplier(1.0, v),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import betaincinv, ndtr
+from scipy.special import ndtr
 
 from conftest import oracle
 from hockey_stick import of_two_bins
@@ -13,12 +13,9 @@ from hubbub import gaussian
 from hubbub.accounting.balls_in_bins import BinsLaw, directions
 from hubbub.accounting.events import BallsInBins
 from hubbub.accounting.ratio import of_mixture
-from hubbub.accounting.sampled_bins import sampled_delta
-from hubbub.errors import BudgetError
 
 POINTS = oracle("accounting")["balls_in_bins"]["points"]
 INDEPENDENT = [point for point in POINTS if point["c_col"] == [1.0]]
-BANDED = [point for point in POINTS if point["c_col"] != [1.0]]
 # What a computed delta may exceed the pair's by, as its docstring states: some thousandths.
 TOLERANCE = 3e-3
 
@@ -197,61 +194,3 @@ def test_malformed_numbers_are_refused_by_name(change: dict, message: str) -> No
     good = {"noise_multiplier": 1.0, "bins": 5, "rounds": 10}
     with pytest.raises((ValueError, TypeError), match=message):
         BallsInBins(**(good | change))
-    with pytest.raises((ValueError, TypeError), match=message):
-        sampled_delta([1.0, 0.5], **(good | change), epsilon=1.0, samples=100, seed=0)
-
-
-def test_samples_of_banded_noise_agree_with_jax_privacy() -> None:
-    both = [point for point in BANDED if point["eps"] == 0.5]
-    point = max(both, key=lambda p: p["delta_mc"])
-    seen = sampled_delta(point["c_col"], 10, 100, point["z"], epsilon=0.5, samples=400_000, seed=3)
-    # Both have that many samples. Five standard errors of the difference: a false alarm in 6e-7 of seeds.
-    assert abs(seen.estimate - point["delta_mc"]) <= 5 * math.sqrt(2) * point["se"]
-    assert point["delta_mc"] < seen.upper < 1.1 * point["delta_mc"]
-    # The product form for independent noise would understate it nine times over.
-    assert delta(point["z"], 10, 100, 0.5, True) < seen.estimate / 9
-    assert "confidence 0.999" in str(seen)
-    assert "not a proof" in str(seen)
-
-
-def test_samples_that_cannot_resolve_delta_are_refused() -> None:
-    with pytest.raises(BudgetError, match=r"samples = 20000: too few for epsilon = 2\.0, as the average 0 may hide"):
-        sampled_delta([1.0, 0.5, 0.25, 0.125], 10, 100, 5.0, epsilon=2.0, samples=20_000, seed=0)
-
-
-def test_sampled_bounds_hold_as_often_as_they_say() -> None:
-    truth = delta(1.0, 4, 8, 0.5, True) / (1 + TOLERANCE)
-    uppers = [sampled_delta([1.0], 4, 8, 1.0, epsilon=0.5, samples=400, confidence=0.6, seed=seed).upper for seed in range(150)]
-    # Each fails by a chance of at most 0.4: more than 90 of 150 by one of 5e-7. They do fail sometimes, or they are idle.
-    assert sum(upper < truth for upper in uppers) <= 90
-    assert min(uppers) < 1.15 * truth
-
-
-def test_the_bound_on_coin_flips_is_above_clopper_and_pearson_and_near_it() -> None:
-    from hubbub.accounting.sampled_bins import _upper
-
-    for heads, flips in [(0, 1000), (5, 1000), (300, 1000), (999, 1000)]:
-        exact = betaincinv(heads + 1, flips - heads, 1 - 1e-3)
-        assert exact <= _upper(heads / flips, flips, 1e-3) <= 1.5 * exact
-
-
-@pytest.mark.parametrize(
-    ("coefficients", "message"),
-    [
-        ([1.0, -0.5], r"coefficients\[1\] = -0\.5: must not be negative"),
-        ([0.0, 0.0], "coefficients are all 0"),
-        ([1.0, math.nan], r"coefficients\[1\] = nan"),
-        ([[1.0]], "coefficients has shape"),
-    ],
-)
-def test_coefficients_without_a_dominating_pair_are_refused(coefficients: list, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sampled_delta(coefficients, 2, 4, 1.0, epsilon=1.0, samples=100, seed=0)
-
-
-@pytest.mark.parametrize(
-    "change", [{"samples": 1}, {"epsilon": -0.1}, {"confidence": 1.0}, {"confidence": math.nan}, {"seed": -1}]
-)
-def test_malformed_settings_of_sampling_are_refused(change: dict) -> None:
-    with pytest.raises(ValueError, match=next(iter(change))):
-        sampled_delta([1.0], 2, 4, 1.0, **({"epsilon": 1.0, "samples": 100, "seed": 0} | change))

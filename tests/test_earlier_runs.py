@@ -182,6 +182,9 @@ RECORD = {
     "relations": ["zero-out"],
     "privacy_unit": "client",
     "simulation": False,
+    "further": [],
+    "not_covered": [],
+    "setting": "",
 }
 WRONG = {
     "first": (None, 1, "a" * 63, "A" * 64, "g" * 64, ["a" * 64]),
@@ -207,6 +210,9 @@ WRONG = {
     "relations": (None, "zero-out", ["nobody"], [None], {}),
     "privacy_unit": (None, 5, "\x1b[31m"),
     "simulation": (None, 0, "no"),
+    "further": (None, "x", [{"text": "x"}]),
+    "not_covered": (None, [""]),
+    "setting": (None, "two\nlines"),
 }
 
 
@@ -218,25 +224,39 @@ def test_a_record_of_an_earlier_run_is_checked_value_by_value(name: str, value: 
             RunCharge.from_record(wrong)
 
 
-@pytest.mark.parametrize("earlier", [None, {}, "x", [1], [RECORD, RECORD], []], ids=lambda value: str(value)[:10])
+@pytest.mark.parametrize("earlier", [None, {}, "x", [1], [RECORD, RECORD]], ids=lambda value: str(value)[:10])
 def test_a_promise_with_false_earlier_runs_is_no_promise(tmp_path: Path, earlier: object) -> None:
     run = recorded(tmp_path / "run", BAND, THREE)
     records = [dict(record) for record in read_run(run).chain.records]
     (run / "ledger.jsonl").unlink()
     chain = Chain(run / "ledger.jsonl")
-    for record in [{**records[0], "schema": 3, "earlier": earlier}, *records[1:]]:
+    for record in [{**records[0], "earlier": earlier}, *records[1:]]:
         chain.append(record)
     assert hubbub("verify", run) == 1
     with pytest.raises(LedgerError):
         Ledger(BAND, bytes(32), run / "ledger.jsonl")
 
 
-def test_an_older_hubbub_refuses_a_ledger_with_earlier_runs_and_ours_reads_one_without(tmp_path: Path) -> None:
+def test_a_run_of_another_version_is_refused_in_one_line_that_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = recorded(tmp_path / "run", BAND, THREE)
+    first, *records = read_run(run).chain.records
+    (run / "ledger.jsonl").unlink()
+    chain = Chain(run / "ledger.jsonl")
+    for record in [{**first, "schema": 2}, *records]:
+        chain.append(record)
+    for command in ("account", "ledger"):
+        capsys.readouterr()
+        assert hubbub(command, run) == 2
+        shown = " ".join(capsys.readouterr().err.split())
+        assert shown.count("begun with another version of hubbub") == 1
+        assert "use the version that began it, or begin a new run" in shown
+
+
+def test_a_later_run_keeps_its_promise_to_count_the_earlier_ones(tmp_path: Path) -> None:
     one = recorded(tmp_path / "one", BAND, THREE)
     two = recorded(tmp_path / "two", replace(EVEN, earlier=charges(one)), THREE[:1], secret=1)
-    assert read_run(one).chain.records[0]["schema"] == 2
-    assert "earlier" not in read_run(one).chain.records[0]
-    assert read_run(two).chain.records[0]["schema"] == 3
     assert Ledger(replace(EVEN, earlier=charges(one)), bytes([1]) * 32, two / "ledger.jsonl").next_round == 1
     with pytest.raises(LedgerError, match="another promise"):
         Ledger(EVEN, bytes([1]) * 32, two / "ledger.jsonl")

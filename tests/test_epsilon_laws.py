@@ -317,9 +317,6 @@ def test_acc_2_a_loss_distribution_on_a_mesh_is_never_below_the_gaussian_and_div
         assert exact <= meshed * (1 + 1e-12)
         assert meshed <= exact + 2 * pld.tolerance(exact) or exact > 100
         assert accounting.epsilon([(Gaussian(z), rounds)], delta, "zero-out", accountant="rdp") >= exact
-    if exact < 50:
-        # Of less noise dp_accounting has no answer.
-        assert accounting.epsilon([(Gaussian(z), rounds)], delta, "zero-out", accountant="pld") >= exact * (1 - 1e-9)
 
 
 # --- monotone in all arguments ---

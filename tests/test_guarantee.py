@@ -26,7 +26,7 @@ from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.unamplified import unamplified_mu
 from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
 from hubbub.cli.accounts import guarantee_rows
-from hubbub.errors import BudgetError, ConfigError
+from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
     BallsInBinsSampling,
@@ -413,15 +413,6 @@ def test_a_guarantee_is_strict_json_with_all_that_its_text_says(participation: P
     assert read["versions"]["numpy"] == np.__version__
     assert read["not_covered"]
     assert sum(event["count"] for event in read["events"]) >= 1
-
-
-def test_the_second_opinion_is_asked_for_one_delta_and_named_with_its_version() -> None:
-    mechanism = Mechanism(Identity(3), FixedSizeSampling(1, 10), 2.0)
-    with pytest.raises(BudgetError, match="dp_accounting has no"):
-        accounting.guarantee(mechanism, 1e-5, accountant="pld")
-    answer = accounting.guarantee(CORRELATED, 1e-6, accountant="pld")
-    assert answer.curve == ((1e-6, answer.epsilon),)
-    assert answer.as_json()["versions"]["dp-accounting"] in answer.statement()
 
 
 def test_events_of_all_kinds_add_up_without_amplification() -> None:

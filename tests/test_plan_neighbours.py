@@ -9,17 +9,21 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hubbub import candidates
+from hubbub import alternatives
 from hubbub import config as configs
+from hubbub.accounting import calibrate
+from hubbub.alternatives import Neighbour, Neighbourhood, neighbours, recommended
 from hubbub.build import build
 from hubbub.cli.app import app
 from hubbub.config import Config
 from hubbub.errors import ConfigError
 from hubbub.families import Family
-from hubbub.neighbours import Neighbour, Neighbourhood, neighbours, recommended
 from hubbub.noise import NoiseStream
+from hubbub.participation import CyclicPoissonSampling
 from hubbub.planned import planned, strategy_word, workload_of
+from hubbub.strategies import normalized_toeplitz
 from hubbub.utility import squared_errors
+from hubbub.workloads import prefix_sum
 
 Layer = configs.Layer
 
@@ -56,7 +60,7 @@ def found(request: pytest.FixtureRequest) -> tuple[Config, Neighbourhood]:
 
 def remade(config: Config, one: Neighbour) -> Config:
     """As a person makes it: a file, and the flags that were printed."""
-    return configs.resolve(candidates.layer_of(config), configs.overrides(candidates.assignments(one.changes)))
+    return configs.resolve(alternatives._layer_of(config), configs.overrides(alternatives.assignments(one.changes)))
 
 
 def test_a_run_made_with_the_printed_flags_states_the_epsilon_of_the_table(found: tuple[Config, Neighbourhood]) -> None:
@@ -99,6 +103,36 @@ def test_the_memory_of_the_table_is_what_the_stream_holds(found: tuple[Config, N
         # Of the last rounds less is needed.
         assert most <= 8 * 7 * one.memory_rows
         assert most >= 8 * 7 * (one.memory_rows - 1)
+
+
+def thorough(rounds: int, clients: int, cohort_size: int, epsilon: float) -> Neighbourhood:
+    layer: Layer = {
+        "training": {"rounds": rounds, "cohort_size": cohort_size},
+        "data": {"clients": clients, "name": "people:Phones"},
+        "privacy": {"mode": "dp-ftrl", "epsilon": epsilon, "delta": 1e-5, "neighboring_relation": "zero-out"},
+    }
+    return around(configs.resolve(layer), thorough=True)
+
+
+def test_no_other_band_count_of_cyclic_cohorts_is_much_better() -> None:
+    """All of them, one by one, against the few that were tried."""
+    found = min(one.error for one in thorough(48, 600, 50, 4.0).options if one.cohorts == "cyclic-poisson")
+
+    def error(bands: int) -> float:
+        best = normalized_toeplitz.optimize(prefix_sum(48), bands=bands)
+        cohorts = CyclicPoissonSampling(bands * 50 / 600, bands)
+        mechanism = calibrate(best.strategy, cohorts, epsilon=4.0, delta=1e-5, neighboring_relation="zero-out")
+        return best.root_squared_error * mechanism.stddev / 50
+
+    assert found <= min(error(bands) for bands in range(2, 13)) * 1.02
+
+
+def test_amplification_is_for_small_budgets_and_correlation_for_large_ones() -> None:
+    """As Choquette-Choo et al. 2023, Section 5, find: the smaller epsilon, the fewer bands, down to independent noise."""
+    small, large = (thorough(32, 1600, 100, epsilon).options[0] for epsilon in (0.5, 32.0))
+    assert (small.strategy, small.cohorts) == ("identity", "poisson")
+    assert large.strategy != "identity"
+    assert small.error > large.error
 
 
 def test_options_are_in_order_and_no_mechanism_is_there_twice(found: tuple[Config, Neighbourhood]) -> None:
@@ -197,7 +231,7 @@ def test_long_runs_are_compared_by_quick_families_and_thorough_ones_by_more() ->
     quick, slow = (
         {
             family.name
-            for family in candidates.pattern_families(
+            for family in alternatives._pattern_families(
                 planned(settings(RUNS["fixed epochs"]), 80).participation, 2000, thorough=thorough
             )
         }  # type: ignore[arg-type] # a pattern
@@ -210,7 +244,7 @@ def test_long_runs_are_compared_by_quick_families_and_thorough_ones_by_more() ->
 
 @pytest.mark.parametrize(("most", "counts"), [(1, []), (2, [2]), (7, [2, 7]), (100, [2, 8, 32, 100])])
 def test_a_few_band_counts_of_cyclic_cohorts_are_tried(most: int, counts: list[int]) -> None:
-    assert candidates.cyclic_bands(most) == counts
+    assert alternatives._cyclic_bands(most) == counts
 
 
 # Taking settings back
@@ -228,13 +262,13 @@ def test_the_word_default_takes_a_setting_back_and_nothing_at_all_is_still_refus
 
 def test_changes_as_flags_and_back_are_the_same_settings() -> None:
     config = settings(RUNS["fixed epochs"])
-    cohorts = candidates.cohorts_of("poisson")
-    changes = candidates.changed(config, Family("identity"), cohorts, epsilon=3.25, relation="zero-out")
-    flags = candidates.assignments(changes)
+    cohorts = alternatives._cohorts_of("poisson")
+    changes = alternatives._changed(config, Family("identity"), cohorts, epsilon=3.25, relation="zero-out")
+    flags = alternatives.assignments(changes)
     assert "participation.epochs=default" in flags
     assert "privacy.buffers=default" in flags
-    direct = configs.resolve(candidates.layer_of(config), changes)
-    assert configs.resolve(candidates.layer_of(config), configs.overrides(flags)) == direct
+    direct = configs.resolve(alternatives._layer_of(config), changes)
+    assert configs.resolve(alternatives._layer_of(config), configs.overrides(flags)) == direct
     assert (direct.privacy.epsilon, direct.privacy.noise_multiplier) == (3.25, None)
 
 

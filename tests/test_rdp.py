@@ -30,7 +30,6 @@ from hubbub.accounting.events import (
 from hubbub.accounting.groups import group_noise_multiplier
 from hubbub.accounting.moments import log_expm1
 from hubbub.accounting.rdp import DEFAULT_ORDERS, rdp, rdp_delta, rdp_epsilon
-from hubbub.accounting.without_replacement import compute_rdp_sample_without_replacement
 
 ACCOUNTING = oracle("accounting")
 # What a stated divergence may exceed the true one by, relative.
@@ -304,7 +303,6 @@ def test_an_order_must_be_a_number_above_one(bad) -> None:
     for call in (
         lambda: rdp(Gaussian(1.0), [2, bad], "zero-out"),
         lambda: epsilon_from_rdp([2, bad], [1.0, 1.0], 1e-5),
-        lambda: compute_rdp_sample_without_replacement(0.1, 1.0, 1, [2, bad]),
     ):
         with pytest.raises((ValueError, TypeError), match=r"orders\[1\] = "):
             call()
@@ -332,8 +330,6 @@ def test_malformed_numbers_are_refused_by_name(bad) -> None:
         "count_stddev": [lambda: split_noise_multiplier(1.0, bad)],
         "group_size": [lambda: group_noise_multiplier(1.0, bad)],
         "rounds": [lambda: rdp_epsilon([(Gaussian(1.0), bad)], 1e-5, "zero-out")],
-        "q": [lambda: compute_rdp_sample_without_replacement(bad, 1.0, 1, [2])],
-        "steps": [lambda: compute_rdp_sample_without_replacement(0.5, 1.0, bad, [2])],
     }
     for name, functions in calls.items():
         for call in functions:
@@ -352,8 +348,6 @@ def test_what_is_no_event_no_relation_or_no_sequence_is_refused() -> None:
         rdp(Gaussian(1.0), [], "zero-out")
     with pytest.raises(ValueError, match="count alone costs"):
         split_noise_multiplier(noise_multiplier=1.0, count_stddev=0.5)
-    with pytest.raises(ValueError, match="at most 100000"):
-        compute_rdp_sample_without_replacement(0.1, 1.0, 1, [1e6])
 
 
 def test_tiny_noise_answers_at_once() -> None:

@@ -93,7 +93,6 @@ definition: the two data sets have the same slots
 count as nothing | is there or is not | is replaced by another :: each relation :: definition: of the relation
 hubbub's own, rounded up :: tight :: test_random_cohorts_are_computed_anew_under_each_relation
 hubbub's Rényi accountant :: rdp, shares :: theorem: Canonne, Kamath and Steinke 2020, Proposition 12
-the PLD accountant of dp_accounting :: pld :: test_the_numbers_of_the_page_are_true
 with all of its data | one example, by itself :: clients, examples; with and without privacy :: \
 test_a_run_that_is_hidden_is_not_said_to_be_bare_because_another_is
 to be enforced by the | is to see to it | It assumes | It holds for a run :: with and without a run :: \
@@ -208,11 +207,6 @@ its noise can never be drawn again | no secret is left :: closed runs :: definit
     "cli/compare.py": """
 No matrix C :: every strategy, one participation pattern :: test_what_compare_says_no_matrix_is_below_is_below_all_that_it_shows
 and so is the error :: sensitivities that are bounds :: definition: the error is in units of the sensitivity
-""",
-    "cli/calibrating.py": """
-nobody's coins | a coin of its own | draws every cohort at random | draws a slot | take turns :: each kind of cohorts :: \
-definition: of the participation
-what meets the budget | RMSE: | nobody can check it :: recommendations :: definition: each is calibrated
 """,
     "cli/planning.py": """
 on each parameter | signal to noise ≤ | of a mean over | of the model after :: every run with noise :: \

@@ -1,10 +1,13 @@
 """A misused command line is refused in one line that names the flag and shows what it got, with exit code 2."""
 
+from pathlib import Path
+
 import pytest
 
 import refusals
+from hubbub.accounting import ACCOUNTANTS
 from hubbub.cli import main
-from refusals import ACCOUNT, CALIBRATE, Refused
+from refusals import ACCOUNT, CALIBRATE, Refused, output
 
 # Fixtures are found by their names here.
 workplace, refused = refusals.workplace, refusals.refused
@@ -26,6 +29,7 @@ workplace, refused = refusals.workplace, refusals.refused
         (["train", "good.toml", "--outt", "new"], ["--outt", "--out"]),
         ([*ACCOUNT[:-2], "--noise-multipler", "1"], ["--noise-multipler", "--noise-multiplier"]),
         ([*CALIBRATE, "--noise-multiplier", "1"], ["--noise-multiplier"]),
+        ([*CALIBRATE, "--cohort", "5"], ["--cohort"]),
         (["resume", "run", "--out", "new"], ["--out"]),
         (["train", "good.toml", "--set"], ["--set", "argument"]),
         (["account", "--rounds", "5", "--delta"], ["--delta", "argument"]),
@@ -185,3 +189,25 @@ def test_account_refuses_flags_that_describe_no_mechanism(refused: Refused, flag
 
 def test_account_does_not_advise_a_flag_that_it_does_not_have(refused: Refused) -> None:
     assert "--allow-import" not in refused([*ACCOUNT, "--strategy", "own:Strategy"], "own:Strategy")
+
+
+@pytest.mark.parametrize("command", ["account", "calibrate"])
+def test_the_help_names_every_accountant(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, workplace: Path, command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    (line,) = [line for line in output(capsys, [command, "--help"]).splitlines() if "--accountant" in line]
+    assert all(f"{name} (" in line for name in ACCOUNTANTS)
+
+
+@pytest.mark.parametrize(("text", "same"), [("6e2", "600"), ("6.0E+2", "600"), ("0.6e3", "600")])
+def test_a_whole_number_may_be_written_with_an_exponent(
+    capsys: pytest.CaptureFixture[str], text: str, same: str, workplace: Path
+) -> None:
+    flags = [*CALIBRATE, "--cohort-size", "5", "--json", "--population"]
+    assert output(capsys, [*flags, text]) == output(capsys, [*flags, same])
+
+
+@pytest.mark.parametrize("text", ["1.5e0", "1e-3", "6e999", "1e100", "1.0", "2.5", "e3", "1e", "1_0e2", "٣e2"])
+def test_a_number_that_is_not_whole_is_none_with_an_exponent_either(refused: Refused, text: str) -> None:
+    refused([*CALIBRATE, "--cohort-size", "5", "--population", text], "--population", "is not a whole number")

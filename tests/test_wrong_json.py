@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hubbub import strategy_file, strict_json
-from hubbub.accounting.promise import Promise
+from hubbub.accounting.promise import SCHEMA, Promise
 from hubbub.errors import DataError, KeyFileError, LedgerError, RunFolderError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import SingleParticipation
@@ -98,7 +98,7 @@ def of_an_agreement(version: object) -> None:
 
 
 FORMS: dict[str, tuple[Callable[[Any], None], type[Exception], int, str]] = {
-    "a ledger": (of_a_promise, LedgerError, 2, "reads ledgers of"),
+    "a ledger": (of_a_promise, LedgerError, SCHEMA, "begun with another version"),
     "a checkpoint": (of_a_checkpoint, RunFolderError, 1, "schema"),
     "a strategy": (of_a_strategy, DataError, 1, "this hubbub reads 1"),
     "a key": (of_a_key, KeyFileError, 1, "version: must be 1"),

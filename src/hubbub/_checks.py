@@ -7,7 +7,9 @@ accountants take ``numpy.float32`` or ``int`` for something else than ``float``,
 import difflib
 import math
 import numbers
+import re
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,7 @@ Array = npt.NDArray[np.float64]
 _LARGEST_ENTRY = 1e100
 # Of a value in a message.
 _LONGEST = 100
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def shown(value: object) -> str:
@@ -114,6 +117,20 @@ def one_of(name: str, value: object, options: Iterable[str]) -> str:
         raise TypeError(f"{name} = {shown(value)}: must be text, one of {', '.join(known)}")
     if value not in known:
         raise ValueError(f"{name} = {shown(value)}: must be one of {', '.join(known)}{nearest(value, known)}")
+    return value
+
+
+def table(name: str, value: object) -> dict[str, Any]:
+    """A table of names and values, as JSON has them."""
+    if not isinstance(value, dict):
+        raise TypeError(f"{name} = {shown(value)}: must be a table")
+    return value
+
+
+def digest(name: str, value: object) -> str:
+    """A SHA-256 as 64 hexadecimal digits."""
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        raise ValueError(f"{name} = {shown(value)}: must be 64 hexadecimal digits")
     return value
 
 

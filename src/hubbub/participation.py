@@ -10,11 +10,11 @@ by them; a sensitivity must assume every round that chance can give one client: 
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
 
-from hubbub._checks import integer, probability
+from hubbub._checks import integer, one_of, probability
 
 __all__ = [
     "PARTICIPATIONS",
@@ -31,7 +31,10 @@ __all__ = [
     "TruncatedPoissonSampling",
     "covering",
     "every_round",
+    "participation_of",
+    "participation_record",
     "require_participation",
+    "sampling_word",
 ]
 
 
@@ -285,6 +288,45 @@ def covering(participation: Participation, rounds: int) -> Pattern:
             return every_round(rounds)
         case CyclicPoissonSampling(cycle_length=slots) | BallsInBinsSampling(bins=slots):
             return FixedEpochs(math.ceil(rounds / slots), slots)
+
+
+def participation_record(participation: Participation) -> dict[str, Any]:
+    """A participation by name and numbers, as strict JSON values."""
+    return {"name": type(participation).__name__, **asdict(participation)}
+
+
+def participation_of(record: Mapping[str, Any]) -> Participation:
+    """The participation of a record, each of its numbers checked.
+
+    Raises:
+        ValueError: No such participation, or numbers that make none.
+        TypeError: A value of another type, a number too many or one that is missing.
+
+    Example:
+        >>> participation_of(participation_record(FixedEpochs(2, 50)))
+        FixedEpochs(epochs=2, rounds_per_epoch=50)
+    """
+    stated = dict(record)
+    name = one_of("participation.name", stated.pop("name", None), PARTICIPATIONS)
+    participation: Participation = PARTICIPATIONS[name](**stated)
+    return participation
+
+
+def sampling_word(participation: Participation) -> str:
+    """``"pattern"``, or the kind of random cohorts."""
+    match participation:
+        case SingleParticipation() | FixedEpochs() | MinSeparation():
+            return "pattern"
+        case PoissonSampling():
+            return "poisson"
+        case TruncatedPoissonSampling():
+            return "truncated-poisson"
+        case CyclicPoissonSampling():
+            return "cyclic-poisson"
+        case BallsInBinsSampling():
+            return "balls-in-bins"
+        case FixedSizeSampling():
+            return "fixed-size"
 
 
 def require_participation(value: object) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hubbub.accounting.promise import Promise
-from hubbub.neighbours import deviation
+from hubbub.alternatives import deviation
 from hubbub.noise_levels import noise_levels
 from hubbub.strategies import Identity
 from hubbub.strategies.strategy import memory_rows, progress

@@ -7,7 +7,7 @@ error and bound are what somebody wrote, until they are computed again.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from hubbub import files, strict_json
-from hubbub._checks import Array, integer, non_negative, one_of
+from hubbub._checks import Array, integer, non_negative, one_of, table
 from hubbub._version import __version__
 from hubbub.errors import DataError, HubbubError
-from hubbub.participation import PARTICIPATIONS, Participation
+from hubbub.participation import participation_of, participation_record
 from hubbub.strategies import Optimized, Strategy
 from hubbub.strategies.record import from_parts, strategy_arrays, strategy_numbers
 from hubbub.workloads import Workload
@@ -93,7 +93,7 @@ def save(path: str | Path, answer: Optimized[Strategy], *, seconds: float | None
         "hubbub": __version__,
         "strategy": strategy_numbers(answer.strategy),
         "workload": {"rounds": answer.workload.rounds, "momentum": answer.workload.momentum},
-        "participation": {"name": type(answer.participation).__name__, **asdict(answer.participation)},
+        "participation": participation_record(answer.participation),
         "objective": answer.objective,
         "squared_error": float(answer.squared_error),
         "lower_bound": float(answer.lower_bound),
@@ -138,15 +138,15 @@ def _stated(content: bytes) -> Mapping[str, Any]:
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > min(_LARGEST_HEADER, len(content) - 8):
         raise ValueError(f"its header claims {length:,} of {len(content):,} bytes; at most {_LARGEST_HEADER:,} are read")
-    header = _table("its header", strict_json.loads(content[8 : 8 + length]))
-    metadata = _table("__metadata__", header.pop("__metadata__", None))
+    header = table("its header", strict_json.loads(content[8 : 8 + length]))
+    metadata = table("__metadata__", header.pop("__metadata__", None))
     if set(metadata) != {_ENTRY} or not isinstance(metadata[_ENTRY], str):
         raise ValueError(f"its metadata are not the one entry {_ENTRY!r}")
     for name, described in header.items():
         if name != _RATES and not name.startswith(_STRATEGY):
             raise ValueError(f"array {name[:80]!r}: is no part of a strategy file")
-        _require_array(name[:80], _table(f"array {name[:80]!r}", described))
-    return _table(_ENTRY, strict_json.loads(metadata[_ENTRY].encode()))
+        _require_array(name[:80], table(f"array {name[:80]!r}", described))
+    return table(_ENTRY, strict_json.loads(metadata[_ENTRY].encode()))
 
 
 def _require_array(name: str, described: Mapping[str, Any]) -> None:
@@ -161,13 +161,13 @@ def _require_array(name: str, described: Mapping[str, Any]) -> None:
 
 def _stored(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Stored:
     _require_keys(stated)
-    strategy = _strategy(_table("strategy", stated["strategy"]), arrays)
-    workload = _workload(_table("workload", stated["workload"]), arrays.get(_RATES), strategy.rounds)
+    strategy = _strategy(table("strategy", stated["strategy"]), arrays)
+    workload = _workload(table("workload", stated["workload"]), arrays.get(_RATES), strategy.rounds)
     seconds = stated["seconds"]
     answer = Optimized(
         strategy=strategy,
         workload=workload,
-        participation=_participation(_table("participation", stated["participation"])),
+        participation=participation_of(table("participation", stated["participation"])),
         objective=one_of("objective", stated["objective"], ("mean", "max")),  # type: ignore[arg-type] # one of them now
         squared_error=non_negative("squared_error", stated["squared_error"]),
         lower_bound=non_negative("lower_bound", stated["lower_bound"]),
@@ -214,19 +214,6 @@ def _workload(stated: Mapping[str, Any], rates: Array | None, rounds: int) -> Wo
     if rates is not None and rates.shape != (rounds,):
         raise ValueError(f"{_RATES} has shape {rates.shape}: must be ({rounds},)")
     return Workload(rounds, stated["momentum"], None if rates is None else tuple(rates.tolist()))
-
-
-def _participation(stated: Mapping[str, Any]) -> Participation:
-    described = dict(stated)
-    name = one_of("participation.name", described.pop("name", None), PARTICIPATIONS)
-    participation: Participation = PARTICIPATIONS[name](**described)
-    return participation
-
-
-def _table(name: str, value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{name} = {str(value)[:80]!r}: must be a table")
-    return value
 
 
 def _text(name: str, value: object) -> str:

@@ -4,7 +4,7 @@ import json
 import math
 from typing import Any
 
-__all__ = ["canonical", "loads", "loads_canonical"]
+__all__ = ["canonical", "finite_or_none", "loads", "loads_canonical"]
 
 
 def canonical(value: Any) -> bytes:
@@ -14,6 +14,11 @@ def canonical(value: Any) -> bytes:
         ValueError: A number that is not finite.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """A number as JSON has it: ``None`` in the place of infinity and NaN."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def loads(content: bytes) -> Any:

@@ -121,7 +121,7 @@ def statements(run: Run) -> Iterator[Case]:
         "noise_multiplier": 100.0,
         "neighboring_relation": "replace-one",
         "privacy_unit": "galaxy",
-        "accountant": "pld",
+        "accountant": "rdp",
         "l2_sensitivity": 0.1,
         "zcdp_rho": 0.001,
         "simulation": True,

@@ -11,7 +11,6 @@ from hubbub.accounting.conversions import (
     epsilon_from_zcdp,
     split_noise_multiplier,
 )
-from hubbub.accounting.deployment import Budget, Deployment
 from hubbub.accounting.events import (
     RELATIONS,
     BallsInBins,
@@ -34,13 +33,10 @@ from hubbub.accounting.limits import (
     calibrate_sampling_probability,
 )
 from hubbub.accounting.rdp import rdp
-from hubbub.accounting.recommend import Recommendation, recommend
 from hubbub.accounting.runs import RunCharge
-from hubbub.accounting.sampled_bins import SampledDelta, sampled_delta
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.together import compose_runs, run_charges
 from hubbub.accounting.trade_off import gdp_mu, trade_off
-from hubbub.accounting.without_replacement import compute_rdp_sample_without_replacement
 from hubbub.accounting.wording import Assumption
 
 __all__ = [
@@ -48,8 +44,6 @@ __all__ = [
     "RELATIONS",
     "Assumption",
     "BallsInBins",
-    "Budget",
-    "Deployment",
     "DiscreteGaussianShares",
     "Event",
     "FixedSizeSampled",
@@ -58,11 +52,9 @@ __all__ = [
     "NeighboringRelation",
     "PoissonSampled",
     "PrivacyGuarantee",
-    "Recommendation",
     "Restated",
     "RunCharge",
     "RunFacts",
-    "SampledDelta",
     "TreeAggregation",
     "TruncatedPoissonSampled",
     "bun_steinke_epsilon_from_zcdp",
@@ -74,7 +66,6 @@ __all__ = [
     "calibrate_rounds",
     "calibrate_sampling_probability",
     "compose_runs",
-    "compute_rdp_sample_without_replacement",
     "delta",
     "delta_from_rdp",
     "delta_from_zcdp",
@@ -87,10 +78,8 @@ __all__ = [
     "group_noise_multiplier",
     "guarantee",
     "rdp",
-    "recommend",
     "rounded_up",
     "run_charges",
-    "sampled_delta",
     "split_noise_multiplier",
     "trade_off",
     "unprotected",

@@ -14,6 +14,7 @@ from hubbub.accounting.statement import rounded_up
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import Participation
+from hubbub.roots import bracket, grown, pushed
 from hubbub.strategies.strategy import Strategy
 
 __all__ = ["calibrate_beside"]
@@ -78,19 +79,16 @@ def calibrate_beside(
         own = [(replace(event, noise_multiplier=event.noise_multiplier * z), count) for event, count in unit]
         return composed_epsilon([*before, *own], delta, relation, accountant)
 
-    low = high = alone.noise_multiplier
-    while cost(high) > target:
-        low, high = high, high * 2
-        if high > _LARGEST:
-            raise BudgetError(
-                f"epsilon = {epsilon!r}: the earlier runs cost {rounded_up(spent)} at delta {delta:g}, and no noise up to "
-                f"{_LARGEST:g} meets the rest; raise the budget"
-            )
-    while high > low * (1 + _RELATIVE_WIDTH):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if cost(middle) <= target else (middle, high)
-    found, step = replace(alone, noise_multiplier=high), 2.0**-52
-    while guarantee(found, delta, relation, accountant=accountant, privacy_unit=privacy_unit, earlier=earlier).epsilon > target:
-        # What the rounding of a factor in each event takes.
-        found, step = replace(found, noise_multiplier=found.noise_multiplier * (1 + step)), 2 * step
-    return found
+    def stated(z: float) -> float:
+        made = replace(alone, noise_multiplier=z)
+        return guarantee(made, delta, relation, accountant=accountant, privacy_unit=privacy_unit, earlier=earlier).epsilon
+
+    less, enough = grown(lambda z: cost(z) <= target, alone.noise_multiplier, alone.noise_multiplier, at_most=_LARGEST)
+    if enough == math.inf:
+        raise BudgetError(
+            f"epsilon = {epsilon!r}: the earlier runs cost {rounded_up(spent)} at delta {delta:g}, and no noise up to "
+            f"{_LARGEST:g} meets the rest; raise the budget"
+        )
+    _, enough = bracket(lambda z: cost(z) <= target, less, enough, within=_RELATIVE_WIDTH)
+    # What the rounding of a factor in each event takes.
+    return replace(alone, noise_multiplier=pushed(enough, lambda z: stated(z) <= target))

@@ -15,10 +15,10 @@ from hubbub.accounting.composition import epsilon as composed_epsilon
 from hubbub.accounting.events import MOST_ROUNDS, Event, Gaussian, NeighboringRelation, require_relation
 from hubbub.accounting.gauges import log_noise
 from hubbub.accounting.guarantee import guarantee
-from hubbub.accounting.search import Grid, Line, first
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.participation import Participation, RandomParticipation
+from hubbub.roots import Grid, Line, bracket, first, grown, pushed
 from hubbub.strategies.strategy import Strategy
 
 __all__ = ["budget_of", "calibrate", "calibrate_noise_multiplier", "cost_of"]
@@ -94,7 +94,7 @@ def _no_noise(epsilon: float) -> BudgetError:
 
 
 def cost_of(of: Callable[[float], float]) -> Callable[[float], float]:
-    """A cost for a search: infinite where the accountant has no answer, as the second opinion for little noise."""
+    """A cost for a search: infinite where the accountant has no answer."""
 
     def cost(value: float) -> float:
         try:
@@ -107,25 +107,18 @@ def cost_of(of: Callable[[float], float]) -> Callable[[float], float]:
 
 def _nudged(cost: Callable[[float], float], target: float, noise_multiplier: float) -> float:
     """The noise multiplier, raised until its cost meets the target: what rounding needs, and no more."""
-    z, step = max(noise_multiplier, 1 / _MOST_NOISE), 2.0**-52
-    while z <= _MOST_NOISE:
-        if cost(z) <= target:
-            return z
-        z, step = z * (1 + step), step * 2
-    raise _no_noise(target)
+    z = pushed(max(noise_multiplier, 1 / _MOST_NOISE), lambda z: cost(z) <= target, at_most=_MOST_NOISE)
+    if z == math.inf:
+        raise _no_noise(target)
+    return z
 
 
 def _raised(cost: Callable[[float], float], target: float, noise_multiplier: float) -> float:
     """The least noise multiplier from a first one on whose cost meets the target, to a millionth."""
-    low = high = noise_multiplier
-    while cost(high) > target:
-        low, high = high, high * _STRIDE
-        if high > _MOST_NOISE:
-            raise _no_noise(target)
-    while high > low * (1 + _NARROW):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if cost(middle) <= target else (middle, high)
-    return high
+    less, enough = grown(lambda z: cost(z) <= target, noise_multiplier, noise_multiplier, _STRIDE, at_most=_MOST_NOISE)
+    if enough == math.inf:
+        raise _no_noise(target)
+    return bracket(lambda z: cost(z) <= target, less, enough, within=_NARROW)[1]
 
 
 def calibrate(

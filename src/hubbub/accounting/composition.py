@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from hubbub._checks import non_negative, one_of, open_unit
-from hubbub.accounting import parity, pld
+from hubbub.accounting import pld
 from hubbub.accounting.domination import directions
 from hubbub.accounting.events import (
     Event,
@@ -29,7 +29,7 @@ from hubbub.errors import BudgetError
 
 __all__ = ["ACCOUNTANTS", "delta", "epsilon"]
 
-ACCOUNTANTS = ("tight", "rdp", "pld")
+ACCOUNTANTS = ("tight", "rdp")
 Events = Sequence[tuple[Event, int]]
 # Below this the mass that counts as infinite loss is no number any more; without amplification the answer stays exact.
 _LEAST_DELTA = 1e-290
@@ -49,13 +49,12 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
             sensitivity.
         accountant: ``"tight"`` (ours: exact for Gaussians, otherwise a privacy loss distribution, near the truth by 1e-4, or
             1e-5 of itself where that is more, as far as memory allows; below a delta of 1e-100 a bound that can be half too
-            high where cohorts are rare; of discrete Gaussian shares, and all together with them, that of ``"rdp"``), ``"rdp"``
-            (Rényi DP at its best order) or ``"pld"`` (dp_accounting's, for parity with published numbers; refused where it
-            lies below the truth).
+            high where cohorts are rare; of discrete Gaussian shares, and all together with them, that of ``"rdp"``) or
+            ``"rdp"`` (Rényi DP at its best order).
 
     Raises:
         ValueError: A number out of range or an unknown word.
-        BudgetError: dp_accounting cannot answer, or answers below the truth; or what was computed is no number.
+        BudgetError: What was computed is no number.
 
     Example:
         >>> round(epsilon([(Gaussian(noise_multiplier=1.0), 1)], delta=1e-6, neighboring_relation="zero-out"), 4)
@@ -65,12 +64,8 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
     rounds, relation = _asked(events, neighboring_relation, accountant)
     if not rounds:
         return 0.0
-    if accountant == "rdp":
-        return _require_bound("epsilon", rdp_epsilon(rounds, delta, relation))
-    tight = _require_bound("epsilon", _epsilon(rounds, delta, relation))
-    if accountant == "tight":
-        return tight
-    return _require_no_less(parity.epsilon(rounds, delta, relation), tight, one_gaussian(rounds), "epsilon", rounds)
+    answer = rdp_epsilon if accountant == "rdp" else _epsilon
+    return _require_bound("epsilon", answer(rounds, delta, relation))
 
 
 def _epsilon(events: Events, delta: float, relation: NeighboringRelation) -> float:
@@ -103,7 +98,7 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
 
     Raises:
         ValueError: A number out of range or an unknown word.
-        BudgetError: dp_accounting cannot answer, or answers below the truth; or what was computed is no number.
+        BudgetError: What was computed is no number.
 
     Example:
         >>> f"{delta([(Gaussian(noise_multiplier=1.0), 1)], epsilon=2.0, neighboring_relation='zero-out') :.6f}"
@@ -111,18 +106,15 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
     """
     eps = non_negative("epsilon", epsilon)
     rounds, relation = _asked(events, neighboring_relation, accountant)
-    return _require_bound("delta", _delta(rounds, eps, relation, accountant)) if rounds else 0.0
+    if not rounds:
+        return 0.0
+    answer = rdp_delta if accountant == "rdp" else _delta
+    return _require_bound("delta", answer(rounds, eps, relation))
 
 
-def _delta(events: Events, eps: float, relation: NeighboringRelation, accountant: str) -> float:
-    if accountant == "rdp" or (accountant == "tight" and by_divergences(events)):
+def _delta(events: Events, eps: float, relation: NeighboringRelation) -> float:
+    if by_divergences(events):
         return rdp_delta(events, eps, relation)
-    if accountant == "pld":
-        answer = parity.delta(events, eps, relation)
-        # Compared where both are steep: at the epsilon that the answer would be the delta of.
-        if 0 < answer < 1:
-            _require_no_less(eps, _epsilon(events, answer, relation), one_gaussian(events), "delta at an epsilon", events)
-        return answer
     plain = unamplified_delta(events, eps, relation)
     if one_gaussian(events) or plain < _LEAST_DELTA:
         return plain
@@ -150,21 +142,6 @@ def _require_bound(name: str, answer: float) -> float:
             "and report this with the settings"
         )
     return answer
-
-
-def _require_no_less(second: float, tight: float, exact: bool, name: str, events: Events) -> float:
-    """The second opinion's answer, unless it lies below the truth.
-
-    The tight answer is above the truth, by its tolerance at most where the dominating laws are attained.
-    """
-    slack = 1e-9 * tight if exact else 2 * pld.tolerance(tight)
-    attained = all(not isinstance(event, TruncatedPoissonSampled) for event, _ in events)
-    if attained and second < tight - slack:
-        raise BudgetError(
-            f"accountant = 'pld': dp_accounting's {name} of {second:.6g} lies below the truth (by rounding, for many rounds or "
-            f"a small delta), which is {tight:.6g} or little less; use 'tight'"
-        )
-    return second
 
 
 def _hopeless(events: Events, relation: NeighboringRelation) -> bool:

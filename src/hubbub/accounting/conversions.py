@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._checks import Array, finite, non_negative, open_unit, scale
+from hubbub.roots import bracket, grown
 
 __all__ = [
     "bun_steinke_epsilon_from_zcdp",
@@ -190,15 +191,8 @@ def delta_from_zcdp(zcdp_rho: float, epsilon: float) -> float:
 
 def _root(growing: Callable[[float], float], high: float) -> float:
     """The d > 0 at which a growing function of it is 0, to 1e-15 of itself; it is not negative at ``high``."""
-    low = high
-    while growing(low) > 0 and low > 1e-300:
-        low /= 4
-    for _ in range(200):
-        middle = math.sqrt(low) * math.sqrt(high)
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if growing(middle) < 0 else (low, middle)
-    return high
+    above, below = grown(lambda d: growing(d) <= 0 or d <= 1e-300, high, high, factor=0.25)
+    return bracket(lambda d: growing(d) >= 0, fails_at=below, holds_at=above)[1]
 
 
 def bun_steinke_epsilon_from_zcdp(zcdp_rho: float, delta: float) -> float:

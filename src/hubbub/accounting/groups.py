@@ -34,6 +34,7 @@ from hubbub.accounting.events import (
     TruncatedPoissonSampled,
     counted,
 )
+from hubbub.roots import bracket
 
 __all__ = ["group_epsilon", "group_events", "group_noise_multiplier"]
 
@@ -149,10 +150,7 @@ def group_epsilon(epsilon_at: Callable[[float], float], delta: float, group_size
         rest = math.log(k / len(terms)) if k > _MOST_TERMS else 0.0
         return log_inner + (k - 1) * eps + math.log(math.fsum(terms)) + rest + _ROUNDING
 
-    low, high = _LEAST_LOG_DELTA, log_delta
-    if cost(low) > log_delta:
+    if cost(_LEAST_LOG_DELTA) > log_delta:
         return math.inf
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if cost(middle) <= log_delta else (low, middle)
-    return k * of_one(math.exp(low)) * (1 + _ROUNDING)
+    _, inner = bracket(lambda log_inner: cost(log_inner) <= log_delta, fails_at=log_delta, holds_at=_LEAST_LOG_DELTA)
+    return k * of_one(math.exp(inner)) * (1 + _ROUNDING)

@@ -42,6 +42,7 @@ from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism, NoiseBy
 from hubbub.participation import Participation, RandomParticipation
 from hubbub.sensitivity import Sensitivity
+from hubbub.strict_json import finite_or_none
 
 __all__ = ["PrivacyGuarantee", "Restated", "covered_relations", "guarantee", "rounded_up", "unprotected"]
 
@@ -149,7 +150,6 @@ class PrivacyGuarantee:
         """Epsilon at another delta; infinite where nothing is promised.
 
         Raises:
-            BudgetError: dp_accounting cannot answer.
             ValueError: Not strictly between 0 and 1.
         """
         open_unit("delta", delta)
@@ -183,8 +183,8 @@ class PrivacyGuarantee:
 
     @cached_property
     def curve(self) -> tuple[tuple[float, float], ...]:
-        """Pairs (delta, epsilon), delta falling, the stated one among them; of dp_accounting, which is slow, that one alone."""
-        others = _CURVE if self.accountant != "pld" and self.private else ()
+        """Pairs (delta, epsilon), delta falling, the stated one among them."""
+        others = _CURVE if self.private else ()
         known = {self.delta: self.epsilon} | {delta: self.at(delta) for delta in others if delta != self.delta}
         return tuple(sorted(known.items(), reverse=True))
 
@@ -254,12 +254,8 @@ class PrivacyGuarantee:
         return bundle(self.sentence(), rows, [str(assumption) for assumption in self.assumptions], good=self.private)
 
     def as_json(self) -> dict[str, object]:
-        """All fields as strict JSON values: an infinite epsilon is ``None`` beside ``"private": False``.
-
-        ``noise_by`` and ``setting`` are there only where they say something.
-        """
-        plain = {name for name, usual in (("noise_by", "server"), ("setting", "")) if getattr(self, name) == usual}
-        fields = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__ and name not in plain}
+        """All fields as strict JSON values: an infinite epsilon is ``None`` beside ``"private": False``."""
+        fields = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
         return {
             **{name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in fields.items()},
             "private": self.private,
@@ -269,15 +265,14 @@ class PrivacyGuarantee:
             "events": None if self.events is None else [event_record(event, count) for event, count in self.events],
             "earlier": [run.record() for run in self.earlier],
             "gdp_mu": self.gdp_mu,
-            "without_amplification": {"epsilon": _finite(self.unamplified_epsilon), "zcdp_rho": self.unamplified_zcdp_rho},
-            "curve": [{"delta": delta, "epsilon": _finite(eps)} for delta, eps in self.curve],
-            "other_relations": [{**asdict(other), "epsilon": _finite(other.epsilon)} for other in self.other_relations],
-            "versions": library_versions(self.accountant),
+            "without_amplification": {
+                "epsilon": finite_or_none(self.unamplified_epsilon),
+                "zcdp_rho": self.unamplified_zcdp_rho,
+            },
+            "curve": [{"delta": delta, "epsilon": finite_or_none(eps)} for delta, eps in self.curve],
+            "other_relations": [{**vars(other), "epsilon": finite_or_none(other.epsilon)} for other in self.other_relations],
+            "versions": library_versions(),
         }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def guarantee(
@@ -300,7 +295,7 @@ def guarantee(
         delta: Strictly between 0 and 1.
         neighboring_relation: By default that of :func:`hubbub.accounting.charge.default_relation`.
         rounds: From 0 to the mechanism's; by default all.
-        accountant: ``"tight"``, ``"rdp"`` or ``"pld"``.
+        accountant: ``"tight"`` or ``"rdp"``.
         privacy_unit: Whose contribution is clipped as one.
         earlier: Runs over the same people whose charges are counted, too.
 

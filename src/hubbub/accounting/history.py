@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hubbub._checks import integer, scale
+from hubbub._checks import digest, integer, scale
 
 __all__ = ["Epoch", "History", "Round", "published_files"]
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _CLIENT = re.compile(r"[0-9a-f]{32}")
 # A file of the run's folder, none outside it.
 _NAME = re.compile(r"(state/)?[A-Za-z]+\.[a-z]+")
@@ -107,8 +106,8 @@ class History:
         if integer("epoch", body["epoch"], at_least=0) != len(self.epochs) or not follows:
             raise ValueError(f"epoch {body['epoch']} does not follow")
         first_row = integer("first_row", body["first_row"], at_least=self.epochs[-1].first_row if self.epochs else 0)
-        key = None if body["key"] is None else _digest("key", body["key"])
-        self.epochs.append(Epoch(first_row, key, _digest("sampler", body["sampler"])))
+        key = None if body["key"] is None else digest("key", body["key"])
+        self.epochs.append(Epoch(first_row, key, digest("sampler", body["sampler"])))
 
     def _begin(self, body: Mapping[str, Any]) -> None:
         round_index = integer("round", body["round"], at_least=0)
@@ -121,7 +120,7 @@ class History:
         clients = tuple(body["clients"])
         if len(set(clients)) != len(clients) or not all(isinstance(c, str) and _CLIENT.fullmatch(c) for c in clients):
             raise ValueError("clients: must be HMACs of 32 hexadecimal digits, each once")
-        self.rounds.append(Round("begun", epoch, clients, _digest("sum", body["sum"]), clip_norm))
+        self.rounds.append(Round("begun", epoch, clients, digest("sum", body["sum"]), clip_norm))
         self.files = None
         for client in clients:
             self.joined.setdefault(client, []).append(round_index)
@@ -134,7 +133,7 @@ class History:
         if body["kind"] == "burn":
             last.state = "burned"
         else:
-            last.state, last.release = "committed", _digest("release", body["release"])
+            last.state, last.release = "committed", digest("release", body["release"])
 
     def _files(self, body: Mapping[str, Any]) -> None:
         if self.pending is not None or self.files is not None:
@@ -178,10 +177,4 @@ def published_files(record: Mapping[str, Any]) -> dict[str, str]:
 def _digests(files: object) -> dict[str, str]:
     if not isinstance(files, Mapping) or not files or not all(isinstance(f, str) and _NAME.fullmatch(f) for f in files):
         raise ValueError(f"files = {str(files)[:80]!r}: must be digests by the names of files")
-    return {name: _digest(name, digest) for name, digest in files.items()}
-
-
-def _digest(name: str, value: object) -> str:
-    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
-        raise ValueError(f"{name} = {str(value)[:80]!r}: must be 64 hexadecimal digits")
-    return value
+    return {name: digest(name, value) for name, value in files.items()}

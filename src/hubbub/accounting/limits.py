@@ -18,10 +18,10 @@ from hubbub.accounting.events import (
 )
 from hubbub.accounting.gauges import log_rounds, log_whole
 from hubbub.accounting.guarantee import guarantee
-from hubbub.accounting.search import Grid, Line, first
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation
+from hubbub.roots import Grid, Line, first
 from hubbub.strategies.strategy import Strategy
 
 __all__ = ["calibrate_cohort_size", "calibrate_min_separation", "calibrate_rounds", "calibrate_sampling_probability"]

@@ -19,6 +19,7 @@ import numpy as np
 from hubbub._checks import Array
 from hubbub.accounting.pairs import LossLaw
 from hubbub.accounting.tilted import Composed, composed
+from hubbub.roots import bracket, grown
 
 __all__ = ["Rounds", "delta", "epsilon", "tolerance"]
 
@@ -265,19 +266,11 @@ class _Search:
 
 def _single(law: LossLaw, delta: float) -> float:
     """Epsilon of one round, by bisection of its profile."""
-    low, high = 0.0, 1.0
-    if law.delta(0.0, enough=delta) <= delta:
+
+    def holds(epsilon: float) -> bool:
+        return law.delta(epsilon, enough=delta) <= delta
+
+    if holds(0.0):
         return 0.0
-    while law.delta(high, enough=delta) > delta:
-        low, high = high, 2 * high
-        if high > _MOST_EPSILON:
-            return math.inf
-    while high - low > 2e-16 * high:
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        if law.delta(middle, enough=delta) > delta:
-            low = middle
-        else:
-            high = middle
-    return high
+    less, enough = grown(holds, 0.0, 1.0, at_most=_MOST_EPSILON)
+    return enough if enough == math.inf else bracket(holds, less, enough, within=2e-16)[1]

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 
 from hubbub import strict_json
-from hubbub._checks import Array, integer, lattice_bits, one_of, open_unit
+from hubbub._checks import Array, integer, lattice_bits, one_of, open_unit, table
 from hubbub.accounting.charge import default_relation
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS
@@ -24,16 +24,14 @@ from hubbub.accounting.wording import (
 )
 from hubbub.errors import ConfigError, LedgerError, ParticipationError
 from hubbub.mechanism import Mechanism, NoiseBy, NoiseShares
-from hubbub.participation import PARTICIPATIONS, Participation
+from hubbub.participation import participation_of, participation_record
 from hubbub.strategies import Strategy
 from hubbub.strategies.record import from_parts, strategy_arrays, strategy_numbers
 
 __all__ = ["Promise", "earlier_from"]
 
-# A promise that counts on earlier runs is of a later schema, which older versions refuse: they would not charge them. So is
-# one with noise in shares, which they would charge as a Gaussian, or with a further assumption, which they would not state;
-# and one with a setting or holders of their own, or with shares of coarser steps, which they would charge too little for.
-SCHEMA, WITH_EARLIER, WITH_FURTHER, WITH_SETTING = 2, 3, 4, 5
+# Smaller numbers were formats of versions before the first release, which none reads.
+SCHEMA = 6
 _MOST_RUNS = 1000
 _NOT_FOR_RELEASE = "simulation, not for release"
 
@@ -137,23 +135,18 @@ class Promise:
 
     def record(self) -> dict[str, Any]:
         """The promise as strict JSON, for the ledger's first line; the strategy's arrays stand in it by their SHA-256."""
-        before = {"earlier": [run.record() for run in self.earlier]} if self.earlier else {}
-        words = words_record(self.further, self.not_covered)
-        if self.noise_by != "server":
-            words["noise_by"] = self.noise_by
-        if self.setting:
-            words["setting"] = self.setting
-        mechanism = None if self.mechanism is None else self._mechanism_record(self.mechanism)
         return {
-            "schema": _schema({**before, **words, "mechanism": mechanism}),
-            **before,
-            **words,
+            "schema": SCHEMA,
+            "earlier": [run.record() for run in self.earlier],
+            **words_record(self.further, self.not_covered),
+            "noise_by": self.noise_by,
+            "setting": self.setting,
             "rounds": self.rounds,
             "noise": _NOT_FOR_RELEASE if self.simulation else "secure",
             "privacy_unit": self.privacy_unit,
             "accountant": self.accountant,
             "delta": float(self.delta),
-            "mechanism": mechanism,
+            "mechanism": None if self.mechanism is None else self._mechanism_record(self.mechanism),
             "settings": dict(self.settings),
         }
 
@@ -161,9 +154,9 @@ class Promise:
         promised = self.after(self.rounds, self.delta)
         return {
             "strategy": _strategy_record(mechanism.strategy),
-            "participation": {"name": type(mechanism.participation).__name__, **asdict(mechanism.participation)},
+            "participation": participation_record(mechanism.participation),
             "noise_multiplier": mechanism.noise_multiplier,
-            **({} if mechanism.shares is None else {"shares": _shares_record(mechanism.shares)}),
+            "shares": None if mechanism.shares is None else asdict(mechanism.shares),
             "stddev": mechanism.stddev,
             "l2_sensitivity": mechanism.l2_sensitivity,
             "neighboring_relation": self.neighboring_relation or default_relation(mechanism.participation),
@@ -179,18 +172,13 @@ class Promise:
             arrays: The strategy's, by name (see :func:`hubbub.strategies.record.strategy_arrays`).
 
         Raises:
-            LedgerError: The record is of a newer schema, is damaged, or its arrays are not those given.
+            LedgerError: The record is of another schema, is damaged, or its arrays are not those given.
         """
-        if type(record.get("schema")) is not int or record["schema"] != _schema(record):
-            raise LedgerError(
-                f"ledger.jsonl, line 1: schema = {str(record.get('schema'))[:80]!r}: this hubbub reads ledgers of schema "
-                f"{SCHEMA}, {WITH_EARLIER} with earlier runs, {WITH_FURTHER} with shares of noise or further assumptions, and "
-                f"{WITH_SETTING} with a setting, noise of share holders or coarser steps; use the one that wrote it"
-            )
+        _require_schema(record)
         try:
             _require_words(record)
             stated = record["mechanism"]
-            mechanism = None if stated is None else _mechanism(_table("mechanism", stated), arrays)
+            mechanism = None if stated is None else _mechanism(table("mechanism", stated), arrays)
             further, not_covered = words_from_record(record)
             return cls(
                 rounds=record["rounds"],
@@ -204,12 +192,21 @@ class Promise:
                 earlier=earlier_from(record),
                 further=further,
                 not_covered=not_covered,
-                noise_by=record.get("noise_by", "server"),
-                setting=record.get("setting", ""),
+                noise_by=record["noise_by"],
+                setting=record["setting"],
             )
         except (KeyError, ValueError, TypeError, AttributeError, ParticipationError) as error:
             what = f"has no {error}" if isinstance(error, KeyError) else str(error)
             raise LedgerError(f"ledger.jsonl, line 1: the promise cannot be read ({what})") from error
+
+
+def _require_schema(record: Mapping[str, Any]) -> None:
+    """Refuse a promise that another version wrote."""
+    if type(record.get("schema")) is not int or record["schema"] != SCHEMA:
+        raise LedgerError(
+            f"ledger.jsonl, line 1: schema = {str(record.get('schema'))[:80]!r}: this run was begun with another version of "
+            f"hubbub, and this one reads schema {SCHEMA}; use the version that began it, or begin a new run"
+        )
 
 
 def earlier_from(record: Mapping[str, Any]) -> tuple[RunCharge, ...]:
@@ -218,33 +215,17 @@ def earlier_from(record: Mapping[str, Any]) -> tuple[RunCharge, ...]:
     Raises:
         ValueError: One that cannot be, or the same run twice.
         TypeError: A value of another type.
+        KeyError: It names none, not even an empty list.
+        LedgerError: It is of another schema.
     """
-    stated = record.get("earlier", [])
+    _require_schema(record)
+    stated = record["earlier"]
     if not isinstance(stated, list) or len(stated) > _MOST_RUNS:
         raise TypeError(f"earlier = {str(stated)[:80]!r}: must be a list of at most {_MOST_RUNS} runs")
     runs = tuple(RunCharge.from_record(run) for run in stated)
     if len({run.first for run in runs}) < len(runs):
         raise ValueError("earlier: names one run twice")
     return runs
-
-
-def _schema(record: Mapping[str, Any]) -> int:
-    """The schema of a record, by what stands in it."""
-    mechanism = record.get("mechanism")
-    shares = mechanism.get("shares") if isinstance(mechanism, Mapping) else None
-    coarse = isinstance(shares, Mapping) and "lattice_bits" in shares
-    if coarse or "noise_by" in record or "setting" in record:
-        return WITH_SETTING
-    shared = isinstance(mechanism, Mapping) and "shares" in mechanism
-    if shared or "further" in record or "not_covered" in record:
-        return WITH_FURTHER
-    return WITH_EARLIER if "earlier" in record else SCHEMA
-
-
-def _shares_record(shares: NoiseShares) -> dict[str, int]:
-    """As they were recorded before lattices had fewer bits, where they have no fewer."""
-    stated = asdict(shares)
-    return stated if shares.lattice_bits != 24 else {name: stated[name] for name in stated if name != "lattice_bits"}
 
 
 def _strategy_record(strategy: Strategy) -> dict[str, Any]:
@@ -260,11 +241,7 @@ def _require_words(record: Mapping[str, Any]) -> None:
     one_of("accountant", record["accountant"], ACCOUNTANTS)
     if not isinstance(record["privacy_unit"], str) or not record["privacy_unit"].isprintable():
         raise TypeError(f"privacy_unit = {record['privacy_unit']!r}: must be text")
-    _table("settings", record["settings"])
-    if "noise_by" in record:
-        one_of("noise_by", record["noise_by"], ("holders",))
-    if "setting" in record:
-        require_text("setting", record["setting"])
+    table("settings", record["settings"])
 
 
 def _require_holders(mechanism: Mechanism | None, setting: str) -> None:
@@ -280,20 +257,12 @@ def _require_holders(mechanism: Mechanism | None, setting: str) -> None:
         raise ConfigError("setting: is missing; where share holders add the noise, say in one line who is trusted with what")
 
 
-def _table(name: str, value: object) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{name} = {str(value)[:80]!r}: must be a table")
-    return value
-
-
 def _mechanism(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Mechanism:
     try:
         one_of("neighboring_relation", stated["neighboring_relation"], RELATIONS)
-        described = dict(_table("participation", stated["participation"]))
-        name = one_of("participation.name", described.pop("name", None), PARTICIPATIONS)
-        participation: Participation = PARTICIPATIONS[name](**described)
-        strategy = _strategy(_table("strategy", stated["strategy"]), arrays)
-        shares = NoiseShares(**_table("shares", stated["shares"])) if "shares" in stated else None
+        participation = participation_of(table("participation", stated["participation"]))
+        strategy = _strategy(table("strategy", stated["strategy"]), arrays)
+        shares = None if stated["shares"] is None else NoiseShares(**table("shares", stated["shares"]))
         return Mechanism(strategy, participation, stated["noise_multiplier"], shares)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"mechanism: {f'has no {error}' if isinstance(error, KeyError) else error}") from error

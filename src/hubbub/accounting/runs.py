@@ -1,11 +1,10 @@
 """What whole runs have cost, as values that a later run or an account of several takes over."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
-from hubbub._checks import integer, one_of
+from hubbub._checks import digest, integer, one_of, table
 from hubbub.accounting.events import RELATIONS, Event, NeighboringRelation
 from hubbub.accounting.wording import Assumption, require_text, require_words, words_from_record, words_record
 from hubbub.errors import ConfigError
@@ -14,13 +13,10 @@ __all__ = ["Events", "RunCharge", "event_from_record", "event_record", "events_o
 
 Events = tuple[tuple[Event, int], ...]
 
-_HASH = re.compile(r"[0-9a-f]{64}")
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 # More rounds than any run has, and few enough that an accountant answers.
 _MOST_ROUNDS = 10**9
 _MOST_EVENTS = 10**4
-# Of a charge: there only where they say something.
-_OPTIONAL = ("further", "not_covered", "setting")
 
 
 @dataclass(frozen=True)
@@ -61,8 +57,7 @@ class RunCharge:
         if self.setting != "":
             require_text("setting", self.setting)
         for name in ("first", "head"):
-            if not isinstance(getattr(self, name), str) or not _HASH.fullmatch(getattr(self, name)):
-                raise ValueError(f"{name} = {str(getattr(self, name))[:80]!r}: must be 64 hexadecimal digits")
+            digest(name, getattr(self, name))
         integer("rounds", self.rounds, at_least=0, at_most=_MOST_ROUNDS)
         integer("planned", self.planned, at_least=1, at_most=_MOST_ROUNDS)
         for relation in (self.neighboring_relation, *self.relations):
@@ -74,12 +69,9 @@ class RunCharge:
 
     def record(self) -> dict[str, Any]:
         """It as strict JSON values."""
-        fields = {name: value for name, value in vars(self).items() if name not in ("events", *_OPTIONAL)}
         events = None if self.events is None else [event_record(event, count) for event, count in self.events]
         words = words_record(self.further, self.not_covered)
-        if self.setting:
-            words["setting"] = self.setting
-        return {**fields, "relations": list(self.relations), "events": events, **words}
+        return {**vars(self), "relations": list(self.relations), "events": events, **words}
 
     @classmethod
     def from_record(cls, record: object) -> "RunCharge":
@@ -89,13 +81,11 @@ class RunCharge:
             ValueError: A value that cannot be, one that is missing, or one too many.
             TypeError: A value of another type.
         """
-        stated = dict(_table("an earlier run", record))
-        known = set(cls.__dataclass_fields__) - set(_OPTIONAL)
-        if set(stated) - set(_OPTIONAL) != known:
+        stated = dict(table("an earlier run", record))
+        known = set(cls.__dataclass_fields__)
+        if set(stated) != known:
             raise ValueError(f"an earlier run: has {sorted(stated, key=str)!r:.200}, must have {sorted(known)}")
         further, not_covered = words_from_record(stated)
-        if "setting" in stated:
-            require_text("setting", stated["setting"])
         for name in ("events", "relations"):
             if (
                 not isinstance(stated[name], list | None if name == "events" else list)
@@ -149,15 +139,9 @@ def event_from_record(record: object) -> tuple[Event, int]:
         ValueError: No such event, or numbers that make none.
         TypeError: A value of another type.
     """
-    stated = dict(_table("an event", record))
+    stated = dict(table("an event", record))
     kind = _KINDS[one_of("event", stated.pop("event", None), _KINDS)]
     count = integer("count", stated.pop("count", None), at_least=1, at_most=_MOST_ROUNDS)
     event: Event = kind(**stated)
     integer("rounds", getattr(event, "rounds", 0), at_least=0, at_most=_MOST_ROUNDS)
     return event, count
-
-
-def _table(name: str, value: object) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{name} = {str(value)[:80]!r}: must be a table")
-    return value

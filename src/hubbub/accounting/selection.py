@@ -21,6 +21,7 @@ from hubbub.accounting.conversions import delta_from_rdp, epsilon_from_rdp
 from hubbub.accounting.events import Event, counted, require_relation
 from hubbub.accounting.rdp import DEFAULT_ORDERS, rdp
 from hubbub.accounting.unamplified import by_divergences
+from hubbub.roots import bracket, grown
 
 __all__ = ["TRIAL_LAWS", "selection_epsilon"]
 
@@ -102,11 +103,9 @@ def _largest_epsilon(order: float) -> float:
 
 def _logarithmic(mean: float) -> float:
     """The γ of the logarithmic law, P(K = k) = (1 − γ)^k/(k·ln 1/γ), with that mean, (1/γ − 1)/ln(1/γ); rounded down."""
+
     # In y = ln 1/γ, of which the mean, (e^y − 1)/y, is an increasing function.
-    low, high = 0.0, 1.0
-    while math.expm1(high) / high < mean:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if middle == 0 or math.expm1(middle) / middle < mean else (low, middle)
-    return math.exp(-high * (1 + _ROUNDING))
+    def enough(y: float) -> bool:
+        return math.expm1(y) / y >= mean
+
+    return math.exp(-bracket(enough, *grown(enough, 0.0, 1.0))[1] * (1 + _ROUNDING))

@@ -31,7 +31,6 @@ _ACCOUNTANTS = {
     "tight": "hubbub's own, rounded up: the exact curve of one Gaussian; otherwise privacy loss distributions on a grid, or, "
     "where that is less or noise is too small for a grid, what holds without amplification or by Rényi moments",
     "rdp": "hubbub's Rényi accountant: moments converted to epsilon, an upper bound",
-    "pld": "the PLD accountant of dp_accounting at its default mesh; for many rounds and a small delta it can be too low",
     "none": "none: nothing is promised",
 }
 
@@ -74,7 +73,7 @@ def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
         "Unit of privacy": _unit(answer),
         "Neighboring relation": _relation(answer),
         "Sampling": _sampling(answer),
-        "Accountant": f"{_ACCOUNTANTS['rdp' if _in_shares(answer) else answer.accountant]}. {_versions(answer.accountant)}.",
+        "Accountant": f"{_ACCOUNTANTS['rdp' if _in_shares(answer) else answer.accountant]}. {_versions()}.",
         "Guarantee": _numbers(answer),
         "Noise": _noise(answer, facts),
         "Tuning": "its cost is in epsilon only as far as its runs are named here: every other run that was made on these "
@@ -303,15 +302,14 @@ def _record(facts: RunFacts) -> str:
     return f"{charged} the ledgers say was begun; heads {', '.join(facts.heads)}. 'hubbub account' of all computes it again."
 
 
-def _versions(accountant: str) -> str:
-    return ", ".join(f"{name} {number}" for name, number in library_versions(accountant).items())
+def _versions() -> str:
+    return ", ".join(f"{name} {number}" for name, number in library_versions().items())
 
 
-def library_versions(accountant: str = "tight") -> dict[str, str]:
-    """The versions of what computed: hubbub, NumPy, SciPy; torch where it is loaded, and dp_accounting where it was asked."""
+def library_versions() -> dict[str, str]:
+    """The versions of what computed: hubbub, NumPy, SciPy; torch where it is loaded."""
     names = ["hubbub", "numpy", "scipy"]
     names += ["torch"] if "torch" in sys.modules else []
-    names += ["dp-accounting"] if accountant == "pld" else []
     return {name: _version(name) for name in names}
 
 

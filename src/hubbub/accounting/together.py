@@ -99,7 +99,7 @@ def compose_runs(
         runs: As :func:`run_charges` answers, each run once.
         delta: Strictly between 0 and 1, of the whole.
         neighboring_relation: By default that of all runs; needed where they differ, and then each is computed anew under it.
-        accountant: ``"tight"`` or ``"pld"``.
+        accountant: ``"tight"`` or ``"rdp"``.
 
     Raises:
         ConfigError: Runs of different units, or of different relations and none is given, or one that does not cover a run.

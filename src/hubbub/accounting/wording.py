@@ -170,9 +170,8 @@ def require_text(name: str, text: object) -> None:
 
 
 def words_record(further: tuple[Assumption, ...], not_covered: tuple[str, ...]) -> dict[str, Any]:
-    """Both as strict JSON values, each only where there is one."""
-    stated = {"further": [asdict(assumption) for assumption in further], "not_covered": list(not_covered)}
-    return {name: words for name, words in stated.items() if words}
+    """Both as strict JSON values."""
+    return {"further": [asdict(assumption) for assumption in further], "not_covered": list(not_covered)}
 
 
 def words_from_record(record: Mapping[str, Any]) -> tuple[tuple[Assumption, ...], tuple[str, ...]]:
@@ -180,15 +179,16 @@ def words_from_record(record: Mapping[str, Any]) -> tuple[tuple[Assumption, ...]
 
     Raises:
         ValueError: An assumption with other values than a text and who sees to it.
-        TypeError: No list, or an empty one.
+        TypeError: No list.
+        KeyError: One of them is missing.
     """
     for name in ("further", "not_covered"):
-        if name in record and not (isinstance(record[name], list) and record[name]):
-            raise TypeError(f"{name} = {shown(record[name])}: must be a list of at least one entry, or not be there")
-    for stated in record.get("further", ()):
+        if not isinstance(record[name], list):
+            raise TypeError(f"{name} = {shown(record[name])}: must be a list")
+    for stated in record["further"]:
         if not isinstance(stated, Mapping) or set(stated) != {"text", "enforced_by"}:
             raise ValueError(f"further: {shown(stated)} must be a table of text and enforced_by")
-    return tuple(Assumption(**stated) for stated in record.get("further", ())), tuple(record.get("not_covered", ()))
+    return tuple(Assumption(**stated) for stated in record["further"]), tuple(record["not_covered"])
 
 
 _COINS = Assumption(

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from hubbub import gaussian
 from hubbub._checks import Array, finite, open_unit, real_array
+from hubbub.roots import bracket, grown
 
 __all__ = ["GAUSSIAN_CURVE", "LowerBound", "delta_or_zero", "epsilon_at_least", "largest_rejected", "scores", "significance"]
 
@@ -116,10 +117,5 @@ def largest_rejected(rejects: Callable[[float], bool]) -> float:
     """
     if not rejects(0.0):
         return 0.0
-    low, high = 0.0, 1.0
-    while rejects(high):
-        low, high = high, 2 * high
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if rejects(middle) else (low, middle)
-    return low
+    below, kept = grown(lambda parameter: not rejects(parameter), 0.0, 1.0)
+    return bracket(rejects, fails_at=kept, holds_at=below, within=1e-9)[1]

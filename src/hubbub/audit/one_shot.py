@@ -19,6 +19,7 @@ from scipy.special import log_ndtr
 
 from hubbub._checks import finite, integer, open_unit, positive, scale
 from hubbub.audit.bound import scores
+from hubbub.roots import bracket, grown
 
 __all__ = ["NormalLaw", "OneShotEstimate", "one_shot_estimate", "two_normals_delta", "two_normals_epsilon"]
 
@@ -141,13 +142,11 @@ def two_normals_epsilon(p: NormalLaw, q: NormalLaw, *, delta: float) -> float:
     allowed = open_unit("delta", delta)
     if two_normals_delta(p, q, epsilon=0.0) <= allowed:
         return 0.0
-    low, high = 0.0, 1.0
-    while two_normals_delta(p, q, epsilon=high) > allowed:
-        low, high = high, 2 * high
-    while high - low > 1e-10 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if two_normals_delta(p, q, epsilon=middle) > allowed else (low, middle)
-    return high
+
+    def holds(epsilon: float) -> bool:
+        return two_normals_delta(p, q, epsilon=epsilon) <= allowed
+
+    return bracket(holds, *grown(holds, 0.0, 1.0), within=1e-10)[1]
 
 
 def _favoured(m: float, s: float, epsilon: float) -> list[tuple[float, float]]:

@@ -10,6 +10,7 @@ from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.accounting.statement import rounded_up
 from hubbub.audit.bound import LowerBound
 from hubbub.audit.whitening import Check
+from hubbub.strict_json import finite_or_none
 
 __all__ = ["CERTAIN", "SHOWN", "Audit", "Comparison", "compared"]
 
@@ -43,7 +44,7 @@ class Comparison:
         bounds = {name: getattr(self, name) for name in ("shown", "certain")}
         return {
             "what": self.what,
-            "stated_epsilon": _finite(self.stated),
+            "stated_epsilon": finite_or_none(self.stated),
             "holds": self.holds,
             **{name: {**asdict(bound), "statement": bound.statement} for name, bound in bounds.items()},
         }
@@ -143,13 +144,13 @@ class Audit:
                 "privacy_unit": self.stated.privacy_unit,
                 "mechanism": self.stated.mechanism,
                 "rounds": self.rounds,
-                "epsilon_without_amplification": _finite(self.stated.unamplified_epsilon),
+                "epsilon_without_amplification": finite_or_none(self.stated.unamplified_epsilon),
                 "gdp_mu": self.stated.unamplified_mu,
             },
             "canaries": self.canaries,
             "runs": self.runs,
             "comparisons": [one.as_json() for one in self.comparisons],
-            "checks": [{**asdict(check), "low": _finite(check.low), "passed": check.passed} for check in self.checks],
+            "checks": [{**asdict(check), "low": finite_or_none(check.low), "passed": check.passed} for check in self.checks],
             "notes": list(self.notes),
             "scores": {name: getattr(self, name).tolist() for name in ("present", "absent", "means")},
         }
@@ -161,7 +162,3 @@ def _down(bound: LowerBound) -> str:
 
 def _count(number: int, thing: str, things: str = "") -> str:
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

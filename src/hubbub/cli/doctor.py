@@ -14,7 +14,7 @@ from hubbub.cli.output import console, print_json, say
 
 __all__ = ["doctor"]
 
-_LIBRARIES = ("torch", "numpy", "scipy", "dp-accounting", "safetensors", "cryptography")
+_LIBRARIES = ("torch", "numpy", "scipy", "safetensors", "cryptography")
 _OPTIONAL = {"flwr": "pip install 'hubbub[flower]' for federations", "gmpy2": "pip install 'hubbub[secagg]' for encrypted sums"}
 _NUMBERS = 1_000_000
 # Below this an append that is synced came back without having reached a disk; above, each round waits for it.

@@ -180,7 +180,7 @@ Bins = Annotated[
 Delta = Annotated[float, typer.Option(parser=number, metavar="X", help="Delta of the guarantee.")]
 Accountant = Annotated[
     str,
-    typer.Option(help="tight (ours, the least epsilon), rdp (ours, by Rényi moments, looser) or pld (dp_accounting's, slow)."),
+    typer.Option(help="tight (the least epsilon) or rdp (by Rényi moments, looser)."),
 ]
 Family = Annotated[str, typer.Argument(help=f"{FAMILIES}, or file.", autocompletion=_families)]
 MostBands = Annotated[

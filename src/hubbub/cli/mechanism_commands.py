@@ -125,14 +125,6 @@ def calibrate(
             "described."
         ),
     ] = None,
-    cohort: Annotated[
-        int | None,
-        typer.Option(
-            parser=whole,
-            metavar="N",
-            help="Clients that are to take part in a round, with --population: recommends a mechanism, shows the runners-up.",
-        ),
-    ] = None,
     bands: Bands = None,
     buffers: Buffers = None,
     column_norm_squared: ColumnNorm = None,
@@ -151,37 +143,29 @@ def calibrate(
     neighboring_relation: Relation = None,
     as_json: AsJson = False,
 ) -> None:
-    """The least noise that meets a budget; with --cohort and --population, the mechanism of least error that does.
+    """The least noise that meets a budget, for a mechanism that the flags name as those of account do.
 
-    Without --cohort the flags name a mechanism, as those of account do.
+    Which mechanism to take is what 'hubbub plan' answers.
     """
-    from hubbub.cli import accounts, calibrating
+    from hubbub import accounting
+    from hubbub.cli import accounts
 
-    statement = accounts.Statement(delta, neighboring_relation, accountant, as_json)
-    random = accounts.CohortFlags(sampling_probability, cohort_size, population, max_cohort_size, cycle_length, bins)
-    if cohort is not None:
-        named: dict[str, object] = {"strategy": strategy, "bands": bands, "buffers": buffers, "matrix": matrix}
-        named |= {"column-norm-squared": column_norm_squared, "max-participations": max_participations}
-        named |= {"epochs": epochs, "rounds-per-epoch": rounds_per_epoch, "sampling-probability": sampling_probability}
-        named |= {"cohort-size": cohort_size, "max-cohort-size": max_cohort_size, "cycle-length": cycle_length, "bins": bins}
-        calibrating.recommended(
-            (rounds, population, cohort, min_separation),
-            {f"--{name}": value for name, value in named.items()},
-            epsilon=epsilon,
-            statement=statement,
-        )
-        return
-    calibrating.calibrated(
-        accounts.Wanted("identity" if strategy is None else strategy, rounds, bands, buffers, column_norm_squared, matrix),
-        accounts.participation_from(
-            rounds,
-            separation=(min_separation, max_participations),
-            rotation=(epochs, rounds_per_epoch),
-            random=random,
-        ),
-        epsilon=epsilon,
-        statement=statement,
+    participation = accounts.participation_from(
+        rounds,
+        separation=(min_separation, max_participations),
+        rotation=(epochs, rounds_per_epoch),
+        random=accounts.CohortFlags(sampling_probability, cohort_size, population, max_cohort_size, cycle_length, bins),
     )
+    wanted = accounts.Wanted("identity" if strategy is None else strategy, rounds, bands, buffers, column_norm_squared, matrix)
+    mechanism = accounting.calibrate(
+        wanted.strategy(participation),
+        participation,
+        epsilon=epsilon,
+        delta=delta,
+        neighboring_relation=neighboring_relation,
+        accountant=accountant,
+    )
+    accounts.print_guarantee(mechanism, accounts.Statement(delta, neighboring_relation, accountant, as_json))
 
 
 def factorize(

@@ -10,11 +10,11 @@ from rich.table import Table
 
 from hubbub import files, prospect
 from hubbub.accounting import rounded_up
-from hubbub.candidates import assignments as flags_of
+from hubbub.alternatives import Neighbour, Neighbourhood, neighbours, recommended
+from hubbub.alternatives import assignments as flags_of
 from hubbub.cli.output import console, print_columns, printable, say
 from hubbub.config import Config
 from hubbub.errors import ConfigError
-from hubbub.neighbours import Neighbour, Neighbourhood, neighbours, recommended
 from hubbub.training.plan import RunPlan
 
 __all__ = ["Found", "Wanted", "draw", "found", "show", "size"]

@@ -1,14 +1,14 @@
 """What ``hubbub factorize`` and ``hubbub compare`` are asked for: a workload, and who may contribute when."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hubbub import published
 from hubbub._checks import Array, integer, rounds_count
 from hubbub.errors import ConfigError
-from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
+from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, participation_record
 from hubbub.strategies import Strategy
 from hubbub.utility import squared_errors
 from hubbub.workloads import Workload
@@ -42,7 +42,7 @@ class Setting:
             "rounds": self.workload.rounds,
             "momentum": self.workload.momentum,
             "learning_rates": None if rates is None else list(rates),
-            "participation": {"name": type(self.participation).__name__, **asdict(self.participation)},
+            "participation": participation_record(self.participation),
         }
 
 

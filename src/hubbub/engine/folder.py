@@ -259,5 +259,5 @@ def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
         record = read_chain(path).records[0]
         settings = record.get("settings")
         return earlier_from(record), Extends.of(settings) if isinstance(settings, dict) else None
-    except (ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError) as error:
         raise LedgerError(f"{path}, line 1: the promise cannot be read ({error})") from error

@@ -17,7 +17,7 @@ from scipy.special import erfcinv, erfinv
 
 from hubbub._checks import non_negative, open_unit, positive, scale
 from hubbub.gaussian.mills import mills_ratio, mills_ratio_and_difference
-from hubbub.gaussian.roots import pushed, root
+from hubbub.roots import newton, pushed
 
 __all__ = ["delta", "epsilon", "log_delta", "noise", "noise_multiplier"]
 
@@ -131,7 +131,7 @@ def noise_multiplier(epsilon: float, delta: float, sensitivity: float = 1.0) -> 
     start = _enough_noise(eps, target)
     if start > _GREATEST and not _meets(eps, _GREATEST, target):
         raise ValueError(f"epsilon = {epsilon!r}: delta = {delta!r} would need noise above {_GREATEST:g}; allow more of either")
-    sigma = root(excess, min(start, _GREATEST)) * size
+    sigma = newton(excess, min(start, _GREATEST)) * size
     return pushed(sigma, lambda sigma: _is_private(eps, target, _ratio(sigma, size)))
 
 
@@ -152,7 +152,7 @@ def _epsilon(target: float, sigma: float) -> float:
         odds, slope = _odds_and_slope(log_value, x)
         return odds - wanted, -slope * after
 
-    return pushed(root(excess, _enough_epsilon(h, target)), lambda eps: _meets(eps, sigma, target))
+    return pushed(newton(excess, _enough_epsilon(h, target)), lambda eps: _meets(eps, sigma, target))
 
 
 def _enough_epsilon(h: float, target: float) -> float:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from scipy.special import erfcinv, erfcx
 
 from hubbub.gaussian import exact
+from hubbub.roots import bracket
 
 __all__ = ["FORMULAS", "Formula"]
 
@@ -78,18 +79,11 @@ class Formula:
 def _fixed_point(b: Callable[[float, float], float], delta: float, h: float) -> float:
     """The epsilon at which ε = h(h/2 + b(ε)√2), which noise of 1/h meets exactly."""
     limit = max(b(math.inf, delta), 0.0)
-    low, high = 0.0, h * (h / 2 + _ROOT_2 * limit)
-    if b(high, delta) == limit:
-        return high
-    for _ in range(200):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        if middle < h * (h / 2 + _ROOT_2 * b(middle, delta)):
-            low = middle
-        else:
-            high = middle
-    return high
+    most = h * (h / 2 + _ROOT_2 * limit)
+    if b(most, delta) == limit:
+        return most
+    _, enough = bracket(lambda epsilon: epsilon >= h * (h / 2 + _ROOT_2 * b(epsilon, delta)), 0.0, most)
+    return enough
 
 
 def _zhao_1(epsilon: float, delta: float) -> float:

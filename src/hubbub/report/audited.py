@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hubbub import strict_json
-from hubbub._checks import finite, integer, non_negative, open_unit, shown
+from hubbub._checks import finite, integer, non_negative, open_unit, shown, table
 from hubbub.accounting import rounded_up
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.files import read
@@ -105,18 +105,18 @@ def _require_audit(found: Any) -> None:
         ValueError: A number is out of its range.
         KeyError: Something is missing.
     """
-    _require_stated(_table("stated", _table("the file", found)["stated"]))
+    _require_stated(table("stated", table("the file", found)["stated"]))
     for name in ("sentence", "verdict"):
         _text(name, found[name])
-    for section, values in _table("settings", found["settings"]).items():
-        _table(f"settings.{section}", values)
+    for section, values in table("settings", found["settings"]).items():
+        table(f"settings.{section}", values)
     for one in _list("comparisons", found["comparisons"]):
-        _require_comparison(_table("comparisons", one))
+        _require_comparison(table("comparisons", one))
     for one in _list("checks", found["checks"]):
-        _require_check(_table("checks", one))
+        _require_check(table("checks", one))
     for note in _list("notes", found["notes"]):
         _text("notes", note)
-    _require_scores(_table("scores", found["scores"]))
+    _require_scores(table("scores", found["scores"]))
 
 
 def _require_stated(stated: Mapping[str, Any]) -> None:
@@ -143,7 +143,7 @@ def _require_comparison(one: Mapping[str, Any]) -> None:
     if not isinstance(one["holds"], bool):
         raise TypeError(f"holds = {shown(one['holds'])}: must be true or false")
     for name in ("shown", "certain"):
-        non_negative(f"{name}.epsilon", _table(name, one[name])["epsilon"])
+        non_negative(f"{name}.epsilon", table(name, one[name])["epsilon"])
 
 
 def _require_check(one: Mapping[str, Any]) -> None:
@@ -151,12 +151,6 @@ def _require_check(one: Mapping[str, Any]) -> None:
     finite("value", one["value"])
     if not isinstance(one["passed"], bool):
         raise TypeError(f"passed = {shown(one['passed'])}: must be true or false")
-
-
-def _table(name: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{name} is a {type(value).__name__}, not a table")
-    return value
 
 
 def _list(name: str, value: Any) -> list[Any]:

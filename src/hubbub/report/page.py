@@ -95,7 +95,7 @@ def _run(run: RunTold, *, public: bool) -> dict[str, Any]:
         "audit": _audit(run),
         "config": run.config.strip(),
         "head": run.recorded.chain.head,
-        "versions": library_versions(guarantee.accountant),
+        "versions": library_versions(),
     }
 
 

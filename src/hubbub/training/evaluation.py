@@ -16,6 +16,7 @@ from torch import nn
 
 from hubbub._checks import Array, integer
 from hubbub.errors import DataError
+from hubbub.strict_json import finite_or_none
 from hubbub.training.local import Examples, Loss
 
 __all__ = ["QUANTILES", "Fairness", "Spread", "evaluate", "fairness", "per_client"]
@@ -57,8 +58,8 @@ class Spread:
 
     def as_json(self) -> dict[str, Any]:
         """As strict JSON values."""
-        plain = {key: _finite(getattr(self, key)) for key in ("mean", "worst_tenth", "best_tenth")}
-        return {**plain, "quantiles": {f"{p:g}": _finite(value) for p, value in self.quantiles.items()}}
+        plain = {key: finite_or_none(getattr(self, key)) for key in ("mean", "worst_tenth", "best_tenth")}
+        return {**plain, "quantiles": {f"{p:g}": finite_or_none(value) for p, value in self.quantiles.items()}}
 
 
 @dataclass(frozen=True)
@@ -172,10 +173,6 @@ def _batches(clients: Sequence[Examples], batch_size: int) -> Iterator[list[tupl
                 batch, room = [], batch_size
     if batch:
         yield batch
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _quantile(upwards: Array, probability: float) -> float:

@@ -5,33 +5,58 @@ meets the same budget under the same neighboring relation, its cohorts can be dr
 those changes makes exactly that run. What no theorem covers or nobody can draw is left out, with the reason.
 """
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from hubbub.accounting.charge import default_relation
-from hubbub.accounting.deployment import Deployment, sampling_word
-from hubbub.accounting.recommend import search_bands
-from hubbub.candidates import changed, cohorts_of, cyclic_bands, layer_of, pattern_families
-from hubbub.config import Config, Layer, resolve
+from hubbub.config import Config, Layer, ParticipationConfig, resolve
 from hubbub.errors import ConfigError, HubbubError
-from hubbub.families import Family
-from hubbub.noise_levels import noise_levels
-from hubbub.participation import CyclicPoissonSampling, Pattern, RandomParticipation
-from hubbub.planned import planned, strategy_word, workload_of
+from hubbub.families import Family, default_bands
+from hubbub.noise_levels import MOST_ROUNDS, noise_levels
+from hubbub.participation import (
+    CyclicPoissonSampling,
+    FixedEpochs,
+    MinSeparation,
+    Pattern,
+    RandomParticipation,
+    SingleParticipation,
+    sampling_word,
+)
+from hubbub.planned import default_strategy, planned, strategy_word, workload_of
 from hubbub.settings import encryption_of
 from hubbub.strategies.dense import Dense
 from hubbub.strategies.strategy import memory_rows
 from hubbub.training.plan import RunPlan
 
-__all__ = ["Neighbour", "Neighbourhood", "deviation", "neighbours", "recommended"]
+__all__ = ["Neighbour", "Neighbourhood", "assignments", "deviation", "neighbours", "recommended"]
 
 # Errors that differ by less are the same: then what remembers less is better.
 _SAME = 0.02
 # Of a number that was computed twice.
 _ROUNDING = 1e-6
+_MOST_BANDS = 512
+# Rounds times bands of a search for the best Toeplitz coefficients that takes some tenths of a second, and some seconds.
+_QUICK_TOEPLITZ, _SLOW_TOEPLITZ = 200_000, 5_000_000
+# The same of families whose time depends on the rounds.
+_QUICK = {"tree-full": 1024, "blt": 10_000, "banded-inverse": 1024, "banded": 128, "dense": 128}
+_SLOW = {
+    "tree-full": MOST_ROUNDS,
+    "blt": 100_000,
+    "banded-inverse": MOST_ROUNDS,
+    "normalized-toeplitz": MOST_ROUNDS,
+    "banded": 512,
+    "dense": 512,
+    "time-varying": 1024,
+}
+_WITH_OBJECTIVE = ("optimal-toeplitz", "banded", "banded-inverse", "blt", "time-varying", "dense")
+# Of cyclic cohorts each band count has a price of its own: as many, four times as many, and so on.
+_FIRST_BANDS, _RATIO = 2, 4
+# Of the band count, each halves the ratio of candidates.
+_REFINEMENTS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,9 +262,10 @@ class _Search:
     def add_others(self) -> None:
         """Cohorts of the same size that come about in another way."""
         size = min(max(1, round(self.plan.expected_cohort_size)), self.clients)
-        deployment = Deployment(self.plan.rounds, self.clients, size)
+        # As many cohorts as the clients make, at most one a round.
+        cycle = min(self.plan.rounds, self.clients // size)
         if isinstance(self.plan.participation, RandomParticipation):
-            wanted = deployment.pattern
+            wanted = MinSeparation(cycle, math.ceil(self.plan.rounds / cycle))
             numbers = {"min_separation": wanted.min_separation, "max_participations": wanted.max_participations}
             self.add_pattern("cohorts by a pattern", wanted, self._sized("pattern", size, pattern="min-separation", **numbers))
         if size >= self.clients:
@@ -247,7 +273,7 @@ class _Search:
             return
         for kind in ("poisson", "fixed-size"):
             self.add(Family("identity"), self._sized(kind, size))
-        self.add_cyclic(deployment)
+        self.add_cyclic(cycle, size)
 
     def add_pattern(self, name: str, pattern: Pattern, cohorts: Layer) -> None:
         """All families for a pattern, unless the cheapest of independent or of correlated noise is refused already."""
@@ -257,30 +283,31 @@ class _Search:
                 self.left_out[f"{noise}{name}"] = reason
                 return
             self.found.append(one)
-        for family in pattern_families(pattern, self.plan.rounds, thorough=self.thorough):
+        for family in _pattern_families(pattern, self.plan.rounds, thorough=self.thorough):
             self.add(family, cohorts)
 
-    def add_cyclic(self, deployment: Deployment) -> None:
+    def add_cyclic(self, cycle: int, size: int) -> None:
         """Banded noise for cyclic Poisson cohorts: of a few band counts, or of a search, the one of least error."""
         tried: dict[int, Neighbour] = {}
 
         def error(bands: int) -> float:
-            one, reason = self.made(
-                Family("optimal-toeplitz", bands), self._sized("cyclic-poisson", deployment.cohort_size, cycle_length=bands)
-            )
+            one, reason = self.made(Family("optimal-toeplitz", bands), self._sized("cyclic-poisson", size, cycle_length=bands))
             if one is None:
                 self.left_out["optimal-toeplitz, cyclic-poisson"] = reason
                 return math.inf
             return tried.setdefault(bands, one).error
 
-        counts = cyclic_bands(deployment.cycle)
+        counts = _cyclic_bands(cycle)
         if self.thorough and counts:
-            search_bands(counts[-1], error)
+            _search_bands(counts[-1], error)
         for bands in [] if self.thorough else counts:
             error(bands)
         if tried:
             self.left_out.pop("optimal-toeplitz, cyclic-poisson", None)
-            self.found.append(min(tried.values(), key=_error))
+            bands, best = min(tried.items(), key=lambda one: one[1].error)
+            self.found.append(best)
+            if self.thorough and self.plan.rounds <= _SLOW["normalized-toeplitz"]:
+                self.add(Family("normalized-toeplitz", bands), self._sized("cyclic-poisson", size, cycle_length=bands))
 
     def add(self, family: Family, cohorts: Layer) -> None:
         """A neighbour, or the reason why there is none."""
@@ -296,10 +323,10 @@ class _Search:
         """A neighbour, or ``None`` and the reason why there is none."""
         self.progress(family.name)
         epsilon, relation = self.stated
-        changes = changed(self.config, family, cohorts, epsilon=epsilon, relation=relation)
+        changes = _changed(self.config, family, cohorts, epsilon=epsilon, relation=relation)
         started = time.process_time()
         try:
-            plan = planned(resolve(layer_of(self.config), changes), self.clients, earlier=self.plan.earlier)
+            plan = planned(resolve(_layer_of(self.config), changes), self.clients, earlier=self.plan.earlier)
         except (HubbubError, ValueError) as refusal:
             return None, " ".join(str(refusal).split())
         seconds = time.process_time() - started
@@ -313,4 +340,122 @@ class _Search:
         """Cohorts of a kind and of a size, which is named where the default is another."""
         default = self.config.training.cohort_size or max(1, self.clients // 10)
         sized: Layer = {} if default == size else {"training": {"cohort_size": size}}
-        return {**cohorts_of(sampling, **numbers), **sized}
+        return {**_cohorts_of(sampling, **numbers), **sized}
+
+
+def _layer_of(config: Config) -> Layer:
+    """The settings as one layer that others are laid over; what is unset is left out."""
+    return {
+        section: {key: value for key, value in keys.items() if value is not None} for section, keys in asdict(config).items()
+    }
+
+
+def _cohorts_of(sampling: str, **numbers: Any) -> Layer:
+    """What makes cohorts of a kind, whatever the settings say about them now.
+
+    Args:
+        sampling: The kind, as ``privacy.sampling`` has it.
+        numbers: Of ``[participation]``; all others are taken back.
+    """
+    none = dict.fromkeys(asdict(ParticipationConfig()))
+    return {"privacy": {"sampling": sampling}, "participation": {**none, **numbers}}
+
+
+def _changed(config: Config, family: Family, cohorts: Layer, *, epsilon: float, relation: str) -> Layer:
+    """What of a run's settings another strategy or other cohorts change; ``None`` takes a setting back to its default.
+
+    Args:
+        config: The run's settings.
+        family: The other strategy.
+        cohorts: As :func:`_cohorts_of` says, or empty for the run's own.
+        epsilon: The budget, where the settings give a noise multiplier in its place.
+        relation: The neighboring relation, where other cohorts have another default.
+    """
+    random = cohorts.get("privacy", {}).get("sampling") in ("poisson", "fixed-size")
+    own = not cohorts and family.name == "identity"
+    mode = config.privacy.mode if own else "dp-fedavg" if random else "dp-ftrl"
+    # Where the settings name none, and another mode has another default, it must be named.
+    unnamed = config.privacy.strategy is None and family.name == default_strategy(mode)
+    objective = config.privacy.objective if family.name in _WITH_OBJECTIVE else None
+    wanted: Layer = {
+        "training": dict(cohorts.get("training", {})),
+        "privacy": {
+            "mode": mode,
+            "strategy": None if unnamed else family.name,
+            "bands": family.bands,
+            "buffers": family.buffers,
+            "matrix": None,
+            "objective": objective,
+            **({} if config.privacy.epsilon is not None else {"epsilon": epsilon}),
+            **({"neighboring_relation": relation} if cohorts else {}),
+            **cohorts.get("privacy", {}),
+        },
+        "participation": dict(cohorts.get("participation", {})),
+    }
+    now = asdict(config)
+    layer = {
+        section: {key: value for key, value in keys.items() if value != now[section][key]} for section, keys in wanted.items()
+    }
+    return {section: keys for section, keys in layer.items() if keys}
+
+
+def assignments(changes: Layer) -> list[str]:
+    """The changes as ``--set`` takes them."""
+    return [
+        f"{section}.{key}={'default' if value is None else value}"
+        for section, keys in changes.items()
+        for key, value in keys.items()
+    ]
+
+
+def _pattern_families(pattern: Pattern, rounds: int, *, thorough: bool) -> Iterator[Family]:
+    """Families for a pattern that are optimized in a second or so together; with ``thorough`` in a minute."""
+    top = min(default_bands(pattern, rounds), _MOST_BANDS)
+    most = _SLOW_TOEPLITZ if thorough else _QUICK_TOEPLITZ
+    for bands in sorted({top, top // 2, top // 4, top // 16} - {0, 1}, reverse=True):
+        if rounds * bands <= most:
+            yield Family("optimal-toeplitz", bands)
+    longest = _SLOW if thorough else _QUICK
+    fixed = isinstance(pattern, SingleParticipation | FixedEpochs)
+    for name, length in longest.items():
+        dense = name == "dense"
+        if rounds > length or (dense and not fixed) or (name == "time-varying" and pattern != SingleParticipation()):
+            continue
+        if name == "blt" and thorough:
+            yield Family("blt", buffers=2)
+        yield Family(name)
+
+
+def _cyclic_bands(most: int) -> list[int]:
+    """A few band counts up to the most that cyclic cohorts have groups for; empty for fewer than two."""
+    counts = []
+    bands = _FIRST_BANDS
+    while bands < most:
+        counts.append(bands)
+        bands *= _RATIO
+    return [*counts, most] if most >= _FIRST_BANDS else []
+
+
+def _search_bands(most: int, error: Callable[[int], float]) -> None:
+    """Ask for the error of band counts up to ``most``: powers of two, then ever nearer to the best; of each at most once.
+
+    Args:
+        most: At least 2, or nothing is asked.
+        error: Of a band count; infinite where it cannot be had.
+    """
+    known: dict[int, float] = {}
+
+    def asked(bands: int) -> float:
+        if bands not in known:
+            known[bands] = error(bands)
+        return known[bands]
+
+    ladder = sorted({most, *(2**i for i in range(1, most.bit_length()))} - {1})
+    for _ in range(_REFINEMENTS):
+        if len(ladder) < 2:
+            break
+        least = min(range(len(ladder)), key=lambda i: asked(ladder[i]))
+        near = ladder[max(0, least - 1) : least + 2]
+        ladder = sorted({*near, *(math.isqrt(a * b) for a, b in itertools.pairwise(near))})
+    for bands in ladder:
+        asked(bands)

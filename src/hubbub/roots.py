@@ -1,0 +1,194 @@
+"""Where a condition begins to hold, rounded to the side on which it was seen to hold, and the least integer of a target.
+
+Every answer but that of :func:`newton` was evaluated: a caller takes the side of a bracket that is safe for its purpose.
+
+:func:`first` finds the least integer in few evaluations of a cost, such as epsilon. The cost is read on a gauge: a function of
+the cost that is nearly a line in the searched coordinate, so that a secant needs about six evaluations. Costs fall only to the
+tolerance of their accountant; so the answer is never what a line says: it was evaluated and met the budget, and its neighbor
+was evaluated and did not.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+__all__ = ["Grid", "Line", "bracket", "first", "grown", "newton", "pushed"]
+
+# Points that lie nearer tell more about an accountant's mesh than about its cost.
+_APART = 1e-4
+_STEEPEST = 50.0
+_PATIENCE = 10
+# One more of Newton's steps squares what is left.
+_QUADRATIC = 1e-8
+
+
+def bracket(holds: Callable[[float], bool], fails_at: float, holds_at: float, within: float = 0.0) -> tuple[float, float]:
+    """By bisection, the last place where a condition was seen to fail and the first where it was seen to hold.
+
+    Args:
+        holds: A condition that changes once between the two places.
+        fails_at: Where it does not hold, below or above the other; not evaluated.
+        holds_at: Where it holds; not evaluated.
+        within: How far apart both may be at last, relative to the larger; at 0 no number lies between them.
+
+    Returns:
+        Both places, in this order.
+
+    Example:
+        >>> below, above = bracket(lambda x: x * x >= 2, fails_at=1.0, holds_at=2.0)
+        >>> below < 2**0.5 <= above
+        True
+    """
+    while abs(holds_at - fails_at) > within * max(abs(holds_at), abs(fails_at)):
+        middle = (fails_at + holds_at) / 2
+        if not min(fails_at, holds_at) < middle < max(fails_at, holds_at):
+            break
+        fails_at, holds_at = (fails_at, middle) if holds(middle) else (middle, holds_at)
+    return fails_at, holds_at
+
+
+def grown(
+    holds: Callable[[float], bool], fails_at: float, start: float, factor: float = 2.0, at_most: float = math.inf
+) -> tuple[float, float]:
+    """The last place where a condition fails, and the first of ``start``, ``start``·factor, … where it holds.
+
+    Args:
+        holds: The condition.
+        fails_at: Where it is known to fail; ``start`` itself where nothing is known.
+        start: Above 0.
+        factor: Above 1 to go up, below 1 to go down.
+        at_most: Where to give up.
+
+    Returns:
+        Both places, for :func:`bracket`; the second is infinity where the condition holds nowhere up to ``at_most``.
+    """
+    here = start
+    while not holds(here):
+        fails_at, here = here, here * factor
+        if here > at_most:
+            return fails_at, math.inf
+    return fails_at, here
+
+
+def newton(excess: Callable[[float], tuple[float, float]], start: float) -> float:
+    """The positive place where a decreasing function is 0, to rounding, by Newton's steps between places of known sign.
+
+    Args:
+        excess: The function and its slope.
+        start: Not below the root, but for rounding.
+    """
+    low, high, here = 0.0, math.inf, start
+    for _ in range(200):
+        value, slope = excess(here)
+        if value > 0:
+            low = here
+        else:
+            high = here
+        step = value / slope if slope < 0 and math.isfinite(value) else math.inf
+        there = here - step
+        if abs(value) <= _QUADRATIC or abs(step) <= 2.0**-51 * here:
+            return there
+        if not low < there < high:
+            there = (low + high) / 2 if math.isfinite(high) else 2 * here
+        if there in (low, high):
+            return there
+        here = there
+    return high
+
+
+def pushed(value: float, suffices: Callable[[float], bool], at_most: float = math.inf) -> float:
+    """The value, or one above it that suffices, to about an ulp of it doubled as often as needed; else infinity."""
+    step = 0.0
+    while value + step <= at_most:
+        if suffices(value + step):
+            return value + step
+        step = max(2 * step, math.ulp(value))
+    return math.inf
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The coordinates at which a cost may be evaluated, by their indices; the cost falls as the index grows.
+
+    Args:
+        lowest: The first index.
+        highest: The last.
+        coordinate: Of an index, growing with it.
+        index: The first index of this coordinate, or behind it.
+    """
+
+    lowest: int
+    highest: int
+    coordinate: Callable[[int], float]
+    index: Callable[[float], int]
+
+    def clamped(self, index: int) -> int:
+        """The nearest index of the grid."""
+        return min(max(index, self.lowest), self.highest)
+
+
+@dataclass
+class Line:
+    """The searched coordinate as a line in the gauge, through what was evaluated.
+
+    Args:
+        gauge: Of a cost: about the coordinate that has it, up to a constant; ``None`` where it says nothing.
+        target: The cost that is searched.
+    """
+
+    gauge: Callable[[float], float | None]
+    target: float
+    points: list[tuple[float, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.wanted = self.gauge(self.target)
+
+    def learn(self, coordinate: float, cost: float) -> None:
+        """Take note of an evaluation."""
+        value = self.gauge(cost) if cost > 0 and math.isfinite(cost) else None
+        if value is not None and self.wanted is not None:
+            self.points.append((value - self.wanted, coordinate))
+            self.points.sort(key=lambda point: abs(point[0]))
+
+    def guess(self) -> float | None:
+        """Where the target is met, if anything is known about it."""
+        if not self.points:
+            return None
+        value, coordinate = self.points[0]
+        slopes = [(other[1] - coordinate) / (other[0] - value) for other in self.points[1:] if abs(other[0] - value) > _APART]
+        slope = min(max(slopes[0], 1 / _STEEPEST), _STEEPEST) if slopes else 1.0
+        return coordinate - slope * value
+
+
+def first(cost: Callable[[int], float], line: Line, grid: Grid, start: int) -> int | None:
+    """The first index whose cost is at most the target; at the index before it, the cost is more.
+
+    Args:
+        cost: Of an index; it falls, but for an accountant's tolerance. Infinite where it cannot be said.
+        line: Learns from the evaluations; its target is what must be met.
+        grid: Where to evaluate.
+        start: A first guess.
+
+    Returns:
+        ``None`` where not even the grid's last index meets the target.
+    """
+    low, high = grid.lowest - 1, grid.highest + 1
+    here, stride, evaluations = grid.clamped(start), 1, 0
+    while high - low > 1:
+        value = cost(here)
+        line.learn(grid.coordinate(here), value)
+        low, high = (low, here) if value <= line.target else (here, high)
+        evaluations += 1
+        # A line that does not find it soon, for all that an accountant's mesh does to it, is helped by bisection.
+        guess = line.guess() if evaluations < _PATIENCE or evaluations % 2 else None
+        bracketed = low >= grid.lowest and high <= grid.highest
+        wanted = grid.index(guess) if guess is not None else (low + high) // 2 if bracketed else low
+        if low < wanted < high:
+            stride = 1 if evaluations < _PATIENCE else stride
+            here = wanted
+            continue
+        # The answer is near this end of what is known, or, where that is the grid's own, far from the other.
+        here = low + stride if high > grid.highest or (wanted <= low and low >= grid.lowest) else high - stride
+        stride *= 4
+        here = min(max(here, low + 1), high - 1)
+    return high if high <= grid.highest else None
