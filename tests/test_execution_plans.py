@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 import local_jobs
 from hubbub.errors import ConfigError
 from hubbub.lattice import Lattice
-from hubbub.training import Execution, LocalTraining, SimulatedPopulation, lanes, tuning
+from hubbub.training import Execution, LocalTraining, SimulatedPopulation, tuning
 from hubbub.training.batched import Batched, _Feed
 from hubbub.training.execution import ExecutionPlan, candidates
 from hubbub.training.local import Job, Loss
@@ -212,28 +212,6 @@ def test_the_choice_falls_on_one_by_one_where_a_stack_fails_or_is_not_the_same(
 # --- the choice ---
 
 
-def test_where_a_kernel_could_be_built_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(tuning._Trial, "fastest", lambda trial: ExecutionPlan(4))
-    monkeypatch.setattr(tuning, "_WORTH", 1)
-
-    def reason(name: str, **how: object) -> str:
-        execution = Execution(**how)  # type: ignore[arg-type] # of several kinds
-        return tuning.choose(made(name), F.cross_entropy, LOCALS["plain"], execution, MODELS[name][1], 4).reason
-
-    lanes.KERNEL.forget()
-    try:
-        assert "'hubbub kernel training', run once" in reason("cnn")
-        assert "kernel" not in reason("mlp")
-        assert "kernel" not in reason("cnn", precision="bfloat16")
-        for name, value in (("CC", "no-such-compiler"), ("HUBBUB_KERNEL", "off")):
-            with monkeypatch.context() as without:
-                without.setenv(name, value)
-                assert "kernel" not in reason("cnn")
-    finally:
-        lanes.KERNEL.forget()
-
-
 def test_the_choice_is_remembered_on_the_disk_and_the_first_one_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path))
     asked = made("mlp"), F.cross_entropy, LOCALS["plain"], Execution(), jobs(IMAGES, sizes=(13, 20, 7, 9)), 4
@@ -266,7 +244,7 @@ def test_sizes_are_tried_that_leave_little_of_the_last_chunk_empty() -> None:
         for plan in candidates(cohort, Execution(), convolves=False):
             assert -cohort % plan.clients <= max(1, cohort / 10)
     assert [plan.clients for plan in candidates(100, Execution(), convolves=False)] == [1, 4, 10, 20, 25]
-    assert [plan.clients for plan in candidates(100, Execution(), convolves=True) if not plan.compiled] == [1, 10, 20, 25]
+    assert [plan.clients for plan in candidates(100, Execution(), convolves=True)] == [1, 10, 20, 25]
 
 
 @pytest.mark.parametrize("name", ["batched-1", "batched-0", "batched-5000", "batched", "one_by_one", "", "batched-3 "])

@@ -15,7 +15,6 @@ __all__ = ["NAMES", "build", "remove", "standings"]
 # Each module has a ``KERNEL`` of that name, and says by ``measured()`` what it gains.
 _MODULES = {
     "encryption": "hubbub.secagg.kernel",
-    "training": "hubbub.training.lanes",
     "noise": "hubbub.noise.rows",
 }
 NAMES = tuple(_MODULES)

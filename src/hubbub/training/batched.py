@@ -39,7 +39,6 @@ class Batched:
         device: Where to compute.
         precision: In which numbers layers compute.
         clients: K.
-        compiled: Whether convolutions are the compiled kernel's.
     """
 
     def __init__(
@@ -51,18 +50,13 @@ class Batched:
         precision: Precision = "float32",
         *,
         clients: int,
-        compiled: bool = False,
     ) -> None:
         module = deepcopy(model).to(device).train()
         self._constants = Constants(module)
         for parameter in module.parameters():
             # The clients' own stand in for them.
             parameter.requires_grad_(False)
-        self._model, self._recorded = StackedModel(module, clients, compiled=compiled), Recorded(module, loss)
-        # Parameters that lie in memory as the kernel takes them.
-        layers = [layer for layer in module.modules() if compiled and isinstance(layer, nn.Conv2d | nn.Linear)]
-        of_layers = {id(p) for layer in layers for p in layer.parameters(recurse=False)}
-        self._last = {name for name, p in module.named_parameters() if id(p) in of_layers}
+        self._model, self._recorded = StackedModel(module, clients), Recorded(module, loss)
         self.clients = clients
         self._loss, self._local, self._device, self._precision = loss, local, device, precision
         self._entropy = _is_cross_entropy(loss)
@@ -80,7 +74,7 @@ class Batched:
             yield from self._chunk(start, jobs[first : first + self.clients])
 
     def _chunk(self, start: dict[str, torch.Tensor], jobs: Sequence[Job]) -> Iterator[Trained]:
-        own = {name: self._copies(name, p).requires_grad_() for name, p in start.items()}
+        own = {name: self._copies(p).requires_grad_() for name, p in start.items()}
         stepper = _Stepper(self._local, list(own.values()), list(start.values()))
         self._constants.restore()
         self._recorded.look()
@@ -103,10 +97,8 @@ class Batched:
         for job, update, loss, steps in zip(jobs, updates, total.tolist(), feed.own_steps, strict=False):
             yield Trained(job.client, update, loss / steps if steps else math.nan)
 
-    def _copies(self, name: str, p: torch.Tensor) -> torch.Tensor:
+    def _copies(self, p: torch.Tensor) -> torch.Tensor:
         """One for each client, ``(K, *shape)``."""
-        if name in self._last:
-            return p.unsqueeze(-1).repeat(*[1] * p.ndim, self.clients).movedim(-1, 0)
         return p.unsqueeze(0).repeat(self.clients, *[1] * p.ndim)
 
     def _slopes(

@@ -10,7 +10,6 @@ from torch import nn
 
 from hubbub._checks import integer, one_of
 from hubbub.errors import ConfigError
-from hubbub.training import lanes
 from hubbub.training.batched import Batched
 from hubbub.training.local import Job, LocalTraining, Loss, Trained
 from hubbub.training.one_by_one import OneByOne
@@ -35,8 +34,8 @@ class Execution:
 
     Args:
         plan: ``"one-by-one"``, ``"one-by-one-channels-last"``, ``"batched-16"`` for 16 clients at a time,
-            ``"batched-16-compiled"`` for the same by the kernel that ``hubbub kernel training`` builds, or ``"auto"``: the one
-            that is fastest for this model on this machine, found on made-up examples in a second or two and remembered.
+            or ``"auto"``: the one that is fastest for this model on this machine, found on made-up examples in a second or
+            two and remembered.
         workers: Processes of one thread that share a cohort; 1 is this process. They change no bit of a sum. A script that
             starts more guards its main part with ``if __name__ == "__main__"``.
         device: Where clients train.
@@ -53,7 +52,8 @@ class Execution:
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        compiled = self.plan != AUTO and ExecutionPlan.named(self.plan).compiled
+        if self.plan != AUTO:
+            ExecutionPlan.named(self.plan)
         integer("workers", self.workers, at_least=1, at_most=max(64, os.cpu_count() or 1))
         one_of("device", self.device, get_args(Device))
         one_of("precision", self.precision, get_args(Precision))
@@ -61,41 +61,20 @@ class Execution:
             raise ConfigError("device = 'cuda': torch finds no GPU here; install a CUDA build of torch, or say device = 'cpu'")
         if self.device == "cuda" and self.workers > 1:
             raise ConfigError(f"workers = {self.workers} with device = 'cuda': one process feeds the GPU; leave workers out")
-        if compiled and (self.device, self.precision) != ("cpu", "float32"):
-            raise ConfigError(
-                f"plan = {self.plan!r} with device = {self.device!r} and precision = {self.precision!r}: the kernel computes "
-                "in float32 on a processor; say 'auto'"
-            )
 
 
 def trainer(
     plan: ExecutionPlan, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution, precision: Precision
 ) -> Trainer:
-    """Who trains clients by a plan.
-
-    Raises:
-        ConfigError: The plan is for a kernel that is not there.
-    """
+    """Who trains clients by a plan."""
     device = torch.device(execution.device)
-    if plan.compiled and lanes.widths() and plan.clients not in lanes.widths():
-        raise ConfigError(
-            f"plan = {plan.name!r}: on this processor the training kernel takes {lanes.widths()[-1]} clients at once; say "
-            f"'batched-{lanes.widths()[-1]}-compiled', or 'auto'"
-        )
-    if plan.compiled and not lanes.widths():
-        raise ConfigError(
-            f"plan = {plan.name!r}: needs the training kernel, which is "
-            f"{lanes.KERNEL.standing()}; or say plan = 'auto' (for a run that goes on, in its config.toml), by which the last "
-            "bits of sums will be others"
-        )
     if plan.clients > 1:
-        return Batched(model, loss, local, device, precision, clients=plan.clients, compiled=plan.compiled)
+        return Batched(model, loss, local, device, precision, clients=plan.clients)
     return OneByOne(model, loss, local, device, precision, channels_last=plan.channels_last)
 
 
 def candidates(cohort: int, execution: Execution, *, convolves: bool) -> list[ExecutionPlan]:
     """The plans to try against clients one by one, for cohorts of about this size, those of fewer clients first.
-    Where a model convolves, those of the compiled kernel come before them, if it is there.
 
     The last chunk of a cohort is padded to the size of all: of the sizes from three quarters of a wanted one to one and a half,
     the one that leaves least to pad is tried.
@@ -104,8 +83,6 @@ def candidates(cohort: int, execution: Execution, *, convolves: bool) -> list[Ex
     few = () if convolves else (4,)
     sizes = (*few, 8, 16, 32) if execution.device == "cpu" else (16, 64, 256)
     found = [ExecutionPlan(channels_last=True)]
-    if convolves and cohort > 1 and (execution.device, execution.precision) == ("cpu", "float32"):
-        found += [ExecutionPlan(width, compiled=True) for width in lanes.widths()]
     for size in sizes:
         near = range(max(2, min(3 * size // 4, cohort)), min(MOST_AT_ONCE, 3 * size // 2, cohort) + 1)
         # Two in a hundred more or less are nothing.

@@ -18,7 +18,6 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from torch.overrides import TorchFunctionMode
 
 from hubbub.errors import ConfigError, HubbubError
-from hubbub.training import lane_layers
 from hubbub.training.calling import called
 from hubbub.training.stacked_lstm import stacked_lstm
 
@@ -43,11 +42,10 @@ class StackedModel:
     Args:
         module: In training mode; its parameters are stand-ins, those of the clients are given to each call.
         clients: K.
-        compiled: Whether 2-D convolutions and poolings are the compiled kernel's where it has them.
     """
 
-    def __init__(self, module: nn.Module, clients: int, *, compiled: bool = False) -> None:
-        self._module, self._clients, self._compiled = module, clients, compiled
+    def __init__(self, module: nn.Module, clients: int) -> None:
+        self._module, self._clients = module, clients
         self._names = {id(p): name for name, p in module.named_parameters()}
 
     def __call__(
@@ -73,7 +71,7 @@ class StackedModel:
         """
 
         def forward(own: Mapping[str, torch.Tensor], batch: torch.Tensor) -> torch.Tensor:
-            with _Rewriting(self._names, own, counts, generators, self._compiled, products):
+            with _Rewriting(self._names, own, counts, generators, products):
                 output = called(self._module, own, batch)
             if not isinstance(output, torch.Tensor):
                 raise NotStackableError(f"its output is a {type(output).__name__}")
@@ -117,11 +115,10 @@ class _Rewriting(TorchFunctionMode):
         own: Mapping[str, torch.Tensor],
         counts: Sequence[int],
         generators: Sequence[torch.Generator],
-        compiled: bool,
         products: dict[str, list[Product]] | None,
     ) -> None:
         super().__init__()
-        self.names, self.own, self.counts, self.generators, self.compiled = names, own, counts, generators, compiled
+        self.names, self.own, self.counts, self.generators = names, own, counts, generators
         self._products = products
 
     def products_of(self, weight: torch.Tensor) -> list[Product] | None:
@@ -154,7 +151,7 @@ def _in_channels(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor
 
 def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callable[..., Any]:
     def form(
-        mode: _Rewriting,
+        _: _Rewriting,
         x: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None = None,
@@ -165,15 +162,10 @@ def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callabl
     ) -> Any:
         if x.ndim != spatial + 2:
             return NotImplemented
-        compiled = mode.compiled and spatial == 2 and lane_layers.plain(x, weight, bias)
-        borders = lane_layers.borders(x, weight, stride, padding, dilation, groups) if compiled else None
 
         def rule(
             clients: int, dims: Dims, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
         ) -> tuple[torch.Tensor, int]:
-            if borders is not None:
-                lanes = lane_layers.last([x, weight] if bias is None else [x, weight, bias], dims, clients)
-                return lane_layers.convolution(borders, *lanes), -1
             grouped = _in_channels(x, dims[0], clients)
             own = _stack(weight, dims[1], clients).flatten(0, 1)
             shift = None if bias is None else _stack(bias, dims[2], clients).flatten()
@@ -188,15 +180,12 @@ def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callabl
     return form
 
 
-def _pooling(function: Callable[..., torch.Tensor], *, largest: bool = False) -> Callable[..., Any]:
-    def form(mode: _Rewriting, x: torch.Tensor, *options: Any, return_indices: bool = False, **named: Any) -> Any:
+def _pooling(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    def form(_: _Rewriting, x: torch.Tensor, *options: Any, return_indices: bool = False, **named: Any) -> Any:
         if x.ndim != 4 or return_indices:
             return NotImplemented
-        window = lane_layers.window(x, *options, **named) if mode.compiled and largest else None
 
         def rule(clients: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int]:
-            if window is not None and lane_layers.lies_last(x, dims[0]):
-                return lane_layers.largest(lane_layers.last((x,), dims, clients)[0], window), -1
             return function(_in_channels(x, dims[0], clients), *options, **named).unflatten(1, (clients, -1)), 1
 
         return _apply(rule, lambda x: function(x, *options, **named), x)
@@ -263,15 +252,11 @@ class _Affine(torch.autograd.Function):
 
 
 def _linear(mode: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
-    compiled = mode.compiled and x.ndim == weight.ndim == 2 and lane_layers.plain(x, weight, bias)
     products = mode.products_of(weight)
 
     def rule(
         clients: int, dims: Dims, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, int]:
-        if compiled:
-            lanes = lane_layers.last([x, weight] if bias is None else [x, weight, bias], dims, clients)
-            return lane_layers.linear(*lanes), -1
         stacked = _stack(x, dims[0], clients)
         rows, across = stacked.reshape(clients, -1, stacked.shape[-1]), _stack(weight, dims[1], clients)
         shift = None if bias is None else _stack(bias, dims[2], clients)
@@ -325,20 +310,6 @@ def _view(_: _Rewriting, x: torch.Tensor, *shape: Any, **named: Any) -> Any:
     return x.reshape(*shape)
 
 
-def _flatten(mode: _Rewriting, x: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> Any:
-    known = range(-x.ndim, x.ndim)
-    if not mode.compiled or start_dim not in known or end_dim not in known:
-        return NotImplemented
-    first, stop = start_dim % x.ndim, end_dim % x.ndim
-
-    def rule(clients: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int]:
-        if lane_layers.lies_last(x, dims[0]):
-            return lane_layers.last((x,), dims, clients)[0].flatten(first, stop), -1
-        return _stack(x, dims[0], clients).flatten(first + 1, stop + 1), 0
-
-    return _apply(rule, lambda x: x.flatten(start_dim, end_dim), x)
-
-
 def _dropout(feature: bool) -> Callable[..., Any]:
     def form(mode: _Rewriting, x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         if not training or p == 0 or inplace or (feature and x.ndim < 3):
@@ -387,8 +358,8 @@ def _lstm(mode: _Rewriting, x: torch.Tensor, state: Any, weights: Any, *options:
 _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.conv1d: _convolution(torch.conv1d, 1),
     torch.conv2d: _convolution(torch.conv2d, 2),
-    torch.max_pool2d: _pooling(torch.max_pool2d, largest=True),
-    F.max_pool2d: _pooling(F.max_pool2d, largest=True),
+    torch.max_pool2d: _pooling(torch.max_pool2d),
+    F.max_pool2d: _pooling(F.max_pool2d),
     F.avg_pool2d: _pooling(F.avg_pool2d),
     F.adaptive_avg_pool2d: _pooling(F.adaptive_avg_pool2d),
     F.group_norm: _group_norm,
@@ -399,5 +370,4 @@ _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.dropout2d: _dropout(feature=True),
     torch.lstm: _lstm,
     torch.Tensor.view: _view,
-    torch.Tensor.flatten: _flatten,
 }

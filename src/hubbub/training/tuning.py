@@ -26,7 +26,6 @@ from torch import nn
 
 from hubbub import files, strict_json
 from hubbub.errors import ConfigError
-from hubbub.training import lanes
 from hubbub.training.execution import Execution, ExecutionPlan, Trainer, candidates, trainer
 from hubbub.training.faults import require_own
 from hubbub.training.local import Job, LocalTraining, Loss, trainable
@@ -39,7 +38,7 @@ __all__ = ["Choice", "choose", "independent", "require_steady"]
 # Steps of a short and of a longer trial: what a step costs is told from what each client costs once.
 _SHORT, _LONG = 1, 5
 # Of the way in which plans are tried: what another way found is not believed.
-_VERSION = 9
+_VERSION = 10
 # The plainer plan stands unless another is clearly faster: clocks waver.
 _CLEARLY = 0.95
 # Beyond this a plan that loses is not tried with more clients.
@@ -98,7 +97,7 @@ def choose(
     else:
         reason = "as was found before for this model on this machine"
     _remembered[key] = known
-    return Choice(known, reason + _advice(model, execution), tried=known == found)
+    return Choice(known, reason, tried=known == found)
 
 
 def independent(
@@ -120,8 +119,7 @@ def require_steady(
     """Refuse, on stand-ins of the form of ``job``'s examples, what would fail for every client, or hang on earlier ones.
 
     Raises:
-        ConfigError: Model and loss fail, by this plan at least, or carry something from one client to the next; or the plan is
-            for a kernel that is not there.
+        ConfigError: Model and loss fail, by this plan at least, or carry something from one client to the next.
     """
     made = trainer(plan, model, loss, replace(local, epochs=1, steps=2), execution, execution.precision)
     inputs, targets = stand_ins(job.inputs, job.targets, model, 4)
@@ -168,12 +166,10 @@ class _Trial:
             try:
                 self._seconds[plan] = self._time(plan)
             except _FAILS:
-                if plan.compiled:
-                    continue
                 break
             # More clients at once will not do what fewer did not.
             lost = plan.clients > 1 and self._seconds[plan] > _LOST * self._seconds[plainest]
-            if (lost and not plan.compiled) or clock() - began > _SECONDS:
+            if lost or clock() - began > _SECONDS:
                 break
         for plan in sorted(self._seconds, key=lambda plan: self._seconds[plan]):
             if self._seconds[plan] >= _CLEARLY * self._seconds[plainest]:
@@ -260,13 +256,6 @@ class _Trial:
         return trainer(plan, self._model, self._loss, self._local, self._execution, precision)
 
 
-def _advice(model: nn.Module, execution: Execution) -> str:
-    """What would make it faster, where that is known."""
-    fits = _convolves(model) and (execution.device, execution.precision) == ("cpu", "float32")
-    built = "; 'hubbub kernel training', run once, builds what is faster for convolutions"
-    return built if fits and lanes.KERNEL.could_be_built() else ""
-
-
 def _convolves(model: nn.Module) -> bool:
     return any(p.ndim == 4 for p in trainable(model).values())
 
@@ -298,7 +287,6 @@ def _key(model: nn.Module, local: LocalTraining, execution: Execution, job: Job,
         (tuple(job.inputs.shape[1:]), str(job.inputs.dtype), tuple(job.targets.shape[1:])),
         (magnitude, cohort >> magnitude),
         (torch.__version__, platform.machine(), platform.node(), torch.backends.cpu.get_cpu_capability()),
-        lanes.widths() if _convolves(model) else (),
     ]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
