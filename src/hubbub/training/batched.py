@@ -5,9 +5,8 @@ nothing. So what a client contributes depends on the model, its own data and its
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from functools import partial
 
 import torch
 from torch import nn
@@ -18,7 +17,6 @@ from hubbub.training.constants import Constants
 from hubbub.training.flat import difference
 from hubbub.training.local import Job, LocalTraining, Loss, Trained, trainable
 from hubbub.training.precision import Precision, computing
-from hubbub.training.recorded import Recorded
 from hubbub.training.stacking import NotStackableError, Product, StackedModel
 
 __all__ = ["Batched"]
@@ -56,7 +54,7 @@ class Batched:
         for parameter in module.parameters():
             # The clients' own stand in for them.
             parameter.requires_grad_(False)
-        self._model, self._recorded = StackedModel(module, clients), Recorded(module, loss)
+        self._model = StackedModel(module, clients)
         self.clients = clients
         self._loss, self._local, self._device, self._precision = loss, local, device, precision
         self._entropy = _is_cross_entropy(loss)
@@ -77,7 +75,6 @@ class Batched:
         own = {name: self._copies(p).requires_grad_() for name, p in start.items()}
         stepper = _Stepper(self._local, list(own.values()), list(start.values()))
         self._constants.restore()
-        self._recorded.look()
         feed = _Feed(self._local, jobs, self.clients, self._device)
         generators = [torch.Generator(self._device).manual_seed(job.seed) for job in jobs]
         total = torch.zeros(self.clients, dtype=torch.float64, device=self._device)
@@ -85,10 +82,7 @@ class Batched:
             inputs, targets, counts = feed.batch(step)
             # Of a client that has no batch left, or of padding, nothing is learnt.
             active = torch.tensor([count > 0 for count in counts], device=self._device)
-            slopes = partial(self._slopes, tuple(start), counts, generators)
-            # Only this loss does without how many examples each has; what draws from the generators is not recorded.
-            form = tuple(start), None if self._entropy_of(targets) else tuple(counts)
-            losses, *gradients = self._recorded(slopes, form, inputs, targets, active, *own.values())
+            losses, gradients = self._slopes(own, counts, generators, inputs, targets, active)
             resting = [i for i, count in enumerate(counts[: len(jobs)]) if not count]
             stepper.step(gradients, feed.rates(step), resting)
             total += losses
@@ -103,29 +97,29 @@ class Batched:
 
     def _slopes(
         self,
-        names: Sequence[str],
+        own: Mapping[str, torch.Tensor],
         counts: Sequence[int],
         generators: Sequence[torch.Generator],
         inputs: torch.Tensor,
         targets: torch.Tensor,
         active: torch.Tensor,
-        *own: torch.Tensor,
-    ) -> Sequence[torch.Tensor | Product | None]:
+    ) -> tuple[torch.Tensor, list[torch.Tensor | Product | None]]:
         """Each client's mean loss, ``(K,)``, 0 where it learns nothing, and the gradients."""
         products: dict[str, list[Product]] | None = {} if self._apart else None
         with computing(self._precision, self._device):
-            output = self._model(dict(zip(names, own, strict=True)), inputs, counts, generators, products)
+            output = self._model(own, inputs, counts, generators, products)
             with in_range(self._device):
                 losses = torch.where(active, self._losses(output, targets, counts), 0.0)
         try:
-            gradients = torch.autograd.grad(losses.sum(), own, allow_unused=True)
+            gradients = torch.autograd.grad(losses.sum(), list(own.values()), allow_unused=True)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             # Such as a forward that is done again on the way back, outside of the stack.
             raise NotStackableError(f"{type(error).__name__}: {error}") from error
-        apart = [(products or {}).get(name) for name in names]
-        return [losses.detach(), *map(_together, gradients, apart)]
+        return losses.detach(), [
+            _together(found, (products or {}).get(name)) for name, found in zip(own, gradients, strict=True)
+        ]
 
     def _losses(self, output: torch.Tensor, targets: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """Each client's mean loss over its own examples, ``(K,)``; where it has none, any number."""
