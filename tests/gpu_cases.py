@@ -31,8 +31,8 @@ from hubbub.training import (
     private_gradients,
     train,
 )
-from hubbub.training.batched import Batched
 from hubbub.training.one_by_one import OneByOne
+from hubbub.training.stacks import Stacks
 from hubbub.verification import verify
 from hubbub.workloads import prefix_sum
 from local_jobs import IMAGES, SENTENCES, Layers, Lstm, jobs
@@ -69,17 +69,16 @@ def gpu() -> Iterator[None]:
             yield
 
 
-def trained(made: OneByOne | Batched, model: nn.Module, clients: list[Any]) -> dict[int, torch.Tensor]:
+def trained(made: OneByOne | Stacks, model: nn.Module, clients: list[Any]) -> dict[int, torch.Tensor]:
     found = {trained.client: trained.update for trained in made.train(model, clients)}
     assert {update.device for update in found.values()} == {CUDA}
     return {client: update.cpu() for client, update in found.items()}
 
 
-def makers(model: nn.Module, local: LocalTraining, precision: Any = "float32") -> dict[str, OneByOne | Batched]:
+def makers(model: nn.Module, local: LocalTraining, precision: Any = "float32") -> dict[str, OneByOne | Stacks]:
     return {
         "one by one": OneByOne(model, F.cross_entropy, local, CUDA, precision),
-        "channels last": OneByOne(model, F.cross_entropy, local, CUDA, precision, channels_last=True),
-        "stacked": Batched(model, F.cross_entropy, local, CUDA, precision, clients=3),
+        "stacked": Stacks(model, F.cross_entropy, local, CUDA, precision, clients=3),
     }
 
 
@@ -124,7 +123,7 @@ def test_examples_may_lie_on_the_gpu_already(precision: str) -> None:
         assert all(torch.equal(found[client], moved[client]) for client in found)
 
 
-@pytest.mark.parametrize("plan", ["one-by-one", "one-by-one-channels-last", "batched-3", "auto"])
+@pytest.mark.parametrize("plan", ["one-by-one", "batched-3", "auto"])
 @pytest.mark.parametrize("lattice", [True, False])
 def test_a_sum_is_that_of_its_clients(plan: str, lattice: bool) -> None:
     clients = [(job.inputs, job.targets) for job in jobs((1, 28, 28))]

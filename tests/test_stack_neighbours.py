@@ -11,13 +11,13 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from torch.utils.checkpoint import checkpoint
 
 from hubbub.errors import ConfigError, DataError
-from hubbub.training import Execution, LocalTraining, SimulatedPopulation, tuning
-from hubbub.training.batched import Batched
-from hubbub.training.execution import ExecutionPlan
+from hubbub.training import Execution, LocalTraining, SimulatedPopulation, choice
+from hubbub.training.choice import Probe
 from hubbub.training.gradients import Chosen, ExampleGradients
 from hubbub.training.local import Job, Loss
 from hubbub.training.one_by_one import OneByOne
-from hubbub.training.stacking import NotStackableError
+from hubbub.training.stacked_module import NotStackableError
+from hubbub.training.stacks import Stacks
 from local_jobs import CPU, jobs
 
 PAIR = (6,)
@@ -105,7 +105,7 @@ class Table(nn.Module):
 
 
 def first_update(model: nn.Module, clients: Sequence[Job], local: LocalTraining, number: int = 0) -> torch.Tensor:
-    found = Batched(model, F.cross_entropy, local, CPU, clients=2).train(model, clients)
+    found = Stacks(model, F.cross_entropy, local, CPU, clients=2).train(model, clients)
     return next(trained.update for trained in found if trained.client == number)
 
 
@@ -153,7 +153,7 @@ LONG = LocalTraining(epochs=2, batch_size=8, momentum=0.9, schedule="cosine")
 def test_what_a_step_leaves_in_a_buffer_is_there_in_the_next_and_not_for_the_next_client(way: str) -> None:
     torch.manual_seed(0)
     model, clients = Counting(way), jobs((6,))
-    stack, lean = Batched(model, F.cross_entropy, LONG, CPU, clients=4), OneByOne(model, F.cross_entropy, LONG, CPU)
+    stack, lean = Stacks(model, F.cross_entropy, LONG, CPU, clients=4), OneByOne(model, F.cross_entropy, LONG, CPU)
     alone = [trained.update for trained in lean.train(model, clients)]
     for _ in range(2):
         found = torch.stack([trained.update for trained in stack.train(model, clients)])
@@ -185,7 +185,7 @@ def hardest(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def test_a_loss_that_reads_numbers_reads_those_of_each_client_in_each_step(loss: Loss) -> None:
     torch.manual_seed(0)
     model, clients = nn.Sequential(nn.Linear(6, 10), nn.Tanh()), jobs((6,), sizes=[16] * 12)
-    stack, lean = Batched(model, loss, LONG, CPU, clients=4), OneByOne(model, loss, LONG, CPU)
+    stack, lean = Stacks(model, loss, LONG, CPU, clients=4), OneByOne(model, loss, LONG, CPU)
     for found, alone in zip(stack.train(model, clients), lean.train(model, clients), strict=True):
         assert float((found.update - alone.update).norm()) <= 1e-5 * float(alone.update.norm())
 
@@ -239,15 +239,15 @@ class Layers(nn.Module):
 
 def lean(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a kernel does that sums in another order at the stack's end."""
-    step = Batched.train
+    step = Stacks.train
 
-    def train(self: Batched, model: nn.Module, clients: Sequence[Job]):  # type: ignore[no-untyped-def]
+    def train(self: Stacks, model: nn.Module, clients: Sequence[Job]):  # type: ignore[no-untyped-def]
         for place, trained in enumerate(step(self, model, clients)):
             if place % self.clients == self.clients - 1:
                 trained.update.mul_(1 + 2**-20)
             yield trained
 
-    monkeypatch.setattr(Batched, "train", train)
+    monkeypatch.setattr(Stacks, "train", train)
 
 
 def test_a_plan_by_which_bits_hang_on_places_is_refused_for_secure_sums(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,40 +255,55 @@ def test_a_plan_by_which_bits_hang_on_places_is_refused_for_secure_sums(monkeypa
     model, local = Layers(), LocalTraining()
     clients = [(job.inputs, job.targets) for job in jobs(PAIR)]
     sound = SimulatedPopulation(clients, F.cross_entropy, local, execution=Execution("batched-3"))
-    assert sound.prepare(model, 4).plan == ExecutionPlan(3)
+    assert sound.prepare(model, 4).plan == "batched-3"
     lean(monkeypatch)
     named = SimulatedPopulation(clients, F.cross_entropy, local, execution=Execution("batched-3"))
-    with pytest.raises(ConfigError, match="plan = 'batched-3': on this machine a client's last bits hang on where it stands"):
+    with pytest.raises(ConfigError, match="plan = 'batched-3': on this machine a client's last bits depend on where it stands"):
         named.collect([0, 1], model, 1.0, 0)
-    monkeypatch.setattr("hubbub.training.simulate.choose", lambda *_: tuning.Choice(ExecutionPlan(3), "it is said"))
-    chosen = SimulatedPopulation(clients, F.cross_entropy, local)
-    assert chosen.prepare(model, 4).plan == ExecutionPlan()
-    for_experiments = SimulatedPopulation(clients, F.cross_entropy, local, lattice=False)
-    assert for_experiments.prepare(model, 4).plan == ExecutionPlan(3)
+    for_experiments = SimulatedPopulation(clients, F.cross_entropy, local, lattice=False, execution=Execution("batched-3"))
+    assert for_experiments.prepare(model, 4).plan == "batched-3"
+
+
+def test_auto_takes_no_plan_by_which_bits_hang_on_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    clients = [(job.inputs, job.targets) for job in jobs(PAIR)]
+    monkeypatch.setattr(choice, "_WORTH", 1)
+    monkeypatch.setattr(Probe, "_seconds", lambda *_: 1.0)
+    first, second = (SimulatedPopulation(clients, F.cross_entropy, LocalTraining()) for _ in range(2))
+    assert first.prepare(Layers(), 3).plan == "batched-3"
+    lean(monkeypatch)
+    assert second.prepare(Layers(), 3).plan == "one-by-one"
+    # What was chosen for one model is tried anew with the next.
+    assert first.prepare(Layers(), 3).plan == "one-by-one"
 
 
 def test_a_plan_is_tried_without_a_look_at_anybody_s_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(tuning, "_WORTH", 1)
-    monkeypatch.setattr(tuning, "_remembered", {})
-    monkeypatch.setattr(tuning, "_read", dict)
-    monkeypatch.setattr(tuning, "_remember", lambda _, plan: plan)
+    asked: list[object] = []
+    monkeypatch.setattr(choice, "_WORTH", 1)
+    monkeypatch.setattr(Probe, "_seconds", lambda *_: 1.0)
+    trainer = choice.trainer
 
-    def least(trial: tuning._Trial, plan: ExecutionPlan, steps: int, chunk: Sequence[Job]) -> float:
-        asked.append((plan, steps, [(job.seed, job.inputs.tolist(), job.targets.tolist()) for job in chunk]))
-        return float(steps) / plan.clients
+    def watched(clients: int, model: nn.Module, *how: object) -> choice.Trainer:
+        made = trainer(clients, model, *how)  # type: ignore[arg-type] # as they were given
+        train = made.train
 
-    monkeypatch.setattr(tuning._Trial, "_of_steps", least)
+        def told(model: nn.Module, chunk: Sequence[Job]) -> object:
+            asked.append((clients, [(job.seed, job.inputs.tolist(), job.targets.tolist()) for job in chunk]))
+            return train(model, chunk)
+
+        made.train = told  # type: ignore[method-assign]
+        return made
+
+    monkeypatch.setattr(choice, "trainer", watched)
     for sizes, factor in (((3, 2, 4), 1.0), ((9, 0, 30), torch.nan)):
         clients = [(factor * job.inputs, job.targets) for job in jobs(PAIR, sizes=sizes)]
         population = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), lattice=False)
         torch.manual_seed(0)
-        tuning._remembered.clear()
         population.collect([0] if factor == 1 else [0, 1, 2], Layers(), None, 0)
         asked.append(population.plan)
     half = len(asked) // 2
-    assert half > 3
-    assert asked[:half] == asked[half:]
+    assert half > 8
+    assert str(asked[:half]) == str(asked[half:])
 
 
 @pytest.mark.parametrize("blank", ["examples", "weights"])

@@ -18,7 +18,7 @@ from hubbub import _checks
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.errors import ConfigError
 from hubbub.families import DESCRIPTIONS
-from hubbub.training.plan_names import AUTO, ExecutionPlan
+from hubbub.training.execution import clients_at_once
 
 __all__ = [
     "DATASETS",
@@ -432,10 +432,8 @@ def _check_engine(training: TrainingConfig) -> None:
 
 
 def _check_plan(plan: str) -> None:
-    if plan == AUTO:
-        return
     try:
-        ExecutionPlan.named(plan)
+        clients_at_once(plan)
     except ConfigError as error:
         raise ConfigError(f"training.{error}") from error
 
