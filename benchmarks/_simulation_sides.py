@@ -1,7 +1,6 @@
 """The sides of simulation.py in this process, and their rounds in turn with those of the peers."""
 
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -30,30 +29,22 @@ class Side(Protocol):
         """One round, and what it cost."""
 
 
-def switch_kernel(*, on: bool) -> None:
-    """Let what follows in this process, and in those that it starts, use compiled kernels or leave them alone."""
-    os.environ["HUBBUB_KERNEL"] = "on" if on else "off"
-
-
 class Here:
     """A side in this process.
 
     Args:
         work: What to do.
         summing: How it is done.
-        kernel: Whether it may use the compiled kernel.
     """
 
-    def __init__(self, work: Work, summing: Summing, *, kernel: bool = False) -> None:
+    def __init__(self, work: Work, summing: Summing) -> None:
         self._work = work
-        self._kernel = kernel
         self._summing = summing
         self._model = deepcopy(work.model)
         self._rounds = 0
 
     def round(self) -> Round:
         """One round; its CPU seconds are those of this process, and the evaluation after it is not counted."""
-        switch_kernel(on=self._kernel)
         cpu, wall = time.process_time(), time.perf_counter()
         total = self._summing(self._model, self._rounds)
         with torch.no_grad():
@@ -63,7 +54,6 @@ class Here:
             )
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         self._rounds += 1
-        switch_kernel(on=False)
         return Round(cpu, wall, self._work.accuracy(self._model))
 
 

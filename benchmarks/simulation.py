@@ -9,7 +9,6 @@ pfl and Flower run in an environment of their own, which --peers makes in a fold
 """
 
 import argparse
-import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,16 +27,13 @@ from _runner import Row, Skipped
 from _simulation_gpu import gpu_rows
 from _simulation_privacy import privacy_rows
 from _simulation_scale import memory_rows, plan_rows
-from _simulation_sides import Here, Side, cnn, images, in_turn, mnist_work, ours, plain_loop, population, switch_kernel
-from hubbub.errors import ConfigError
-from hubbub.training import Execution, lanes
+from _simulation_sides import Here, Side, cnn, images, in_turn, mnist_work, ours, plain_loop, population
+from hubbub.training import Execution
 
 OURS, TWO, PFL, FLOWER, PLAIN, LEAN = "ours", "two workers", "pfl", "Flower on Ray", "a plain loop", "one by one"
-COMPILED = "ours with the compiled kernel"
-CNN_GOALS = {PFL: 2.8, FLOWER: 3.5, PLAIN: 2.0, LEAN: 2.0}
+CNN_GOALS = {PFL: 1.8, FLOWER: 2.0, PLAIN: 1.5, LEAN: 1.5}
 MLP_GOALS = {PFL: 1.5, LEAN: 1.0}
 LARGE_GOALS = {LEAN: 0.97}
-KERNEL_GOAL = 1.5
 WALL_GOALS = {FLOWER: ("Flower on Ray, two actors", 3.0), OURS: ("one worker", 1.5)}
 UNTRAINED_LIMIT, UNTRAINED_GOAL = 0.030, 10.0
 ONE_BY_ONE = Execution(plan="one-by-one")
@@ -65,12 +61,12 @@ class Measured:
 
     Args:
         clients: How many took part in each.
-        plans: Those of our sides.
+        plan: Ours.
         costs: Of each side.
     """
 
     clients: int
-    plans: Mapping[str, str]
+    plan: str
     costs: Mapping[str, Round]
 
 
@@ -80,11 +76,9 @@ class Simulation:
 
     Args:
         peers: Where they are, if anywhere.
-        no_kernel: Why there is no compiled kernel, if there is none.
     """
 
     peers: Environment
-    no_kernel: str = ""
 
     def cnn_rows(self, seconds: float) -> list[Row | Skipped]:
         """A network of 21,840 parameters, on one core and on two."""
@@ -92,8 +86,7 @@ class Simulation:
         with closing(population(work, Execution(workers=2))) as two:
             measured = self._measured(work, CNN_GOALS, seconds, {TWO: Here(work, ours(two))})
         name = "CNN, 21,840 parameters"
-        with_kernel = {**CNN_GOALS, OURS: KERNEL_GOAL}
-        return [*cpu_rows(name, measured, CNN_GOALS), *wall_rows(name, measured), *self._compiled(name, measured, with_kernel)]
+        return [*cpu_rows(name, measured, CNN_GOALS), *wall_rows(name, measured)]
 
     def mlp_rows(self, seconds: float) -> list[Row | Skipped]:
         """A network whose weights outweigh its arithmetic."""
@@ -103,8 +96,7 @@ class Simulation:
     def large_rows(self, seconds: float) -> list[Row | Skipped]:
         """A network of which one client fills a core: ten clients of a third of the images, or a round would take minutes."""
         measured = self._measured(mnist_work(large_cnn(), 10, _size(seconds)[1] // 3), LARGE_GOALS, seconds)
-        name = "CNN, 1,199,882 parameters"
-        return [*cpu_rows(name, measured, LARGE_GOALS), *self._compiled(name, measured, LARGE_GOALS)]
+        return cpu_rows("CNN, 1,199,882 parameters", measured, LARGE_GOALS)
 
     def untrained_rows(self, seconds: float) -> list[Row | Skipped]:
         """What a round costs beside its training: 21,840 parameters to each of 100 clients and back.
@@ -127,26 +119,15 @@ class Simulation:
         self, work: Work, goals: Mapping[str, float], seconds: float, more: Mapping[str, Side] = MappingProxyType({})
     ) -> Measured:
         """Ours, and the sides that have goals, as far as they are here."""
-        for kernel in (False, True)[: 1 if self.no_kernel else 2]:
-            require_same_sum(work, kernel=kernel)
-        populations = {OURS: population(work)}
-        own: dict[str, Side] = {OURS: Here(work, ours(populations[OURS])), **more}
-        if not self.no_kernel:
-            populations[COMPILED] = population(work)
-            own[COMPILED] = Here(work, ours(populations[COMPILED]), kernel=True)
+        require_same_sum(work)
+        clients = population(work)
+        own: dict[str, Side] = {OURS: Here(work, ours(clients)), **more}
         if LEAN in goals:
             own[LEAN] = Here(work, ours(population(work, ONE_BY_ONE)))
         if PLAIN in goals:
             own[PLAIN] = Here(work, plain_loop(work))
         costs = self._costs(work, own, [peer for peer in goals if peer in (PFL, FLOWER)], seconds)
-        plans = {name: str(one.plan) for name, one in populations.items()}
-        return Measured(len(work.clients[0]), plans, costs)
-
-    def _compiled(self, model: str, measured: Measured, goals: Mapping[str, float]) -> list[Row | Skipped]:
-        """The rows of the side that has the kernel."""
-        if self.no_kernel:
-            return [Skipped(f"{model}, with the compiled kernel", self.no_kernel)]
-        return cpu_rows(model, measured, goals, COMPILED)
+        return Measured(len(work.clients[0]), clients.plan, costs)
 
     def _costs(self, work: Work, own: Mapping[str, Side], peers: Sequence[str], seconds: float) -> dict[str, Round]:
         """What rounds cost our sides and the peers that are installed."""
@@ -161,18 +142,17 @@ class Simulation:
             return in_turn(sides, later=1 if _quick(seconds) else 3)
 
 
-def cpu_rows(model: str, measured: Measured, goals: Mapping[str, float], side: str = OURS) -> list[Row | Skipped]:
-    """CPU seconds of a round of one of our sides, beside each side that has a goal."""
+def cpu_rows(model: str, measured: Measured, goals: Mapping[str, float]) -> list[Row | Skipped]:
+    """CPU seconds of a round of ours, beside each side that has a goal."""
     rows: list[Row | Skipped] = []
-    kernel = ", with the compiled kernel" if side == COMPILED else ""
     for peer, goal in goals.items():
-        name = f"{model}, {measured.clients} clients{kernel}; peer: {f'{peer} without it' if peer == OURS else peer}"
+        name = f"{model}, {measured.clients} clients; peer: {peer}"
         if peer not in measured.costs:
             rows.append(_missing(name))
             continue
-        mine, theirs = measured.costs[side], measured.costs[peer]
+        mine, theirs = measured.costs[OURS], measured.costs[peer]
         _runner.require_agreement(f"{name}: accuracy", mine.accuracy, theirs.accuracy, ACCURACY_TOLERANCE)
-        note = f"accuracy {mine.accuracy:.4f}, the peer's {theirs.accuracy:.4f}; our plan: {measured.plans[side]}"
+        note = f"accuracy {mine.accuracy:.4f}, the peer's {theirs.accuracy:.4f}; our plan: {measured.plan}"
         rows.append(Row(name, mine.cpu_seconds, theirs.cpu_seconds, goal, note=note))
     return rows
 
@@ -192,29 +172,15 @@ def wall_rows(model: str, measured: Measured) -> list[Row | Skipped]:
     return rows
 
 
-def require_same_sum(work: Work, *, kernel: bool) -> None:
+def require_same_sum(work: Work) -> None:
     """Stop unless our plan and the plain loop make the same of the first ten clients, each with one whole batch.
 
     Batches are drawn by each side's own coins; of one whole batch the order does not matter.
     """
     inputs, targets = work.clients
     few = replace(work, clients=(inputs[:10, :60], targets[:10, :60]), batch_size=60)
-    switch_kernel(on=kernel)
     mine, plain = (summing(few.model, 0).numpy() for summing in (ours(population(few)), plain_loop(few)))
-    switch_kernel(on=False)
     _runner.require_agreement("the sum of ten clients", mine, plain, SUM_TOLERANCE)
-
-
-def built() -> str:
-    """Build the compiled kernel where this process looks for it; why it cannot be built, if it cannot."""
-    switch_kernel(on=True)
-    try:
-        lanes.KERNEL.build()
-    except ConfigError as error:
-        return str(error)
-    finally:
-        switch_kernel(on=False)
-    return ""
 
 
 def least_wall_seconds(call: Callable[[], object], seconds: float) -> float:
@@ -258,13 +224,10 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     images()
-    with tempfile.TemporaryDirectory() as home:
-        # What was found or kept on this machine before counts for no side: each looks for its plan anew.
-        os.environ["HOME"] = home
-        simulation = Simulation(peers, built())
-        with_peers = simulation.cnn_rows, simulation.mlp_rows, simulation.large_rows, simulation.untrained_rows
-        parts = *with_peers, privacy_rows, memory_rows, plan_rows, gpu_rows
-        _runner.main(__doc__, *parts, options=own)
+    simulation = Simulation(peers)
+    with_peers = simulation.cnn_rows, simulation.mlp_rows, simulation.large_rows, simulation.untrained_rows
+    parts = *with_peers, privacy_rows, memory_rows, plan_rows, gpu_rows
+    _runner.main(__doc__, *parts, options=own)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,9 @@
 """What runs on a GPU, run on one: on the one that is there, or on one that is pretended. Collected by ``test_gpu.py`` alone."""
 
-import gc
 import json
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -32,13 +29,10 @@ from hubbub.training import (
     ServerOptimizer,
     SimulatedPopulation,
     private_gradients,
-    recorded,
     train,
 )
-from hubbub.training.batched import Batched
-from hubbub.training.graphs import Graph
 from hubbub.training.one_by_one import OneByOne
-from hubbub.training.programs import same_bits
+from hubbub.training.stacks import Stacks
 from hubbub.verification import verify
 from hubbub.workloads import prefix_sum
 from local_jobs import IMAGES, SENTENCES, Layers, Lstm, jobs
@@ -75,17 +69,16 @@ def gpu() -> Iterator[None]:
             yield
 
 
-def trained(made: OneByOne | Batched, model: nn.Module, clients: list[Any]) -> dict[int, torch.Tensor]:
+def trained(made: OneByOne | Stacks, model: nn.Module, clients: list[Any]) -> dict[int, torch.Tensor]:
     found = {trained.client: trained.update for trained in made.train(model, clients)}
     assert {update.device for update in found.values()} == {CUDA}
     return {client: update.cpu() for client, update in found.items()}
 
 
-def makers(model: nn.Module, local: LocalTraining, precision: Any = "float32") -> dict[str, OneByOne | Batched]:
+def makers(model: nn.Module, local: LocalTraining, precision: Any = "float32") -> dict[str, OneByOne | Stacks]:
     return {
         "one by one": OneByOne(model, F.cross_entropy, local, CUDA, precision),
-        "channels last": OneByOne(model, F.cross_entropy, local, CUDA, precision, channels_last=True),
-        "stacked": Batched(model, F.cross_entropy, local, CUDA, precision, clients=3),
+        "stacked": Stacks(model, F.cross_entropy, local, CUDA, precision, clients=3),
     }
 
 
@@ -130,93 +123,7 @@ def test_examples_may_lie_on_the_gpu_already(precision: str) -> None:
         assert all(torch.equal(found[client], moved[client]) for client in found)
 
 
-@pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each step that was launched as a graph."""
-    seen: list[int] = []
-    launch = Graph.__call__
-
-    def counted(graph: Graph, tensors: Any) -> Any:
-        seen.append(1)
-        return launch(graph, tensors)
-
-    monkeypatch.setattr(Graph, "__call__", counted)
-    return seen
-
-
-@pytest.mark.parametrize("name", ["cnn", "mlp", "tied", "factors", "unused", "standardizes"])
-def test_a_step_that_is_launched_as_a_graph_does_the_same(
-    name: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(0)
-    model, clients, local = MODELS[name][0](), MODELS[name][1], LocalTraining(epochs=3, batch_size=4, momentum=0.9)
-    maker = Batched(model, F.cross_entropy, local, CUDA, clients=3)
-    first, again = trained(maker, model, clients), trained(maker, model, clients)
-    assert len(launches) > 20
-    with monkeypatch.context() as without:
-        without.setattr(recorded, "graphed", lambda *_: None)
-        plain = trained(Batched(model, F.cross_entropy, local, CUDA, clients=3), model, clients)
-    for client, update in plain.items():
-        assert torch.equal(first[client], update)
-        assert torch.equal(again[client], update)
-
-
-@pytest.mark.skipif(REAL, reason="a real GPU captures it")
-@pytest.mark.parametrize("told", ["out of memory", "operation not permitted when stream is capturing"])
-def test_where_there_can_be_no_graph_steps_go_one_operation_at_a_time(
-    told: str, launches: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(0)
-    model, clients = MODELS["mlp"][0](), MODELS["mlp"][1]
-    expected = trained(Batched(model, F.cross_entropy, ALL, CUDA, clients=3), model, clients)
-    assert launches
-    launches.clear()
-    monkeypatch.setattr(torch.cuda, "graph", mock.Mock(side_effect=RuntimeError(told)))
-    found = trained(Batched(model, F.cross_entropy, ALL, CUDA, clients=3), model, clients)
-    assert not launches
-    assert all(torch.equal(found[client], update) for client, update in expected.items())
-
-
-def test_a_graph_keeps_nothing_of_the_stacks_that_it_was_launched_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[weakref.ref[torch.Tensor]] = []
-    copies = Batched._copies
-
-    def noted(maker: Batched, name: str, p: torch.Tensor) -> torch.Tensor:
-        own = copies(maker, name, p)
-        kept.append(weakref.ref(own))
-        return own
-
-    monkeypatch.setattr(Batched, "_copies", noted)
-    torch.manual_seed(0)
-    maker = Batched(Mlp(IMAGES, 10), F.cross_entropy, LocalTraining(epochs=3), CUDA, clients=3)
-    for _ in range(3):
-        trained(maker, Mlp(IMAGES, 10), MODELS["mlp"][1])
-    assert maker._recorded._graphs
-    gc.collect()
-    assert len(kept) > 20
-    assert not any(one() is not None for one in kept)
-
-
-def test_a_step_with_a_frozen_part_that_is_replaced_goes_the_whole_way(launches: list[int]) -> None:
-    torch.manual_seed(0)
-    model, clients = Mlp(IMAGES, 10), MODELS["mlp"][1]
-    next(model.parameters()).requires_grad_(False)
-    maker = Batched(model, F.cross_entropy, LocalTraining(epochs=3), CUDA, clients=3)
-    before = trained(maker, model, clients)
-    assert launches
-    frozen = maker._recorded._module.get_parameter(next(name for name, p in model.named_parameters() if not p.requires_grad))
-    (graph, *_), count = maker._recorded._graphs.values(), len(launches)
-    given = [tensor.clone() for tensor in graph._given]
-    kept, frozen.data = frozen.detach(), 2 * frozen.detach()
-    # What was captured would read the numbers that are no longer the module's.
-    assert all(map(same_bits, graph(given), graph._program(given)))
-    frozen.data = kept.clone()
-    after = trained(maker, model, clients)
-    assert len(launches) > count + 1
-    assert all(torch.equal(before[client], after[client]) for client in before)
-
-
-@pytest.mark.parametrize("plan", ["one-by-one", "one-by-one-channels-last", "batched-3", "auto"])
+@pytest.mark.parametrize("plan", ["one-by-one", "batched-3", "auto"])
 @pytest.mark.parametrize("lattice", [True, False])
 def test_a_sum_is_that_of_its_clients(plan: str, lattice: bool) -> None:
     clients = [(job.inputs, job.targets) for job in jobs((1, 28, 28))]

@@ -5,11 +5,10 @@ made into an array. So code that forgets to move something fails here as it woul
 does: nothing is learnt about a real one's speed or roundings. Where there is a real one, tests use that.
 """
 
-import math
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,45 +116,6 @@ class _OnGpu(torch.Tensor):
         return _computed(func, args, dict(kwargs or {}))
 
 
-# What waits for the GPU's numbers, or draws some.
-_WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded}
-
-
-class _Graph:
-    """Operations that are noted when they are captured and done when they are launched, in the same memory each time."""
-
-    capturing: "_Graph | None" = None
-
-    def __init__(self) -> None:
-        self._noted: list[tuple[Any, Any, list[torch.Tensor]]] = []
-
-    def note(self, func: Any, given: Any, found: Any) -> None:
-        """One more operation, with what it made."""
-        places = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)}
-        made = [leaf for leaf in tree_leaves(found) if isinstance(leaf, torch.Tensor)]
-        # A view follows by itself, and what is changed in place is changed again.
-        self._noted.append((func, given, [] if places & {one.untyped_storage().data_ptr() for one in made} else made))
-
-    @contextmanager
-    def capture(self) -> Iterator[None]:
-        """Inside, operations are noted; no number of theirs is there before the launch."""
-        type(self).capturing = self
-        try:
-            yield
-        finally:
-            type(self).capturing = None
-        for _, _, made in self._noted:
-            for one in made:
-                one.fill_(math.nan if one.is_floating_point() else 0)
-
-    def replay(self) -> None:
-        """The launch."""
-        for func, (args, kwargs), made in self._noted:
-            found = [leaf for leaf in tree_leaves(func(*args, **kwargs)) if isinstance(leaf, torch.Tensor)]
-            for kept, one in zip(made, found, strict=False):
-                kept.copy_(one)
-
-
 class _Generator(torch.Generator):
     """A generator that says on which device it is."""
 
@@ -252,12 +212,8 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inside["pin_memory"] = False
     held = tree_map(lambda leaf: leaf.held if isinstance(leaf, _OnGpu) else leaf, (args, inside))
     leaves_here = kwargs.get("device") is not None and not _is_gpu(kwargs["device"])
-    if _Graph.capturing is not None and (elsewhere or leaves_here or not _WAITING.isdisjoint(func.tags)):
-        raise RuntimeError(f"operation not permitted when stream is capturing: {func}")
     drawn = torch.Tag.nondeterministic_seeded in func.tags and not generators
     found = _drawn(func, *held) if drawn else _ELSEWHERE.get(func, func)(*held[0], **held[1])
-    if _Graph.capturing is not None:
-        _Graph.capturing.note(_ELSEWHERE.get(func, func), held, found)
     # A copy says where it goes; all else stays where it is.
     if func is _ATEN.copy_.default and not isinstance(args[0], _OnGpu):
         return args[0]
@@ -292,12 +248,6 @@ def pretended_gpu() -> Iterator[None]:
         "get_rng_state": lambda *_: _CHANCE.get_state(),
         "set_rng_state": lambda state, *_: _CHANCE.set_state(state),
         "is_bf16_supported": lambda *_: True,
-        "CUDAGraph": _Graph,
-        "graph": lambda graph, pool: graph.capture(),
-        "graph_pool_handle": lambda: (0, 1),
-        "Stream": mock.MagicMock,
-        "current_stream": mock.MagicMock,
-        "stream": lambda _: nullcontext(),
         "get_device_name": lambda *_: "a pretended GPU",
         "get_device_properties": lambda *_: SimpleNamespace(total_memory=2**34),
     }

@@ -1,8 +1,6 @@
 """Whatever plan trains the clients, each of them contributes the same, and nothing of it hangs on anybody else."""
 
-import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,12 +10,12 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 import local_jobs
 from hubbub.errors import ConfigError
 from hubbub.lattice import Lattice
-from hubbub.training import Execution, LocalTraining, SimulatedPopulation, lanes, tuning
-from hubbub.training.batched import Batched, _Feed
-from hubbub.training.execution import ExecutionPlan, candidates
+from hubbub.training import Execution, LocalTraining, SimulatedPopulation, choice
+from hubbub.training.choice import Probe, stack_size
 from hubbub.training.local import Job, Loss
 from hubbub.training.one_by_one import OneByOne
-from hubbub.training.stacking import NotStackableError
+from hubbub.training.stacked_module import NotStackableError
+from hubbub.training.stacks import Stacks, _Feed
 from local_jobs import CPU, IMAGES, SENTENCES, Lstm, jobs
 
 MODELS = local_jobs.MODELS | {
@@ -54,7 +52,7 @@ def one_by_one(model: nn.Module, local: LocalTraining, clients: list[Job], loss:
 
 
 def batched(model: nn.Module, local: LocalTraining, clients: list[Job], size: int = 4, loss: Loss = F.cross_entropy) -> Updates:
-    return {trained.client: trained.update for trained in Batched(model, loss, local, CPU, clients=size).train(model, clients)}
+    return {trained.client: trained.update for trained in Stacks(model, loss, local, CPU, clients=size).train(model, clients)}
 
 
 @pytest.mark.parametrize("local", LOCALS)
@@ -119,16 +117,9 @@ def test_plain_steps_are_those_of_torch_s_own_optimizer() -> None:
     torch.testing.assert_close(one_by_one(model, local, [job])[0], moved, rtol=1e-4, atol=1e-6)
 
 
-def test_channels_last_changes_rounding_alone() -> None:
-    model, clients = made("cnn"), MODELS["cnn"][1]
-    expected = one_by_one(model, LOCALS["plain"], clients)
-    for trained in OneByOne(model, F.cross_entropy, LOCALS["plain"], CPU, channels_last=True).train(model, clients):
-        assert float((trained.update - expected[trained.client]).norm()) <= 1e-5 * float(expected[trained.client].norm())
-
-
 def test_half_precision_is_near_and_leaves_parameters_whole() -> None:
     model, clients = made("cnn"), MODELS["cnn"][1]
-    for plan in (OneByOne, lambda *all_of_it: Batched(*all_of_it, clients=4)):
+    for plan in (OneByOne, lambda *all_of_it: Stacks(*all_of_it, clients=4)):
         exact = {t.client: t for t in plan(model, F.cross_entropy, LOCALS["plain"], CPU, "float32").train(model, clients)}
         for trained in plan(model, F.cross_entropy, LOCALS["plain"], CPU, "bfloat16").train(model, clients):
             expected = exact[trained.client].update
@@ -195,81 +186,50 @@ def test_a_module_that_does_not_run_for_many_clients_at_once_says_so(kind: type[
         named.collect([0, 1], model, 1.0, 0)
 
 
+def chosen(monkeypatch: pytest.MonkeyPatch, model: nn.Module, cohort: int = 4, stacked: float = 0.1) -> choice.Choice:
+    """What is chosen where a stack takes so many seconds in place of one for each client."""
+    monkeypatch.setattr(choice, "_WORTH", 1)
+    monkeypatch.setattr(Probe, "_seconds", lambda _, clients: stacked if clients > 1 else 1.0)
+    return Probe(model, F.cross_entropy, LOCALS["plain"], Execution(), jobs(IMAGES)[0]).choice(cohort)
+
+
 @pytest.mark.parametrize("kind", [Unstackable, OwnNoise, Mixes])
 def test_the_choice_falls_on_one_by_one_where_a_stack_fails_or_is_not_the_same(
-    kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(tuning, "_WORTH", 1)
-    # A stack that costs nothing: if it were right it would win.
-    monkeypatch.setattr(tuning._Trial, "_time", lambda trial, plan: 1.0 / plan.clients)
-    model, clients = kind(), jobs(IMAGES, sizes=(13, 20, 7, 9))
-    choice = tuning.choose(model, F.cross_entropy, LOCALS["plain"], Execution(), clients, 4)
-    assert choice.plan.clients == 1
-    assert tuning.choose(made("mlp"), F.cross_entropy, LOCALS["plain"], Execution(), clients, 4).plan.clients == 4
+    assert chosen(monkeypatch, kind()).clients == 1
+    assert chosen(monkeypatch, made("mlp")).clients == 4
 
 
-# --- the choice ---
-
-
-def test_where_a_kernel_could_be_built_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(tuning._Trial, "fastest", lambda trial: ExecutionPlan(4))
-    monkeypatch.setattr(tuning, "_WORTH", 1)
-
-    def reason(name: str, **how: object) -> str:
-        execution = Execution(**how)  # type: ignore[arg-type] # of several kinds
-        return tuning.choose(made(name), F.cross_entropy, LOCALS["plain"], execution, MODELS[name][1], 4).reason
-
-    lanes.KERNEL.forget()
-    try:
-        assert "'hubbub kernel training', run once" in reason("cnn")
-        assert "kernel" not in reason("mlp")
-        assert "kernel" not in reason("cnn", precision="bfloat16")
-        for name, value in (("CC", "no-such-compiler"), ("HUBBUB_KERNEL", "off")):
-            with monkeypatch.context() as without:
-                without.setenv(name, value)
-                assert "kernel" not in reason("cnn")
-    finally:
-        lanes.KERNEL.forget()
-
-
-def test_the_choice_is_remembered_on_the_disk_and_the_first_one_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path))
-    asked = made("mlp"), F.cross_entropy, LOCALS["plain"], Execution(), jobs(IMAGES, sizes=(13, 20, 7, 9)), 4
-    monkeypatch.setattr(tuning, "_WORTH", 1)
-    monkeypatch.setattr(tuning, "_remembered", {})
-    monkeypatch.setattr(tuning._Trial, "fastest", lambda trial: ExecutionPlan(7))
-    assert tuning.choose(*asked).plan == ExecutionPlan(7)
-    (file,) = tmp_path.glob("plans.json")
-    assert list(json.loads(file.read_text()).values()) == ["batched-7"]
-    monkeypatch.setattr(tuning, "_remembered", {})
-    monkeypatch.setattr(tuning._Trial, "fastest", lambda trial: ExecutionPlan(9))
-    assert tuning.choose(*asked).plan == ExecutionPlan(7)
-    # Of another batch size nothing is known; and a file that is damaged is as good as none.
-    other = (*asked[:2], LocalTraining(batch_size=3), *asked[3:])
-    assert tuning.choose(*other).plan == ExecutionPlan(9)
-    file.write_text("{damaged")
-    monkeypatch.setattr(tuning, "_remembered", {})
-    assert tuning.choose(*asked).plan == ExecutionPlan(9)
+def test_a_stack_is_taken_only_where_it_is_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stacked, clients in ((4 * 0.96, 1), (4 * 0.94, 4)):
+        assert chosen(monkeypatch, made("mlp"), stacked=stacked).clients == clients
+    assert str(chosen(monkeypatch, made("mlp"), stacked=2.0)) == "4 at a time, 2.0 times as fast as one by one"
+    assert str(chosen(monkeypatch, made("mlp"), stacked=9.0)).startswith("one by one, ")
 
 
 def test_a_round_of_milliseconds_is_not_worth_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning._Trial, "fastest", lambda trial: ExecutionPlan(7))
-    for clients in ([], jobs(IMAGES, sizes=(0, 0)), jobs(IMAGES, sizes=(3, 2))):
-        choice = tuning.choose(made("mlp"), F.cross_entropy, LOCALS["plain"], Execution(), clients, 2)
-        assert choice.plan == ExecutionPlan()
+    monkeypatch.setattr(Probe, "_seconds", lambda *_: pytest.fail("it was timed"))
+    clients = [(job.inputs, job.targets) for job in jobs(IMAGES, sizes=(3, 2))]
+    for some in (clients, [(inputs[:0], targets[:0]) for inputs, targets in clients]):
+        population = SimulatedPopulation(some, F.cross_entropy, LOCALS["plain"])
+        assert population.prepare(made("mlp"), 2).clients == 1
+        assert population.plan == "one-by-one"
 
 
-def test_sizes_are_tried_that_leave_little_of_the_last_chunk_empty() -> None:
-    for cohort in (1, 2, 7, 50, 100, 101, 1000):
-        for plan in candidates(cohort, Execution(), convolves=False):
-            assert -cohort % plan.clients <= max(1, cohort / 10)
-    assert [plan.clients for plan in candidates(100, Execution(), convolves=False)] == [1, 4, 10, 20, 25]
-    assert [plan.clients for plan in candidates(100, Execution(), convolves=True) if not plan.compiled] == [1, 10, 20, 25]
+def test_stacks_leave_little_of_the_last_one_empty_and_their_parameters_have_room() -> None:
+    for cohort in (1, 2, 7, 41, 50, 100, 101, 1000):
+        for parameters in (10, 200_000, 3_000_000, 10**8):
+            clients = stack_size(cohort, parameters, Execution())
+            assert 1 <= clients <= min(cohort, 40)
+            assert clients == 1 or clients * parameters <= 2**23
+            assert -cohort % clients < math.ceil(cohort / clients)
 
 
-@pytest.mark.parametrize("name", ["batched-1", "batched-0", "batched-5000", "batched", "one_by_one", "", "batched-3 "])
+@pytest.mark.parametrize(
+    "name",
+    ["batched-1", "batched-0", "batched-5000", "batched", "one_by_one", "one-by-one-channels-last", "", "batched-3 "],
+)
 def test_a_plan_that_does_not_exist_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"plan = .*must be 'auto', 'one-by-one'"):
         Execution(name)
@@ -319,7 +279,7 @@ def test_how_many_batches_are_fetched_at_a_time_changes_no_bit(
 ) -> None:
     model, clients, local = made("layers"), jobs(IMAGES), LOCALS["all"]
     expected = batched(model, local, clients)
-    monkeypatch.setattr("hubbub.training.batched._FETCHED", fetched)
+    monkeypatch.setattr("hubbub.training.stacks._FETCHED", fetched)
     # Also where the first client has no examples.
     for chunk in (clients, sorted(clients, key=lambda job: len(job.inputs))):
         assert _Feed(local, chunk[:4], 4, CPU)._at_once == at_once

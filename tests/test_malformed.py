@@ -3,8 +3,6 @@
 import contextlib
 import functools
 import io
-import json
-import pickle
 import resource
 import signal
 import sys
@@ -19,12 +17,10 @@ import typer.main
 import malformed
 from hubbub.cli import main
 from hubbub.errors import HubbubError
-from hubbub.training import state, tuning
-from hubbub.training.execution import ExecutionPlan
+from hubbub.training import state
 from hubbub.training.release import ReleasePath
 from hubbub.training.store import RunStore
 from malformed import CONFIG, FAMILIES, Accepted, Call, Case, Command, Line, Run, Workplace
-from malformed.damages import KINDS, Damage, becoming, holding, together
 
 # Of the processor: how long others keep it is not the command's.
 SECONDS = 1.0
@@ -254,55 +250,6 @@ def test_all_that_is_malformed_is_refused_in_one_line_that_names_it(
     place: Workplace, families: dict[str, list[Case]], family: str
 ) -> None:
     assert not faults(place, families[family])
-
-
-def caches() -> Iterator[tuple[str, Damage]]:
-    """What may stand in place of the plans that were found before."""
-    whole = json.dumps({"0" * 32: "batched-8", "1" * 32: "one-by-one"}).encode()
-    for cut in range(len(whole)):
-        yield f"cut at {cut}", holding("cache/plans.json", whole[:cut])
-    for what, content in {
-        "null": b"null",
-        "a list": b"[]",
-        "text": b'"batched-8"',
-        "another word": b'{"a":"batched-8\\u001b"}',
-        "no number of clients": b'{"a":"batched-"}',
-        "no client": b'{"a":"batched-0"}',
-        "too many clients": b'{"a":"batched-99999999999999999999"}',
-        "a number": b'{"a":8}',
-        "a table": b'{"a":{"b":1}}',
-        "a name twice": b'{"a":"batched-8","a":"batched-9"}',
-        "NaN": b'{"a":NaN}',
-        "deep": b"[" * 100_000,
-        "deep tables": b'{"a":' * 100_000,
-        "a long number": b'{"a":' + b"9" * 100_000 + b"}",
-        "no UTF-8": b'{"a":"\xff"}',
-        "zeros": bytes(300),
-        "long": whole + b" " * 2**23,
-        "more": whole + b"}",
-        "YAML": b"a: batched-8\n",
-        "pickle": pickle.dumps({"a": "batched-8"}),
-    }.items():
-        yield what, holding("cache/plans.json", content)
-    for kind in KINDS:
-        if kind != "link":
-            yield kind, together(holding("cache/plans.json", whole), becoming("cache/plans.json", kind))
-
-
-def test_plans_that_were_damaged_in_the_cache_are_as_good_as_none(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of them is believed and nobody waits for them, and plans are tried and kept again."""
-    monkeypatch.setenv("HUBBUB_CACHE", "cache")
-    for what, damage in caches():
-        place.restore()
-        damage()
-        started = time.process_time()
-        with limited():
-            assert tuning._read() == {}, what
-        assert time.process_time() - started < SECONDS, what
-        if Path("cache/plans.json").is_dir():
-            Path("cache/plans.json").rmdir()
-        assert tuning._remember("a", ExecutionPlan()) == ExecutionPlan()
-        assert tuning._read() == {"a": ExecutionPlan()}, what
 
 
 def test_what_the_malformed_files_are_made_from_is_taken(place: Workplace, run: Run) -> None:

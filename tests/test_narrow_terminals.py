@@ -50,7 +50,6 @@ def test_lines_fit_and_hold_every_word_in_its_order(words: list[str], width: int
 @pytest.mark.parametrize(
     ("text", "copied"),
     [
-        ("not built: 'hubbub kernel training --json' builds it", "'hubbub kernel training --json'"),
         ("Ledger head (hubbub verify runs/a-long-one --head H): 0a1b", "(hubbub verify runs/a-long-one --head H):"),
         ("Stopped after 3 rounds. Go on with: hubbub resume runs/mine --head 0a1b", "hubbub resume runs/mine --head 0a1b"),
         ("Try it: cd mine && python run_local.py; README.md says more.", "cd mine && python run_local.py;"),

@@ -1,18 +1,23 @@
 """In a stack and in a batch nobody's data, size or form reaches what is made of another: not by padding, tables or trials."""
 
+import random
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+from torch.utils.checkpoint import checkpoint
 
 from hubbub.errors import ConfigError, DataError
-from hubbub.training import Execution, LocalTraining, SimulatedPopulation, tuning
-from hubbub.training.batched import Batched
-from hubbub.training.execution import ExecutionPlan
+from hubbub.training import Execution, LocalTraining, SimulatedPopulation, choice
+from hubbub.training.choice import Probe
 from hubbub.training.gradients import Chosen, ExampleGradients
-from hubbub.training.local import Job
+from hubbub.training.local import Job, Loss
+from hubbub.training.one_by_one import OneByOne
+from hubbub.training.stacked_module import NotStackableError
+from hubbub.training.stacks import Stacks
 from local_jobs import CPU, jobs
 
 PAIR = (6,)
@@ -29,15 +34,62 @@ class Standardized(nn.Linear):
 
 
 class Counting(nn.Linear):
-    """Keeps in a buffer how often it was called."""
+    """Keeps in a buffer how often it was called, and writes and reads it in one of many ways."""
 
-    def __init__(self) -> None:
+    def __init__(self, way: str = "in place") -> None:
         super().__init__(6, 10)
         self.register_buffer("calls", torch.zeros(()), persistent=False)
+        self.way = way
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
+        match self.way:
+            case "another tensor":
+                self.calls = self.calls + 1
+            case "another storage":
+                self.calls.data = self.calls + 1
+            case "by hand":
+                self.calls.apply_(lambda number: number + 1)
+            case _:
+                self.calls += 1
+        if self.way == "an array":
+            return super().forward(x) / float(self.calls.numpy())
         return super().forward(x) / self.calls
+
+
+class Remembers(nn.Linear):
+    """What it does depends on what it keeps in Python, or on a generator that is not torch's."""
+
+    def __init__(self, kept: str) -> None:
+        super().__init__(6, 10)
+        self.kept, self.count, self.seen = kept, 0, [0]
+        self.table, self.coins = {"calls": 0}, np.random.default_rng(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = 1.0
+        match self.kept:
+            case "a number":
+                self.count += 1
+                factor = 1.0 / self.count
+            case "a list":
+                self.seen.append(1)
+                factor = 1.0 / len(self.seen)
+            case "a dictionary":
+                self.table["calls"] += 1
+                factor = 1.0 / self.table["calls"]
+            case "its own coin":
+                factor = float(self.coins.random())
+            case "a coin":
+                factor = random.random()  # noqa: S311 # a module may
+            case "a coin of NumPy":
+                factor = float(np.random.random())  # noqa: NPY002 # a module may
+        return super().forward(x) * factor
+
+
+class Again(nn.Linear):
+    """Its forward is done once more on the way back, where there is no stack."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(checkpoint(torch.tanh, x @ self.weight.T @ self.weight, use_reentrant=False))
 
 
 class Table(nn.Module):
@@ -53,7 +105,7 @@ class Table(nn.Module):
 
 
 def first_update(model: nn.Module, clients: Sequence[Job], local: LocalTraining, number: int = 0) -> torch.Tensor:
-    found = Batched(model, F.cross_entropy, local, CPU, clients=2).train(model, clients)
+    found = Stacks(model, F.cross_entropy, local, CPU, clients=2).train(model, clients)
     return next(trained.update for trained in found if trained.client == number)
 
 
@@ -92,6 +144,55 @@ def test_what_a_stack_leaves_in_a_buffer_does_not_reach_the_next_stack() -> None
     (me,) = (job for job in jobs(PAIR, sizes=(1, 1, 3)) if job.client == 2)
     few, many = ([*jobs(PAIR, sizes=(size, size)), me] for size in (1, 9))
     assert torch.equal(first_update(model, few, local, 2), first_update(model, many, local, 2))
+
+
+LONG = LocalTraining(epochs=2, batch_size=8, momentum=0.9, schedule="cosine")
+
+
+@pytest.mark.parametrize("way", ["in place", "another tensor", "another storage", "by hand", "an array"])
+def test_what_a_step_leaves_in_a_buffer_is_there_in_the_next_and_not_for_the_next_client(way: str) -> None:
+    torch.manual_seed(0)
+    model, clients = Counting(way), jobs((6,))
+    stack, lean = Stacks(model, F.cross_entropy, LONG, CPU, clients=4), OneByOne(model, F.cross_entropy, LONG, CPU)
+    alone = [trained.update for trained in lean.train(model, clients)]
+    for _ in range(2):
+        found = torch.stack([trained.update for trained in stack.train(model, clients)])
+        torch.testing.assert_close(found, torch.stack(alone), rtol=1e-4, atol=1e-6)
+    for trained, update in zip(lean.train(model, clients[::-1]), alone[::-1], strict=True):
+        assert torch.equal(trained.update, update)
+
+
+@pytest.mark.parametrize("plan", ["one-by-one", "batched-2"])
+@pytest.mark.parametrize("kept", ["a number", "a list", "a dictionary", "a coin", "a coin of NumPy", "its own coin"])
+def test_a_module_that_keeps_something_in_python_or_draws_by_itself_is_refused(kept: str, plan: str) -> None:
+    clients = [(job.inputs, job.targets) for job in jobs(PAIR)]
+    population = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), execution=Execution(plan))
+    with pytest.raises(ConfigError, match="keep nothing from one call to the next"):
+        population.collect([0, 1], Remembers(kept), 1.0, 0)
+
+
+def weighted(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """By how frequent a class is in the batch, as NumPy counts it."""
+    weights = 1 / (1 + np.bincount(targets.numpy(), minlength=10))
+    return F.cross_entropy(output, targets, weight=torch.tensor(weights, dtype=output.dtype))
+
+
+def hardest(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(output, targets) * (1 + max(targets.tolist()))
+
+
+@pytest.mark.parametrize("loss", [weighted, hardest])
+def test_a_loss_that_reads_numbers_reads_those_of_each_client_in_each_step(loss: Loss) -> None:
+    torch.manual_seed(0)
+    model, clients = nn.Sequential(nn.Linear(6, 10), nn.Tanh()), jobs((6,), sizes=[16] * 12)
+    stack, lean = Stacks(model, loss, LONG, CPU, clients=4), OneByOne(model, loss, LONG, CPU)
+    for found, alone in zip(stack.train(model, clients), lean.train(model, clients), strict=True):
+        assert float((found.update - alone.update).norm()) <= 1e-5 * float(alone.update.norm())
+
+
+def test_what_fails_on_the_way_back_is_not_stackable() -> None:
+    with pytest.raises(NotStackableError, match="RuntimeError"):
+        first_update(Again(6, 10), jobs(PAIR), LONG)
 
 
 @pytest.mark.parametrize("below", [False, True])
@@ -138,15 +239,15 @@ class Layers(nn.Module):
 
 def lean(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a kernel does that sums in another order at the stack's end."""
-    step = Batched.train
+    step = Stacks.train
 
-    def train(self: Batched, model: nn.Module, clients: Sequence[Job]):  # type: ignore[no-untyped-def]
+    def train(self: Stacks, model: nn.Module, clients: Sequence[Job]):  # type: ignore[no-untyped-def]
         for place, trained in enumerate(step(self, model, clients)):
             if place % self.clients == self.clients - 1:
                 trained.update.mul_(1 + 2**-20)
             yield trained
 
-    monkeypatch.setattr(Batched, "train", train)
+    monkeypatch.setattr(Stacks, "train", train)
 
 
 def test_a_plan_by_which_bits_hang_on_places_is_refused_for_secure_sums(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,40 +255,55 @@ def test_a_plan_by_which_bits_hang_on_places_is_refused_for_secure_sums(monkeypa
     model, local = Layers(), LocalTraining()
     clients = [(job.inputs, job.targets) for job in jobs(PAIR)]
     sound = SimulatedPopulation(clients, F.cross_entropy, local, execution=Execution("batched-3"))
-    assert sound.prepare(model, 4).plan == ExecutionPlan(3)
+    assert sound.prepare(model, 4).plan == "batched-3"
     lean(monkeypatch)
     named = SimulatedPopulation(clients, F.cross_entropy, local, execution=Execution("batched-3"))
-    with pytest.raises(ConfigError, match="plan = 'batched-3': on this machine a client's last bits hang on where it stands"):
+    with pytest.raises(ConfigError, match="plan = 'batched-3': on this machine a client's last bits depend on where it stands"):
         named.collect([0, 1], model, 1.0, 0)
-    monkeypatch.setattr("hubbub.training.simulate.choose", lambda *_: tuning.Choice(ExecutionPlan(3), "it is said"))
-    chosen = SimulatedPopulation(clients, F.cross_entropy, local)
-    assert chosen.prepare(model, 4).plan == ExecutionPlan()
-    for_experiments = SimulatedPopulation(clients, F.cross_entropy, local, lattice=False)
-    assert for_experiments.prepare(model, 4).plan == ExecutionPlan(3)
+    for_experiments = SimulatedPopulation(clients, F.cross_entropy, local, lattice=False, execution=Execution("batched-3"))
+    assert for_experiments.prepare(model, 4).plan == "batched-3"
+
+
+def test_auto_takes_no_plan_by_which_bits_hang_on_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    clients = [(job.inputs, job.targets) for job in jobs(PAIR)]
+    monkeypatch.setattr(choice, "_WORTH", 1)
+    monkeypatch.setattr(Probe, "_seconds", lambda *_: 1.0)
+    first, second = (SimulatedPopulation(clients, F.cross_entropy, LocalTraining()) for _ in range(2))
+    assert first.prepare(Layers(), 3).plan == "batched-3"
+    lean(monkeypatch)
+    assert second.prepare(Layers(), 3).plan == "one-by-one"
+    # What was chosen for one model is tried anew with the next.
+    assert first.prepare(Layers(), 3).plan == "one-by-one"
 
 
 def test_a_plan_is_tried_without_a_look_at_anybody_s_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(tuning, "_WORTH", 1)
-    monkeypatch.setattr(tuning, "_remembered", {})
-    monkeypatch.setattr(tuning, "_read", dict)
-    monkeypatch.setattr(tuning, "_remember", lambda _, plan: plan)
+    asked: list[object] = []
+    monkeypatch.setattr(choice, "_WORTH", 1)
+    monkeypatch.setattr(Probe, "_seconds", lambda *_: 1.0)
+    trainer = choice.trainer
 
-    def least(trial: tuning._Trial, plan: ExecutionPlan, steps: int, chunk: Sequence[Job]) -> float:
-        asked.append((plan, steps, [(job.seed, job.inputs.tolist(), job.targets.tolist()) for job in chunk]))
-        return float(steps) / plan.clients
+    def watched(clients: int, model: nn.Module, *how: object) -> choice.Trainer:
+        made = trainer(clients, model, *how)  # type: ignore[arg-type] # as they were given
+        train = made.train
 
-    monkeypatch.setattr(tuning._Trial, "_of_steps", least)
+        def told(model: nn.Module, chunk: Sequence[Job]) -> object:
+            asked.append((clients, [(job.seed, job.inputs.tolist(), job.targets.tolist()) for job in chunk]))
+            return train(model, chunk)
+
+        made.train = told  # type: ignore[method-assign]
+        return made
+
+    monkeypatch.setattr(choice, "trainer", watched)
     for sizes, factor in (((3, 2, 4), 1.0), ((9, 0, 30), torch.nan)):
         clients = [(factor * job.inputs, job.targets) for job in jobs(PAIR, sizes=sizes)]
         population = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), lattice=False)
         torch.manual_seed(0)
-        tuning._remembered.clear()
         population.collect([0] if factor == 1 else [0, 1, 2], Layers(), None, 0)
         asked.append(population.plan)
     half = len(asked) // 2
-    assert half > 3
-    assert asked[:half] == asked[half:]
+    assert half > 8
+    assert str(asked[:half]) == str(asked[half:])
 
 
 @pytest.mark.parametrize("blank", ["examples", "weights"])

@@ -19,7 +19,7 @@ from hubbub import _checks
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.errors import ConfigError
 from hubbub.families import DESCRIPTIONS
-from hubbub.training.plan_names import AUTO, ExecutionPlan
+from hubbub.training.execution import clients_at_once
 
 __all__ = [
     "DATASETS",
@@ -98,11 +98,10 @@ def _noise_multiplier(name: str, value: float) -> float:
 
 
 def _plan(name: str, value: str) -> str:
-    if value != AUTO:
-        try:
-            ExecutionPlan.named(value)
-        except ConfigError as error:
-            raise ValueError(f"{name.removesuffix('plan')}{error}") from error
+    try:
+        clients_at_once(value)
+    except ConfigError as error:
+        raise ValueError(f"{name.removesuffix('plan')}{error}") from error
     return value
 
 

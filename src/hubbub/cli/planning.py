@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["plan", "wanted"]
 
 # Clients that a time is measured on: as many as are trained at once.
-_TRIED = 16
+_TRIED = 40
 _TRIED_EXAMPLES = 512
 # What is not known before the data and the model are there.
 _UNKNOWN = "not known before the model is; with --measure it is"
@@ -276,7 +276,9 @@ def _tried(run: "Run") -> int:
 def _seconds_per_client(run: "Run") -> float:
     """Measured on a few clients, after once around to warm up."""
     population, first = run.population, run.plan.clip_norms.first
-    clients = list(population.clients)[: min(_tried(run), math.ceil(run.plan.expected_cohort_size))]
+    cohort = math.ceil(run.plan.expected_cohort_size)
+    population.prepare(run.model, cohort)
+    clients = list(population.clients)[: min(_tried(run), cohort)]
     population.collect(clients, run.model, first, 0)
     started = time.perf_counter()
     population.collect(clients, run.model, first, 0)

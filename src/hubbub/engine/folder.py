@@ -147,7 +147,7 @@ class RunInFolder:
         if self.run.config.training.engine != "process" or not isinstance(population, SimulatedPopulation):
             return ""
         choice = population.prepare(self.run.model, math.ceil(self.run.plan.expected_cohort_size))
-        return f"{choice.plan.name}, {choice.reason}"
+        return str(choice)
 
     def write_guarantee(self) -> None:
         """Put what is promised into the folder."""

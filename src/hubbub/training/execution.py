@@ -1,46 +1,33 @@
-"""How a population computes: it changes nothing of what is promised, and of a client's training the last bits."""
+"""How a population computes: settings, checked without torch."""
 
 import os
-from collections.abc import Iterator, Sequence
+import re
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
-import torch
-from torch import nn
-
-from hubbub._checks import integer, one_of
+from hubbub._checks import integer, one_of, shown
 from hubbub.errors import ConfigError
-from hubbub.training import lanes
-from hubbub.training.batched import Batched
-from hubbub.training.local import Job, LocalTraining, Loss, Trained
-from hubbub.training.one_by_one import OneByOne
-from hubbub.training.plan_names import AUTO, MOST_AT_ONCE, ExecutionPlan
-from hubbub.training.precision import Precision
 
-__all__ = ["AUTO", "Execution", "ExecutionPlan", "Trainer", "candidates", "trainer"]
+__all__ = ["AUTO", "MOST_AT_ONCE", "Execution", "Precision", "clients_at_once", "plan_for"]
 
 Device = Literal["cpu", "cuda"]
-
-
-class Trainer(Protocol):
-    """Whoever trains clients by a plan."""
-
-    def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
-        """What each client makes of a model, which stays as it is."""
+Precision = Literal["float32", "bfloat16"]
+AUTO = "auto"
+MOST_AT_ONCE = 1024
+_FORM = re.compile(r"one-by-one|batched-([1-9][0-9]{0,3})")
 
 
 @dataclass(frozen=True)
 class Execution:
-    """How a population computes.
+    """How a population computes: of what is promised it changes nothing, and of a client's training the last bits.
 
     Args:
-        plan: ``"one-by-one"``, ``"one-by-one-channels-last"``, ``"batched-16"`` for 16 clients at a time,
-            ``"batched-16-compiled"`` for the same by the kernel that ``hubbub kernel training`` builds, or ``"auto"``: the one
-            that is fastest for this model on this machine, found on made-up examples in a second or two and remembered.
+        plan: ``"one-by-one"``, ``"batched-16"`` for 16 clients at a time, or ``"auto"``: whichever is faster for this model on
+            this machine, found on a synthetic probe batch in less than a second or two.
         workers: Processes of one thread that share a cohort; 1 is this process. They change no bit of a sum. A script that
             starts more guards its main part with ``if __name__ == "__main__"``.
         device: Where clients train.
-        precision: In which numbers layers compute; parameters, updates, clip and noise stay as they are.
+        precision: In which numbers layers compute; parameters, updates, clip and noise keep all their bits.
 
     Raises:
         ConfigError: No such plan, or a device that is not there.
@@ -53,63 +40,50 @@ class Execution:
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
-        compiled = self.plan != AUTO and ExecutionPlan.named(self.plan).compiled
+        clients_at_once(self.plan)
         integer("workers", self.workers, at_least=1, at_most=max(64, os.cpu_count() or 1))
         one_of("device", self.device, get_args(Device))
         one_of("precision", self.precision, get_args(Precision))
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("device = 'cuda': torch finds no GPU here; install a CUDA build of torch, or say device = 'cpu'")
-        if self.device == "cuda" and self.workers > 1:
-            raise ConfigError(f"workers = {self.workers} with device = 'cuda': one process feeds the GPU; leave workers out")
-        if compiled and (self.device, self.precision) != ("cpu", "float32"):
-            raise ConfigError(
-                f"plan = {self.plan!r} with device = {self.device!r} and precision = {self.precision!r}: the kernel computes "
-                "in float32 on a processor; say 'auto'"
-            )
+        if self.device == "cuda":
+            import torch
+
+            if not torch.cuda.is_available():
+                raise ConfigError(
+                    "device = 'cuda': torch finds no GPU here; install a CUDA build of torch, or say device = 'cpu'"
+                )
+            if self.workers > 1:
+                raise ConfigError(
+                    f"workers = {self.workers} with device = 'cuda': one process feeds the GPU; leave workers out"
+                )
 
 
-def trainer(
-    plan: ExecutionPlan, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution, precision: Precision
-) -> Trainer:
-    """Who trains clients by a plan.
+def clients_at_once(plan: str) -> int | None:
+    """How many clients a plan trains at a time; ``None`` for ``"auto"``, which is not decided yet.
 
     Raises:
-        ConfigError: The plan is for a kernel that is not there.
+        ConfigError: There is no such plan.
+
+    Example:
+        >>> clients_at_once("batched-16"), clients_at_once("one-by-one"), clients_at_once("auto")
+        (16, 1, None)
     """
-    device = torch.device(execution.device)
-    if plan.compiled and lanes.widths() and plan.clients not in lanes.widths():
+    if plan == AUTO:
+        return None
+    found = _FORM.fullmatch(plan)
+    clients = int(found[1] or 1) if found else 0
+    if not found or (found[1] and not 2 <= clients <= MOST_AT_ONCE):
         raise ConfigError(
-            f"plan = {plan.name!r}: on this processor the training kernel takes {lanes.widths()[-1]} clients at once; say "
-            f"'batched-{lanes.widths()[-1]}-compiled', or 'auto'"
+            f"plan = {shown(plan)}: must be 'auto', 'one-by-one' or 'batched-K' for K clients at a time, K from 2 to "
+            f"{MOST_AT_ONCE}"
         )
-    if plan.compiled and not lanes.widths():
-        raise ConfigError(
-            f"plan = {plan.name!r}: needs the training kernel, which is "
-            f"{lanes.KERNEL.standing()}; or say plan = 'auto' (for a run that goes on, in its config.toml), by which the last "
-            "bits of sums will be others"
-        )
-    if plan.clients > 1:
-        return Batched(model, loss, local, device, precision, clients=plan.clients, compiled=plan.compiled)
-    return OneByOne(model, loss, local, device, precision, channels_last=plan.channels_last)
+    return clients
 
 
-def candidates(cohort: int, execution: Execution, *, convolves: bool) -> list[ExecutionPlan]:
-    """The plans to try against clients one by one, for cohorts of about this size, those of fewer clients first.
-    Where a model convolves, those of the compiled kernel come before them, if it is there.
+def plan_for(clients: int) -> str:
+    """The plan that trains so many clients at a time.
 
-    The last chunk of a cohort is padded to the size of all: of the sizes from three quarters of a wanted one to one and a half,
-    the one that leaves least to pad is tried.
+    Example:
+        >>> plan_for(16), plan_for(1)
+        ('batched-16', 'one-by-one')
     """
-    # Of fewer clients dense layers' weights stay in the cache; convolutions gain by more of them.
-    few = () if convolves else (4,)
-    sizes = (*few, 8, 16, 32) if execution.device == "cpu" else (16, 64, 256)
-    found = [ExecutionPlan(channels_last=True)]
-    if convolves and cohort > 1 and (execution.device, execution.precision) == ("cpu", "float32"):
-        found += [ExecutionPlan(width, compiled=True) for width in lanes.widths()]
-    for size in sizes:
-        near = range(max(2, min(3 * size // 4, cohort)), min(MOST_AT_ONCE, 3 * size // 2, cohort) + 1)
-        # Two in a hundred more or less are nothing.
-        even = min(near, key=lambda k: (round(50 * (-cohort % k) / cohort), abs(k - size)), default=1)
-        if even > 1 and ExecutionPlan(even) not in found:
-            found.append(ExecutionPlan(even))
-    return found
+    return f"batched-{clients}" if clients > 1 else "one-by-one"

@@ -18,12 +18,12 @@ from torch import nn
 from torch.func import grad, vmap
 
 from hubbub.errors import ConfigError
-from hubbub.training.calling import called, in_range, own_generators
 from hubbub.training.faults import isolated, note, reason, require_own
 from hubbub.training.flat import refuse_buffers
+from hubbub.training.functional import called, in_range, own_generators
 from hubbub.training.layer_gradients import bias_gradients, weight_gradients
 from hubbub.training.layer_uses import Layer, Taps, Use, uses
-from hubbub.training.stand_ins import agree, does_not_run, remembers, shaken, stand_ins
+from hubbub.training.probe_batch import agree, does_not_run, probe_batch, remembers, shaken
 
 __all__ = ["Chosen", "ExampleGradients", "Loss", "Seen", "trainable"]
 
@@ -169,7 +169,7 @@ class ExampleGradients:
         Raises:
             ConfigError: Module or loss fail, or carry something from one example to the next.
         """
-        made, rows = stand_ins(inputs, targets, self.module, 2), []
+        made, rows = probe_batch(inputs, targets, self.module, 2), []
         try:
             with own_generators(inputs.device):
                 for number in (0, 1, 0):
@@ -186,14 +186,14 @@ class ExampleGradients:
         self._look_at(examples.inputs, examples.targets)
         setting = self._size(self.dim), torch.get_num_threads()
         if self._checked != setting:
-            self._together = self._same_bits(*stand_ins(examples.inputs, examples.targets, self.module, setting[0]))
+            self._together = self._same_bits(*probe_batch(examples.inputs, examples.targets, self.module, setting[0]))
             self._checked = setting
         return self._together
 
     def _look_at(self, inputs: torch.Tensor, targets: torch.Tensor) -> _Look:
         if self._looked is None:
             # Of no real example: one that fails must not stop the others.
-            self._looked = self._look(*stand_ins(inputs, targets, self.module, 1))
+            self._looked = self._look(*probe_batch(inputs, targets, self.module, 1))
         return self._looked
 
     def _size(self, numbers: int, most: int = _MOST) -> int:

@@ -7,11 +7,10 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from hubbub.training.calling import in_range, own_generators
-from hubbub.training.constants import Constants
+from hubbub.training.execution import Precision
 from hubbub.training.flat import FlatModel, difference
+from hubbub.training.functional import Constants, computing, in_range, own_generators
 from hubbub.training.local import Job, LocalTraining, Loss, Trained, flat_parameters
-from hubbub.training.precision import Precision, computing
 
 __all__ = ["OneByOne"]
 
@@ -25,7 +24,6 @@ class OneByOne:
         local: What a client does.
         device: Where to compute.
         precision: In which numbers layers compute.
-        channels_last: Whether images are stored channel by channel within a pixel, which some convolutions like better.
     """
 
     def __init__(
@@ -35,13 +33,10 @@ class OneByOne:
         local: LocalTraining,
         device: torch.device,
         precision: Precision = "float32",
-        *,
-        channels_last: bool = False,
     ) -> None:
         self._worker = FlatModel(deepcopy(model).to(device))
         self._constants = Constants(self._worker.module)
         self._loss, self._local, self._device, self._precision = loss, local, device, precision
-        self._channels_last = channels_last
 
     def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
         """What each client makes of a model, which stays as it is."""
@@ -72,8 +67,6 @@ class OneByOne:
         for number, batch in enumerate(batches):
             rows = batch.to(job.inputs.device)
             inputs = job.inputs[rows].to(self._device, non_blocking=True)
-            if self._channels_last and inputs.ndim == 4:
-                inputs = inputs.contiguous(memory_format=torch.channels_last)
             gradient.zero_()
             with computing(self._precision, self._device), in_range(self._device):
                 loss = self._loss(worker.module(inputs), job.targets[rows].to(self._device, non_blocking=True))

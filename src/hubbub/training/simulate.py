@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
 
 import torch
 from torch import nn
@@ -10,18 +9,18 @@ from torch import nn
 from hubbub.errors import ConfigError, DataError
 from hubbub.lattice import Lattice
 from hubbub.randomness import derive, seed_for, seed_key
+from hubbub.training.choice import Choice, Probe, Trainer, trainer
 from hubbub.training.clip_norms import CountSplit
 from hubbub.training.clipping import clip
 from hubbub.training.crafted import Crafted, crafted_update
-from hubbub.training.execution import AUTO, Execution, ExecutionPlan, Trainer, trainer
+from hubbub.training.execution import AUTO, Execution, clients_at_once
 from hubbub.training.faults import isolated, note, reason, require_own
 from hubbub.training.flat import require_trainable
 from hubbub.training.local import Examples, Job, LocalTraining, Loss, Trained, flat_parameters, trainable
-from hubbub.training.memory import keep_freed_memory
 from hubbub.training.one_by_one import OneByOne
-from hubbub.training.stacking import NotStackableError
+from hubbub.training.stacked_module import NotStackableError
+from hubbub.training.stacks import keep_freed_memory
 from hubbub.training.sums import LatticeSum, PlainSum
-from hubbub.training.tuning import Choice, choose, independent, require_steady
 from hubbub.training.workers import Part, SharedExamples, Task, Workers
 
 __all__ = ["SimulatedPopulation", "bounded", "statistics"]
@@ -72,13 +71,13 @@ class SimulatedPopulation:
             if len(inputs) != len(targets):
                 raise DataError(f"client {i}: has {len(inputs)} inputs and {len(targets)} targets")
         self._execution = execution or Execution()
-        if not (self._execution.plan.startswith("one-by-one") and self._execution.workers == 1):
+        if not (self._execution.plan == "one-by-one" and self._execution.workers == 1):
             _require_one_form(clients, self._execution)
         self._examples, self._loss, self._local, self._seed = clients, loss, local, seed
         self._lattice = lattice
         self._device = torch.device(self._execution.device)
         self._key = derive(seed_key(seed), "local training")
-        named = None if self._execution.plan == AUTO else ExecutionPlan.named(self._execution.plan)
+        named = clients_at_once(self._execution.plan)
         self._choice = None if named is None else Choice(named, "as it was asked for")
         self._found_sound = False
         self._model: nn.Module | None = None
@@ -96,7 +95,7 @@ class SimulatedPopulation:
     @property
     def plan(self) -> str:
         """The plan in use, by its name; ``"auto"`` until one was chosen."""
-        return AUTO if self._choice is None else self._choice.plan.name
+        return AUTO if self._choice is None else self._choice.plan
 
     def craft(self, client: int, crafted: Crafted | None) -> None:
         """Let somebody choose what a client sends from now on, in place of its training; all that follows is the real path.
@@ -128,17 +127,18 @@ class SimulatedPopulation:
         self._take(model)
         if self._choice is not None and self._found_sound:
             return self._choice
-        some = self._runnable(model, self._choice.plan if self._choice else ExecutionPlan())
-        if self._choice is None:
-            form = [] if some is None else [some]
-            self._choice = choose(model, self._loss, self._local, self._execution, form, max(1, cohort))
-        if self._lattice and not self._choice.tried and some is not None:
-            self._choice = self._sound(self._choice, model, some)
+        probe = self._runnable(model, self._choice.clients if self._choice else 1)
+        if probe is None:
+            self._choice = self._choice or Choice(1, "since no client has an example")
+        elif self._choice is None:
+            self._choice = probe.choice(max(1, cohort))
+        elif self._lattice:
+            self._choice = self._sound(self._choice, probe)
         self._found_sound = True
         return self._choice
 
-    def _runnable(self, model: nn.Module, plan: ExecutionPlan) -> Job | None:
-        """A client's job of a form on which the model runs; ``None`` where no client has an example.
+    def _runnable(self, model: nn.Module, at_once: int) -> Probe | None:
+        """Synthetic clients with examples of a form on which the model runs; ``None`` where no client has an example.
 
         That of one client alone may be its own fault: what stops the run is that none does.
         """
@@ -155,29 +155,30 @@ class SimulatedPopulation:
                 continue
             tried.add(tuple(form))
             try:
-                require_steady(plan, model, self._loss, self._local, self._execution, job)
+                probe = Probe(model, self._loss, self._local, self._execution, job)
+                probe.require_steady(at_once)
             except ConfigError as error:
                 why = error
                 continue
-            return job
+            return probe
         if why is not None:
             raise why
         return None
 
-    def _sound(self, choice: Choice, model: nn.Module, job: Job) -> Choice:
-        """The choice, where by its plan no bit of a client's update hangs on others; a secure sum must have no other."""
-        if choice.plan.clients == 1:
+    def _sound(self, choice: Choice, probe: Probe) -> Choice:
+        """The choice, if by it no bit of a client's update depends on others; a secure sum must have no other."""
+        if choice.clients == 1:
             return choice
         try:
-            if independent(choice.plan, model, self._loss, self._local, self._execution, job):
+            if probe.independent(choice.clients):
                 return choice
         except NotStackableError:
             # Said where clients are trained.
             return choice
         if self._execution.plan == AUTO:
-            return Choice(ExecutionPlan(), "since in a stack a client's last bits hang on where it stands")
+            return Choice(1, "since many at a time a client's last bits depend on its place")
         raise ConfigError(
-            f"plan = {choice.plan.name!r}: on this machine a client's last bits hang on where it stands in the stack, and so "
+            f"plan = {choice.plan!r}: on this machine a client's last bits depend on where it stands in the stack, and so "
             "on who else takes part, which no noise hides; say 'auto' or 'one-by-one', or another number of clients"
         )
 
@@ -245,7 +246,7 @@ class SimulatedPopulation:
         def together(some: Sequence[int]) -> list[Trained]:
             return list(made.train(model, [self._job(client, round_index) for client in some]))
 
-        at_once = self._choice.plan.clients if self._choice else 1
+        at_once = self._choice.clients if self._choice else 1
         for first in range(0, len(clients), at_once):
             for found in isolated(together, clients[first : first + at_once], nothing):
                 yield from found
@@ -279,7 +280,7 @@ class SimulatedPopulation:
             start = flat_parameters(model).to(self._device)
             return (start.to(torch.float64) + update.to(self._device)).to(start.dtype), math.nan
         if self._single is None:
-            self._runnable(model, ExecutionPlan())
+            self._runnable(model, 1)
             self._single = OneByOne(model, self._loss, self._local, self._device, self._execution.precision)
         return self._single.trained(flat_parameters(model).to(self._device), self._job(client, round_index))
 
@@ -331,8 +332,8 @@ class SimulatedPopulation:
         if not len(cohort):
             return []
         # For all of them, where nobody has said for how many: who takes part must not decide over a plan.
-        plan = self.prepare(model, len(self._examples)).plan
-        size = plan.clients if plan.clients > 1 else _FEW
+        at_once = self.prepare(model, len(self._examples)).clients
+        size = at_once if at_once > 1 else _FEW
         ordered = self._sorted([int(str(client)) for client in cohort])
         return [ordered[i : i + size] for i in range(0, len(ordered), size)]
 
@@ -352,16 +353,14 @@ class SimulatedPopulation:
         if model is not self._model:
             require_trainable(model)
             self._model, self._trainer, self._single, self._found_sound = model, None, None, False
-            # By what was tried with another model.
-            self._choice = self._choice and replace(self._choice, tried=False)
             self.close()
 
     def _made(self, model: nn.Module) -> Trainer:
         self._take(model)
         if self._trainer is None:
             keep_freed_memory()
-            plan = self._choice.plan if self._choice else ExecutionPlan()
-            self._trainer = trainer(plan, model, self._loss, self._local, self._execution, self._execution.precision)
+            at_once = self._choice.clients if self._choice else 1
+            self._trainer = trainer(at_once, model, self._loss, self._local, self._execution)
         return self._trainer
 
     def _job(self, client: int, round_index: int) -> Job:

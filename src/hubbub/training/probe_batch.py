@@ -1,4 +1,4 @@
-"""Made-up examples and weights, on which ways to compute are tried: whatever is found out must not hang on anybody's data.
+"""Synthetic examples and weights, on which ways to compute are tried: what is found must not depend on anybody's data.
 
 They have the form of what they stand for and nothing else of it. They are random, since zeros and copies, which data and fresh
 models are full of, give the same last bits by kernels that else do not.
@@ -11,12 +11,12 @@ from torch import nn
 
 from hubbub.errors import ConfigError
 
-__all__ = ["agree", "does_not_run", "remembers", "shaken", "stand_ins"]
+__all__ = ["agree", "does_not_run", "probe_batch", "remembers", "shaken"]
 
 _AGREEMENT = 1e-5
 
 
-def stand_ins(
+def probe_batch(
     inputs: torch.Tensor, targets: torch.Tensor, module: nn.Module, examples: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """So many inputs and targets of a form, the same whatever the given ones hold.
@@ -58,7 +58,7 @@ def agree(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def does_not_run(inputs: torch.Tensor, targets: torch.Tensor, error: Exception) -> ConfigError:
-    """What to raise where model and loss fail on stand-ins of these examples."""
+    """What to raise where model and loss fail on synthetic examples of this form."""
     form = f"inputs {tuple(inputs.shape[1:])} {inputs.dtype} and targets {tuple(targets.shape[1:])} {targets.dtype}"
     return ConfigError(
         f"model: model and loss do not train on random examples of the form of the data, {form} ({type(error).__name__}: "
@@ -67,7 +67,7 @@ def does_not_run(inputs: torch.Tensor, targets: torch.Tensor, error: Exception) 
 
 
 def remembers() -> ConfigError:
-    """What to raise where what one unit adds hangs on what was computed before."""
+    """What to raise where what one unit adds depends on what was computed before."""
     return ConfigError(
         "model: what model and loss make of one example hangs on what they saw before, so that one client's data would move "
         "what others add, which no clip bounds; keep nothing from one call to the next in attributes of the model or the loss, "

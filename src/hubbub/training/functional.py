@@ -1,4 +1,4 @@
-"""A module that is called with tensors other than its own, and with generators of its own."""
+"""A module as a function of tensors: called with other tensors than its own, and left as it was."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +10,9 @@ from torch.func import functional_call
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["called", "in_range", "own_generators"]
+from hubbub.training.execution import Precision
+
+__all__ = ["Constants", "called", "computing", "in_range", "own_generators"]
 
 # What looks numbers up, and the names of its first arguments.
 _TABLES = {F.embedding: ("input", "weight"), torch.embedding: ("weight", "indices")}
@@ -48,6 +50,38 @@ def in_range(device: torch.device) -> AbstractContextManager[object]:
     A processor raises then, and a GPU ends all that the process does with it, so that one unit's data would stop the run.
     """
     return _InRange() if device.type == "cuda" else nullcontext()
+
+
+def computing(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Inside, layers compute in ``precision``: forward only, torch does the same backward."""
+    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bfloat16" else nullcontext()
+
+
+class Constants:
+    """A module's frozen parameters and buffers, as they are now: they are neither trained nor released.
+
+    Args:
+        module: Its trainable parameters keep their values, but not what a module may put in their place.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        tables: list[dict[str, Any]] = [table for part in module.modules() for table in (part._parameters, part._buffers)]
+        self._tables = [(table, dict(table)) for table in tables]
+        fixed = [p for p in module.parameters() if not p.requires_grad] + list(module.buffers())
+        self._values = [(tensor, tensor.detach().clone()) for tensor in fixed]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put them back: nothing that one client's training left in the module may reach the next client."""
+        for table, own in self._tables:
+            # A forward that says self.mean = 0.9 * self.mean puts another tensor where the module's own was.
+            table.clear()
+            table.update(own)
+        for tensor, original in self._values:
+            if tensor.shape == original.shape and tensor.dtype == original.dtype:
+                tensor.copy_(original)
+            else:
+                tensor.data = original.clone()
 
 
 class _InRange(TorchFunctionMode):

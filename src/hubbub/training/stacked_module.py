@@ -18,14 +18,14 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from torch.overrides import TorchFunctionMode
 
 from hubbub.errors import ConfigError, HubbubError
-from hubbub.training import lane_layers
-from hubbub.training.calling import called
-from hubbub.training.stacked_lstm import stacked_lstm
+from hubbub.training.functional import called
 
 __all__ = ["NotStackableError", "Product", "StackedModel"]
 
 # A gradient of stacked weights, (K, out, in), that is not yet multiplied out: slopes (K, B, out) and rows (K, B, in).
 Product = tuple[torch.Tensor, torch.Tensor]
+# Of one layer in one direction: from inputs and from the state, with a bias each or without.
+_WITH_BIAS, _WITHOUT = 4, 2
 # Fewer weights than this torch multiplies with a rounding to the weights' own size for each example.
 _APART = 4096
 Dims = Sequence[int | None]
@@ -43,11 +43,10 @@ class StackedModel:
     Args:
         module: In training mode; its parameters are stand-ins, those of the clients are given to each call.
         clients: K.
-        compiled: Whether 2-D convolutions and poolings are the compiled kernel's where it has them.
     """
 
-    def __init__(self, module: nn.Module, clients: int, *, compiled: bool = False) -> None:
-        self._module, self._clients, self._compiled = module, clients, compiled
+    def __init__(self, module: nn.Module, clients: int) -> None:
+        self._module, self._clients = module, clients
         self._names = {id(p): name for name, p in module.named_parameters()}
 
     def __call__(
@@ -73,7 +72,7 @@ class StackedModel:
         """
 
         def forward(own: Mapping[str, torch.Tensor], batch: torch.Tensor) -> torch.Tensor:
-            with _Rewriting(self._names, own, counts, generators, self._compiled, products):
+            with _Rewriting(self._names, own, counts, generators, products):
                 output = called(self._module, own, batch)
             if not isinstance(output, torch.Tensor):
                 raise NotStackableError(f"its output is a {type(output).__name__}")
@@ -117,11 +116,10 @@ class _Rewriting(TorchFunctionMode):
         own: Mapping[str, torch.Tensor],
         counts: Sequence[int],
         generators: Sequence[torch.Generator],
-        compiled: bool,
         products: dict[str, list[Product]] | None,
     ) -> None:
         super().__init__()
-        self.names, self.own, self.counts, self.generators, self.compiled = names, own, counts, generators, compiled
+        self.names, self.own, self.counts, self.generators = names, own, counts, generators
         self._products = products
 
     def products_of(self, weight: torch.Tensor) -> list[Product] | None:
@@ -154,7 +152,7 @@ def _in_channels(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor
 
 def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callable[..., Any]:
     def form(
-        mode: _Rewriting,
+        _: _Rewriting,
         x: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None = None,
@@ -165,15 +163,10 @@ def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callabl
     ) -> Any:
         if x.ndim != spatial + 2:
             return NotImplemented
-        compiled = mode.compiled and spatial == 2 and lane_layers.plain(x, weight, bias)
-        borders = lane_layers.borders(x, weight, stride, padding, dilation, groups) if compiled else None
 
         def rule(
             clients: int, dims: Dims, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
         ) -> tuple[torch.Tensor, int]:
-            if borders is not None:
-                lanes = lane_layers.last([x, weight] if bias is None else [x, weight, bias], dims, clients)
-                return lane_layers.convolution(borders, *lanes), -1
             grouped = _in_channels(x, dims[0], clients)
             own = _stack(weight, dims[1], clients).flatten(0, 1)
             shift = None if bias is None else _stack(bias, dims[2], clients).flatten()
@@ -188,15 +181,12 @@ def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callabl
     return form
 
 
-def _pooling(function: Callable[..., torch.Tensor], *, largest: bool = False) -> Callable[..., Any]:
-    def form(mode: _Rewriting, x: torch.Tensor, *options: Any, return_indices: bool = False, **named: Any) -> Any:
+def _pooling(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    def form(_: _Rewriting, x: torch.Tensor, *options: Any, return_indices: bool = False, **named: Any) -> Any:
         if x.ndim != 4 or return_indices:
             return NotImplemented
-        window = lane_layers.window(x, *options, **named) if mode.compiled and largest else None
 
         def rule(clients: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int]:
-            if window is not None and lane_layers.lies_last(x, dims[0]):
-                return lane_layers.largest(lane_layers.last((x,), dims, clients)[0], window), -1
             return function(_in_channels(x, dims[0], clients), *options, **named).unflatten(1, (clients, -1)), 1
 
         return _apply(rule, lambda x: function(x, *options, **named), x)
@@ -263,15 +253,11 @@ class _Affine(torch.autograd.Function):
 
 
 def _linear(mode: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
-    compiled = mode.compiled and x.ndim == weight.ndim == 2 and lane_layers.plain(x, weight, bias)
     products = mode.products_of(weight)
 
     def rule(
         clients: int, dims: Dims, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, int]:
-        if compiled:
-            lanes = lane_layers.last([x, weight] if bias is None else [x, weight, bias], dims, clients)
-            return lane_layers.linear(*lanes), -1
         stacked = _stack(x, dims[0], clients)
         rows, across = stacked.reshape(clients, -1, stacked.shape[-1]), _stack(weight, dims[1], clients)
         shift = None if bias is None else _stack(bias, dims[2], clients)
@@ -325,20 +311,6 @@ def _view(_: _Rewriting, x: torch.Tensor, *shape: Any, **named: Any) -> Any:
     return x.reshape(*shape)
 
 
-def _flatten(mode: _Rewriting, x: torch.Tensor, start_dim: int = 0, end_dim: int = -1) -> Any:
-    known = range(-x.ndim, x.ndim)
-    if not mode.compiled or start_dim not in known or end_dim not in known:
-        return NotImplemented
-    first, stop = start_dim % x.ndim, end_dim % x.ndim
-
-    def rule(clients: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int]:
-        if lane_layers.lies_last(x, dims[0]):
-            return lane_layers.last((x,), dims, clients)[0].flatten(first, stop), -1
-        return _stack(x, dims[0], clients).flatten(first + 1, stop + 1), 0
-
-    return _apply(rule, lambda x: x.flatten(start_dim, end_dim), x)
-
-
 def _dropout(feature: bool) -> Callable[..., Any]:
     def form(mode: _Rewriting, x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         if not training or p == 0 or inplace or (feature and x.ndim < 3):
@@ -374,7 +346,7 @@ def _lstm(mode: _Rewriting, x: torch.Tensor, state: Any, weights: Any, *options:
     def rule(clients: int, dims: Dims, *tensors: torch.Tensor) -> tuple[Any, Any]:
         inputs, *others = (_stack(tensor, dim, clients) for tensor, dim in zip(tensors, dims, strict=True))
         in_time = inputs.transpose(1, 2) if batch_first else inputs
-        out, hidden, cells = stacked_lstm(in_time, others[:2], others[2:], bias=bias, bidirectional=bidirectional)
+        out, hidden, cells = _stacked_lstm(in_time, others[:2], others[2:], bias=bias, bidirectional=bidirectional)
         return (out.transpose(1, 2) if batch_first else out, hidden, cells), (0, 0, 0)
 
     def plain(x: torch.Tensor, hidden: torch.Tensor, cells: torch.Tensor, *weights: torch.Tensor) -> Any:
@@ -383,12 +355,66 @@ def _lstm(mode: _Rewriting, x: torch.Tensor, state: Any, weights: Any, *options:
     return _apply(rule, plain, x, *state, *own)
 
 
+def _stacked_lstm(
+    inputs: torch.Tensor, state: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], *, bias: bool, bidirectional: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Outputs, last hidden states and last cells, as :class:`torch.nn.LSTM` has them, for K clients.
+
+    Args:
+        inputs: ``(K, T, B, features)``.
+        state: Hidden states and cells, ``(K, layers · directions, B, hidden)`` each.
+        weights: As ``torch.lstm`` takes them, each ``(K, *shape)``.
+        bias: Whether there are biases.
+        bidirectional: Whether a second pass goes backwards in time.
+
+    Returns:
+        ``(K, T, B, directions · hidden)``, and twice ``(K, layers · directions, B, hidden)``.
+
+    Source: Hochreiter and Schmidhuber 1997; gates in torch's order: input, forget, cell, output.
+    """
+    each, directions = _WITH_BIAS if bias else _WITHOUT, 2 if bidirectional else 1
+    hidden, cells = state
+    last_hidden, last_cells, out = [], [], inputs
+    for first in range(0, len(weights) // each, directions):
+        outputs = []
+        for number in range(first, first + directions):
+            backwards = number - first == 1
+            own = weights[number * each : (number + 1) * each]
+            made, h, c = _lstm_pass(out.flip(1) if backwards else out, hidden[:, number], cells[:, number], own)
+            outputs.append(made.flip(1) if backwards else made)
+            last_hidden.append(h)
+            last_cells.append(c)
+        out = torch.cat(outputs, dim=-1) if bidirectional else outputs[0]
+    return out, torch.stack(last_hidden, dim=1), torch.stack(last_cells, dim=1)
+
+
+def _lstm_pass(
+    inputs: torch.Tensor, h: torch.Tensor, c: torch.Tensor, weights: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One layer in one direction."""
+    clients, length, batch, _ = inputs.shape
+    from_inputs, from_state = (weight.transpose(1, 2) for weight in weights[:2])
+    rows = inputs.reshape(clients, length * batch, -1)
+    if len(weights) == _WITH_BIAS:
+        gates = torch.baddbmm((weights[2] + weights[3]).unsqueeze(1), rows, from_inputs)
+    else:
+        gates = torch.bmm(rows, from_inputs)
+    width, outputs = h.shape[-1], []
+    for at_step in gates.view(clients, length, batch, 4 * width).unbind(1):
+        all_gates = torch.baddbmm(at_step, h, from_state)
+        let_in, forget = all_gates[..., : 2 * width].sigmoid().chunk(2, dim=-1)
+        c = forget * c + let_in * all_gates[..., 2 * width : 3 * width].tanh()
+        h = all_gates[..., 3 * width :].sigmoid() * c.tanh()
+        outputs.append(h)
+    return torch.stack(outputs, dim=1), h, c
+
+
 # By the function that a layer calls first: what it calls in its turn is not seen here.
 _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.conv1d: _convolution(torch.conv1d, 1),
     torch.conv2d: _convolution(torch.conv2d, 2),
-    torch.max_pool2d: _pooling(torch.max_pool2d, largest=True),
-    F.max_pool2d: _pooling(F.max_pool2d, largest=True),
+    torch.max_pool2d: _pooling(torch.max_pool2d),
+    F.max_pool2d: _pooling(F.max_pool2d),
     F.avg_pool2d: _pooling(F.avg_pool2d),
     F.adaptive_avg_pool2d: _pooling(F.adaptive_avg_pool2d),
     F.group_norm: _group_norm,
@@ -399,5 +425,4 @@ _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.dropout2d: _dropout(feature=True),
     torch.lstm: _lstm,
     torch.Tensor.view: _view,
-    torch.Tensor.flatten: _flatten,
 }
