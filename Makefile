@@ -10,7 +10,7 @@ export FLWR_DISABLE_UPDATE_CHECK = 1
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION = 1
 export RAY_USAGE_STATS_ENABLED = 0
 
-.PHONY: setup demo check test stress bench notebooks docs clean
+.PHONY: setup demo check test stress bench house notebooks docs clean
 
 setup: .venv/ready
 
@@ -42,6 +42,10 @@ stress: check
 bench: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || status=1; done; exit $${status:-0}
+
+# How large the library is, and how far it is from what it should be.
+house: setup
+	$(BIN)/python scripts/house.py
 
 # In place, outputs and pictures.
 notebooks: setup
