@@ -16,7 +16,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "updates in this process are rounded and not clipped",
-        "simulate.bounded",
+        "clipping.bounded",
         "lattice.encode(update)",
         "((update.double() / lattice.step).round().long(), False)",
         f"{NEIGHBOURS}::test_cli_1_no_client_in_this_process_moves_a_run_by_more_than_the_sensitivity[identity-just above]",

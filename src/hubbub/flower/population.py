@@ -18,10 +18,10 @@ from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.messages import CLIP_NORM, Asked, addressed, single_arrays
 from hubbub.lattice import Lattice
 from hubbub.training.clip_norms import CountSplit
+from hubbub.training.clipping import bounded
 from hubbub.training.crafted import Crafted, crafted_update
 from hubbub.training.local import flat_parameters
-from hubbub.training.simulate import bounded, statistics
-from hubbub.training.sums import LatticeSum, PlainSum
+from hubbub.training.sums import LatticeSum, PlainSum, statistics
 
 __all__ = ["ROUND_INDEX", "TRAIN_LOSS", "GridPopulation", "load", "trained"]
 

@@ -5,8 +5,10 @@ import math
 import torch
 
 from hubbub._checks import scale
+from hubbub.lattice import Lattice
+from hubbub.training.clip_norms import CountSplit
 
-__all__ = ["MARGIN", "clip"]
+__all__ = ["MARGIN", "bounded", "clip"]
 
 # Sums of many squares round; this keeps a scaled vector below the clip norm at any length.
 MARGIN = 1 - 2**-20
@@ -44,3 +46,17 @@ def clip(update: torch.Tensor, clip_norm: float) -> tuple[torch.Tensor, bool]:
     if norm * largest <= bound * MARGIN:
         return vector, False
     return unit * (bound * MARGIN / norm), True
+
+
+def bounded(
+    update: torch.Tensor, clip_norm: float | None, lattice: Lattice | None, split: CountSplit | None = None
+) -> tuple[torch.Tensor, bool]:
+    """A client's contribution to the sum, ``(dim,)``, and whether it was clipped; with a ``split`` its indicator comes last."""
+    if clip_norm is None:
+        return update, False
+    if split is None:
+        return lattice.encode(update) if lattice else clip(update, clip_norm)
+    vector, was_clipped = clip(update, clip_norm)
+    indicator = vector.new_tensor([split.count_scale(clip_norm) * (-0.5 if was_clipped else 0.5)])
+    joint = torch.cat([vector, indicator])
+    return (lattice.encode(joint)[0] if lattice else joint), was_clipped

@@ -24,9 +24,11 @@ from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import ThresholdKey
 from hubbub.steps import share_stddev
 from hubbub.training.clip_norms import CountSplit
+from hubbub.training.clipping import bounded
 from hubbub.training.crafted import Crafted
 from hubbub.training.holder_noise import HolderNoise
-from hubbub.training.simulate import SimulatedPopulation, bounded, statistics
+from hubbub.training.simulate import SimulatedPopulation
+from hubbub.training.sums import statistics
 
 __all__ = ["EncryptedPopulation", "EncryptedSum", "noise_steps"]
 

@@ -14,11 +14,12 @@ from hubbub.errors import ConfigError, DataError
 from hubbub.lattice import Lattice
 from hubbub.randomness import derive, fresh_key, seed_for, seed_key
 from hubbub.training.clip_norms import CountSplit
-from hubbub.training.clipping import MARGIN, clip
+from hubbub.training.clipping import MARGIN, bounded
 from hubbub.training.crafted import Crafted, crafted_update
 from hubbub.training.ghost import squared_norms, weighted_sum
-from hubbub.training.gradients import Chosen, ExampleGradients, Loss
-from hubbub.training.sums import LatticeSum, PlainSum
+from hubbub.training.gradients import Chosen, ExampleGradients
+from hubbub.training.local import Loss
+from hubbub.training.sums import LatticeSum, PlainSum, statistics
 
 __all__ = ["ExamplePopulation", "private_gradients"]
 
@@ -57,8 +58,7 @@ class ExamplePopulation:
         ghost: bool | None = None,
         batch: int | None = None,
     ) -> None:
-        if len(inputs) != len(targets):
-            raise DataError(f"inputs: there are {len(inputs)}, and {len(targets)} targets")
+        _require_pairs(inputs, targets)
         if not len(inputs):
             raise DataError("inputs: there is none")
         if lattice and ghost:
@@ -190,8 +190,7 @@ def private_gradients(
         >>> total.total.shape, bool(total.open(None).norm() <= 5.0)
         (torch.Size([8]), True)
     """
-    if len(inputs) != len(targets):
-        raise DataError(f"inputs: there are {len(inputs)}, and {len(targets)} targets")
+    _require_pairs(inputs, targets)
     known_loss, gradients = _KNOWN.get(model, (None, None))
     if gradients is None or known_loss is not loss or not gradients.fits():
         gradients = ExampleGradients(model, loss)
@@ -206,6 +205,11 @@ def private_gradients(
 _Sum = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 # Gradients ``(some, dim)`` and losses ``(some,)``.
 _Rows = tuple[torch.Tensor, torch.Tensor]
+
+
+def _require_pairs(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+    if len(inputs) != len(targets):
+        raise DataError(f"inputs: there are {len(inputs)}, and {len(targets)} targets")
 
 
 def _lattice(clip_norm: float, split: CountSplit | None) -> Lattice:
@@ -229,9 +233,8 @@ def _lattice_sum(
             clipped.append(lattice.encode_rows(rows, total))
             continue
         for row in rows:
-            bounded, flag = clip(row, clip_norm)
-            indicator = bounded.new_tensor([split.count_scale(clip_norm) * (0.5 - flag)])
-            total += lattice.encode(torch.cat([bounded, indicator]))[0]
+            part, flag = bounded(row, clip_norm, lattice, split)
+            total += part
             clipped.append(torch.tensor([flag]))
     return total, _joined(clipped).bool(), _joined(losses)
 
@@ -243,8 +246,8 @@ def _plain_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float |
     for rows, found in chain(gradients.rows(examples), further):
         losses.append(found)
         for row in rows:
-            bounded, flag = (row, False) if clip_norm is None else clip(row, clip_norm)
-            total += bounded
+            part, flag = bounded(row, clip_norm, None)
+            total += part
             clipped.append(torch.tensor([flag]))
     return total, _joined(clipped).bool(), _joined(losses)
 
@@ -272,11 +275,7 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _statistics(gradients: ExampleGradients, clipped: torch.Tensor, losses: torch.Tensor) -> dict[str, float]:
-    """What the operator is told of a round: private. Losses that are not finite are left out."""
-    finite = losses[torch.isfinite(losses)]
+    """What the operator is told of a round, and how many examples failed: private."""
     failed, gradients.failed = gradients.failed, 0
-    return {
-        "clipped_fraction": float(clipped.sum()) / max(1, len(clipped)),
-        "train_loss": float(finite.mean()) if len(finite) else math.nan,
-        **({"failed": float(failed)} if failed else {}),
-    }
+    found = statistics(len(clipped), int(clipped.sum()), losses.tolist())
+    return found | ({"failed": float(failed)} if failed else {})

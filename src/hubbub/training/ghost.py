@@ -19,8 +19,7 @@ from dataclasses import replace
 import torch
 
 from hubbub.training.gradients import Seen
-from hubbub.training.layer_gradients import bias_gradients, summed_weight_gradient, unfolded, weight_gradients
-from hubbub.training.layer_uses import Use
+from hubbub.training.layer_uses import Use, bias_gradients, summed_weight_gradient, unfolded, weight_gradients
 
 __all__ = ["squared_norms", "weighted_sum"]
 

@@ -17,17 +17,15 @@ import torch
 from torch import nn
 from torch.func import grad, vmap
 
-from hubbub.errors import ConfigError
 from hubbub.training.faults import isolated, note, reason, require_own
-from hubbub.training.flat import refuse_buffers
+from hubbub.training.flat import require_trainable
 from hubbub.training.functional import called, in_range, own_generators
-from hubbub.training.layer_gradients import bias_gradients, weight_gradients
-from hubbub.training.layer_uses import Layer, Taps, Use, uses
+from hubbub.training.layer_uses import Layer, Taps, Use, bias_gradients, uses, weight_gradients
+from hubbub.training.local import Loss
 from hubbub.training.probe_batch import agree, does_not_run, probe_batch, remembers, shaken
 
-__all__ = ["Chosen", "ExampleGradients", "Loss", "Seen", "trainable"]
+__all__ = ["Chosen", "ExampleGradients", "Seen"]
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Tensors = dict[str, torch.Tensor]
 # Numbers that a batch may hold: an eighth of a gigabyte in float32.
 _ROOM = 2**25
@@ -73,20 +71,14 @@ class _Look:
     numbers: int
 
 
-def trainable(module: nn.Module) -> Tensors:
+def _trainable(module: nn.Module) -> Tensors:
     """The parameters that are trained, by name, in the order of the flat vector; detached.
 
     Raises:
         ConfigError: There is none, they have several dtypes, or the module has buffers.
     """
-    refuse_buffers(module)
-    found = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
-    if not found:
-        raise ConfigError("model: has no trainable parameter; set requires_grad on those to be trained")
-    kinds = {p.dtype for p in found.values()}
-    if len(kinds) > 1 or not next(iter(kinds)).is_floating_point:
-        raise ConfigError(f"model: trainable parameters of dtypes {kinds}; they must share one floating dtype")
-    return found
+    require_trainable(module)
+    return {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
 
 
 class ExampleGradients:
@@ -104,7 +96,7 @@ class ExampleGradients:
 
     def __init__(self, module: nn.Module, loss: Loss, *, batch: int | None = None, tapped: bool = True) -> None:
         self.module, self._loss, self._batch, self._tapped = module, loss, batch, tapped
-        self.shapes = {name: p.shape for name, p in trainable(module).items()}
+        self.shapes = {name: p.shape for name, p in _trainable(module).items()}
         self._looked: _Look | None = None
         self._checked: tuple[int, int] | None = None
         self._together = False
@@ -119,7 +111,7 @@ class ExampleGradients:
 
     def fits(self) -> bool:
         """Whether the module still has the trainable parameters that it had."""
-        return {name: p.shape for name, p in trainable(self.module).items()} == self.shapes
+        return {name: p.shape for name, p in _trainable(self.module).items()} == self.shapes
 
     def rows(self, examples: Chosen) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The gradients of examples, some at a time; that of an example that fails is zero, and its loss not a number.
@@ -210,7 +202,7 @@ class ExampleGradients:
             RuntimeError: ``vmap`` cannot take the module.
         """
         look = self._look_at(inputs, targets)
-        fixed, constants = parameters or trainable(self.module), self._constants()
+        fixed, constants = parameters or _trainable(self.module), self._constants()
 
         def loss_of(
             others: Tensors, taps: list[torch.Tensor], x: torch.Tensor, y: torch.Tensor
@@ -232,7 +224,7 @@ class ExampleGradients:
 
     def flat(self, seen: Seen) -> torch.Tensor:
         """The gradient of each example, ``(examples, dim)``, in a buffer that the next call overwrites."""
-        first = next(iter(trainable(self.module).values()))
+        first = next(iter(_trainable(self.module).values()))
         if self._rows is None or len(self._rows) != len(seen.losses) or self._rows.device != first.device:
             self._rows = first.new_empty(len(seen.losses), self.dim)
         places, start = {}, 0
@@ -259,7 +251,7 @@ class ExampleGradients:
 
     def _look(self, inputs: torch.Tensor, targets: torch.Tensor) -> _Look:
         """Run one example, to see what there is."""
-        fixed = trainable(self.module)
+        fixed = _trainable(self.module)
         names = {id(p): name for name, p in fixed.items()} if self._tapped else {}
         with torch.no_grad(), own_generators(inputs.device), Taps(names, fixed) as mode:
             self._loss(called(self.module, {**self._constants(), **fixed}, inputs), targets)
@@ -293,7 +285,7 @@ class ExampleGradients:
             return False
 
     def _bits(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        found = self.flat(self.seen(inputs, targets, shaken(trainable(self.module))))
+        found = self.flat(self.seen(inputs, targets, shaken(_trainable(self.module))))
         return found.clone().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[found.element_size()])
 
     def _nothing(self, number: int, error: Exception) -> tuple[torch.Tensor, torch.Tensor]:
@@ -305,7 +297,7 @@ class ExampleGradients:
         """What an example that fails leaves behind."""
         self.failed += 1
         note(f"example {number}", reason(error))
-        first = next(iter(trainable(self.module).values()))
+        first = next(iter(_trainable(self.module).values()))
         return Seen(first.new_full((1,), torch.nan), (), {})
 
     def _alone_of(self, examples: Chosen, numbers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -315,7 +307,7 @@ class ExampleGradients:
     def _alone(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient of a single example, ``(1, dim)``, and its loss, ``(1,)``."""
         with torch.enable_grad(), in_range(inputs.device):
-            parameters = {name: p.requires_grad_() for name, p in trainable(self.module).items()}
+            parameters = {name: p.requires_grad_() for name, p in _trainable(self.module).items()}
             value = self._loss(called(self.module, {**self._constants(), **parameters}, inputs), targets)
             found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True, materialize_grads=True)
         return torch.cat([part.reshape(1, -1) for part in found], dim=1), value.detach().reshape(1)

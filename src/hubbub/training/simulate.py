@@ -11,7 +11,7 @@ from hubbub.lattice import Lattice
 from hubbub.randomness import derive, seed_for, seed_key
 from hubbub.training.choice import Choice, Probe, Trainer, trainer
 from hubbub.training.clip_norms import CountSplit
-from hubbub.training.clipping import clip
+from hubbub.training.clipping import bounded
 from hubbub.training.crafted import Crafted, crafted_update
 from hubbub.training.execution import AUTO, Execution, clients_at_once
 from hubbub.training.faults import isolated, note, reason, require_own
@@ -20,10 +20,10 @@ from hubbub.training.local import Examples, Job, LocalTraining, Loss, Trained, f
 from hubbub.training.one_by_one import OneByOne
 from hubbub.training.stacked_module import NotStackableError
 from hubbub.training.stacks import keep_freed_memory
-from hubbub.training.sums import LatticeSum, PlainSum
+from hubbub.training.sums import LatticeSum, PlainSum, statistics
 from hubbub.training.workers import Part, SharedExamples, Task, Workers
 
-__all__ = ["SimulatedPopulation", "bounded", "statistics"]
+__all__ = ["SimulatedPopulation"]
 
 # Clients of a chunk where each trains alone: what a worker is given at a time.
 _FEW = 8
@@ -389,27 +389,3 @@ def _require_one_form(clients: Sequence[Examples], execution: Execution) -> None
                 f"client {i}: has examples of the form {form}, those before it {known}; with plan = {execution.plan!r} and "
                 f"workers = {execution.workers} all must have one: make them alike, or say plan = 'one-by-one' and workers = 1"
             )
-
-
-def bounded(
-    update: torch.Tensor, clip_norm: float | None, lattice: Lattice | None, split: CountSplit | None = None
-) -> tuple[torch.Tensor, bool]:
-    """A client's contribution to the sum, ``(dim,)``, and whether it was clipped; with a ``split`` its indicator comes last."""
-    if clip_norm is None:
-        return update, False
-    if split is None:
-        return lattice.encode(update) if lattice else clip(update, clip_norm)
-    vector, was_clipped = clip(update, clip_norm)
-    indicator = vector.new_tensor([split.count_scale(clip_norm) * (-0.5 if was_clipped else 0.5)])
-    joint = torch.cat([vector, indicator])
-    return (lattice.encode(joint)[0] if lattice else joint), was_clipped
-
-
-def statistics(cohort: int, clipped: int, losses: Sequence[float]) -> dict[str, float]:
-    """What the operator is told of a round: private. Losses that are not finite are left out."""
-    finite_losses = [loss for loss in losses if math.isfinite(loss)]
-    return {
-        "clipped_fraction": clipped / cohort if cohort else 0.0,
-        # The same in whatever order clients were trained.
-        "train_loss": math.fsum(finite_losses) / len(finite_losses) if finite_losses else math.nan,
-    }

@@ -2,7 +2,8 @@
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -11,7 +12,7 @@ import torch
 from hubbub.errors import SumNotOpenedError
 from hubbub.lattice import Lattice, require_one_shape
 
-__all__ = ["LatticeSum", "NoSum", "PlainSum"]
+__all__ = ["LatticeSum", "NoSum", "PlainSum", "statistics"]
 
 
 @dataclass(frozen=True)
@@ -92,3 +93,13 @@ class NoSum:
 
 def _digest(key: bytes, total: torch.Tensor) -> str:
     return hmac.new(key, total.cpu().numpy().tobytes(), hashlib.sha256).hexdigest()
+
+
+def statistics(cohort: int, clipped: int, losses: Sequence[float]) -> dict[str, float]:
+    """What the operator is told of a round: private. Losses that are not finite are left out."""
+    finite_losses = [loss for loss in losses if math.isfinite(loss)]
+    return {
+        "clipped_fraction": clipped / cohort if cohort else 0.0,
+        # The same in whatever order clients were trained.
+        "train_loss": math.fsum(finite_losses) / len(finite_losses) if finite_losses else math.nan,
+    }
