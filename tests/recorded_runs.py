@@ -10,9 +10,9 @@ import pytest
 from hubbub.accounting.chain import Chain, read_chain
 from hubbub.accounting.history import History
 from hubbub.accounting.ledger import Ledger
+from hubbub.accounting.multi_run import run_charges
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge
-from hubbub.accounting.together import run_charges
 from hubbub.cli import main
 from hubbub.mechanism import Mechanism
 from hubbub.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling

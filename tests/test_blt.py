@@ -10,8 +10,7 @@ from hubbub import utility, workloads
 from hubbub.errors import NoiseExhaustedError
 from hubbub.factorization import blt as search
 from hubbub.factorization import toeplitz
-from hubbub.factorization.blt_momentum import squared_error_with_momentum
-from hubbub.factorization.blt_sums import binomial_sums, responses, toeplitz_bound
+from hubbub.factorization.blt_sums import binomial_sums, responses, squared_error_with_momentum, toeplitz_bound
 from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.sensitivity import of_matrix
 from hubbub.strategies import blt

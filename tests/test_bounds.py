@@ -12,11 +12,9 @@ from hubbub import families
 from hubbub.errors import ConfigError
 from hubbub.factorization.anderson import fixed_point
 from hubbub.factorization.bounds import classes_of, lower_bound
-from hubbub.factorization.cyclic import inverse_blocks, whole_inverse
-from hubbub.factorization.diagonal import Effort, alone, maximize
-from hubbub.factorization.pencils import column_gram, inverse_diagonal, row_gram
-from hubbub.factorization.poles import Poles, inverse_root_poles
-from hubbub.factorization.smoothing import smoothed_diagonal
+from hubbub.factorization.diagonal import Effort, alone, maximize, smoothed_diagonal
+from hubbub.factorization.epochs import inverse_blocks, whole_inverse
+from hubbub.factorization.pencils import Poles, column_gram, inverse_diagonal, inverse_root_poles, row_gram
 from hubbub.families import DESCRIPTIONS, Family
 from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.strategies import Identity, blt

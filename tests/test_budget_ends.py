@@ -256,7 +256,7 @@ def test_acc_7_reading_epsilon_in_the_middle_of_a_run_changes_nothing(tmp_path: 
 
 
 def run_command_output(folder: Path) -> float:
-    from hubbub.accounting.together import run_charges
+    from hubbub.accounting.multi_run import run_charges
     from hubbub.training.record import read_run
 
     (found,) = run_charges([read_run(folder)])

@@ -9,7 +9,6 @@ from scipy import stats
 
 from hubbub import accounting
 from hubbub._checks import Array
-from hubbub.accounting.charge import charges, default_relation, stated_relation
 from hubbub.accounting.events import (
     RELATIONS,
     BallsInBins,
@@ -19,6 +18,7 @@ from hubbub.accounting.events import (
     PoissonSampled,
     TruncatedPoissonSampled,
 )
+from hubbub.accounting.events_of_mechanism import charges, default_relation, stated_relation
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.wording import assumptions, describe
 from hubbub.errors import ConfigError

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from hubbub import accounting, gaussian
-from hubbub.accounting.beside import calibrate_beside
+from hubbub.accounting import calibrate
+from hubbub.accounting.actual_cost import spent
 from hubbub.accounting.chain import Chain
 from hubbub.accounting.ledger import Ledger
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge
-from hubbub.accounting.spent import spent
 from hubbub.errors import BudgetError, ConfigError, LedgerError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import Participation, PoissonSampling
@@ -66,13 +66,13 @@ def test_acc_12_noise_is_calibrated_so_that_all_runs_together_meet_the_budget(tm
     earlier = charges(recorded(tmp_path / "one", BAND, THREE))
     spent_before = BAND.after(3, 1e-5).epsilon
     budget = spent_before + 1.0
-    found = calibrate_beside(earlier, Identity(ROUNDS), cohorts, epsilon=budget, delta=1e-5, neighboring_relation="zero-out")
+    found = calibrate(Identity(ROUNDS), cohorts, prior=earlier, epsilon=budget, delta=1e-5, neighboring_relation="zero-out")
     for z, within in ((found.noise_multiplier, True), (found.noise_multiplier * 0.999, False)):
         mechanism = Mechanism(Identity(ROUNDS), cohorts, z)
         total = accounting.guarantee(mechanism, 1e-5, "zero-out", earlier=earlier).epsilon
         assert (total <= budget) is within
     with pytest.raises(BudgetError, match="earlier runs alone cost"):
-        calibrate_beside(earlier, Identity(ROUNDS), PATTERN, epsilon=spent_before, delta=1e-5)
+        calibrate(Identity(ROUNDS), PATTERN, prior=earlier, epsilon=spent_before, delta=1e-5)
 
 
 def test_a_trained_run_keeps_its_earlier_charge_over_stop_resume_and_verify(
@@ -166,7 +166,7 @@ def test_what_follows_a_run_without_a_bound_has_none(tmp_path: Path) -> None:
     assert spent(read_run(two).promise, read_run(two).history).guarantee.epsilon == math.inf
     assert {check.name for check in verify(two).checks} >= {"promise", "epsilon"}
     with pytest.raises(BudgetError, match="cost ∞"):
-        calibrate_beside(charges(bare), Identity(4), PATTERN, epsilon=8.0, delta=1e-5)
+        calibrate(Identity(4), PATTERN, prior=charges(bare), epsilon=8.0, delta=1e-5)
 
 
 # What a file may say of earlier runs

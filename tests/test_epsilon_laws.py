@@ -43,7 +43,7 @@ from hubbub.accounting import (
     TruncatedPoissonSampled,
     pld,
 )
-from hubbub.accounting.domination import directions
+from hubbub.accounting.dominating_pairs import directions
 from hubbub.accounting.events import Event
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism

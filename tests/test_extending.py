@@ -19,10 +19,10 @@ from torch import nn
 from dying import Dying
 from extended_runs import EVEN, FIRST, SECOND, flat, gone_on, learnt_from, of_seed, plan, rewritten, trained
 from hubbub import gaussian, strict_json
-from hubbub.accounting.beside import calibrate_beside
+from hubbub.accounting import calibrate
+from hubbub.accounting.actual_cost import spent
 from hubbub.accounting.chain import Chain
-from hubbub.accounting.spent import spent
-from hubbub.accounting.together import compose_runs, run_charges
+from hubbub.accounting.multi_run import compose_runs, run_charges
 from hubbub.cli.records import close
 from hubbub.errors import ConfigError, LedgerError, RunFolderError
 from hubbub.noise import SecureSource
@@ -103,7 +103,7 @@ def test_acc_12_a_third_run_counts_the_first_though_its_folder_is_gone(tmp_path:
 def test_noise_is_calibrated_so_that_both_meet_the_budget_together(tmp_path: Path) -> None:
     trained(tmp_path / "one")
     budget = epsilon(tmp_path / "one") + 0.5
-    mechanism = calibrate_beside(charged_with(tmp_path / "one"), Identity(4), EVEN, epsilon=budget, delta=1e-5)
+    mechanism = calibrate(Identity(4), EVEN, prior=charged_with(tmp_path / "one"), epsilon=budget, delta=1e-5)
     gone_on(tmp_path / "one", tmp_path / "two", following=replace(SECOND, mechanism=mechanism))
     assert budget * (1 - 1e-4) <= epsilon(tmp_path / "two") <= budget
 

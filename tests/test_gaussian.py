@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from conftest import oracle
 from hubbub import gaussian
-from hubbub.gaussian.mills import mills_ratio, mills_ratio_and_difference
+from hubbub.gaussian.exact import mills_ratio, mills_ratio_and_difference
 
 ACCOUNTING = oracle("accounting")
 SIGMAS = ACCOUNTING["analytic_gaussian_sigma"]["points"]

@@ -17,14 +17,13 @@ from scipy.special import logsumexp
 from conftest import oracle
 from hubbub import accounting, gaussian
 from hubbub.accounting import FixedSizeSampled, Gaussian, PoissonSampled
-from hubbub.accounting.earlier import charge_assumptions
 from hubbub.accounting.events import BallsInBins, Event, MixtureOfGaussians, TreeAggregation, TruncatedPoissonSampled
 from hubbub.accounting.ledger import Ledger
 from hubbub.accounting.promise import Promise
-from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.runs import RunCharge, charge_assumptions
 from hubbub.accounting.statement import RunFacts
-from hubbub.accounting.unamplified import unamplified_mu
 from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
+from hubbub.accounting.worst_case import unamplified_mu
 from hubbub.cli.accounts import guarantee_rows
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from hubbub.accounting import Assumption, DiscreteGaussianShares, Gaussian, RunCharge, compose_runs, guarantee
-from hubbub.accounting.charge import charges
+from hubbub.accounting.actual_cost import run_charge, spent
+from hubbub.accounting.events_of_mechanism import charges
 from hubbub.accounting.promise import Promise
-from hubbub.accounting.spent import run_charge, spent
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import HOLDERS_ADD
 from hubbub.build import build

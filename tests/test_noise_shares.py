@@ -29,10 +29,10 @@ from hubbub.accounting import (
     rdp,
     trade_off,
 )
-from hubbub.accounting.charge import charges
+from hubbub.accounting.actual_cost import spent
+from hubbub.accounting.events_of_mechanism import charges
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.shares import added_delta, distance
-from hubbub.accounting.spent import spent
 from hubbub.discrete_gaussian import discrete_gaussian, statistical_distance
 from hubbub.errors import ConfigError, LedgerError
 from hubbub.lattice import Lattice

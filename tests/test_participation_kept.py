@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
+from hubbub.accounting.actual_cost import spent
 from hubbub.accounting.ledger import Ledger
 from hubbub.accounting.promise import Promise
-from hubbub.accounting.spent import spent
 from hubbub.errors import ParticipationError
 from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism

@@ -8,8 +8,7 @@ import pytest
 
 from hubbub import utility
 from hubbub.factorization import recursions
-from hubbub.factorization.reduction import reduced
-from hubbub.factorization.single import best_recursion
+from hubbub.factorization.recursions import best_recursion, reduced
 from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
 from hubbub.strategies import dense, semiseparable
 from hubbub.strategies.semiseparable import Semiseparable

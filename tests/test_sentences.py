@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from hubbub import accounting
 from hubbub.accounting import PrivacyGuarantee, group_epsilon, group_events
+from hubbub.accounting.actual_cost import spent
 from hubbub.accounting.events import RELATIONS, MixtureOfGaussians
+from hubbub.accounting.multi_run import compose_runs
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge
-from hubbub.accounting.spent import spent
 from hubbub.accounting.statement import RunFacts, no_less
-from hubbub.accounting.together import compose_runs
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.participation import (
     BallsInBinsSampling,
@@ -132,18 +132,18 @@ has no privacy guarantee | neither clipped nor noised :: without privacy :: test
 differential privacy for each :: every run :: test_delta_is_never_shown_below_what_it_is
 standard deviation of the noise | in clip norms, at most :: cards :: test_rho_is_that_of_the_stated_sensitivity_and_noise
 """,
-    "accounting/spent.py": """
+    "accounting/actual_cost.py": """
 as promised and not kept | worse than promised | were promised | was promised | nothing bounds what \
 | the correlated noise has :: breaches :: \
 test_a_run_that_broke_its_pattern_is_not_said_to_have_kept_it
 the sum of the column norms | the most rounds of one :: breaches :: theorem: the triangle inequality; Pythagoras
 of a simulation has a key | came from a known seed :: breaches :: definition: of a simulation
 """,
-    "accounting/together.py": """
+    "accounting/multi_run.py": """
 over the same people | that of each run, as its own :: several runs :: \
 test_a_run_that_is_hidden_is_not_said_to_be_bare_because_another_is
 """,
-    "accounting/earlier.py": """
+    "accounting/runs.py": """
 the run of ledger | nothing bounds | Gaussian noise | tree aggregation | shares of at least \
 | groups that take turns :: charges :: \
 test_a_run_that_is_charged_beside_is_told_in_full

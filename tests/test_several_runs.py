@@ -10,8 +10,8 @@ import pytest
 from hubbub import accounting, gaussian
 from hubbub.accounting import Gaussian, PoissonSampled
 from hubbub.accounting.ledger import Ledger
+from hubbub.accounting.multi_run import compose_runs, run_charges
 from hubbub.accounting.promise import Promise
-from hubbub.accounting.together import compose_runs, run_charges
 from hubbub.errors import ConfigError, LedgerError
 from hubbub.training.record import read_run
 from recorded_runs import BAND, COIN, EVEN, THREE, answer, hubbub, recorded

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from hubbub import accounting, gaussian
 from hubbub.accounting import PoissonSampled
+from hubbub.accounting.actual_cost import spent
 from hubbub.accounting.promise import Promise
-from hubbub.accounting.spent import spent
 from hubbub.participation import FixedSizeSampling, MinSeparation, Participation, PoissonSampling
 from hubbub.strategies import Identity, toeplitz
 from hubbub.strategies.strategy import Strategy

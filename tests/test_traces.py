@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from hubbub.accounting.ledger import end_run
-from hubbub.accounting.together import final_charges, run_charges
+from hubbub.accounting.multi_run import final_charges, run_charges
 from hubbub.cli import main
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.strategies import toeplitz

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from conftest import oracle
 from hubbub import gaussian
+from hubbub.accounting.dominating_pairs import as_gaussian
 from hubbub.accounting.events import TreeAggregation
-from hubbub.accounting.trees import as_gaussian
 
 ACCOUNTING = oracle("accounting")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hubbub.accounting.charge import default_relation
+from hubbub.accounting.events_of_mechanism import default_relation
 from hubbub.config import Config, Layer, ParticipationConfig, resolve
 from hubbub.errors import ConfigError, HubbubError
 from hubbub.families import Family, default_bands

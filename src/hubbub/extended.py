@@ -11,7 +11,7 @@ from torch import nn
 
 from hubbub import config as configs
 from hubbub import files
-from hubbub.accounting.together import Recorded, final_charges
+from hubbub.accounting.multi_run import Recorded, final_charges
 from hubbub.config import Config
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.settings import clipping_of, server_of

@@ -6,12 +6,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from hubbub.accounting.beside import calibrate_beside
 from hubbub.accounting.calibrate import calibrate
+from hubbub.accounting.multi_run import final_charges
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import rounded_up
-from hubbub.accounting.together import final_charges
 from hubbub.config import Config, TrainingConfig, strategy_name
 from hubbub.errors import BudgetError, ConfigError, HubbubError
 from hubbub.families import Family, strategy_of
@@ -187,29 +186,20 @@ def _mechanism(
             'privacy.noise_multiplier and privacy.epsilon: both are missing; give one, or say mode = "none" for a run '
             "without privacy"
         )
-    if shares is not None:
-        if earlier:
-            raise ConfigError(
-                "privacy.epsilon with privacy.earlier_runs and secagg.noise_by = 'clients': give privacy.noise_multiplier; "
-                "epsilon follows from it"
-            )
-        return calibrate(
-            strategy,
-            participation,
-            epsilon=privacy.epsilon,
-            delta=privacy.delta,
-            neighboring_relation=privacy.neighboring_relation,
-            accountant=privacy.accountant,
-            shares=shares,
+    if shares is not None and earlier:
+        raise ConfigError(
+            "privacy.epsilon with privacy.earlier_runs and secagg.noise_by = 'clients': give privacy.noise_multiplier; "
+            "epsilon follows from it"
         )
-    return calibrate_beside(
-        earlier,
+    return calibrate(
         strategy,
         participation,
         epsilon=privacy.epsilon,
         delta=privacy.delta,
         neighboring_relation=privacy.neighboring_relation,
         accountant=privacy.accountant,
+        shares=shares,
+        prior=earlier,
         privacy_unit=privacy.unit,
     )
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from hubbub import files, strict_json
 from hubbub.accounting import rounded_up
+from hubbub.accounting.actual_cost import Spent, spent
 from hubbub.accounting.chain import Chain, read_chain, record_hash
 from hubbub.accounting.history import History, published_files
 from hubbub.accounting.ledger import key_digest, require_fitting
 from hubbub.accounting.promise import Promise
-from hubbub.accounting.spent import Spent, spent
 from hubbub.accounting.statement import no_less
 from hubbub.accounting.wording import unit_word
 from hubbub.errors import HubbubError, LedgerError, ParticipationError, RunFolderError

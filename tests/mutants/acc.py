@@ -12,7 +12,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "rounds of Gaussians add their noise in place of its square",
-        "unamplified._mu_squared",
+        "worst_case._mu_squared",
         "2",
         "3",
         "test_epsilon_laws.py::test_acc_2_no_epsilon_at_hundreds_of_points_is_below_what_is_exact[few]",
@@ -36,7 +36,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "a release of a mixture is not rounded outwards",
-        "accounting.mixtures",
+        "accounting.dominating_pairs",
         "2.0 ** (-50)",
         "0.0",
         "test_mixtures.py::test_acc_11_one_release_of_a_mixture_is_never_stated_below_60_digits_and_hardly_above[few]",
@@ -79,14 +79,14 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "correlated noise is amplified without a theorem",
-        "charge.charges",
+        "events_of_mechanism.charges",
         "_require_theorem(mechanism.strategy, mechanism.participation)",
         "",
         "test_epsilon_laws.py::test_acc_8_no_pattern_is_amplified_and_no_amplification_is_stated_without_its_coins",
     ),
     Mutant(
         "a replacement moves the sum by one clip norm",
-        "domination.unamplified_mu",
+        "dominating_pairs.unamplified_mu",
         "factor / z",
         "1 / z",
         "test_accounting.py::test_acc_9_replace_one_doubles_the_sensitivity",

@@ -1,6 +1,5 @@
 """What a run costs in privacy: events, their composition, guarantees, calibration and the ledger of what was released."""
 
-from hubbub.accounting.beside import calibrate_beside
 from hubbub.accounting.calibrate import calibrate, calibrate_noise_multiplier
 from hubbub.accounting.composition import ACCOUNTANTS, delta, epsilon
 from hubbub.accounting.conversions import (
@@ -32,10 +31,10 @@ from hubbub.accounting.limits import (
     calibrate_rounds,
     calibrate_sampling_probability,
 )
+from hubbub.accounting.multi_run import compose_runs, run_charges
 from hubbub.accounting.rdp import rdp
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import RunFacts
-from hubbub.accounting.together import compose_runs, run_charges
 from hubbub.accounting.trade_off import gdp_mu, trade_off
 from hubbub.accounting.wording import Assumption
 
@@ -59,7 +58,6 @@ __all__ = [
     "TruncatedPoissonSampled",
     "bun_steinke_epsilon_from_zcdp",
     "calibrate",
-    "calibrate_beside",
     "calibrate_cohort_size",
     "calibrate_min_separation",
     "calibrate_noise_multiplier",

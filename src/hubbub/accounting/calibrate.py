@@ -1,27 +1,114 @@
-"""From a budget to the noise that meets it; the answer never exceeds the budget.
+"""From a budget to the noise that meets it, alone or together with earlier runs; the answer never exceeds the budget.
+
+About which noise, how many rounds or which sampling a cost belongs to: where a search starts, never what it answers.
+
+Letters: n rounds, q sampling probability, z noise multiplier, μ of the Gaussian whose cost is as high.
+
+Source: the central limit μ = q·√(n·(e^{1/z²} − 1)) of Bu, Dong, Long and Su 2020, https://arxiv.org/abs/1911.11607, which is
+no bound; of one round alone, Balle, Barthe and Gaboardi 2018, Theorem 8, https://arxiv.org/abs/1807.01647.
+
+From a budget to the noise that meets it; the answer never exceeds the budget.
 
 It was accounted for and fits, and a millionth less noise was and does not.
+
+The noise that a run needs beside earlier ones over the same people, so that all together meet a budget.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hubbub import gaussian
 from hubbub._checks import integer, one_of, open_unit, scale
-from hubbub.accounting.charge import charges, stated_relation
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.composition import epsilon as composed_epsilon
-from hubbub.accounting.events import MOST_ROUNDS, Event, Gaussian, NeighboringRelation, require_relation
-from hubbub.accounting.gauges import log_noise
+from hubbub.accounting.events import (
+    MOST_ROUNDS,
+    BallsInBins,
+    DiscreteGaussianShares,
+    Event,
+    FixedSizeSampled,
+    Gaussian,
+    MixtureOfGaussians,
+    NeighboringRelation,
+    PoissonSampled,
+    TreeAggregation,
+    TruncatedPoissonSampled,
+    require_relation,
+)
+from hubbub.accounting.events_of_mechanism import charges, stated_relation
 from hubbub.accounting.guarantee import guarantee
-from hubbub.errors import BudgetError
+from hubbub.accounting.runs import RunCharge, events_of, require_together
+from hubbub.accounting.statement import rounded_up
+from hubbub.errors import BudgetError, ConfigError
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.participation import Participation, RandomParticipation
 from hubbub.roots import Grid, Line, bracket, first, grown, pushed
 from hubbub.strategies.strategy import Strategy
 
-__all__ = ["budget_of", "calibrate", "calibrate_noise_multiplier", "cost_of"]
+__all__ = ["budget_of", "calibrate", "calibrate_noise_multiplier", "cost_of", "log_noise", "log_rounds", "log_whole"]
+
+# Beyond these epsilon no Gaussian is asked for.
+_LEAST, _MOST = 1e-12, 1e12
+
+
+def log_whole(epsilon: float, delta: float) -> float | None:
+    """−ln μ of the one Gaussian release that costs ``epsilon``; ``None`` where no float does."""
+    return math.log(gaussian.noise_multiplier(epsilon, delta)) if _LEAST <= epsilon <= _MOST else None
+
+
+def log_noise(event: Event, rounds: int, relation: str, epsilon: float, delta: float) -> float | None:
+    """About ln z with which that many events cost ``epsilon``."""
+    whole = log_whole(epsilon, delta)
+    if whole is None:
+        return None
+    q, steps, doubled = _sampling(event, rounds)
+    unsampled = whole + math.log(steps) / 2
+    factor = math.log(2) if doubled or relation == "replace-one" else 0.0
+    if q == 1:
+        return unsampled + factor
+    ratio = -whole - math.log(q) - math.log(steps) / 2
+    # ln(1 + ratio²) without overflow.
+    limit = -math.log(max(math.log1p(math.exp(2 * ratio)) if ratio < 300 else 2 * ratio, 1e-300)) / 2
+    alone = _alone(q, epsilon, delta)
+    top = max(limit, alone)
+    # Both count; the third power is what fits.
+    both = top + math.log(math.exp(3 * (limit - top)) + math.exp(3 * (alone - top))) / 3
+    return min(unsampled, both) + factor
+
+
+def _sampling(event: Event, rounds: int) -> tuple[float, int, bool]:
+    """The chance of a unit to be in a step, how many steps there are, and whether the cohort's size doubles the sensitivity."""
+    match event:
+        case Gaussian() | TreeAggregation() | DiscreteGaussianShares():
+            return 1.0, rounds, False
+        case PoissonSampled(_, q) | TruncatedPoissonSampled(_, q):
+            return q, rounds, False
+        case FixedSizeSampled():
+            return event.sampling_probability, rounds, True
+        case MixtureOfGaussians(_, sensitivities, probabilities):
+            return max(p for p, s in zip(probabilities, sensitivities, strict=True) if s), rounds, False
+        case BallsInBins(_, bins, steps):
+            return 1 / bins, rounds * steps, False
+
+
+def _alone(q: float, epsilon: float, delta: float) -> float:
+    """ln z with which one sampled round costs ``epsilon``; more rounds need more."""
+    inside = epsilon - math.log(q) if epsilon > 30 else math.log1p(math.expm1(epsilon) / q)
+    if delta >= q or not _LEAST <= inside <= _MOST:
+        return -math.inf
+    return math.log(gaussian.noise_multiplier(inside, delta / q))
+
+
+def log_rounds(event: Event, relation: str, epsilon: float, delta: float) -> float:
+    """About ln n with which n such events cost ``epsilon``."""
+    whole = log_whole(epsilon, delta)
+    q, steps, doubled = _sampling(event, 1)
+    z = event.noise_multiplier / (2 if doubled or relation == "replace-one" else 1)
+    inverse = min(z**-2, 1e300)
+    per_round = math.log(inverse) if q == 1 else 2 * math.log(q) + (math.log(math.expm1(inverse)) if inverse < 700 else inverse)
+    return (0.0 if whole is None else -2 * whole) - per_round - math.log(steps)
+
 
 # Of noise, relatively.
 _WIDTH = 1e-6
@@ -130,8 +217,10 @@ def calibrate(
     neighboring_relation: str | None = None,
     accountant: str = "tight",
     shares: NoiseShares | None = None,
+    prior: Sequence[RunCharge] = (),
+    privacy_unit: str = "client",
 ) -> Mechanism:
-    """The mechanism with the least noise that meets a budget.
+    """The mechanism with the least noise that meets a budget, rounded up.
 
     Args:
         strategy: How noise is correlated.
@@ -141,10 +230,13 @@ def calibrate(
         neighboring_relation: By default zero-out for patterns and add-or-remove-one for Poisson cohorts.
         accountant: As for :func:`hubbub.accounting.epsilon`.
         shares: Where the clients bring the noise along.
+        prior: Earlier runs over the same people, which count against the budget, too, computed anew under the relation.
+        privacy_unit: Whose contribution is clipped as one: that of the earlier runs.
 
     Raises:
-        BudgetError: No noise meets the budget.
-        ConfigError: The two cannot be accounted for together.
+        BudgetError: No noise meets the budget, or the earlier runs alone have spent it.
+        ConfigError: Strategy and participation cannot be accounted for together, an earlier run does not add up with this one,
+            or there are both shares and earlier runs.
         ValueError: A number out of range, or a relation that no theorem covers.
 
     Example:
@@ -153,6 +245,19 @@ def calibrate(
         >>> round(calibrate(Identity(100), MinSeparation(10, 10), epsilon=2.0, delta=1e-5).noise_multiplier, 3)
         6.305
     """
+    if prior and shares is not None:
+        raise ConfigError("prior with shares: noise in shares is calibrated without earlier runs; give the noise multiplier")
+    if prior:
+        return _together(
+            prior,
+            strategy,
+            participation,
+            epsilon=epsilon,
+            delta=delta,
+            neighboring_relation=neighboring_relation,
+            accountant=accountant,
+            privacy_unit=privacy_unit,
+        )
     trial = Mechanism(strategy, participation, noise_multiplier=1.0)
     open_unit("delta", delta)
     one_of("accountant", accountant, ACCOUNTANTS)
@@ -172,3 +277,53 @@ def calibrate(
     # Shares cost a little more than one Gaussian.
     z = z if shares is None else _raised(cost, epsilon, z)
     return Mechanism(strategy, participation, _nudged(cost, epsilon, z), shares)
+
+
+_LARGEST = 1e9
+_RELATIVE_WIDTH = 1e-6
+
+
+def _together(
+    prior: Sequence[RunCharge],
+    strategy: Strategy,
+    participation: Participation,
+    *,
+    epsilon: float,
+    delta: float,
+    neighboring_relation: str | None,
+    accountant: str,
+    privacy_unit: str,
+) -> Mechanism:
+    """The mechanism with the least noise that meets a budget together with what earlier runs spent, rounded up."""
+    target, relation = scale("epsilon", epsilon), stated_relation(participation, neighboring_relation)
+    require_together(prior, privacy_unit, relation)
+    before = events_of(prior)
+    spent = math.inf if before is None else composed_epsilon(before, open_unit("delta", delta), relation, accountant)
+    if before is None or spent >= target:
+        raise BudgetError(
+            f"epsilon = {epsilon!r}: the {len(prior)} earlier runs alone cost {rounded_up(spent)} at delta {delta:g}; raise "
+            "the budget, or train on other people"
+        )
+    alone = calibrate(
+        strategy, participation, epsilon=target, delta=delta, neighboring_relation=relation, accountant=accountant
+    )
+    unit = charges(replace(alone, noise_multiplier=1.0), alone.rounds)
+
+    def cost(z: float) -> float:
+        # The costs of a mechanism depend on its noise by a factor in each event.
+        own = [(replace(event, noise_multiplier=event.noise_multiplier * z), count) for event, count in unit]
+        return composed_epsilon([*before, *own], delta, relation, accountant)
+
+    def stated(z: float) -> float:
+        made = replace(alone, noise_multiplier=z)
+        return guarantee(made, delta, relation, accountant=accountant, privacy_unit=privacy_unit, earlier=prior).epsilon
+
+    less, enough = grown(lambda z: cost(z) <= target, alone.noise_multiplier, alone.noise_multiplier, at_most=_LARGEST)
+    if enough == math.inf:
+        raise BudgetError(
+            f"epsilon = {epsilon!r}: the earlier runs cost {rounded_up(spent)} at delta {delta:g}, and no noise up to "
+            f"{_LARGEST:g} meets the rest; raise the budget"
+        )
+    _, enough = bracket(lambda z: cost(z) <= target, less, enough, within=_RELATIVE_WIDTH)
+    # What the rounding of a factor in each event takes.
+    return replace(alone, noise_multiplier=pushed(enough, lambda z: stated(z) <= target))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hubbub._checks import non_negative, one_of, open_unit
 from hubbub.accounting import pld
-from hubbub.accounting.domination import directions
+from hubbub.accounting.dominating_pairs import directions
 from hubbub.accounting.events import (
     Event,
     Gaussian,
@@ -18,7 +18,7 @@ from hubbub.accounting.events import (
     require_relation,
 )
 from hubbub.accounting.rdp import rdp_delta, rdp_epsilon
-from hubbub.accounting.unamplified import (
+from hubbub.accounting.worst_case import (
     by_divergences,
     one_gaussian,
     unamplified_delta,

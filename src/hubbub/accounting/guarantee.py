@@ -10,23 +10,22 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._checks import Array, integer, one_of, open_unit
-from hubbub.accounting.charge import charges, stated_relation
 from hubbub.accounting.composition import ACCOUNTANTS, epsilon
 from hubbub.accounting.conversions import require_orders
-from hubbub.accounting.earlier import charge_assumptions, charge_participations
 from hubbub.accounting.events import RELATIONS, NeighboringRelation
+from hubbub.accounting.events_of_mechanism import charges, stated_relation
 from hubbub.accounting.rdp import rdp
-from hubbub.accounting.runs import Events, RunCharge, event_record, events_of, require_together
+from hubbub.accounting.runs import (
+    Events,
+    RunCharge,
+    charge_assumptions,
+    charge_participations,
+    event_record,
+    events_of,
+    require_together,
+)
 from hubbub.accounting.statement import RunFacts, counted_rounds, library_versions, no_less, rounded_up, written
 from hubbub.accounting.trade_off import trade_off
-from hubbub.accounting.unamplified import (
-    by_divergences,
-    certain,
-    certain_zcdp_rho,
-    unamplified_epsilon,
-    unamplified_mu,
-    unamplified_zcdp_rho,
-)
 from hubbub.accounting.wording import (
     FIXED_RUNS,
     Assumption,
@@ -37,6 +36,14 @@ from hubbub.accounting.wording import (
     not_covered,
     stopped,
     unit_word,
+)
+from hubbub.accounting.worst_case import (
+    by_divergences,
+    certain,
+    certain_zcdp_rho,
+    unamplified_epsilon,
+    unamplified_mu,
+    unamplified_zcdp_rho,
 )
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism, NoiseBy
@@ -293,7 +300,7 @@ def guarantee(
     Args:
         mechanism: What the run promises.
         delta: Strictly between 0 and 1.
-        neighboring_relation: By default that of :func:`hubbub.accounting.charge.default_relation`.
+        neighboring_relation: By default that of :func:`hubbub.accounting.events_of_mechanism.default_relation`.
         rounds: From 0 to the mechanism's; by default all.
         accountant: ``"tight"`` or ``"rdp"``.
         privacy_unit: Whose contribution is clipped as one.

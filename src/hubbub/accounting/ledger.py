@@ -222,7 +222,7 @@ class Ledger:
         """The guarantee of the rounds charged so far, burned ones counted, together with the earlier runs.
 
         Here it is the promise so far: whatever would cost more is refused, when the ledger is opened and at each begin. For the
-        records of others see :func:`hubbub.accounting.spent.spent`.
+        records of others see :func:`hubbub.accounting.actual_cost.spent`.
 
         It may be stated for the whole run if the run ends here for a reason that does not depend on the data; otherwise the
         promise for all rounds is the statement.

@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 
 from hubbub._checks import integer, scale
-from hubbub.accounting.calibrate import budget_of, calibrate_noise_multiplier, cost_of
+from hubbub.accounting.calibrate import budget_of, calibrate_noise_multiplier, cost_of, log_rounds, log_whole
 from hubbub.accounting.composition import epsilon as composed_epsilon
 from hubbub.accounting.events import (
     MOST_ROUNDS,
@@ -16,7 +16,6 @@ from hubbub.accounting.events import (
     PoissonSampled,
     TruncatedPoissonSampled,
 )
-from hubbub.accounting.gauges import log_rounds, log_whole
 from hubbub.accounting.guarantee import guarantee
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism

@@ -1,4 +1,8 @@
-"""The pairs of output distributions that dominate one round, and their privacy losses.
+"""The pairs of output distributions that dominate one sampled round, and the mesh on which their losses lie.
+
+A privacy loss on a grid.
+
+The pairs of output distributions that dominate one round, and their privacy losses.
 
 Every pair is made of two mixtures P_a and P_b, where P_m = (1−q)·N(0, 1) + q·N(m, 1): with probability q a record moves the sum
 by m standard deviations. Its loss is l(x) = ln dP_a/dP_b (x), and b is one of three: 0 (nothing is moved), −a (the opposite is
@@ -30,11 +34,27 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from hubbub._checks import Array
-from hubbub.accounting.loss import Loss
+
+__all__ = ["EVERYWHERE", "LOW_TAIL", "Blend", "Law", "Loss", "LossLaw", "LossPair", "Pair", "between", "outward"]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A discretized privacy loss L = ln P/Q that dominates the true one: its profile δ(ε) is nowhere below.
+
+    Args:
+        first: Position of the first mass, in steps of the mesh h.
+        mass: ``mass[j]`` is the mass under P at the loss (``first`` + j)·h, ``(points,)``.
+        infinite: Mass under P where the loss counts as infinite; it is added to delta.
+    """
+
+    first: int
+    mass: Array
+    infinite: float
+
 
 IntArray = npt.NDArray[np.int64]
 
-__all__ = ["EVERYWHERE", "LOW_TAIL", "Blend", "Law", "LossLaw", "LossPair", "Pair", "between", "outward"]
 
 # Of the mass below the lowest loss on the mesh; it is lifted to that loss, which only raises the profile.
 LOW_TAIL = -40.0

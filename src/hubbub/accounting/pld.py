@@ -7,7 +7,7 @@ h²/6, so that n rounds answer too high by n·(a + 1)·h²/12, where −δ' fall
 may be steeper. Whatever tilt and mesh, the answer is a bound; they decide how near.
 
 Source: the moments' bound is Canonne, Kamath and Steinke 2020, Proposition 12, https://arxiv.org/abs/2004.00010; else see
-:mod:`hubbub.accounting.pairs` and :mod:`hubbub.accounting.tilted`.
+:mod:`hubbub.accounting.pairs` and :mod:`hubbub.accounting.fft_composition`.
 """
 
 import math
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hubbub._checks import Array
+from hubbub.accounting.fft_composition import Composed, composed
 from hubbub.accounting.pairs import LossLaw
-from hubbub.accounting.tilted import Composed, composed
 from hubbub.roots import bracket, grown
 
 __all__ = ["Rounds", "delta", "epsilon", "tolerance"]

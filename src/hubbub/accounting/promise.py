@@ -9,9 +9,9 @@ import numpy as np
 
 from hubbub import strict_json
 from hubbub._checks import Array, integer, lattice_bits, one_of, open_unit, table
-from hubbub.accounting.charge import default_relation
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS
+from hubbub.accounting.events_of_mechanism import default_relation
 from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee, unprotected
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.wording import (

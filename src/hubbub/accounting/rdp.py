@@ -1,8 +1,8 @@
 """Rényi differential privacy of every event at any real order, and the epsilon and delta of their compositions.
 
 The Rényi divergence of order a is ln E_P[e^{(a−1)L}]/(a − 1). It adds up over rounds, under adaptive composition as well, for
-each of the pairs that dominate a round (:mod:`hubbub.accounting.domination`); at most it is that of the Gaussian release to an
-adversary who sees all coins. Of the two directions of a pair the larger is stated.
+each of the pairs that dominate a round (:mod:`hubbub.accounting.dominating_pairs`); at most it is that of the Gaussian release
+to an adversary who sees all coins. Of the two directions of a pair the larger is stated.
 
 Source: Mironov 2017, https://arxiv.org/abs/1702.07476; Mironov, Talwar and Zhang 2019, Theorem 5, https://arxiv.org/abs/1908.10530:
 for Poisson sampling, removal is the larger at every order.
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hubbub._checks import Array, non_negative, open_unit
 from hubbub.accounting import shares
 from hubbub.accounting.conversions import delta_from_rdp, epsilon_from_rdp, require_orders
-from hubbub.accounting.domination import directions, unamplified_mu
+from hubbub.accounting.dominating_pairs import directions, unamplified_mu
 from hubbub.accounting.events import (
     BallsInBins,
     DiscreteGaussianShares,

@@ -20,7 +20,7 @@ from hubbub._checks import Array, finite, one_of, open_unit
 from hubbub.accounting.conversions import delta_from_rdp, epsilon_from_rdp
 from hubbub.accounting.events import Event, counted, require_relation
 from hubbub.accounting.rdp import DEFAULT_ORDERS, rdp
-from hubbub.accounting.unamplified import by_divergences
+from hubbub.accounting.worst_case import by_divergences
 from hubbub.roots import bracket, grown
 
 __all__ = ["TRIAL_LAWS", "selection_epsilon"]

@@ -10,12 +10,11 @@ from decimal import ROUND_CEILING, Context, Decimal
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from hubbub.accounting.earlier import charge_assumptions, charge_words
 from hubbub.accounting.events import DiscreteGaussianShares
-from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.runs import RunCharge, charge_assumptions, charge_words
 from hubbub.accounting.shares import distance
-from hubbub.accounting.unamplified import by_divergences
 from hubbub.accounting.wording import EACH_RUN, Assumption
+from hubbub.accounting.worst_case import by_divergences
 
 if TYPE_CHECKING:
     from hubbub.accounting.guarantee import PrivacyGuarantee

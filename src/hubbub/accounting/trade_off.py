@@ -17,7 +17,7 @@ from scipy.special import ndtr, ndtri
 from hubbub._checks import Array, finite
 from hubbub.accounting import composition
 from hubbub.accounting.events import Event, counted, require_relation
-from hubbub.accounting.unamplified import one_gaussian, unamplified_mu
+from hubbub.accounting.worst_case import one_gaussian, unamplified_mu
 
 __all__ = ["gdp_mu", "trade_off", "trade_off_from_profile"]
 

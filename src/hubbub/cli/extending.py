@@ -7,8 +7,8 @@ from pathlib import Path
 from hubbub import config as configs
 from hubbub._checks import integer
 from hubbub.accounting import rounded_up
+from hubbub.accounting.actual_cost import spent
 from hubbub.accounting.chain import read_chain
-from hubbub.accounting.spent import spent
 from hubbub.accounting.statement import no_less
 from hubbub.cli.output import console, say
 from hubbub.cli.training import How, begin

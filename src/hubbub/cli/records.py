@@ -6,9 +6,9 @@ from typing import Any
 from rich.table import Table
 
 from hubbub.accounting import rounded_up
+from hubbub.accounting.actual_cost import spent
 from hubbub.accounting.chain import read_chain
 from hubbub.accounting.ledger import end_run
-from hubbub.accounting.spent import spent
 from hubbub.accounting.statement import no_less
 from hubbub.accounting.wording import unit_word
 from hubbub.cli.output import console, print_json, say

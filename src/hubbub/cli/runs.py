@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from hubbub.accounting import PrivacyGuarantee, rounded_up
+from hubbub.accounting.actual_cost import Spent, spent
+from hubbub.accounting.multi_run import Recorded, compose_runs, run_charges
 from hubbub.accounting.promise import Promise
-from hubbub.accounting.spent import Spent, spent
 from hubbub.accounting.statement import RunFacts
-from hubbub.accounting.together import Recorded, compose_runs, run_charges
 from hubbub.cli.output import console, print_json, printable, say
 from hubbub.errors import ConfigError
 from hubbub.training.record import read_run

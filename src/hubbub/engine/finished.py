@@ -13,8 +13,8 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub import config as configs
 from hubbub import files
 from hubbub.accounting import PrivacyGuarantee
-from hubbub.accounting.spent import spent
-from hubbub.accounting.together import Recorded
+from hubbub.accounting.actual_cost import spent
+from hubbub.accounting.multi_run import Recorded
 from hubbub.build import client_side
 from hubbub.config import Config
 from hubbub.datasets import Dataset

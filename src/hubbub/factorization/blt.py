@@ -17,8 +17,7 @@ import numpy as np
 from scipy.optimize import OptimizeResult, minimize
 
 from hubbub._checks import Array
-from hubbub.factorization.blt_momentum import squared_error_with_momentum
-from hubbub.factorization.blt_sums import binomial_sums
+from hubbub.factorization.blt_sums import binomial_sums, squared_error_with_momentum
 
 __all__ = ["Found", "Problem", "search", "squared_error", "squared_sensitivity"]
 

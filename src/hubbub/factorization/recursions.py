@@ -1,4 +1,6 @@
-"""Lower-triangular matrices that a few states stream: C_ii = d_i and C_ij = a_i·Φ_{i−1}···Φ_{j+1}·b_j below the diagonal.
+"""Lower-triangular matrices that a few states stream: the optimum for one participation, and fewer states for it.
+
+Lower-triangular matrices that a few states stream: C_ii = d_i and C_ij = a_i·Φ_{i−1}···Φ_{j+1}·b_j below the diagonal.
 
 Letters: d diagonal ``(n,)``, a outputs and b inputs ``(n, states)``, Φ transitions, ``(n, states)`` where they are diagonal or
 ``(n, states, states)``; y = C⁻¹·z is y_t = (z_t − a_t·s_t) / d_t with states s_{t+1} = Φ_t·s_t + b_t·y_t. A workload,
@@ -6,19 +8,49 @@ Letters: d diagonal ``(n,)``, a outputs and b inputs ``(n, states)``, Φ transit
 
 Of the dense optimum X = Σ c_q·(P + s_q·V)⁻¹ each term has rows that are multiples of the row before: Z_{i+1,j} = ρ_i·Z_ij for
 i ≥ j, so that a state for each pole streams it.
+
+The least error of all strategies under one participation, and the strategy that reaches it.
+
+Letters: A workload, W and V diagonal matrices of weights w and v that prove the bound, U·S·R a singular value decomposition of
+W^(1/2)·A·V^(1/2), so that X = V^(−1/2)·Rᵀ·S·R·V^(−1/2) is optimal where the weights are.
+
+Source: Denisov et al. 2022, https://arxiv.org/abs/2202.08312; for the largest error the least value is the square of the norm
+γ₂ of A, see Edmonds, Nikolov and Ullman 2020, https://arxiv.org/abs/1911.08339.
+
+Fewer states for nearly the same lower-triangular matrix: balanced truncation that changes from round to round.
+
+Letters: C_ii = d_i and C_ij = a_i·Φ_{i−1}···Φ_{j+1}·b_j below the diagonal, states s of round t; K = Σ of what earlier rounds
+make of s, Q = Σ of what s makes of rounds from t on, both ``(states, states)`` for each round. The singular values of a root of
+Q times a root of K are those of the block of C below and left of round t; the states that belong to the largest are kept.
+
+Source: Chahlaoui and Van Dooren 2005, "Model reduction of time-varying systems", https://doi.org/10.1007/3-540-27909-1_5.
 """
 
 import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from hubbub._checks import Array
-from hubbub.factorization.pencils import pivots
-from hubbub.factorization.poles import Poles
+from hubbub.factorization.diagonal import Dual, Effort, alone, maximize
+from hubbub.factorization.normal_form import triangular_form
+from hubbub.factorization.pencils import Poles, pivots, row_gram
 from hubbub.workloads import Workload
 
-__all__ = ["Recursion", "column_norms", "dense", "magnitudes", "of_poles", "squared_errors"]
+__all__ = [
+    "Recursion",
+    "best_recursion",
+    "best_weights",
+    "column_norms",
+    "dense",
+    "magnitudes",
+    "of_poles",
+    "reduced",
+    "root_of_weights",
+    "row_errors",
+    "squared_errors",
+]
 
 
 class Recursion(NamedTuple):
@@ -148,3 +180,106 @@ def _padded(transitions: Array, beta: float) -> Array:
     steps[:, :states, :states] = transitions
     steps[:, -2, -2], steps[:, -1, -1] = beta, 1.0
     return steps
+
+
+# The gap is quadratic in what is left of the weights of a mean, but linear for the largest error.
+_EFFORTS = {"mean": Effort(5e-5, 150, 1e-10), "max": Effort(1e-9, 200, 1e-11)}
+
+
+def best_weights(workload: Workload, objective: str) -> Dual:
+    """The weights of the optimum and the bound that they prove, in O(rounds) time an iteration."""
+    return maximize(workload, alone(workload.rounds), objective, _EFFORTS[objective])
+
+
+def best_recursion(workload: Workload, objective: str) -> tuple[Recursion, Dual]:
+    """The optimal C with columns of norm 1, streamed by one state for each of some thirty poles; without momentum only."""
+    dual = best_weights(workload, objective)
+    return of_poles(row_gram(workload.inverse_bands(), 1 / dual.w), dual.v, dual.poles), dual
+
+
+def root_of_weights(workload: Workload, v: Array, w: Array) -> Array:
+    """The lower-triangular C with columns of norm 1 for the dual weights v and w, ``(n, n)``, in O(n³) time."""
+    root = np.sqrt(v)
+    _, S, R = np.linalg.svd(np.sqrt(w)[:, None] * workload.matrix() * root)
+    # S^(1/2)·R·V^(−1/2) has the inner products of X; the square of small singular values would be lost in X itself.
+    C = triangular_form(np.sqrt(S)[:, None] * R / root)
+    return np.asarray(C / np.linalg.norm(C, axis=0))
+
+
+def row_errors(workload: Workload, C: Array) -> Array:
+    """The squared norms of the rows of A·C⁻¹, ``(n,)``."""
+    return np.asarray(np.square(solve_triangular(C, workload.matrix().T, lower=True, trans="T")).sum(axis=0))
+
+
+# Singular values below this part of the largest are rounding.
+_RANK = 1e-13
+# Rounds taken together in batched linear algebra.
+_TOGETHER = 500
+
+
+def reduced(recursion: Recursion, states: int) -> Recursion:
+    """The matrix with ``states`` states instead, columns scaled to norm 1; its transitions are upper triangular.
+
+    Args:
+        recursion: With diagonal transitions.
+        states: At least 1; at most those of ``recursion``.
+    """
+    diagonal, outputs, transitions, inputs = recursion
+    n, before = outputs.shape
+    observed = np.empty((n, before, before))
+    own = np.zeros((before, before))
+    for t in range(n - 1, -1, -1):
+        own = own * np.multiply.outer(transitions[t], transitions[t]) + np.multiply.outer(outputs[t], outputs[t])
+        observed[t] = own
+    reached = np.zeros((before, before))
+    to, back = np.empty((n, states, before)), np.empty((n, before, states))
+    for first in range(0, n, _TOGETHER):
+        part = slice(first, min(first + _TOGETHER, n))
+        made = np.empty((part.stop - first, before, before))
+        for t in range(first, part.stop):
+            made[t - first] = reached
+            reached = reached * np.multiply.outer(transitions[t], transitions[t]) + np.multiply.outer(inputs[t], inputs[t])
+        to[part], back[part] = _projections(made, observed[part], states)
+    a = np.einsum("ti,tij->tj", outputs, back)
+    b = np.zeros((n, states))
+    b[:-1] = np.einsum("tij,tj->ti", to[1:], inputs[:-1])
+    mixing = np.zeros((n, states, states))
+    mixing[:-1] = to[1:] @ (transitions[:-1, :, None] * back[:-1])
+    return _unit_columns(_triangular(Recursion(diagonal, a, mixing, b)))
+
+
+def _projections(made: Array, observed: Array, states: int) -> tuple[Array, Array]:
+    """Of each round the maps to the states that matter most and back."""
+    reach, see = _roots(made), _roots(observed)
+    left, values, right = np.linalg.svd(np.swapaxes(see, 1, 2) @ reach)
+    values = values[:, :states]
+    known = values > _RANK * np.maximum(values[:, :1], 1e-300)
+    roots = np.where(known, 1 / np.sqrt(np.where(known, values, 1.0)), 0.0)
+    to = roots[:, :, None] * (np.swapaxes(left[:, :, :states], 1, 2) @ np.swapaxes(see, 1, 2))
+    back = (reach @ np.swapaxes(right[:, :states], 1, 2)) * roots[:, None, :]
+    return to, back
+
+
+def _roots(squares: Array) -> Array:
+    """R with R·Rᵀ the given semidefinite matrices."""
+    values, vectors = np.linalg.eigh(squares)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :])
+
+
+def _triangular(recursion: Recursion) -> Recursion:
+    """The same matrix in orthogonally turned states, with upper-triangular transitions: fewer products a step."""
+    diagonal, outputs, transitions, inputs = recursion
+    n, states = outputs.shape
+    a, mixing, b = np.empty_like(outputs), np.empty_like(transitions), np.empty_like(inputs)
+    turn = np.eye(states)
+    for t in range(n):
+        a[t] = outputs[t] @ turn
+        turn, mixing[t] = np.linalg.qr(transitions[t] @ turn)
+        b[t] = inputs[t] @ turn
+    return Recursion(diagonal, a, np.triu(mixing), b)
+
+
+def _unit_columns(recursion: Recursion) -> Recursion:
+    factors = column_norms(recursion) ** -0.5
+    diagonal, outputs, transitions, inputs = recursion
+    return Recursion(diagonal * factors, outputs, transitions, inputs * factors[:, None])

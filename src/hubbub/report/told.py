@@ -13,8 +13,8 @@ import numpy as np
 
 from hubbub._checks import Array
 from hubbub.accounting import PrivacyGuarantee
-from hubbub.accounting.spent import Spent, spent
-from hubbub.accounting.together import Recorded
+from hubbub.accounting.actual_cost import Spent, spent
+from hubbub.accounting.multi_run import Recorded
 from hubbub.errors import RunFolderError
 from hubbub.files import read
 from hubbub.mechanism import Mechanism

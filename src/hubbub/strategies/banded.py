@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._checks import Array, integer, one_of, open_unit, real_array
-from hubbub.factorization.banded_max import least_largest_error
 from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.certificate import MOST_ROUNDS
-from hubbub.factorization.multilevel import least_error
+from hubbub.factorization.multilevel import least_error, least_largest_error
 from hubbub.factorization.threads import on_one_thread
 from hubbub.factorization.toeplitz import worst_rounds
 from hubbub.participation import (

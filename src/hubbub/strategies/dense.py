@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._checks import Array, one_of, real_array
-from hubbub.factorization import recursions, single
+from hubbub.factorization import recursions
 from hubbub.factorization.epochs import best_for_epochs
 from hubbub.factorization.normal_form import gram_root, triangular_form
 from hubbub.factorization.threads import on_one_thread
@@ -240,11 +240,11 @@ def _for_one(workload: Workload, objective: Objective) -> tuple[Dense | Semisepa
             "blt.optimize or toeplitz.optimize"
         )
     if not workload.momentum:
-        recursion, dual = single.best_recursion(workload, objective)
+        recursion, dual = recursions.best_recursion(workload, objective)
         return Semiseparable(*recursion), recursions.squared_errors(workload, recursion), dual.bound, dual.evaluations
-    dual = single.best_weights(workload, objective)
-    C = single.root_of_weights(workload, dual.v, dual.w)
-    return Dense(C), single.row_errors(workload, C), dual.bound, dual.evaluations
+    dual = recursions.best_weights(workload, objective)
+    C = recursions.root_of_weights(workload, dual.v, dual.w)
+    return Dense(C), recursions.row_errors(workload, C), dual.bound, dual.evaluations
 
 
 def _for_epochs(
@@ -268,4 +268,4 @@ def _for_epochs(
             f"{workload.momentum}; use banded.optimize"
         )
     optimum = best_for_epochs(workload, epochs, rounds_per_epoch, objective)
-    return Dense(optimum.C), single.row_errors(workload, optimum.C), optimum.bound, optimum.iterations
+    return Dense(optimum.C), recursions.row_errors(workload, optimum.C), optimum.bound, optimum.iterations

@@ -14,9 +14,7 @@ import numpy.typing as npt
 
 from hubbub._checks import Array, integer, one_of, real_array
 from hubbub.factorization import recursions
-from hubbub.factorization.recursions import Recursion
-from hubbub.factorization.reduction import reduced
-from hubbub.factorization.single import best_recursion
+from hubbub.factorization.recursions import Recursion, best_recursion, reduced
 from hubbub.factorization.threads import on_one_thread
 from hubbub.factorization.toeplitz import worst_rounds
 from hubbub.participation import Participation, SingleParticipation, covering

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hubbub.accounting import PrivacyGuarantee
+from hubbub.accounting.multi_run import Recorded, compose_runs, run_charges
 from hubbub.accounting.runs import RunCharge, events_of
 from hubbub.accounting.selection import selection_epsilon
-from hubbub.accounting.together import Recorded, compose_runs, run_charges
 from hubbub.config import Config
 from hubbub.errors import ConfigError, LedgerError
 from hubbub.report.sweep_told import ChoiceTold

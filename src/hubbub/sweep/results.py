@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hubbub.accounting.spent import spent
-from hubbub.accounting.together import Recorded
+from hubbub.accounting.actual_cost import spent
+from hubbub.accounting.multi_run import Recorded
 from hubbub.errors import HubbubError
 from hubbub.report.sweep_told import CellTold, PointTold, SweepTold
 from hubbub.sweep.cells import Cell

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from hubbub.accounting.actual_cost import run_charge
 from hubbub.accounting.chain import Chain, read_chain
 from hubbub.accounting.history import History
 from hubbub.accounting.promise import Promise
-from hubbub.accounting.spent import run_charge
 from hubbub.errors import HubbubError, RunFolderError
 from hubbub.training.checkpoint import Checkpoint
 from hubbub.training.start import Extends, Segments, begins_with, model_digest, optimizer_digest, read_start

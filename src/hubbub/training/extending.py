@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from hubbub.accounting.chain import read_chain
+from hubbub.accounting.multi_run import Recorded, final_charges
 from hubbub.accounting.runs import RunCharge
-from hubbub.accounting.together import Recorded, final_charges
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError, LedgerError, RunFolderError
 from hubbub.training.flat import FlatModel
@@ -199,7 +199,7 @@ def extended(finished: RunStore, plan: RunPlan, following: RunPlan, model: nn.Mo
 
         first, second = RunStore(Path("one")), RunStore(Path("two"))
         spent = charged_with(first.folder)
-        mechanism = calibrate_beside(spent, Identity(20), plan.participation, epsilon=8.0, delta=1e-5)
+        mechanism = calibrate(Identity(20), plan.participation, prior=spent, epsilon=8.0, delta=1e-5)
         following = replace(plan, rounds=20, mechanism=mechanism)
         for result in train(extended(first, plan, following, model, second), population, model, second):
             print(result.epsilon)  # of both runs together

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from hubbub.accounting.chain import read_chain
 from hubbub.accounting.history import History
+from hubbub.accounting.multi_run import Recorded
 from hubbub.accounting.promise import Promise
-from hubbub.accounting.together import Recorded
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.training.store import RunStore
 from hubbub.training.traces import Traces

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hubbub.accounting.chain import Chain
-from hubbub.accounting.charge import charges, shares_of
 from hubbub.accounting.composition import epsilon
 from hubbub.accounting.events import Gaussian
+from hubbub.accounting.events_of_mechanism import charges, shares_of
 from hubbub.accounting.guarantee import PrivacyGuarantee, covered_relations
 from hubbub.accounting.history import History
 from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import Events, RunCharge, events_of
 from hubbub.accounting.statement import RunFacts, rounded_up
-from hubbub.accounting.unamplified import certain_zcdp_rho
 from hubbub.accounting.wording import unit_word
+from hubbub.accounting.worst_case import certain_zcdp_rho
 from hubbub.mechanism import Mechanism
 from hubbub.participation import RandomParticipation, every_round
 from hubbub.sensitivity import Sensitivity, of_sets

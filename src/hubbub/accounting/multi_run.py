@@ -5,17 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hubbub._checks import one_of, open_unit
+from hubbub.accounting.actual_cost import run_charge
 from hubbub.accounting.chain import Chain
 from hubbub.accounting.composition import ACCOUNTANTS, epsilon
-from hubbub.accounting.earlier import charge_participations
 from hubbub.accounting.events import RELATIONS, NeighboringRelation
 from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.accounting.history import History
 from hubbub.accounting.promise import Promise
-from hubbub.accounting.runs import RunCharge, events_of, require_together
-from hubbub.accounting.spent import run_charge
-from hubbub.accounting.unamplified import certain_zcdp_rho
+from hubbub.accounting.runs import RunCharge, charge_participations, events_of, require_together
 from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS, not_covered
+from hubbub.accounting.worst_case import certain_zcdp_rho
 from hubbub.errors import ConfigError, LedgerError
 
 __all__ = ["Recorded", "compose_runs", "final_charges", "run_charges"]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 
 from hubbub._checks import Array
-from hubbub.accounting.loss import Loss
+from hubbub.accounting.pairs import Loss
 
 ComplexArray = npt.NDArray[np.complex128]
 

@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 
 from hubbub import gaussian
-from hubbub.accounting import domination, shares
+from hubbub.accounting import shares
+from hubbub.accounting.dominating_pairs import unamplified_mu as _mu_of_one
 from hubbub.accounting.events import DiscreteGaussianShares, Event, Gaussian, NeighboringRelation, TreeAggregation
 from hubbub.accounting.rdp import rdp_delta, rdp_epsilon
 
@@ -132,4 +133,4 @@ def _seen(events: Sequence[tuple[Event, int]], neighboring_relation: Neighboring
 
 
 def _mu_squared(events: Sequence[tuple[Event, int]], neighboring_relation: NeighboringRelation) -> float:
-    return math.fsum(count * domination.unamplified_mu(event, neighboring_relation) ** 2 for event, count in events)
+    return math.fsum(count * _mu_of_one(event, neighboring_relation) ** 2 for event, count in events)
