@@ -421,7 +421,6 @@ OF_DELTA: dict[str, Door] = {
     "rounds": lambda v: accounting.calibrate_rounds(Gaussian(1.0), 1.0, v, "zero-out"),
     "sampling": lambda v: accounting.calibrate_sampling_probability(PoissonSampled(1.0, 0.1), 3, 1.0, v, "zero-out"),
     "cohort": lambda v: accounting.calibrate_cohort_size(FixedSizeSampled(1.0, 2, 10), 3, 1.0, v, "zero-out"),
-    "budget": lambda v: accounting.Budget(1.0, v),
     "zCDP": lambda v: accounting.epsilon_from_zcdp(0.5, v),
     "Rényi": lambda v: accounting.epsilon_from_rdp((2.0,), (0.5,), v),
     "group": lambda v: accounting.group_epsilon(lambda delta: 1.0, v, 2),
@@ -534,7 +533,6 @@ OF_EPSILON: dict[str, Door] = {
     "sampling": lambda v: accounting.calibrate_sampling_probability(PoissonSampled(1.0, 0.1), 3, v, 1e-5, "zero-out"),
     "cohort": lambda v: accounting.calibrate_cohort_size(FixedSizeSampled(1.0, 2, 10), 3, v, 1e-5, "zero-out"),
     "separation": lambda v: accounting.calibrate_min_separation(Identity(3), noise_multiplier=1.0, epsilon=v, delta=1e-5),
-    "budget": lambda v: accounting.Budget(v, 1e-5),
     "stop, Flower": lambda v: DPFedAvgFixed(
         FedAvg(), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=3, stop_epsilon=v
     ),
