@@ -34,11 +34,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._checks import integer
+from hubbub.mechanism import MOST_STDDEV
 from hubbub.randomness import KEY_BYTES, word_stream
 
-__all__ = ["MOST_STDDEV", "discrete_gaussian", "statistical_distance", "whole_share"]
+__all__ = ["discrete_gaussian", "statistical_distance"]
 
-MOST_STDDEV = 2**28
 # Standard deviations of the widest table and of the fine ones; the steps of what is not fine; J in standard deviations. They
 # are chosen together, so that θ and the tails are about 2⁻⁶¹⁶ and seven tables reach 2²⁸: 140·13⁶ is above it.
 _WIDEST, _FINE, _COARSE, _REACH = 140, 70, 13, 29.25
@@ -58,19 +58,20 @@ _Source = Callable[[int], _Words]
 def discrete_gaussian(key: bytes, stddev: int, count: int) -> _Numbers:
     """``(count,)`` discrete Gaussian numbers of mean 0, independent up to :func:`statistical_distance`.
 
-    Args:
-        key: 32 bytes, used for one call: a second one gives the same numbers.
-        stddev: s, a whole number from 1 to 2²⁸. The variance is at most s², and above s²·(1 − 3e-7).
-        count: At least 0.
+        Args:
+            key: 32 bytes, used for one call: a second one gives the same numbers.
+            stddev: s, a whole number from 1 to 2²⁸. The variance is at most s², and above s²·(1 − 3e-7).
+            count: At least 0.
 
-    Raises:
-        ValueError: A number out of range, or a key of another length.
+        Raises:
+            ValueError: A number out of range, or a key of another length.
 
-    Example:
-        >>> from hubbub.randomness import seed_key
-        >>> noise = discrete_gaussian(seed_key(0), stddev=1000, count=10_000)
-        >>> noise.dtype, bool(950 < noise.std() < 1050)
-        (dtype('int64'), True)
+        Example:
+            >>> from hubbub.mechanism import MOST_STDDEV
+    from hubbub.randomness import seed_key
+            >>> noise = discrete_gaussian(seed_key(0), stddev=1000, count=10_000)
+            >>> noise.dtype, bool(950 < noise.std() < 1050)
+            (dtype('int64'), True)
     """
     s, wanted = integer("stddev", stddev, at_least=1, at_most=MOST_STDDEV), integer("count", count, at_least=0)
     if not isinstance(key, bytes) or len(key) != KEY_BYTES:
@@ -118,24 +119,6 @@ def statistical_distance(numbers: int) -> float:
     sums = (_MOST_TABLES - 1) * theta / (1 - theta)
     # All of it in floating point, whose errors are far below 1e-9 of it.
     return integer("numbers", numbers, at_least=0) * (_MOST_TABLES * (tail + rounding + ties) + sums) * (1 + 1e-9)
-
-
-def whole_share(stddev: Fraction, shares: int) -> int:
-    """The least whole s with which s²·shares is at least stddev², exactly: what each of the shares of a noise has.
-
-    Raises:
-        ValueError: It is above 2²⁸.
-
-    Example:
-        >>> whole_share(Fraction(40), shares=100), whole_share(Fraction(40) + Fraction(1, 10**30), shares=100)
-        (4, 5)
-    """
-    square = stddev**2 / shares
-    root = math.isqrt(math.ceil(square))
-    root += root * root < square
-    if root > MOST_STDDEV:
-        raise ValueError(f"stddev of a share = {root} steps: is at most 2^28; take more shares, or less noise")
-    return root
 
 
 @dataclass(frozen=True)
