@@ -20,6 +20,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.participation import PoissonSampling, every_round
 from hubbub.strategies import Identity, toeplitz
 from hubbub.training import LatticeSum, PlainSum, RunPlan, RunStore, train
+from hubbub.training.aggregate import Population
 from hubbub.training.clip_norms import AdaptiveClipping, CountSplit
 from replays import simulated
 from small_runs import linear
@@ -41,13 +42,14 @@ class Kept(LatticeSum):
 
 
 @dataclass
-class Vectors:
+class Vectors(Population):
     """Clients that send the same vectors in every round, ``(clients, dim)``; what was asked and released is noted."""
 
     updates: torch.Tensor
     lattice: bool = True
     asked: list[float | None] = field(default_factory=list)
     opened: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    takes_split = True
 
     @property
     def clients(self) -> Sequence[int]:
@@ -145,7 +147,7 @@ def test_ada_1_from_a_hundred_times_too_low_or_too_high_the_clip_norm_reaches_th
 def test_ada_2_whatever_all_norms_are_the_clip_norm_stays_in_its_bounds(length: float, rate: float) -> None:
     clients = simulated()
     for client in clients.clients:
-        clients.craft(client, lambda model, round_index: torch.full((8,), length / math.sqrt(8), dtype=torch.float64))
+        clients.inject(client, lambda model, round_index: torch.full((8,), length / math.sqrt(8), dtype=torch.float64))
     pattern = every_round(12)
     made = RunPlan(12, pattern, 12, Mechanism(Identity(12), pattern, 0.7), clip_norm=AdaptiveClipping(1.0, 0.5, rate))
     norms = [result.clip_norm for result in train(made, clients, linear())]
@@ -319,10 +321,12 @@ def test_ada_5_a_count_that_leaves_no_noise_to_the_updates_is_refused() -> None:
 
 def test_a_population_that_counts_no_indicators_is_refused_before_a_round_is_charged(tmp_path: Path) -> None:
     class Deaf(Vectors):
-        def collect(self, cohort, model, clip_norm, round_index):
+        takes_split = False
+
+        def collect(self, cohort, model, clip_norm, round_index, split=None):
             raise AssertionError("nobody may be asked")
 
-    with pytest.raises(ConfigError, match=r"Deaf\.collect takes no split as its fifth argument"):
+    with pytest.raises(ConfigError, match="Deaf takes no split"):
         next(train(plan(), Deaf(torch.zeros(CLIENTS, 8)), linear(), RunStore(tmp_path / "run")))
     assert not (tmp_path / "run").exists()
 

@@ -21,8 +21,8 @@ from hubbub.flower.state import ServerState
 from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation
 from hubbub.strategies import toeplitz
+from hubbub.training.aggregate import LatticeSum
 from hubbub.training.release import ReleasePath
-from hubbub.training.sums import LatticeSum
 
 DIM, ROUNDS = 12, 3
 START = ArrayRecord({"w": Array(np.linspace(-1, 1, DIM, dtype=np.float32))})

@@ -34,6 +34,7 @@ from hubbub.steps import share_stddev
 from hubbub.strategies import Identity, toeplitz
 from hubbub.strategies.record import strategy_arrays
 from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, SimulatedPopulation, train
+from hubbub.training.aggregate import Population
 from hubbub.training.metrics import read_metrics
 from hubbub.training.record import read_run
 from hubbub.verification import verify
@@ -396,7 +397,7 @@ class Held(LatticeSum):
         super().__init__(bare.total + noise, bare.lattice, bare.statistics)
 
 
-class Holders:
+class Holders(Population):
     """Clients that send nothing, and two holders."""
 
     clients: Sequence[int] = range(CLIENTS)
@@ -406,7 +407,7 @@ class Holders:
         streams = [NoiseStream(mechanism, DIM, source=SimulationSource(seed)) for seed in (1, 2)]
         self.drawn = np.stack([[stream.next_row().numpy() for _ in range(ROUNDS)] for stream in streams])
 
-    def collect(self, cohort, model, clip_norm, round_index):  # another implementation
+    def collect(self, cohort, model, clip_norm, round_index, split=None):  # another implementation
         return Held(total(), [torch.from_numpy(rows[round_index]) for rows in self.drawn])
 
 
@@ -443,7 +444,7 @@ class Closed(LatticeSum):
         raise SumNotOpenedError("nothing was decrypted: holder 2 answered falsely", ("holder 2",))
 
 
-class Stubborn:
+class Stubborn(Population):
     """Clients whose sums stay closed in some rounds, or are not even formed in others."""
 
     clients: Sequence[int] = range(CLIENTS)
@@ -451,7 +452,7 @@ class Stubborn:
     def __init__(self, closed: set[int] = frozenset(), missing: set[int] = frozenset(), bits: int = 24) -> None:
         self.closed, self.missing, self.bits = closed, missing, bits
 
-    def collect(self, cohort, model, clip_norm, round_index):  # another implementation
+    def collect(self, cohort, model, clip_norm, round_index, split=None):  # another implementation
         if round_index in self.missing:
             raise SumNotOpenedError("1 of 3 contributions came: nothing was decrypted", ("client 4",))
         bare = total(round_index, self.bits)
@@ -540,7 +541,7 @@ noise_multiplier = 1.0
 
 
 @dataclass
-class SometimesClosed:
+class SometimesClosed(Population):
     """The clients of a run, whose sum stays closed in one round."""
 
     population: SimulatedPopulation
@@ -550,7 +551,7 @@ class SometimesClosed:
     def clients(self) -> Sequence[int]:
         return self.population.clients
 
-    def collect(self, cohort, model, clip_norm, round_index):  # another implementation
+    def collect(self, cohort, model, clip_norm, round_index, split=None):  # another implementation
         bare = self.population.collect(cohort, model, clip_norm, round_index)
         return Closed(bare.total, bare.lattice, bare.statistics) if round_index == self.closed else bare
 

@@ -27,6 +27,7 @@ from hubbub.training import (
     RunStore,
     train,
 )
+from hubbub.training.aggregate import Population
 from release_paths import (
     CLIENTS,
     CLIP,
@@ -172,10 +173,10 @@ def test_a_promise_is_read_from_its_record_alone(tmp_path: Path, strategy: Ident
 
 
 def test_num_14_a_model_that_diverges_keeps_its_last_good_state_and_its_charge(tmp_path: Path) -> None:
-    class Overflowing:
+    class Overflowing(Population):
         clients = range(CLIENTS)
 
-        def collect(self, cohort, model, clip_norm, round_index):  # a release beyond what float32 holds
+        def collect(self, cohort, model, clip_norm, round_index, split=None):  # a release beyond what float32 holds
             return PlainSum(torch.full((DIM,), 1e300 if round_index == 1 else 0.0, dtype=torch.float64), {})
 
     model = nn.Linear(3, 2)

@@ -107,7 +107,7 @@ def test_cra_2_a_round_that_was_begun_and_not_released_is_burned_and_charged(tmp
             raise KeyboardInterrupt
 
     class Dies(SimulatedPopulation):
-        def collect(self, cohort, model, clip_norm, round_index):  # stands for a crash
+        def collect(self, cohort, model, clip_norm, round_index, split=None):  # stands for a crash
             total = super().collect(cohort, model, clip_norm, round_index)
             return DiesWhenHidden(total.total, total.lattice, {}) if round_index == 2 else total
 

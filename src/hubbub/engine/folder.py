@@ -146,7 +146,7 @@ class RunInFolder:
         population = self.run.population
         if self.run.config.training.engine != "process" or not isinstance(population, SimulatedPopulation):
             return ""
-        choice = population.prepare(self.run.model, math.ceil(self.run.plan.expected_cohort_size))
+        choice = population.choose(self.run.model, math.ceil(self.run.plan.expected_cohort_size))
         return str(choice)
 
     def write_guarantee(self) -> None:

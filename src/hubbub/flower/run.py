@@ -22,9 +22,9 @@ from hubbub.flower.state import ServerState
 from hubbub.flower.summing import Summing
 from hubbub.flower.terms import Terms
 from hubbub.mechanism import Mechanism
+from hubbub.training.aggregate import NoSum
 from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms, Clipping
 from hubbub.training.rounds import MOST_BURNED
-from hubbub.training.sums import NoSum
 
 if TYPE_CHECKING:
     # Need gmpy2, which few have.

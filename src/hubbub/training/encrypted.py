@@ -23,12 +23,11 @@ from hubbub.secagg.key_holder import Holder, combined
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import ThresholdKey
 from hubbub.steps import share_stddev
+from hubbub.training.aggregate import Adversary, Population, statistics
 from hubbub.training.clip_norms import CountSplit
 from hubbub.training.clipping import bounded
-from hubbub.training.crafted import Crafted
 from hubbub.training.holder_noise import HolderNoise
 from hubbub.training.simulate import SimulatedPopulation
-from hubbub.training.sums import statistics
 
 __all__ = ["EncryptedPopulation", "EncryptedSum", "noise_steps"]
 
@@ -87,7 +86,7 @@ class EncryptedSum:
         return torch.from_numpy(steps).to(torch.float64) * self.step
 
 
-class EncryptedPopulation:
+class EncryptedPopulation(Population):
     """Clients in this process that encrypt what they send, and the holders that open the sums. It shows what it costs; whoever
     runs the process can read everything.
 
@@ -127,16 +126,15 @@ class EncryptedPopulation:
         """Whether the sums hold their noise before the server adds any."""
         return bool(self._noise) or (self._mechanism is not None and self._mechanism.shares is not None)
 
-    def prepare(self, model: nn.Module, _: int) -> None:
+    takes_split = True
+
+    def prepare(self, model: nn.Module, cohort: int) -> None:
         """Choose how clients are computed; see :meth:`.SimulatedPopulation.prepare`."""
         self._population.prepare(model, len(self.clients))
 
-    def craft(self, client: int, crafted: Crafted | None) -> None:
-        """Let somebody choose what a client encrypts from now on; see :meth:`.SimulatedPopulation.craft`.
-
-        One that does not answer is no contribution: a sum of too few is not opened.
-        """
-        self._population.craft(client, crafted)
+    def inject(self, client: int, adversary: Adversary | None) -> None:
+        """Let an adversary choose what a client encrypts; without an answer there is no contribution."""
+        self._population.inject(client, adversary)
 
     def collect(
         self,

@@ -13,18 +13,17 @@ from hubbub._checks import scale
 from hubbub.errors import ConfigError, DataError
 from hubbub.lattice import Lattice
 from hubbub.randomness import derive, fresh_key, seed_for, seed_key
+from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, statistics
 from hubbub.training.clip_norms import CountSplit
 from hubbub.training.clipping import MARGIN, bounded
-from hubbub.training.crafted import Crafted, crafted_update
 from hubbub.training.ghost import squared_norms, weighted_sum
 from hubbub.training.gradients import Chosen, ExampleGradients
 from hubbub.training.local import Loss
-from hubbub.training.sums import LatticeSum, PlainSum, statistics
 
 __all__ = ["ExamplePopulation", "private_gradients"]
 
 
-class ExamplePopulation:
+class ExamplePopulation(Population):
     """Examples as two tensors; the server's learning rate is that of SGD, since the mean update is minus the mean gradient.
 
     Args:
@@ -71,7 +70,7 @@ class ExamplePopulation:
         self._key = derive(seed_key(seed), "examples")
         self._model: nn.Module | None = None
         self._gradients: ExampleGradients
-        self._crafted: dict[int, Crafted] = {}
+        self._adversaries: dict[int, Adversary] = {}
 
     @property
     def clients(self) -> Sequence[int]:
@@ -86,13 +85,10 @@ class ExamplePopulation:
         """
         self._of(model)
 
-    def craft(self, client: int, crafted: Crafted | None) -> None:
-        """Let somebody choose what an example contributes from now on, in place of minus its gradient.
+    takes_split = True
 
-        Args:
-            client: Its number.
-            crafted: From the global model and the round to the contribution before the clip, ``(dim,)``; in
-                place of one ``None`` means none, and in place of the function, that the gradient counts again.
+    def inject(self, client: int, adversary: Adversary | None) -> None:
+        """Let an adversary choose what an example contributes, in place of minus its gradient.
 
         Raises:
             ConfigError: There is no such example, or norms are computed without gradients, of which none can be chosen.
@@ -101,9 +97,9 @@ class ExamplePopulation:
             raise ConfigError(f"client = {client!r}: there are examples 0 to {len(self._inputs) - 1}")
         if self._ghost:
             raise ConfigError("ghost = True: makes no example's gradient, so that none can be chosen; say ghost = False")
-        self._crafted.pop(client, None)
-        if crafted is not None:
-            self._crafted[client] = crafted
+        self._adversaries.pop(client, None)
+        if adversary is not None:
+            self._adversaries[client] = adversary
 
     def collect(
         self,
@@ -123,9 +119,9 @@ class ExamplePopulation:
             split: With adaptive clipping: one more coordinate, each example's indicator, on the lattice of the joint norm.
         """
         gradients, chosen = self._of(model), [int(str(number)) for number in cohort]
-        own = [number for number in chosen if number not in self._crafted]
+        own = [number for number in chosen if number not in self._adversaries]
         examples = Chosen(self._inputs, self._targets, own, lambda number: seed_for(self._key, number, round_index))
-        further = self._crafted_rows([number for number in chosen if number in self._crafted], model, round_index)
+        further = self._injected_rows([number for number in chosen if number in self._adversaries], model, round_index)
         if clip_norm is not None and self._lattice:
             total, clipped, losses = _lattice_sum(gradients, examples, clip_norm, split, further)
             total[: gradients.dim].neg_()
@@ -137,10 +133,10 @@ class ExamplePopulation:
             total = torch.cat([total, total.new_tensor([-count])])
         return PlainSum(-total, _statistics(gradients, clipped, losses))
 
-    def _crafted_rows(self, numbers: Sequence[int], model: nn.Module, round_index: int) -> "Iterator[_Rows]":
+    def _injected_rows(self, numbers: Sequence[int], model: nn.Module, round_index: int) -> "Iterator[_Rows]":
         """What was chosen for examples, in the form of gradients and losses."""
         for number in numbers:
-            update = crafted_update(self._crafted[number], model, round_index)
+            update = adversarial_update(self._adversaries[number], model, round_index)
             if update is not None:
                 yield -update[None].to(self._inputs.device), torch.tensor([math.nan])
 

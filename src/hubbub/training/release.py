@@ -16,8 +16,8 @@ its own; rows that were spent before are drawn again from the key of their epoch
 
 import math
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import NoReturn, Protocol, SupportsIndex
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NoReturn, SupportsIndex
 
 import numpy as np
 import torch
@@ -36,36 +36,19 @@ from hubbub.steps import require_room
 from hubbub.strategies import OWN, Identity
 from hubbub.strategies.record import strategy_arrays
 from hubbub.strategies.strategy import memory_rows
+from hubbub.training.aggregate import Sum
 from hubbub.training.cohorts import CohortKeys
 from hubbub.training.metrics import rounds_shown
 from hubbub.training.store import RunStore
 from hubbub.training.traces import key_ahead, unknown_releases
 from hubbub.utility import largest_row_norm, noising_matrix, require_inverse, require_no_look_ahead
 
-__all__ = ["ReleasePath", "Sum", "largest_deviation"]
+__all__ = ["ReleasePath", "largest_deviation"]
 
 # Up to this many rounds the deviation of each is computed from the matrix.
 _EXACT = 2048
 # Of a key; each of them may add a whole row to a sum.
 _MOST_HOLDERS = 100
-
-
-class Sum(Protocol):
-    """The sum of a cohort's clipped updates, before anybody has looked at it."""
-
-    @property
-    def lattice(self) -> Lattice | None:
-        """The lattice that it lies on; ``None`` for a sum in floating point, which is never released with secure noise."""
-
-    @property
-    def statistics(self) -> Mapping[str, float]:
-        """What was computed from updates (``clipped_fraction``, ``train_loss`` …): private, for the operator's eyes."""
-
-    def digest(self, key: bytes) -> str:
-        """An HMAC of the sum under a secret key: all that the ledger may know of it."""
-
-    def open(self, row: torch.Tensor | None) -> torch.Tensor:
-        """The sum plus a row of noise, ``(dim,)``; ``None`` adds nothing. The only place where noise and sum meet."""
 
 
 class _Unchanged:

@@ -5,68 +5,26 @@ A sum that nobody could open burns its round: it is charged, and the model stays
 ``train`` is a generator: logging, evaluation, plots and early stopping are the body of the caller's ``for`` loop.
 """
 
-import inspect
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol, TypeGuard
 
 from torch import nn
 
 from hubbub.errors import ConfigError, ParticipationError, SumNotOpenedError
 from hubbub.lattice import Lattice
-from hubbub.training.clip_norms import CountSplit
+from hubbub.training.aggregate import NoSum, Population, Sum
 from hubbub.training.cohorts import counts_on_list, draw, require_distinct, require_feasible
 from hubbub.training.phases import Phases
 from hubbub.training.plan import RunPlan
-from hubbub.training.release import Sum
 from hubbub.training.state import RunState
 from hubbub.training.store import RunStore
-from hubbub.training.sums import NoSum
 
-__all__ = ["MOST_BURNED", "CountingPopulation", "Population", "RoundResult", "takes_split", "train"]
+__all__ = ["MOST_BURNED", "RoundResult", "train"]
 
 # So many rounds that are burned one after the other do not come from chance.
 MOST_BURNED = 3
-
-
-class Population(Protocol):
-    """Where clients run: in this process, over a network, encrypted. Whoever forms the sum answers for the clip.
-
-    One whose sums hold their noise before anybody can read them has a further property, ``noise_in_sums``, which is true; see
-    :class:`.ReleasePath`. One that has something to decide before the first round has a method ``prepare(model, cohort)``,
-    which is told the expected size of a cohort.
-    """
-
-    @property
-    def clients(self) -> Sequence[Hashable]:
-        """Every client's id, once, in a fixed order; for the whole run, where cohorts are random or a rotation."""
-
-    def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> Sum:
-        """The sum of the cohort's updates, each clipped as one flat vector to ``clip_norm``.
-
-        Raises:
-            SumNotOpenedError: There is none that could be opened.
-        """
-
-
-class CountingPopulation(Population, Protocol):
-    """A population whose clip norm can follow a quantile of the updates' norms."""
-
-    def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
-    ) -> Sum:
-        """The sum of the cohort's updates; with a ``split`` each has one more coordinate, its indicator, ``(dim + 1,)``.
-
-        That is ``split.count_scale(clip_norm)`` × ½ where the update was not clipped, × −½ where it was, and the lattice is
-        that of ``split.joint_norm(clip_norm)``.
-        """
 
 
 @dataclass(frozen=True)
@@ -121,22 +79,20 @@ def train(
             plan promises, or hold some that it does not, or the clip norm moves and the population counts no indicators.
         SumNotOpenedError: Three rounds in a row were burned; the run can go on.
     """
-    if plan.clip_norms.further and not takes_split(population):
+    if plan.clip_norms.further and not population.takes_split:
         raise ConfigError(
-            f"clip_norm: adaptive clipping needs each client's indicator in the sum, and {type(population).__name__}.collect "
-            "takes no split as its fifth argument; take another population, or a clip norm that stands still"
+            f"clip_norm: adaptive clipping needs each client's indicator in the sum, and {type(population).__name__} takes no "
+            "split; take a population with takes_split, or a clip norm that stands still"
         )
     clients = _listed(population)
     require_distinct(clients)
     require_feasible(plan.participation, plan.rounds, len(clients), plan.expected_cohort_size)
     with store.locked() if store else nullcontext():
-        in_sums = bool(getattr(population, "noise_in_sums", False))
         if store and counts_on_list(plan.participation):
             store.require_same_clients(clients)
-        run = RunState.start(plan, model, store, clients=len(clients), head=head, noise_in_sums=in_sums)
+        run = RunState.start(plan, model, store, clients=len(clients), head=head, noise_in_sums=population.noise_in_sums)
         # For the size that is public: how many come in the first round must not decide how everybody's update is computed.
-        if prepare := getattr(population, "prepare", None):
-            prepare(model, math.ceil(plan.expected_cohort_size))
+        population.prepare(model, math.ceil(plan.expected_cohort_size))
         yield from _rounds(plan, population, clients, model, run)
 
 
@@ -223,15 +179,7 @@ def _collected(
 ) -> Sum:
     """The sum of a round; where none could be formed, what stands for it, since clients took part all the same."""
     try:
-        split = plan.clip_norms.split
-        if split is not None and takes_split(population):
-            return population.collect(cohort, model, clip_norm, round_index, split)
-        return population.collect(cohort, model, clip_norm, round_index)
+        return population.collect(cohort, model, clip_norm, round_index, plan.clip_norms.split)
     except SumNotOpenedError as error:
         bound = plan.clip_norms.bound(clip_norm)
         return NoSum(None if bound is None else Lattice(bound, plan.lattice_bits), error)
-
-
-def takes_split(population: Population) -> TypeGuard[CountingPopulation]:
-    """Whether a population can count the updates that were not clipped."""
-    return "split" in inspect.signature(population.collect).parameters
