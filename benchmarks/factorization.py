@@ -51,12 +51,12 @@ class Descent:
 
 
 def ours(family: str, rounds: int, numbers: Sequence[str] = (), **options: Any) -> Callable[[], Found]:
-    """``hubbub.strategies.<family>.optimize`` for prefix sums; ``numbers`` names what describes the strategy."""
+    """``hubbub.factorization.<family>.optimize`` for prefix sums; ``numbers`` names what describes the strategy."""
     from importlib import import_module
 
     from hubbub import workloads
 
-    optimize = import_module(f"hubbub.strategies.{family}").optimize
+    optimize = import_module(f"hubbub.factorization.{family}").optimize
     # What a strategy imports when it is first asked.
     import_module("scipy.signal")
 
@@ -301,7 +301,7 @@ def inverse_rows(bands: int, participation: Any, spacing: tuple[int, int]) -> li
     """What its banded inverse is worth with the sensitivity that it states, and what it states where columns have norm 1."""
     from opake.dpftrl.noise import bisr_strategy
 
-    from hubbub import utility, workloads
+    from hubbub import factorization, utility, workloads
     from hubbub.sensitivity import of_matrix
     from hubbub.strategies import banded_inverse
 
@@ -312,7 +312,7 @@ def inverse_rows(bands: int, participation: Any, spacing: tuple[int, int]) -> li
     except TypeError as error:
         return [_runner.Skipped(f"{name}; peer: opake", f"{error}; make the environment with Python 3.13")]
     workload, root = workloads.prefix_sum(rounds=OPAKE_ROUNDS), banded_inverse.square_root(OPAKE_ROUNDS, bands)
-    best = banded_inverse.optimize(workload, bands=bands, participation=participation)
+    best = factorization.banded_inverse.optimize(workload, bands=bands, participation=participation)
     C = root.matrix()
     ours = of_matrix(C / np.linalg.norm(C, axis=0), participation).value
     peer = utility.mean_squared_error(workload, root) * plain**2

@@ -199,10 +199,9 @@ def toeplitz_rows(seconds: float) -> list[_runner.Row]:
 
 
 def blt_rows(seconds: float) -> list[_runner.Row]:
-    from hubbub import workloads
-    from hubbub.strategies import blt
+    from hubbub import factorization, workloads
 
-    best = blt.optimize(workloads.prefix_sum(rounds=ROUNDS), buffers=BUFFERS, objective="max").strategy
+    best = factorization.blt.optimize(workloads.prefix_sum(rounds=ROUNDS), buffers=BUFFERS, objective="max").strategy
     correlation = Correlation(f"BLT, {BUFFERS} buffers", NO_WORSE, decays=best.theta, output_scales=best.omega)
     return rows_of(correlation, seconds, opake=False)
 

@@ -10,11 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub import accounting
+from hubbub import accounting, factorization
 from hubbub.accounting.promise import Promise
 from hubbub.datasets import digits
 from hubbub.participation import FixedEpochs
-from hubbub.strategies import toeplitz
 from hubbub.training import ReleasePath, private_gradients
 from hubbub.workloads import momentum
 
@@ -31,7 +30,7 @@ def main() -> None:
 
     # Every image once in each epoch, at the same step; noise for what SGD with this momentum makes of the steps.
     participation = FixedEpochs(EPOCHS, rounds_per_epoch=STEPS)
-    strategy = toeplitz.optimize(momentum(rounds, 0.9), bands=STEPS, participation=participation).strategy
+    strategy = factorization.toeplitz.optimize(momentum(rounds, 0.9), bands=STEPS, participation=participation).strategy
     mechanism = accounting.calibrate(strategy, participation, epsilon=8.0, delta=DELTA)
     promise = Promise(rounds, mechanism, privacy_unit="example", delta=DELTA, settings={"clip_norm": CLIP_NORM})
     order = torch.randperm(len(data.train_inputs))

@@ -14,13 +14,14 @@ from typer.testing import CliRunner
 
 import local_jobs
 from hubbub import config as configs
+from hubbub import factorization
 from hubbub.accounting.ledger import Ledger
 from hubbub.cli.app import app
 from hubbub.mechanism import Mechanism
 from hubbub.models import Cnn, Mlp
 from hubbub.noise import NoiseStream, SecureSource
 from hubbub.participation import MinSeparation, SingleParticipation
-from hubbub.strategies import Identity, blt, toeplitz
+from hubbub.strategies import Identity, toeplitz
 from hubbub.training import (
     ExamplePopulation,
     Execution,
@@ -213,7 +214,7 @@ def strategies() -> dict[str, Any]:
     return {
         "identity": Identity(9),
         "banded": toeplitz.square_root(9, 4),
-        "blt": blt.optimize(prefix_sum(9), buffers=2, participation=SingleParticipation()).strategy,
+        "blt": factorization.blt.optimize(prefix_sum(9), buffers=2, participation=SingleParticipation()).strategy,
     }
 
 

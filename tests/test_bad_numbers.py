@@ -22,7 +22,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 import refusals
 from flower_arms import SEED, Federation, averaging, record
-from hubbub import accounting, gaussian
+from hubbub import accounting, factorization, gaussian
 from hubbub.accounting import (
     BallsInBins,
     DiscreteGaussianShares,
@@ -52,7 +52,7 @@ from hubbub.participation import (
 )
 from hubbub.secagg.paillier import PublicKey
 from hubbub.steps import require_room
-from hubbub.strategies import BinaryTree, Identity, banded_inverse, blt, dense, toeplitz
+from hubbub.strategies import BinaryTree, Identity, blt, toeplitz
 from hubbub.training import (
     ExamplePopulation,
     LocalTraining,
@@ -421,7 +421,6 @@ OF_DELTA: dict[str, Door] = {
     "rounds": lambda v: accounting.calibrate_rounds(Gaussian(1.0), 1.0, v, "zero-out"),
     "sampling": lambda v: accounting.calibrate_sampling_probability(PoissonSampled(1.0, 0.1), 3, 1.0, v, "zero-out"),
     "cohort": lambda v: accounting.calibrate_cohort_size(FixedSizeSampled(1.0, 2, 10), 3, 1.0, v, "zero-out"),
-    "budget": lambda v: accounting.Budget(1.0, v),
     "zCDP": lambda v: accounting.epsilon_from_zcdp(0.5, v),
     "Rényi": lambda v: accounting.epsilon_from_rdp((2.0,), (0.5,), v),
     "group": lambda v: accounting.group_epsilon(lambda delta: 1.0, v, 2),
@@ -534,7 +533,6 @@ OF_EPSILON: dict[str, Door] = {
     "sampling": lambda v: accounting.calibrate_sampling_probability(PoissonSampled(1.0, 0.1), 3, v, 1e-5, "zero-out"),
     "cohort": lambda v: accounting.calibrate_cohort_size(FixedSizeSampled(1.0, 2, 10), 3, v, 1e-5, "zero-out"),
     "separation": lambda v: accounting.calibrate_min_separation(Identity(3), noise_multiplier=1.0, epsilon=v, delta=1e-5),
-    "budget": lambda v: accounting.Budget(v, 1e-5),
     "stop, Flower": lambda v: DPFedAvgFixed(
         FedAvg(), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=3, stop_epsilon=v
     ),
@@ -633,9 +631,9 @@ OF_COUNT: dict[str, tuple[str, Door]] = {
     "BinaryTree": ("rounds", BinaryTree),
     "square root": ("rounds", lambda v: toeplitz.square_root(v, 2)),
     "bands": ("bands", lambda v: toeplitz.square_root(8, v)),
-    "banded inverse": ("rounds", lambda v: banded_inverse.optimize(prefix_sum(v), bands=2)),
+    "banded inverse": ("rounds", lambda v: factorization.banded_inverse.optimize(prefix_sum(v), bands=2)),
     "buffers": ("rounds", lambda v: blt.BufferedLinearToeplitz(v, (0.5,), (0.9,))),
-    "dense": ("rounds", lambda v: dense.optimize(prefix_sum(v))),
+    "dense": ("rounds", lambda v: factorization.dense.optimize(prefix_sum(v))),
     "b": ("min_separation", lambda v: MinSeparation(v, 2)),
     "k": ("max_participations", lambda v: MinSeparation(2, v)),
     "epochs": ("epochs", lambda v: FixedEpochs(v, 2)),
@@ -692,7 +690,12 @@ def test_num_13_no_setting_and_no_flag_take_a_count_that_is_none(refused: Refuse
 
 def test_num_13_rounds_beyond_any_memory_are_refused_at_once() -> None:
     for many in (10**12, 10**18, 10**30):
-        for make in (Identity, BinaryTree, lambda n: toeplitz.square_root(n, 4), lambda n: dense.optimize(prefix_sum(n))):
+        for make in (
+            Identity,
+            BinaryTree,
+            lambda n: toeplitz.square_root(n, 4),
+            lambda n: factorization.dense.optimize(prefix_sum(n)),
+        ):
             with pytest.raises((ValueError, TypeError, HubbubError), match="rounds"):
                 make(many)
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize as scipy_minimize
 
 from conftest import oracle
-from hubbub import utility, workloads
+from hubbub import factorization, utility, workloads
 from hubbub._checks import Array
 from hubbub.factorization import lbfgs
 from hubbub.factorization.banded import BandedError
 from hubbub.factorization.certificate import lower_bound
-from hubbub.factorization.normal_form import gram_root
 from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.strategies import Identity, banded
 from hubbub.strategies.banded import Banded
+from hubbub.strategies.normal_form import gram_root
 from hubbub.testing import brute_force_sensitivity, check_strategy
 from hubbub.workloads import Workload
 
@@ -107,7 +107,7 @@ def _workload_of(case: dict[str, Any]) -> Workload:
 
 @pytest.mark.parametrize("case", MF["banded_mean"] + MF["banded_mean_momentum_lr"], ids=lambda case: case["id"])
 def test_the_mean_error_is_that_of_the_reference_and_proved_to_be(case: dict[str, Any]) -> None:
-    result = banded.optimize(_workload_of(case), case["bands"])
+    result = factorization.banded.optimize(_workload_of(case), case["bands"])
     assert case["mean_sq_error"] * (1 - 1e-9) <= result.squared_error <= case["mean_sq_error"] * (1 + 2e-7)
     assert result.lower_bound <= case["mean_sq_error"] * (1 + 1e-11)
     assert result.relative_gap <= 2e-7
@@ -116,14 +116,14 @@ def test_the_mean_error_is_that_of_the_reference_and_proved_to_be(case: dict[str
 
 @pytest.mark.parametrize("case", [case for case in MF["banded_mean"] if case["C"]], ids=lambda case: case["id"])
 def test_the_strategy_is_that_of_the_reference(case: dict[str, Any]) -> None:
-    result = banded.optimize(_workload_of(case), bands=case["bands"], relative_gap=1e-12)
+    result = factorization.banded.optimize(_workload_of(case), bands=case["bands"], relative_gap=1e-12)
     np.testing.assert_allclose(np.abs(result.strategy.matrix()), np.abs(case["C"]), atol=1e-4)
 
 
 @pytest.mark.parametrize("case", MF["banded_max_brackets"], ids=lambda case: case["id"])
 def test_the_largest_error_lies_in_the_bracket_of_the_reference(case: dict[str, Any]) -> None:
     workload = workloads.prefix_sum(case["n"])
-    result = banded.optimize(workload, case["bands"], objective="max", relative_gap=1e-5)
+    result = factorization.banded.optimize(workload, case["bands"], objective="max", relative_gap=1e-5)
     assert case["lower"] * (1 - 1e-9) <= result.squared_error <= case["upper"] * (1 + 1e-5)
     assert result.lower_bound <= case["upper"]
     assert result.relative_gap <= 1e-5
@@ -139,7 +139,7 @@ def test_no_strategy_is_below_the_bound_that_any_other_one_gives(
     workload = _workload(rounds, momentum, seed)
     weights = np.random.default_rng(seed).dirichlet(np.full(rounds, 0.5))
     bound = lower_bound(_random(rounds, bands, seed), workload.inverse_bands(), weights)
-    best = banded.optimize(workload, bands, weights=weights)
+    best = factorization.banded.optimize(workload, bands, weights=weights)
     assert 0 <= bound <= best.squared_error * (1 + 1e-9)
 
 
@@ -156,7 +156,7 @@ def test_the_optimum_is_that_of_a_plain_search_by_another_optimizer(rounds: int,
 
     starts = np.random.default_rng(10).normal(size=(5, int(inside.sum())))
     found = min(scipy_minimize(mean_error, start, tol=1e-12).fun for start in starts)
-    result = banded.optimize(workload, bands)
+    result = factorization.banded.optimize(workload, bands)
     assert result.squared_error == pytest.approx(found, rel=1e-6)
     assert result.lower_bound <= found * (1 + 1e-12)
 
@@ -170,7 +170,7 @@ def test_the_error_stated_is_that_of_the_stream(weights: str | None) -> None:
         "some": np.linspace(0, 1, 24),
         "few": np.arange(24) % 7 == 3,
     }[weights]
-    result = banded.optimize(workload, 6, weights=None if weights is None else w)
+    result = factorization.banded.optimize(workload, 6, weights=None if weights is None else w)
     errors = utility.squared_errors(workload, result.strategy)
     assert result.squared_error == pytest.approx(float(w @ errors / w.sum()), rel=1e-9)
     assert result.lower_bound <= result.squared_error
@@ -179,14 +179,14 @@ def test_the_error_stated_is_that_of_the_stream(weights: str | None) -> None:
 
 def test_the_scale_of_the_weights_does_not_matter() -> None:
     workload, weights = workloads.prefix_sum(16), np.linspace(0.1, 1, 16)
-    one, thousand = (banded.optimize(workload, 4, weights=scale * weights) for scale in (1, 1000))
+    one, thousand = (factorization.banded.optimize(workload, 4, weights=scale * weights) for scale in (1, 1000))
     assert one.squared_error == pytest.approx(thousand.squared_error, rel=1e-12)
 
 
 def test_more_bands_are_never_worse_and_all_of_them_are_the_dense_optimum() -> None:
     dense = next(case for case in MF["dense_single_mean"] if 8 <= case["n"] <= 16)
     workload = workloads.prefix_sum(dense["n"])
-    errors = [banded.optimize(workload, bands).squared_error for bands in range(1, dense["n"] + 1)]
+    errors = [factorization.banded.optimize(workload, bands).squared_error for bands in range(1, dense["n"] + 1)]
     assert all(later <= earlier * (1 + 1e-7) for earlier, later in itertools.pairwise(errors))
     assert errors[0] == pytest.approx((dense["n"] + 1) / 2)
     assert dense["mean_sq_error"] * (1 - 1e-9) <= errors[-1] <= dense["mean_sq_error"] * (1 + 1e-6)
@@ -195,7 +195,7 @@ def test_more_bands_are_never_worse_and_all_of_them_are_the_dense_optimum() -> N
 @pytest.mark.parametrize("participation", [MinSeparation(4, 3), FixedEpochs(4, 5), MinSeparation(8, 10), MinSeparation(30, 9)])
 def test_several_participations_cost_as_many_times_as_brute_force_finds(participation: MinSeparation | FixedEpochs) -> None:
     workload = workloads.prefix_sum(20)
-    result = banded.optimize(workload, 4, participation=participation)
+    result = factorization.banded.optimize(workload, 4, participation=participation)
     squared = brute_force_sensitivity(result.strategy.matrix(), participation) ** 2
     error = utility.mean_squared_error(workload, result.strategy)
     assert result.squared_error == pytest.approx(error * squared, rel=1e-9)
@@ -206,7 +206,7 @@ def test_several_participations_cost_as_many_times_as_brute_force_finds(particip
 
 def test_the_root_of_the_gram_matrix_is_the_strategy_and_a_plain_cholesky_factor_is_not() -> None:
     # A peer took C·Cᵀ = X for CᵀC = X: the columns then have other norms than the ones that were accounted for.
-    C = banded.optimize(workloads.prefix_sum(64), 16).strategy.matrix()
+    C = factorization.banded.optimize(workloads.prefix_sum(64), 16).strategy.matrix()
     C = C * np.sign(np.diag(C))[:, None]
     X = C.T @ C
     np.testing.assert_allclose(gram_root(X), C, atol=1e-12)
@@ -216,7 +216,7 @@ def test_the_root_of_the_gram_matrix_is_the_strategy_and_a_plain_cholesky_factor
 
 
 STRATEGIES = {
-    "optimal": lambda: banded.optimize(workloads.prefix_sum(12), 4).strategy,
+    "optimal": lambda: factorization.banded.optimize(workloads.prefix_sum(12), 4).strategy,
     "one band": lambda: Banded([[1.0, 2.0, -3.0]]),
     "all bands": lambda: Banded(_random(6, 6, 11).T),
     "signs": lambda: Banded(_random(9, 3, 12).T),
@@ -278,12 +278,12 @@ def test_a_long_strategy_needs_no_matrix() -> None:
 )
 def test_what_cannot_be_optimized_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        banded.optimize(workloads.prefix_sum(8), **{"bands": 4, **arguments})
+        factorization.banded.optimize(workloads.prefix_sum(8), **{"bands": 4, **arguments})
 
 
 def test_a_number_of_bands_that_is_no_number_is_refused() -> None:
     with pytest.raises(TypeError, match="bands = True: must be a whole number"):
-        banded.optimize(workloads.prefix_sum(8), bands=True)
+        factorization.banded.optimize(workloads.prefix_sum(8), bands=True)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_the_minimizer_steps_back_from_where_there_is_no_value() -> None:
 def test_columns_that_nobody_may_join_are_no_part_of_the_bound() -> None:
     # They could be of any norm: then the error of a banded strategy is lower.
     A, pattern = workloads.prefix_sum(10), FixedEpochs(1, 5)
-    result = banded.optimize(A, 3, participation=pattern)
+    result = factorization.banded.optimize(A, 3, participation=pattern)
     diagonals = np.array(result.strategy.diagonals)
     diagonals[:, 5:] *= 1e3
     other = banded.Banded(diagonals)
@@ -351,14 +351,14 @@ def test_the_bound_holds_for_uneven_rates_with_momentum() -> None:
             n = int(generator.integers(2, 8))
             A = workloads.momentum(n, beta, 10 ** generator.uniform(-3, 3, n))
             identity = utility.mean_squared_error(A, Identity(n))
-            assert banded.optimize(A, int(generator.integers(1, n + 1))).lower_bound <= identity * (1 + 1e-12)
+            assert factorization.banded.optimize(A, int(generator.integers(1, n + 1))).lower_bound <= identity * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_rates_too_uneven_for_float64_are_refused_or_solved(seed: int) -> None:
     A = workloads.momentum(128, 0.0, 10 ** np.random.default_rng(seed).uniform(-3, 3, 128))
     try:
-        result = banded.optimize(A, 30)
+        result = factorization.banded.optimize(A, 30)
     except ValueError as error:
         assert "too uneven" in str(error)  # noqa: PT017 # the other outcome is as good
         return

@@ -9,11 +9,12 @@ from hypothesis import strategies as draws
 from scipy import optimize as scipy_optimize
 
 from conftest import oracle
-from hubbub import utility, workloads
+from hubbub import factorization, utility, workloads
 from hubbub.factorization import banded_inverse as numerics
-from hubbub.factorization import toeplitz, toeplitz_bounds
+from hubbub.factorization import toeplitz as toeplitz_bounds
+from hubbub.factorization import toeplitz_search
 from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, SingleParticipation
-from hubbub.strategies import banded_inverse
+from hubbub.strategies import banded_inverse, toeplitz_matrices
 from hubbub.strategies.banded_inverse import BandedInverse
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
@@ -105,8 +106,8 @@ def test_rounding_does_not_make_an_exact_sensitivity_a_bound() -> None:
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("d", [(1.0, -0.5, -0.1, 0.02), (1.0, -0.4, 0.3, -0.6)])
 def test_the_gradient_is_that_of_finite_differences(movement: numerics.Movement, pattern: MinSeparation, d: tuple) -> None:
-    a, weights = workloads.momentum(12, 0.6).coefficients(), toeplitz.row_weights(12, "mean")
-    function = numerics.error_and_movement(a, weights, 4, *toeplitz.worst_rounds(pattern, 12), movement)
+    a, weights = workloads.momentum(12, 0.6).coefficients(), toeplitz_search.row_weights(12, "mean")
+    function = numerics.error_and_movement(a, weights, 4, *toeplitz_matrices.worst_rounds(pattern, 12), movement)
     point = np.array(d)
     numeric = [(function(point + 1e-6 * e)[0] - function(point - 1e-6 * e)[0]) / 2e-6 for e in np.eye(4)]
     np.testing.assert_allclose(function(point)[1], numeric, rtol=1e-5, atol=1e-5 * np.abs(numeric).max())
@@ -117,7 +118,7 @@ def test_the_gradient_is_that_of_finite_differences(movement: numerics.Movement,
 @pytest.mark.parametrize("objective", ["mean", "max"])
 def test_the_error_stated_is_that_of_the_dense_matrices(pattern: MinSeparation, objective: str) -> None:
     A = workloads.momentum(12, 0.7, np.full(12, 0.5))
-    result = banded_inverse.optimize(A, bands=3, participation=pattern, objective=objective)
+    result = factorization.banded_inverse.optimize(A, bands=3, participation=pattern, objective=objective)
     stated = result.strategy.sensitivity(pattern)
     assert result.squared_error == pytest.approx(by_definition(A, result.strategy, objective) * stated.value**2, rel=1e-10)
     assert stated.value >= brute_force_sensitivity(result.strategy.matrix(), pattern) * (1 - 1e-12)
@@ -128,14 +129,14 @@ def test_the_error_stated_is_that_of_the_dense_matrices(pattern: MinSeparation, 
 @pytest.mark.parametrize(("rounds", "bands", "beta"), [(30, 1, 0.0), (30, 2, 0.0), (40, 5, 0.0), (40, 4, 0.9), (12, 12, 0.0)])
 def test_at_one_participation_nothing_is_better_and_it_is_proved(rounds: int, bands: int, beta: float, objective: str) -> None:
     A = workloads.momentum(rounds, beta)
-    result = banded_inverse.optimize(A, bands=bands, objective=objective)
+    result = factorization.banded_inverse.optimize(A, bands=bands, objective=objective)
     assert result.relative_gap < 1e-8
     assert "Toeplitz inverse" in result.bound_family
     if bands == 1:
         return
 
     def dense(d: np.ndarray) -> float:
-        D = toeplitz.matrix(np.append(1.0, d), rounds)
+        D = toeplitz_matrices.matrix(np.append(1.0, d), rounds)
         errors = np.square(A.matrix() @ D).sum(axis=1)
         return np.log((errors.max() if objective == "max" else errors.mean()) * np.square(np.linalg.inv(D)).sum(axis=0).max())
 
@@ -153,9 +154,9 @@ def test_the_bound_holds_for_every_strategy_wherever_it_is_taken(d: list[float],
             cost = by_definition(A, other, objective) * other.sensitivity(pattern).value ** 2
             bound = toeplitz_bounds.banded_inverse_bound(
                 A.coefficients(),
-                toeplitz.row_weights(15, objective),
+                toeplitz_search.row_weights(15, objective),
                 np.array([1.0, -at, at / 9]),
-                *toeplitz.worst_rounds(pattern, 15),
+                *toeplitz_matrices.worst_rounds(pattern, 15),
             )
             assert cost >= bound
 
@@ -163,7 +164,7 @@ def test_the_bound_holds_for_every_strategy_wherever_it_is_taken(d: list[float],
 @pytest.mark.parametrize("pattern", [MinSeparation(12, 5), MinSeparation(1, 60)])
 def test_two_bands_are_the_best_lambda_by_trying_all(pattern: MinSeparation) -> None:
     A = workloads.prefix_sum(60)
-    result = banded_inverse.optimize(A, bands=2, participation=pattern)
+    result = factorization.banded_inverse.optimize(A, bands=2, participation=pattern)
     tried = [BandedInverse(60, (1.0, -x)) for x in np.linspace(0, 1, 401)]
     errors = [by_definition(A, s) * s.sensitivity(pattern).value ** 2 for s in tried]
     assert result.squared_error <= min(errors) * (1 + 1e-12)
@@ -175,7 +176,7 @@ def test_the_optimum_is_better_than_the_root_and_more_bands_are_never_worse(patt
     A = workloads.prefix_sum(64)
     errors = []
     for bands in (1, 2, 4, 8):
-        result = banded_inverse.optimize(A, bands=bands, participation=pattern)
+        result = factorization.banded_inverse.optimize(A, bands=bands, participation=pattern)
         root = banded_inverse.square_root(64, bands)
         assert result.squared_error <= by_definition(A, root) * root.sensitivity(pattern).value ** 2 * (1 + 1e-9)
         errors.append(result.squared_error)
@@ -183,7 +184,7 @@ def test_the_optimum_is_better_than_the_root_and_more_bands_are_never_worse(patt
 
 
 def test_many_rounds_take_no_matrix() -> None:
-    result = banded_inverse.optimize(workloads.prefix_sum(50_000), bands=3)
+    result = factorization.banded_inverse.optimize(workloads.prefix_sum(50_000), bands=3)
     assert result.relative_gap < 1e-6
     assert not hasattr(result.strategy, "C")
     assert banded_inverse.square_root(10**6, 8).sensitivity(MinSeparation(1000, 1000)).exact
@@ -204,12 +205,12 @@ def test_many_rounds_take_no_matrix() -> None:
 )
 def test_what_cannot_be_optimized_is_refused(arguments: dict, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
-        banded_inverse.optimize(workloads.prefix_sum(8), **arguments)
+        factorization.banded_inverse.optimize(workloads.prefix_sum(8), **arguments)
 
 
 def test_learning_rates_that_differ_are_refused() -> None:
     with pytest.raises(ValueError, match=r"learning_rates differ.*banded\.optimize"):
-        banded_inverse.optimize(workloads.momentum(2, 0.0, np.array([1.0, 0.5])), bands=1)
+        factorization.banded_inverse.optimize(workloads.momentum(2, 0.0, np.array([1.0, 0.5])), bands=1)
 
 
 @pytest.mark.parametrize(

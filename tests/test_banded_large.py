@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import utility, workloads
+from hubbub import factorization, utility, workloads
 from hubbub.participation import MinSeparation
-from hubbub.strategies import banded
 
 MF = oracle("matrix_factorization")
 pytestmark = pytest.mark.slow
@@ -29,7 +28,7 @@ from pathlib import Path
 from hubbub import workloads
 from hubbub.strategies import banded
 started = time.process_time()
-result = banded.optimize(workloads.prefix_sum(2000), bands=400, relative_gap=float(sys.argv[1]))
+result = factorization.banded.optimize(workloads.prefix_sum(2000), bands=400, relative_gap=float(sys.argv[1]))
 # What getrusage calls the peak is that of the process which started this one, too.
 peak = next(int(l.split()[1]) / 1024 for l in Path("/proc/self/status").read_text().splitlines() if l.startswith("VmHWM"))
 print(result.relative_gap, time.process_time() - started, peak)
@@ -38,7 +37,7 @@ print(result.relative_gap, time.process_time() - started, peak)
 
 @pytest.mark.parametrize(("rounds", "bands", "low", "high"), BRACKETS)
 def test_the_proved_bracket_meets_the_one_of_the_reference(rounds: int, bands: int, low: float, high: float) -> None:
-    result = banded.optimize(workloads.prefix_sum(rounds), bands, relative_gap=1e-4)
+    result = factorization.banded.optimize(workloads.prefix_sum(rounds), bands, relative_gap=1e-4)
     assert low <= result.squared_error <= low * (1 + 1e-4)
     assert result.lower_bound <= high
     assert result.relative_gap <= 1e-4
@@ -47,7 +46,7 @@ def test_the_proved_bracket_meets_the_one_of_the_reference(rounds: int, bands: i
 @pytest.mark.parametrize("case", MF["banded_mean_large"][:2], ids=lambda case: case["id"])
 def test_the_mean_error_is_that_of_the_reference(case: dict[str, Any]) -> None:
     workload = workloads.prefix_sum(case["n"])
-    result = banded.optimize(workload, case["bands"], relative_gap=1e-6)
+    result = factorization.banded.optimize(workload, case["bands"], relative_gap=1e-6)
     assert case["dual_lower_bound"] * (1 - 1e-9) <= result.squared_error <= case["mean_sq_error"] * (1 + 1e-6)
     assert result.lower_bound <= case["mean_sq_error"]
     assert result.relative_gap <= 1e-6
@@ -59,7 +58,9 @@ def test_a_published_setting_with_a_cooldown_of_the_learning_rate_is_solved() ->
     rates = np.concatenate([np.ones(1500), np.linspace(1, 0.05, 500)])
     participation = MinSeparation(400, 5)
     # The published workload scales the columns of the prefix sum: the learning rate of a round is that of its update.
-    result = banded.optimize(workloads.momentum(2000, 0.0, rates), 400, participation=participation, relative_gap=1e-5)
+    result = factorization.banded.optimize(
+        workloads.momentum(2000, 0.0, rates), 400, participation=participation, relative_gap=1e-5
+    )
     value = case["mean_sq_error_unit_columns"]
     assert result.squared_error == pytest.approx(5 * value, rel=1e-5)
     assert result.squared_error >= 5 * value * (1 - 2e-6)
@@ -74,14 +75,16 @@ def test_a_gap_of_a_millionth_is_reached_on_demand_in_little_memory() -> None:
 
 
 def test_without_a_proof_of_its_own_the_bound_is_that_of_every_strategy() -> None:
-    result = banded.optimize(workloads.prefix_sum(6000), 16, participation=MinSeparation(16, 2), relative_gap=0.01)
+    result = factorization.banded.optimize(
+        workloads.prefix_sum(6000), 16, participation=MinSeparation(16, 2), relative_gap=0.01
+    )
     assert result.bound_family == "every strategy"
     assert 0 < result.lower_bound < result.squared_error
 
 
 def test_the_largest_error_of_many_rounds_is_proved_too() -> None:
     workload = workloads.prefix_sum(128)
-    result = banded.optimize(workload, 32, objective="max")
-    mean = banded.optimize(workload, 32)
+    result = factorization.banded.optimize(workload, 32, objective="max")
+    mean = factorization.banded.optimize(workload, 32)
     assert result.relative_gap <= 1e-4
     assert result.squared_error < utility.max_squared_error(workload, mean.strategy)

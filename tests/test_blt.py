@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import utility, workloads
+from hubbub import factorization, utility, workloads
 from hubbub.errors import NoiseExhaustedError
 from hubbub.factorization import blt as search
-from hubbub.factorization import toeplitz
-from hubbub.factorization.blt_sums import binomial_sums, responses, squared_error_with_momentum, toeplitz_bound
 from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.sensitivity import of_matrix
-from hubbub.strategies import blt
+from hubbub.strategies import blt, toeplitz_matrices
 from hubbub.strategies.blt import BufferedLinearToeplitz
+from hubbub.strategies.blt_sums import binomial_sums, responses, squared_error_with_momentum, toeplitz_bound
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
 MF = oracle("matrix_factorization")
@@ -35,7 +34,7 @@ STRATEGIES = [
 ]
 
 
-def _materialized(result: blt.Optimized) -> float:
+def _materialized(result: factorization.Optimized) -> float:
     """The error by definition, of the matrix and the stream; the sensitivity of the columns that Theorem 2 names."""
     strategy, n = result.strategy, result.strategy.rounds
     C = strategy.matrix()
@@ -55,7 +54,7 @@ def _materialized(result: blt.Optimized) -> float:
 def test_no_known_strategy_is_better_than_the_one_found(case: dict) -> None:
     pattern = ONCE if case["max_participations"] == 1 else MinSeparation(case["min_sep"], case["max_participations"])
     A = workloads.prefix_sum(case["n"])
-    result = blt.optimize(A, buffers=case["buffers"], participation=pattern, objective=case["error"])
+    result = factorization.blt.optimize(A, buffers=case["buffers"], participation=pattern, objective=case["error"])
     assert result.squared_error <= case["loss"] * (1 + 1e-6)
     assert result.strategy.buffers <= case["buffers"]
     assert 0 < result.lower_bound <= result.squared_error * (1 + 1e-12)
@@ -66,7 +65,7 @@ def test_no_known_strategy_is_better_than_the_one_found(case: dict) -> None:
 
 def test_local_optima_that_were_taken_for_the_best_are_left_behind() -> None:
     A = workloads.prefix_sum(1000)
-    result = blt.optimize(A, buffers=3, participation=MinSeparation(100, 10), objective="mean")
+    result = factorization.blt.optimize(A, buffers=3, participation=MinSeparation(100, 10), objective="mean")
     assert result.squared_error < 148.6886  # the reference has 148.6900
     assert result.squared_error == pytest.approx(_materialized(result), rel=1e-11)
 
@@ -116,7 +115,7 @@ def test_random_participation_is_taken_for_every_round(participation: PoissonSam
 
 def test_columns_that_overlap_count_with_their_cross_terms() -> None:
     # A sum of squared column norms, as one library has it, is less by this factor for a strategy of one participation.
-    strategy = blt.optimize(workloads.prefix_sum(200), buffers=3, objective="max").strategy
+    strategy = factorization.blt.optimize(workloads.prefix_sum(200), buffers=3, objective="max").strategy
     pattern = MinSeparation(20, 5)
     C = strategy.matrix()
     without = np.square(C[:, :100:20]).sum()
@@ -241,7 +240,7 @@ def test_a_loss_beyond_float64_is_infinite_and_raises_no_warning() -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_answer_is_what_it_says(pattern: MinSeparation, objective: str, momentum: float) -> None:
     A = workloads.momentum(24, momentum, np.full(24, 0.5))
-    result = blt.optimize(A, buffers=2, participation=pattern, objective=objective)
+    result = factorization.blt.optimize(A, buffers=2, participation=pattern, objective=objective)
     errors = utility.squared_errors(A, result.strategy)
     error = errors.mean() if objective == "mean" else errors.max()
     sensitivity = of_matrix(result.strategy.matrix(), pattern)
@@ -255,24 +254,24 @@ def test_the_answer_is_what_it_says(pattern: MinSeparation, objective: str, mome
 
 def test_fixed_epochs_are_as_bad_as_the_separation_that_allows_them() -> None:
     A = workloads.prefix_sum(100)
-    epochs = blt.optimize(A, buffers=2, participation=FixedEpochs(5, 20), objective="max")
-    separated = blt.optimize(A, buffers=2, participation=MinSeparation(20, 9), objective="max")
+    epochs = factorization.blt.optimize(A, buffers=2, participation=FixedEpochs(5, 20), objective="max")
+    separated = factorization.blt.optimize(A, buffers=2, participation=MinSeparation(20, 9), objective="max")
     assert epochs.squared_error == pytest.approx(separated.squared_error, rel=1e-9)
 
 
 def test_with_momentum_three_buffers_are_nearly_the_best_of_all_toeplitz_strategies() -> None:
     A = workloads.momentum(1000, 0.9)
-    result = blt.optimize(A, buffers=3, objective="max")
+    result = factorization.blt.optimize(A, buffers=3, objective="max")
     assert result.bound_family == "every lower-triangular Toeplitz strategy"
     assert result.relative_gap < 5e-3
-    plain = blt.optimize(workloads.prefix_sum(1000), buffers=3, objective="max").strategy
+    plain = factorization.blt.optimize(workloads.prefix_sum(1000), buffers=3, objective="max").strategy
     theirs = blt.squared_errors(A, plain)[-1] * plain.sensitivity(ONCE).value ** 2
     assert result.squared_error < 0.9 * theirs
 
 
 def test_equal_learning_rates_scale_the_error_and_change_nothing_else() -> None:
-    plain = blt.optimize(workloads.prefix_sum(64), buffers=2)
-    scaled = blt.optimize(workloads.momentum(64, 0.0, np.full(64, 0.1)), buffers=2)
+    plain = factorization.blt.optimize(workloads.prefix_sum(64), buffers=2)
+    scaled = factorization.blt.optimize(workloads.momentum(64, 0.0, np.full(64, 0.1)), buffers=2)
     assert scaled.strategy == plain.strategy
     assert scaled.squared_error == pytest.approx(0.01 * plain.squared_error, rel=1e-12)
     assert scaled.lower_bound == pytest.approx(0.01 * plain.lower_bound, rel=1e-3)
@@ -280,7 +279,7 @@ def test_equal_learning_rates_scale_the_error_and_change_nothing_else() -> None:
 
 def test_ten_million_rounds_need_no_matrix() -> None:
     n = 10**7
-    result = blt.optimize(workloads.prefix_sum(n), buffers=4, objective="max")
+    result = factorization.blt.optimize(workloads.prefix_sum(n), buffers=4, objective="max")
     assert result.squared_error == pytest.approx(40.868669552, rel=1e-9)
     # Summed one by one, with what float64 loses over so many rounds.
     assert blt.squared_errors(result.workload, result.strategy)[-1] * result.strategy.sensitivity(
@@ -289,7 +288,9 @@ def test_ten_million_rounds_need_no_matrix() -> None:
 
 
 def test_a_few_million_rounds_with_many_participations_need_no_matrix() -> None:
-    result = blt.optimize(workloads.prefix_sum(10**6), buffers=2, participation=MinSeparation(10**5, 10), objective="max")
+    result = factorization.blt.optimize(
+        workloads.prefix_sum(10**6), buffers=2, participation=MinSeparation(10**5, 10), objective="max"
+    )
     errors = blt.squared_errors(result.workload, result.strategy)
     c = result.strategy.coefficients(10**6)
     columns = sum(np.pad(c[: len(c) - j], (j, 0)) for j in range(0, 10**6, 10**5))
@@ -302,7 +303,7 @@ def test_no_toeplitz_strategy_is_below_the_bound(n: int, momentum: float) -> Non
     # Coefficients of any sign, and the square root itself, which attains the bound of one participation and the last row.
     generator = np.random.default_rng(n)
     A = workloads.Workload(n, momentum).matrix()
-    root = toeplitz.root_series(momentum, n)
+    root = toeplitz_matrices.root_series(momentum, n)
     tried = [root, *(root * (1 + generator.normal(size=n) * size) for size in (0.01, 0.1, 1.0) for _ in range(30))]
     for b, k in ((n, 1), (1, 2), (2, 4), (3, 2)):
         k = min(k, -(-n // b))
@@ -323,7 +324,7 @@ def test_no_toeplitz_strategy_is_below_the_bound(n: int, momentum: float) -> Non
 @pytest.mark.parametrize("objective", ["mean", "max"])
 def test_a_run_of_few_rounds_has_a_strategy_too(rounds: int, objective: str) -> None:
     for pattern in (ONCE, MinSeparation(1, 3), MinSeparation(5, 2)):
-        result = blt.optimize(workloads.prefix_sum(rounds), participation=pattern, objective=objective)
+        result = factorization.blt.optimize(workloads.prefix_sum(rounds), participation=pattern, objective=objective)
         check_strategy(result.strategy)
         assert result.lower_bound <= result.squared_error * (1 + 1e-9)
 
@@ -383,11 +384,11 @@ def test_what_cannot_be_optimized_is_refused_with_the_next_step() -> None:
         ({"participation": FixedSizeSampling(1, 9)}, "participation = FixedSizeSampling.*pattern, such as"),
     ):
         with pytest.raises(ValueError, match=message):
-            blt.optimize(A, **options)
+            factorization.blt.optimize(A, **options)
     with pytest.raises(ValueError, match=r"allows 100,000 participations.*larger min_separation"):
-        blt.optimize(workloads.prefix_sum(10**5), participation=MinSeparation(1, 10**9))
+        factorization.blt.optimize(workloads.prefix_sum(10**5), participation=MinSeparation(1, 10**9))
     with pytest.raises(ValueError, match=r"learning_rates differ.*banded\.optimize"):
-        blt.optimize(workloads.momentum(3, 0.0, np.array([1.0, 0.5, 0.25])))
+        factorization.blt.optimize(workloads.momentum(3, 0.0, np.array([1.0, 0.5, 0.25])))
 
 
 def test_errors_of_another_number_of_rounds_or_beyond_float64_are_refused() -> None:

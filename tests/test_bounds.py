@@ -8,7 +8,7 @@ import pytest
 from scipy.linalg import solve_triangular
 
 from conftest import oracle
-from hubbub import families
+from hubbub import factorization, families
 from hubbub.errors import ConfigError
 from hubbub.factorization.anderson import fixed_point
 from hubbub.factorization.bounds import classes_of, lower_bound
@@ -17,7 +17,7 @@ from hubbub.factorization.epochs import inverse_blocks, whole_inverse
 from hubbub.factorization.pencils import Poles, column_gram, inverse_diagonal, inverse_root_poles, row_gram
 from hubbub.families import DESCRIPTIONS, Family
 from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
-from hubbub.strategies import Identity, blt
+from hubbub.strategies import Identity
 from hubbub.testing import brute_force_sensitivity
 from hubbub.workloads import Workload, momentum, prefix_sum
 
@@ -34,7 +34,7 @@ PATTERNS = [
 ]
 FAMILIES = sorted(set(DESCRIPTIONS) - {"file"})
 WARM_UP = tuple(min(1.0, 1e-5 + (1 - 1e-5) * 4 * t / 149) for t in range(150))
-# Where a bound was once above the squared error of a strategy; the second of these is what blt.optimize finds.
+# Where a bound was once above the squared error of a strategy; the second of these is what factorization.blt.optimize finds.
 FALSE_BEFORE = [
     (Workload(1500, 0.999), ONCE, "max", 684_893),
     (Workload(1500, 0.999), FixedEpochs(3, 500), "max", 3_316_695),
@@ -165,7 +165,7 @@ def test_bounds_that_rounding_once_made_false_are_below_a_strategy(
 
 
 def test_a_strategy_whose_bound_is_above_its_error_is_refused() -> None:
-    answer = blt.optimize(prefix_sum(8), buffers=1)
+    answer = factorization.blt.optimize(prefix_sum(8), buffers=1)
     with pytest.raises(ValueError, match="so one of them is false"):
         replace(answer, lower_bound=answer.squared_error * 1.01)
     assert replace(answer, lower_bound=answer.squared_error * (1 + 1e-12)).relative_gap == 0.0

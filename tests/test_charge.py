@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hubbub import accounting
+from hubbub import accounting, factorization
 from hubbub._checks import Array
 from hubbub.accounting.events import (
     RELATIONS,
@@ -48,7 +48,6 @@ from hubbub.strategies import (
     NormalizedToeplitz,
     Stamped,
     Strategy,
-    banded,
     toeplitz,
 )
 from hubbub.strategies.strategy import Draw, Memory, Row
@@ -121,7 +120,7 @@ BANDED = {
     "identity": Identity(ROUNDS),
     "square root, 2 bands": toeplitz.square_root(ROUNDS, 2),
     "normalized": NormalizedToeplitz(ROUNDS, (1.0, 0.6)),
-    "banded of least error": banded.optimize(prefix_sum(ROUNDS), 2).strategy,
+    "banded of least error": factorization.banded.optimize(prefix_sum(ROUNDS), 2).strategy,
     "from outside": Foreign(toeplitz.square_root(ROUNDS, 2).matrix()),
     "negative": Dense(np.eye(ROUNDS) * 2 - np.eye(ROUNDS, k=-1)),
 }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import sensitivity, utility
+from hubbub import factorization, sensitivity, utility
 from hubbub.factorization.epochs import best_for_epochs
 from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.strategies import dense
@@ -32,7 +32,7 @@ def error_by_definition(workload: Workload, strategy: Strategy, participation: o
 
 @pytest.mark.parametrize("case", MF["dense_single_mean"], ids=lambda c: c["id"])
 def test_the_mean_error_of_one_participation_is_the_least_to_a_part_in_a_hundred_million(case: dict) -> None:
-    result = dense.optimize(prefix_sum(case["n"]))
+    result = factorization.dense.optimize(prefix_sum(case["n"]))
     assert case["mean_sq_error"] * (1 - 1e-9) <= result.squared_error <= case["mean_sq_error"] * (1 + 1e-8)
     assert result.relative_gap <= 1e-8
     assert result.bound_family == "every strategy"
@@ -40,34 +40,34 @@ def test_the_mean_error_of_one_participation_is_the_least_to_a_part_in_a_hundred
 
 @pytest.mark.parametrize("case", MF["dense_single_mean_momentum_lr"], ids=lambda c: c["id"])
 def test_momentum_and_learning_rates_reach_their_least_error_too(case: dict) -> None:
-    result = dense.optimize(workload_of(case))
+    result = factorization.dense.optimize(workload_of(case))
     assert case["mean_sq_error"] * (1 - 1e-9) <= result.squared_error <= case["mean_sq_error"] * (1 + 1e-6)
     assert result.relative_gap <= 1e-6
 
 
 @pytest.mark.parametrize("case", MF["dense_single_max_gamma2"], ids=lambda c: c["id"])
 def test_the_largest_error_of_one_participation_is_the_square_of_gamma_2(case: dict) -> None:
-    result = dense.optimize(prefix_sum(case["n"]), objective="max")
+    result = factorization.dense.optimize(prefix_sum(case["n"]), objective="max")
     assert case["max_sq_error"] * (1 - 1e-9) <= result.squared_error <= case["max_sq_error"] * (1 + 1e-8)
     assert result.relative_gap <= 1e-8
     assert result.squared_error < case["optimal_toeplitz_max_sq_error"]
 
 
 def test_gamma_2_of_256_rounds_is_the_published_one() -> None:
-    result = dense.optimize(prefix_sum(256), objective="max")
+    result = factorization.dense.optimize(prefix_sum(256), objective="max")
     assert result.root_squared_error == pytest.approx(2.5327161, abs=5e-8)
 
 
 @pytest.mark.parametrize("case", MF["dense_kb_mean"], ids=lambda c: c["id"])
 def test_epochs_reach_their_least_mean_error(case: dict) -> None:
-    result = dense.optimize(prefix_sum(case["n"]), participation=FixedEpochs(case["k"], case["b"]))
+    result = factorization.dense.optimize(prefix_sum(case["n"]), participation=FixedEpochs(case["k"], case["b"]))
     assert case["mean_sq_error"] * (1 - 1e-9) <= result.squared_error <= case["mean_sq_error"] * (1 + 1e-6)
     assert result.relative_gap <= 1e-7
 
 
 @pytest.mark.parametrize("case", [c for c in MF["dense_kb_mean_large"] if c["n"] == 512], ids=lambda c: c["id"])
 def test_many_rounds_of_epochs_reach_their_least_mean_error_by_sums_over_poles(case: dict) -> None:
-    result = dense.optimize(prefix_sum(case["n"]), participation=FixedEpochs(case["k"], case["b"]))
+    result = factorization.dense.optimize(prefix_sum(case["n"]), participation=FixedEpochs(case["k"], case["b"]))
     # The reference states its own accuracy as about 1e-8.
     assert result.squared_error == pytest.approx(case["mean_sq_error"], rel=2e-8)
     assert result.relative_gap <= 1e-7
@@ -77,7 +77,7 @@ def test_many_rounds_of_epochs_reach_their_least_mean_error_by_sums_over_poles(c
 @pytest.mark.parametrize("case", MF["dense_kb_mean_large"], ids=lambda c: c["id"])
 def test_two_thousand_rounds_of_epochs_take_seconds(case: dict) -> None:
     began = time.process_time()
-    result = dense.optimize(prefix_sum(case["n"]), participation=FixedEpochs(case["k"], case["b"]))
+    result = factorization.dense.optimize(prefix_sum(case["n"]), participation=FixedEpochs(case["k"], case["b"]))
     assert time.process_time() - began < 30
     assert result.squared_error == pytest.approx(case["mean_sq_error"], rel=2e-8)
     assert result.relative_gap <= 1e-6
@@ -101,9 +101,9 @@ def test_what_is_stated_of_an_optimum_is_true_of_its_matrix_and_its_stream(
     workload = momentum(12, beta, np.linspace(1, 0.4, 12))
     if beta and objective == "max" and participation != ONCE:
         with pytest.raises(ValueError, match="needs a momentum of 0"):
-            dense.optimize(workload, participation=participation, objective=objective)
+            factorization.dense.optimize(workload, participation=participation, objective=objective)
         return
-    result = dense.optimize(workload, participation=participation, objective=objective)
+    result = factorization.dense.optimize(workload, participation=participation, objective=objective)
     check_strategy(result.strategy)
     assert result.squared_error == pytest.approx(
         error_by_definition(workload, result.strategy, participation, objective), rel=1e-10
@@ -118,7 +118,7 @@ def test_what_is_stated_of_an_optimum_is_true_of_its_matrix_and_its_stream(
 
 def test_no_strategy_nearby_is_better() -> None:
     workload, participation = prefix_sum(8), FixedEpochs(2, 4)
-    result = dense.optimize(workload, participation=participation)
+    result = factorization.dense.optimize(workload, participation=participation)
     C, rng = result.strategy.matrix(), np.random.default_rng(0)
     for scale in (1e-1, 1e-2, 1e-3, 1e-4):
         for _ in range(20):
@@ -127,7 +127,7 @@ def test_no_strategy_nearby_is_better() -> None:
 
 
 def test_the_memory_of_ten_thousand_rounds_is_that_of_its_poles() -> None:
-    result = dense.optimize(prefix_sum(10_000))
+    result = factorization.dense.optimize(prefix_sum(10_000))
     assert result.strategy.memory_rows < 40
     assert result.relative_gap < 1e-8
     memory: tuple = ()
@@ -139,7 +139,7 @@ def test_the_memory_of_ten_thousand_rounds_is_that_of_its_poles() -> None:
 @pytest.mark.slow
 def test_the_optimum_of_a_hundred_thousand_rounds_takes_seconds() -> None:
     began = time.process_time()
-    result = dense.optimize(prefix_sum(100_000))
+    result = factorization.dense.optimize(prefix_sum(100_000))
     assert time.process_time() - began < 30
     assert result.squared_error == pytest.approx(19.33184677841, rel=1e-6)
     assert result.relative_gap < 2e-8
@@ -150,7 +150,8 @@ def test_the_optimum_of_a_hundred_thousand_rounds_takes_seconds() -> None:
 )
 def test_patterns_that_let_nobody_come_back_are_one_participation(participation: object) -> None:
     assert (
-        dense.optimize(prefix_sum(9), participation=participation).squared_error == dense.optimize(prefix_sum(9)).squared_error
+        factorization.dense.optimize(prefix_sum(9), participation=participation).squared_error
+        == factorization.dense.optimize(prefix_sum(9)).squared_error
     )
 
 
@@ -172,7 +173,7 @@ def test_what_cannot_be_done_is_refused_with_the_next_step(
     workload: Workload, participation: object, objective: str, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        dense.optimize(workload, participation=participation, objective=objective)
+        factorization.dense.optimize(workload, participation=participation, objective=objective)
 
 
 def test_a_gram_matrix_becomes_the_strategy_with_those_inner_products() -> None:

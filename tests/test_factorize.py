@@ -12,14 +12,13 @@ from matplotlib.image import imread
 
 import refusals
 from conftest import oracle
-from hubbub import published, sensitivity, strategy_file, utility
+from hubbub import factorization, published, sensitivity, strategy_file, utility
 from hubbub.cli.app import app
 from hubbub.errors import DataError
 from hubbub.families import DESCRIPTIONS
 from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.report.errors import draw_errors, smoothed, spread
 from hubbub.report.matrices import largest_by_block
-from hubbub.strategies import banded
 from hubbub.tensor_proto import read_tensor_proto
 from hubbub.workloads import Workload, momentum, prefix_sum
 from refusals import Refused, output
@@ -106,14 +105,16 @@ def test_one_written_file_is_read_again_with_what_it_was_made_for(capsys: pytest
 
 
 def test_a_file_that_states_another_error_is_refused(refused: Refused) -> None:
-    answer = banded.optimize(prefix_sum(rounds=24), 6)
+    answer = factorization.banded.optimize(prefix_sum(rounds=24), 6)
     object.__setattr__(answer, "squared_error", answer.squared_error * 1.01)
     strategy_file.save("s.safetensors", answer)
     refused("factorize file --matrix s.safetensors".split(), "s.safetensors", "states squared_error = ", "it is ")
 
 
 def test_what_a_file_says_is_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
-    strategy_file.save("s.safetensors", banded.optimize(prefix_sum(rounds=8), 2), command="rm \x1b[2J\n[red]it[/red]")
+    strategy_file.save(
+        "s.safetensors", factorization.banded.optimize(prefix_sum(rounds=8), 2), command="rm \x1b[2J\n[red]it[/red]"
+    )
     shown = output(capsys, "factorize file --matrix s.safetensors".split())
     assert "\x1b" not in shown
     assert "rm \\x1b[2J\\n[red]it[/red]" in shown.replace("\n", " ").replace("  ", "")
@@ -143,7 +144,7 @@ def test_what_a_file_says_is_shown_and_not_obeyed(capsys: pytest.CaptureFixture[
         ("factorize banded --rounds 8 --min-separation 0", ["min_separation = 0"]),
         ("factorize banded --rounds 8 --max-participations 0", ["max_participations = 0"]),
         ("factorize banded --rounds 8 --min-separation 2 --epochs 2", ["--min-separation", "--epochs", "one of them"]),
-        ("factorize dense --rounds 8 --min-separation 2", ["min_separation=2", "banded.optimize"]),
+        ("factorize dense --rounds 8 --min-separation 2", ["min_separation=2", "factorization.banded.optimize"]),
         ("factorize banded --rounds 8 -o s.npy", ["--output s.npy", ".safetensors"]),
         ("factorize banded --rounds 8 -o no/s.safetensors", ["--output no/s.safetensors", "no folder no"]),
         ("factorize banded --rounds 8 --plot s.pdf", ["--plot s.pdf", ".png"]),
@@ -181,7 +182,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(refused: Refused, arguments:
 def files(workplace: Path) -> Workload:
     """Files of C, B and learning rates as Google publishes them: B·C is the prefix sum times learning rates."""
     workload = Workload(24, 0.0, published.cooldown(24))
-    C = 0.2**0.5 * banded.optimize(workload, 6).strategy.matrix()
+    C = 0.2**0.5 * factorization.banded.optimize(workload, 6).strategy.matrix()
     Path("c_pb").write_bytes(proto(C))
     Path("b_pb").write_bytes(proto(np.tri(24) * np.array(workload.learning_rates) @ np.linalg.inv(C)))
     Path("lr_pb").write_bytes(proto(np.array(workload.learning_rates)))
@@ -198,7 +199,7 @@ def test_a_published_matrix_is_verified_and_its_sensitivity_computed(
     assert found["checks"]["bands"] == "6, at most 6 as stated"
     assert "the workload, to" in found["checks"]["B·C"]
     # The best strategy of 6 bands at a separation of 6, whatever the scale.
-    best = banded.optimize(files, 6, participation=MinSeparation(6, 3))
+    best = factorization.banded.optimize(files, 6, participation=MinSeparation(6, 3))
     assert found["squared_error"] == pytest.approx(best.squared_error, rel=1e-6)
     C = strategy_file.load("s.safetensors").matrix()
     assert sensitivity.of_matrix(C, SingleParticipation()).value ** 2 == pytest.approx(0.2, rel=1e-12)

@@ -17,13 +17,13 @@ import nbformat
 import numpy as np
 import pytest
 
-from hubbub import accounting, audit, workloads
+from hubbub import accounting, audit, factorization, workloads
 from hubbub.accounting.guarantee import unprotected
 from hubbub.audit.verdict import compared
 from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation
 from hubbub.published import cooldown, learning_rates
-from hubbub.strategies import Identity, toeplitz
+from hubbub.strategies import Identity
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -152,7 +152,7 @@ def test_a_guarantee_is_shown_as_its_sentence_with_what_must_hold() -> None:
 
 
 def test_what_an_optimizer_found_is_shown_in_a_few_lines_however_many_rounds_there_are() -> None:
-    found = toeplitz.optimize(workloads.prefix_sum(400), bands=20, participation=MinSeparation(20, 5))
+    found = factorization.toeplitz.optimize(workloads.prefix_sum(400), bands=20, participation=MinSeparation(20, 5))
     card = shown(found)
     assert len(card["text/plain"]) < 200
     assert len(card["text/html"]) < 3000

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hubbub import alternatives
+from hubbub import alternatives, factorization
 from hubbub import config as configs
 from hubbub.accounting import calibrate
 from hubbub.alternatives import Neighbour, Neighbourhood, neighbours, recommended
@@ -21,7 +21,6 @@ from hubbub.families import Family
 from hubbub.noise import NoiseStream
 from hubbub.participation import CyclicPoissonSampling
 from hubbub.planned import planned, strategy_word, workload_of
-from hubbub.strategies import normalized_toeplitz
 from hubbub.utility import squared_errors
 from hubbub.workloads import prefix_sum
 
@@ -119,7 +118,7 @@ def test_no_other_band_count_of_cyclic_cohorts_is_much_better() -> None:
     found = min(one.error for one in thorough(48, 600, 50, 4.0).options if one.cohorts == "cyclic-poisson")
 
     def error(bands: int) -> float:
-        best = normalized_toeplitz.optimize(prefix_sum(48), bands=bands)
+        best = factorization.normalized_toeplitz.optimize(prefix_sum(48), bands=bands)
         cohorts = CyclicPoissonSampling(bands * 50 / 600, bands)
         mechanism = calibrate(best.strategy, cohorts, epsilon=4.0, delta=1e-5, neighboring_relation="zero-out")
         return best.root_squared_error * mechanism.stddev / 50

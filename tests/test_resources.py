@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub import strict_json
+from hubbub import factorization, strict_json
 from hubbub.accounting.chain import read_chain
 from hubbub.accounting.ledger import Ledger
 from hubbub.accounting.promise import Promise
@@ -30,7 +30,7 @@ from hubbub.errors import ConfigError, DataError, HubbubError, RunFolderError
 from hubbub.mechanism import Mechanism
 from hubbub.noise import NoiseStream
 from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling
-from hubbub.strategies import BinaryTree, Identity, dense, toeplitz
+from hubbub.strategies import BinaryTree, Identity, toeplitz
 from hubbub.tensor_proto import read_tensor_proto
 from hubbub.training import LatticeSum, LocalTraining, ReleasePath, RunPlan, RunStore, SimulatedPopulation, train
 from hubbub.workloads import momentum, prefix_sum
@@ -76,8 +76,8 @@ TOO_LARGE: dict[str, Callable[[], object]] = {
     "independent": lambda: Identity(MILLION).matrix(),
     "banded": lambda: toeplitz.square_root(MILLION, 8).matrix(),
     "tree": lambda: BinaryTree(MILLION).matrix(),
-    "best of all": lambda: dense.optimize(prefix_sum(MILLION), participation=FixedEpochs(10, MILLION // 10)),
-    "best with momentum": lambda: dense.optimize(momentum(MILLION, 0.9)),
+    "best of all": lambda: factorization.dense.optimize(prefix_sum(MILLION), participation=FixedEpochs(10, MILLION // 10)),
+    "best with momentum": lambda: factorization.dense.optimize(momentum(MILLION, 0.9)),
 }
 
 

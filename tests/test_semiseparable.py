@@ -6,11 +6,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hubbub import utility
-from hubbub.factorization import recursions
-from hubbub.factorization.recursions import best_recursion, reduced
+from hubbub import factorization, utility
+from hubbub.factorization import semiseparable as recursions
+from hubbub.factorization.semiseparable import best_recursion, reduced
 from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
-from hubbub.strategies import dense, semiseparable
+from hubbub.strategies import semiseparable as streamed
 from hubbub.strategies.semiseparable import Semiseparable
 from hubbub.testing import check_strategy
 from hubbub.workloads import momentum, prefix_sum
@@ -56,7 +56,7 @@ def test_errors_and_norms_by_recursion_are_those_of_the_matrices(full: bool, bet
     C = matrix_by_definition(strategy)
     errors = np.square(workload.matrix() @ np.linalg.inv(C)).sum(axis=1)
     np.testing.assert_allclose(recursions.squared_errors(workload, strategy.recursion()), errors, rtol=1e-10)
-    np.testing.assert_allclose(recursions.column_norms(strategy.recursion()), np.square(C).sum(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(streamed.column_norms(strategy.recursion()), np.square(C).sum(axis=0), rtol=1e-12)
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -77,7 +77,7 @@ def test_the_optimum_as_a_recursion_has_the_inner_products_of_the_dense_one() ->
     values, vectors = np.linalg.eigh(root[:, None] * M * root)
     X = (vectors * np.sqrt(values)) @ vectors.T / np.multiply.outer(root, root)
     X /= np.sqrt(np.multiply.outer(np.diag(X), np.diag(X)))
-    C = recursions.dense(recursion)
+    C = streamed.dense(recursion)
     np.testing.assert_allclose(C.T @ C, X, atol=1e-8)
     np.testing.assert_allclose(np.linalg.norm(C, axis=0), 1, rtol=1e-12)
 
@@ -86,7 +86,7 @@ def test_the_optimum_as_a_recursion_has_the_inner_products_of_the_dense_one() ->
 @pytest.mark.parametrize("buffers", [1, 2, 4, 99])
 def test_what_is_stated_of_few_buffers_is_true_of_their_matrix(buffers: int, objective: str) -> None:
     workload = momentum(64, 0.0, np.linspace(1, 0.3, 64))
-    result = semiseparable.optimize(workload, buffers=buffers, objective=objective)
+    result = factorization.semiseparable.optimize(workload, buffers=buffers, objective=objective)
     check_strategy(result.strategy, [ONCE])
     assert result.strategy.memory_rows <= buffers
     errors = utility.squared_errors(workload, result.strategy)
@@ -98,13 +98,13 @@ def test_what_is_stated_of_few_buffers_is_true_of_their_matrix(buffers: int, obj
 
 def test_every_buffer_more_brings_the_error_nearer_to_the_least() -> None:
     workload = prefix_sum(512)
-    gaps = [semiseparable.optimize(workload, buffers=buffers).relative_gap for buffers in (1, 2, 3, 4, 6)]
+    gaps = [factorization.semiseparable.optimize(workload, buffers=buffers).relative_gap for buffers in (1, 2, 3, 4, 6)]
     assert all(after < before / 2 for before, after in itertools.pairwise(gaps))
     assert gaps[-1] < 1e-6
 
 
 def test_six_buffers_of_two_thousand_rounds_beat_every_blt_that_does_not_change() -> None:
-    result = semiseparable.optimize(prefix_sum(2000))
+    result = factorization.semiseparable.optimize(prefix_sum(2000))
     # 10.6943 is the least mean error of a BLT with six buffers, 10.0164910561 that of any strategy.
     assert 10.0164910560 <= result.squared_error <= 10.0166
     assert result.strategy.memory_rows == 6
@@ -112,15 +112,15 @@ def test_six_buffers_of_two_thousand_rounds_beat_every_blt_that_does_not_change(
 
 def test_all_buffers_kept_are_the_optimum_itself() -> None:
     workload = prefix_sum(30)
-    best = dense.optimize(workload).squared_error
-    assert semiseparable.optimize(workload, buffers=99).squared_error == pytest.approx(best, rel=1e-13)
+    best = factorization.dense.optimize(workload).squared_error
+    assert factorization.semiseparable.optimize(workload, buffers=99).squared_error == pytest.approx(best, rel=1e-13)
 
 
 def test_the_matrix_that_few_states_leave_is_close_where_its_singular_values_say() -> None:
     recursion, _ = best_recursion(prefix_sum(100), "mean")
-    C = recursions.dense(recursion)
+    C = streamed.dense(recursion)
     tail = np.linalg.svd(C[50:, :50], compute_uv=False)[5]
-    few = recursions.dense(reduced(recursion, 5))
+    few = streamed.dense(reduced(recursion, 5))
     assert np.abs(few - C).max() < 20 * tail
     assert tail < 1e-4
 
@@ -159,7 +159,7 @@ def test_numbers_that_do_not_fit_are_refused(change: dict, message: str) -> None
 )
 def test_what_few_buffers_cannot_do_is_refused(keywords: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        semiseparable.optimize(**keywords)
+        factorization.semiseparable.optimize(**keywords)
 
 
 def _exact_columns(strategy: Semiseparable) -> list[list[Fraction]]:

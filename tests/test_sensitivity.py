@@ -8,18 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub import sensitivity, workloads, worst_sets
+from hubbub import factorization, sensitivity, workloads, worst_sets
 from hubbub.mechanism import Mechanism
 from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.strategies import (
     BinaryTree,
     Dense,
     Identity,
-    banded,
-    banded_inverse,
-    blt,
-    dense,
-    semiseparable,
     toeplitz,
 )
 from hubbub.testing import brute_force_sensitivity
@@ -239,10 +234,13 @@ def test_what_is_no_participation_is_refused_by_name(value: object) -> None:
         lambda: sensitivity.of_matrix(np.eye(6), value),
         lambda: sensitivity.of_columns(np.ones(6), value),
         lambda: Mechanism(Identity(6), value, 1.0),
-        *(lambda m=m: m.optimize(A, participation=value) for m in (dense, blt, semiseparable)),
+        *(
+            lambda m=m: m.optimize(A, participation=value)
+            for m in (factorization.dense, factorization.blt, factorization.semiseparable)
+        ),
         *(
             lambda f=f: f(A, bands=2, participation=value)
-            for f in (banded.optimize, toeplitz.optimize, banded_inverse.optimize)
+            for f in (factorization.banded.optimize, factorization.toeplitz.optimize, factorization.banded_inverse.optimize)
         ),
         *(lambda s=s: s.sensitivity(value) for s in (Identity(6), BinaryTree(6), toeplitz.square_root(6, 3), Dense(np.eye(6)))),
     ):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import utility, workloads
+from hubbub import factorization, utility, workloads
 from hubbub.errors import DataError, NoiseExhaustedError
 from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.strategies import (
@@ -23,10 +23,7 @@ from hubbub.strategies import (
     Semiseparable,
     Stamped,
     Strategy,
-    banded,
-    blt,
     dense,
-    semiseparable,
     toeplitz,
 )
 from hubbub.strategies.strategy import progress
@@ -46,17 +43,17 @@ STRATEGIES = [
     Dense(RANDOM),
     Dense([[2.0]]),
     Banded([[1.0, 0.8, 1.2, 1.0], [0.5, -0.4, 0.3, 0.0]]),
-    banded.optimize(workloads.prefix_sum(9), 4).strategy,
+    factorization.banded.optimize(workloads.prefix_sum(9), 4).strategy,
     BandedInverse(9, (1.0, -0.5, -0.125)),
     BufferedLinearToeplitz(9, forgetting=(0.1, 0.6), output_scales=(0.3, 0.2)),
-    blt.optimize(workloads.momentum(20, 0.5), buffers=2).strategy,
+    factorization.blt.optimize(workloads.momentum(20, 0.5), buffers=2).strategy,
     Fourier(9),
     Fourier(8, decoder="circulant"),
     NormalizedToeplitz(9, (1.0, 0.5, 0.2)),
     Stamped(RANDOM, 20),
     Stamped([[1.0, 0.0], [-0.5, 2.0]], 9),
-    semiseparable.optimize(workloads.prefix_sum(9), buffers=2).strategy,
-    dense.optimize(workloads.prefix_sum(40)).strategy,
+    factorization.semiseparable.optimize(workloads.prefix_sum(9), buffers=2).strategy,
+    factorization.dense.optimize(workloads.prefix_sum(40)).strategy,
     *(BinaryTree(n, decoder=decoder) for n in (1, 8, 10) for decoder in ("online", "full")),
     BinaryTree(10, decoder="online", rounds_per_tree=3),
 ]

@@ -13,9 +13,10 @@ from safetensors.numpy import save as safetensors
 from hubbub import strategy_file
 from hubbub._checks import Array
 from hubbub.errors import DataError
+from hubbub.factorization import Optimized
 from hubbub.families import DESCRIPTIONS, Family, answer_of
 from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
-from hubbub.strategies import OWN, Banded, BinaryTree, Columns, Dense, Described, Identity, Optimized, Semiseparable, Stamped
+from hubbub.strategies import OWN, Banded, BinaryTree, Columns, Dense, Described, Identity, Semiseparable, Stamped
 from hubbub.strategies.record import strategy_arrays, strategy_numbers
 from hubbub.workloads import Workload, momentum, prefix_sum
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as draws
 from scipy import optimize as scipy_optimize
 
 from conftest import oracle
-from hubbub import utility, workloads
+from hubbub import factorization, utility, workloads
 from hubbub.factorization import normalized_toeplitz as normalized_numerics
-from hubbub.factorization import power_series, toeplitz_bounds
-from hubbub.factorization import toeplitz as numerics
+from hubbub.factorization import toeplitz as toeplitz_bounds
+from hubbub.factorization import toeplitz_search as search
 from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
-from hubbub.strategies import normalized_toeplitz, toeplitz
+from hubbub.strategies import power_series, toeplitz, toeplitz_matrices
 from hubbub.strategies.normalized_toeplitz import NormalizedToeplitz
 from hubbub.strategies.toeplitz import BandedToeplitz
 from hubbub.testing import brute_force_sensitivity, check_strategy
@@ -49,7 +49,7 @@ def test_the_inverse_of_a_series_times_the_series_is_one(length: int, bands: int
 @pytest.mark.parametrize(("length", "bands"), [(7, 3), (2600, 900), (4000, 2500)])
 def test_division_and_its_transpose_solve_the_triangular_system(length: int, bands: int) -> None:
     c, a = power_series.binomial(0.99, -0.5, bands), np.random.default_rng(0).normal(size=length)
-    T = numerics.matrix(c, length)
+    T = toeplitz_matrices.matrix(c, length)
     np.testing.assert_allclose(T @ power_series.divide(a, c), a, atol=1e-10)
     np.testing.assert_allclose(T.T @ power_series.transposed_divide(a, c), a, atol=1e-10)
 
@@ -70,7 +70,7 @@ def test_correlation_is_the_transpose_of_multiplication() -> None:
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.95])
 def test_the_root_series_squared_is_the_workload_and_falls(beta: float) -> None:
-    root, inverse = (numerics.root_series(beta, 300, power) for power in (0.5, -0.5))
+    root, inverse = (toeplitz_matrices.root_series(beta, 300, power) for power in (0.5, -0.5))
     np.testing.assert_allclose(np.convolve(root, root)[:300], workloads.momentum(300, beta).coefficients(), rtol=1e-11)
     np.testing.assert_allclose(np.convolve(root, inverse)[:300], np.eye(1, 300)[0], atol=1e-12)
     assert (np.diff(root) < 0).all()
@@ -91,12 +91,12 @@ def test_no_sensitivity_is_understated(coefficients: list[float], separation: in
     for large in (False, True):
         with pytest.MonkeyPatch.context() as patch:
             if large:  # without the help of the dense matrix, as for many rounds
-                patch.setattr(numerics, "_DENSE", 0)
+                patch.setattr(toeplitz_matrices, "_DENSE", 0)
             check_strategy(strategy, [SingleParticipation(), *patterns])
 
 
 def test_coefficients_that_rise_are_bounded_by_the_least_of_two_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numerics, "_DENSE", 0)
+    monkeypatch.setattr(toeplitz_matrices, "_DENSE", 0)
     spike = BandedToeplitz(12, (0.1, *[0.0] * 10, 1.0))
     flat = BandedToeplitz(12, (1.0, *[0.9] * 10, 0.91))
     for strategy, source in ((spike, "row-wise"), (flat, "Kalinin")):
@@ -148,7 +148,7 @@ def test_memory_rows_is_the_most_that_a_step_carries(strategy: BandedToeplitz | 
 @pytest.mark.parametrize("objective", ["mean", "max"])
 def test_the_gradient_is_that_of_finite_differences(beta: float, pattern: MinSeparation, objective: str) -> None:
     a = workloads.momentum(12, beta).coefficients()
-    function = numerics.error_and_movement(a, numerics.row_weights(12, objective), 6, *numerics.worst_rounds(pattern, 12))
+    function = search.error_and_movement(a, search.row_weights(12, objective), 6, *toeplitz_matrices.worst_rounds(pattern, 12))
     c = decreasing(6, 1)
     _, gradient = function(c)
     numeric = [(function(c + 1e-6 * e)[0] - function(c - 1e-6 * e)[0]) / 2e-6 for e in np.eye(6)]
@@ -161,8 +161,8 @@ def test_the_value_is_the_error_times_the_squared_sensitivity_of_the_dense_matri
     pattern: MinSeparation, objective: str
 ) -> None:
     A = workloads.momentum(12, 0.8, np.full(12, 0.3))
-    function = numerics.error_and_movement(
-        A.coefficients(), numerics.row_weights(12, objective), 6, *numerics.worst_rounds(pattern, 12)
+    function = search.error_and_movement(
+        A.coefficients(), search.row_weights(12, objective), 6, *toeplitz_matrices.worst_rounds(pattern, 12)
     )
     strategy = BandedToeplitz(12, tuple(decreasing(6, 2)))
     truth = by_definition(A, strategy, objective) * brute_force_sensitivity(strategy.matrix(), pattern) ** 2
@@ -191,7 +191,7 @@ def test_the_normalized_error_and_gradient_are_those_of_the_dense_matrices(
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case["id"])
 def test_the_optimum_has_the_known_value_and_a_proof(case: dict) -> None:
     A = workloads.prefix_sum(case["n"])
-    result = toeplitz.optimize(A, bands=case["bands"])
+    result = factorization.toeplitz.optimize(A, bands=case["bands"])
     assert case["value"] * (1 - 1e-9) <= result.squared_error <= case["value"] * (1 + 1e-10)
     assert result.lower_bound <= result.squared_error
     assert result.relative_gap < 1e-10
@@ -204,7 +204,7 @@ def test_the_optimum_has_the_known_value_and_a_proof(case: dict) -> None:
     "case", [c for c in MF["banded_toeplitz"] if c["n"] > 1000 and c["bands"] <= 400], ids=lambda case: case["id"]
 )
 def test_a_large_optimum_has_the_known_value_and_a_proof(case: dict) -> None:
-    result = toeplitz.optimize(workloads.prefix_sum(case["n"]), bands=case["bands"])
+    result = factorization.toeplitz.optimize(workloads.prefix_sum(case["n"]), bands=case["bands"])
     assert result.squared_error == pytest.approx(case["value"], rel=1e-10)
     assert 0 <= result.relative_gap < 1e-10
     assert result.iterations <= 25
@@ -213,7 +213,7 @@ def test_a_large_optimum_has_the_known_value_and_a_proof(case: dict) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in MF["banded_toeplitz"] if c["bands"] > 400], ids=lambda case: case["id"])
 def test_a_large_optimum_of_many_bands_has_the_known_value(case: dict) -> None:
-    result = toeplitz.optimize(workloads.prefix_sum(case["n"]), bands=case["bands"])
+    result = factorization.toeplitz.optimize(workloads.prefix_sum(case["n"]), bands=case["bands"])
     assert result.squared_error == pytest.approx(case["value"], rel=1e-10)
     assert 0 <= result.relative_gap < 1e-10
 
@@ -224,12 +224,12 @@ def test_a_large_optimum_of_many_bands_has_the_known_value(case: dict) -> None:
 def test_another_optimizer_from_another_start_finds_nothing_better(objective: str, pattern: MinSeparation, beta: float) -> None:
     n, bands = 20, 6
     A = workloads.momentum(n, beta, np.full(n, 0.5))
-    result = toeplitz.optimize(A, bands=bands, participation=pattern, objective=objective)
+    result = factorization.toeplitz.optimize(A, bands=bands, participation=pattern, objective=objective)
     truth = by_definition(A, result.strategy, objective) * brute_force_sensitivity(result.strategy.matrix(), pattern) ** 2
     assert result.squared_error == pytest.approx(truth, rel=1e-9)
 
     def dense(c: np.ndarray) -> float:
-        C = numerics.matrix(np.append(1.0, c), n)
+        C = toeplitz_matrices.matrix(np.append(1.0, c), n)
         errors = np.square(A.matrix() @ np.linalg.inv(C)).sum(axis=1)
         return np.log((errors.max() if objective == "max" else errors.mean()) * squared(C))
 
@@ -254,19 +254,21 @@ def test_the_bounds_hold_for_every_strategy_wherever_they_are_taken(c: list[floa
     n, A = 15, workloads.momentum(15, beta)
     other = BandedToeplitz(n, (1.0, *c[:5]))
     anywhere = np.append(1.0, np.random.default_rng(len(c)).uniform(-0.5, 0.9, 5))
-    root = numerics.root_series(beta, n)
+    root = toeplitz_matrices.root_series(beta, n)
     for pattern in (SingleParticipation(), MinSeparation(6, 2)):
         for objective in ("mean", "max"):
             cost = by_definition(A, other, objective) * other.sensitivity(pattern).value ** 2
-            weights = numerics.row_weights(n, objective)
-            assert cost >= toeplitz_bounds.banded_bound(A.coefficients(), weights, anywhere, *numerics.worst_rounds(pattern, n))
+            weights = search.row_weights(n, objective)
+            assert cost >= toeplitz_bounds.banded_bound(
+                A.coefficients(), weights, anywhere, *toeplitz_matrices.worst_rounds(pattern, n)
+            )
             assert cost >= toeplitz_bounds.root_bound(root, objective) * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("bands", [5, 30])
 def test_the_bound_is_the_same_with_and_without_the_whole_matrix(bands: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, weights = np.ones(60), numerics.row_weights(60, "mean")
-    c = np.array(toeplitz.optimize(workloads.prefix_sum(60), bands=bands).strategy.coefficients)
+    a, weights = np.ones(60), search.row_weights(60, "mean")
+    c = np.array(factorization.toeplitz.optimize(workloads.prefix_sum(60), bands=bands).strategy.coefficients)
     with_steps = toeplitz_bounds.banded_bound(a, weights, c, 60, 1)
     monkeypatch.setattr(toeplitz_bounds, "_STEPS", 0)
     monkeypatch.setattr(toeplitz_bounds, "_LOOSE", -1.0)
@@ -287,15 +289,15 @@ def test_the_quick_bound_on_an_eigenvalue_is_never_below_it(seed: int, bands: in
 
 def test_columns_that_run_out_of_rounds_cost_at_least_those_that_do_not() -> None:
     A = workloads.momentum(43, 0.9)
-    two = toeplitz.optimize(A, bands=6, participation=MinSeparation(19, 2), objective="max")
-    three = toeplitz.optimize(A, bands=6, participation=MinSeparation(19, 3), objective="max")
+    two = factorization.toeplitz.optimize(A, bands=6, participation=MinSeparation(19, 2), objective="max")
+    three = factorization.toeplitz.optimize(A, bands=6, participation=MinSeparation(19, 3), objective="max")
     assert two.squared_error * (1 - 1e-9) <= three.lower_bound <= three.squared_error
 
 
 def test_the_full_square_root_is_the_best_for_the_largest_error() -> None:
     for beta in MOMENTUM:
-        result = toeplitz.optimize(workloads.momentum(64, beta), bands=64, objective="max")
-        root = numerics.root_series(beta, 64)
+        result = factorization.toeplitz.optimize(workloads.momentum(64, beta), bands=64, objective="max")
+        root = toeplitz_matrices.root_series(beta, 64)
         np.testing.assert_allclose(result.strategy.coefficients, root / np.linalg.norm(root), atol=1e-9)
         assert toeplitz_bounds.root_bound(root, "max") == pytest.approx(result.squared_error, rel=1e-10)
 
@@ -303,28 +305,32 @@ def test_the_full_square_root_is_the_best_for_the_largest_error() -> None:
 def test_more_bands_are_never_worse() -> None:
     for pattern in (SingleParticipation(), MinSeparation(8, 2), FixedEpochs(3, 8)):
         A = workloads.prefix_sum(32)
-        errors = [toeplitz.optimize(A, bands=b, participation=pattern).squared_error for b in (1, 2, 5, 8, 9, 16, 32)]
+        errors = [
+            factorization.toeplitz.optimize(A, bands=b, participation=pattern).squared_error for b in (1, 2, 5, 8, 9, 16, 32)
+        ]
         assert all(more <= fewer * (1 + 1e-9) for fewer, more in itertools.pairwise(errors))
 
 
 @pytest.mark.parametrize("pattern", [MinSeparation(4, 3), FixedEpochs(3, 4)])
 def test_overlapping_columns_keep_an_exact_sensitivity(pattern: MinSeparation) -> None:
     A = workloads.prefix_sum(40)
-    result = toeplitz.optimize(A, bands=16, participation=pattern)
+    result = factorization.toeplitz.optimize(A, bands=16, participation=pattern)
     stated = result.strategy.sensitivity(pattern)
     truth = brute_force_sensitivity(result.strategy.matrix(), pattern)
     assert stated.exact
     assert stated.value == pytest.approx(truth, rel=1e-12)
     assert result.squared_error == pytest.approx(by_definition(A, result.strategy) * truth**2, rel=1e-10)
     assert (
-        result.lower_bound <= result.squared_error < 0.999 * toeplitz.optimize(A, bands=4, participation=pattern).squared_error
+        result.lower_bound
+        <= result.squared_error
+        < 0.999 * factorization.toeplitz.optimize(A, bands=4, participation=pattern).squared_error
     )
 
 
 def test_the_error_does_not_depend_on_the_scale_of_c_and_goes_with_the_square_of_the_learning_rate() -> None:
-    function = numerics.error_and_movement(np.ones(30), numerics.row_weights(30, "mean"), 5, 30, 1)
+    function = search.error_and_movement(np.ones(30), search.row_weights(30, "mean"), 5, 30, 1)
     assert function(7 * decreasing(5, 0))[0] == pytest.approx(function(decreasing(5, 0))[0], rel=1e-12)
-    for optimize in (toeplitz.optimize, normalized_toeplitz.optimize):
+    for optimize in (factorization.toeplitz.optimize, factorization.normalized_toeplitz.optimize):
         one, half = (optimize(workloads.momentum(30, 0.5, np.full(30, rate)), bands=5) for rate in (1.0, 0.5))
         assert half.squared_error == pytest.approx(one.squared_error / 4, rel=1e-9)
         assert half.lower_bound == pytest.approx(one.lower_bound / 4, rel=1e-3)
@@ -332,9 +338,11 @@ def test_the_error_does_not_depend_on_the_scale_of_c_and_goes_with_the_square_of
 
 def test_one_participation_is_one_however_it_is_said() -> None:
     A = workloads.prefix_sum(20)
-    single = toeplitz.optimize(A, bands=9).squared_error
+    single = factorization.toeplitz.optimize(A, bands=9).squared_error
     for pattern in (MinSeparation(3, 1), FixedEpochs(1, 3), MinSeparation(20, 5), MinSeparation(99, 2)):
-        assert toeplitz.optimize(A, bands=9, participation=pattern).squared_error == pytest.approx(single, rel=1e-10)
+        assert factorization.toeplitz.optimize(A, bands=9, participation=pattern).squared_error == pytest.approx(
+            single, rel=1e-10
+        )
 
 
 @pytest.mark.parametrize(("rounds", "bands", "beta"), [(20, 20, 0.0), (40, 8, 0.0), (40, 8, 0.9)])
@@ -342,7 +350,7 @@ def test_normalized_columns_lower_the_error_to_a_value_that_the_definition_confi
     rounds: int, bands: int, beta: float
 ) -> None:
     A = workloads.momentum(rounds, beta)
-    result, plain = normalized_toeplitz.optimize(A, bands=bands), toeplitz.optimize(A, bands=bands)
+    result, plain = factorization.normalized_toeplitz.optimize(A, bands=bands), factorization.toeplitz.optimize(A, bands=bands)
     assert result.squared_error == pytest.approx(by_definition(A, result.strategy), rel=1e-10)
     assert result.lower_bound <= result.squared_error < plain.squared_error
     start = np.random.default_rng(0).uniform(0.1, 0.5, bands - 1)
@@ -355,7 +363,8 @@ def test_normalized_columns_lower_the_error_to_a_value_that_the_definition_confi
 def test_normalized_columns_multiply_by_the_participations() -> None:
     A, pattern = workloads.prefix_sum(32), MinSeparation(8, 4)
     one, four = (
-        normalized_toeplitz.optimize(A, bands=8, participation=p).squared_error for p in (SingleParticipation(), pattern)
+        factorization.normalized_toeplitz.optimize(A, bands=8, participation=p).squared_error
+        for p in (SingleParticipation(), pattern)
     )
     assert four == pytest.approx(4 * one, rel=1e-12)
 
@@ -424,15 +433,15 @@ PREFIX, SCHEDULE = workloads.prefix_sum(8), workloads.momentum(2, 0.0, np.array(
 )
 def test_what_cannot_be_optimized_is_refused(workload: workloads.Workload, arguments: dict, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
-        toeplitz.optimize(workload, **arguments)
+        factorization.toeplitz.optimize(workload, **arguments)
     if "objective" not in arguments:
         with pytest.raises(error, match=message):
-            normalized_toeplitz.optimize(workload, **arguments)
+            factorization.normalized_toeplitz.optimize(workload, **arguments)
 
 
 def test_normalized_columns_that_overlap_are_refused() -> None:
     with pytest.raises(ValueError, match="bands = 5: must be at most 4"):
-        normalized_toeplitz.optimize(PREFIX, bands=5, participation=MinSeparation(4, 2))
+        factorization.normalized_toeplitz.optimize(PREFIX, bands=5, participation=MinSeparation(4, 2))
 
 
 @pytest.mark.parametrize("family", [BandedToeplitz, NormalizedToeplitz])

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from conftest import oracle
 from hubbub import utility, workloads
 from hubbub.errors import NoiseExhaustedError
-from hubbub.factorization import dyadic
-from hubbub.factorization.normal_form import triangular_form
 from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.strategies import dyadic
+from hubbub.strategies.normal_form import triangular_form
 from hubbub.strategies.tree import DECODERS, BinaryTree
 from hubbub.testing import brute_force_sensitivity, check_strategy
 

@@ -11,12 +11,13 @@ import pytest
 from hubbub import strategy_file, strict_json
 from hubbub.accounting.promise import SCHEMA, Promise
 from hubbub.errors import DataError, KeyFileError, LedgerError, RunFolderError
+from hubbub.factorization import Optimized
 from hubbub.mechanism import Mechanism
 from hubbub.participation import SingleParticipation
 from hubbub.secagg import key_files
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.protocol import Agreement
-from hubbub.strategies import Dense, Identity, Optimized
+from hubbub.strategies import Dense, Identity
 from hubbub.training.checkpoint import Checkpoint
 from hubbub.workloads import prefix_sum
 from malformed.contents import opened, sha256, tensors, tensors_file

@@ -10,10 +10,11 @@ import pytest
 
 import refusals
 from hubbub import strategy_file
+from hubbub.factorization import Optimized
 from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation, Participation, SingleParticipation
 from hubbub.sensitivity import Sensitivity
-from hubbub.strategies import Dense, Optimized, dense
+from hubbub.strategies import Dense, dense
 from hubbub.strategies.strategy import Draw, Memory, Row
 from hubbub.workloads import prefix_sum
 from malformed.contents import canonical, opened, tensors_file

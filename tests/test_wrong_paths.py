@@ -17,9 +17,10 @@ import refusals
 from hubbub import config, files, strategy_file, strict_json
 from hubbub.accounting.chain import read_chain
 from hubbub.errors import DataError, LedgerError, RunFolderError
+from hubbub.factorization import Optimized
 from hubbub.flower.holder_folder import HolderFolder
 from hubbub.participation import SingleParticipation
-from hubbub.strategies import Dense, Optimized
+from hubbub.strategies import Dense
 from hubbub.training.checkpoint import Checkpoint
 from hubbub.training.store import RunStore
 from hubbub.workloads import prefix_sum

@@ -23,13 +23,13 @@ from _comparison import Comparison, draw
 from _runs import Runs, Settings, layer, markdown, parsed, parser, show
 from torch import nn
 
-from hubbub import utility
+from hubbub import factorization, utility
 from hubbub.accounting import calibrate
 from hubbub.config import resolve
 from hubbub.files import write_atomic
 from hubbub.participation import FixedEpochs
 from hubbub.planned import planned
-from hubbub.strategies import Strategy, blt, dense
+from hubbub.strategies import Strategy
 from hubbub.training import ServerOptimizer
 from hubbub.workloads import momentum
 
@@ -58,13 +58,13 @@ CORRELATED_RATES = (0.2, 0.4, 0.8)
 def buffered(rounds: int) -> Strategy:
     """The BLT for momentum at one learning rate: for one that falls, the best strategy is not Toeplitz, as every BLT is."""
     participation = FixedEpochs(rounds // STEPS, STEPS)
-    return blt.optimize(momentum(rounds, MOMENTUM), buffers=4, participation=participation).strategy
+    return factorization.blt.optimize(momentum(rounds, MOMENTUM), buffers=4, participation=participation).strategy
 
 
 def of_all_rows(rounds: int) -> Strategy:
     """The dense strategy for the steps as they cool down, without momentum: with it no more than 1,000 rounds are optimized."""
     workload = ServerOptimizer("fedavg", cooldown=COOLDOWN, cooldown_to=COOLDOWN_TO).workload(rounds)
-    return dense.optimize(workload, participation=FixedEpochs(rounds // STEPS, STEPS)).strategy
+    return factorization.dense.optimize(workload, participation=FixedEpochs(rounds // STEPS, STEPS)).strategy
 
 
 class SmallCnn(nn.Sequential):

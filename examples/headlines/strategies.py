@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from hubbub import utility
+from hubbub import factorization, utility
+from hubbub.factorization import Optimized
 from hubbub.families import Family, answer_of
 from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
 from hubbub.report.errors import smoothed
-from hubbub.strategies import Optimized, Strategy, dense, stamped
+from hubbub.strategies import Strategy, stamped
 from hubbub.workloads import Workload, momentum, prefix_sum
 
 ROOT = Path(__file__).parent.parent.parent
@@ -110,7 +111,7 @@ def best_for_rotation(key: str) -> Optimized[Strategy]:
 
 
 def stamped_best() -> Strategy:
-    return stamped.stamp(dense.optimize(prefix_sum(100)).strategy, times=20)
+    return stamped.stamp(factorization.dense.optimize(prefix_sum(100)).strategy, times=20)
 
 
 def measured(make: Callable[[], Optimized[Strategy]]) -> Row:

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from hubbub import strategy_file, utility
+from hubbub import factorization, strategy_file, utility
 from hubbub._checks import integer, one_of
 from hubbub.errors import ConfigError
-from hubbub.factorization.bounds import lower_bound
+from hubbub.factorization import Optimized, lower_bound
+from hubbub.factorization.optimized import Objective
 from hubbub.participation import (
     CyclicPoissonSampling,
     FixedEpochs,
@@ -19,17 +20,10 @@ from hubbub.strategies import (
     BinaryTree,
     Fourier,
     Identity,
-    Optimized,
     Strategy,
-    banded,
-    banded_inverse,
-    blt,
     dense,
-    normalized_toeplitz,
-    semiseparable,
     toeplitz,
 )
-from hubbub.strategies.optimized import Objective
 from hubbub.strategies.strategy import WithLeadingPart
 from hubbub.workloads import Workload
 
@@ -203,20 +197,24 @@ def _optimized(family: Family, workload: Workload, participation: Participation)
     answer: Optimized[Strategy]
     match family.name:
         case "optimal-toeplitz":
-            answer = toeplitz.optimize(workload, bands=bands, participation=participation, objective=objective)
+            answer = factorization.toeplitz.optimize(workload, bands=bands, participation=participation, objective=objective)
         case "normalized-toeplitz":
-            answer = normalized_toeplitz.optimize(workload, bands=bands, participation=participation)
+            answer = factorization.normalized_toeplitz.optimize(workload, bands=bands, participation=participation)
         case "banded":
-            answer = banded.optimize(workload, bands, participation=participation, objective=objective)
+            answer = factorization.banded.optimize(workload, bands, participation=participation, objective=objective)
         case "banded-inverse":
             few = family.bands or min(_INVERSE_BANDS, workload.rounds)
-            answer = banded_inverse.optimize(workload, bands=few, participation=participation, objective=objective)
+            answer = factorization.banded_inverse.optimize(
+                workload, bands=few, participation=participation, objective=objective
+            )
         case "blt":
             buffers = family.buffers or _BUFFERS[family.name]
-            answer = blt.optimize(workload, buffers=buffers, participation=participation, objective=objective)
+            answer = factorization.blt.optimize(workload, buffers=buffers, participation=participation, objective=objective)
         case "time-varying":
             buffers = family.buffers or _BUFFERS[family.name]
-            answer = semiseparable.optimize(workload, buffers=buffers, participation=participation, objective=objective)
+            answer = factorization.semiseparable.optimize(
+                workload, buffers=buffers, participation=participation, objective=objective
+            )
         case _:
-            answer = dense.optimize(workload, participation=participation, objective=objective)
+            answer = factorization.dense.optimize(workload, participation=participation, objective=objective)
     return answer

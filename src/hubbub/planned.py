@@ -13,12 +13,12 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import rounded_up
 from hubbub.config import Config, TrainingConfig, strategy_name
 from hubbub.errors import BudgetError, ConfigError, HubbubError
+from hubbub.factorization.optimized import Objective
 from hubbub.families import Family, strategy_of
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.participation import Participation
 from hubbub.settings import clipping_of, encryption_of, participation_of, require_fitting_unit, server_of
 from hubbub.strategies import Strategy
-from hubbub.strategies.optimized import Objective
 from hubbub.training.cohorts import require_feasible
 from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan

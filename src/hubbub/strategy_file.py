@@ -19,8 +19,9 @@ from hubbub import files, strict_json
 from hubbub._checks import Array, integer, non_negative, one_of, table
 from hubbub._version import __version__
 from hubbub.errors import DataError, HubbubError
+from hubbub.factorization import Optimized
 from hubbub.participation import participation_of, participation_record
-from hubbub.strategies import Optimized, Strategy
+from hubbub.strategies import Strategy
 from hubbub.strategies.record import from_parts, strategy_arrays, strategy_numbers
 from hubbub.workloads import Workload
 
@@ -75,7 +76,7 @@ def save(path: str | Path, answer: Optimized[Strategy], *, seconds: float | None
     Example:
         >>> from hubbub.strategies import toeplitz
         >>> from hubbub.workloads import prefix_sum
-        >>> save("/dev/null", toeplitz.optimize(prefix_sum(rounds=8), bands=2))
+        >>> save("/dev/null", factorization.toeplitz.optimize(prefix_sum(rounds=8), bands=2))
         Traceback (most recent call last):
         ValueError: path = /dev/null: must end in .safetensors
     """

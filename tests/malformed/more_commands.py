@@ -9,6 +9,7 @@ import click
 import numpy as np
 import typer.main
 
+from hubbub import factorization
 from hubbub.cli.app import app
 from malformed.base import Case, Run, Word
 from malformed.contents import attacks, flipped, opened, some, tensors_file
@@ -186,10 +187,9 @@ def rates(run: Run) -> Iterator[Case]:
 def strategy_files(run: Run) -> Iterator[Case]:
     """What ``hubbub factorize -o`` might have written, and did not."""
     from hubbub import strategy_file
-    from hubbub.strategies import toeplitz
     from hubbub.workloads import prefix_sum
 
-    strategy_file.save("whole.safetensors", toeplitz.optimize(prefix_sum(rounds=6), bands=3))
+    strategy_file.save("whole.safetensors", factorization.toeplitz.optimize(prefix_sum(rounds=6), bands=3))
     whole = Path("whole.safetensors").read_bytes()
     name = "s.safetensors"
     lines = itertools.cycle(

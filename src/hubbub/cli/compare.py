@@ -15,10 +15,11 @@ from hubbub._checks import Array, one_of
 from hubbub.cli.output import console, print_json, print_whole, printable, say
 from hubbub.cli.setting import MOST_DENSE, Setting, require_output, root_errors
 from hubbub.errors import ConfigError, HubbubError
+from hubbub.factorization import Optimized
 from hubbub.factorization.bounds import lower_bound
+from hubbub.factorization.optimized import Objective
 from hubbub.families import BY_MATRIX, DESCRIPTIONS, Family
-from hubbub.strategies import Optimized, Strategy
-from hubbub.strategies.optimized import Objective
+from hubbub.strategies import Strategy
 from hubbub.strategies.strategy import memory_rows
 
 __all__ = ["Knobs", "compare"]

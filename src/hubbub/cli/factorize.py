@@ -13,10 +13,11 @@ from hubbub import families, files, published, strategy_file
 from hubbub.cli.output import console, print_json, print_table, printable
 from hubbub.cli.setting import MOST_DENSE, Setting, SettingFlags, require_output, root_errors
 from hubbub.errors import ConfigError, DataError
+from hubbub.factorization import Optimized
 from hubbub.factorization.bounds import lower_bound
 from hubbub.families import DESCRIPTIONS, Family
 from hubbub.participation import SingleParticipation
-from hubbub.strategies import Optimized, Strategy
+from hubbub.strategies import Strategy
 from hubbub.strategies.strategy import memory_rows
 
 __all__ = ["Claims", "Outputs", "factorize"]

@@ -1,6 +1,18 @@
-"""How a workload A = B·C is factorized with the least error: arrays in, arrays and proved bounds out.
+"""Which matrix has the least error, and a proof of how near it is: one family a file, each with ``optimize``."""
 
-The families of C with their names, sensitivities and streams are in :mod:`hubbub.strategies`, whose ``optimize`` functions
-call this room. Letters, in all of its files: n rounds, A workload, C strategy, B = A·C⁻¹, X = CᵀC, M = AᵀA, V the dual matrix
-of the constraints on X, b bands or separation, k participations.
-"""
+from hubbub.factorization import banded, banded_inverse, blt, dense, normalized_toeplitz, semiseparable, toeplitz
+from hubbub.factorization.bounds import lower_bound
+from hubbub.factorization.optimized import Objective, Optimized
+
+__all__ = [
+    "Objective",
+    "Optimized",
+    "banded",
+    "banded_inverse",
+    "blt",
+    "dense",
+    "lower_bound",
+    "normalized_toeplitz",
+    "semiseparable",
+    "toeplitz",
+]

@@ -10,14 +10,26 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
+from scipy import optimize as scipy_optimize
 
-from hubbub._checks import Array
+from hubbub._checks import Array, one_of
+from hubbub.factorization import toeplitz_search
+from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.lbfgs import Minimum, ValueAndGradient, minimize
-from hubbub.factorization.power_series import binomial, correlate, inverse, multiply, transposed_divide
-from hubbub.factorization.toeplitz import columns_at, columns_at_transposed
+from hubbub.factorization.optimized import Objective, Optimized
+from hubbub.factorization.threads import on_one_thread
+from hubbub.factorization.toeplitz import banded_inverse_bound
+from hubbub.participation import MinSeparation, Participation, SingleParticipation
+from hubbub.strategies import power_series, toeplitz_matrices
+from hubbub.strategies.banded_inverse import BandedInverse, square_root_of
+from hubbub.strategies.power_series import binomial, correlate, inverse, multiply, transposed_divide
+from hubbub.strategies.toeplitz_matrices import columns_at, columns_at_transposed
+from hubbub.workloads import Workload
 
-__all__ = ["Movement", "error_and_movement", "least_error"]
+__all__ = ["Movement", "error_and_movement", "least_error", "optimize"]
+
+# A proof that leaves less to gain needs no second one.
+_TIGHT = 1e-6
 
 # What the sensitivity is computed from: c as it is, |c|, or the least sequence above |c| that does not increase.
 Movement = Literal["signed", "magnitude", "majorant"]
@@ -136,5 +148,55 @@ def _decreasing(function: ValueAndGradient, bands: int) -> tuple[Array, int]:
     root = np.log(binomial(1.0, -0.5, bands))
     start = np.append(np.diff(root, 2), root[-2] - root[-1]) / units
     options = {"maxfun": _MOST_EVALUATIONS, "maxiter": _MOST_EVALUATIONS, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-8}
-    found = optimize.minimize(scaled, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * (bands - 1), options=options)
+    found = scipy_optimize.minimize(
+        scaled, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * (bands - 1), options=options
+    )
     return np.diff(np.exp(logarithms(found.x * units)), prepend=0.0), int(found.nfev)
+
+
+@on_one_thread
+def optimize(
+    workload: Workload,
+    *,
+    bands: int,
+    participation: Participation = SingleParticipation(),  # noqa: B008 # a frozen value
+    objective: Objective = "mean",
+) -> Optimized[BandedInverse]:
+    """The strategy of a banded inverse of least error, BandInvMF: never worse than :func:`square_root_of`.
+
+    At one participation the proof is tight. At more, the answer is the best that is found for the bound on the sensitivity that
+    :meth:`BandedInverse.sensitivity` states; it has many valleys, and the proof is for the true one.
+
+    Args:
+        workload: A, of equal learning rates.
+        bands: b, from 1 to n: how many diagonals C⁻¹ has; a run remembers one row fewer.
+        participation: What one client may join.
+        objective: ``"mean"`` of the squared errors, or their ``"max"``.
+
+    Raises:
+        ValueError: Learning rates that differ, more bands than rounds, another objective, or random participation.
+
+    Example:
+        >>> from hubbub.workloads import prefix_sum
+        >>> result = optimize(prefix_sum(rounds=2000), bands=4)
+        >>> round(result.squared_error, 6), result.relative_gap < 1e-6
+        (21.294535, True)
+
+    Source: Kalinin et al. 2025, https://arxiv.org/abs/2505.12128.
+    """
+    start = np.array(square_root_of(workload, bands).noising_coefficients)
+    n, a = workload.rounds, workload.coefficients()
+    weights = toeplitz_search.row_weights(n, one_of("objective", objective, ("mean", "max")))
+    separation, participations = toeplitz_matrices.worst_rounds(participation, n)
+    movement: Movement = "majorant" if isinstance(participation, MinSeparation) else "magnitude"
+    found = least_error(a, weights, start, separation, participations, "signed" if participations == 1 else movement)
+    d = found.point / found.point[0]
+    strategy = BandedInverse(n, tuple(d.tolist()))
+    beta = power_series.multiply(a, d, n)
+    error = float((weights * beta) @ beta) * strategy.sensitivity(participation).value ** 2
+    bound = banded_inverse_bound(a, weights, d, separation, participations)
+    bounds = [(bound, f"every strategy with a Toeplitz inverse of at most {bands} bands")]
+    if bound < error * (1 - _TIGHT):
+        bounds.append((lower_bound(workload, participation, objective), "every strategy"))
+    bound, family = max(bounds)
+    return Optimized(strategy, workload, participation, objective, error, bound, family, found.evaluations)

@@ -14,11 +14,19 @@ import math
 
 import numpy as np
 
-from hubbub._checks import Array
+from hubbub._checks import Array, integer
+from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.lbfgs import minimize
-from hubbub.factorization.power_series import correlate, divide, transposed_divide
+from hubbub.factorization.optimized import Optimized
+from hubbub.factorization.threads import on_one_thread
+from hubbub.participation import Participation, SingleParticipation
+from hubbub.strategies import toeplitz_matrices
+from hubbub.strategies.normalized_toeplitz import NormalizedToeplitz
+from hubbub.strategies.power_series import correlate, divide, transposed_divide
+from hubbub.workloads import Workload
 
-__all__ = ["least_mean_error", "mean_error"]
+__all__ = ["least_mean_error", "mean_error", "optimize"]
+
 
 # Entries of the last rows that are held at a time: 8 MB a matrix.
 _CHUNK = 1_000_000
@@ -107,3 +115,49 @@ def _last_rows(
             back[first + p + 1 : first + p + 1 + window.shape[1]] += norms[p] * B_back[p]
     through = float(b_back @ b + m_back @ m)  # s times the derivative by s
     return total, b_back[after:], m_back[after:], back[after:], norms_back, through
+
+
+@on_one_thread
+def optimize(
+    workload: Workload,
+    *,
+    bands: int,
+    participation: Participation = SingleParticipation(),  # noqa: B008 # a frozen value
+) -> Optimized[NormalizedToeplitz]:
+    """The banded Toeplitz strategy with columns of norm 1 of least mean error.
+
+    Its largest error need not be the last one, which is why only the mean is offered: ``toeplitz.optimize`` and
+    ``banded.optimize`` minimize the largest.
+
+    Args:
+        workload: A, of equal learning rates.
+        bands: b, from 1 to n, at most the separation of ``participation``.
+        participation: What one client may join.
+
+    Raises:
+        ValueError: Learning rates that differ, more bands than rounds or than the separation, or random participation.
+
+    Example:
+        >>> from hubbub.workloads import prefix_sum
+        >>> round(optimize(prefix_sum(rounds=64), bands=8).squared_error, 6)
+        7.03965
+
+    Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
+    """
+    toeplitz_matrices.require_equal_rates(workload)
+    integer("bands", bands, at_least=1, at_most=workload.rounds)
+    separation, participations = toeplitz_matrices.worst_rounds(participation, workload.rounds)
+    if bands > separation and participations > 1:
+        raise ValueError(
+            f"bands = {bands}: must be at most {separation}, the separation of {participation!r}, or columns of one client "
+            "overlap; use fewer bands, or toeplitz.optimize"
+        )
+    c, evaluations = least_mean_error(
+        toeplitz_matrices.root_series(workload.momentum, bands), workload.rounds, workload.momentum
+    )
+    rate = float(workload.coefficients()[0])
+    strategy = NormalizedToeplitz(workload.rounds, tuple(c.tolist()))
+    mean = mean_error(c, workload.rounds, workload.momentum)[0]
+    error = rate**2 * mean * strategy.sensitivity(participation).value ** 2
+    bound = lower_bound(workload, participation, "mean")
+    return Optimized(strategy, workload, participation, "mean", error, bound, "every strategy", evaluations)

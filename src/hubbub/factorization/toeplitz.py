@@ -1,276 +1,295 @@
-"""Lower-triangular Toeplitz C: how far it moves, and the coefficients of least error.
+"""Below which no Toeplitz strategy comes, proved: the search is not convex, and yet its answer has a certificate.
 
-Letters, beside those of the room: a, c, β first columns of A, C and B = A·C⁻¹ (β = a/c as power series); d, r the worst rounds
-of one client, 0, d, 2d, …, r of them; v the sum of the columns of C at those rounds.
+Let β·c = a modulo xⁿ, W = diag(w) the weights of the squares of β, J the reversal. For every series f
 
-Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2306.08153; McKenna 2024, https://arxiv.org/abs/2405.15913; Kalinin
-and Lampert 2024, https://arxiv.org/abs/2405.13763.
+    ⟨J·f, a⟩ = [xⁿ⁻¹] f·β·c = ⟨J·β, T_f·c⟩ ≤ ‖W^½·β‖ · ‖(J·W·J)^{−½}·T_f·c‖,
+
+so the error Σ w_j·β_j² times ‖c‖² is at least ⟨J·f, a⟩² / λ, with λ the largest eigenvalue of T_fᵀ·(J·W·J)⁻¹·T_f on the series
+that c is taken from: those of at most b coefficients, where c is banded. At a stationary c, f = J·W·β/c makes c an eigenvector;
+where it is the first one, c is the best of all, and the bound equals its error: it
+has been so wherever we looked at columns that do not run out of rounds.
+
+Letters: those of :mod:`hubbub.factorization.toeplitz`; p_k in how many of a client's columns coefficient k counts.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
-from scipy import linalg, optimize
+from scipy import linalg
 
-from hubbub._checks import Array, real_array, rounds_count
-from hubbub.factorization.lbfgs import Minimum, ValueAndGradient, minimize
-from hubbub.factorization.power_series import binomial, correlate, divide, multiply, transposed_divide
-from hubbub.participation import (
-    FixedEpochs,
-    MinSeparation,
-    Participation,
-    RandomParticipation,
-    SingleParticipation,
-    covering,
-    require_participation,
-)
-from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub._checks import Array, integer, one_of
+from hubbub.factorization import toeplitz_search
+from hubbub.factorization.bounds import lower_bound
+from hubbub.factorization.lbfgs import minimize
+from hubbub.factorization.optimized import Objective, Optimized
+from hubbub.factorization.threads import on_one_thread
+from hubbub.factorization.toeplitz_search import error_and_movement, least_error
+from hubbub.participation import MinSeparation, Participation, SingleParticipation
+from hubbub.strategies import toeplitz_matrices
+from hubbub.strategies.power_series import correlate, divide, multiply
+from hubbub.strategies.toeplitz import BandedToeplitz
+from hubbub.strategies.toeplitz_matrices import columns_at, columns_at_transposed
 from hubbub.workloads import Workload
 
-__all__ = [
-    "columns_at",
-    "columns_at_transposed",
-    "error",
-    "error_and_movement",
-    "first_column",
-    "least_error",
-    "matrix",
-    "require_equal_rates",
-    "root_series",
-    "row_weights",
-    "sensitivity",
-    "worst_rounds",
-]
-
-# The inverse would overflow below this.
-_LEAST_DIAGONAL = 1e-100
-# Up to this many rounds the bounds from the Gram matrix, O(rounds²·participations) time, are worth trying too.
-_DENSE = 512
-# Relative to the largest coefficient: what rounding does to a series that is computed.
-_ROUNDING = 1e-13
-# Of a sum of squares: what rounding may take from it before it is added up another way.
-_LOST = 1e-12
-# The gradient at the end, relative to the value: the value is off by its square.
-_SHORT = 1e-6
-_MEMORY = 20
-# Of the search with bounds, for columns that overlap. It may stop at one short step: it is begun again where that was, until it
-# gains no more than this.
-_MOST_EVALUATIONS = 4000
-_GAIN = 1e-6
+__all__ = ["banded_bound", "banded_inverse_bound", "least_error_and_bound", "optimize", "root_bound"]
 
 
-def root_series(momentum: float, length: int, power: float = 0.5) -> Array:
-    """The first coefficients of the workload's series to a power: 1/2 is its square root, −1/2 the inverse of that.
+# Multiplications that a bound may cost: some tenths of a second.
+_MOST_WORK = 1e10
+# Entries of the part of a matrix that is held at a time: 32 MB.
+_CHUNK = 4_000_000
+# Relative; above what rounding does to a few operations. Sums and transforms have their own allowance.
+_MARGIN = 1e-12
+_EPSILON = float(np.finfo(np.float64).eps)
+# A bound on an eigenvalue that is further above it is worth the whole matrix.
+_LOOSE = 1e-9
+# Of the search for a second eigenvector.
+_STEPS = 12
+# A proof that leaves less to gain needs no second search, whose gradient is as short relative to the value.
+_TIGHT, _SHORT, _MEMORY = 1e-6, 1e-6, 20
 
-    At a learning rate of 1 the workload is 1/((1 − x)·(1 − βx)) for momentum β. At 1/2 they are positive and do not increase.
+
+def root_bound(root: Array, objective: str) -> float:
+    """Below which no Toeplitz C comes at one participation, given the square root of A; 0 if nothing is known.
+
+    Here f = xⁱ·s(1/x)/s with s the first i + 1 coefficients of the root. If they are positive and do not increase, s has no
+    zero in the unit disc (Eneström and Kakeya): |f| ≤ 1 there, λ ≤ 1, and the squared error of row i times ‖c‖² is at least
+    (Σ s_k²)². The root itself attains it in the last row.
+
+    Source: for prefix sums Dvijotham et al. 2024, https://arxiv.org/abs/2404.16706; the argument is Landau's, of 1913.
 
     Example:
-        >>> root_series(0.0, 4)
-        array([1.    , 0.5   , 0.375 , 0.3125])
+        >>> round(root_bound(np.array([1.0, 0.5]), "max"), 9)
+        1.5625
     """
-    series = binomial(1.0, -power, length)
-    return multiply(series, binomial(momentum, -power, length), length) if momentum else series
+    if not (root > 0).all() or not (np.diff(root) <= 0).all():
+        return 0.0
+    rows = np.square(np.cumsum(np.square(root)))
+    return float(rows[-1] if objective == "max" else rows.mean()) * (1 - _MARGIN - 4 * len(root) * _EPSILON)
 
 
-def row_weights(rounds: int, objective: str) -> Array:
-    """``(rounds,)``: what the square of β_j counts for in the mean of the squared errors, or in the last, the largest."""
-    return np.ones(rounds) if objective == "max" else 1 - np.arange(rounds) / rounds
-
-
-def worst_rounds(participation: Participation, rounds: int) -> tuple[int, int]:
-    """d and r: of non-negative c that does not increase, the worst rounds of one client are 0, d, …, (r − 1)·d.
-
-    Raises:
-        ValueError: Participation is random, which is no pattern.
-    """
-    require_participation(participation)
-    if isinstance(participation, RandomParticipation):
-        raise ValueError(
-            f"participation = {participation!r}: random cohorts have no separation to optimize for; optimize for a "
-            "pattern, such as SingleParticipation(), and calibrate the noise for the random cohorts"
-        )
-    match participation:
-        case SingleParticipation():
-            return rounds, 1
-        case FixedEpochs(r, d) | MinSeparation(d, r):
-            d = min(d, rounds)
-            r = min(r, -(-rounds // d))
-            return (d, r) if r > 1 else (rounds, 1)
-
-
-def first_column(name: str, values: npt.ArrayLike, rounds: int) -> tuple[float, ...]:
-    """The first column of a Toeplitz matrix or of its inverse, checked: at most ``rounds`` finite numbers, the first not 0."""
-    rounds_count(rounds)
-    column = real_array(name, values, ndim=1)
-    if len(column) > rounds:
-        raise ValueError(f"{name} has {len(column)} bands: must be at most rounds = {rounds}")
-    if abs(column[0]) < _LEAST_DIAGONAL:
-        raise ValueError(f"{name}[0] = {column[0]}: the diagonal of C must not be 0, or C has no inverse")
-    return tuple(column.tolist())
-
-
-def require_equal_rates(workload: Workload) -> None:
-    """Refuse a workload that is not Toeplitz."""
-    if not workload.toeplitz:
-        raise ValueError(
-            "workload.learning_rates differ: a Toeplitz strategy is for equal ones; use banded.optimize, which takes any"
-        )
-
-
-def matrix(column: npt.ArrayLike, rounds: int) -> Array:
-    """``(rounds, rounds)``, lower triangular with this first column."""
-    padded = np.zeros(rounds)
-    padded[: len(np.atleast_1d(column))] = column
-    return np.tril(linalg.toeplitz(padded))
-
-
-def columns_at(c: Array, rounds: int, separation: int, participations: int) -> Array:
-    """v, ``(rounds,)``: the sum of the columns 0, d, …, (r − 1)·d of C."""
-    v = np.zeros(-(-rounds // separation) * separation)
-    v[: len(c)] = c
-    v = np.cumsum(v.reshape(-1, separation), axis=0)
-    v[participations:] -= v[:-participations].copy()
-    return v.ravel()[:rounds]
-
-
-def columns_at_transposed(v: Array, bands: int, separation: int, participations: int) -> Array:
-    """``(bands,)``: the transpose of :func:`columns_at`, which carries a gradient back."""
-    return columns_at(v[::-1], len(v), separation, participations)[::-1][:bands]
-
-
-def sensitivity(c: Array, rounds: int, participation: Participation) -> Sensitivity:
-    """How far one client can move C·x, for C with the coefficients c along its diagonals.
-
-    Exact while the bands are no more than the separation, for coefficients that are not negative and do not increase and, at
-    fixed epochs, for all that are not negative; otherwise the least of several bounds.
-
-    Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763.
-    """
-    pattern = covering(participation, rounds)
-    separation, participations = worst_rounds(pattern, rounds)
-    if participations == 1 or len(c) <= separation:
-        # Later columns run out of rounds: none is longer than an earlier one.
-        lengths = np.minimum(rounds - separation * np.arange(participations), len(c))
-        squares = np.square(c)
-        squared = math.fsum(np.cumsum(squares)[lengths - 1])
-        # One after the other, 10⁵ numbers lose digits; summed in pairs, they do not.
-        reached = np.cumsum(np.bincount(lengths, minlength=len(c) + 1)[::-1])[-2::-1]
-        paired = float((squares * reached).sum())
-        squared = squared if squared >= paired * (1 - _LOST) else paired * (1 + _ROUNDING)
-        return Sensitivity(math.sqrt(squared), True, "column norms, Choquette-Choo et al. 2023, Algorithm 5")
-    magnitude = np.abs(c)
-    rounding = _ROUNDING * float(magnitude.max())
-    exact = bool(c.min() >= -rounding)
-    if isinstance(pattern, FixedEpochs):
-        return _stacked(magnitude, rounds, separation, participations, exact)
-    majorant = np.maximum.accumulate(magnitude[::-1])[::-1]
-    exact = exact and bool((majorant <= magnitude + rounding).all())
-    answers = [_stacked(majorant, rounds, separation, participations, exact)]
-    if not exact:
-        answers.append(_row_wise(magnitude, separation, participations))
-        if rounds <= _DENSE:
-            answers.append(of_matrix(matrix(c, rounds), participation))
-    return min(answers, key=lambda answer: (answer.value, not answer.exact))
-
-
-def _stacked(magnitude: Array, rounds: int, separation: int, participations: int, exact: bool) -> Sensitivity:
-    v = columns_at(magnitude, rounds, separation, participations)
-    return Sensitivity(math.sqrt(float(v @ v)), exact, "Kalinin and Lampert 2024, Theorem 2")
-
-
-def _row_wise(magnitude: Array, separation: int, participations: int) -> Sensitivity:
-    """The most that the inner products of one column with others can sum to, for each participation.
-
-    An inner product is at most that of whole columns at the same distance. The best choice of m rounds on one side is concave
-    in m, so that the best split of the others between the two sides is the even one.
-    """
-    products = correlate(magnitude, magnitude, len(magnitude))
-    beside = np.maximum(products[separation:], 0.0)
-    others = participations - 1
-    sides = [of_columns(beside, MinSeparation(separation, m)).value ** 2 for m in (others // 2, others - others // 2) if m]
-    squared = participations * (float(products[0]) + math.fsum(sides))
-    return Sensitivity(math.sqrt(squared), False, "row-wise bound, Choquette-Choo et al. 2023")
-
-
-def error(a: Array, weights: Array, c: Array) -> float:
-    """Σ w_j·β_j²: the squared error for unit noise, without any sensitivity."""
-    beta = divide(a, c)
-    return float((weights * beta) @ beta)
-
-
-def error_and_movement(a: Array, weights: Array, bands: int, separation: int, participations: int) -> ValueAndGradient:
-    """The function of c that is least at the best banded Toeplitz strategy: its error times its squared sensitivity.
-
-    It is Σ w_j·β_j² · ‖v‖² with its gradient, in O(n·b) or O(n·log n); it does not depend on the scale of c.
-    """
-
-    def value_and_gradient(c: Array) -> tuple[float, Array]:
-        with np.errstate(over="ignore", invalid="ignore"):
-            beta = divide(a, c)
-            weighted = weights * beta
-            error = float(weighted @ beta)
-        if not math.isfinite(error):
-            return math.inf, c
-        v = columns_at(c, len(a), separation, participations)
-        squared = float(v @ v)
-        back = correlate(transposed_divide(weighted, c), beta, bands)
-        return error * squared, 2 * error * columns_at_transposed(v, bands, separation, participations) - 2 * squared * back
-
-    return value_and_gradient
-
-
-def least_error(
-    a: Array, weights: Array, start: Array, separation: int, participations: int, *, monotone: bool
-) -> tuple[Array, int]:
-    """The coefficients of the banded Toeplitz strategy of least error, and how many evaluations it took.
-
-    While the bands are no more than the separation, every c is allowed. Beyond, c is not negative (and with ``monotone`` does
-    not increase): that is where the worst rounds are known, and the error is that of the strategies for which they are.
+def banded_bound(a: Array, weights: Array, c: Array, separation: int, participations: int) -> float:
+    """Below which no banded Toeplitz C of as many bands as c comes, those at most ``separation``; 0 if too much work.
 
     Args:
-        a: ``(rounds,)``, the first column of A.
-        weights: ``(rounds,)``, see :func:`row_weights`.
-        start: ``(bands,)``, positive, not increasing.
-        separation: d of :func:`worst_rounds`.
-        participations: r.
-        monotone: Whether rounds may lie further apart than d.
+        a: ``(rounds,)``, the first column of the workload.
+        weights: ``(rounds,)``, positive.
+        c: ``(bands,)``, the best that was found; the bound holds for whatever it is.
+        separation: See :func:`hubbub.factorization.toeplitz.worst_rounds`.
+        participations: See there.
     """
-    within = min(len(start), separation)
-    function = error_and_movement(a, weights, within, separation, participations)
-    found = minimize(function, start[:within], memory=_MEMORY, gradient_tolerance=_SHORT)
-    if within == len(start) or participations == 1:
-        return found.point, found.evaluations
-    overlapping = _within_bounds(error_and_movement(a, weights, len(start), separation, participations), start, monotone)
-    evaluations = found.evaluations + overlapping.evaluations
-    return (overlapping.point if overlapping.value < found.value else found.point), evaluations
+    n, b = len(a), len(c)
+    counted = np.sqrt(columns_at_transposed(np.ones(n), b, separation, participations))
+    reversed_beta = divide(a, c)[::-1]
+    f = divide(weights[::-1] * reversed_beta, c)
+    form = _Form(f, 1 / weights[::-1], counted)
+    reached = _inner_product(f, a[::-1])
+    point = _unit(c * counted)
+    largest = form.largest(point)
+    if largest * (1 - _LOOSE) > form.quotient(point):
+        if n * b**2 > _MOST_WORK:
+            return _quotient(reached, largest)
+        whole = float(linalg.eigvalsh(form.matrix(), subset_by_index=[b - 1, b - 1])[0])
+        largest = min(largest, whole + 4 * (n + b) * _EPSILON * form.trace())
+    return _quotient(reached, largest)
 
 
-def _within_bounds(function: ValueAndGradient, start: Array, monotone: bool) -> Minimum:
-    """The least value over c ≥ 0, or over c whose decreases from one coefficient to the next are ≥ 0."""
+def least_error_and_bound(
+    a: Array, weights: Array, start: Array, separation: int, participations: int
+) -> tuple[Array, float, int]:
+    """The best banded Toeplitz c of at most ``separation`` bands, a bound on all of them, and how many evaluations it took.
 
-    def coefficients(x: Array) -> Array:
-        return np.cumsum(x[::-1])[::-1] if monotone else x
+    Where the last columns of a client run out of rounds there may be several valleys and the proof is not tight: then the
+    search starts again elsewhere, and the bound is also that of the participations whose columns are whole.
+    """
+    c, evaluations = least_error(a, weights, start, separation, participations, monotone=True)
+    bound = banded_bound(a, weights, c, separation, participations)
+    function = error_and_movement(a, weights, len(start), separation, participations)
+    whole = min(participations, 1 + (len(a) - len(start)) // separation)
+    if whole == participations or bound >= function(c)[0] * (1 - _TIGHT):
+        return c, bound, evaluations
+    shorter, more = least_error(a, weights, start, separation, whole, monotone=True)
+    bound = max(bound, banded_bound(a, weights, shorter, separation, whole))
+    evaluations += more
+    falling, signs = np.exp(-0.1 * np.arange(len(start))), 1.0 - 2 * (np.arange(len(start)) % 2)
+    others: list[Array] = [shorter, falling, falling**3 * start, signs * start]
+    for other in others:
+        if not math.isfinite(function(other)[0]):
+            continue
+        found = minimize(function, other, memory=_MEMORY, gradient_tolerance=_SHORT)
+        evaluations += found.evaluations + 1
+        if found.value < function(c)[0]:
+            c = found.point
+    return c, max(bound, banded_bound(a, weights, c, separation, participations)), evaluations
 
-    first = np.append(-np.diff(start), start[-1]) if monotone else start
-    # scipy's first step has length 1: a hundredth of the start in these units.
-    unit = float(np.linalg.norm(first)) / 100
-    scale = function(start)[0]
 
-    def scaled(x: Array) -> tuple[float, Array]:
-        value, gradient = function(coefficients(unit * x))
-        return value / scale, (np.cumsum(gradient) if monotone else gradient) * (unit / scale)
+@dataclass(frozen=True, eq=False)
+class _Form:
+    """D·T_fᵀ·S·T_f·D on the first columns of T_f, with S = diag(``scales``) and 1/D = diag(``counted``); at least 0."""
 
-    x, value, evaluations, gain = first / unit, 1.0, 0, 1.0
-    while gain > _GAIN and evaluations < _MOST_EVALUATIONS:
-        left = _MOST_EVALUATIONS - evaluations
-        found = optimize.minimize(
-            scaled,
-            x,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=[(0, None)] * len(start),
-            options={"maxfun": left, "maxiter": left, "ftol": 1e-14, "gtol": 1e-9, "maxcor": _MEMORY},
-        )
-        x, gain, value, evaluations = found.x, 1 - float(found.fun) / value, float(found.fun), evaluations + int(found.nfev)
-    return Minimum(coefficients(unit * x), value * scale, found.jac, evaluations)
+    f: Array
+    scales: Array
+    counted: Array
+
+    def __call__(self, x: Array) -> Array:
+        image = multiply(self.f, x / self.counted, len(self.f)) * self.scales
+        return correlate(image, self.f, len(x)) / self.counted
+
+    def quotient(self, unit: Array) -> float:
+        return float(unit @ self(unit))
+
+    def trace(self) -> float:
+        """The sum of the eigenvalues."""
+        return float((correlate(self.scales, np.square(self.f), len(self.counted)) / np.square(self.counted)).sum())
+
+    def rounding(self) -> float:
+        """How far a computed image of a unit vector may be from its own, by recursion or by transforms."""
+        bands, n = len(self.counted), len(self.f)
+        transforms = math.log2(2 * n) * float(self.scales.max()) * float(self.f @ self.f) / float(np.square(self.counted).min())
+        return 8 * _EPSILON * (bands * self.trace() + transforms)
+
+    def largest(self, point: Array) -> float:
+        """A bound on the largest eigenvalue, as good as the unit vector ``point`` is the first eigenvector.
+
+        On what is orthogonal to the point, the largest eigenvalue is at most the sum of all, and closer: at most that of one
+        more vector there, or the sum of the others.
+        """
+        image = self(point)
+        quotient = float(point @ image)
+        residual = float(np.linalg.norm(image - quotient * point))
+        rest = max(0.0, self.trace() - quotient)
+        beside, second = rest, point
+        for step in range(_STEPS):
+            if beside < 0.9 * quotient or len(point) == 1:
+                break
+            if not step:
+                second = np.linspace(-1.0, 1.0, len(point))
+            second = _unit(second - (point @ second) * point)
+            image = self(second)
+            image -= (point @ image) * point
+            along = float(second @ image)
+            beside = min(beside, _two_by_two(along, float(np.linalg.norm(image - along * second)), max(0.0, rest - along)))
+            second = image
+        return _two_by_two(quotient, residual, beside) + self.rounding()
+
+    def matrix(self) -> Array:
+        """``(bands, bands)``."""
+        bands = len(self.counted)
+        gram = np.zeros((bands, bands))
+        columns, roots = _columns(self.f, bands), np.sqrt(self.scales)
+        rows = max(1, _CHUNK // bands)
+        for first in range(0, len(self.f), rows):
+            part = columns[first : first + rows] * roots[first : first + rows, None]
+            gram += part.T @ part
+        return gram / np.outer(self.counted, self.counted)
+
+
+def banded_inverse_bound(a: Array, weights: Array, d: Array, separation: int, participations: int) -> float:
+    """Below which no C with an inverse of as many bands as d comes; 0 if too much work.
+
+    With v the sum of a client's worst columns, β·v = a·q for q = 1 + x^separation + …, and ‖v‖ is no more than the sensitivity
+    whatever the signs. The factor of few coefficients is β = a·d here: the bound is ⟨J·h, q⟩² / λ for h = J·v/d and λ the
+    largest quotient of ‖T_h·d‖² and Σ w_j·β_j².
+
+    Args:
+        a: ``(rounds,)``, the first column of the workload.
+        weights: ``(rounds,)``, positive.
+        d: ``(bands,)``, the best first column of C⁻¹ that was found; the bound holds for whatever it is.
+        separation: See :func:`hubbub.factorization.toeplitz.worst_rounds`.
+        participations: See there.
+    """
+    n, b = len(a), len(d)
+    if n * b**2 > _MOST_WORK:
+        return 0.0
+    unit = np.zeros(n)
+    unit[0] = 1.0
+    v = columns_at(divide(unit, d), n, separation, participations)
+    h = divide(v[::-1], d)
+    triangle = linalg.qr(_columns(a, b) * np.sqrt(weights)[:, None], mode="r", overwrite_a=True)[0][:b]
+    quotients = linalg.solve_triangular(triangle, _columns(h, b).T, trans="T")
+    largest = float(linalg.eigvalsh(quotients @ quotients.T, subset_by_index=[b - 1, b - 1])[0])
+    reached = _inner_product(h[::-1][: separation * participations : separation], np.ones(1))
+    # The triangle is that of columns a little different, and so are its quotients, by as much as its condition makes of it.
+    return _quotient(reached, largest) * max(0.0, 1 - 16 * (n + b) * _EPSILON * float(np.linalg.cond(triangle)))
+
+
+def _inner_product(f: Array, a: Array) -> float:
+    """No more than |⟨f, a⟩|, where entries of a are sums of at most as many numbers of one sign."""
+    products = f * a
+    return max(0.0, abs(math.fsum(products)) - 4 * len(f) * _EPSILON * math.fsum(np.abs(products)))
+
+
+def _quotient(reached: float, largest: float) -> float:
+    bound = reached**2 / largest * (1 - _MARGIN)
+    return bound if math.isfinite(bound) else 0.0
+
+
+def _two_by_two(one: float, coupling: float, other: float) -> float:
+    """The larger eigenvalue of the symmetric matrix with this diagonal."""
+    return (one + other) / 2 + math.hypot((one - other) / 2, coupling)
+
+
+def _unit(x: Array) -> Array:
+    return x / float(np.linalg.norm(x))
+
+
+def _columns(series: Array, bands: int) -> Array:
+    """``(len(series), bands)``: the first columns of its Toeplitz matrix, read-only."""
+    padded = np.concatenate([np.zeros(bands - 1), series])
+    windows: Array = np.lib.stride_tricks.sliding_window_view(padded, bands)
+    return windows[:, ::-1]
+
+
+@on_one_thread
+def optimize(
+    workload: Workload,
+    *,
+    bands: int,
+    participation: Participation = SingleParticipation(),  # noqa: B008 # a frozen value
+    objective: Objective = "mean",
+) -> Optimized[BandedToeplitz]:
+    """The banded Toeplitz strategy of least error, with a proof that none is better.
+
+    While the bands are no more than the separation the proof is one for this family, as a rule tight to 1e-12. With more bands
+    the search is among coefficients that are not negative (and do not increase, where rounds need not be evenly spaced), whose
+    sensitivity is exact.
+
+    Args:
+        workload: A, of equal learning rates.
+        bands: b, from 1 to n.
+        participation: What one client may join.
+        objective: ``"mean"`` of the squared errors, or their ``"max"``.
+
+    Raises:
+        ValueError: Learning rates that differ, more bands than rounds, another objective, or random participation.
+
+    Example:
+        >>> from hubbub.workloads import prefix_sum
+        >>> result = optimize(prefix_sum(rounds=64), bands=16)
+        >>> round(result.squared_error, 10), result.relative_gap < 1e-9
+        (5.522755555, True)
+
+    Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
+    """
+    toeplitz_matrices.require_equal_rates(workload)
+    integer("bands", bands, at_least=1, at_most=workload.rounds)
+    weights = toeplitz_search.row_weights(workload.rounds, one_of("objective", objective, ("mean", "max")))
+    separation, participations = toeplitz_matrices.worst_rounds(participation, workload.rounds)
+    a, start = workload.coefficients(), toeplitz_matrices.root_series(workload.momentum, bands)
+    bounds = []
+    if bands <= separation:
+        c, bound, evaluations = least_error_and_bound(a, weights, start, separation, participations)
+        bounds.append((bound, f"every banded Toeplitz strategy of at most {bands} bands"))
+    else:
+        spaced = isinstance(participation, MinSeparation)
+        c, evaluations = toeplitz_search.least_error(a, weights, start, separation, participations, monotone=spaced)
+    c = c / np.linalg.norm(c)
+    strategy = BandedToeplitz(workload.rounds, tuple(c.tolist()))
+    error = toeplitz_search.error(a, weights, c) * strategy.sensitivity(participation).value ** 2
+    if not bounds or bounds[0][0] < error * (1 - _TIGHT):
+        bounds.append((lower_bound(workload, participation, objective), "every strategy"))
+        root = toeplitz_matrices.root_series(workload.momentum, workload.rounds)
+        bounds.append((float(a[0] ** 2) * root_bound(root, objective), "every Toeplitz strategy"))
+    bound, family = max(bounds)
+    return Optimized(strategy, workload, participation, objective, error, bound, family, evaluations)

@@ -9,7 +9,7 @@ import os
 import resource
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -118,6 +118,12 @@ class NoiseStream:
         """Go on to a later round; the rows between are drawn, remembered for correlation, and given to nobody."""
         while self.round_index < round_index:
             self._step(None)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Refused where the noise is secret: two copies would give one row to two sums, whose difference is then bare."""
+        if self._process is not None:
+            raise TypeError("a stream of secret noise cannot be copied or pickled; open the run where it is released")
+        return super().__reduce_ex__(protocol)
 
     def _step(self, out: torch.Tensor | None) -> None:
         """Take one step in each segment, and write the rows to ``out``; a step that fails changes nothing."""

@@ -9,7 +9,6 @@ from hubbub.strategies.described import Described
 from hubbub.strategies.fourier import Fourier
 from hubbub.strategies.identity import Identity
 from hubbub.strategies.normalized_toeplitz import NormalizedToeplitz
-from hubbub.strategies.optimized import Optimized
 from hubbub.strategies.own import OWN
 from hubbub.strategies.semiseparable import Semiseparable
 from hubbub.strategies.stamped import Stamped
@@ -30,7 +29,6 @@ __all__ = [
     "Fourier",
     "Identity",
     "NormalizedToeplitz",
-    "Optimized",
     "Semiseparable",
     "Stamped",
     "Strategy",

@@ -6,41 +6,25 @@ Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", h
 https://arxiv.org/abs/2405.15913.
 """
 
-import contextlib
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._checks import Array, integer, one_of, open_unit, real_array
-from hubbub.factorization.bounds import lower_bound
-from hubbub.factorization.certificate import MOST_ROUNDS
-from hubbub.factorization.multilevel import least_error, least_largest_error
-from hubbub.factorization.threads import on_one_thread
-from hubbub.factorization.toeplitz import worst_rounds
+from hubbub._checks import Array, integer, real_array
 from hubbub.participation import (
-    FixedEpochs,
     Participation,
-    SingleParticipation,
     covering,
 )
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
-from hubbub.strategies.optimized import Objective, Optimized
 from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
 from hubbub.strategies.substitution import substituted
-from hubbub.utility import squared_errors
-from hubbub.workloads import Workload
+from hubbub.strategies.toeplitz_matrices import worst_rounds
 
-__all__ = ["Banded", "from_matrix", "optimize"]
+__all__ = ["Banded", "from_matrix"]
 
 # The inverse would overflow below this.
 _LEAST_DIAGONAL = 1e-100
-# Up to this much work (n·b²) for an evaluation of the error, a near exact answer costs a second or two.
-_SMALL = 6e6
-# Entries of C: a search holds some ten times as many.
-_MOST_ENTRIES = 5e7
-# relative_gap where none is asked for: of the mean for small and large problems, and of the maximum.
-_TIGHT, _USUAL = 1e-7, 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,98 +144,3 @@ def from_matrix(C: npt.ArrayLike, bands: int | None = None) -> Banded:
     for d in range(kept):
         diagonals[d, : len(matrix) - d] = np.diagonal(matrix, -d)
     return Banded(diagonals)
-
-
-@on_one_thread
-def optimize(
-    workload: Workload,
-    bands: int,
-    *,
-    participation: Participation = SingleParticipation(),  # noqa: B008 # a frozen value
-    objective: Objective = "mean",
-    weights: npt.ArrayLike | None = None,
-    relative_gap: float | None = None,
-) -> Optimized[Banded]:
-    """The strategy of least error among all of ``bands`` diagonals, with a proof of how near it is.
-
-    Its columns have norm 1. 2000 rounds and 400 bands take a few seconds. Beyond 5000 rounds the proof would take minutes and
-    gigabytes: the bound is then that of every strategy, banded or not, which is lower.
-
-    Args:
-        workload: A, with any momentum and learning rates.
-        bands: b, from 1 to n, at most the separation of ``participation``.
-        participation: What one client may join.
-        objective: ``"mean"`` of the squared errors, or their ``"max"``.
-        weights: ``(rounds,)``, not negative, not all 0: the mean is Σ w·errors / Σ w. By default all are 1.
-        relative_gap: How near the bound to stop. By default 1e-7 for the mean of small problems, 1e-4 for large ones and for
-            the maximum. What rounding forbids is not reached: some 1e-7 for 2000 rounds.
-
-    Raises:
-        ValueError: More bands than rounds or than the separation, random participation, or weights for the maximum.
-
-    Example:
-        >>> from hubbub.workloads import prefix_sum
-        >>> result = optimize(prefix_sum(rounds=64), bands=16)
-        >>> round(result.squared_error, 6), result.relative_gap < 1e-7
-        (5.256097, True)
-
-    Source: McKenna 2024, https://arxiv.org/abs/2405.15913, for the problem.
-    """
-    rounds = workload.rounds
-    integer("bands", bands, at_least=1, at_most=rounds)
-    one_of("objective", objective, ("mean", "max"))
-    separation, participations = worst_rounds(participation, rounds)
-    if bands > separation and participations > 1:
-        raise ValueError(
-            f"bands = {bands}: must be at most {separation}, the separation of {participation!r}, or columns of one client "
-            f"overlap and cost more than their norms; use bands = {separation}, or dense.optimize"
-        )
-    if rounds * bands > _MOST_ENTRIES:
-        raise ValueError(
-            f"bands = {bands}: {rounds:,} rounds of so many are {rounds * bands:,} numbers, more than {_MOST_ENTRIES:,.0f}; "
-            "use fewer bands, or toeplitz.optimize"
-        )
-    shares = _shares(weights, rounds, objective)
-    small = rounds <= MOST_ROUNDS and rounds * bands**2 <= _SMALL and objective == "mean"
-    gap = (_TIGHT if small else _USUAL) if relative_gap is None else open_unit("relative_gap", relative_gap)
-    found = least_error(workload, shares, bands, gap) if objective == "mean" else least_largest_error(workload, bands, gap)
-    strategy = Banded(found.C.T)
-    _require_sound(workload, strategy, found.errors)
-    # Columns have norm 1 but for rounding: what is left of it is in the sensitivity.
-    squared = strategy.sensitivity(participation).value ** 2
-    # A column that nobody may join could be of any norm.
-    unused = isinstance(participation, FixedEpochs) and participation.epochs * participation.rounds_per_epoch < rounds
-    equal = " with columns of equal norm" if participations > 1 or unused else ""
-    bound, family = found.lower_bound * squared, f"every strategy of at most {bands} bands{equal}"
-    if weights is None:
-        with contextlib.suppress(ArithmeticError):
-            bound, family = max((bound, family), (lower_bound(workload, participation, objective), "every strategy"))
-    return Optimized(strategy, workload, participation, objective, found.value * squared, bound, family, found.evaluations)
-
-
-def _require_sound(workload: Workload, strategy: Banded, errors: Array) -> None:
-    """Refuse an answer that rounding has spoilt, which uneven learning rates may do."""
-    sound = bool(np.isfinite(errors).all())
-    if sound and workload.learning_rates and workload.rounds <= MOST_ROUNDS:
-        sound = bool(np.allclose(squared_errors(workload, strategy), errors, rtol=1e-6, atol=0.0))
-    if not sound:
-        rates = workload.learning_rates or (1.0,)
-        raise ValueError(
-            f"workload: its learning rates, from {min(rates):g} to {max(rates):g}, are too uneven for float64 with momentum "
-            f"{workload.momentum:g}; use dense.optimize, or toeplitz.optimize for equal ones"
-        )
-
-
-def _shares(weights: npt.ArrayLike | None, rounds: int, objective: str) -> Array:
-    """Weights with the sum 1, ``(rounds,)``."""
-    if weights is None:
-        return np.full(rounds, 1 / rounds)
-    if objective == "max":
-        raise ValueError("weights: must be None for objective = 'max', where the largest error counts alone; use 'mean'")
-    w = real_array("weights", weights, ndim=1)
-    if len(w) != rounds:
-        raise ValueError(f"weights has {len(w)} entries: must have one for each of {rounds} rounds")
-    if (w < 0).any() or not w.any():
-        raise ValueError(f"weights holds {w.min()} to {w.max()}: must not be negative, and not all 0")
-    shares: Array = w / w.sum()
-    return shares

@@ -13,22 +13,17 @@ from functools import cached_property
 
 import numpy as np
 
-from hubbub._checks import Array, integer, one_of, rounds_count
-from hubbub.factorization import banded_inverse, power_series, toeplitz, toeplitz_bounds
-from hubbub.factorization.bounds import lower_bound
-from hubbub.factorization.threads import on_one_thread
-from hubbub.participation import MinSeparation, Participation, SingleParticipation
+from hubbub._checks import Array, integer, rounds_count
+from hubbub.participation import Participation
 from hubbub.sensitivity import Sensitivity
-from hubbub.strategies.optimized import Objective, Optimized
+from hubbub.strategies import power_series, toeplitz_matrices
 from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
 from hubbub.workloads import Workload
 
-__all__ = ["BandedInverse", "optimize", "square_root", "square_root_of"]
+__all__ = ["BandedInverse", "square_root", "square_root_of"]
 
 # A C of larger entries would hide nothing that float64 can hold.
 _LARGEST = 1e50
-# A proof that leaves less to gain needs no second one.
-_TIGHT = 1e-6
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ class BandedInverse:
     noising_coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        d = toeplitz.first_column("noising_coefficients", self.noising_coefficients, self.rounds)
+        d = toeplitz_matrices.first_column("noising_coefficients", self.noising_coefficients, self.rounds)
         object.__setattr__(self, "noising_coefficients", d)
 
     @property
@@ -86,7 +81,7 @@ class BandedInverse:
     def matrix(self) -> Array:
         """C as a dense matrix, ``(rounds, rounds)``."""
         require_dense(self.rounds)
-        return toeplitz.matrix(self.coefficients, self.rounds)
+        return toeplitz_matrices.matrix(self.coefficients, self.rounds)
 
     def leading(self, rounds: int) -> "BandedInverse":
         """The first ``rounds`` rounds."""
@@ -99,7 +94,7 @@ class BandedInverse:
 
         Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763.
         """
-        return toeplitz.sensitivity(self.coefficients, self.rounds, participation)
+        return toeplitz_matrices.sensitivity(self.coefficients, self.rounds, participation)
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
         """Row ``round_index`` of C⁻¹z, a combination of the last ``bands`` rows of z."""
@@ -147,56 +142,6 @@ def square_root_of(workload: Workload, bands: int) -> BandedInverse:
         >>> square_root_of(momentum(rounds=4, momentum=0.5), bands=3).noising_coefficients
         (1.0, -0.75, -0.03125)
     """
-    toeplitz.require_equal_rates(workload)
+    toeplitz_matrices.require_equal_rates(workload)
     integer("bands", bands, at_least=1, at_most=workload.rounds)
-    return BandedInverse(workload.rounds, tuple(toeplitz.root_series(workload.momentum, bands, -0.5).tolist()))
-
-
-@on_one_thread
-def optimize(
-    workload: Workload,
-    *,
-    bands: int,
-    participation: Participation = SingleParticipation(),  # noqa: B008 # a frozen value
-    objective: Objective = "mean",
-) -> Optimized[BandedInverse]:
-    """The strategy of a banded inverse of least error, BandInvMF: never worse than :func:`square_root_of`.
-
-    At one participation the proof is tight. At more, the answer is the best that is found for the bound on the sensitivity that
-    :meth:`BandedInverse.sensitivity` states; it has many valleys, and the proof is for the true one.
-
-    Args:
-        workload: A, of equal learning rates.
-        bands: b, from 1 to n: how many diagonals C⁻¹ has; a run remembers one row fewer.
-        participation: What one client may join.
-        objective: ``"mean"`` of the squared errors, or their ``"max"``.
-
-    Raises:
-        ValueError: Learning rates that differ, more bands than rounds, another objective, or random participation.
-
-    Example:
-        >>> from hubbub.workloads import prefix_sum
-        >>> result = optimize(prefix_sum(rounds=2000), bands=4)
-        >>> round(result.squared_error, 6), result.relative_gap < 1e-6
-        (21.294535, True)
-
-    Source: Kalinin et al. 2025, https://arxiv.org/abs/2505.12128.
-    """
-    start = np.array(square_root_of(workload, bands).noising_coefficients)
-    n, a = workload.rounds, workload.coefficients()
-    weights = toeplitz.row_weights(n, one_of("objective", objective, ("mean", "max")))
-    separation, participations = toeplitz.worst_rounds(participation, n)
-    movement: banded_inverse.Movement = "majorant" if isinstance(participation, MinSeparation) else "magnitude"
-    found = banded_inverse.least_error(
-        a, weights, start, separation, participations, "signed" if participations == 1 else movement
-    )
-    d = found.point / found.point[0]
-    strategy = BandedInverse(n, tuple(d.tolist()))
-    beta = power_series.multiply(a, d, n)
-    error = float((weights * beta) @ beta) * strategy.sensitivity(participation).value ** 2
-    bound = toeplitz_bounds.banded_inverse_bound(a, weights, d, separation, participations)
-    bounds = [(bound, f"every strategy with a Toeplitz inverse of at most {bands} bands")]
-    if bound < error * (1 - _TIGHT):
-        bounds.append((lower_bound(workload, participation, objective), "every strategy"))
-    bound, family = max(bounds)
-    return Optimized(strategy, workload, participation, objective, error, bound, family, found.evaluations)
+    return BandedInverse(workload.rounds, tuple(toeplitz_matrices.root_series(workload.momentum, bands, -0.5).tolist()))

@@ -12,35 +12,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubbub._checks import Array, integer, one_of, open_unit, real_array, rounds_count
-from hubbub.factorization import blt as factorization
-from hubbub.factorization import toeplitz
-from hubbub.factorization.blt_sums import squared_errors as inverse_errors
-from hubbub.factorization.blt_sums import toeplitz_bound
-from hubbub.factorization.bounds import lower_bound
-from hubbub.factorization.threads import on_one_thread
+from hubbub._checks import Array, integer, open_unit, real_array, rounds_count
 from hubbub.participation import (
     Participation,
-    SingleParticipation,
     covering,
 )
 from hubbub.sensitivity import Sensitivity
-from hubbub.strategies.optimized import Objective, Optimized
+from hubbub.strategies import toeplitz_matrices
+from hubbub.strategies.blt_sums import Problem, squared_sensitivity
+from hubbub.strategies.blt_sums import squared_errors as inverse_errors
 from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
 from hubbub.workloads import Workload
 
-__all__ = ["BufferedLinearToeplitz", "optimize", "squared_errors"]
+__all__ = ["BufferedLinearToeplitz", "squared_errors"]
 
-# More buffers find nothing: the first 6 come within 1% of the best Toeplitz strategy for 10⁷ rounds.
-_MOST_BUFFERS = 12
 # Up to this many participations the sum over them is shorter than that over the coefficients.
 _MOST_STRETCHES = 2**16
-# Up to this many rounds the errors are summed one by one, which is as exact; for more, the closed form is faster and more so,
-# and a bound for every strategy would take longer than the search.
-_SUMMED = 10**5
 # A few units in the last place of each coefficient.
 _ROUNDING = 1e-14
-_ONCE = SingleParticipation()
 _SOURCE = "Kalinin and Lampert 2024, Theorem 2"
 
 
@@ -143,13 +132,13 @@ class BufferedLinearToeplitz:
         Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763, with no demand on c_0.
         """
         pattern = covering(participation, self.rounds)
-        b, k = toeplitz.worst_rounds(pattern, self.rounds)
+        b, k = toeplitz_matrices.worst_rounds(pattern, self.rounds)
         if min(self.output_scales) >= 0 and k <= _MOST_STRETCHES:
-            problem = factorization.Problem(self.rounds, b, k, mean=False)
+            problem = Problem(self.rounds, b, k, mean=False)
             logs = np.log1p(-np.array(self.forgetting))
-            squared = factorization.squared_sensitivity(problem, logs, np.array(self.output_scales))[0]
+            squared = squared_sensitivity(problem, logs, np.array(self.output_scales))[0]
             return Sensitivity(math.sqrt(squared), exact=True, source=_SOURCE)
-        stated = toeplitz.sensitivity(self.coefficients(self.rounds), self.rounds, pattern)
+        stated = toeplitz_matrices.sensitivity(self.coefficients(self.rounds), self.rounds, pattern)
         # Scales of both signs cancel: rounded against us.
         size = 1 + float(np.abs(self.output_scales).sum())
         return Sensitivity(stated.value + _ROUNDING * k * math.sqrt(self.rounds) * size, stated.exact, stated.source)
@@ -185,74 +174,6 @@ def squared_errors(workload: Workload, strategy: BufferedLinearToeplitz) -> Arra
     if not np.isfinite(errors).all():
         raise ValueError(f"output_scales = {strategy.output_scales}: the noise grows beyond float64 in {n} rounds")
     return errors
-
-
-@on_one_thread
-def optimize(
-    workload: Workload,
-    *,
-    buffers: int = 4,
-    participation: Participation = _ONCE,
-    objective: Objective = "mean",
-) -> Optimized[BufferedLinearToeplitz]:
-    """The BLT of least error for a workload: seconds even for 10⁷ rounds.
-
-    The search runs over strategies whose coefficients are positive and decrease, of 1 to ``buffers`` buffers; where more
-    buffers do not help, the answer has fewer.
-
-    Args:
-        workload: A; with momentum or without, and with the same learning rate in all rounds.
-        buffers: The most rows of memory, from 1 to 12. Four come within 2% of the best Toeplitz strategy up to 10⁵ rounds.
-        participation: What one client may join; not at random.
-        objective: Of the squared errors of the rounds, their ``"mean"`` or ``"max"``.
-
-    Raises:
-        ValueError: Learning rates that differ, random participation, or another objective.
-
-    Example:
-        >>> from hubbub.workloads import prefix_sum
-        >>> result = optimize(prefix_sum(rounds=2000), buffers=3, objective="max")
-        >>> round(result.squared_error, 6), round(result.lower_bound, 6)
-        (12.219562, 12.149954)
-
-    Source: McMahan, Xu and Zhang 2024, https://arxiv.org/abs/2408.08868.
-    """
-    integer("buffers", buffers, at_least=1, at_most=_MOST_BUFFERS)
-    one_of("objective", objective, ("mean", "max"))
-    rate, n = _learning_rate(workload), workload.rounds
-    b, k = toeplitz.worst_rounds(participation, n)
-    if k > _MOST_STRETCHES:
-        raise ValueError(
-            f"participation = {participation}: allows {k:,} participations in {n:,} rounds; optimize for at most "
-            f"{_MOST_STRETCHES:,}, such as with a larger min_separation"
-        )
-    found = factorization.search(factorization.Problem(n, b, k, objective == "mean", workload.momentum), buffers)
-    strategy = BufferedLinearToeplitz(n, tuple(found.forgetting.tolist()), tuple(found.output_scales.tolist()))
-    error = rate**2 * found.squared_error
-    if n <= _SUMMED:
-        errors = squared_errors(workload, strategy)
-        error = float(errors.mean() if objective == "mean" else errors[-1])
-    return Optimized(
-        strategy=strategy,
-        workload=workload,
-        participation=participation,
-        objective=objective,
-        squared_error=error * strategy.sensitivity(participation).value ** 2,
-        lower_bound=_bound(workload, participation, objective),
-        bound_family="every lower-triangular Toeplitz strategy",
-        iterations=found.evaluations,
-    )
-
-
-def _bound(workload: Workload, participation: Participation, objective: Objective) -> float:
-    """What no Toeplitz strategy is below."""
-    n = workload.rounds
-    b, k = toeplitz.worst_rounds(participation, n)
-    root = toeplitz.root_series(workload.momentum, n)
-    bound = _learning_rate(workload) ** 2 * toeplitz_bound(root, b, k, objective == "mean")
-    if n > _SUMMED or (k == 1 and objective == "max"):
-        return bound
-    return max(bound, lower_bound(workload, participation, objective))
 
 
 def _learning_rate(workload: Workload) -> float:

@@ -10,23 +10,18 @@ from functools import cached_property
 
 import numpy as np
 
-from hubbub._checks import Array, integer
-from hubbub.factorization import normalized_toeplitz, toeplitz
-from hubbub.factorization.bounds import lower_bound
-from hubbub.factorization.threads import on_one_thread
+from hubbub._checks import Array
 from hubbub.participation import (
     MinSeparation,
     Participation,
-    SingleParticipation,
     covering,
 )
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
-from hubbub.strategies.optimized import Optimized
+from hubbub.strategies import toeplitz_matrices
 from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
 from hubbub.strategies.substitution import substituted
-from hubbub.workloads import Workload
 
-__all__ = ["NormalizedToeplitz", "optimize"]
+__all__ = ["NormalizedToeplitz"]
 
 # Up to this many rounds a bound from the matrix costs less than a second.
 _DENSE = 512
@@ -59,7 +54,7 @@ class NormalizedToeplitz:
     coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "coefficients", toeplitz.first_column("coefficients", self.coefficients, self.rounds))
+        object.__setattr__(self, "coefficients", toeplitz_matrices.first_column("coefficients", self.coefficients, self.rounds))
 
     @property
     def bands(self) -> int:
@@ -81,13 +76,13 @@ class NormalizedToeplitz:
         """C as a dense matrix, ``(rounds, rounds)``."""
         left = np.minimum(np.arange(self.rounds, 0, -1), self.bands)
         require_dense(self.rounds)
-        C: Array = toeplitz.matrix(self.coefficients, self.rounds) / self.column_norms[left - 1]
+        C: Array = toeplitz_matrices.matrix(self.coefficients, self.rounds) / self.column_norms[left - 1]
         return C
 
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x: exact while the bands are no more than the separation, otherwise a bound."""
         pattern = covering(participation, self.rounds)
-        separation, participations = toeplitz.worst_rounds(pattern, self.rounds)
+        separation, participations = toeplitz_matrices.worst_rounds(pattern, self.rounds)
         if self.bands <= separation or participations == 1:
             return of_columns(np.ones(self.rounds), MinSeparation(separation, participations))
         if self.rounds <= _DENSE:
@@ -100,49 +95,3 @@ class NormalizedToeplitz:
         row, kept = substituted(np.array(self.coefficients[::-1]), draw(round_index), memory, self.bands)
         left = min(self.rounds - round_index, self.bands)
         return float(self.column_norms[left - 1]) * row, kept
-
-
-@on_one_thread
-def optimize(
-    workload: Workload,
-    *,
-    bands: int,
-    participation: Participation = SingleParticipation(),  # noqa: B008 # a frozen value
-) -> Optimized[NormalizedToeplitz]:
-    """The banded Toeplitz strategy with columns of norm 1 of least mean error.
-
-    Its largest error need not be the last one, which is why only the mean is offered: ``toeplitz.optimize`` and
-    ``banded.optimize`` minimize the largest.
-
-    Args:
-        workload: A, of equal learning rates.
-        bands: b, from 1 to n, at most the separation of ``participation``.
-        participation: What one client may join.
-
-    Raises:
-        ValueError: Learning rates that differ, more bands than rounds or than the separation, or random participation.
-
-    Example:
-        >>> from hubbub.workloads import prefix_sum
-        >>> round(optimize(prefix_sum(rounds=64), bands=8).squared_error, 6)
-        7.03965
-
-    Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
-    """
-    toeplitz.require_equal_rates(workload)
-    integer("bands", bands, at_least=1, at_most=workload.rounds)
-    separation, participations = toeplitz.worst_rounds(participation, workload.rounds)
-    if bands > separation and participations > 1:
-        raise ValueError(
-            f"bands = {bands}: must be at most {separation}, the separation of {participation!r}, or columns of one client "
-            "overlap; use fewer bands, or toeplitz.optimize"
-        )
-    c, evaluations = normalized_toeplitz.least_mean_error(
-        toeplitz.root_series(workload.momentum, bands), workload.rounds, workload.momentum
-    )
-    rate = float(workload.coefficients()[0])
-    strategy = NormalizedToeplitz(workload.rounds, tuple(c.tolist()))
-    mean = normalized_toeplitz.mean_error(c, workload.rounds, workload.momentum)[0]
-    error = rate**2 * mean * strategy.sensitivity(participation).value ** 2
-    bound = lower_bound(workload, participation, "mean")
-    return Optimized(strategy, workload, participation, "mean", error, bound, "every strategy", evaluations)

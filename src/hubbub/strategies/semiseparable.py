@@ -8,31 +8,34 @@ fraction of a percent of it with six.
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._checks import Array, integer, one_of, real_array
-from hubbub.factorization import recursions
-from hubbub.factorization.recursions import Recursion, best_recursion, reduced
-from hubbub.factorization.threads import on_one_thread
-from hubbub.factorization.toeplitz import worst_rounds
+from hubbub._checks import Array, real_array
 from hubbub.participation import Participation, SingleParticipation, covering
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
-from hubbub.strategies.optimized import Objective, Optimized
 from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
-from hubbub.workloads import Workload
+from hubbub.strategies.toeplitz_matrices import worst_rounds
 
-__all__ = ["Semiseparable", "optimize"]
+__all__ = ["Recursion", "Semiseparable", "column_norms"]
 
-# The reduction takes memory of rounds · poles².
-_MOST_ROUNDS = 20_000
 # The inverse would overflow below this.
 _LEAST_DIAGONAL = 1e-100
 # What rounding takes from a number at most.
 _ROUNDOFF = 2.0**-53
 # Where less is kept of the numbers that make the column norms, they are computed from the matrix.
 _LEAST_KEPT = 1e-6
+
+
+class Recursion(NamedTuple):
+    """The numbers of a matrix that is streamed by states; the last transition and the last inputs are never used."""
+
+    diagonal: Array
+    outputs: Array
+    transitions: Array
+    inputs: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +111,7 @@ class Semiseparable:
     def matrix(self) -> Array:
         """C as a dense matrix, ``(rounds, rounds)``."""
         require_dense(self.rounds)
-        return recursions.dense(self.recursion())
+        return dense(self.recursion())
 
     def leading(self, rounds: int) -> "Semiseparable":
         """The first ``rounds`` rounds."""
@@ -117,16 +120,16 @@ class Semiseparable:
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x: for one participation by exact column norms without the matrix."""
         recursion, single = self.recursion(), isinstance(participation, SingleParticipation)
-        norms = recursions.column_norms(recursion)
+        norms = column_norms(recursion)
         if all((part >= 0).all() for part in recursion[1:]):
             return of_columns(norms, participation) if single else of_matrix(self.matrix(), participation)
         # Numbers of both signs cancel: rounded against us, by what each round's additions may take.
-        magnitudes, rounding = recursions.magnitudes(recursion), self.rounds * (4 + 2 * self.buffers) * _ROUNDOFF
-        if single and (norms > _LEAST_KEPT * magnitudes).all():
-            return of_columns(norms + rounding * magnitudes, participation)
+        magnitude, rounding = magnitudes(recursion), self.rounds * (4 + 2 * self.buffers) * _ROUNDOFF
+        if single and (norms > _LEAST_KEPT * magnitude).all():
+            return of_columns(norms + rounding * magnitude, participation)
         stated = of_matrix(self.matrix(), participation)
         most = worst_rounds(covering(participation, self.rounds), self.rounds)[1]
-        return replace(stated, value=stated.value + rounding * most * float(np.sqrt(magnitudes.max())))
+        return replace(stated, value=stated.value + rounding * most * float(np.sqrt(magnitude.max())))
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
         """Row ``round_index`` of C⁻¹z, from the buffers alone."""
@@ -152,60 +155,41 @@ class Semiseparable:
         return row, tuple(mixed)
 
 
-@on_one_thread
-def optimize(
-    workload: Workload,
-    *,
-    buffers: int = 6,
-    participation: Participation = SingleParticipation(),  # noqa: B008 # a frozen value
-    objective: Objective = "mean",
-) -> Optimized[Semiseparable]:
-    """The optimal strategy for one participation, cut to a few buffers with the least loss round by round.
+def column_norms(recursion: Recursion) -> Array:
+    """``(n,)``: the squared norm of each column, in O(n · states²) time for diagonal transitions."""
+    diagonal, outputs, transitions, inputs = recursion
+    n, states = outputs.shape
+    G = np.zeros((states, states))
+    norms = np.square(diagonal)
+    for j in range(n - 2, -1, -1):
+        # G becomes what rows j + 1 and on make of the state after round j.
+        G = _squared_from_right(transitions[j + 1], G)
+        G += np.multiply.outer(outputs[j + 1], outputs[j + 1])
+        norms[j] += inputs[j] @ G @ inputs[j]
+    return norms
 
-    Six buffers come within a few millionths of the least error of any strategy at 2000 rounds, where the best BLT of the same
-    memory, whose coefficients are the same in all rounds, is 6.8 % above it. Sensitivity and error are exact whatever was cut.
 
-    Args:
-        workload: A, without momentum, of at most 20,000 rounds.
-        buffers: At least 1.
-        participation: One participation; more of them spoil what makes few buffers enough.
-        objective: ``"mean"`` or ``"max"`` of the squared errors over rounds.
+def magnitudes(recursion: Recursion) -> Array:
+    """``(n,)``: the squared norm that each column would have if nothing cancelled; that of the column where nothing does."""
+    return column_norms(Recursion(*(np.abs(part) for part in recursion)))
 
-    Raises:
-        ValueError: A workload or a participation that it cannot do; the message names what can.
 
-    Example:
-        >>> from hubbub.workloads import prefix_sum
-        >>> result = optimize(prefix_sum(rounds=64), buffers=3)
-        >>> result.strategy.memory_rows, result.relative_gap < 1e-4
-        (3, True)
-    """
-    one_of("objective", objective, ("mean", "max"))
-    integer("buffers", buffers, at_least=1)
-    if worst_rounds(participation, workload.rounds)[1] > 1:
-        raise ValueError(
-            f"participation = {participation!r}: buffers that change from round to round are optimized for "
-            "SingleParticipation() only; use banded, blt, or dense.optimize"
-        )
-    if workload.momentum:
-        raise ValueError(f"workload.momentum = {workload.momentum}: must be 0 here; use dense.optimize or blt.optimize")
-    if workload.rounds > _MOST_ROUNDS:
-        raise ValueError(
-            f"workload.rounds = {workload.rounds}: must be at most {_MOST_ROUNDS} here; use dense.optimize, which keeps one "
-            "buffer for each of some forty poles, or blt.optimize"
-        )
-    full, dual = best_recursion(workload, objective)
-    few = reduced(full, buffers) if buffers < full.outputs.shape[1] else full
-    errors = recursions.squared_errors(workload, few)
-    squared_sensitivity = float(recursions.column_norms(few).max())
-    error = float(errors.mean() if objective == "mean" else errors.max())
-    return Optimized(
-        Semiseparable(*few),
-        workload,
-        participation,
-        objective,
-        squared_error=error * squared_sensitivity,
-        lower_bound=dual.bound,
-        bound_family="every strategy",
-        iterations=dual.evaluations,
-    )
+def dense(recursion: Recursion) -> Array:
+    """The matrix, ``(n, n)``."""
+    diagonal, outputs, transitions, inputs = recursion
+    n = len(diagonal)
+    C = np.diag(diagonal)
+    states = np.zeros((outputs.shape[1], n))
+    for i in range(n):
+        C[i, :i] = outputs[i] @ states[:, :i]
+        step = transitions[i]
+        states[:, :i] = step[:, None] * states[:, :i] if transitions.ndim == 2 else step @ states[:, :i]
+        states[:, i] = inputs[i]
+    return C
+
+
+def _squared_from_right(step: Array, G: Array) -> Array:
+    """Φᵀ·G·Φ."""
+    if step.ndim == 1:
+        return np.asarray(G * np.multiply.outer(step, step))
+    return np.asarray(step.T @ G @ step)

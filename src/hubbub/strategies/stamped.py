@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._checks import Array, integer, real_array, rounds_count
-from hubbub.factorization.normal_form import triangular_form
 from hubbub.participation import (
     FixedEpochs,
     MinSeparation,
@@ -26,6 +25,7 @@ from hubbub.participation import (
     covering,
 )
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub.strategies.normal_form import triangular_form
 from hubbub.strategies.strategy import Draw, Memory, Row, Strategy, require_dense, require_round
 from hubbub.strategies.substitution import bands_of, substituted
 

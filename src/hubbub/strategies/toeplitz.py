@@ -9,18 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubbub._checks import Array, integer, one_of, rounds_count
-from hubbub.factorization import toeplitz, toeplitz_bounds
-from hubbub.factorization.bounds import lower_bound
-from hubbub.factorization.threads import on_one_thread
-from hubbub.participation import MinSeparation, Participation, SingleParticipation
+from hubbub._checks import Array, integer, rounds_count
+from hubbub.participation import Participation
 from hubbub.sensitivity import Sensitivity
-from hubbub.strategies.optimized import Objective, Optimized
+from hubbub.strategies import toeplitz_matrices
 from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
 from hubbub.strategies.substitution import substituted
 from hubbub.workloads import Workload
 
-__all__ = ["BandedToeplitz", "optimize", "square_root", "square_root_of"]
+__all__ = ["BandedToeplitz", "square_root", "square_root_of"]
 
 # A proof that leaves less to gain needs no second one.
 _TIGHT = 1e-6
@@ -49,7 +46,7 @@ class BandedToeplitz:
     coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "coefficients", toeplitz.first_column("coefficients", self.coefficients, self.rounds))
+        object.__setattr__(self, "coefficients", toeplitz_matrices.first_column("coefficients", self.coefficients, self.rounds))
 
     @property
     def bands(self) -> int:
@@ -64,7 +61,7 @@ class BandedToeplitz:
     def matrix(self) -> Array:
         """C as a dense matrix, ``(rounds, rounds)``."""
         require_dense(self.rounds)
-        return toeplitz.matrix(self.coefficients, self.rounds)
+        return toeplitz_matrices.matrix(self.coefficients, self.rounds)
 
     def leading(self, rounds: int) -> "BandedToeplitz":
         """The first ``rounds`` rounds."""
@@ -78,7 +75,7 @@ class BandedToeplitz:
 
         Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763.
         """
-        return toeplitz.sensitivity(np.array(self.coefficients), self.rounds, participation)
+        return toeplitz_matrices.sensitivity(np.array(self.coefficients), self.rounds, participation)
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
         """Row ``round_index`` of C⁻¹z, by forward substitution over the last ``bands`` − 1 rows."""
@@ -126,60 +123,6 @@ def square_root_of(workload: Workload, bands: int) -> BandedToeplitz:
 
     Source: Kalinin and Lampert 2024, Theorem 1, https://arxiv.org/abs/2405.13763.
     """
-    toeplitz.require_equal_rates(workload)
+    toeplitz_matrices.require_equal_rates(workload)
     integer("bands", bands, at_least=1, at_most=workload.rounds)
-    return BandedToeplitz(workload.rounds, tuple(toeplitz.root_series(workload.momentum, bands).tolist()))
-
-
-@on_one_thread
-def optimize(
-    workload: Workload,
-    *,
-    bands: int,
-    participation: Participation = SingleParticipation(),  # noqa: B008 # a frozen value
-    objective: Objective = "mean",
-) -> Optimized[BandedToeplitz]:
-    """The banded Toeplitz strategy of least error, with a proof that none is better.
-
-    While the bands are no more than the separation the proof is one for this family, as a rule tight to 1e-12. With more bands
-    the search is among coefficients that are not negative (and do not increase, where rounds need not be evenly spaced), whose
-    sensitivity is exact.
-
-    Args:
-        workload: A, of equal learning rates.
-        bands: b, from 1 to n.
-        participation: What one client may join.
-        objective: ``"mean"`` of the squared errors, or their ``"max"``.
-
-    Raises:
-        ValueError: Learning rates that differ, more bands than rounds, another objective, or random participation.
-
-    Example:
-        >>> from hubbub.workloads import prefix_sum
-        >>> result = optimize(prefix_sum(rounds=64), bands=16)
-        >>> round(result.squared_error, 10), result.relative_gap < 1e-9
-        (5.522755555, True)
-
-    Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
-    """
-    toeplitz.require_equal_rates(workload)
-    integer("bands", bands, at_least=1, at_most=workload.rounds)
-    weights = toeplitz.row_weights(workload.rounds, one_of("objective", objective, ("mean", "max")))
-    separation, participations = toeplitz.worst_rounds(participation, workload.rounds)
-    a, start = workload.coefficients(), toeplitz.root_series(workload.momentum, bands)
-    bounds = []
-    if bands <= separation:
-        c, bound, evaluations = toeplitz_bounds.least_error_and_bound(a, weights, start, separation, participations)
-        bounds.append((bound, f"every banded Toeplitz strategy of at most {bands} bands"))
-    else:
-        spaced = isinstance(participation, MinSeparation)
-        c, evaluations = toeplitz.least_error(a, weights, start, separation, participations, monotone=spaced)
-    c = c / np.linalg.norm(c)
-    strategy = BandedToeplitz(workload.rounds, tuple(c.tolist()))
-    error = toeplitz.error(a, weights, c) * strategy.sensitivity(participation).value ** 2
-    if not bounds or bounds[0][0] < error * (1 - _TIGHT):
-        bounds.append((lower_bound(workload, participation, objective), "every strategy"))
-        root = toeplitz.root_series(workload.momentum, workload.rounds)
-        bounds.append((float(a[0] ** 2) * toeplitz_bounds.root_bound(root, objective), "every Toeplitz strategy"))
-    bound, family = max(bounds)
-    return Optimized(strategy, workload, participation, objective, error, bound, family, evaluations)
+    return BandedToeplitz(workload.rounds, tuple(toeplitz_matrices.root_series(workload.momentum, bands).tolist()))

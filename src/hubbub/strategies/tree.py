@@ -23,7 +23,6 @@ from functools import cached_property
 import numpy as np
 
 from hubbub._checks import Array, integer, one_of, rounds_count
-from hubbub.factorization.dyadic import Forest
 from hubbub.participation import (
     FixedEpochs,
     MinSeparation,
@@ -33,6 +32,7 @@ from hubbub.participation import (
     require_participation,
 )
 from hubbub.sensitivity import Sensitivity
+from hubbub.strategies.dyadic import Forest
 from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
 
 __all__ = ["DECODERS", "BinaryTree"]

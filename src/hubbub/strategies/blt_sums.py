@@ -16,13 +16,23 @@ and the same once more, summed over n, for the mean. Derivatives are taken backw
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from hubbub._checks import Array
 
-__all__ = ["binomial_sums", "responses", "squared_error_with_momentum", "squared_errors", "toeplitz_bound"]
+__all__ = [
+    "Problem",
+    "binomial_sums",
+    "responses",
+    "squared_error_with_momentum",
+    "squared_errors",
+    "squared_sensitivity",
+    "toeplitz_bound",
+]
+
 
 # Below n·δ = 1 the closed forms cancel; there the terms of the series fall at least as fast as 1/q!, so that these reach 1e-17.
 _TERMS = 19
@@ -212,3 +222,61 @@ def _divided_powers(n: int, beta: float, logs: Array) -> tuple[Array, Array]:
     larger = np.exp((n - 1) * np.maximum(logs, log_beta))
     grows = (n - 1) * np.exp((n - 2) * logs) * sums + np.exp((n - 3) * logs) * beta * slopes
     return larger * sums, np.where(logs >= log_beta, grows, -np.exp((n - 2) * log_beta) * slopes)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a strategy is good for.
+
+    Args:
+        rounds: n.
+        separation: b: how many rounds lie between one participation and the next.
+        participations: k, with (k − 1)·b < n.
+        mean: The mean of the squared errors over rounds, rather than the last and largest.
+        momentum: β in [0, 1) of the workload with the generating function 1/((1 − x)·(1 − βx)).
+    """
+
+    rounds: int
+    separation: int
+    participations: int
+    mean: bool
+    momentum: float = 0.0
+
+
+def squared_sensitivity(problem: Problem, logs: Array, omega: Array) -> tuple[float, Array, Array]:
+    """The squared norm of the sum of the columns 0, b, …, (k − 1)·b of C, and its derivatives by ω and by δ.
+
+    Between two participations each buffer only decays, and after the last one too: k stretches, of which each is a geometric
+    sum. The columns overlap; a sum of their squared norms would leave out the cross terms.
+
+    Args:
+        problem: n, b and k.
+        logs: log θ, ``(buffers,)``.
+        omega: ``(buffers,)``.
+
+    Returns:
+        The value, and two arrays ``(buffers,)``.
+    """
+    b, k, n = problem.separation, problem.participations, problem.rounds
+    theta = np.exp(logs)[:, None]
+    m = np.arange(k)
+    earlier = np.exp(np.multiply.outer(b * logs, m))
+    earlier[:, 0] = 0.0
+    held = np.cumsum(earlier, axis=1)  # what a buffer keeps of the participations before, over its scale
+    held_slope = np.cumsum(m * earlier, axis=1) * (-b / theta)
+    peaks = 1 + omega @ (held / theta)
+    W = omega[:, None] * (1 + held)
+    by_W = np.empty_like(W)
+    value = float(peaks @ peaks)
+    by_delta = omega * ((held_slope / theta + held / theta**2) @ (2 * peaks))
+    for part, length in ((slice(0, k - 1), b), (slice(k - 1, k), n - (k - 1) * b)):
+        if part.start == part.stop:
+            continue
+        own = W[:, part]
+        sums, slopes = binomial_sums(length - 1, 1, logs[:, None] + logs)
+        image = sums @ own
+        value += float(np.vdot(own, image))
+        by_W[:, part] = 2 * image
+        by_delta += 2 * ((own @ own.T) * slopes) @ theta[:, 0]
+    by_omega = (by_W * (1 + held)).sum(axis=1) + (held / theta) @ (2 * peaks)
+    return value, by_omega, by_delta + omega * (by_W * held_slope).sum(axis=1)

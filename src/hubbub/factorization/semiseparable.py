@@ -27,39 +27,34 @@ Source: Chahlaoui and Van Dooren 2005, "Model reduction of time-varying systems"
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from hubbub._checks import Array
+from hubbub._checks import Array, integer, one_of
 from hubbub.factorization.diagonal import Dual, Effort, alone, maximize
-from hubbub.factorization.normal_form import triangular_form
+from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.pencils import Poles, pivots, row_gram
+from hubbub.factorization.threads import on_one_thread
+from hubbub.participation import Participation, SingleParticipation
+from hubbub.strategies.normal_form import triangular_form
+from hubbub.strategies.semiseparable import Recursion, Semiseparable, column_norms
+from hubbub.strategies.toeplitz_matrices import worst_rounds
 from hubbub.workloads import Workload
 
 __all__ = [
-    "Recursion",
     "best_recursion",
     "best_weights",
-    "column_norms",
-    "dense",
-    "magnitudes",
     "of_poles",
+    "optimize",
     "reduced",
     "root_of_weights",
     "row_errors",
     "squared_errors",
 ]
 
-
-class Recursion(NamedTuple):
-    """The numbers of a matrix that is streamed by states; the last transition and the last inputs are never used."""
-
-    diagonal: Array
-    outputs: Array
-    transitions: Array
-    inputs: Array
+# The reduction takes memory of rounds · poles².
+_MOST_ROUNDS = 20_000
 
 
 def of_poles(gram: Array, v: Array, poles: Poles) -> Recursion:
@@ -101,25 +96,6 @@ def of_poles(gram: Array, v: Array, poles: Poles) -> Recursion:
     return Recursion(d, a, ratios, ratios * h)
 
 
-def column_norms(recursion: Recursion) -> Array:
-    """``(n,)``: the squared norm of each column, in O(n · states²) time for diagonal transitions."""
-    diagonal, outputs, transitions, inputs = recursion
-    n, states = outputs.shape
-    G = np.zeros((states, states))
-    norms = np.square(diagonal)
-    for j in range(n - 2, -1, -1):
-        # G becomes what rows j + 1 and on make of the state after round j.
-        G = _squared_from_right(transitions[j + 1], G)
-        G += np.multiply.outer(outputs[j + 1], outputs[j + 1])
-        norms[j] += inputs[j] @ G @ inputs[j]
-    return norms
-
-
-def magnitudes(recursion: Recursion) -> Array:
-    """``(n,)``: the squared norm that each column would have if nothing cancelled; that of the column where nothing does."""
-    return column_norms(Recursion(*(np.abs(part) for part in recursion)))
-
-
 def squared_errors(workload: Workload, recursion: Recursion) -> Array:
     """``(n,)``: the squared norm of each row of A·C⁻¹, in O(n · states²) time for diagonal transitions."""
     diagonal, outputs, transitions, inputs = recursion
@@ -150,27 +126,6 @@ def squared_errors(workload: Workload, recursion: Recursion) -> Array:
         own += half.T
         errors[t] = own[-1, -1]
     return errors
-
-
-def dense(recursion: Recursion) -> Array:
-    """The matrix, ``(n, n)``."""
-    diagonal, outputs, transitions, inputs = recursion
-    n = len(diagonal)
-    C = np.diag(diagonal)
-    states = np.zeros((outputs.shape[1], n))
-    for i in range(n):
-        C[i, :i] = outputs[i] @ states[:, :i]
-        step = transitions[i]
-        states[:, :i] = step[:, None] * states[:, :i] if transitions.ndim == 2 else step @ states[:, :i]
-        states[:, i] = inputs[i]
-    return C
-
-
-def _squared_from_right(step: Array, G: Array) -> Array:
-    """Φᵀ·G·Φ."""
-    if step.ndim == 1:
-        return np.asarray(G * np.multiply.outer(step, step))
-    return np.asarray(step.T @ G @ step)
 
 
 def _padded(transitions: Array, beta: float) -> Array:
@@ -283,3 +238,62 @@ def _unit_columns(recursion: Recursion) -> Recursion:
     factors = column_norms(recursion) ** -0.5
     diagonal, outputs, transitions, inputs = recursion
     return Recursion(diagonal * factors, outputs, transitions, inputs * factors[:, None])
+
+
+@on_one_thread
+def optimize(
+    workload: Workload,
+    *,
+    buffers: int = 6,
+    participation: Participation = SingleParticipation(),  # noqa: B008 # a frozen value
+    objective: Objective = "mean",
+) -> Optimized[Semiseparable]:
+    """The optimal strategy for one participation, cut to a few buffers with the least loss round by round.
+
+    Six buffers come within a few millionths of the least error of any strategy at 2000 rounds, where the best BLT of the same
+    memory, whose coefficients are the same in all rounds, is 6.8 % above it. Sensitivity and error are exact whatever was cut.
+
+    Args:
+        workload: A, without momentum, of at most 20,000 rounds.
+        buffers: At least 1.
+        participation: One participation; more of them spoil what makes few buffers enough.
+        objective: ``"mean"`` or ``"max"`` of the squared errors over rounds.
+
+    Raises:
+        ValueError: A workload or a participation that it cannot do; the message names what can.
+
+    Example:
+        >>> from hubbub.workloads import prefix_sum
+        >>> result = optimize(prefix_sum(rounds=64), buffers=3)
+        >>> result.strategy.memory_rows, result.relative_gap < 1e-4
+        (3, True)
+    """
+    one_of("objective", objective, ("mean", "max"))
+    integer("buffers", buffers, at_least=1)
+    if worst_rounds(participation, workload.rounds)[1] > 1:
+        raise ValueError(
+            f"participation = {participation!r}: buffers that change from round to round are optimized for "
+            "SingleParticipation() only; use banded, blt, or dense.optimize"
+        )
+    if workload.momentum:
+        raise ValueError(f"workload.momentum = {workload.momentum}: must be 0 here; use dense.optimize or blt.optimize")
+    if workload.rounds > _MOST_ROUNDS:
+        raise ValueError(
+            f"workload.rounds = {workload.rounds}: must be at most {_MOST_ROUNDS} here; use dense.optimize, which keeps one "
+            "buffer for each of some forty poles, or blt.optimize"
+        )
+    full, dual = best_recursion(workload, objective)
+    few = reduced(full, buffers) if buffers < full.outputs.shape[1] else full
+    errors = squared_errors(workload, few)
+    squared_sensitivity = float(column_norms(few).max())
+    error = float(errors.mean() if objective == "mean" else errors.max())
+    return Optimized(
+        Semiseparable(*few),
+        workload,
+        participation,
+        objective,
+        squared_error=error * squared_sensitivity,
+        lower_bound=dual.bound,
+        bound_family="every strategy",
+        iterations=dual.evaluations,
+    )
