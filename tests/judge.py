@@ -26,7 +26,7 @@ from hubbub.errors import HubbubError
 from hubbub.lattice import Lattice
 from hubbub.noise import SecureSource
 from hubbub.participation import FixedEpochs, MinSeparation
-from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.clipping import AdaptiveClipping
 from hubbub.utility import noising_matrix
 from simulated_disk import Disk
 from ways import DIM, Way

@@ -20,7 +20,7 @@ from hubbub.strategies import Identity, toeplitz
 from hubbub.strategies.record import strategy_arrays
 from hubbub.strategies.strategy import Strategy
 from hubbub.training import RunStore
-from hubbub.training.record import read_run
+from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verify
 
 ROUNDS = 8

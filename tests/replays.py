@@ -18,7 +18,7 @@ from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.training import ExamplePopulation, Execution, LocalTraining, SimulatedPopulation
 from hubbub.training.aggregate import Adversary, Population
-from hubbub.training.clip_norms import CountSplit
+from hubbub.training.clipping import CountSplit
 from small_runs import CLIENTS, linear
 
 DIM = 8

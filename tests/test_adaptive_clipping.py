@@ -21,7 +21,7 @@ from hubbub.participation import PoissonSampling, every_round
 from hubbub.strategies import Identity, toeplitz
 from hubbub.training import LatticeSum, PlainSum, RunPlan, RunStore, train
 from hubbub.training.aggregate import Population
-from hubbub.training.clip_norms import AdaptiveClipping, CountSplit
+from hubbub.training.clipping import AdaptiveClipping, CountSplit
 from replays import simulated
 from small_runs import linear
 
@@ -232,7 +232,7 @@ def test_ada_5_a_round_costs_what_one_with_a_fixed_clip_norm_costs() -> None:
 def test_a_resumed_run_has_the_clip_norms_of_one_that_was_never_interrupted(
     stopped: int, keep_releases: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 3)
     whole, twice = linear(), linear()
     expected = [result.clip_norm for result in train(plan(), vectors(), whole)]
     store = RunStore(tmp_path / "run", keep_releases=keep_releases)
@@ -248,7 +248,7 @@ def test_a_resumed_run_has_the_clip_norms_of_one_that_was_never_interrupted(
 
 
 def test_a_killed_run_goes_on_with_the_clip_norm_of_its_releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 4)
     dying = Dying(tmp_path / "events", {}, lambda *_: None)
     # What a first run imports and remembers is there before the first fork.
     list(train(plan(noise="secure"), vectors(), linear()))
@@ -284,7 +284,7 @@ def test_a_killed_run_goes_on_with_the_clip_norm_of_its_releases(tmp_path: Path,
 
 
 def test_a_checkpoint_without_its_clip_norm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 3)
     kept = RunStore.save_checkpoint
 
     def without(store: RunStore, *state: object, clip_norm: float | None = None) -> None:

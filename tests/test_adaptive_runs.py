@@ -26,7 +26,7 @@ from hubbub.strategies import Identity
 from hubbub.testing import ContractError, check_population
 from hubbub.training import LocalTraining, RunStore, SimulatedPopulation, train
 from hubbub.training.aggregate import LatticeSum, PlainSum, Population
-from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms, CountSplit
+from hubbub.training.clipping import AdaptiveClipping, ClipNorms, CountSplit
 from hubbub.verification import verify
 from small_runs import CLIENTS, linear, population
 

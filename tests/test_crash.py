@@ -38,7 +38,7 @@ def test_cra_1_prt_3_flw_5_pai_17_a_run_that_is_killed_at_random_keeps_its_promi
 
 
 RELEASE = "hubbub.training.release.ReleasePath"
-STORE, LEDGER = "hubbub.training.store.RunStore", "hubbub.accounting.ledger.Ledger"
+STORE, LEDGER = "hubbub.training.run_folder.RunStore", "hubbub.accounting.ledger.Ledger"
 # What becomes of the round in which a start dies there: it is charged, and burned or released.
 MOMENTS = {
     f"after {LEDGER}.begin": "burned",
@@ -51,7 +51,7 @@ MOMENTS = {
 }
 HELD = {"after hubbub.secagg.key_holder.Holder.open": "burned"}
 NOISED = {
-    "after hubbub.training.holder_noise.HolderNoise.row": "burned",
+    "after hubbub.training.encrypted.HolderNoise.row": "burned",
     "before hubbub.secagg.key_holder.Holder.open": "burned",
     **HELD,
 }

@@ -29,10 +29,10 @@ from hubbub.noise import SecureSource
 from hubbub.participation import PoissonSampling
 from hubbub.strategies import Identity
 from hubbub.training import LatticeSum, RunStore, ServerOptimizer, charged_with, extended, train
-from hubbub.training.clip_norms import AdaptiveClipping
-from hubbub.training.extending import going_on
-from hubbub.training.record import read_run
-from hubbub.training.start import Extends, Segments
+from hubbub.training.clipping import AdaptiveClipping
+from hubbub.training.run_folder.record import read_run
+from hubbub.training.run_folder.state import Extends, Segments
+from hubbub.training.warm_start import going_on
 from hubbub.verification import verify
 from ways import CLIENTS, COHORT, RandomSums, zeros
 

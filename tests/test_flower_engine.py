@@ -30,7 +30,7 @@ from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.population import GridPopulation, load, trained
 from hubbub.testing import check_population
 from hubbub.training import LocalTraining, SimulatedPopulation, release, store
-from hubbub.training.metrics import read_metrics
+from hubbub.training.run_folder.record import read_metrics
 from small_runs import CLIENTS, linear, population
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "flower_quickstart"

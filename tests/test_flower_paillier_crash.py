@@ -22,8 +22,7 @@ from hubbub.flower.state import ServerState
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.threshold import KeyShare, ThresholdKey
-from hubbub.training.encrypted import EncryptedSum
-from hubbub.training.holder_noise import HolderNoise
+from hubbub.training.encrypted import EncryptedSum, HolderNoise
 from hubbub.training.release import ReleasePath
 from small_keys import VECTORS, number
 

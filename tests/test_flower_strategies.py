@@ -36,7 +36,7 @@ from hubbub.participation import (
     every_round,
 )
 from hubbub.strategies import Identity, toeplitz
-from hubbub.training.tensors import metadata
+from hubbub.training.run_folder.state import metadata
 from hubbub.verification import verify
 from recorded_runs import require_noticed, unproved
 

@@ -23,7 +23,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation
 from hubbub.strategies import Dense, toeplitz
 from hubbub.training import LatticeSum, RunPlan, RunStore, ServerOptimizer, SimulatedPopulation, train
-from hubbub.training.state import RunState
+from hubbub.training.rounds import RunState
 from release_paths import CLIENTS, PATTERN, ROUNDS, plan, silent, some_rounds
 
 PLAN = plan(toeplitz.square_root(ROUNDS, 3))
@@ -44,7 +44,7 @@ def kinds(folder: Path) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of three rounds, with a checkpoint after the second."""
-    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
     some_rounds(tmp_path / "run", 3)
     return tmp_path / "run"
 

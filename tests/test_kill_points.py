@@ -70,7 +70,7 @@ class World:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("hubbub.files.os", disk)
-            patch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
+            patch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
             patch.setattr(LatticeSum, "open", meeting)
             patch.setattr(SecureSource, "segments", drawing)
             try:

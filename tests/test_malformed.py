@@ -17,9 +17,9 @@ import typer.main
 import malformed
 from hubbub.cli import main
 from hubbub.errors import HubbubError
-from hubbub.training import state
+from hubbub.training import rounds
 from hubbub.training.release import ReleasePath
-from hubbub.training.store import RunStore
+from hubbub.training.run_folder import RunStore
 from malformed import CONFIG, FAMILIES, Accepted, Call, Case, Command, Line, Run, Workplace
 
 # Of the processor: how long others keep it is not the command's.
@@ -169,7 +169,7 @@ def interrupted_twice() -> None:
         return begin(self, *more)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(state, "CHECKPOINT_EVERY", 3)
+        monkeypatch.setattr(rounds, "CHECKPOINT_EVERY", 3)
         monkeypatch.setattr(Line, "may_learn", True)
         with monkeypatch.context() as first:
             first.setattr(RunStore, "save_release", stop_in_round_4)

@@ -37,7 +37,7 @@ from hubbub.participation import MinSeparation, PoissonSampling
 from hubbub.sensitivity import of_sets
 from hubbub.strategies import BandedInverse, BinaryTree, BufferedLinearToeplitz, Identity, Strategy, toeplitz
 from hubbub.training import RunPlan, RunStore, release, store, train
-from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.clipping import AdaptiveClipping
 from replays import CLIENTS, DIM, VECTORS, Replayed, Transcript, crafted, fixed, simulated, single_examples
 from small_runs import linear
 

@@ -35,8 +35,7 @@ from hubbub.strategies import Identity, toeplitz
 from hubbub.strategies.record import strategy_arrays
 from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, SimulatedPopulation, train
 from hubbub.training.aggregate import Population
-from hubbub.training.metrics import read_metrics
-from hubbub.training.record import read_run
+from hubbub.training.run_folder.record import read_metrics, read_run
 from hubbub.verification import verify
 from release_paths import CLIENTS, CLIP, DIM, PATTERN, ROUNDS, locked, plan, silent
 

@@ -26,7 +26,7 @@ from hubbub.participation import MinSeparation
 from hubbub.strategies import toeplitz
 from hubbub.training import LatticeSum, ReleasePath, RunStore
 from hubbub.training.cohorts import CohortKeys, eligible
-from hubbub.training.record import read_run
+from hubbub.training.run_folder.record import read_run
 
 SECRET, DIGEST = bytes(range(32)), "0" * 64
 

@@ -12,9 +12,8 @@ import torch
 
 from hubbub.errors import RunFolderError, SumNotOpenedError
 from hubbub.training import LatticeSum, ReleasePath, RunStore, rounds, train
-from hubbub.training.metrics import read_metrics
-from hubbub.training.phases import PHASES, Phases
-from hubbub.training.state import RunState
+from hubbub.training.rounds import PHASES, Phases, RunState
+from hubbub.training.run_folder.record import read_metrics
 from small_runs import PLANS, linear, population
 
 PLAN = PLANS["banded, separated"]
@@ -26,7 +25,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr("hubbub.training.phases.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("hubbub.training.rounds.time.perf_counter", lambda: self.now)
 
     def takes(self, place: Any, name: str, seconds: float) -> None:
         real: Callable[..., Any] = getattr(place, name)
@@ -85,7 +84,7 @@ def test_no_bit_of_a_release_hangs_on_the_clock(name: str, monkeypatch: pytest.M
 
     usual = releases(tmp_path / "usual")
     readings = itertools.cycle([0.0, 0.0, 1e9, 1e9, 5.0])
-    monkeypatch.setattr("hubbub.training.phases.time.perf_counter", lambda: next(readings))
+    monkeypatch.setattr("hubbub.training.rounds.time.perf_counter", lambda: next(readings))
     assert releases(tmp_path / "odd") == usual
     assert len(usual) == 6
 

@@ -13,7 +13,7 @@ from hubbub.cli import main
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.strategies import toeplitz
 from hubbub.training import RunStore, train
-from hubbub.training.record import read_run
+from hubbub.training.run_folder.record import read_run
 from release_paths import ROUNDS, plan, silent, some_rounds
 
 SECOND = 2
@@ -48,7 +48,7 @@ def without_releases(folder: Path, first: int = 0) -> Path:
 def test_cra_9_a_ledger_cut_by_any_number_of_records_is_refused_or_costs_what_the_whole_did(
     tmp_path: Path, rounds: int, keep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
     run = tmp_path / "run"
     planned = plan(toeplitz.square_root(ROUNDS, 3))
     for result in train(planned, silent(), nn.Linear(3, 2), RunStore(run, keep_releases=keep)):

@@ -25,7 +25,7 @@ from hubbub.strategies import BinaryTree, Identity, banded_inverse, blt, dense, 
 from hubbub.strategies.strategy import Strategy
 from hubbub.training import LatticeSum, RunPlan, RunStore, train
 from hubbub.training.aggregate import Population
-from hubbub.training.clip_norms import AdaptiveClipping, Clipping, CountSplit
+from hubbub.training.clipping import AdaptiveClipping, Clipping, CountSplit
 from hubbub.training.examples import ExamplePopulation
 
 if TYPE_CHECKING:

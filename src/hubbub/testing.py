@@ -15,7 +15,7 @@ from hubbub.participation import FixedEpochs, MinSeparation, Pattern, SinglePart
 from hubbub.strategies import Strategy
 from hubbub.strategies.strategy import memory_rows
 from hubbub.training import Population
-from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.clipping import AdaptiveClipping
 from hubbub.utility import require_inverse, require_no_look_ahead
 
 __all__ = ["ContractError", "brute_force_sensitivity", "check_population", "check_strategy"]

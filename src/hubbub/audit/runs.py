@@ -36,8 +36,8 @@ from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import FixedSizeSampling, RandomParticipation, TruncatedPoissonSampling
 from hubbub.training.aggregate import Population
-from hubbub.training.clip_norms import AdaptiveClipping
-from hubbub.training.flat import FlatModel
+from hubbub.training.clipping import AdaptiveClipping
+from hubbub.training.functional import FlatModel
 from hubbub.training.plan import RunPlan
 from hubbub.utility import noising_matrix
 

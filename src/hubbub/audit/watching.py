@@ -19,7 +19,7 @@ from hubbub.errors import ConfigError
 from hubbub.lattice import Lattice
 from hubbub.steps import share_stddev
 from hubbub.training.aggregate import Adversary, Population, Sum
-from hubbub.training.clip_norms import CountSplit
+from hubbub.training.clipping import CountSplit
 from hubbub.training.plan import RunPlan
 from hubbub.training.rounds import train
 

@@ -26,10 +26,10 @@ from hubbub.engine.resolved import resolved
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
 from hubbub.training.evaluation import Fairness, fairness
-from hubbub.training.extending import register, require_new
-from hubbub.training.metrics import Metrics, read_metrics
-from hubbub.training.phases import EVALUATE, Phases
-from hubbub.training.start import Extends, keep_start
+from hubbub.training.rounds import EVALUATE, Phases
+from hubbub.training.run_folder.record import Metrics, read_metrics
+from hubbub.training.run_folder.state import Extends, keep_start
+from hubbub.training.warm_start import register, require_new
 
 __all__ = ["RunInFolder"]
 

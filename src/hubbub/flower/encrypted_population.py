@@ -15,7 +15,7 @@ from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.protocol import Agreement
 from hubbub.steps import share_stddev
 from hubbub.training.aggregate import Adversary, Population
-from hubbub.training.clip_norms import CountSplit
+from hubbub.training.clipping import CountSplit
 from hubbub.training.encrypted import EncryptedSum
 
 __all__ = ["EncryptedGridPopulation"]

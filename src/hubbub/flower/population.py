@@ -18,8 +18,7 @@ from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.messages import CLIP_NORM, Asked, addressed, single_arrays
 from hubbub.lattice import Lattice
 from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, statistics
-from hubbub.training.clip_norms import CountSplit
-from hubbub.training.clipping import bounded
+from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.local import flat_parameters
 
 __all__ = ["ROUND_INDEX", "TRAIN_LOSS", "GridPopulation", "load", "trained"]

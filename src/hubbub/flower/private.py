@@ -22,7 +22,7 @@ from hubbub.flower.summing import Summing
 from hubbub.flower.terms import Terms, require_averaging
 from hubbub.mechanism import Mechanism
 from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
-from hubbub.training.clip_norms import AdaptiveClipping, Clipping
+from hubbub.training.clipping import AdaptiveClipping, Clipping
 
 if TYPE_CHECKING:
     from hubbub.flower.secagg_server import EncryptedSumming

@@ -23,7 +23,7 @@ from hubbub.flower.summing import Summing
 from hubbub.flower.terms import Terms
 from hubbub.mechanism import Mechanism
 from hubbub.training.aggregate import NoSum
-from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms, Clipping
+from hubbub.training.clipping import AdaptiveClipping, ClipNorms, Clipping
 from hubbub.training.rounds import MOST_BURNED
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.steps import share_stddev
 from hubbub.training.aggregate import LatticeSum
-from hubbub.training.clip_norms import CountSplit
-from hubbub.training.clipping import clip
+from hubbub.training.clipping import CountSplit, clip
 
 __all__ = ["Summing"]
 

@@ -19,9 +19,8 @@ from hubbub.errors import RunFolderError
 from hubbub.files import read
 from hubbub.mechanism import Mechanism
 from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
-from hubbub.training.metrics import read_metrics
-from hubbub.training.record import read_run
-from hubbub.training.store import RunStore
+from hubbub.training.run_folder import RunStore
+from hubbub.training.run_folder.record import read_metrics, read_run
 
 __all__ = ["Participation", "RunTold", "Strength", "told"]
 

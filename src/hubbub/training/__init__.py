@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from hubbub.training.evaluation import evaluate
     from hubbub.training.examples import ExamplePopulation, private_gradients
     from hubbub.training.execution import Execution
-    from hubbub.training.extending import charged_with, extended
     from hubbub.training.local import LocalTraining
     from hubbub.training.plan import RunPlan, ServerOptimizer
     from hubbub.training.release import ReleasePath
     from hubbub.training.rounds import RoundResult, train
+    from hubbub.training.run_folder import RunStore
     from hubbub.training.simulate import SimulatedPopulation
-    from hubbub.training.store import RunStore
+    from hubbub.training.warm_start import charged_with, extended
 
 __all__ = [
     "ExamplePopulation",
@@ -50,14 +50,14 @@ _HOMES = {
     "ReleasePath": "release",
     "RoundResult": "rounds",
     "RunPlan": "plan",
-    "RunStore": "store",
+    "RunStore": "run_folder",
     "ServerOptimizer": "plan",
     "SimulatedPopulation": "simulate",
     "Sum": "aggregate",
-    "charged_with": "extending",
+    "charged_with": "warm_start",
     "clip": "clipping",
     "evaluate": "evaluation",
-    "extended": "extending",
+    "extended": "warm_start",
     "private_gradients": "examples",
     "train": "rounds",
 }

@@ -13,7 +13,7 @@ from torch import nn
 
 from hubbub.errors import ConfigError, SumNotOpenedError
 from hubbub.lattice import Lattice, require_one_shape
-from hubbub.training.clip_norms import CountSplit
+from hubbub.training.clipping import CountSplit
 
 __all__ = ["Adversary", "LatticeSum", "NoSum", "PlainSum", "Population", "Sum", "adversarial_update", "statistics"]
 

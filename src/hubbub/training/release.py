@@ -38,9 +38,8 @@ from hubbub.strategies.record import strategy_arrays
 from hubbub.strategies.strategy import memory_rows
 from hubbub.training.aggregate import Sum
 from hubbub.training.cohorts import CohortKeys
-from hubbub.training.metrics import rounds_shown
-from hubbub.training.store import RunStore
-from hubbub.training.traces import key_ahead, unknown_releases
+from hubbub.training.run_folder import RunStore
+from hubbub.training.run_folder.record import key_ahead, rounds_shown, unknown_releases
 from hubbub.utility import largest_row_norm, noising_matrix, require_inverse, require_no_look_ahead
 
 __all__ = ["ReleasePath", "largest_deviation"]

@@ -11,13 +11,11 @@ from hubbub.lattice import Lattice
 from hubbub.randomness import derive, seed_for, seed_key
 from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, statistics
 from hubbub.training.choice import Choice, Probe, Trainer, trainer
-from hubbub.training.clip_norms import CountSplit
-from hubbub.training.clipping import bounded
+from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.execution import AUTO, Execution, clients_at_once
 from hubbub.training.faults import isolated, note, reason, require_own
-from hubbub.training.flat import require_trainable
-from hubbub.training.local import Examples, Job, LocalTraining, Loss, Trained, flat_parameters, trainable
-from hubbub.training.one_by_one import OneByOne
+from hubbub.training.functional import require_trainable
+from hubbub.training.local import Examples, Job, LocalTraining, Loss, OneByOne, Trained, flat_parameters, trainable
 from hubbub.training.stacked_module import NotStackableError
 from hubbub.training.stacks import keep_freed_memory
 from hubbub.training.workers import Part, SharedExamples, Task, Workers

@@ -39,8 +39,7 @@ from hubbub.accounting.ledger import Ledger
 from hubbub.errors import ParticipationError, RunFolderError
 from hubbub.noise import NoiseStream
 from hubbub.randomness import KEY_BYTES, fresh_key
-from hubbub.training.checkpoint import Checkpoint
-from hubbub.training.tensors import parse
+from hubbub.training.run_folder.state import Checkpoint, parse
 
 __all__ = ["RunStore"]
 
