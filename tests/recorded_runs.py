@@ -40,7 +40,7 @@ def history_of(cohorts: list[set[int]], key: str | None = DIGEST, clip_norm: flo
     for t, cohort in enumerate(cohorts):
         clients = [f"{client:032x}" for client in sorted(cohort)]
         history.apply({"kind": "begin", "round": t, "epoch": 0, "clients": clients, "sum": DIGEST, "clip_norm": clip_norm})
-        history.apply({"kind": "burn", "round": t})
+        history.apply({"kind": "abort", "round": t})
     return history
 
 

@@ -102,7 +102,7 @@ def plan(rule: AdaptiveClipping | float = RULE, rounds: int = 12, z: float = 0.7
 
 
 def by_hand(releases: Sequence[torch.Tensor | None], rule: AdaptiveClipping, z: float, expected: float) -> list[float]:
-    """The clip norm before each round and after the last, by Algorithm 1 of Andrew et al. 2021; ``None`` was burned."""
+    """The clip norm before each round and after the last, by Algorithm 1 of Andrew et al. 2021; ``None`` was aborted."""
     found = [rule.initial_clip_norm]
     stddev = max(expected / 20, z) if rule.clip_count_stddev is None else rule.clip_count_stddev
     of_updates = (z**-2 - (2 * stddev) ** -2) ** -0.5

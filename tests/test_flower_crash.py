@@ -28,9 +28,9 @@ DIM, ROUNDS = 12, 3
 START = ArrayRecord({"w": Array(np.linspace(-1, 1, DIM, dtype=np.float32))})
 # The functions between which a round may stop.
 STEPS: dict[type, tuple[str, ...]] = {
-    ReleasePath: ("start", "begin", "row", "commit", "burn"),
+    ReleasePath: ("start", "begin", "row", "commit", "abort"),
     LatticeSum: ("open",),
-    PrivateRun: ("resume", "begin", "finish", "_learn", "burn_what_was_left"),
+    PrivateRun: ("resume", "begin", "finish", "_learn", "abort_what_was_left"),
     ServerState: ("restore", "save"),
 }
 

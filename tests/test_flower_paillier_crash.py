@@ -32,9 +32,9 @@ UPDATE = np.array([512.0, -64.0, 7.0])
 STEP = 2.0**-14
 # The functions between which processes may stop.
 STEPS: dict[type, tuple[str, ...]] = {
-    ReleasePath: ("start", "begin", "row", "commit", "burn"),
+    ReleasePath: ("start", "begin", "row", "commit", "abort"),
     EncryptedSum: ("open",),
-    PrivateRun: ("resume", "begin", "finish", "_learn", "burn_what_was_left"),
+    PrivateRun: ("resume", "begin", "finish", "_learn", "abort_what_was_left"),
     ServerState: ("restore", "save"),
     GridHolders: ("find", "add_noise", "open"),
     HolderNoise: ("row",),

@@ -36,7 +36,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation, PoissonSampling
 from hubbub.sensitivity import of_sets
 from hubbub.strategies import BandedInverse, BinaryTree, BufferedLinearToeplitz, Identity, Strategy, toeplitz
-from hubbub.training import RunPlan, RunStore, release, store, train
+from hubbub.training import RunPlan, RunStore, release, run_folder, train
 from hubbub.training.clipping import AdaptiveClipping
 from replays import CLIENTS, DIM, VECTORS, Replayed, Transcript, crafted, fixed, simulated, single_examples
 from small_runs import linear
@@ -186,7 +186,7 @@ def test_no_hostile_client_that_encrypts_by_our_code_does(pairs: int) -> None:
 
 def same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = itertools.count(1)
-    for module in (release, store):
+    for module in (release, run_folder):
         monkeypatch.setattr(module, "fresh_key", lambda: next(numbers).to_bytes(32, "big"))
 
 

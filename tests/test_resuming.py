@@ -99,7 +99,7 @@ def test_the_noise_of_a_resumed_real_run_is_one_stream_of_n_times_z(strategy: Id
         torch.testing.assert_close(released, expected[t], rtol=0, atol=2**-26 + 1e-12)
 
 
-def test_cra_2_a_round_that_was_begun_and_not_released_is_burned_and_charged(tmp_path: Path) -> None:
+def test_cra_2_a_round_that_was_begun_and_not_released_is_aborted_and_charged(tmp_path: Path) -> None:
     plan = replace(PLANS["banded, separated"], noise="secure")
 
     class DiesWhenHidden(LatticeSum):
@@ -117,7 +117,7 @@ def test_cra_2_a_round_that_was_begun_and_not_released_is_burned_and_charged(tmp
     results = list(train(plan, population(), linear(), RunStore(tmp_path)))
     assert [r.round_index for r in results] == [3, 4, 5]
     assert results[0].epsilon == plan.promise().after(4, plan.delta).epsilon
-    assert (tmp_path / "ledger.jsonl").read_text().count('"kind":"burn"') == 1
+    assert (tmp_path / "ledger.jsonl").read_text().count('"kind":"abort"') == 1
 
 
 # --- folders ---

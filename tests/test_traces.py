@@ -129,7 +129,9 @@ def test_a_manifest_that_cannot_be_read_is_refused_by_name(tmp_path: Path, conte
         read_run(tmp_path)
 
 
-def test_a_round_under_way_and_a_burned_one_are_no_sign_of_a_rollback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_under_way_and_an_aborted_one_are_no_sign_of_a_rollback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def killed(*ignored: object) -> bytes:
         raise KeyboardInterrupt
 
@@ -140,7 +142,7 @@ def test_a_round_under_way_and_a_burned_one_are_no_sign_of_a_rollback(tmp_path: 
             some_rounds(tmp_path, ROUNDS)
     assert len(read_run(tmp_path).history.rounds) == SECOND + 1
     some_rounds(tmp_path, ROUNDS)
-    assert [entry.state for entry in read_run(tmp_path).history.rounds][SECOND] == "burned"
+    assert [entry.state for entry in read_run(tmp_path).history.rounds][SECOND] == "aborted"
     shutil.copy(*(tmp_path / "state" / "releases" / f"{t}.safetensors" for t in (SECOND + 1, SECOND)))
     with pytest.raises(LedgerError, match="no release of it"):
         read_run(tmp_path)

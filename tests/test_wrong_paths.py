@@ -260,7 +260,7 @@ def read_chain_of(name: str, records: int) -> str:
 
     chain = Chain(Path(name))
     for number in range(records):
-        chain.append({"kind": "burn", "round": number})
+        chain.append({"kind": "abort", "round": number})
     return chain.head
 
 

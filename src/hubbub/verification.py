@@ -139,7 +139,7 @@ def _kept_head(chain: Chain, head: str) -> Check:
 
 def _rounds(promise: Promise, history: History) -> Check:
     states = [entry.state for entry in history.rounds]
-    counted = ", ".join(f"{states.count(state)} {state}" for state in ("committed", "burned", "begun") if state in states)
+    counted = ", ".join(f"{states.count(state)} {state}" for state in ("committed", "aborted", "begun") if state in states)
     detail = f"{len(states)} of {promise.rounds} rounds charged ({counted or 'none'}) in {_count(len(history.epochs), 'start')}"
     try:
         require_fitting(promise, history)

@@ -123,7 +123,7 @@ def audit(
         What was found. A lower bound far below what is stated proves nothing.
 
     Raises:
-        ConfigError: The run promises nothing, no canary was ever asked, or a round was burned.
+        ConfigError: The run promises nothing, no canary was ever asked, or a round was aborted.
         ValueError: More canaries than clients, or more rounds than the run has.
     """
     if plan.mechanism is None:

@@ -63,7 +63,7 @@ def watch(
         rows: How many rows of noise each sum holds, where holders of the key add one each.
 
     Raises:
-        ConfigError: A round was burned, so that its release is missing; or what the population or the plan refuses.
+        ConfigError: A round was aborted, so that its release is missing; or what the population or the plan refuses.
     """
     seen = Watched(canaries)
     observer = _Observer(plan, population, honest, canaries, absent, rows)
@@ -73,7 +73,7 @@ def watch(
         for result in train(plan, observer, deepcopy(model)):
             if not result.released:
                 raise ConfigError(
-                    f"round {result.round_index + 1} was burned ({result.fault}), and an audit needs every release; take fewer "
+                    f"round {result.round_index + 1} was aborted ({result.fault}), and an audit needs every release; take fewer "
                     "canaries, of whom half do not answer where the clip norm moves"
                 )
     finally:

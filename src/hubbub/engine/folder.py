@@ -215,7 +215,7 @@ class RunInFolder:
         return self.run.model if device == "cpu" else deepcopy(self.run.model).to(device)
 
     def _row(self, result: RoundResult) -> dict[str, Any]:
-        """One line of the metrics: a public evaluation, epsilon, and what is private; of a burned round also why it was."""
+        """One line of the metrics: a public evaluation, epsilon, and what is private; of an aborted round also why it was."""
         loss = accuracy = None
         clock = Phases()
         number, training = result.round_index + 1, self.run.config.training

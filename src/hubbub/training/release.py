@@ -5,7 +5,7 @@
     ticket  = path.begin(cohort, total, clip_norm)    the charge is on disk; from here on the round counts
     release = total.open(path.row(ticket))            the only place where noise and sum meet
     path.commit(ticket, release)                      the release is on disk, then its digest: now it may leave
-    path.burn(ticket)                                 or never: the round stays charged and its row is gone
+    path.abort(ticket)                                 or never: the round stays charged and its row is gone
 
 Where clients bring shares of the noise along, or share holders add all of it under encryption, nobody reads a sum without it:
 the path makes no rows, and ``row`` answers ``None``.
@@ -103,7 +103,7 @@ class ReleasePath:
         store: The folder; ``None`` keeps all in memory.
         head: A head of the ledger that somebody kept.
         noise_in_sums: Whoever forms the sums answers for it that they hold the noise before anybody reads them, where the
-            promise is of such: the clients' shares, and that a sum of too few is burned, or the row of each share holder.
+            promise is of such: the clients' shares, and that a sum of too few is aborted, or the row of each share holder.
 
     Raises:
         LedgerError: The folder holds another run, its record is damaged, was rolled back, or is closed.
@@ -235,7 +235,7 @@ class ReleasePath:
         if self.noise is None:
             return None
         if self.noise.round_index != ticket.round_index or ticket.clip_norm is None:
-            raise LedgerError(f"round {ticket.round_index}: its row of noise was given out already; burn the round")
+            raise LedgerError(f"round {ticket.round_index}: its row of noise was given out already; abort the round")
         return self.noise.next_row() * ticket.clip_norm
 
     def commit(self, ticket: Ticket, release: torch.Tensor) -> None:
@@ -254,12 +254,12 @@ class ReleasePath:
         lattice = None if ticket.clip_norm is None else Lattice(ticket.clip_norm, self._lattice_bits)
         if self._on_lattice and lattice and not lattice.holds(release):
             raise LedgerError(
-                f"round {ticket.round_index}: the release is off the lattice of clip norm {ticket.clip_norm}; burn it"
+                f"round {ticket.round_index}: the release is off the lattice of clip norm {ticket.clip_norm}; abort it"
             )
         content = self._store.save_release(ticket.round_index, release) if self._store else release.cpu().numpy().tobytes()
         self.ledger.commit(ticket, content)
 
-    def burn(self, ticket: Ticket) -> None:
+    def abort(self, ticket: Ticket) -> None:
         """Give a begun round up: it stays charged, and its row of noise and its participations are spent.
 
         Raises:
@@ -268,9 +268,9 @@ class ReleasePath:
         if self.ledger.pending() != ticket:
             raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.ledger.pending()}")
         if self._store:
-            # First, so that no release of a burned round is left behind.
+            # First, so that no release of an aborted round is left behind.
             self._store.discard_release(ticket.round_index)
-        self.ledger.burn(ticket)
+        self.ledger.abort(ticket)
         if self.noise and self._started:
             self.noise.skip_to(ticket.round_index + 1)
 
@@ -288,7 +288,7 @@ class ReleasePath:
             raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.ledger.pending()}")
 
     def _settle(self) -> None:
-        """Commit the round that was under way if its release is on disk whole; burn it otherwise.
+        """Commit the round that was under way if its release is on disk whole; abort it otherwise.
 
         A simulation without a release draws the very same round again, unless others draw its noise, or its sum was encrypted
         and would be another one.
@@ -301,7 +301,7 @@ class ReleasePath:
             self._store.parse_release(pending.round_index, content, self._dim)
             self.ledger.commit(pending, content)
         elif self._secure or self._in_sums or self.ledger.promise.setting:
-            self.burn(pending)
+            self.abort(pending)
 
     def _require_folder_not_newer(self) -> None:
         """Refuse a ledger that was rolled back: the folder holds releases, keys or metrics of which it does not know."""

@@ -1,6 +1,6 @@
-"""The training loop, on one screen: choose, sum, promise, hide, persist, learn, yield.
+"""The training loop, on one screen: sample, aggregate, record the cost, add noise, persist, update, yield.
 
-A sum that nobody could open burns its round: it is charged, and the model stays as it was.
+A sum that nobody could open aborts its round: its cost stays on record, and the model stays as it was.
 
 ``train`` is a generator: logging, evaluation, plots and early stopping are the body of the caller's ``for`` loop.
 """
@@ -26,20 +26,20 @@ from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.state import model_digest, take_up
 
-__all__ = ["EVALUATE", "MOST_BURNED", "PHASES", "Phases", "RoundResult", "RunState", "learnt", "train"]
+__all__ = ["EVALUATE", "MOST_ABORTED", "PHASES", "Phases", "RoundResult", "RunState", "server_step", "train"]
 
-# So many rounds that are burned one after the other do not come from chance.
-MOST_BURNED = 3
+# So many rounds that are aborted one after the other do not come from chance.
+MOST_ABORTED = 3
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """One round, after its release, or after it was burned since its sum could not be opened: then ``fault`` says why.
+    """One round, after its release, or after it was aborted since its sum could not be opened: then ``fault`` says why.
 
     ``clip_norm`` is that of the round's updates. ``head`` is that of the ledger: keep it elsewhere, and a ledger that is rolled
     back cannot pass. ``statistics`` were computed from clients' updates, and ``fault`` may name clients: they are private, and
-    not for others. So are ``seconds`` and ``phases``, the same by phase (``choose``, ``sum``, ``promise``, ``hide``,
-    ``persist``, ``learn``, ``account``): they tell how many took part.
+    not for others. So are ``seconds`` and ``phases``, the same by phase (``sample``, ``aggregate``, ``record``,
+    ``noise``, ``persist``, ``update``, ``account``): they tell how many took part.
     """
 
     round_index: int
@@ -73,7 +73,7 @@ def train(
         head: The ledger's head that somebody kept: a folder that was rolled back behind it is refused.
 
     Yields:
-        RoundResult: After the round's release is on disk and the model has learnt from it, or after it was burned.
+        RoundResult: After the round's release is on disk and the model has been updated, or after it was aborted.
 
     Raises:
         ParticipationError: The clients cannot keep the promised pattern, one is listed twice, or the list is another one than
@@ -82,7 +82,7 @@ def train(
         RunFolderError: The folder is damaged, or another process is at work in it.
         ConfigError: The model has buffers or no trainable parameter, or the population's sums do not hold the noise that the
             plan promises, or hold some that it does not, or the clip norm moves and the population counts no indicators.
-        SumNotOpenedError: Three rounds in a row were burned; the run can go on.
+        SumNotOpenedError: Three rounds in a row were aborted; the run can go on.
     """
     if plan.clip_norms.further and not population.takes_split:
         raise ConfigError(
@@ -110,7 +110,7 @@ def _listed(population: Population) -> Sequence[Hashable]:
 def _rounds(
     plan: RunPlan, population: Population, clients: Sequence[Hashable], model: nn.Module, run: RunState
 ) -> Iterator[RoundResult]:
-    path, burned = run.path, 0
+    path, aborted = run.path, 0
     for round_index in range(path.next_round, plan.rounds):
         run.require_same_model("between rounds")
         clock = Phases()
@@ -129,27 +129,27 @@ def _rounds(
             keys=path.cohort_keys,
             ledger=path.ledger,
         )
-        clock.end("choose")
+        clock.end("sample")
         clip_norm = run.clip_norm
         # A list of its own: whom a population strikes off took part all the same.
         total, fault = _collected(plan, population, list(cohort), model, clip_norm, round_index), None
         run.require_same_model(f"by {type(population).__name__}.collect")
-        clock.end("sum")
+        clock.end("aggregate")
         ticket = path.begin(cohort, total, plan.clip_norms.bound(clip_norm))
-        clock.end("promise")
+        clock.end("record")
         try:
             release = total.open(path.row(ticket))
         except SumNotOpenedError as error:
-            clock.end("hide")
-            path.burn(ticket)
-            burned, fault = burned + 1, error
+            clock.end("noise")
+            path.abort(ticket)
+            aborted, fault = aborted + 1, error
         else:
-            clock.end("hide")
+            clock.end("noise")
             path.commit(ticket, release)
             clock.end("persist")
-            run.learn(release, round_index)
-            clock.end("learn")
-            burned = 0
+            run.update(release, round_index)
+            clock.end("update")
+            aborted = 0
         run.checkpoint(round_index + 1)
         clock.end("persist")
         epsilon = path.ledger.spent(plan.delta).epsilon
@@ -166,9 +166,9 @@ def _rounds(
             clip_norm=clip_norm,
             phases=clock.seconds,
         )
-        if fault and burned == MOST_BURNED:
+        if fault and aborted == MOST_ABORTED:
             raise SumNotOpenedError(
-                f"{fault} (the last {burned} rounds were burned: they are charged, and the model is as before them; see to the "
+                f"{fault} (the last {aborted} rounds were aborted: they are charged, and the model is as before them; see to the "
                 "cause, and the run can go on from here)",
                 fault.who,
             ) from fault
@@ -237,16 +237,16 @@ class RunState:
         done = run._restored(store) if store else 0
         # First all that is read, so that a folder that is refused stays as it is; a round under way is settled by the start.
         known = path.next_round
-        run._learn_again(done, known)
+        run._update_again(done, known)
         path.start()
-        run._learn_again(known, path.next_round)
+        run._update_again(known, path.next_round)
         return run
 
-    def _learn_again(self, start: int, stop: int) -> None:
-        """Learn from what is on disk."""
+    def _update_again(self, start: int, stop: int) -> None:
+        """Update the model by what is on disk."""
         for round_index in range(start, stop):
             for release in self.path.released(round_index, round_index + 1):
-                self.learn(release, round_index)
+                self.update(release, round_index)
 
     def _restored(self, store: RunStore) -> int:
         """Take up the last checkpoint, where there is one; returns how many rounds it holds."""
@@ -279,9 +279,9 @@ class RunState:
     def _written(self) -> list[tuple[int, int]]:
         return [(p.data_ptr(), p._version) for p in self.model.module.parameters() if not p.requires_grad]
 
-    def learn(self, release: torch.Tensor, round_index: int) -> None:
-        """One step along a release, as :func:`learnt` takes it."""
-        self.clip_norm = learnt(self.plan, self.model, self.optimizer, self.clip_norm, release, round_index)
+    def update(self, release: torch.Tensor, round_index: int) -> None:
+        """One step along a release, as :func:`server_step` takes it."""
+        self.clip_norm = server_step(self.plan, self.model, self.optimizer, self.clip_norm, release, round_index)
         self._known = self._known and self._as_it_is()
 
     def checkpoint(self, rounds: int) -> None:
@@ -293,7 +293,7 @@ class RunState:
             )
 
 
-def learnt(
+def server_step(
     plan: RunPlan,
     model: FlatModel,
     optimizer: torch.optim.Optimizer,
@@ -328,9 +328,9 @@ def learnt(
     return plan.clip_norms.following(clip_norm, release)
 
 
-# In the order of the loop: the cohort is drawn, its updates are formed and summed, the round is charged, noise meets the sum,
-# the release (and later the checkpoint) is put on disk, the model learns, and epsilon is computed.
-PHASES = ("choose", "sum", "promise", "hide", "persist", "learn", "account")
+# In the order of the loop: the cohort is drawn, its updates are formed and summed, its cost is recorded, noise meets the sum,
+# the release (and later the checkpoint) is put on disk, the model is updated, and epsilon is computed.
+PHASES = ("sample", "aggregate", "record", "noise", "persist", "update", "account")
 # What the body of the caller's loop may add: it is no part of a round.
 EVALUATE = "evaluate"
 

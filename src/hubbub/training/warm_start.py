@@ -24,7 +24,7 @@ from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError, HubbubError, LedgerError, RunFolderError
 from hubbub.training.functional import FlatModel
 from hubbub.training.plan import RunPlan
-from hubbub.training.rounds import learnt
+from hubbub.training.rounds import server_step
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import (
@@ -54,7 +54,7 @@ __all__ = [
     "require_new",
 ]
 
-# What decides, beside the releases, what a model has learnt from them.
+# What decides, beside the releases, what a model has server_step from them.
 _LEARNING = ("expected_cohort_size", "clip_norm", "adaptive_clipping", "server", "cooldown")
 
 
@@ -133,7 +133,7 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
                 "run that names this one in privacy.earlier_runs"
             )
         release = store.load_release(round_index, entry.release, model.dim + plan.clip_norms.further)
-        clip_norm = learnt(plan, model, optimizer, clip_norm, release, round_index)
+        clip_norm = server_step(plan, model, optimizer, clip_norm, release, round_index)
     vector = model.vector.detach().clone()
     return HandedOn(vector, optimizer_state(optimizer, model.vector), clip_norm, recorded.chain.hashes[0], recorded.chain.head)
 

@@ -260,7 +260,7 @@ class RunStore:
         return release
 
     def discard_release(self, round_index: int) -> None:
-        """Remove what a round that was burned may have left."""
+        """Remove what a round that was aborted may have left."""
         files.remove(self._release_path(round_index))
 
     # Checkpoints.

@@ -124,7 +124,7 @@ _LARGEST_MANIFEST = 2**20
 
 def unknown_releases(kept: Iterable[int], states: Sequence[str]) -> list[int]:
     """The rounds of kept releases that are neither committed nor under way by the states on record, in order."""
-    known = {round_index for round_index, state in enumerate(states) if state != "burned"}
+    known = {round_index for round_index, state in enumerate(states) if state != "aborted"}
     return sorted(set(kept) - known)
 
 
