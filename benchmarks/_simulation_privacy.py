@@ -25,7 +25,7 @@ ROUNDS = 1000
 GOAL = 1 / 1.05
 
 
-class Timed:
+class Timed(Population):
     """A population that counts the CPU seconds of its sums."""
 
     def __init__(self, population: Population) -> None:
@@ -36,7 +36,14 @@ class Timed:
     def clients(self) -> Sequence[Hashable]:
         return self._population.clients
 
-    def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> Sum:
+    def collect(
+        self,
+        cohort: Sequence[Hashable],
+        model: nn.Module,
+        clip_norm: float | None,
+        round_index: int,
+        split: object = None,
+    ) -> Sum:
         begin = time.process_time()
         total = self._population.collect(cohort, model, clip_norm, round_index)
         self.seconds += time.process_time() - begin

@@ -31,7 +31,18 @@ from hubbub.noise import SecureSource
 from hubbub.participation import MinSeparation, PoissonSampling
 from hubbub.randomness import fresh_key
 from hubbub.strategies import Identity
-from hubbub.training import LatticeSum, LocalTraining, PlainSum, ReleasePath, RunPlan, RunStore, SimulatedPopulation, Sum, train
+from hubbub.training import (
+    LatticeSum,
+    LocalTraining,
+    PlainSum,
+    Population,
+    ReleasePath,
+    RunPlan,
+    RunStore,
+    SimulatedPopulation,
+    Sum,
+    train,
+)
 
 DIM, CLIP_NORM, NOISE = 10**6, 0.55, 1.5
 NOISE_LIMIT, LEDGER_LIMIT, APPENDS_GOAL = 0.040, 0.005, 0.2
@@ -137,7 +148,7 @@ def quietest(spent: list[float], size: int = 10) -> float:
     return min(statistics.median(spent[i : i + size]) for i in range(len(spent) - size + 1))
 
 
-class ReadySum:
+class ReadySum(Population):
     """A population whose sums cost nothing, so that a round costs what it costs once: all but the clients' shares."""
 
     clients = range(CLIENTS)
@@ -145,7 +156,14 @@ class ReadySum:
     def __init__(self, total: Sum) -> None:
         self._total = total
 
-    def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> Sum:
+    def collect(
+        self,
+        cohort: Sequence[Hashable],
+        model: nn.Module,
+        clip_norm: float | None,
+        round_index: int,
+        split: object = None,
+    ) -> Sum:
         return self._total
 
 

@@ -22,7 +22,7 @@ from hubbub.participation import (
 )
 from hubbub.strategies import BinaryTree, BufferedLinearToeplitz, Identity, Strategy, toeplitz
 from hubbub.training import LocalTraining, RunPlan, SimulatedPopulation
-from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.clipping import AdaptiveClipping
 
 CLIENTS, ROUNDS, CLIP = 40, 12, 0.5
 EFFORT = Effort(canaries=20, runs=4)

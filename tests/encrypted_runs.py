@@ -10,9 +10,8 @@ from hubbub.secagg import threshold
 from hubbub.secagg.key_holder import Holder
 from hubbub.strategies import Strategy
 from hubbub.training import RunPlan
-from hubbub.training.encrypted import EncryptedPopulation
+from hubbub.training.encrypted import EncryptedPopulation, HolderNoise
 from hubbub.training.encryption import Encryption
-from hubbub.training.holder_noise import HolderNoise
 from hubbub.training.release import largest_deviation
 from small_keys import SAFE, small
 from small_runs import CLIENTS, population

@@ -12,7 +12,7 @@ from hubbub.participation import MinSeparation, Participation
 from hubbub.strategies import Identity, toeplitz
 from hubbub.strategies.strategy import Strategy
 from hubbub.training import RunPlan, RunStore, ServerOptimizer, extended, train
-from hubbub.training.flat import FlatModel
+from hubbub.training.functional import FlatModel
 from ways import COHORT, RandomSums, zeros
 
 PATTERN, EVEN = MinSeparation(3, 2), MinSeparation(2, 2)

@@ -32,7 +32,7 @@ from hubbub.training import (
     private_gradients,
     train,
 )
-from hubbub.training.one_by_one import OneByOne
+from hubbub.training.local import OneByOne
 from hubbub.training.stacks import Stacks
 from hubbub.verification import verify
 from hubbub.workloads import prefix_sum

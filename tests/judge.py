@@ -26,7 +26,7 @@ from hubbub.errors import HubbubError
 from hubbub.lattice import Lattice
 from hubbub.noise import SecureSource
 from hubbub.participation import FixedEpochs, MinSeparation
-from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.clipping import AdaptiveClipping
 from hubbub.utility import noising_matrix
 from simulated_disk import Disk
 from ways import DIM, Way
@@ -120,12 +120,12 @@ def require_charged(case: Case, events: Sequence[Any], bodies: Sequence[Body]) -
         if isinstance(event, Published):
             require(event.committed, f"I2: round {event.round_index} left before it was committed")
             require(event.epsilon >= case.epsilons[met], "I3: the stated epsilon is too low")
-    ended = sum(body["kind"] == "burn" for body in bodies)
-    require(ended < sum(1 for _ in of_kind(events, Started)), "a start burned more than one round")
+    ended = sum(body["kind"] == "abort" for body in bodies)
+    require(ended < sum(1 for _ in of_kind(events, Started)), "a start aborted more than one round")
 
 
 def require_participation_kept(way: Way, events: Sequence[Any], bodies: Sequence[Body]) -> None:
-    """I5: by the names in the ledger, which stand for clients one to one; burned rounds count."""
+    """I5: by the names in the ledger, which stand for clients one to one; aborted rounds count."""
     participation = way.mechanism.participation
     if not isinstance(participation, MinSeparation | FixedEpochs):
         return
@@ -152,7 +152,7 @@ def require_participation_kept(way: Way, events: Sequence[Any], bodies: Sequence
 
 
 def require_clip_norms(way: Way, events: Sequence[Any], bodies: Sequence[Body]) -> None:
-    """I6, by the formulas of Andrew et al. 2021, https://arxiv.org/abs/1905.03871; a burned round moves nothing."""
+    """I6, by the formulas of Andrew et al. 2021, https://arxiv.org/abs/1905.03871; an aborted round moves nothing."""
     releases = {event.round_index: event.release for event in of_kind(events, Met)}
     norms = {event.round_index: event.clip_norm for event in of_kind(events, Met)}
     committed = {body["round"] for body in bodies if body["kind"] == "commit"}

@@ -45,7 +45,7 @@ class Figures:
     runs: int = 0
     rounds: int = 0
     committed: int = 0
-    burned: int = 0
+    aborted: int = 0
     unpublished: int = 0
     slowest_start: float = 0.0
 
@@ -142,10 +142,10 @@ class Run:
         published = {event.round_index for event in self.events if isinstance(event, Published)}
         slowest = max(event.seconds for event in self.events if isinstance(event, Ready))
         require(slowest < SLOWEST_START, f"a start took {slowest} seconds of processor time")
-        require(kinds["begin"] == kinds["commit"] + kinds["burn"], "a round was left open")
-        require(kinds["burn"] <= self.kills, "a kill costs at most the round that was under way")
+        require(kinds["begin"] == kinds["commit"] + kinds["abort"], "a round was left open")
+        require(kinds["abort"] <= self.kills, "a kill costs at most the round that was under way")
         unpublished = kinds["commit"] - len(published)
-        return Figures(self.kills, 1, kinds["begin"], kinds["commit"], kinds["burn"], unpublished, slowest)
+        return Figures(self.kills, 1, kinds["begin"], kinds["commit"], kinds["abort"], unpublished, slowest)
 
 
 def _case(job: Job) -> Any:

@@ -20,7 +20,7 @@ from hubbub.strategies import Identity, toeplitz
 from hubbub.strategies.record import strategy_arrays
 from hubbub.strategies.strategy import Strategy
 from hubbub.training import RunStore
-from hubbub.training.record import read_run
+from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verify
 
 ROUNDS = 8
@@ -40,7 +40,7 @@ def history_of(cohorts: list[set[int]], key: str | None = DIGEST, clip_norm: flo
     for t, cohort in enumerate(cohorts):
         clients = [f"{client:032x}" for client in sorted(cohort)]
         history.apply({"kind": "begin", "round": t, "epoch": 0, "clients": clients, "sum": DIGEST, "clip_norm": clip_norm})
-        history.apply({"kind": "burn", "round": t})
+        history.apply({"kind": "abort", "round": t})
     return history
 
 

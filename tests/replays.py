@@ -17,15 +17,15 @@ from hubbub.audit.neighbours import Influence, influence
 from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.training import ExamplePopulation, Execution, LocalTraining, SimulatedPopulation
-from hubbub.training.clip_norms import CountSplit
-from hubbub.training.crafted import Crafted
+from hubbub.training.aggregate import Adversary, Population
+from hubbub.training.clipping import CountSplit
 from small_runs import CLIENTS, linear
 
 DIM = 8
 Steps = npt.NDArray[np.int64]
 
 
-def honest(client: int) -> Crafted:
+def honest(client: int) -> Adversary:
     """An update that hangs on the model and the round, now longer and now shorter than the clip norm."""
 
     def update(model: nn.Module, round_index: int) -> torch.Tensor:
@@ -40,7 +40,7 @@ def simulated(clients: int = CLIENTS) -> SimulatedPopulation:
     examples = [(torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64))] * clients
     made = SimulatedPopulation(examples, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one"))
     for client in range(clients):
-        made.craft(client, honest(client))
+        made.inject(client, honest(client))
     return made
 
 
@@ -107,12 +107,12 @@ VECTORS: dict[str, Vector] = {
 }
 
 
-def fixed(name: str, seed: int, clip: float) -> Crafted:
+def fixed(name: str, seed: int, clip: float) -> Adversary:
     """The same vector, or its kind, in every round."""
     return lambda model, round_index: VECTORS[name](random.Random(f"{seed} {round_index}"), clip)  # noqa: S311 # of a test
 
 
-def adaptive(seed: int, clip: float) -> Crafted:
+def adaptive(seed: int, clip: float) -> Adversary:
     """One that looks at the model: always the same way, against what it sees, or as the signs of the model are."""
     how, away = seed % 3, torch.Generator().manual_seed(seed)
     direction = torch.randn(DIM, generator=away, dtype=torch.float64)
@@ -124,7 +124,7 @@ def adaptive(seed: int, clip: float) -> Crafted:
     return update
 
 
-def crafted(seed: int, clip: float) -> Crafted:
+def crafted(seed: int, clip: float) -> Adversary:
     """One of them all."""
     draw = random.Random(seed)  # noqa: S311 # of a test
     return adaptive(seed, clip) if draw.random() < 0.3 else fixed(draw.choice(list(VECTORS)), seed, clip)
@@ -146,13 +146,15 @@ class Noted:
 
 
 @dataclass
-class Transcript:
+class Transcript(Population):
     """A population that notes what it is asked. ``steps_of`` reads a sum."""
 
     population: Any
     steps_of: Callable[[Any], Steps] = lambda total: total.total.numpy().copy()
     rounds: dict[int, Noted] = field(default_factory=dict)
     model: nn.Module = field(default_factory=linear)
+
+    takes_split = True
 
     @property
     def clients(self) -> Sequence[Hashable]:
@@ -168,7 +170,7 @@ class Transcript:
     ) -> Any:
         assert clip_norm is not None
         parameters = [p.detach().clone() for p in model.parameters()]
-        total = self._asked(self.population, cohort, model, clip_norm, round_index, split)
+        total = self.population.collect(cohort, model, clip_norm, round_index, split)
         self.rounds[round_index] = Noted(tuple(cohort), parameters, clip_norm, split, total.lattice, self.steps_of(total))
         return total
 
@@ -180,7 +182,7 @@ class Transcript:
                 parameter.copy_(value)
         there = set(population.clients)
         cohort = [client for client in noted.cohort if client in there]
-        return self._asked(population, cohort, model, noted.clip_norm, round_index, noted.split)
+        return population.collect(cohort, model, noted.clip_norm, round_index, noted.split)
 
     def joined(self, client: Hashable) -> list[int]:
         """The rounds of a client."""
@@ -197,22 +199,16 @@ class Transcript:
         bits = next(iter(self.rounds.values())).lattice.bits
         return influence(mechanism, moved, norms, lattice_bits=bits, relation=relation)
 
-    @staticmethod
-    def _asked(
-        population: Any, cohort: Sequence[Hashable], model: nn.Module, clip: float, round_index: int, split: CountSplit | None
-    ) -> Any:
-        if split is None:
-            return population.collect(cohort, model, clip, round_index)
-        return population.collect(cohort, model, clip, round_index, split)
-
 
 @dataclass
-class Replayed:
+class Replayed(Population):
     """A neighbour that sees the models of a run that was noted, whatever becomes of the model that it is given."""
 
     transcript: Transcript
     population: Any
     seen: list[tuple[Hashable, ...]] = field(default_factory=list)
+
+    takes_split = True
 
     @property
     def clients(self) -> Sequence[Hashable]:

@@ -20,7 +20,8 @@ from hubbub.mechanism import Mechanism
 from hubbub.participation import PoissonSampling, every_round
 from hubbub.strategies import Identity, toeplitz
 from hubbub.training import LatticeSum, PlainSum, RunPlan, RunStore, train
-from hubbub.training.clip_norms import AdaptiveClipping, CountSplit
+from hubbub.training.aggregate import Population
+from hubbub.training.clipping import AdaptiveClipping, CountSplit
 from replays import simulated
 from small_runs import linear
 
@@ -41,13 +42,14 @@ class Kept(LatticeSum):
 
 
 @dataclass
-class Vectors:
+class Vectors(Population):
     """Clients that send the same vectors in every round, ``(clients, dim)``; what was asked and released is noted."""
 
     updates: torch.Tensor
     lattice: bool = True
     asked: list[float | None] = field(default_factory=list)
     opened: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    takes_split = True
 
     @property
     def clients(self) -> Sequence[int]:
@@ -100,7 +102,7 @@ def plan(rule: AdaptiveClipping | float = RULE, rounds: int = 12, z: float = 0.7
 
 
 def by_hand(releases: Sequence[torch.Tensor | None], rule: AdaptiveClipping, z: float, expected: float) -> list[float]:
-    """The clip norm before each round and after the last, by Algorithm 1 of Andrew et al. 2021; ``None`` was burned."""
+    """The clip norm before each round and after the last, by Algorithm 1 of Andrew et al. 2021; ``None`` was aborted."""
     found = [rule.initial_clip_norm]
     stddev = max(expected / 20, z) if rule.clip_count_stddev is None else rule.clip_count_stddev
     of_updates = (z**-2 - (2 * stddev) ** -2) ** -0.5
@@ -145,7 +147,7 @@ def test_ada_1_from_a_hundred_times_too_low_or_too_high_the_clip_norm_reaches_th
 def test_ada_2_whatever_all_norms_are_the_clip_norm_stays_in_its_bounds(length: float, rate: float) -> None:
     clients = simulated()
     for client in clients.clients:
-        clients.craft(client, lambda model, round_index: torch.full((8,), length / math.sqrt(8), dtype=torch.float64))
+        clients.inject(client, lambda model, round_index: torch.full((8,), length / math.sqrt(8), dtype=torch.float64))
     pattern = every_round(12)
     made = RunPlan(12, pattern, 12, Mechanism(Identity(12), pattern, 0.7), clip_norm=AdaptiveClipping(1.0, 0.5, rate))
     norms = [result.clip_norm for result in train(made, clients, linear())]
@@ -230,7 +232,7 @@ def test_ada_5_a_round_costs_what_one_with_a_fixed_clip_norm_costs() -> None:
 def test_a_resumed_run_has_the_clip_norms_of_one_that_was_never_interrupted(
     stopped: int, keep_releases: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 3)
     whole, twice = linear(), linear()
     expected = [result.clip_norm for result in train(plan(), vectors(), whole)]
     store = RunStore(tmp_path / "run", keep_releases=keep_releases)
@@ -246,7 +248,7 @@ def test_a_resumed_run_has_the_clip_norms_of_one_that_was_never_interrupted(
 
 
 def test_a_killed_run_goes_on_with_the_clip_norm_of_its_releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 4)
     dying = Dying(tmp_path / "events", {}, lambda *_: None)
     # What a first run imports and remembers is there before the first fork.
     list(train(plan(noise="secure"), vectors(), linear()))
@@ -282,7 +284,7 @@ def test_a_killed_run_goes_on_with_the_clip_norm_of_its_releases(tmp_path: Path,
 
 
 def test_a_checkpoint_without_its_clip_norm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 3)
+    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 3)
     kept = RunStore.save_checkpoint
 
     def without(store: RunStore, *state: object, clip_norm: float | None = None) -> None:
@@ -319,10 +321,12 @@ def test_ada_5_a_count_that_leaves_no_noise_to_the_updates_is_refused() -> None:
 
 def test_a_population_that_counts_no_indicators_is_refused_before_a_round_is_charged(tmp_path: Path) -> None:
     class Deaf(Vectors):
-        def collect(self, cohort, model, clip_norm, round_index):
+        takes_split = False
+
+        def collect(self, cohort, model, clip_norm, round_index, split=None):
             raise AssertionError("nobody may be asked")
 
-    with pytest.raises(ConfigError, match=r"Deaf\.collect takes no split as its fifth argument"):
+    with pytest.raises(ConfigError, match="Deaf takes no split"):
         next(train(plan(), Deaf(torch.zeros(CLIENTS, 8)), linear(), RunStore(tmp_path / "run")))
     assert not (tmp_path / "run").exists()
 

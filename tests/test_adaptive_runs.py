@@ -25,9 +25,8 @@ from hubbub.flower import GridPopulation, LocalGrid
 from hubbub.strategies import Identity
 from hubbub.testing import ContractError, check_population
 from hubbub.training import LocalTraining, RunStore, SimulatedPopulation, train
-from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms, CountSplit
-from hubbub.training.rounds import CountingPopulation
-from hubbub.training.sums import LatticeSum, PlainSum
+from hubbub.training.aggregate import LatticeSum, PlainSum, Population
+from hubbub.training.clipping import AdaptiveClipping, ClipNorms, CountSplit
 from hubbub.verification import verify
 from small_runs import CLIENTS, linear, population
 
@@ -96,11 +95,17 @@ def test_ada_4_no_client_moves_the_joint_sum_by_more_than_the_noise_is_scaled_to
         assert whole.lattice.radius * whole.lattice.step <= SPLIT.joint_norm(clip_norm)
 
 
-class Longer:
+class Longer(Population):
     """A population that clips the update alone, and lets the indicator come on top."""
 
-    def __init__(self, inner: CountingPopulation) -> None:
-        self.inner, self.clients = inner, inner.clients
+    def __init__(self, inner: Population) -> None:
+        self.inner = inner
+
+    takes_split = True
+
+    @property
+    def clients(self) -> Sequence[int]:
+        return self.inner.clients
 
     def collect(
         self, cohort: Sequence[int], model: nn.Module, clip_norm: float, round_index: int, split: CountSplit | None = None

@@ -299,12 +299,12 @@ def test_a_run_without_a_promise_and_a_round_without_a_release_are_refused() -> 
     with pytest.raises(ConfigError, match="nothing to audit"):
         audit(bare, lambda _: population(), linear(), honest=population())
 
-    class Burns(SimulatedPopulation):
+    class Aborts(SimulatedPopulation):
         def collect(self, cohort, model, clip_norm, round_index, split=None):  # whose sums nobody opens
             raise SumNotOpenedError("too few came")
 
     with pytest.raises(ConfigError, match="needs every release"):
-        audited(PLANS["independent, separated"](), clients(Burns))
+        audited(PLANS["independent, separated"](), clients(Aborts))
     with pytest.raises(ValueError, match="canaries = 41"):
         audited(PLANS["independent, separated"](), effort=Effort(canaries=41))
     with pytest.raises(ValueError, match="rounds = 13"):

@@ -275,9 +275,9 @@ UNSEEN: dict[str, Callable[[bytes, random.Random], bytes]] = {
 
 
 @pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=pytest.mark.slow)])
-def test_cli_6_under_encryption_what_can_be_detected_is_named_or_burns_the_round(rounds: int) -> None:
+def test_cli_6_under_encryption_what_can_be_detected_is_named_or_aborts_the_round(rounds: int) -> None:
     """What is refused on arrival leaves the honest sum exact; what is seen at the opening spoils it, and nothing is read."""
-    draw, earlier, burned, tried = random.Random(9), set[bytes](), 0, set[str]()  # noqa: S311 # which faults a test tries
+    draw, earlier, aborted, tried = random.Random(9), set[bytes](), 0, set[str]()  # noqa: S311 # which faults a test tries
     names = [*SEEN, *UNSEEN]
     holders = [Holder(share, AGREED) for share in SHARES[1:]]
     for round_index in range(rounds):
@@ -308,11 +308,11 @@ def test_cli_6_under_encryption_what_can_be_detected_is_named_or_burns_the_round
             assert liars == ()
             assert total.tolist() == honest.tolist()
             continue
-        burned += 1
+        aborted += 1
         with pytest.raises(SumNotOpenedError, match=rf"^round {round_index + 1}: "):
             combined(server, PUBLIC, answers)
     assert tried == set(names)
-    assert burned > rounds // 8
+    assert aborted > rounds // 8
 
 
 # One at a time.

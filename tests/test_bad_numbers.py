@@ -63,9 +63,9 @@ from hubbub.training import (
     private_gradients,
     train,
 )
-from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.encryption import Encryption
-from hubbub.training.record import read_run
+from hubbub.training.run_folder.record import read_run
 from hubbub.workloads import prefix_sum
 from malformed.contents import canonical, chained
 from refusals import Refused, settings
@@ -727,7 +727,7 @@ def test_num_14_a_federated_model_that_diverges_is_not_kept_and_its_rounds_stay_
     assert sum(record["kind"] == "commit" for record in records) == charged
     # What is kept is the model of before.
 
-    from hubbub.training.store import RunStore as Store  # noqa: F401 # the folder is one of ours
+    from hubbub.training.run_folder import RunStore as Store  # noqa: F401 # the folder is one of ours
 
     kept = load_file(tmp_path / "run" / "state" / "server.safetensors")
     assert all(np.isfinite(value).all() for name, value in kept.items() if name.startswith("model/"))

@@ -257,7 +257,7 @@ def test_acc_7_reading_epsilon_in_the_middle_of_a_run_changes_nothing(tmp_path: 
 
 def run_command_output(folder: Path) -> float:
     from hubbub.accounting.multi_run import run_charges
-    from hubbub.training.record import read_run
+    from hubbub.training.run_folder.record import read_run
 
     (found,) = run_charges([read_run(folder)])
     return accounting.epsilon(found.events or (), 1e-5, "zero-out")

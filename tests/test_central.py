@@ -21,7 +21,7 @@ from hubbub.participation import BallsInBinsSampling, CyclicPoissonSampling, Fix
 from hubbub.planned import planned
 from hubbub.strategies import Identity
 from hubbub.training import ExamplePopulation, RunPlan, RunStore, ServerOptimizer, train
-from hubbub.training.flat import FlatModel
+from hubbub.training.functional import FlatModel
 from odd_modules import made
 
 CENTRAL: dict[str, Any] = {

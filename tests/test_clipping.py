@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hubbub.lattice import Lattice
 from hubbub.training import clip
-from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.clipping import AdaptiveClipping
 
 
 @settings(max_examples=300, deadline=None)

@@ -38,7 +38,7 @@ def members(participation: Participation, rounds: int, size: float, key: bytes =
     cohorts = []
     for t in range(rounds):
         cohort = draw(participation, t, range(CLIENTS), size, keys=CohortKeys(key, key), ledger=ledger)
-        ledger.burn(ledger.begin(t, cohort, ""))
+        ledger.abort(ledger.begin(t, cohort, ""))
         cohorts.append([int(str(c)) for c in cohort])
     return cohorts
 
@@ -171,7 +171,7 @@ def test_another_run_draws_other_slots() -> None:
 def test_of_random_cohorts_the_ledger_keeps_no_list(participation: Participation) -> None:
     ledger = Ledger(Promise(6, Mechanism(Identity(6), participation, 1.0)), bytes(32))
     for t in range(6):
-        ledger.burn(ledger.begin(t, draw(participation, t, range(CLIENTS), 4, keys=KEYS, ledger=ledger), ""))
+        ledger.abort(ledger.begin(t, draw(participation, t, range(CLIENTS), 4, keys=KEYS, ledger=ledger), ""))
     assert all(ledger.participations(client) == () for client in range(CLIENTS))
     assert all(ledger.may_join(client, 6) for client in range(CLIENTS))
 

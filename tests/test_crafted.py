@@ -63,7 +63,7 @@ def test_a_crafted_client_is_clipped_and_summed_as_any_other(make: Callable) -> 
     def of(cohort: list[int], *, chosen: bool) -> torch.Tensor:
         clients = make()
         if chosen:
-            clients.craft(3, lambda _, round_index: FAR * 10.0 ** (round_index - 2))
+            clients.inject(3, lambda _, round_index: FAR * 10.0 ** (round_index - 2))
         return clients.collect(cohort, linear(), CLIP, 2).open(SILENCE)
 
     # What it is clipped to, by definition: at most the clip norm, in its own direction.
@@ -75,7 +75,7 @@ def test_a_crafted_client_is_clipped_and_summed_as_any_other(make: Callable) -> 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 def test_a_crafted_client_that_does_not_answer_adds_nothing_and_no_indicator(make: Callable) -> None:
     clients = make()
-    clients.craft(3, lambda *_: None)
+    clients.inject(3, lambda *_: None)
     beside, without = clients.collect([1, 3, 5], linear(), CLIP, 0), make().collect([1, 5], linear(), CLIP, 0)
     torch.testing.assert_close(beside.open(SILENCE), without.open(SILENCE), atol=0, rtol=0)
 
@@ -84,7 +84,7 @@ def test_a_crafted_client_that_does_not_answer_adds_nothing_and_no_indicator(mak
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_crafted_update_that_is_no_number_counts_as_nothing(make: Callable, bad: float) -> None:
     clients = make()
-    clients.craft(3, lambda *_: torch.full((8,), bad))
+    clients.inject(3, lambda *_: torch.full((8,), bad))
     beside, without = clients.collect([1, 3, 5], linear(), CLIP, 0), make().collect([1, 5], linear(), CLIP, 0)
     torch.testing.assert_close(beside.open(SILENCE), without.open(SILENCE), atol=0, rtol=0)
 
@@ -98,7 +98,7 @@ def test_the_crafted_see_the_global_model_and_the_round(make: Callable) -> None:
         return FAR
 
     clients, model = make(), linear()
-    clients.craft(3, looks)
+    clients.inject(3, looks)
     clients.collect([3, 4], model, CLIP, 5)
     (found, round_index), *others = seen
     assert not others
@@ -111,25 +111,25 @@ def test_what_cannot_carry_a_crafted_client_refuses_it() -> None:
     with pytest.raises(ConfigError, match="say workers = 1"):
         SimulatedPopulation(
             population()._examples, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one", workers=2)
-        ).craft(0, lambda *_: FAR)
+        ).inject(0, lambda *_: FAR)
     with pytest.raises(ConfigError, match="say ghost = False"):
-        examples(lattice=False).craft(0, lambda *_: FAR)
+        examples(lattice=False).inject(0, lambda *_: FAR)
     for clients in (population(), examples()):
         with pytest.raises(ConfigError, match="client = 12: there are"):
-            clients.craft(12, lambda *_: FAR)
+            clients.inject(12, lambda *_: FAR)
     with pytest.raises(ConfigError, match="is none of this population's 12 clients"):
-        grid().craft(12, lambda *_: FAR)
+        grid().inject(12, lambda *_: FAR)
     with pytest.raises(ValueError, match="node_id = 7: not in this grid"):
         LocalGrid(ClientApp(), 2).craft(7, lambda *_: None)
     for wrong in (FAR[:3], FAR.long(), [1.0]):
         clients = population()
-        clients.craft(0, lambda *_, update=wrong: update)
+        clients.inject(0, lambda *_, update=wrong: update)
         with pytest.raises(ConfigError, match="make a floating vector of 8 numbers, or None"):
             clients.collect([0], linear(), CLIP, 0)
 
 
 def test_a_client_that_trains_alone_sends_what_was_crafted() -> None:
     clients, model = population(), linear()
-    clients.craft(2, lambda *_: FAR)
+    clients.inject(2, lambda *_: FAR)
     start = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     torch.testing.assert_close(clients.train_client(2, model, 0)[0] - start, FAR, atol=1e-6, rtol=0)

@@ -38,21 +38,21 @@ def test_cra_1_prt_3_flw_5_pai_17_a_run_that_is_killed_at_random_keeps_its_promi
 
 
 RELEASE = "hubbub.training.release.ReleasePath"
-STORE, LEDGER = "hubbub.training.store.RunStore", "hubbub.accounting.ledger.Ledger"
-# What becomes of the round in which a start dies there: it is charged, and burned or released.
+STORE, LEDGER = "hubbub.training.run_folder.RunStore", "hubbub.accounting.ledger.Ledger"
+# What becomes of the round in which a start dies there: it is charged, and aborted or released.
 MOMENTS = {
-    f"after {LEDGER}.begin": "burned",
-    f"after {RELEASE}.row": "burned",
-    f"before {STORE}.save_release": "burned",
+    f"after {LEDGER}.begin": "aborted",
+    f"after {RELEASE}.row": "aborted",
+    f"before {STORE}.save_release": "aborted",
     f"after {STORE}.save_release": "released",
     f"before {LEDGER}.commit": "released",
     f"after {LEDGER}.commit": "released",
     f"after {RELEASE}.commit": "released",
 }
-HELD = {"after hubbub.secagg.key_holder.Holder.open": "burned"}
+HELD = {"after hubbub.secagg.key_holder.Holder.open": "aborted"}
 NOISED = {
-    "after hubbub.training.holder_noise.HolderNoise.row": "burned",
-    "before hubbub.secagg.key_holder.Holder.open": "burned",
+    "after hubbub.training.encrypted.HolderNoise.row": "aborted",
+    "before hubbub.secagg.key_holder.Holder.open": "aborted",
     **HELD,
 }
 # Of the ways that the short form takes, each goes by another code from the sum to the release.
@@ -71,10 +71,10 @@ def moments() -> list[pytest.param]:
 
 
 @pytest.mark.parametrize(("way", "moment", "fate"), moments())
-def test_cra_2_pai_17_a_round_in_which_a_start_dies_is_charged_and_burned_or_released(
+def test_cra_2_pai_17_a_round_in_which_a_start_dies_is_charged_and_aborted_or_released(
     way: str, moment: str, fate: str, killer: Killer, tmp_path: Path
 ) -> None:
     found = killer.done(Job(way, 4, str(tmp_path), kills=1, runs=1, moment=moment))
-    assert (found.kills, found.burned + found.committed, found.burned) == (1, found.rounds, fate == "burned")
+    assert (found.kills, found.aborted + found.committed, found.aborted) == (1, found.rounds, fate == "aborted")
     # What was committed and had not left is what the next start goes on with, byte for byte: so says the judge.
     assert found.unpublished == (fate == "released")

@@ -20,7 +20,7 @@ from hubbub.errors import BudgetError, ConfigError, LedgerError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import Participation, PoissonSampling
 from hubbub.strategies import Identity
-from hubbub.training.record import read_run
+from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verify
 from malformed import CONFIG, Line
 from recorded_runs import BAND, COIN, EVEN, PATTERN, ROUNDS, THREE, answer, charges, hubbub, recorded

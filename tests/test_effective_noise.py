@@ -25,6 +25,7 @@ from hubbub.participation import every_round
 from hubbub.steps import share_stddev
 from hubbub.strategies import Identity, Strategy, toeplitz
 from hubbub.training import RunPlan, train
+from hubbub.training.aggregate import Population
 from replays import Transcript
 from test_bad_clients import spied
 
@@ -127,12 +128,12 @@ def test_cli_5_drop_outs_leave_correlated_noise_as_stated(silent: float) -> None
     assert np.abs(correlations).max() < 6 / math.sqrt(dim)
 
 
-class Nobody:
+class Nobody(Population):
     """Clients none of whom answers, for models of any type."""
 
     clients = range(CLIENTS)
 
-    def collect(self, cohort: Any, model: nn.Module, clip_norm: float, round_index: int) -> Any:
+    def collect(self, cohort: Any, model: nn.Module, clip_norm: float, round_index: int, split: Any = None) -> Any:
         from hubbub.training import LatticeSum
 
         dim = sum(p.numel() for p in model.parameters())

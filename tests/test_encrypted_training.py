@@ -17,8 +17,8 @@ from hubbub.participation import every_round
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.strategies import BinaryTree, Identity, toeplitz
 from hubbub.training import RunStore, train
+from hubbub.training.encrypted import HolderNoise
 from hubbub.training.encryption import Encryption
-from hubbub.training.holder_noise import HolderNoise
 from small_runs import CLIENTS, linear, population
 
 LATTICE = Lattice(CLIP, BITS - 2)

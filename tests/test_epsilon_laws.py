@@ -61,7 +61,7 @@ from hubbub.participation import (
 from hubbub.sensitivity import of_matrix
 from hubbub.strategies import BinaryTree, Dense, Identity, Strategy, blt, toeplitz
 from hubbub.testing import brute_force_sensitivity
-from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.clipping import AdaptiveClipping
 
 # A point: epsilon as stated, the delta that it is stated for, and the true delta at an epsilon.
 Point = tuple[float, float, Callable[[float], float]]

@@ -15,7 +15,7 @@ from hubbub.lattice import Lattice
 from hubbub.participation import PoissonSampling
 from hubbub.testing import check_population
 from hubbub.training import RunPlan, ServerOptimizer, train
-from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.examples import ExamplePopulation, private_gradients
 from hubbub.training.gradients import Chosen, ExampleGradients
 from odd_modules import MODULES, Counts, Forks, Mixes, made

@@ -12,8 +12,7 @@ from hubbub.errors import ConfigError
 from hubbub.lattice import Lattice
 from hubbub.training import Execution, LocalTraining, SimulatedPopulation, choice
 from hubbub.training.choice import Probe, stack_size
-from hubbub.training.local import Job, Loss
-from hubbub.training.one_by_one import OneByOne
+from hubbub.training.local import Job, Loss, OneByOne
 from hubbub.training.stacked_module import NotStackableError
 from hubbub.training.stacks import Stacks, _Feed
 from local_jobs import CPU, IMAGES, SENTENCES, Lstm, jobs

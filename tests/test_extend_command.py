@@ -18,9 +18,9 @@ from hubbub.accounting.ledger import Ledger
 from hubbub.report import charts
 from hubbub.report.told import told
 from hubbub.training import RunStore
-from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms
-from hubbub.training.record import read_run
-from hubbub.training.start import Extends, model_digest
+from hubbub.training.clipping import AdaptiveClipping, ClipNorms
+from hubbub.training.run_folder.record import read_run
+from hubbub.training.run_folder.state import Extends, model_digest
 from hubbub.verification import verify
 from malformed import CONFIG, Line
 from recorded_runs import answer, hubbub, rebound

@@ -29,10 +29,10 @@ from hubbub.noise import SecureSource
 from hubbub.participation import PoissonSampling
 from hubbub.strategies import Identity
 from hubbub.training import LatticeSum, RunStore, ServerOptimizer, charged_with, extended, train
-from hubbub.training.clip_norms import AdaptiveClipping
-from hubbub.training.extending import going_on
-from hubbub.training.record import read_run
-from hubbub.training.start import Extends, Segments
+from hubbub.training.clipping import AdaptiveClipping
+from hubbub.training.run_folder.record import read_run
+from hubbub.training.run_folder.state import Extends, Segments
+from hubbub.training.warm_start import going_on
 from hubbub.verification import verify
 from ways import CLIENTS, COHORT, RandomSums, zeros
 
@@ -555,7 +555,7 @@ def test_cra_1_what_is_killed_while_it_goes_on_uses_no_noise_twice(tmp_path: Pat
         assert not {key for key, _ in dying.told("drew")} & keys_of_first
         states = [entry.state for entry in read_run(place / "two").history.rounds]
         assert len(states) == 3
-        assert states.count("burned") <= 1
+        assert states.count("aborted") <= 1
         assert len(rows) <= 3, f"noise met a sum that was not charged, after step {step}"
         assert epsilon(place / "two") == pytest.approx(epsilon(tmp_path / "whole"), rel=1e-12)
         assert not continuity(place / "two")

@@ -214,7 +214,7 @@ def test_flw_4_an_exception_where_a_release_is_learnt_ends_the_start_and_the_nex
     assert strategy.rounds_charged == strategy.guarantee().rounds == 3
 
 
-def test_flw_4_an_exception_while_replies_come_burns_the_round_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_flw_4_an_exception_while_replies_come_aborts_the_round_and_the_run_goes_on(tmp_path: Path) -> None:
     def broken_off(replies: list[Message]) -> Iterator[Message]:
         yield replies[0]
         raise ConnectionError("the connection is lost")
@@ -224,7 +224,7 @@ def test_flw_4_an_exception_while_replies_come_burns_the_round_and_the_run_goes_
     with pytest.raises(ConnectionError):
         strategy.aggregate_train(1, broken_off(replies))
     model, metrics = federation.round(strategy, MODEL)
-    assert [entry.state for entry in rounds_of(tmp_path).rounds] == ["burned", "committed"]
+    assert [entry.state for entry in rounds_of(tmp_path).rounds] == ["aborted", "committed"]
     assert metrics["round"] == 2
     assert distance(model, entries(record(MODEL))) > 0
 

@@ -21,16 +21,16 @@ from hubbub.flower.state import ServerState
 from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation
 from hubbub.strategies import toeplitz
+from hubbub.training.aggregate import LatticeSum
 from hubbub.training.release import ReleasePath
-from hubbub.training.sums import LatticeSum
 
 DIM, ROUNDS = 12, 3
 START = ArrayRecord({"w": Array(np.linspace(-1, 1, DIM, dtype=np.float32))})
 # The functions between which a round may stop.
 STEPS: dict[type, tuple[str, ...]] = {
-    ReleasePath: ("start", "begin", "row", "commit", "burn"),
+    ReleasePath: ("start", "begin", "row", "commit", "abort"),
     LatticeSum: ("open",),
-    PrivateRun: ("resume", "begin", "finish", "_learn", "burn_what_was_left"),
+    PrivateRun: ("resume", "begin", "finish", "_learn", "abort_what_was_left"),
     ServerState: ("restore", "save"),
 }
 

@@ -259,7 +259,7 @@ def test_of_too_few_contributions_nothing_is_opened_and_three_such_rounds_end_th
     on.offline(on.get_node_ids()[2:])
     assert one_round(strategy, on) is None
     kinds = [record["kind"] for record in read_chain(tmp_path / "state" / "ledger.jsonl").records]
-    assert (kinds.count("burn"), kinds.count("commit")) == (4, 1)
+    assert (kinds.count("abort"), kinds.count("commit")) == (4, 1)
 
 
 def of_another(reply: Message, others: list[Message]) -> None:
@@ -432,7 +432,7 @@ class _Killed(BaseException):
     """The process ends here."""
 
 
-def test_pai_17_a_server_killed_between_the_exchanges_burns_the_round_and_no_row_meets_two_sums(
+def test_pai_17_a_server_killed_between_the_exchanges_aborts_the_round_and_no_row_meets_two_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state, secagg = tmp_path / "state", Paillier(dealt()[0], noise_by="holders")

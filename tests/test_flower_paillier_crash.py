@@ -22,8 +22,7 @@ from hubbub.flower.state import ServerState
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.threshold import KeyShare, ThresholdKey
-from hubbub.training.encrypted import EncryptedSum
-from hubbub.training.holder_noise import HolderNoise
+from hubbub.training.encrypted import EncryptedSum, HolderNoise
 from hubbub.training.release import ReleasePath
 from small_keys import VECTORS, number
 
@@ -33,9 +32,9 @@ UPDATE = np.array([512.0, -64.0, 7.0])
 STEP = 2.0**-14
 # The functions between which processes may stop.
 STEPS: dict[type, tuple[str, ...]] = {
-    ReleasePath: ("start", "begin", "row", "commit", "burn"),
+    ReleasePath: ("start", "begin", "row", "commit", "abort"),
     EncryptedSum: ("open",),
-    PrivateRun: ("resume", "begin", "finish", "_learn", "burn_what_was_left"),
+    PrivateRun: ("resume", "begin", "finish", "_learn", "abort_what_was_left"),
     ServerState: ("restore", "save"),
     GridHolders: ("find", "add_noise", "open"),
     HolderNoise: ("row",),

@@ -36,7 +36,7 @@ from hubbub.participation import (
     every_round,
 )
 from hubbub.strategies import Identity, toeplitz
-from hubbub.training.tensors import metadata
+from hubbub.training.run_folder.state import metadata
 from hubbub.verification import verify
 from recorded_runs import require_noticed, unproved
 
@@ -200,7 +200,7 @@ def test_prt_4_clients_count_as_having_taken_part_when_they_are_asked(tmp_path: 
         others, _ = one_round(again, grid())
         assert not set(asked) & set(others)
     states = History.of(read_chain(tmp_path / "ledger.jsonl").records[1:]).rounds
-    assert [entry.state for entry in states] == ["burned", "committed", "committed"]
+    assert [entry.state for entry in states] == ["aborted", "committed", "committed"]
     assert again.guarantee(1e-5).rounds == 3
 
 

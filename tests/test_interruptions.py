@@ -23,7 +23,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation
 from hubbub.strategies import Dense, toeplitz
 from hubbub.training import LatticeSum, RunPlan, RunStore, ServerOptimizer, SimulatedPopulation, train
-from hubbub.training.state import RunState
+from hubbub.training.rounds import RunState
 from release_paths import CLIENTS, PATTERN, ROUNDS, plan, silent, some_rounds
 
 PLAN = plan(toeplitz.square_root(ROUNDS, 3))
@@ -44,7 +44,7 @@ def kinds(folder: Path) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of three rounds, with a checkpoint after the second."""
-    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
     some_rounds(tmp_path / "run", 3)
     return tmp_path / "run"
 
@@ -196,7 +196,7 @@ def test_cra_12_no_clock_decides_anything(years: int, tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: signal.Signals(number).name
 )
-def test_cra_13_a_signal_ends_a_round_that_is_finished_or_burned_later(
+def test_cra_13_a_signal_ends_a_round_that_is_finished_or_aborted_later(
     number: signal.Signals, when: str, tmp_path: Path
 ) -> None:
     some_rounds(tmp_path, 1)
@@ -217,8 +217,8 @@ def test_cra_13_a_signal_ends_a_round_that_is_finished_or_burned_later(
     begun = kinds(tmp_path).count("begin")
     assert begun == (1 if when == "while clients train" else 2)
     some_rounds(tmp_path, 3)
-    ends = [kind for kind in kinds(tmp_path) if kind in ("commit", "burn")]
-    assert ends == ["commit", "burn" if when == "between the charge and the noise" else "commit", "commit"]
+    ends = [kind for kind in kinds(tmp_path) if kind in ("commit", "abort")]
+    assert ends == ["commit", "abort" if when == "between the charge and the noise" else "commit", "commit"]
 
 
 def _raise_at(when: str, number: int) -> None:

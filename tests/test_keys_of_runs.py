@@ -66,7 +66,7 @@ def test_rng_6_no_seed_of_the_user_reaches_a_key_or_the_noise_of_a_real_run() ->
 def test_rng_6_noise_from_a_known_seed_is_called_so_in_the_ledger_and_in_the_statement(tmp_path: Path) -> None:
     simulated = plan(Identity(ROUNDS), noise="simulation").promise()
     ledger = Ledger(simulated, KEY, tmp_path / "ledger.jsonl")
-    ledger.burn(ledger.begin(0, ["a"], "sum", CLIP))
+    ledger.abort(ledger.begin(0, ["a"], "sum", CLIP))
     assert b'"noise":"simulation' in (tmp_path / "ledger.jsonl").read_bytes()
     assert "for release" in (tmp_path / "ledger.jsonl").read_text().splitlines()[0]
     stated = ledger.spent(1e-5)

@@ -70,7 +70,7 @@ class World:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("hubbub.files.os", disk)
-            patch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
+            patch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
             patch.setattr(LatticeSum, "open", meeting)
             patch.setattr(SecureSource, "segments", drawing)
             try:
@@ -93,7 +93,7 @@ class World:
         assert self.left <= committed, "what left is not committed"
         for t, release in self.met:
             assert t not in committed or self.release(t).endswith(release), "a release is not the one that was made"
-        assert len(self.records("burn")) <= kills, "a kill costs more than the round that was under way"
+        assert len(self.records("abort")) <= kills, "a kill costs more than the round that was under way"
 
 
 def killed(world: World, *, before: Callable[[str, Path], bool]) -> None:
@@ -139,8 +139,8 @@ def test_cra_1_a_process_that_is_killed_before_any_call_breaks_no_promise(tmp_pa
 
 
 BETWEEN = {
-    "the charge and the noise": "burn",
-    "the noise and its file": "burn",
+    "the charge and the noise": "abort",
+    "the noise and its file": "abort",
     "the file and its record": "commit",
     "the record and the world": "commit",
 }
@@ -174,7 +174,7 @@ def test_cra_2_a_kill_between_two_steps_of_a_round(between: str, tmp_path: Path)
     assert (whole is not None) == (BETWEEN[between] == "commit")
     world.start()
     world.judge(kills=1)
-    assert [body["kind"] for body in world.records("commit", "burn")] == ["commit", BETWEEN[between], "commit"]
+    assert [body["kind"] for body in world.records("commit", "abort")] == ["commit", BETWEEN[between], "commit"]
     # The same bytes are served again.
     assert world.release(1) == whole
 

@@ -40,12 +40,12 @@ class Killed(Seen):
 
     @cached_property
     def releases(self) -> list[np.ndarray]:
-        """What each round released, in steps: a burned one moves nothing, and leaves the momentum as it was."""
+        """What each round released, in steps: an aborted one moves nothing, and leaves the momentum as it was."""
         found, velocity = [], np.zeros_like(flat(self.models[0]))
         for entry, (before, after) in zip(self.history.rounds, itertools.pairwise(self.models), strict=True):
             moved = flat(after) - flat(before)
-            if entry.state == "burned":
-                assert not moved.any(), "a burned round moved the model"
+            if entry.state == "aborted":
+                assert not moved.any(), "an aborted round moved the model"
                 found.append(moved)
                 continue
             mean = moved - self.task.MOMENTUM * velocity
@@ -124,10 +124,10 @@ def test_flw_5_prt_3_cra_1_the_server_of_a_deployment_is_killed_ten_times(tmp_pa
     seen = Killed(tmp_path, task, victim="")
     rounds = seen.history.rounds
     states = [entry.state for entry in rounds]
-    print(f"{KILLS} kills over {len(rounds)} rounds, {states.count('burned')} burned")  # noqa: T201 # what was shown
+    print(f"{KILLS} kills over {len(rounds)} rounds, {states.count('aborted')} aborted")  # noqa: T201 # what was shown
     assert states[-LAST_ROUNDS:] == ["committed"] * LAST_ROUNDS
-    assert set(states) <= {"committed", "burned"}
-    assert states.count("burned") <= KILLS
+    assert set(states) <= {"committed", "aborted"}
+    assert states.count("aborted") <= KILLS
     # Each start has a key of its own.
     assert len(seen.history.epochs) == KILLS + 1
     assert len({epoch.key for epoch in seen.history.epochs}) == KILLS + 1

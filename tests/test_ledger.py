@@ -19,20 +19,20 @@ PROMISE = Promise(6, Mechanism(Identity(6), MinSeparation(3, 2), 1.0))
 
 
 def full(path: Path | None = None) -> Ledger:
-    """Three rounds: committed, burned, committed."""
+    """Three rounds: committed, aborted, committed."""
     ledger = Ledger(PROMISE, SECRET, path)
     ledger.commit(ledger.begin(0, ["a", "b"], "sum 0"), b"release 0")
-    ledger.burn(ledger.begin(1, ["c"], "sum 1"))
+    ledger.abort(ledger.begin(1, ["c"], "sum 1"))
     ledger.commit(ledger.begin(2, ["d"], "sum 2"), b"release 2")
     return ledger
 
 
-def test_prt_4_a_client_joins_as_the_promise_allows_and_burned_rounds_count() -> None:
+def test_prt_4_a_client_joins_as_the_promise_allows_and_aborted_rounds_count() -> None:
     ledger = full()
     assert not ledger.may_join("c", 3)
     assert ledger.may_join("c", 4)
     assert ledger.participations("c") == (1,)
-    assert ledger.rounds == ("committed", "burned", "committed")
+    assert ledger.rounds == ("committed", "aborted", "committed")
 
 
 def test_prt_1_a_breach_is_refused_by_name_and_nothing_is_charged() -> None:
@@ -67,7 +67,7 @@ def test_a_row_of_noise_is_used_once_and_in_order() -> None:
 def test_prt_7_the_round_after_the_last_is_refused() -> None:
     ledger = full()
     for t in range(3, 6):
-        ledger.burn(ledger.begin(t, [], ""))
+        ledger.abort(ledger.begin(t, [], ""))
     with pytest.raises(LedgerError, match="of 6"):
         ledger.begin(6, [], "")
 
@@ -126,7 +126,7 @@ def test_cra_10_an_edited_cut_or_reordered_ledger_is_refused(tmp_path: Path) -> 
     changed = [
         [lines[0], *lines[2:]],
         [lines[0], lines[2], lines[1], *lines[3:]],
-        [*lines[:3], lines[3], lines[4].replace(b'"burn"', b'"commit"'), *lines[5:]],
+        [*lines[:3], lines[3], lines[4].replace(b'"abort"', b'"commit"'), *lines[5:]],
         [lines[0].replace(b"1.0", b"9.0"), *lines[1:]],
         [*lines[:2], b"{}\n", *lines[2:]],
         [*lines[:2], b"\x00\xff\n", *lines[2:]],
@@ -161,7 +161,7 @@ def test_a_line_whose_form_is_known_is_read_as_any_other(tmp_path: Path, monkeyp
         if round_index % 50 == 0:
             ledger.start_epoch(round_index, bytes([round_index]) * 32, "0" * 64)
         ticket = ledger.begin(round_index, ["a"], f"sum {round_index}", 0.5 + round_index // 60)
-        ledger.burn(ticket) if round_index % 7 == 0 else ledger.commit(ticket, b"release %d" % round_index)
+        ledger.abort(ticket) if round_index % 7 == 0 else ledger.commit(ticket, b"release %d" % round_index)
     quick = read_chain(path)
     with monkeypatch.context() as patch:
         patch.setattr("hubbub.accounting.chain._MOST_FORMS", 0)

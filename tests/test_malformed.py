@@ -17,9 +17,9 @@ import typer.main
 import malformed
 from hubbub.cli import main
 from hubbub.errors import HubbubError
-from hubbub.training import state
+from hubbub.training import rounds
 from hubbub.training.release import ReleasePath
-from hubbub.training.store import RunStore
+from hubbub.training.run_folder import RunStore
 from malformed import CONFIG, FAMILIES, Accepted, Call, Case, Command, Line, Run, Workplace
 
 # Of the processor: how long others keep it is not the command's.
@@ -155,7 +155,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def interrupted_twice() -> None:
-    """A run whose round 4 burned, and that Ctrl-C stopped after round 7."""
+    """A run whose round 4 aborted, and that Ctrl-C stopped after round 7."""
     save, begin = RunStore.save_release, ReleasePath.begin
 
     def stop_in_round_4(self: RunStore, round_index: int, *more: object) -> bytes:
@@ -169,7 +169,7 @@ def interrupted_twice() -> None:
         return begin(self, *more)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(state, "CHECKPOINT_EVERY", 3)
+        monkeypatch.setattr(rounds, "CHECKPOINT_EVERY", 3)
         monkeypatch.setattr(Line, "may_learn", True)
         with monkeypatch.context() as first:
             first.setattr(RunStore, "save_release", stop_in_round_4)
@@ -190,7 +190,7 @@ def run(workplace: Path) -> Run:
     files = [path for path in sorted((workplace / "run").rglob("*")) if path.is_file()]
     found = Run({str(path.relative_to(workplace / "run")): path.read_bytes() for path in files})
     kinds = [record["kind"] for record in found.records()]
-    assert kinds == ["promise", "epoch", *["begin", "commit"] * 4, "begin", "burn", "epoch", *["begin", "commit"] * 3]
+    assert kinds == ["promise", "epoch", *["begin", "commit"] * 4, "begin", "abort", "epoch", *["begin", "commit"] * 3]
     assert {"strategy.safetensors", "state/checkpoint-6.safetensors", "state/noise-6.safetensors"} <= set(found.files)
     return found
 

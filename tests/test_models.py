@@ -15,7 +15,7 @@ from hubbub.build import client_side
 from hubbub.config import MODELS, resolve
 from hubbub.errors import ConfigError
 from hubbub.models import CharLstm, CharTransformer, CifarCnn, Cnn, Mlp
-from hubbub.training.flat import FlatModel
+from hubbub.training.functional import FlatModel
 
 TEXT = (CharLstm, CharTransformer)
 

@@ -15,8 +15,8 @@ from hubbub import tracking
 from hubbub.cli.app import main
 from hubbub.engine import flower_app
 from hubbub.randomness import derive
-from hubbub.training import release, store
-from hubbub.training.metrics import read_metrics
+from hubbub.training import release, run_folder
+from hubbub.training.run_folder.record import read_metrics
 
 MODULE = """
 import numpy as np
@@ -101,7 +101,7 @@ def told(folder: Path, way: list[str], capsys: pytest.CaptureFixture[str], monke
     Path("run.toml").write_text(SETTINGS)
     flower_app._client_side.cache_clear()
     numbers = itertools.count(1)
-    for module in (release, store):
+    for module in (release, run_folder):
         monkeypatch.setattr(module, "fresh_key", lambda: derive(bytes(32), next(numbers)))
     changes = [part for change in way for part in ("--set", change)]
     found: dict[str, Any] = {"train": command(capsys, "train", "run.toml", "--out", "run", "--allow-import", *changes)}

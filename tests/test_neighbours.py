@@ -36,8 +36,8 @@ from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation, PoissonSampling
 from hubbub.sensitivity import of_sets
 from hubbub.strategies import BandedInverse, BinaryTree, BufferedLinearToeplitz, Identity, Strategy, toeplitz
-from hubbub.training import RunPlan, RunStore, release, store, train
-from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training import RunPlan, RunStore, release, run_folder, train
+from hubbub.training.clipping import AdaptiveClipping
 from replays import CLIENTS, DIM, VECTORS, Replayed, Transcript, crafted, fixed, simulated, single_examples
 from small_runs import linear
 
@@ -73,7 +73,7 @@ def plan(strategy: Strategy, clipping: float | AdaptiveClipping = CLIP, **change
 
 def noted(planned: RunPlan, population: Any) -> Transcript:
     """A run in which the target sends nothing; by a seed, so that it is the same each time."""
-    population.craft(TARGET, lambda model, round_index: None)
+    population.inject(TARGET, lambda model, round_index: None)
     transcript = Transcript(population)
     for _ in train(replace(planned, noise="simulation"), transcript, linear()):
         pass
@@ -92,7 +92,7 @@ def require(found: Influence) -> None:
 def test_cli_1_no_client_in_this_process_moves_a_run_by_more_than_the_sensitivity(strategy: Strategy, name: str) -> None:
     planned = plan(strategy)
     transcript, neighbour = noted(planned, simulated()), simulated()
-    neighbour.craft(TARGET, fixed(name, 1, CLIP))
+    neighbour.inject(TARGET, fixed(name, 1, CLIP))
     require(transcript.influence_of(neighbour, TARGET, planned.mechanism))
 
 
@@ -103,7 +103,7 @@ def test_no_hostile_client_in_this_process_does(strategy: Strategy, pairs: int) 
     transcript, neighbour = noted(planned, simulated()), simulated()
     nearest = Fraction(0)
     for seed in range(pairs):
-        neighbour.craft(TARGET, crafted(seed, CLIP))
+        neighbour.inject(TARGET, crafted(seed, CLIP))
         found = transcript.influence_of(neighbour, TARGET, planned.mechanism)
         require(found)
         nearest = max(nearest, found.squared)
@@ -120,11 +120,11 @@ def test_a_client_that_is_replaced_moves_a_run_by_twice_as_much_at_most(pairs: i
     one, other = noted(planned, simulated()), simulated()
     furthest = Fraction(0)
     for seed in range(pairs):
-        one.population.craft(TARGET, crafted(seed, CLIP))
+        one.population.inject(TARGET, crafted(seed, CLIP))
         for round_index in one.joined(TARGET):
             total = one.again(one.population, round_index)
             one.rounds[round_index] = replace(one.rounds[round_index], steps=one.steps_of(total))
-        other.craft(TARGET, crafted(seed + 10**6, CLIP))
+        other.inject(TARGET, crafted(seed + 10**6, CLIP))
         found = one.influence_of(other, TARGET, planned.mechanism, "replace-one")
         require(found)
         furthest = max(furthest, found.largest)
@@ -137,7 +137,7 @@ def test_no_hostile_example_does(pairs: int) -> None:
     planned = plan(STRATEGIES["banded"])
     transcript, neighbour = noted(planned, single_examples()), single_examples()
     for seed in range(pairs):
-        neighbour.craft(TARGET, crafted(seed, CLIP))
+        neighbour.inject(TARGET, crafted(seed, CLIP))
         require(transcript.influence_of(neighbour, TARGET, planned.mechanism))
 
 
@@ -148,7 +148,7 @@ def test_ada_4_no_hostile_client_moves_update_and_count_together_by_more(populat
     transcript, neighbour = noted(planned, population()), population()
     assert len({round_.clip_norm for round_ in transcript.rounds.values()}) == ROUNDS
     for seed in range(pairs):
-        neighbour.craft(TARGET, crafted(seed, CLIP))
+        neighbour.inject(TARGET, crafted(seed, CLIP))
         require(transcript.influence_of(neighbour, TARGET, planned.mechanism))
 
 
@@ -166,15 +166,15 @@ def test_no_hostile_client_that_encrypts_by_our_code_does(pairs: int) -> None:
     def made() -> Any:
         population = encrypted(planned, how)
         for client in range(CLIENTS):
-            population.craft(client, simulated()._crafted[client])
+            population.inject(client, simulated()._adversaries[client])
         return population
 
     population, neighbour = made(), made()
-    population.craft(TARGET, fixed("zero", 0, CLIP))
+    population.inject(TARGET, fixed("zero", 0, CLIP))
     transcript, model = Transcript(population, opened), linear()
     transcript.collect([1, TARGET, 7], model, 0.5, 0)
     for seed in range(pairs):
-        neighbour.craft(TARGET, crafted(seed, 0.5))
+        neighbour.inject(TARGET, crafted(seed, 0.5))
         # A ciphertext is never added twice, and a round is opened once: each pair has holders of its own.
         neighbour._earlier.clear()
         neighbour._holders = encrypted(planned, how)._holders
@@ -186,7 +186,7 @@ def test_no_hostile_client_that_encrypts_by_our_code_does(pairs: int) -> None:
 
 def same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = itertools.count(1)
-    for module in (release, store):
+    for module in (release, run_folder):
         monkeypatch.setattr(module, "fresh_key", lambda: next(numbers).to_bytes(32, "big"))
 
 
@@ -204,9 +204,9 @@ def test_neighbours_have_the_same_records_and_releases_that_differ_by_the_client
     """Control flow, too: the same rounds, charged and released in the same order, with the same noise."""
     planned, transcript, neighbour = plan(strategy), Transcript(simulated()), simulated()
     if name == "no answer":
-        neighbour.craft(TARGET, lambda model, round_index: None)
+        neighbour.inject(TARGET, lambda model, round_index: None)
     else:
-        neighbour.craft(TARGET, fixed(name, 1, CLIP))
+        neighbour.inject(TARGET, fixed(name, 1, CLIP))
     other = Replayed(transcript, neighbour)
     for folder, population in (("one", transcript), ("other", other)):
         same_keys(monkeypatch)
@@ -235,7 +235,7 @@ def test_a_client_more_or_less_leaves_the_coins_of_the_others_and_the_records_as
     planned = plan(Identity(ROUNDS), participation=participation, mechanism=Mechanism(Identity(ROUNDS), participation, 0.8))
     transcript = Transcript(simulated())
     last = CLIENTS - 1
-    transcript.population.craft(last, fixed("1e30", 1, CLIP))
+    transcript.population.inject(last, fixed("1e30", 1, CLIP))
     other = Replayed(transcript, simulated(CLIENTS - 1))
     for folder, population in (("one", transcript), ("other", other)):
         same_keys(monkeypatch)
@@ -394,7 +394,7 @@ def test_no_hostile_reply_moves_a_sum_of_the_loop_on_a_grid_by_more(pairs: int) 
     clients = GridPopulation(grid, grid.get_node_ids())
     transcript = noted(planned, clients)
     for seed in range(pairs):
-        clients.craft(TARGET, crafted(seed, CLIP))
+        clients.inject(TARGET, crafted(seed, CLIP))
         require(transcript.influence_of(clients, TARGET, planned.mechanism))
 
 

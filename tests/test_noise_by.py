@@ -1,4 +1,4 @@
-"""Sums that nobody but share holders can open: coarser lattices, who adds the noise, the stated setting, and burned rounds."""
+"""Sums that nobody but share holders can open: coarser lattices, who adds the noise, the stated setting, and aborted rounds."""
 
 import io
 import itertools
@@ -34,8 +34,8 @@ from hubbub.steps import share_stddev
 from hubbub.strategies import Identity, toeplitz
 from hubbub.strategies.record import strategy_arrays
 from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, SimulatedPopulation, train
-from hubbub.training.metrics import read_metrics
-from hubbub.training.record import read_run
+from hubbub.training.aggregate import Population
+from hubbub.training.run_folder.record import read_metrics, read_run
 from hubbub.verification import verify
 from release_paths import CLIENTS, CLIP, DIM, PATTERN, ROUNDS, locked, plan, silent
 
@@ -256,7 +256,7 @@ def test_of_several_runs_each_states_its_own_setting(tmp_path: Path) -> None:
     for name, promise in (("held", HELD), ("plain", PLAIN), ("other", replace(HELD, setting="one owner has the key"))):
         path = ReleasePath(promise, DIM, clients=CLIENTS, store=locked(tmp_path / name), noise_in_sums=promise.noise_in_sums)
         path.start()
-        path.burn(path.begin([0], total(), CLIP))
+        path.abort(path.begin([0], total(), CLIP))
     recorded = {name: read_run(tmp_path / name) for name in ("held", "plain", "other")}
     charged = {name: run_charge(run.chain, run.promise, run.history) for name, run in recorded.items()}
 
@@ -330,7 +330,7 @@ def test_the_path_makes_no_rows_where_holders_add_them_and_every_start_has_a_key
     path.commit(ticket, total(5).open(row))
     path.begin([1], total(), CLIP)
     again = held(RunStore(tmp_path))
-    assert again.ledger.rounds == ("committed", "burned")
+    assert again.ledger.rounds == ("committed", "aborted")
     assert next(again.released(0, 1)).tolist() == [5 * Lattice(CLIP).step] * DIM
     assert len({epoch.key for epoch in again.ledger.epochs}) == 2
     (tmp_path / "guarantee.json").write_text(json.dumps(HELD.after(ROUNDS, HELD.delta).as_json()))
@@ -338,14 +338,14 @@ def test_the_path_makes_no_rows_where_holders_add_them_and_every_start_has_a_key
     assert verdict.ok, verdict.checks
 
 
-def test_holders_noise_lies_on_the_lattice_in_an_experiment_as_well_and_a_round_left_open_is_burned(tmp_path: Path) -> None:
+def test_holders_noise_lies_on_the_lattice_in_an_experiment_as_well_and_a_round_left_open_is_aborted(tmp_path: Path) -> None:
     simulated = replace(HELD, simulation=True)
     path = held(locked(tmp_path), simulated)
     with pytest.raises(LedgerError, match="form it on Lattice"):
         path.begin([0], PlainSum(torch.zeros(DIM, dtype=torch.float64), {}), CLIP)
     path.begin([0], total(), CLIP)
     # Nobody encrypts the same numbers twice alike, so that the very same round cannot come again.
-    assert held(RunStore(tmp_path), simulated).ledger.rounds == ("burned",)
+    assert held(RunStore(tmp_path), simulated).ledger.rounds == ("aborted",)
 
 
 def test_room_is_kept_for_the_noise_of_all_holders() -> None:
@@ -396,7 +396,7 @@ class Held(LatticeSum):
         super().__init__(bare.total + noise, bare.lattice, bare.statistics)
 
 
-class Holders:
+class Holders(Population):
     """Clients that send nothing, and two holders."""
 
     clients: Sequence[int] = range(CLIENTS)
@@ -406,7 +406,7 @@ class Holders:
         streams = [NoiseStream(mechanism, DIM, source=SimulationSource(seed)) for seed in (1, 2)]
         self.drawn = np.stack([[stream.next_row().numpy() for _ in range(ROUNDS)] for stream in streams])
 
-    def collect(self, cohort, model, clip_norm, round_index):  # another implementation
+    def collect(self, cohort, model, clip_norm, round_index, split=None):  # another implementation
         return Held(total(), [torch.from_numpy(rows[round_index]) for rows in self.drawn])
 
 
@@ -443,7 +443,7 @@ class Closed(LatticeSum):
         raise SumNotOpenedError("nothing was decrypted: holder 2 answered falsely", ("holder 2",))
 
 
-class Stubborn:
+class Stubborn(Population):
     """Clients whose sums stay closed in some rounds, or are not even formed in others."""
 
     clients: Sequence[int] = range(CLIENTS)
@@ -451,7 +451,7 @@ class Stubborn:
     def __init__(self, closed: set[int] = frozenset(), missing: set[int] = frozenset(), bits: int = 24) -> None:
         self.closed, self.missing, self.bits = closed, missing, bits
 
-    def collect(self, cohort, model, clip_norm, round_index):  # another implementation
+    def collect(self, cohort, model, clip_norm, round_index, split=None):  # another implementation
         if round_index in self.missing:
             raise SumNotOpenedError("1 of 3 contributions came: nothing was decrypted", ("client 4",))
         bare = total(round_index, self.bits)
@@ -459,7 +459,7 @@ class Stubborn:
 
 
 @pytest.mark.parametrize("bits", [24, 10])
-def test_a_round_whose_sum_stays_closed_is_burned_and_the_run_goes_on(tmp_path: Path, bits: int) -> None:
+def test_a_round_whose_sum_stays_closed_is_aborted_and_the_run_goes_on(tmp_path: Path, bits: int) -> None:
     planned, model = plan(BANDED, lattice_bits=bits), nn.Linear(3, 2)
     vectors, results = [nn.utils.parameters_to_vector(model.parameters()).detach().clone()], []
     for result in train(planned, Stubborn({1}, {3}, bits), model, RunStore(tmp_path)):
@@ -474,13 +474,20 @@ def test_a_round_whose_sum_stays_closed_is_burned_and_the_run_goes_on(tmp_path: 
     # Charged like any other, and their clients took part.
     assert [result.epsilon for result in results] == [planned.promise().after(n, 1e-5).epsilon for n in range(1, 7)]
     history = read_run(tmp_path).history
-    assert [entry.state for entry in history.rounds] == ["committed", "burned", "committed", "burned", "committed", "committed"]
+    assert [entry.state for entry in history.rounds] == [
+        "committed",
+        "aborted",
+        "committed",
+        "aborted",
+        "committed",
+        "committed",
+    ]
     assert all(len(entry.clients) == 3 for entry in history.rounds)
     assert len({entry.total for entry in history.rounds}) == ROUNDS
     assert RunStore(tmp_path).released() == [0, 2, 4, 5]
 
 
-def test_a_run_with_burned_rounds_is_resumed_where_it_was(tmp_path: Path) -> None:
+def test_a_run_with_aborted_rounds_is_resumed_where_it_was(tmp_path: Path) -> None:
     planned, model = plan(BANDED), nn.Linear(3, 2)
     run = train(planned, Stubborn({1}, {3}), model, RunStore(tmp_path))
     for _ in range(4):
@@ -489,7 +496,7 @@ def test_a_run_with_burned_rounds_is_resumed_where_it_was(tmp_path: Path) -> Non
     again = nn.Linear(3, 2)
     results = list(train(planned, Stubborn(), again, RunStore(tmp_path)))
     assert [result.round_index for result in results] == [4, 5]
-    # From the releases alone, those of the burned rounds missing.
+    # From the releases alone, those of the aborted rounds missing.
     store, history = RunStore(tmp_path), read_run(tmp_path).history
     moved = sum(store.load_release(t, history.rounds[t].release, DIM) for t in store.released()) / 3
     found = nn.utils.parameters_to_vector(again.parameters()).detach().to(torch.float64)
@@ -504,23 +511,23 @@ def started(folder: Path) -> nn.Module:
     return model
 
 
-def test_three_burned_rounds_in_a_row_stop_the_run_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_three_aborted_rounds_in_a_row_stop_the_run_and_nothing_is_lost(tmp_path: Path) -> None:
     planned = plan(BANDED)
     run = train(planned, Stubborn({2, 3}, {1}), nn.Linear(3, 2), RunStore(tmp_path))
     assert [next(run).released for _ in range(4)] == [True, False, False, False]
-    with pytest.raises(SumNotOpenedError, match=r"answered falsely \(the last 3 rounds were burned") as stopped:
+    with pytest.raises(SumNotOpenedError, match=r"answered falsely \(the last 3 rounds were aborted") as stopped:
         next(run)
     assert stopped.value.who == ("holder 2",)
     rest = list(train(planned, Stubborn({4}), nn.Linear(3, 2), RunStore(tmp_path)))
     assert [(result.round_index, result.released) for result in rest] == [(4, False), (5, True)]
 
 
-def test_two_burned_rounds_and_a_release_between_do_not_stop_a_run() -> None:
+def test_two_aborted_rounds_and_a_release_between_do_not_stop_a_run() -> None:
     results = list(train(plan(BANDED), Stubborn({0, 1}, {3, 4}), nn.Linear(3, 2)))
     assert [result.released for result in results] == [False, False, True, False, False, True]
 
 
-def test_a_simulation_and_a_run_without_a_mechanism_burn_such_rounds_too() -> None:
+def test_a_simulation_and_a_run_without_a_mechanism_abort_such_rounds_too() -> None:
     for planned in (plan(BANDED, noise="simulation"), RunPlan(ROUNDS, PATTERN, 3)):
         results = list(train(planned, Stubborn({0}, {2}), nn.Linear(3, 2)))
         assert [result.released for result in results] == [False, True, False, True, True, True]
@@ -540,7 +547,7 @@ noise_multiplier = 1.0
 
 
 @dataclass
-class SometimesClosed:
+class SometimesClosed(Population):
     """The clients of a run, whose sum stays closed in one round."""
 
     population: SimulatedPopulation
@@ -550,12 +557,12 @@ class SometimesClosed:
     def clients(self) -> Sequence[int]:
         return self.population.clients
 
-    def collect(self, cohort, model, clip_norm, round_index):  # another implementation
+    def collect(self, cohort, model, clip_norm, round_index, split=None):  # another implementation
         bare = self.population.collect(cohort, model, clip_norm, round_index)
         return Closed(bare.total, bare.lattice, bare.statistics) if round_index == self.closed else bare
 
 
-def test_metrics_and_the_screen_show_a_burned_round_and_name_nobody_in_public(tmp_path: Path) -> None:
+def test_metrics_and_the_screen_show_an_aborted_round_and_name_nobody_in_public(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     begun = RunInFolder.begun(build(resolve(load(tmp_path / "tiny.toml"))), tmp_path / "run")
     yielded = list(begun.rounds(SometimesClosed(begun.run.population, 2)))

@@ -462,10 +462,10 @@ def one_round(path: ReleasePath, *clients: int) -> torch.Tensor:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of a run whose process was started twice, and burned a round of too few shares."""
+    """Of a run whose process was started twice, and aborted a round of too few shares."""
     path = opened(locked(tmp_path))
     one_round(path, 0, 1, 2)
-    path.burn(path.begin((3, 4), noised(1, (3,)), CLIP))
+    path.abort(path.begin((3, 4), noised(1, (3,)), CLIP))
     path = opened(RunStore(tmp_path))
     one_round(path, 5, 6, 7)
     told = PROMISE.after(ROUNDS, PROMISE.delta).as_json()

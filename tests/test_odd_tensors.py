@@ -17,7 +17,7 @@ from hubbub.errors import ConfigError
 from hubbub.flower import DPFedAvgFixed
 from hubbub.lattice import Lattice
 from hubbub.training import ExamplePopulation, Execution, LocalTraining, SimulatedPopulation, clip, private_gradients
-from hubbub.training.flat import FlatModel
+from hubbub.training.functional import FlatModel
 
 # --- values ---
 

@@ -29,6 +29,7 @@ from hubbub.participation import (
 )
 from hubbub.strategies import Identity, toeplitz
 from hubbub.training import LatticeSum, PlainSum, RunPlan, RunStore, train
+from hubbub.training.aggregate import Population
 from small_runs import PLANS, linear
 
 NAMES = [f"client {i}" for i in range(12)]
@@ -44,7 +45,7 @@ COUNTING: list[Participation] = [
 PATTERNS: list[Participation] = [MinSeparation(3, 2), SingleParticipation()]
 
 
-class Silent:
+class Silent(Population):
     """A population of one's own, whose clients add nothing; ``lists`` has the clients of each round, and of those after."""
 
     def __init__(self, *lists: Sequence[Hashable]) -> None:
@@ -55,7 +56,9 @@ class Silent:
     def clients(self) -> Sequence[Hashable]:
         return self.lists[min(self.rounds, len(self.lists) - 1)]
 
-    def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> LatticeSum:
+    def collect(  # another implementation
+        self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int, split: object = None
+    ) -> LatticeSum:
         self.rounds += 1
         self.asked.append(list(cohort))
         dim = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -170,7 +173,7 @@ def test_prt_9_prt_10_a_round_is_of_one_list_that_has_each_name_once_in_20_000_c
 
 def test_prt_10_a_client_that_a_population_strikes_off_its_cohort_took_part_all_the_same() -> None:
     class Strikes(Silent):
-        def collect(self, cohort, model, clip_norm, round_index):  # type: ignore[no-untyped-def]
+        def collect(self, cohort, model, clip_norm, round_index, split=None):  # type: ignore[no-untyped-def]
             total = super().collect(cohort, model, clip_norm, round_index)
             del cohort[1:]
             return total
@@ -196,7 +199,7 @@ def test_a_participation_of_one_s_own_class_is_refused() -> None:
 @pytest.mark.parametrize("part", ["trained", "frozen"])
 def test_shp_10_a_population_that_trains_the_model_itself_is_refused_and_the_model_is_put_back(part: str) -> None:
     class InPlace(Silent):
-        def collect(self, cohort, model, clip_norm, round_index):  # type: ignore[no-untyped-def]
+        def collect(self, cohort, model, clip_norm, round_index, split=None):  # type: ignore[no-untyped-def]
             with torch.no_grad():
                 (model.weight if part == "trained" else model.fixed).add_(1.0)
             return super().collect(cohort, model, clip_norm, round_index)

@@ -1,4 +1,4 @@
-"""Separation and counts hold over long runs with clients that come and go, rounds that burn and servers that start again.
+"""Separation and counts hold over long runs with clients that come and go, rounds that abort and servers that start again.
 
 Who took part is read from the lines of the ledger's file by a checker that shares no code with what wrote them.
 """
@@ -26,7 +26,7 @@ from hubbub.participation import MinSeparation
 from hubbub.strategies import toeplitz
 from hubbub.training import LatticeSum, ReleasePath, RunStore
 from hubbub.training.cohorts import CohortKeys, eligible
-from hubbub.training.record import read_run
+from hubbub.training.run_folder.record import read_run
 
 SECRET, DIGEST = bytes(range(32)), "0" * 64
 
@@ -53,7 +53,7 @@ class Seen:
 
     rounds: int = 0
     restarts: int = 0
-    burned: int = 0
+    aborted: int = 0
     refused: int = 0
     short: int = 0
     gaps: Counter[int] = field(default_factory=Counter)
@@ -128,15 +128,15 @@ def run_of_ledger(draw: random.Random, folder: Path, seen: Seen) -> None:
             asked.setdefault(client, []).append(t)
         fate = draw.random()
         if fate < 0.02:
-            # The server dies in the round, which its next start burns.
+            # The server dies in the round, which its next start aborts.
             ledger = Ledger(promise, SECRET, file)
-            ledger.burn(ledger.pending())  # type: ignore[arg-type] # the round is there
+            ledger.abort(ledger.pending())  # type: ignore[arg-type] # the round is there
             ledger.start_epoch(ledger.next_round, draw.randbytes(32), DIGEST)
             seen.restarts += 1
-            seen.burned += 1
+            seen.aborted += 1
         elif fate < 0.08:
-            ledger.burn(ticket)
-            seen.burned += 1
+            ledger.abort(ticket)
+            seen.aborted += 1
         else:
             ledger.commit(ticket, b"a release")
         seen.rounds += 1
@@ -152,7 +152,7 @@ def test_prt_1_prt_2_prt_3_prt_4_gaps_and_counts_hold_whoever_comes_and_however_
     draw, seen = random.Random(rounds), Seen()  # noqa: S311 # of a test
     while seen.rounds < rounds:
         run_of_ledger(draw, tmp_path, seen)
-    assert min(seen.restarts, seen.burned, seen.refused, seen.short) > rounds / 100
+    assert min(seen.restarts, seen.aborted, seen.refused, seen.short) > rounds / 100
     # The bounds were reached, so that a client that comes one round too early or once too often would have been seen.
     assert seen.gaps[0] > rounds / 100
     assert seen.counts[0] > rounds / 100
@@ -182,7 +182,7 @@ def test_prt_3_prt_4_a_run_of_releases_keeps_its_pattern_over_restarts(tmp_path:
                 asked.setdefault(str(client), []).append(t)
             match draw.randrange(6):
                 case 0:
-                    path.burn(ticket)
+                    path.abort(ticket)
                 case 1:
                     path = None
                 case 2:
@@ -193,7 +193,7 @@ def test_prt_3_prt_4_a_run_of_releases_keeps_its_pattern_over_restarts(tmp_path:
         secret = (folder / "state" / "keys" / "run").read_bytes()
         seen.check(folder / "ledger.jsonl", setting.pattern, asked, secret)
         states = [entry.state for entry in read_run(folder).history.rounds]
-        assert states.count("burned") >= 2
+        assert states.count("aborted") >= 2
     assert seen.restarts > 10
     assert seen.gaps[0] > 0
 
@@ -212,7 +212,7 @@ def test_prt_2_a_client_that_took_part_as_often_as_promised_is_never_asked_again
         if t > 4:
             with pytest.raises(ParticipationError, match=r"took part in rounds \[0, 2, 4\]"):
                 ledger.begin(t, ["a"], "a sum")
-        ledger.burn(ledger.begin(t, cohort, "a sum"))
+        ledger.abort(ledger.begin(t, cohort, "a sum"))
     assert took_part == [0, 2, 4]
 
 

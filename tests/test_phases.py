@@ -1,6 +1,5 @@
 """Where the time of a round goes: each second in the phase that took it, and no bit of a release hangs on a clock."""
 
-import inspect
 import itertools
 import json
 from collections.abc import Callable
@@ -12,9 +11,8 @@ import torch
 
 from hubbub.errors import RunFolderError, SumNotOpenedError
 from hubbub.training import LatticeSum, ReleasePath, RunStore, rounds, train
-from hubbub.training.metrics import read_metrics
-from hubbub.training.phases import PHASES, Phases
-from hubbub.training.state import RunState
+from hubbub.training.rounds import PHASES, Phases, RunState
+from hubbub.training.run_folder.record import read_metrics
 from small_runs import PLANS, linear, population
 
 PLAN = PLANS["banded, separated"]
@@ -26,7 +24,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr("hubbub.training.phases.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("hubbub.training.rounds.time.perf_counter", lambda: self.now)
 
     def takes(self, place: Any, name: str, seconds: float) -> None:
         real: Callable[..., Any] = getattr(place, name)
@@ -35,8 +33,6 @@ class Clock:
             self.now += seconds
             return real(*args, **keywords)
 
-        # What the loop asks a population for is told by the signature.
-        slow.__signature__ = inspect.signature(real)  # type: ignore[attr-defined]
         self._monkeypatch.setattr(place, name, slow)
 
 
@@ -48,21 +44,21 @@ def test_each_second_is_counted_in_the_phase_that_took_it(monkeypatch: pytest.Mo
         (ReleasePath, "begin", 4.0),
         (LatticeSum, "open", 8.0),
         (ReleasePath, "commit", 16.0),
-        (RunState, "learn", 32.0),
+        (RunState, "update", 32.0),
         (RunState, "checkpoint", 64.0),
         (ReleasePath, "row", 128.0),
     ):
         clock.takes(place, name, seconds)
     for result in train(PLAN, clients, linear()):
         # Begun and put on disk; noise and sum; the release, and the checkpoint.
-        expected = {"choose": 1, "sum": 2, "promise": 4, "hide": 136, "persist": 80, "learn": 32, "account": 0}
+        expected = {"sample": 1, "aggregate": 2, "record": 4, "noise": 136, "persist": 80, "update": 32, "account": 0}
         assert result.phases == expected
         assert result.seconds == sum(expected.values())
         # What the caller does between two rounds belongs to none.
         clock.now += 1000.0
 
 
-def test_a_round_that_is_burned_learns_nothing_and_says_where_its_time_went(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_that_is_aborted_learns_nothing_and_says_where_its_time_went(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
 
     def lost(self: LatticeSum, row: object) -> torch.Tensor:
@@ -70,10 +66,10 @@ def test_a_round_that_is_burned_learns_nothing_and_says_where_its_time_went(monk
         raise SumNotOpenedError("nobody opens it")
 
     monkeypatch.setattr(LatticeSum, "open", lost)
-    clock.takes(ReleasePath, "burn", 5.0)
+    clock.takes(ReleasePath, "abort", 5.0)
     result = next(train(PLAN, population(), linear()))
     assert not result.released
-    assert (result.phases["hide"], result.phases["persist"], result.phases["learn"]) == (3.0, 5.0, 0.0)
+    assert (result.phases["noise"], result.phases["persist"], result.phases["update"]) == (3.0, 5.0, 0.0)
 
 
 @pytest.mark.parametrize("name", ["independent, Poisson", "banded, separated", "Adam at the server"])
@@ -85,7 +81,7 @@ def test_no_bit_of_a_release_hangs_on_the_clock(name: str, monkeypatch: pytest.M
 
     usual = releases(tmp_path / "usual")
     readings = itertools.cycle([0.0, 0.0, 1e9, 1e9, 5.0])
-    monkeypatch.setattr("hubbub.training.phases.time.perf_counter", lambda: next(readings))
+    monkeypatch.setattr("hubbub.training.rounds.time.perf_counter", lambda: next(readings))
     assert releases(tmp_path / "odd") == usual
     assert len(usual) == 6
 
@@ -96,7 +92,7 @@ def test_laps_of_one_phase_add_up_to_the_whole(monkeypatch: pytest.MonkeyPatch) 
     for number, phase in enumerate([*PHASES, *PHASES, "a phase of one's own"]):
         clock.now += 2.0**number
         laps.end(phase)
-    assert laps.seconds["choose"] == 1 + 2.0 ** len(PHASES)
+    assert laps.seconds["sample"] == 1 + 2.0 ** len(PHASES)
     assert sum(laps.seconds.values()) == laps.total == 2.0 ** (2 * len(PHASES) + 1) - 1
 
 

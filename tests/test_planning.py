@@ -24,7 +24,7 @@ from hubbub.noise import NoiseStream
 from hubbub.planned import planned, workload_of
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.settings import encryption_of
-from hubbub.training.flat import FlatModel
+from hubbub.training.functional import FlatModel
 
 FLEETS = {
     "Poisson": {"privacy": {"mode": "dp-fedavg", "epsilon": 8.0}},

@@ -27,6 +27,7 @@ from hubbub.training import (
     RunStore,
     train,
 )
+from hubbub.training.aggregate import Population
 from release_paths import (
     CLIENTS,
     CLIP,
@@ -50,7 +51,7 @@ def test_rng_4_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only() -
     assert path.row(ticket) is not None
     with pytest.raises(LedgerError, match="given out already"):
         path.row(ticket)
-    path.burn(ticket)
+    path.abort(ticket)
     with pytest.raises(LedgerError, match="not the one that was begun"):
         path.row(ticket)
     assert path.next_round == 1
@@ -106,10 +107,10 @@ def test_cra_2_a_release_that_is_whole_on_disk_is_committed_after_a_crash_and_th
     assert torch.equal(next(again.released(0, 1)), release)
 
 
-def test_cra_2_a_round_without_its_release_is_burned_after_a_crash(tmp_path: Path) -> None:
+def test_cra_2_a_round_without_its_release_is_aborted_after_a_crash(tmp_path: Path) -> None:
     opened(locked(tmp_path)).begin([3], total(), CLIP)
     again = opened(RunStore(tmp_path))
-    assert again.ledger.rounds == ("burned",)
+    assert again.ledger.rounds == ("aborted",)
     assert not again.ledger.may_join(3, 1)
     assert again.ledger.may_join(3, 3)
 
@@ -172,10 +173,10 @@ def test_a_promise_is_read_from_its_record_alone(tmp_path: Path, strategy: Ident
 
 
 def test_num_14_a_model_that_diverges_keeps_its_last_good_state_and_its_charge(tmp_path: Path) -> None:
-    class Overflowing:
+    class Overflowing(Population):
         clients = range(CLIENTS)
 
-        def collect(self, cohort, model, clip_norm, round_index):  # a release beyond what float32 holds
+        def collect(self, cohort, model, clip_norm, round_index, split=None):  # a release beyond what float32 holds
             return PlainSum(torch.full((DIM,), 1e300 if round_index == 1 else 0.0, dtype=torch.float64), {})
 
     model = nn.Linear(3, 2)
@@ -233,7 +234,7 @@ def test_an_old_ticket_touches_nothing(tmp_path: Path) -> None:
     ticket = path.begin([0], total(), CLIP)
     release = total().open(path.row(ticket))
     path.commit(ticket, release)
-    for act in (lambda: path.commit(ticket, release + 1), lambda: path.burn(ticket)):
+    for act in (lambda: path.commit(ticket, release + 1), lambda: path.abort(ticket)):
         with pytest.raises(LedgerError, match="not the one that was begun"):
             act()
     assert torch.equal(next(opened(RunStore(tmp_path)).released(0, 1)), release)
@@ -258,11 +259,11 @@ def test_a_path_that_was_not_started_gives_no_noise(tmp_path: Path) -> None:
         ReleasePath(PROMISE, DIM, clients=CLIENTS, store=RunStore(tmp_path)).begin([1], total(), CLIP)
 
 
-def test_a_round_that_was_burned_before_its_row_was_taken_does_not_stop_the_next() -> None:
+def test_a_round_that_was_aborted_before_its_row_was_taken_does_not_stop_the_next() -> None:
     path = opened()
-    path.burn(path.begin([0], total(), CLIP))
+    path.abort(path.begin([0], total(), CLIP))
     one_round(path, 1)
-    assert path.ledger.rounds == ("burned", "committed")
+    assert path.ledger.rounds == ("aborted", "committed")
 
 
 def test_rng_3_a_simulation_that_was_interrupted_in_a_round_draws_that_round_again(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from hubbub.training import (
     RunStore,
     train,
 )
-from hubbub.training.state import RunState
+from hubbub.training.rounds import RunState
 from release_paths import (
     CLIENTS,
     CLIP,
@@ -51,7 +51,7 @@ def test_cra_7_cra_9_a_kept_head_tells_a_rolled_back_ledger(tmp_path: Path) -> N
 def test_cra_9_a_ledger_that_was_rolled_back_by_any_number_of_records_does_not_come_back_to_life(
     tmp_path: Path, rounds: int, keep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
     planned = plan(toeplitz.square_root(ROUNDS, 3))
     for result in train(planned, silent(), nn.Linear(3, 2), RunStore(tmp_path / "run", keep_releases=keep)):
         if result.round_index + 1 == rounds:

@@ -156,16 +156,16 @@ def kinds(folder: Path) -> list[str]:
 
 OUT: dict[str, tuple[Any, str, list[str]]] = {
     "while clients train": (SimulatedPopulation, "collect", ["begin", "commit", "begin", "commit"]),
-    "where noise is made": (NoiseStream, "next_row", ["begin", "commit", "begin", "burn", "begin", "commit"]),
-    "where it meets the sum": (LatticeSum, "open", ["begin", "commit", "begin", "burn", "begin", "commit"]),
-    "where the release is written": (RunStore, "save_release", ["begin", "commit", "begin", "burn", "begin", "commit"]),
+    "where noise is made": (NoiseStream, "next_row", ["begin", "commit", "begin", "abort", "begin", "commit"]),
+    "where it meets the sum": (LatticeSum, "open", ["begin", "commit", "begin", "abort", "begin", "commit"]),
+    "where the release is written": (RunStore, "save_release", ["begin", "commit", "begin", "abort", "begin", "commit"]),
     "where it is recorded": (Ledger, "commit", ["begin", "commit", "begin", "commit", "begin", "commit"]),
 }
 
 
 @pytest.mark.parametrize("error", [MemoryError("no memory"), RuntimeError("can't allocate memory: you tried to allocate")])
 @pytest.mark.parametrize("where", OUT)
-def test_res_3_a_round_that_runs_out_of_memory_is_burned_or_was_never_charged(
+def test_res_3_a_round_that_runs_out_of_memory_is_aborted_or_was_never_charged(
     where: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, name, expected = OUT[where]
@@ -179,7 +179,7 @@ def test_res_3_a_round_that_runs_out_of_memory_is_burned_or_was_never_charged(
         with pytest.raises(type(error)):
             some_rounds(tmp_path, 2)
     some_rounds(tmp_path, 2 if len(expected) == 4 else 3)
-    assert [kind for kind in kinds(tmp_path) if kind in ("begin", "commit", "burn")] == expected
+    assert [kind for kind in kinds(tmp_path) if kind in ("begin", "commit", "abort")] == expected
 
 
 DIM = 5 * 2**20
@@ -214,8 +214,8 @@ def test_res_3_a_process_that_may_not_grow_leaves_a_run_that_goes_on(room: int, 
     assert os.waitstatus_to_exitcode(status) in ((7,) if room < 40 else (0, 7))
     wide(tmp_path, 4)
     found = kinds(tmp_path)
-    assert found.count("begin") == found.count("commit") + found.count("burn")
-    assert found.count("burn") <= 1
+    assert found.count("begin") == found.count("commit") + found.count("abort")
+    assert found.count("abort") <= 1
     assert found.count("epoch") >= 2
 
 
@@ -243,7 +243,7 @@ def test_res_4_a_process_that_may_open_no_more_files_says_so_and_can_go_on(tmp_p
     assert messages
     assert all(str(tmp_path) in message and "Too many open files" in message for message in messages)
     some_rounds(tmp_path, ROUNDS)
-    assert kinds(tmp_path).count("burn") <= len(messages)
+    assert kinds(tmp_path).count("abort") <= len(messages)
 
 
 def test_res_4_a_run_needs_no_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from hubbub.noise import SecureSource
 from hubbub.participation import MinSeparation, SingleParticipation
 from hubbub.strategies import BinaryTree, Dense, Identity, toeplitz
 from hubbub.training import LatticeSum, LocalTraining, RunPlan, RunStore, SimulatedPopulation, train
-from hubbub.training.state import RunState
+from hubbub.training.rounds import RunState
 from hubbub.utility import noising_matrix
 from small_runs import CLIENTS, PLANS, linear, plan_with, population
 
@@ -43,7 +43,7 @@ def test_a_resumed_simulation_equals_the_uninterrupted_one_bit_for_bit(plan: Run
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_the_checkpoint_of_a_long_run_is_enough(plan: RunPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
     whole = linear()
     list(train(plan, population(), whole))
     for stop in range(1, 7):
@@ -99,7 +99,7 @@ def test_the_noise_of_a_resumed_real_run_is_one_stream_of_n_times_z(strategy: Id
         torch.testing.assert_close(released, expected[t], rtol=0, atol=2**-26 + 1e-12)
 
 
-def test_cra_2_a_round_that_was_begun_and_not_released_is_burned_and_charged(tmp_path: Path) -> None:
+def test_cra_2_a_round_that_was_begun_and_not_released_is_aborted_and_charged(tmp_path: Path) -> None:
     plan = replace(PLANS["banded, separated"], noise="secure")
 
     class DiesWhenHidden(LatticeSum):
@@ -107,7 +107,7 @@ def test_cra_2_a_round_that_was_begun_and_not_released_is_burned_and_charged(tmp
             raise KeyboardInterrupt
 
     class Dies(SimulatedPopulation):
-        def collect(self, cohort, model, clip_norm, round_index):  # stands for a crash
+        def collect(self, cohort, model, clip_norm, round_index, split=None):  # stands for a crash
             total = super().collect(cohort, model, clip_norm, round_index)
             return DiesWhenHidden(total.total, total.lattice, {}) if round_index == 2 else total
 
@@ -117,7 +117,7 @@ def test_cra_2_a_round_that_was_begun_and_not_released_is_burned_and_charged(tmp
     results = list(train(plan, population(), linear(), RunStore(tmp_path)))
     assert [r.round_index for r in results] == [3, 4, 5]
     assert results[0].epsilon == plan.promise().after(4, plan.delta).epsilon
-    assert (tmp_path / "ledger.jsonl").read_text().count('"kind":"burn"') == 1
+    assert (tmp_path / "ledger.jsonl").read_text().count('"kind":"abort"') == 1
 
 
 # --- folders ---
@@ -153,7 +153,7 @@ def test_a_damaged_folder_is_refused_and_named(tmp_path: Path, damage: str) -> N
 def test_cra_5_cra_15_a_lost_checkpoint_is_made_again_from_the_releases_and_the_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
     plan = interrupted(tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     (tmp_path / "copy" / "state" / "checkpoint.json").unlink()
@@ -165,7 +165,7 @@ def test_cra_5_cra_15_a_lost_checkpoint_is_made_again_from_the_releases_and_the_
 
 
 def test_cra_5_a_damaged_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
     plan = interrupted(tmp_path)
     (file,) = (tmp_path / "state").glob("checkpoint-*.safetensors")
     content = bytearray(file.read_bytes())

@@ -154,7 +154,7 @@ metadata name the head :: every run that is published :: test_the_card_says_whom
 Accuracy on public test data :: public test data :: test_the_card_says_whom_epsilon_is_against
 """,
     "report/text.py": """
-charged and not released :: burned rounds :: test_every_round_that_was_begun_is_charged
+charged and not released :: aborted rounds :: test_every_round_that_was_begun_is_charged
 The clip norm followed :: adaptive :: theorem: Andrew et al. 2021, Theorem 1
 sensitivity of … :: every run :: test_rho_is_that_of_the_stated_sensitivity_and_noise
 It assumes this :: every run :: test_only_a_statement_of_a_run_says_who_sees_to_its_assumptions
@@ -433,7 +433,7 @@ def test_a_run_that_broke_its_pattern_is_not_said_to_have_kept_it() -> None:
 
 @pytest.mark.parametrize("cohorts", EVERY, ids=str)
 def test_every_round_that_was_begun_is_charged(cohorts: Participation) -> None:
-    """Of ``history_of`` every round is burned."""
+    """Of ``history_of`` every round is aborted."""
     answer = spent(promise_of(Identity(6), cohorts), history_of([set()] * 4)).guarantee
     assert answer.epsilon == of(cohorts, z=1.0, rounds=4).epsilon > 0
 

@@ -13,7 +13,7 @@ from hubbub.accounting.ledger import Ledger
 from hubbub.accounting.multi_run import compose_runs, run_charges
 from hubbub.accounting.promise import Promise
 from hubbub.errors import ConfigError, LedgerError
-from hubbub.training.record import read_run
+from hubbub.training.run_folder.record import read_run
 from recorded_runs import BAND, COIN, EVEN, THREE, answer, hubbub, recorded
 
 

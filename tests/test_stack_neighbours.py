@@ -14,8 +14,7 @@ from hubbub.errors import ConfigError, DataError
 from hubbub.training import Execution, LocalTraining, SimulatedPopulation, choice
 from hubbub.training.choice import Probe
 from hubbub.training.gradients import Chosen, ExampleGradients
-from hubbub.training.local import Job, Loss
-from hubbub.training.one_by_one import OneByOne
+from hubbub.training.local import Job, Loss, OneByOne
 from hubbub.training.stacked_module import NotStackableError
 from hubbub.training.stacks import Stacks
 from local_jobs import CPU, jobs

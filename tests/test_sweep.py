@@ -29,7 +29,7 @@ from hubbub.sweep.choice import Known, choice
 from hubbub.sweep.grid import Axis, Grid, grid_of
 from hubbub.sweep.record import SweepRecord, begin, locked, read_record
 from hubbub.sweep.results import marked
-from hubbub.training.record import read_run
+from hubbub.training.run_folder.record import read_run
 from recorded_runs import promise_of, recorded
 from refusals import Refused
 

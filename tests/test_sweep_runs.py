@@ -20,7 +20,7 @@ from hubbub.config import load, overrides, resolve
 from hubbub.sweep import pool
 from hubbub.sweep.pool import Ended, Rounds, finish_all
 from hubbub.sweep.work import Task, finish, read_scores
-from hubbub.training.metrics import read_metrics
+from hubbub.training.run_folder.record import read_metrics
 from recorded_runs import answer, hubbub
 
 CONFIG = """

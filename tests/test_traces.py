@@ -13,7 +13,7 @@ from hubbub.cli import main
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.strategies import toeplitz
 from hubbub.training import RunStore, train
-from hubbub.training.record import read_run
+from hubbub.training.run_folder.record import read_run
 from release_paths import ROUNDS, plan, silent, some_rounds
 
 SECOND = 2
@@ -48,7 +48,7 @@ def without_releases(folder: Path, first: int = 0) -> Path:
 def test_cra_9_a_ledger_cut_by_any_number_of_records_is_refused_or_costs_what_the_whole_did(
     tmp_path: Path, rounds: int, keep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
     run = tmp_path / "run"
     planned = plan(toeplitz.square_root(ROUNDS, 3))
     for result in train(planned, silent(), nn.Linear(3, 2), RunStore(run, keep_releases=keep)):
@@ -129,7 +129,9 @@ def test_a_manifest_that_cannot_be_read_is_refused_by_name(tmp_path: Path, conte
         read_run(tmp_path)
 
 
-def test_a_round_under_way_and_a_burned_one_are_no_sign_of_a_rollback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_under_way_and_an_aborted_one_are_no_sign_of_a_rollback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def killed(*ignored: object) -> bytes:
         raise KeyboardInterrupt
 
@@ -140,7 +142,7 @@ def test_a_round_under_way_and_a_burned_one_are_no_sign_of_a_rollback(tmp_path: 
             some_rounds(tmp_path, ROUNDS)
     assert len(read_run(tmp_path).history.rounds) == SECOND + 1
     some_rounds(tmp_path, ROUNDS)
-    assert [entry.state for entry in read_run(tmp_path).history.rounds][SECOND] == "burned"
+    assert [entry.state for entry in read_run(tmp_path).history.rounds][SECOND] == "aborted"
     shutil.copy(*(tmp_path / "state" / "releases" / f"{t}.safetensors" for t in (SECOND + 1, SECOND)))
     with pytest.raises(LedgerError, match="no release of it"):
         read_run(tmp_path)

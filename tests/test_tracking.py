@@ -107,11 +107,11 @@ def test_a_loop_of_ones_own_writes_the_numbers_of_each_round() -> None:
 
 def test_what_a_population_calls_its_statistics_makes_none_of_them_public() -> None:
     statistics = {"accuracy": 0.9, "loss": 0.3, "train_loss": 0.4, "epsilon": 99.0, "of_one_client": 1.0}
-    result = RoundResult(0, 31, 1.5, "", 0.5, statistics, phases={"sum": 0.25})
+    result = RoundResult(0, 31, 1.5, "", 0.5, statistics, phases={"aggregate": 0.25})
     assert tracking.scalars(result) == {"public/epsilon": 1.5, "public/released": 1.0}
     everything = tracking.scalars(result, private=True)
     assert {"private/accuracy", "private/loss", "private/of_one_client", "private/clients"} <= set(everything)
-    assert everything["private/phases/sum"] == 0.25
+    assert everything["private/phases/aggregate"] == 0.25
     row = {"round_index": 0, "epsilon": 1.0, "accuracy": 0.5, "loss": 0.1, "fault": "client 7", "private": ["accuracy"]}
     assert tracking.scalars(row | {"loss": float("inf")}) == {"public/epsilon": 1.0}
     assert tracking.scalars(row, private=True) == {"public/epsilon": 1.0, "public/loss": 0.1, "private/accuracy": 0.5}
@@ -122,7 +122,7 @@ def test_tensorboard_finds_every_number_of_the_run(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     found = EventAccumulator(str(tmp_path / "events"))
     found.Reload()
-    assert set(found.Tags()["scalars"]) > {*PUBLIC, "private/clients", "private/phases/sum", "private/clipped_fraction"}
+    assert set(found.Tags()["scalars"]) > {*PUBLIC, "private/clients", "private/phases/aggregate", "private/clipped_fraction"}
     for name, key in (("public/epsilon", "epsilon"), ("public/accuracy", "accuracy"), ("private/clients", "clients")):
         events = found.Scalars(name)
         assert [event.step for event in events] == [1, 2, 3]
@@ -142,7 +142,7 @@ def test_a_hosted_tracker_gets_what_is_public_and_the_rest_if_it_is_asked_for(tm
     assert trackers.wandb.told["settings"]["console"] == "off"
     assert trained(tmp_path / "more", "--mlflow", "http://there", "--track-private") == 0
     names = {name for name, _, _ in trackers.mlflow.runs[1].values}
-    assert names > {*PUBLIC, "private/clients", "private/seconds", "private/phases/learn", "private/train_loss"}
+    assert names > {*PUBLIC, "private/clients", "private/seconds", "private/phases/update", "private/train_loss"}
     assert trackers.mlflow.experiments == {"hubbub": "0"}
 
 

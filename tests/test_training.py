@@ -15,6 +15,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.participation import PoissonSampling, every_round
 from hubbub.strategies import Identity
 from hubbub.training import LocalTraining, PlainSum, RunPlan, SimulatedPopulation, train
+from hubbub.training.aggregate import Population
 from small_runs import CLIENTS, PLANS, linear, population
 
 FALSE_ALARM = 1e-6
@@ -62,10 +63,10 @@ def test_num_11_an_empty_cohort_is_a_round_like_any_other() -> None:
 
 
 def test_the_denominator_is_the_expected_cohort_and_not_the_actual_one() -> None:
-    class Ones:
+    class Ones(Population):
         clients: Sequence[int] = range(CLIENTS)
 
-        def collect(self, cohort, model, clip_norm, round_index):  # another implementation
+        def collect(self, cohort, model, clip_norm, round_index, split=None):  # another implementation
             return PlainSum(torch.full((8,), float(len(cohort)), dtype=torch.float64), {})
 
     model = linear()

@@ -27,7 +27,7 @@ from hubbub.training import (
     private_gradients,
     train,
 )
-from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.local import Examples
 from odd_modules import Mixes
 from small_runs import CLIENTS, PLANS, linear, population

@@ -23,8 +23,7 @@ from hubbub.datasets import cifar10, mnist
 from hubbub.errors import DataError, HubbubError
 from hubbub.secagg import key_files
 from hubbub.strategies import dense
-from hubbub.training.checkpoint import Checkpoint
-from hubbub.training.tensors import parse
+from hubbub.training.run_folder.state import Checkpoint, parse
 from malformed.contents import attacks, flipped, sha256, some, tensors
 from malformed.matrices import Payload, header_of, npy_of
 from refusals import Refused

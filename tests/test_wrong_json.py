@@ -18,7 +18,7 @@ from hubbub.secagg import key_files
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.protocol import Agreement
 from hubbub.strategies import Dense, Identity
-from hubbub.training.checkpoint import Checkpoint
+from hubbub.training.run_folder.state import Checkpoint
 from hubbub.workloads import prefix_sum
 from malformed.contents import opened, sha256, tensors, tensors_file
 from written_keys import LARGE

@@ -21,8 +21,8 @@ from hubbub.factorization import Optimized
 from hubbub.flower.holder_folder import HolderFolder
 from hubbub.participation import SingleParticipation
 from hubbub.strategies import Dense
-from hubbub.training.checkpoint import Checkpoint
-from hubbub.training.store import RunStore
+from hubbub.training.run_folder import RunStore
+from hubbub.training.run_folder.state import Checkpoint
 from hubbub.workloads import prefix_sum
 from malformed.contents import sha256
 from refusals import Refused, contents, settings
@@ -260,7 +260,7 @@ def read_chain_of(name: str, records: int) -> str:
 
     chain = Chain(Path(name))
     for number in range(records):
-        chain.append({"kind": "burn", "round": number})
+        chain.append({"kind": "abort", "round": number})
     return chain.head
 
 

@@ -5,7 +5,7 @@ in modules of their own, which are imported when they are wanted.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -24,9 +24,9 @@ from hubbub.participation import FixedEpochs, MinSeparation, Participation, Pois
 from hubbub.strategies import BinaryTree, Identity, banded_inverse, blt, dense, toeplitz
 from hubbub.strategies.strategy import Strategy
 from hubbub.training import LatticeSum, RunPlan, RunStore, train
-from hubbub.training.clip_norms import AdaptiveClipping, Clipping, CountSplit
+from hubbub.training.aggregate import Population
+from hubbub.training.clipping import AdaptiveClipping, Clipping, CountSplit
 from hubbub.training.examples import ExamplePopulation
-from hubbub.training.rounds import Population
 
 if TYPE_CHECKING:
     from witness import Witness
@@ -76,11 +76,12 @@ class Way:
 
 
 @dataclass
-class RandomSums:
+class RandomSums(Population):
     """A population whose sums are drawn at random: another seed is other data."""
 
     seed: int
     clients: Sequence[int] = range(CLIENTS)
+    takes_split = True
 
     def collect(
         self, cohort: Sequence[int], model: nn.Module, clip_norm: float, round_index: int, split: CountSplit | None = None
@@ -91,20 +92,29 @@ class RandomSums:
         return LatticeSum(total, lattice, {})
 
 
-class Seen:
+class Seen(Population):
     """A population that says when it is asked for a sum."""
 
     def __init__(self, population: Any, witness: "Witness") -> None:
         self._population, self._witness = population, witness
-        self.clients = population.clients
-        self.noise_in_sums = getattr(population, "noise_in_sums", False)
+
+    @property
+    def clients(self) -> Sequence[Hashable]:
+        return self._population.clients
+
+    @property
+    def noise_in_sums(self) -> bool:
+        return self._population.noise_in_sums
+
+    @property
+    def takes_split(self) -> bool:
+        return self._population.takes_split
 
     def collect(
         self, cohort: Sequence[int], model: nn.Module, clip_norm: float, round_index: int, split: CountSplit | None = None
     ) -> Any:
         self._witness.begins(round_index, cohort)
-        more = () if split is None else (split,)
-        return self._population.collect(cohort, model, clip_norm, round_index, *more)
+        return self._population.collect(cohort, model, clip_norm, round_index, split)
 
 
 def zeros() -> nn.Module:

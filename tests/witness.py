@@ -212,10 +212,10 @@ class Witness:
             patch.setattr(LatticeSum, "open", opening)
             patch.setattr(ReleasePath, "start", starting)
             patch.setattr(ReleasePath, "released", again)
-            patch.setattr("hubbub.training.state.CHECKPOINT_EVERY", 4)
+            patch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 4)
             if disk is not None:
                 patch.setattr("hubbub.files.os", disk)
-                patch.setattr("hubbub.training.metrics.os", disk)
+                patch.setattr("hubbub.training.run_folder.record.os", disk)
             yield
 
 

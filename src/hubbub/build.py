@@ -17,9 +17,9 @@ from hubbub.planned import made, planned
 from hubbub.settings import encryption_of, require_fitting_unit
 from hubbub.training import ExamplePopulation, Execution, LocalTraining, RunPlan, SimulatedPopulation
 from hubbub.training.encryption import Encryption
-from hubbub.training.extending import going_on
-from hubbub.training.flat import FlatModel
-from hubbub.training.start import Extends
+from hubbub.training.functional import FlatModel
+from hubbub.training.run_folder.state import Extends
+from hubbub.training.warm_start import going_on
 
 __all__ = ["ClientSide", "Run", "build", "client_side", "clients_of"]
 

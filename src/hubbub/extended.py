@@ -16,11 +16,10 @@ from hubbub.config import Config
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.settings import clipping_of, server_of
 from hubbub.training import RunPlan, RunStore
-from hubbub.training.clip_norms import ClipNorms
-from hubbub.training.extending import handed_on, related, require_alike
-from hubbub.training.record import read_run
-from hubbub.training.start import Extends
-from hubbub.training.tensors import parse
+from hubbub.training.clipping import ClipNorms
+from hubbub.training.run_folder.record import read_run
+from hubbub.training.run_folder.state import Extends, parse
+from hubbub.training.warm_start import handed_on, related, require_alike
 from hubbub.verification import verify
 
 __all__ = ["Start", "extension", "require_same", "start_from"]

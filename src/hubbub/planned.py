@@ -114,7 +114,7 @@ def _earlier(config: Config) -> tuple[RunCharge, ...]:
     if not folders:
         return ()
     # Reads what runs left in their folders, tensors among it, which nobody else here needs.
-    from hubbub.training.record import read_run
+    from hubbub.training.run_folder.record import read_run
 
     runs = final_charges([read_run(Path(folder).expanduser()) for folder in folders])
     for run in runs:

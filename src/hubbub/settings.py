@@ -18,7 +18,7 @@ from hubbub.participation import (
     TruncatedPoissonSampling,
     every_round,
 )
-from hubbub.training.clip_norms import AdaptiveClipping, Clipping
+from hubbub.training.clipping import AdaptiveClipping, Clipping
 from hubbub.training.encryption import Encryption
 from hubbub.training.plan import ServerOptimizer
 

@@ -15,8 +15,7 @@ from hubbub.participation import FixedEpochs, MinSeparation, Pattern, SinglePart
 from hubbub.strategies import Strategy
 from hubbub.strategies.strategy import memory_rows
 from hubbub.training import Population
-from hubbub.training.clip_norms import AdaptiveClipping
-from hubbub.training.rounds import takes_split
+from hubbub.training.clipping import AdaptiveClipping
 from hubbub.utility import require_inverse, require_no_look_ahead
 
 __all__ = ["ContractError", "brute_force_sensitivity", "check_population", "check_strategy"]
@@ -145,7 +144,7 @@ def check_population(population: Population, model: nn.Module, clip_norm: float)
     """Check that a population answers for the clip: no client, and no cohort, moves the sum by more than it may.
 
     Make the population from clients of every kind that it may meet: honest ones, and ones whose updates are huge, infinite,
-    not a number, or zero. Where it can count the updates that were not clipped (its ``collect`` takes a ``split``), an update
+    not a number, or zero. Where it can count the updates that were not clipped (its ``takes_split``), an update
     beside its indicator is held to its own bound, too.
 
     Args:
@@ -158,12 +157,12 @@ def check_population(population: Population, model: nn.Module, clip_norm: float)
     """
     clients = list(population.clients)
     _check_sums(lambda cohort: population.collect(cohort, model, clip_norm, 0).open(None), clients, clip_norm)
-    if not takes_split(population):
+    if not population.takes_split:
         return
-    counting, split = population, AdaptiveClipping().split(1.0, len(clients))
+    split = AdaptiveClipping().split(1.0, len(clients))
 
     def counted(cohort: Sequence[Hashable]) -> torch.Tensor:
-        return counting.collect(cohort, model, clip_norm, 0, split).open(None)
+        return population.collect(cohort, model, clip_norm, 0, split).open(None)
 
     _check_sums(counted, clients, split.joint_norm(clip_norm))
     whole = split.count_scale(clip_norm) / 2

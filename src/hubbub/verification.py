@@ -28,13 +28,19 @@ from hubbub.lattice import Lattice
 from hubbub.participation import RandomParticipation
 from hubbub.strategies.record import strategy_arrays
 from hubbub.training import RunStore
-from hubbub.training.checkpoint import Checkpoint
-from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms
-from hubbub.training.continuity import breaks, goes_on_from
-from hubbub.training.metrics import read_metrics
-from hubbub.training.start import EXTENDS, START, finished_model, model_digest, read_start
-from hubbub.training.tensors import metadata, parse
-from hubbub.training.traces import key_ahead, unknown_releases
+from hubbub.training.clipping import AdaptiveClipping, ClipNorms
+from hubbub.training.run_folder.record import key_ahead, read_metrics, unknown_releases
+from hubbub.training.run_folder.state import (
+    EXTENDS,
+    START,
+    Checkpoint,
+    finished_model,
+    metadata,
+    model_digest,
+    parse,
+    read_start,
+)
+from hubbub.training.warm_start import breaks, goes_on_from
 
 __all__ = ["PUBLICATION", "Check", "Verdict", "verify"]
 
@@ -133,7 +139,7 @@ def _kept_head(chain: Chain, head: str) -> Check:
 
 def _rounds(promise: Promise, history: History) -> Check:
     states = [entry.state for entry in history.rounds]
-    counted = ", ".join(f"{states.count(state)} {state}" for state in ("committed", "burned", "begun") if state in states)
+    counted = ", ".join(f"{states.count(state)} {state}" for state in ("committed", "aborted", "begun") if state in states)
     detail = f"{len(states)} of {promise.rounds} rounds charged ({counted or 'none'}) in {_count(len(history.epochs), 'start')}"
     try:
         require_fitting(promise, history)

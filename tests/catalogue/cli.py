@@ -33,14 +33,14 @@ CASES = [
         "S1",
         "up to 90 % of the clients drop out",
         "the sum is divided by the planned number of clients, and the noise stays within 1 % of what is stated; where "
-        "clients bring the noise along, a round with fewer than min_survivors of them is burned: charged, and not released",
+        "clients bring the noise along, a round with fewer than min_survivors of them is aborted: charged, and not released",
     ),
     Case(
         "CLI-6",
         "S2",
         "30 % of the clients are hostile or faulty, in any of the ways of NUM, SHP and CLI",
         "every round is released and the honest part of its sum is exact; under encryption what is no contribution is "
-        "refused by the sender's name, and what is only seen when the sum is opened burns the round",
+        "refused by the sender's name, and what is only seen when the sum is opened aborts the round",
     ),
     Case(
         "CLI-7",

@@ -14,7 +14,7 @@ CASES = [
         "CRA-2",
         "S1",
         "a kill between charge and noise, noise and file, file and record, record and world",
-        "the round is charged each time; in the first two cases it is burned, in the others committed, and the same bytes are "
+        "the round is charged each time; in the first two cases it is aborted, in the others committed, and the same bytes are "
         "served again",
     ),
     Case(
@@ -73,7 +73,7 @@ CASES = [
         "CRA-13",
         "S2",
         "SIGTERM, SIGINT, SIGHUP, a closed pipe, a parent that dies",
-        "the exit status says so; the next start burns the round or commits it, as far as it had come; workers end",
+        "the exit status says so; the next start aborts the round or commits it, as far as it had come; workers end",
     ),
     Case(
         "CRA-14",

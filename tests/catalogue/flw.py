@@ -28,7 +28,7 @@ CASES = [
         "S2",
         "an exception in aggregation",
         "no reply raises one; the wrapped strategy's own ends the start with the release on disk, and the next start learns "
-        "it; where replies break off the round is burned; the third encrypted sum in a row that is not opened ends the start",
+        "it; where replies break off the round is aborted; the third encrypted sum in a row that is not opened ends the start",
     ),
     Case(
         "FLW-5",

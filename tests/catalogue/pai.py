@@ -88,6 +88,6 @@ CASES = [
         "PAI-17",
         "S2",
         "a crash in the middle of an exchange with the holders",
-        "the round is burned, or opened by the same request again; no row of noise and no round is opened twice",
+        "the round is aborted, or opened by the same request again; no row of noise and no round is opened twice",
     ),
 ]

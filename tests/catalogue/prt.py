@@ -24,7 +24,7 @@ CASES = [
     Case(
         "PRT-4",
         "S1",
-        "a round is burned",
+        "a round is aborted",
         "those who were asked count as having taken part",
     ),
     Case(

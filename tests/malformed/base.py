@@ -93,7 +93,7 @@ def people(path: str | None = None) -> Dataset:
 class Run:
     """An interrupted run: its files by name, and the records of its ledger.
 
-    It began twice: the first start ended in the middle of round 4, which burned, the second after round 7 of 12. Its last
+    It began twice: the first start ended in the middle of round 4, which aborted, the second after round 7 of 12. Its last
     checkpoint is that of round 6.
     """
 

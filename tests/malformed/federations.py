@@ -25,7 +25,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.strategies import Identity
-from hubbub.training.sums import LatticeSum
+from hubbub.training.aggregate import LatticeSum
 from malformed.base import Call, Case, Run, Word
 from malformed.contents import DEEP, attacks, flipped, leaves, some
 from malformed.damages import KINDS, Damage, becoming, holding, nothing, together, without

@@ -89,7 +89,7 @@ FREE = {
     ("mechanism", "null"),
     ("clip_norm", "1.5"),
 }
-KINDS_OF_RECORD = {"promise": 0, "epoch": 1, "begin": 2, "commit": 3, "burn": 11}
+KINDS_OF_RECORD = {"promise": 0, "epoch": 1, "begin": 2, "commit": 3, "abort": 11}
 
 
 def forged_types(run: Run) -> Iterator[Case]:
@@ -144,7 +144,7 @@ def forged_json(run: Run) -> Iterator[Case]:
 def _sequences(run: Run) -> Iterator[tuple[str, list[dict[str, Any]], Word]]:
     """Records that are whole, in an order that cannot be; and what the refusal names."""
     records = run.records
-    begin, commit, burn, epoch = ({**records()[i]} for i in (2, 3, 11, 12))
+    begin, commit, abort, epoch = ({**records()[i]} for i in (2, 3, 11, 12))
     end = len(records())
 
     def after(index: int, *more: dict[str, Any]) -> list[dict[str, Any]]:
@@ -156,14 +156,14 @@ def _sequences(run: Run) -> Iterator[tuple[str, list[dict[str, Any]], Word]]:
     for number in (-1, 0, 7, 9, 11, 12, 10**6):
         yield f"begin of round {number}", after(end, {**later, "round": number}), line
         yield f"commit of round {number}", after(end, later, {**done, "round": number}), f"line {end + 2}"
-        yield f"burn of round {number}", after(end, later, {**burn, "round": number}), f"line {end + 2}"
+        yield f"abort of round {number}", after(end, later, {**abort, "round": number}), f"line {end + 2}"
         yield f"epoch {number}", after(end, {**epoch, "epoch": number}), line
     for kind in ("", "Begin", "begin ", "promise", "rollback", "__init__", "\x1b[31m"):
-        yield f"kind {kind!r}", after(end, {**burn, "kind": kind}), line
+        yield f"kind {kind!r}", after(end, {**abort, "kind": kind}), line
     yield "commit without begin", after(end, done), line
-    yield "burn without begin", after(end, {**burn, "round": 8}), line
+    yield "abort without begin", after(end, {**abort, "round": 8}), line
     yield "commit twice", after(4, commit), "line 5"
-    yield "burn after commit", after(4, {**burn, "round": 0}), "line 5"
+    yield "abort after commit", after(4, {**abort, "round": 0}), "line 5"
     yield "begin twice", after(3, begin), "line 4"
     yield "an epoch in a round", after(3, {**epoch, "epoch": 1}), "line 4"
     yield "an epoch twice", after(2, records()[1]), "line 3"
@@ -189,7 +189,7 @@ def _sequences(run: Run) -> Iterator[tuple[str, list[dict[str, Any]], Word]]:
     for odd in (commit["release"].upper(), commit["release"][:-1], "", "0x" + "0" * 62, "\u0660" * 64):
         yield f"release {odd!r}", after(end, later, {**done, "release": odd}), f"line {end + 2}"
         yield f"sum {odd!r}", after(end, {**later, "sum": odd}), line
-    many = [{**later, "round": 8 + i // 2} if i % 2 == 0 else {**burn, "round": 8 + i // 2} for i in range(10)]
+    many = [{**later, "round": 8 + i // 2} if i % 2 == 0 else {**abort, "round": 8 + i // 2} for i in range(10)]
     yield "more rounds than were promised", after(end, *many), "rounds"
     for rounds in ([0, 1], [0, 2], [2, 3], [5, 6], [0, 3, 5], [0, 3, 6, 7], list(range(8))):
         broken = records()

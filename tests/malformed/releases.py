@@ -35,8 +35,8 @@ def releases(run: Run) -> Iterator[Case]:
     for number in (8, 9, 11, 12, 10**6, 10**200):
         damage = holding(f"run/state/releases/{number}.safetensors", content)
         yield Case(f"of round {number}", (VERIFY, RESUME), ("release", str(number)), damage)
-    burned = holding("run/state/releases/4.safetensors", content)
-    yield Case("of the round that burned", (VERIFY,), ("release", "4"), burned)
+    aborted = holding("run/state/releases/4.safetensors", content)
+    yield Case("of the round that aborted", (VERIFY,), ("release", "4"), aborted)
 
 
 def release_formats(run: Run) -> Iterator[Case]:

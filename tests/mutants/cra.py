@@ -20,9 +20,9 @@ ONE_KEY = ("Violation: I4: ",)
 
 MUTANTS: list[Mutant] = [
     Mutant(
-        "an interrupted round is not burned",
+        "an interrupted round is not aborted",
         "ReleasePath._settle",
-        "self.burn(pending)",
+        "self.abort(pending)",
         "return",
         KILLED,
     ),
@@ -31,7 +31,7 @@ MUTANTS: list[Mutant] = [
         "Ledger._append",
         "self._chain.append(body)",
         (
-            "if body['kind'] in ('commit', 'burn'):\n"
+            "if body['kind'] in ('commit', 'abort'):\n"
             "    self._chain.append(self._held)\n"
             "if body['kind'] != 'begin':\n"
             "    self._chain.append(body)\n"
@@ -48,7 +48,7 @@ MUTANTS: list[Mutant] = [
         ("noise of a start is not from a key of its own",),
     ),
     Mutant(
-        "what a crash left whole is burned as well",
+        "what a crash left whole is aborted as well",
         "ReleasePath._settle",
         "self._store and pending.round_index in self._store.released()",
         "False",
@@ -269,15 +269,15 @@ MUTANTS: list[Mutant] = [
             "    release = total.open(path.row(ticket))\n"
             "except SumNotOpenedError as error:\n"
             "    clock.end('hide')\n"
-            "    path.burn(ticket)\n"
-            "    burned, fault = (burned + 1, error)\n"
+            "    path.abort(ticket)\n"
+            "    aborted, fault = (aborted + 1, error)\n"
             "else:\n"
             "    clock.end('hide')\n"
             "    path.commit(ticket, release)\n"
             "    clock.end('persist')\n"
-            "    run.learn(release, round_index)\n"
+            "    run.update(release, round_index)\n"
             "    clock.end('learn')\n"
-            "    burned = 0"
+            "    aborted = 0"
         ),
         (
             "release = total.open(path.noise.next_row() * plan.clip_norm)\n"
@@ -287,15 +287,15 @@ MUTANTS: list[Mutant] = [
             "    pass\n"
             "except SumNotOpenedError as error:\n"
             "    clock.end('hide')\n"
-            "    path.burn(ticket)\n"
-            "    burned, fault = (burned + 1, error)\n"
+            "    path.abort(ticket)\n"
+            "    aborted, fault = (aborted + 1, error)\n"
             "else:\n"
             "    clock.end('hide')\n"
             "    path.commit(ticket, release)\n"
             "    clock.end('persist')\n"
-            "    run.learn(release, round_index)\n"
+            "    run.update(release, round_index)\n"
             "    clock.end('learn')\n"
-            "    burned = 0"
+            "    aborted = 0"
         ),
         POWER,
         STOPS,
@@ -388,7 +388,7 @@ MUTANTS: list[Mutant] = [
         (
             "if body['kind'] != 'begin':\n"
             "    self._chain.append(body)\n"
-            "if body['kind'] in ('commit', 'burn'):\n"
+            "if body['kind'] in ('commit', 'abort'):\n"
             "    self._chain.append(self._held)\n"
             "self._held = body"
         ),
@@ -400,7 +400,7 @@ MUTANTS: list[Mutant] = [
         "Ledger._append",
         "self._chain.append(body)",
         (
-            "if body['kind'] in ('commit', 'burn'):\n"
+            "if body['kind'] in ('commit', 'abort'):\n"
             "    self._chain.append(self._held)\n"
             "if body['kind'] != 'begin':\n"
             "    self._chain.append(body)\n"
@@ -466,7 +466,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "an interrupted round stays open",
         "ReleasePath._settle",
-        "self.burn(pending)",
+        "self.abort(pending)",
         "return",
         POWER,
         STOPS,

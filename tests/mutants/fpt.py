@@ -57,8 +57,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the model learns from the sum before its noise",
         "rounds._rounds",
-        "run.learn(release, round_index)",
-        "run.learn(total.open(None), round_index)",
+        "run.update(release, round_index)",
+        "run.update(total.open(None), round_index)",
         "test_floating_point.py::test_fpt_5_a_model_is_made_of_the_one_before_and_of_the_release_alone[fedadam]",
     ),
     Mutant(

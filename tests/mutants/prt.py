@@ -27,11 +27,11 @@ MUTANTS: list[Mutant] = [
         "test_participation_kept.py::test_prt_3_a_start_knows_the_clients_of_those_before",
     ),
     Mutant(
-        "who was asked in a round that was burned did not take part",
+        "who was asked in a round that was aborted did not take part",
         "History._end",
-        "last.state = 'burned'",
-        ("last.state = 'burned'\nfor one in last.clients:\n    self.joined[one].remove(round_index)"),
-        f"{LEDGER}::test_prt_4_a_client_joins_as_the_promise_allows_and_burned_rounds_count",
+        "last.state = 'aborted'",
+        ("last.state = 'aborted'\nfor one in last.clients:\n    self.joined[one].remove(round_index)"),
+        f"{LEDGER}::test_prt_4_a_client_joins_as_the_promise_allows_and_aborted_rounds_count",
     ),
     Mutant(
         "clients are known by the number of their node",

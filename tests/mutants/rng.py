@@ -31,13 +31,13 @@ MUTANTS: list[Mutant] = [
         "ReleasePath.row",
         (
             "if self.noise.round_index != ticket.round_index or ticket.clip_norm is None:\n"
-            "    raise LedgerError(f'round {ticket.round_index}: its row of noise was given out already; burn "
+            "    raise LedgerError(f'round {ticket.round_index}: its row of noise was given out already; abort "
             "the round')"
         ),
         (
             "self.noise.round_index = ticket.round_index\n"
             "if ticket.clip_norm is None:\n"
-            "    raise LedgerError(f'round {ticket.round_index}: its row of noise was given out already; burn "
+            "    raise LedgerError(f'round {ticket.round_index}: its row of noise was given out already; abort "
             "the round')"
         ),
         "test_release.py::test_rng_4_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only",

@@ -106,7 +106,7 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
 
     Args:
         promise: Of the run.
-        history: What its records lead to; burned rounds count.
+        history: What its records lead to; aborted rounds count.
         delta: By default the promise's.
 
     Raises:

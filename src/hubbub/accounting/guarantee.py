@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -54,6 +54,12 @@ from hubbub.strict_json import finite_or_none
 __all__ = ["PrivacyGuarantee", "Restated", "covered_relations", "guarantee", "rounded_up", "unprotected"]
 
 _CURVE = (1e-3, 1e-5, 1e-6, 1e-8, 1e-10, 1e-12)
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(events: Events, delta: float, relation: str, accountant: str) -> float:
+    """Epsilon, computed once: a run, its report and its folder ask for the same frozen events again and again."""
+    return epsilon(events, delta, relation, accountant)
 
 
 @dataclass(frozen=True)
@@ -162,7 +168,7 @@ class PrivacyGuarantee:
         open_unit("delta", delta)
         if self.events is None:
             return math.inf
-        return epsilon(self.events, delta, self.neighboring_relation, self.accountant)
+        return _epsilon(self.events, delta, self.neighboring_relation, self.accountant)
 
     def rdp(self, orders: npt.ArrayLike) -> Array:
         """An upper bound on the Rényi divergence of all that is covered at each order above 1, ``(orders,)``.
@@ -208,7 +214,7 @@ class PrivacyGuarantee:
                 relation, None, "no theorem covers it, since with another unit the cohorts of the others would change, too"
             )
         try:
-            restated = epsilon(self.events, self.delta, relation, self.accountant)
+            restated = _epsilon(self.events, self.delta, relation, self.accountant)
         except BudgetError as error:
             return Restated(relation, None, str(error))
         how = "computed anew from the charged rounds" if self.amplified else "of the sensitivity under it"
@@ -331,7 +337,7 @@ def guarantee(
     cohorts = (mechanism.participation, *(kind for run in earlier for kind in charge_participations(run.events, run.rounds)))
     unhidden = not_covered(privacy_unit, cohorts, stated)
     return PrivacyGuarantee(
-        epsilon=math.inf if events is None else epsilon(events, delta, stated, accountant),
+        epsilon=math.inf if events is None else _epsilon(events, delta, stated, accountant),
         delta=float(delta),
         zcdp_rho=certain_zcdp_rho(events, stated),
         l2_sensitivity=sensitivity.value,

@@ -16,7 +16,7 @@ _NAME = re.compile(r"(state/)?[A-Za-z]+\.[a-z]+")
 
 @dataclass(slots=True)
 class Round:
-    """A round that was begun: ``state`` is ``"begun"``, ``"committed"`` or ``"burned"``; begun rounds are charged."""
+    """A round that was begun: ``state`` is ``"begun"``, ``"committed"`` or ``"aborted"``; begun rounds are charged."""
 
     state: str
     epoch: int | None
@@ -42,7 +42,7 @@ class History:
     Args:
         rounds: One entry for each round that was begun.
         epochs: One entry for each start.
-        joined: For each client, by HMAC, the rounds that it joined, burned ones counted; of random cohorts there is no list.
+        joined: For each client, by HMAC, the rounds that it joined, aborted ones counted; of random cohorts there is no list.
         closed: Whether the keys were destroyed.
         files: The SHA-256 of each file that the run has made of its rounds, by name, as recorded since the last of them;
             ``None`` before.
@@ -77,12 +77,12 @@ class History:
 
     @property
     def pending(self) -> int | None:
-        """The round that was begun and neither committed nor burned."""
+        """The round that was begun and neither committed nor aborted."""
         return len(self.rounds) - 1 if self.rounds and self.rounds[-1].state == "begun" else None
 
     @property
     def next_round(self) -> int:
-        """The first round that was neither released nor burned."""
+        """The first round that was neither released nor aborted."""
         return len(self.rounds) - (self.pending is not None)
 
     def apply(self, body: Mapping[str, Any]) -> None:
@@ -130,8 +130,8 @@ class History:
         if self.pending is None or round_index != self.pending:
             raise ValueError(f"{body['kind']} of round {round_index} does not follow")
         last = self.rounds[-1]
-        if body["kind"] == "burn":
-            last.state = "burned"
+        if body["kind"] == "abort":
+            last.state = "aborted"
         else:
             last.state, last.release = "committed", digest("release", body["release"])
 
@@ -155,7 +155,7 @@ _KINDS: dict[str, Callable[[History, Mapping[str, Any]], None]] = {
     "epoch": History._start,
     "begin": History._begin,
     "commit": History._end,
-    "burn": History._end,
+    "abort": History._end,
     "close": History._close,
     "files": History._files,
     "publish": History._publish,

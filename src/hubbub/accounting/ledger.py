@@ -4,7 +4,7 @@ A round is charged before its noise exists and released before anybody sees it::
 
     begin    the cohort is checked against the pattern; the charge is on disk (fsync) before any noise meets the sum
     commit   the release is on disk, then its digest; only then may it leave
-    burn     a round that was begun and did not commit: it stays charged, uses up its row of noise, and its clients took part
+    abort     a round that was begun and did not commit: it stays charged, uses up its row of noise, and its clients took part
 
 Behind the last round it binds what was made of them, by SHA-256: ``files`` the model with its settings and its guarantee,
 ``publish`` what others were given.
@@ -95,12 +95,12 @@ class Ledger:
 
     @property
     def next_round(self) -> int:
-        """The first round that was neither released nor burned."""
+        """The first round that was neither released nor aborted."""
         return self._history.next_round
 
     @property
     def rounds(self) -> tuple[str, ...]:
-        """``"committed"``, ``"burned"`` or ``"begun"`` for each round so far."""
+        """``"committed"``, ``"aborted"`` or ``"begun"`` for each round so far."""
         return tuple(entry.state for entry in self._history.rounds)
 
     @property
@@ -134,7 +134,7 @@ class Ledger:
                 yield place, len(rounds)
 
     def participations(self, client: Hashable) -> tuple[int, ...]:
-        """The rounds that a client joined, burned ones counted; of random cohorts no list is kept."""
+        """The rounds that a client joined, aborted ones counted; of random cohorts no list is kept."""
         return tuple(self._history.joined.get(self._client(client), ()))
 
     def start_epoch(self, first_row: int, key: bytes | None, sampler: str) -> None:
@@ -192,13 +192,13 @@ class Ledger:
         digest = hashlib.sha256(release).hexdigest()
         self._append({"kind": "commit", "round": ticket.round_index, "release": digest})
 
-    def burn(self, ticket: Ticket) -> None:
+    def abort(self, ticket: Ticket) -> None:
         """Give a begun round up: it stays charged."""
         self._require_begun(ticket)
-        self._append({"kind": "burn", "round": ticket.round_index})
+        self._append({"kind": "abort", "round": ticket.round_index})
 
     def pending(self) -> Ticket | None:
-        """The round that was begun and neither committed nor burned."""
+        """The round that was begun and neither committed nor aborted."""
         pending = self._history.pending
         return None if pending is None else Ticket(pending, self._history.rounds[pending].clip_norm)
 
@@ -219,7 +219,7 @@ class Ledger:
             self._append({"kind": "files", "files": dict(files)})
 
     def spent(self, delta: float) -> PrivacyGuarantee:
-        """The guarantee of the rounds charged so far, burned ones counted, together with the earlier runs.
+        """The guarantee of the rounds charged so far, aborted ones counted, together with the earlier runs.
 
         Here it is the promise so far: whatever would cost more is refused, when the ledger is opened and at each begin. For the
         records of others see :func:`hubbub.accounting.actual_cost.spent`.
@@ -247,7 +247,7 @@ class Ledger:
     def _require_repeatable(self, total: str) -> None:
         """A simulation that was interrupted in a round draws the very same round again; nothing else may."""
         if not self.promise.simulation and self.promise.mechanism is not None:
-            raise LedgerError(f"round {self.next_round} was begun already; commit it or burn it")
+            raise LedgerError(f"round {self.next_round} was begun already; commit it or abort it")
         if self._history.rounds[-1].total != total:
             raise LedgerError(
                 f"round {self.next_round} was begun with another sum: its row of noise must not meet two; resume without "
@@ -345,7 +345,7 @@ def require_fitting(promise: Promise, history: History) -> None:
 def end_run(path: Path, *, early: bool = False, release: bytes | None = None) -> None:
     """Record that a run has ended for good, so that no round can follow. Needs no key.
 
-    A round under way is committed where its release is whole on disk, and burned otherwise.
+    A round under way is committed where its release is whole on disk, and aborted otherwise.
 
     Args:
         path: The ledger's file; one that is closed stays so.
@@ -373,7 +373,7 @@ def end_run(path: Path, *, early: bool = False, release: bytes | None = None) ->
     if history.pending is not None and release is not None:
         chain.append({"kind": "commit", "round": history.pending, "release": hashlib.sha256(release).hexdigest()})
     elif history.pending is not None:
-        chain.append({"kind": "burn", "round": history.pending})
+        chain.append({"kind": "abort", "round": history.pending})
     chain.append({"kind": "close"})
 
 

@@ -13,7 +13,7 @@ method                                 what it needs                            
 =====================================  ==========================================  =======================================
 
 :func:`audit` plants canaries among the clients of a run, runs its rounds on the real path with keys of their own, and applies
-these to what was released. It works on any population whose clients can be crafted, and knows no engine.
+these to what was released. It works on any population whose clients' updates can be chosen, and knows no engine.
 
 A lower bound far below the guarantee proves nothing in its favour: the audit may be weak.
 """

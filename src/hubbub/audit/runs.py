@@ -30,15 +30,15 @@ from hubbub.audit.one_run import count_guesses, one_run_epsilon
 from hubbub.audit.planted import plant
 from hubbub.audit.thresholds import EveryThreshold, best_merit
 from hubbub.audit.verdict import CERTAIN, Audit, Comparison, compared
-from hubbub.audit.watching import Craftable, Watched, watch
+from hubbub.audit.watching import Watched, watch
 from hubbub.audit.whitening import Check, check_whitened_scores, present_means, whitened_scores
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import FixedSizeSampling, RandomParticipation, TruncatedPoissonSampling
-from hubbub.training.clip_norms import AdaptiveClipping
-from hubbub.training.flat import FlatModel
+from hubbub.training.aggregate import Population
+from hubbub.training.clipping import AdaptiveClipping
+from hubbub.training.functional import FlatModel
 from hubbub.training.plan import RunPlan
-from hubbub.training.rounds import Population
 from hubbub.utility import noising_matrix
 
 __all__ = ["Effort", "audit"]
@@ -96,7 +96,7 @@ class Effort:
 
 def audit(
     plan: RunPlan,
-    population: Callable[[int], Craftable],
+    population: Callable[[int], Population],
     model: nn.Module,
     *,
     honest: Population,
@@ -123,7 +123,7 @@ def audit(
         What was found. A lower bound far below what is stated proves nothing.
 
     Raises:
-        ConfigError: The run promises nothing, no canary was ever asked, or a round was burned.
+        ConfigError: The run promises nothing, no canary was ever asked, or a round was aborted.
         ValueError: More canaries than clients, or more rounds than the run has.
     """
     if plan.mechanism is None:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,23 +18,15 @@ from hubbub.audit.planted import Canaries
 from hubbub.errors import ConfigError
 from hubbub.lattice import Lattice
 from hubbub.steps import share_stddev
-from hubbub.training.clip_norms import CountSplit
-from hubbub.training.crafted import Crafted
+from hubbub.training.aggregate import Adversary, Population, Sum
+from hubbub.training.clipping import CountSplit
 from hubbub.training.plan import RunPlan
-from hubbub.training.release import Sum
-from hubbub.training.rounds import CountingPopulation, Population, takes_split, train
+from hubbub.training.rounds import train
 
-__all__ = ["Craftable", "Watched", "watch"]
+__all__ = ["Watched", "watch"]
 
 # Numbers of the noise that are kept of a run for the tests of the noise itself: 16 MiB.
 _KEPT = 2**21
-
-
-class Craftable(Population, Protocol):
-    """A population of which a client's update can be chosen."""
-
-    def craft(self, client: Any, crafted: Crafted | None) -> None:
-        """Let somebody choose what a client sends, or give it back to itself."""
 
 
 @dataclass
@@ -58,7 +49,7 @@ class Watched:
 
 
 def watch(
-    plan: RunPlan, population: Craftable, honest: Population, model: nn.Module, canaries: Canaries, *, absent: float, rows: int
+    plan: RunPlan, population: Population, honest: Population, model: nn.Module, canaries: Canaries, *, absent: float, rows: int
 ) -> Watched:
     """Train a copy of a model with the canaries among the clients.
 
@@ -72,33 +63,33 @@ def watch(
         rows: How many rows of noise each sum holds, where holders of the key add one each.
 
     Raises:
-        ConfigError: A round was burned, so that its release is missing; or what the population or the plan refuses.
+        ConfigError: A round was aborted, so that its release is missing; or what the population or the plan refuses.
     """
     seen = Watched(canaries)
-    observer = (_CountingObserver if takes_split(population) else _Observer)(plan, population, honest, canaries, absent, rows)
+    observer = _Observer(plan, population, honest, canaries, absent, rows)
     try:
         for number, client in enumerate(canaries.clients):
-            population.craft(client, observer.crafted(number))
+            population.inject(client, observer.adversary(number))
         for result in train(plan, observer, deepcopy(model)):
             if not result.released:
                 raise ConfigError(
-                    f"round {result.round_index + 1} was burned ({result.fault}), and an audit needs every release; take fewer "
+                    f"round {result.round_index + 1} was aborted ({result.fault}), and an audit needs every release; take fewer "
                     "canaries, of whom half do not answer where the clip norm moves"
                 )
     finally:
         for client in canaries.clients:
-            population.craft(client, None)
+            population.inject(client, None)
     seen.cohorts = observer.cohorts
     seen.along, seen.noise = np.stack(observer.along), np.stack(observer.noise)
     seen.patterns = np.stack(observer.patterns, axis=1)
     return seen
 
 
-class _Observer:
+class _Observer(Population):
     """A population that passes everything on, and remembers."""
 
     def __init__(
-        self, plan: RunPlan, population: Craftable, honest: Population, canaries: Canaries, absent: float, rows: int
+        self, plan: RunPlan, population: Population, honest: Population, canaries: Canaries, absent: float, rows: int
     ) -> None:
         self._plan, self._population, self._honest = plan, population, honest
         self._canaries, self._absent, self._rows = canaries, absent, rows
@@ -118,14 +109,18 @@ class _Observer:
     @property
     def noise_in_sums(self) -> bool:
         """Whether the sums hold their noise."""
-        return bool(getattr(self._population, "noise_in_sums", False))
+        return self._population.noise_in_sums
+
+    @property
+    def takes_split(self) -> bool:
+        """Whether the population takes a split."""
+        return self._population.takes_split
 
     def prepare(self, model: nn.Module, cohort: int) -> None:
         """What the population decides before the first round."""
-        if prepare := getattr(self._population, "prepare", None):
-            prepare(model, cohort)
+        self._population.prepare(model, cohort)
 
-    def crafted(self, canary: int) -> Crafted:
+    def adversary(self, canary: int) -> Adversary:
         """What a canary sends."""
         present = bool(self._canaries.present[canary])
         moves = bool(self._plan.clip_norms.further)
@@ -140,20 +135,19 @@ class _Observer:
 
         return send
 
-    def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> Sum:
-        """The population's sum, whose release is remembered."""
-        return self._watched(cohort, model, clip_norm, round_index, None)
-
-    def _watched(
-        self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int, split: CountSplit | None
+    def collect(
+        self,
+        cohort: Sequence[Hashable],
+        model: nn.Module,
+        clip_norm: float | None,
+        round_index: int,
+        split: CountSplit | None = None,
     ) -> Sum:
+        """The population's sum, whose release is remembered."""
         self._clip_norm = clip_norm
-        further = () if split is None else (split,)
         others = [client for client in cohort if str(client) not in self._number]
-        collect: Callable[..., Sum] = self._honest.collect
-        known = collect(others, model, clip_norm, round_index, *further).open(None).cpu().numpy()
-        collect = self._population.collect
-        total = collect(cohort, model, clip_norm, round_index, *further)
+        known = self._honest.collect(others, model, clip_norm, round_index, split).open(None).cpu().numpy()
+        total = self._population.collect(cohort, model, clip_norm, round_index, split)
         self.cohorts.append(list(cohort))
         return _WatchedSum(
             total, lambda release: self._keep(cohort, release.cpu().numpy() - known, clip_norm or 0.0, round_index)
@@ -181,23 +175,6 @@ class _Observer:
         lattice = Lattice(bound, mechanism.shares.lattice_bits)
         share = share_stddev(mechanism.noise_multiplier, bound, mechanism.shares.clients, lattice.bits) * lattice.step
         return share * math.sqrt(cohort) / (mechanism.stddev * bound)
-
-
-class _CountingObserver(_Observer):
-    """The same over a population that counts the updates that were not clipped."""
-
-    _population: CountingPopulation  # type: ignore[assignment] # as takes_split has found
-
-    def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
-    ) -> Sum:
-        """The population's sum, whose release is remembered."""
-        return self._watched(cohort, model, clip_norm, round_index, split)
 
 
 class _WatchedSum:

@@ -14,7 +14,7 @@ from hubbub.cli.output import console, say
 from hubbub.cli.training import How, begin
 from hubbub.errors import ConfigError
 from hubbub.extended import extension
-from hubbub.training.record import ledger_of, read_run
+from hubbub.training.run_folder.record import ledger_of, read_run
 
 __all__ = ["Asked", "extend"]
 

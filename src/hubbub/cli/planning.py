@@ -262,7 +262,7 @@ def _encryption_rows(costs: dict[str, Any]) -> dict[str, str]:
 
 def _measured(run: "Run") -> _Measured:
     """What takes the data and the model: seconds are of a few clients, times as many as there will be."""
-    from hubbub.training.flat import FlatModel
+    from hubbub.training.functional import FlatModel
 
     seconds = _seconds_per_client(run) * run.plan.expected_cohort_size
     return _Measured(FlatModel(run.model).dim, seconds * run.plan.rounds)

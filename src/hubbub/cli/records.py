@@ -13,7 +13,7 @@ from hubbub.accounting.statement import no_less
 from hubbub.accounting.wording import unit_word
 from hubbub.cli.output import console, print_json, say
 from hubbub.training import RunStore
-from hubbub.training.record import ledger_of, read_run
+from hubbub.training.run_folder.record import ledger_of, read_run
 from hubbub.verification import Verdict
 from hubbub.verification import verify as verified
 

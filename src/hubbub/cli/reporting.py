@@ -52,7 +52,7 @@ def publish(folder: Path, output: Path, head: str | None) -> None:
     from hubbub.accounting.chain import read_chain
     from hubbub.engine.publishing import PUBLISHED
     from hubbub.engine.publishing import publish as published
-    from hubbub.training.record import ledger_of
+    from hubbub.training.run_folder.record import ledger_of
 
     found = published(folder, output, head)
     say(console(), found.guarantee.sentence())

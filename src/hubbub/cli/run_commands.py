@@ -28,7 +28,7 @@ def verify(
 
 
 def ledger(run: Run, as_json: AsJson = False) -> None:
-    """What was charged, released and burned, round by round."""
+    """What was charged, released and aborted, round by round."""
     from hubbub.cli import records
 
     records.ledger(run, as_json=as_json)

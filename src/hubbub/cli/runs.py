@@ -12,7 +12,7 @@ from hubbub.accounting.promise import Promise
 from hubbub.accounting.statement import RunFacts
 from hubbub.cli.output import console, print_json, printable, say
 from hubbub.errors import ConfigError
-from hubbub.training.record import read_run
+from hubbub.training.run_folder.record import read_run
 
 __all__ = ["Asked", "account_runs"]
 

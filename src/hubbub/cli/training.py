@@ -202,7 +202,7 @@ def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[An
         last: dict[str, Any] = {}
 
         def show_line(row: dict[str, Any]) -> None:
-            _say_burned(screen, row, rounds)
+            _say_aborted(screen, row, rounds)
             last.update({key: value for key, value in row.items() if value is not None})
             number = row["round_index"] + 1
             if number % max(1, rounds // 20) == 0 or number == rounds:
@@ -225,14 +225,14 @@ def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[An
         shown: dict[str, Any] = {}
 
         def show_bar(row: dict[str, Any]) -> None:
-            _say_burned(screen, row, rounds)
+            _say_aborted(screen, row, rounds)
             shown.update({key: value for key, value in row.items() if value is not None})
             bar.update(task, completed=row["round_index"] + 1, words=_words(shown, unit))
 
         yield show_bar
 
 
-def _say_burned(screen: Console, row: dict[str, Any], rounds: int) -> None:
+def _say_aborted(screen: Console, row: dict[str, Any], rounds: int) -> None:
     """Every round that was charged for nothing, whatever else is shown."""
     if not row.get("released", True):
         say(screen, f"round {row['round_index'] + 1}/{rounds}  not released, charged all the same: {row['fault']}")

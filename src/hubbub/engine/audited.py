@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hubbub.audit import Audit, Effort, audit
-from hubbub.audit.watching import Craftable
 from hubbub.build import Run
 from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError
+from hubbub.training import Population
 
 __all__ = ["audited"]
 
@@ -42,7 +42,7 @@ def audited(
     terms = run.encryption
     rows = terms.noise_rows if terms else 0
 
-    def population(number: int) -> Craftable:
+    def population(number: int) -> Population:
         flower = run.config.training.engine == "flower"
         if terms is None and not flower:
             return run.population

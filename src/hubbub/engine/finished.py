@@ -20,8 +20,8 @@ from hubbub.config import Config
 from hubbub.datasets import Dataset
 from hubbub.errors import RunFolderError
 from hubbub.training import RunStore, evaluate
-from hubbub.training.record import read_run
-from hubbub.training.tensors import metadata, parse
+from hubbub.training.run_folder.record import read_run
+from hubbub.training.run_folder.state import metadata, parse
 
 __all__ = ["FinishedRun", "load", "model_content"]
 

@@ -26,10 +26,10 @@ from hubbub.engine.resolved import resolved
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
 from hubbub.training.evaluation import Fairness, fairness
-from hubbub.training.extending import register, require_new
-from hubbub.training.metrics import Metrics, read_metrics
-from hubbub.training.phases import EVALUATE, Phases
-from hubbub.training.start import Extends, keep_start
+from hubbub.training.rounds import EVALUATE, Phases
+from hubbub.training.run_folder.record import Metrics, read_metrics
+from hubbub.training.run_folder.state import Extends, keep_start
+from hubbub.training.warm_start import register, require_new
 
 __all__ = ["RunInFolder"]
 
@@ -146,7 +146,7 @@ class RunInFolder:
         population = self.run.population
         if self.run.config.training.engine != "process" or not isinstance(population, SimulatedPopulation):
             return ""
-        choice = population.prepare(self.run.model, math.ceil(self.run.plan.expected_cohort_size))
+        choice = population.choose(self.run.model, math.ceil(self.run.plan.expected_cohort_size))
         return str(choice)
 
     def write_guarantee(self) -> None:
@@ -215,7 +215,7 @@ class RunInFolder:
         return self.run.model if device == "cpu" else deepcopy(self.run.model).to(device)
 
     def _row(self, result: RoundResult) -> dict[str, Any]:
-        """One line of the metrics: a public evaluation, epsilon, and what is private; of a burned round also why it was."""
+        """One line of the metrics: a public evaluation, epsilon, and what is private; of an aborted round also why it was."""
         loss = accuracy = None
         clock = Phases()
         number, training = result.round_index + 1, self.run.config.training

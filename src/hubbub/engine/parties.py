@@ -15,10 +15,9 @@ from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.paillier import PrivateKey, PublicKey
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import KeyShare
-from hubbub.training.encrypted import EncryptedPopulation
+from hubbub.training.encrypted import EncryptedPopulation, HolderNoise
 from hubbub.training.encryption import Encryption
-from hubbub.training.flat import FlatModel
-from hubbub.training.holder_noise import HolderNoise
+from hubbub.training.functional import FlatModel
 
 __all__ = ["agreement_of", "fresh_keys", "parties", "require_keys"]
 

@@ -18,7 +18,7 @@ from hubbub.participation import (
 )
 from hubbub.strategies import BandedToeplitz
 from hubbub.training import SimulatedPopulation
-from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.clipping import AdaptiveClipping
 
 __all__ = ["resolved"]
 

@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord
 from hubbub import strict_json
 from hubbub.errors import ConfigError
 from hubbub.npy import read_header
-from hubbub.training.flat import difference
+from hubbub.training.functional import difference
 
 __all__ = ["BUFFERS", "Layout", "read"]
 

@@ -14,7 +14,8 @@ from hubbub.mechanism import Mechanism
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.protocol import Agreement
 from hubbub.steps import share_stddev
-from hubbub.training.crafted import Crafted
+from hubbub.training.aggregate import Adversary, Population
+from hubbub.training.clipping import CountSplit
 from hubbub.training.encrypted import EncryptedSum
 
 __all__ = ["EncryptedGridPopulation"]
@@ -22,7 +23,7 @@ __all__ = ["EncryptedGridPopulation"]
 _LOG = logging.getLogger("flwr")
 
 
-class EncryptedGridPopulation:
+class EncryptedGridPopulation(Population):
     """As :class:`.GridPopulation`, of clients whose app has ``mods=[encrypting_mod]``: nobody reads a single update.
 
     Args:
@@ -56,19 +57,26 @@ class EncryptedGridPopulation:
         """Whether the sums hold their noise before the server adds any."""
         return bool(self._agreement.noising_holders) or self._mechanism.shares is not None
 
-    def craft(self, client: Hashable, crafted: Crafted | None) -> None:
-        """Let somebody choose what a client encrypts from now on; see :meth:`.GridPopulation.craft`."""
-        self._population.craft(client, crafted)
+    def inject(self, client: Hashable, adversary: Adversary | None) -> None:
+        """Let an adversary choose what a client encrypts; see :meth:`.Population.inject`."""
+        self._population.inject(client, adversary)
 
-    def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> EncryptedSum:
+    def collect(
+        self,
+        cohort: Sequence[Hashable],
+        model: nn.Module,
+        clip_norm: float | None,
+        round_index: int,
+        split: CountSplit | None = None,
+    ) -> EncryptedSum:
         """The sum of the cohort's encrypted updates.
 
         Raises:
-            ConfigError: There is no clip norm.
+            ConfigError: There is no clip norm, or one that moves.
             SumNotOpenedError: No client sent anything that counts.
         """
-        if clip_norm is None:
-            raise ConfigError("clip_norm: is missing; clients encrypt updates of a bounded norm")
+        if clip_norm is None or split is not None:
+            raise ConfigError(f"clip_norm = {clip_norm}: clients encrypt updates of one bounded norm for the whole run")
         lattice = Lattice(clip_norm, self._lattice_bits)
         aggregator = Aggregator(self._agreement, round_index, self._earlier)
         told: dict[str, int | float | bytes] = {**told_of(aggregator, lattice)}

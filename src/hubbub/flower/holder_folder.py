@@ -44,10 +44,9 @@ from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import KeyShare
-from hubbub.training.encrypted import noise_steps
+from hubbub.training.encrypted import HolderNoise, noise_steps
 from hubbub.training.encryption import Encryption
-from hubbub.training.holder_noise import HolderNoise
-from hubbub.training.tensors import parse
+from hubbub.training.run_folder.state import parse
 
 __all__ = ["HolderFolder"]
 

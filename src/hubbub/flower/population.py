@@ -17,11 +17,9 @@ from hubbub.flower.arrays import Layout
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.messages import CLIP_NORM, Asked, addressed, single_arrays
 from hubbub.lattice import Lattice
-from hubbub.training.clip_norms import CountSplit
-from hubbub.training.clipping import bounded
-from hubbub.training.crafted import Crafted, crafted_update
+from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, statistics
+from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.local import flat_parameters
-from hubbub.training.sums import LatticeSum, PlainSum, statistics
 
 __all__ = ["ROUND_INDEX", "TRAIN_LOSS", "GridPopulation", "load", "trained"]
 
@@ -32,7 +30,7 @@ _APP_RAISED = 2
 _LOG = logging.getLogger("flwr")
 
 
-class GridPopulation:
+class GridPopulation(Population):
     """Clients behind the nodes of a Flower grid, for :func:`hubbub.training.train`.
 
     In a round each client of the cohort gets one train message: the model's trainable parameters by name, and the settings
@@ -78,15 +76,17 @@ class GridPopulation:
         """Every client's id, in the order given."""
         return self._clients
 
-    def craft(self, client: Hashable, crafted: Crafted | None) -> None:
-        """Let somebody choose what a client sends from now on; the mods of its app and the server stay as they are.
+    takes_split = True
 
-        The client's reply is the model that it was sent plus the update, in the model's own dtype; one that is crafted not to
+    def inject(self, client: Hashable, adversary: Adversary | None) -> None:
+        """Let an adversary choose what a client sends; the mods of its app and the server stay as they are.
+
+        The client's reply is the model that it was sent plus the update, in the model's own dtype; one without an
         answer replies with an error.
 
         Args:
             client: Its id.
-            crafted: From the model as the client got it and the round to the update before any clip, ``(dim,)``; ``None``
+            adversary: From the model as the client got it and the round to the update before any clip, ``(dim,)``; ``None``
                 gives the client back to its app.
 
         Raises:
@@ -97,26 +97,26 @@ class GridPopulation:
         if not isinstance(self._grid, LocalGrid):
             raise ConfigError(f"grid: the clients of a {type(self._grid).__name__} run elsewhere; take a LocalGrid")
 
-        if crafted is None:
+        if adversary is None:
             self._grid.craft(self._nodes[str(client)], None)
             return
 
         def answer(message: Message, _: Context) -> Message:
             (told,) = message.content.config_records.values()
-            return self._crafted_reply(message, crafted, integer(ROUND_INDEX, told[ROUND_INDEX], at_least=0))
+            return self._injected_reply(message, adversary, integer(ROUND_INDEX, told[ROUND_INDEX], at_least=0))
 
         self._grid.craft(self._nodes[str(client)], answer)
 
-    def _crafted_reply(self, message: Message, crafted: Crafted, round_index: int) -> Message:
-        """What a crafted client answers to a training message."""
+    def _injected_reply(self, message: Message, adversary: Adversary, round_index: int) -> Message:
+        """What an adversary answers to a training message."""
         if self._model is None:
-            raise ConfigError("craft: nobody has asked this population to train a model")
+            raise ConfigError("inject: nobody has asked this population to train a model")
         # What the client got, not what the server has.
         model = deepcopy(self._model)
         load(model, single_arrays(message.content))
-        update = crafted_update(crafted, model, round_index)
+        update = adversarial_update(adversary, model, round_index)
         if update is None:
-            return Message(Error(_APP_RAISED, "crafted not to answer"), reply_to=message)
+            return Message(Error(_APP_RAISED, "the adversary does not answer"), reply_to=message)
         before = flat_parameters(model)
         after = (before.to(torch.float64) + update.cpu()).to(before.dtype)
         return Message(trained(model, after, math.nan), reply_to=message)

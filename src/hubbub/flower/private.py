@@ -22,7 +22,7 @@ from hubbub.flower.summing import Summing
 from hubbub.flower.terms import Terms, require_averaging
 from hubbub.mechanism import Mechanism
 from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
-from hubbub.training.clip_norms import AdaptiveClipping, Clipping
+from hubbub.training.clipping import AdaptiveClipping, Clipping
 
 if TYPE_CHECKING:
     from hubbub.flower.secagg_server import EncryptedSumming
@@ -95,7 +95,7 @@ class PrivateStrategy(Strategy):
 
     @property
     def rounds_charged(self) -> int:
-        """How many rounds were begun, burned ones and those of earlier starts counted."""
+        """How many rounds were begun, aborted ones and those of earlier starts counted."""
         if self._run and not self._run.state.closed:
             return len(self._run.state.path.ledger.rounds)
         return recorded(self._terms.folder)[0]
@@ -183,7 +183,7 @@ class PrivateStrategy(Strategy):
             SumNotOpenedError: The holders that open encrypted sums are not connected; nothing was charged.
         """
         run = self._open(arrays, grid)
-        run.burn_what_was_left()
+        run.abort_what_was_left()
         if not self._rounds_left(1):
             raise BudgetError(
                 f"round {run.round_index + 1}: would exceed what is promised. So far: {self.guarantee().sentence()} Start a "

@@ -22,9 +22,9 @@ from hubbub.flower.state import ServerState
 from hubbub.flower.summing import Summing
 from hubbub.flower.terms import Terms
 from hubbub.mechanism import Mechanism
-from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms, Clipping
-from hubbub.training.rounds import MOST_BURNED
-from hubbub.training.sums import NoSum
+from hubbub.training.aggregate import NoSum
+from hubbub.training.clipping import AdaptiveClipping, ClipNorms, Clipping
+from hubbub.training.rounds import MOST_ABORTED
 
 if TYPE_CHECKING:
     # Need gmpy2, which few have.
@@ -90,7 +90,7 @@ class PrivateRun:
         self.fixed = fixed
         self._norms = ClipNorms(clipping, mechanism.noise_multiplier, fixed.expected_cohort_size)
         self._under_way: _Round | None = None
-        self._burned = 0
+        self._aborted = 0
         self.arrays: ArrayRecord | None = None
         self._dim = layout.dim + self._norms.further
         self._state = ServerState(
@@ -152,11 +152,11 @@ class PrivateRun:
                 f"{self._clipping}; restore the folder from a copy"
             )
 
-    def burn_what_was_left(self) -> None:
+    def abort_what_was_left(self) -> None:
         """A round that was begun and never finished stays charged; whoever answers it comes too late."""
         self._under_way = None
         if pending := self._state.path.ledger.pending():
-            self._state.path.burn(pending)
+            self._state.path.abort(pending)
 
     def reach_holders(self, grid: Grid) -> None:
         """See that the holders of the key are connected, if any are needed, before the first round of a start is charged.
@@ -220,15 +220,15 @@ class PrivateRun:
             release = total.open(state.path.row(under_way.ticket))
         except SumNotOpenedError as error:
             self._discard(under_way, str(error))
-            self._burned += 1
-            if self._burned < MOST_BURNED:
+            self._aborted += 1
+            if self._aborted < MOST_ABORTED:
                 return None
             raise SumNotOpenedError(
-                f"{error} (nor could the sums of {self._burned - 1} rounds before: all are charged, and the model is as before "
+                f"{error} (nor could the sums of {self._aborted - 1} rounds before: all are charged, and the model is as before "
                 "them; see to the cause, and start the run again)",
                 error.who,
             ) from error
-        self._burned = 0
+        self._aborted = 0
         if asked.messages and not counted:
             _LOG.warning(
                 "aggregate_train: not one reply counts (see the lines above and the clients' own logs); what is released "
@@ -241,7 +241,7 @@ class PrivateRun:
 
     def _discard(self, under_way: _Round, why: str) -> None:
         _LOG.warning("aggregate_train: %s; the round is discarded and stays charged, the model is left as it was", why)
-        self._state.path.burn(under_way.ticket)
+        self._state.path.abort(under_way.ticket)
         self._state.save(under_way.arrays, self._strategy)
 
     def _discarded(self, came: int, counted: int, asked: int) -> str:

@@ -1,6 +1,6 @@
 """What of a run survives a restart of the ServerApp: ledger, keys, model, and what the wrapped strategy knows.
 
-Beside what every run's folder holds (see :mod:`hubbub.training.store`) there is ``state/server.safetensors``: the model after
+Beside what every run's folder holds (:mod:`hubbub.training.run_folder`) there is ``state/server.safetensors``: the model after
 the last round and the arrays of the wrapped strategy, such as its momentum, all made of released sums alone, and so no secrets.
 A release is kept until that file has learnt from it.
 """
@@ -25,10 +25,10 @@ from hubbub.accounting.history import History
 from hubbub.accounting.promise import Promise
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.flower.arrays import Layout
-from hubbub.training.metrics import Metrics
 from hubbub.training.release import ReleasePath
-from hubbub.training.store import RunStore
-from hubbub.training.tensors import metadata, parse
+from hubbub.training.run_folder import RunStore
+from hubbub.training.run_folder.record import Metrics
+from hubbub.training.run_folder.state import metadata, parse
 
 __all__ = ["ServerState", "recorded", "require_same_mechanism"]
 

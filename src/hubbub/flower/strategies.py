@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import Strategy
 from hubbub.flower.private import PrivateStrategy
 from hubbub.flower.terms import Buffers, Evaluation, NoiseAt, OnFailure, Terms, independent_noise
 from hubbub.mechanism import Mechanism
-from hubbub.training.clip_norms import AdaptiveClipping
+from hubbub.training.clipping import AdaptiveClipping
 
 if TYPE_CHECKING:
     from hubbub.flower.secagg import Paillier

@@ -11,9 +11,8 @@ from hubbub.flower.messages import CLIP_NORM, COUNT_SCALE, ENABLED, NOISE_STDDEV
 from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.steps import share_stddev
-from hubbub.training.clip_norms import CountSplit
-from hubbub.training.clipping import clip
-from hubbub.training.sums import LatticeSum
+from hubbub.training.aggregate import LatticeSum
+from hubbub.training.clipping import CountSplit, clip
 
 __all__ = ["Summing"]
 

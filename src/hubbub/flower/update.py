@@ -21,7 +21,7 @@ from hubbub.flower.messages import CLIP_NORM, COUNT_SCALE, ENABLED, LATTICE_BITS
 from hubbub.lattice import Lattice
 from hubbub.randomness import fresh_key
 from hubbub.training.clipping import clip
-from hubbub.training.flat import difference
+from hubbub.training.functional import difference
 
 __all__ = ["Request", "Sent", "within_by_all"]
 

@@ -73,7 +73,7 @@ def _run(run: RunTold, *, public: bool) -> dict[str, Any]:
         "state": run.state,
         "charged": len(run.recorded.history.rounds),
         "planned": run.recorded.promise.rounds,
-        "burned": [i + 1 for i, entry in enumerate(run.recorded.history.rounds) if entry.state == "burned"],
+        "aborted": [i + 1 for i, entry in enumerate(run.recorded.history.rounds) if entry.state == "aborted"],
         "guarantee": guarantee,
         "epsilon": rounded_up(guarantee.epsilon) if guarantee.private else "∞",
         "delta": no_less(guarantee.delta),

@@ -10,12 +10,12 @@ __all__ = ["WORDS", "phase_seconds", "phases"]
 
 # In the order of a round; what comes last is between rounds.
 WORDS = {
-    "choose": "draw the cohort",
-    "sum": "train, clip, sum",
-    "promise": "charge the round",
-    "hide": "noise and open",
+    "sample": "draw the cohort",
+    "aggregate": "train, clip, sum",
+    "record": "record the cost",
+    "noise": "add noise, open",
     "persist": "write to disk",
-    "learn": "move the model",
+    "update": "update the model",
     "account": "compute epsilon",
     "evaluate": "measure the model",
 }

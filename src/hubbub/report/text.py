@@ -33,7 +33,7 @@ def markdown(name: str, rows: Sequence[Mapping[str, Any]], promised: PrivacyGuar
             *(_row(row) for row in _some(evaluated)),
             "",
         ]
-    lines += _burned(rows)
+    lines += _aborted(rows)
     lines += _adapted([row["clip_norm"] for row in rows if row.get("clip_norm") is not None])
     lines += [f"![accuracy{' and epsilon' if promised.private else ''} over rounds](report.png)", ""]
     if promised.private:
@@ -57,7 +57,7 @@ def _row(row: Mapping[str, Any]) -> str:
     return f"| {row['round_index'] + 1} | {row['accuracy']:.2%} | {shown} | {epsilon} |"
 
 
-def _burned(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _aborted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Which rounds were charged for nothing, if any."""
     numbers = [str(row["round_index"] + 1) for row in rows if row.get("released") is False]
     if not numbers:

@@ -19,9 +19,8 @@ from hubbub.errors import RunFolderError
 from hubbub.files import read
 from hubbub.mechanism import Mechanism
 from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
-from hubbub.training.metrics import read_metrics
-from hubbub.training.record import read_run
-from hubbub.training.store import RunStore
+from hubbub.training.run_folder import RunStore
+from hubbub.training.run_folder.record import read_metrics, read_run
 
 __all__ = ["Participation", "RunTold", "Strength", "told"]
 
@@ -35,7 +34,7 @@ class Participation:
     """Who took part how often, where the ledger has a list: private, since it tells of people.
 
     Args:
-        counts: For each client that took part, in how many rounds, burned ones counted.
+        counts: For each client that took part, in how many rounds, aborted ones counted.
         least_gap: The fewest rounds from one participation of a client to its next; ``None`` where nobody came twice.
         promised: The pattern in words.
         most: How often a client may take part at most; ``None`` where nothing bounds it.

@@ -14,9 +14,8 @@ from hubbub.sweep.cells import Cell
 from hubbub.sweep.choice import Known, choice
 from hubbub.sweep.record import SweepRecord
 from hubbub.sweep.work import Scores, read_scores
-from hubbub.training.record import read_run
-from hubbub.training.store import RunStore
-from hubbub.training.traces import Traces
+from hubbub.training.run_folder import RunStore
+from hubbub.training.run_folder.record import Traces, read_run
 
 __all__ = ["CELLS", "csv_of", "is_finished", "marked", "sweep_told"]
 

@@ -4,18 +4,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hubbub.training.aggregate import LatticeSum, PlainSum, Population, Sum
     from hubbub.training.clipping import clip
     from hubbub.training.evaluation import evaluate
     from hubbub.training.examples import ExamplePopulation, private_gradients
     from hubbub.training.execution import Execution
-    from hubbub.training.extending import charged_with, extended
     from hubbub.training.local import LocalTraining
     from hubbub.training.plan import RunPlan, ServerOptimizer
-    from hubbub.training.release import ReleasePath, Sum
-    from hubbub.training.rounds import Population, RoundResult, train
+    from hubbub.training.release import ReleasePath
+    from hubbub.training.rounds import RoundResult, train
+    from hubbub.training.run_folder import RunStore
     from hubbub.training.simulate import SimulatedPopulation
-    from hubbub.training.store import RunStore
-    from hubbub.training.sums import LatticeSum, PlainSum
+    from hubbub.training.warm_start import charged_with, extended
 
 __all__ = [
     "ExamplePopulation",
@@ -43,21 +43,21 @@ __all__ = [
 _HOMES = {
     "ExamplePopulation": "examples",
     "Execution": "execution",
-    "LatticeSum": "sums",
+    "LatticeSum": "aggregate",
     "LocalTraining": "local",
-    "PlainSum": "sums",
-    "Population": "rounds",
+    "PlainSum": "aggregate",
+    "Population": "aggregate",
     "ReleasePath": "release",
     "RoundResult": "rounds",
     "RunPlan": "plan",
-    "RunStore": "store",
+    "RunStore": "run_folder",
     "ServerOptimizer": "plan",
     "SimulatedPopulation": "simulate",
-    "Sum": "release",
-    "charged_with": "extending",
+    "Sum": "aggregate",
+    "charged_with": "warm_start",
     "clip": "clipping",
     "evaluate": "evaluation",
-    "extended": "extending",
+    "extended": "warm_start",
     "private_gradients": "examples",
     "train": "rounds",
 }

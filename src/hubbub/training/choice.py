@@ -19,10 +19,8 @@ from torch import nn
 
 from hubbub.errors import ConfigError
 from hubbub.training.execution import Execution, plan_for
-from hubbub.training.faults import require_own
-from hubbub.training.local import Job, LocalTraining, Loss, Trained, trainable
-from hubbub.training.one_by_one import OneByOne
-from hubbub.training.probe_batch import agree, does_not_run, probe_batch, remembers, shaken
+from hubbub.training.faults import agree, does_not_run, probe_batch, remembers, require_own, shaken
+from hubbub.training.local import Job, LocalTraining, Loss, OneByOne, Trained, trainable
 from hubbub.training.stacked_module import NotStackableError
 from hubbub.training.stacks import Stacks
 

@@ -1,14 +1,187 @@
-"""How much one client may move the sum: its whole update, as one vector, is scaled to a norm of at most the clip norm."""
+"""How far one client may move a sum: its whole update, as one vector, is scaled to a norm of at most the clip norm.
+
+The clip norm is one number for the whole run, or a function of the releases so far.
+
+Whoever runs the rounds keeps one number, the clip norm of the next round, and moves it with every release; so a run that goes
+on, from the releases or from a checkpoint, has the clip norms of one that was never interrupted.
+
+Adaptive clipping moves the clip norm towards a quantile of the updates' norms. Each client's indicator b, whether its update's
+norm was at most the clip norm, enters the very same sum as one more coordinate, s·(b − ½), and is hidden by the same row of
+noise: there is no second release. With z the noise multiplier of the whole, z_Δ that of the updates and σ_b the standard
+deviation of the noise on the count of indicators,
+
+    z_Δ = (z⁻² − (2σ_b)⁻²)^(−1/2),    s = z_Δ·C / σ_b,    the norm of (update, s·(b − ½)) is at most C·z_Δ / z.
+"""
+
+from __future__ import annotations
 
 import math
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from hubbub._checks import scale
-from hubbub.lattice import Lattice
-from hubbub.training.clip_norms import CountSplit
+from hubbub._checks import finite, positive, scale
 
-__all__ = ["MARGIN", "bounded", "clip"]
+__all__ = ["MARGIN", "AdaptiveClipping", "ClipNorms", "Clipping", "CountSplit", "bounded", "clip"]
+
+if TYPE_CHECKING:
+    # A plan needs no tensors.
+    import torch
+
+    from hubbub.lattice import Lattice
+
+
+# Bounds of an adapted clip norm, with room for the norm of the update beside its indicator.
+_LEAST, _MOST = 1e-10, 1e10
+_LARGEST_SHARE = 100.0
+
+
+@dataclass(frozen=True)
+class AdaptiveClipping:
+    """The rule by which the clip norm follows a quantile of the updates' norms.
+
+    Args:
+        initial_clip_norm: Of the first round, from 1e-10 to 1e10.
+        target_quantile: The part of the updates that shall *not* be clipped, in [0, 1].
+        clip_norm_learning_rate: Of the geometric step, above 0.
+        clip_count_stddev: σ_b, of the noise on the count of unclipped updates; by default a twentieth of the expected cohort
+            size, or the noise multiplier where that is more.
+
+    Raises:
+        ValueError: A number out of range.
+
+    Source: Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping", Algorithm 1 and Theorem 1,
+    https://arxiv.org/abs/1905.03871.
+    """
+
+    initial_clip_norm: float = 0.1
+    target_quantile: float = 0.5
+    clip_norm_learning_rate: float = 0.2
+    clip_count_stddev: float | None = None
+
+    def __post_init__(self) -> None:
+        if not _LEAST <= scale("initial_clip_norm", self.initial_clip_norm) <= _MOST:
+            raise ValueError(f"initial_clip_norm = {self.initial_clip_norm!r}: must be from {_LEAST:g} to {_MOST:g}")
+        if not 0 <= finite("target_quantile", self.target_quantile) <= 1:
+            raise ValueError(f"target_quantile = {self.target_quantile!r}: must be from 0 to 1")
+        positive("clip_norm_learning_rate", self.clip_norm_learning_rate)
+        if self.clip_count_stddev is not None:
+            scale("clip_count_stddev", self.clip_count_stddev)
+
+    def split(self, noise_multiplier: float, expected_cohort_size: float) -> CountSplit:
+        """How the noise is split between updates and count.
+
+        Raises:
+            ValueError: So little noise on the count that none of the noise multiplier is left for the updates.
+        """
+        z = scale("noise_multiplier", noise_multiplier)
+        stddev = max(expected_cohort_size / 20, z) if self.clip_count_stddev is None else float(self.clip_count_stddev)
+        room = 1 - (z / (2 * stddev)) ** 2
+        if room < _LARGEST_SHARE**-2:
+            raise ValueError(
+                f"clip_count_stddev = {stddev!r}: twice that must be well above noise_multiplier = {z!r}, or the count of "
+                f"clipped updates costs all that is to be spent; raise it to {z!r} or leave it out"
+            )
+        return CountSplit(z, z / math.sqrt(room), stddev)
+
+    def following(self, clip_norm: float, fraction: float) -> float:
+        """The next clip norm, after a noisy fraction of unclipped updates: a geometric step of bounded length."""
+        step = -self.clip_norm_learning_rate * (min(max(fraction, 0.0), 1.0) - self.target_quantile)
+        return min(max(clip_norm * math.exp(min(max(step, -50.0), 50.0)), _LEAST), _MOST)
+
+
+@dataclass(frozen=True)
+class CountSplit:
+    """One Gaussian of multiplier z, shared by updates and count.
+
+    Args:
+        noise_multiplier: z, of both together: what the accountant is told.
+        update_multiplier: z_Δ, of the updates.
+        count_stddev: σ_b, of the noise on the count of indicators.
+
+    Example:
+        >>> split = AdaptiveClipping().split(noise_multiplier=1.0, expected_cohort_size=100)
+        >>> split.count_stddev, round(split.update_multiplier, 6)
+        (5.0, 1.005038)
+        >>> round(split.noise_multiplier * split.joint_norm(2.0) - split.update_multiplier * 2.0, 12)
+        0.0
+    """
+
+    noise_multiplier: float
+    update_multiplier: float
+    count_stddev: float
+
+    def count_scale(self, clip_norm: float) -> float:
+        """s, by which an indicator enters the sum."""
+        return self.update_multiplier * clip_norm / self.count_stddev
+
+    def joint_norm(self, clip_norm: float) -> float:
+        """The largest norm of an update beside its indicator: what the sum's noise and its lattice are scaled to."""
+        return math.hypot(clip_norm, self.count_scale(clip_norm) / 2)
+
+    def fraction(self, coordinate: float, clip_norm: float, expected_cohort_size: float) -> float:
+        """The noisy fraction of unclipped updates, from the released coordinate; over a fixed number, never over replies."""
+        return coordinate / self.count_scale(clip_norm) / expected_cohort_size + 0.5
+
+
+Clipping = float | AdaptiveClipping
+# What is clipped has a bound, and what is not has none.
+_Norm = TypeVar("_Norm", float, float | None)
+
+
+@dataclass(frozen=True)
+class ClipNorms:
+    """How updates are clipped, round by round.
+
+    Args:
+        clipping: A clip norm, the rule by which it moves, or ``None`` for updates of any norm.
+        noise_multiplier: Of all that one client adds to a sum; needed with a rule, which shares it between update and count.
+        expected_cohort_size: The public number that sums are divided by.
+
+    Raises:
+        ValueError: A rule that leaves none of the noise to the updates.
+    """
+
+    clipping: Clipping | None
+    noise_multiplier: float | None
+    expected_cohort_size: float
+
+    @cached_property
+    def split(self) -> CountSplit | None:
+        """How the noise is shared between updates and count; ``None`` where the clip norm stands still."""
+        if not isinstance(self.clipping, AdaptiveClipping) or self.noise_multiplier is None:
+            return None
+        return self.clipping.split(self.noise_multiplier, self.expected_cohort_size)
+
+    @property
+    def first(self) -> float | None:
+        """The clip norm of the first round."""
+        return self.clipping.initial_clip_norm if isinstance(self.clipping, AdaptiveClipping) else self.clipping
+
+    @property
+    def further(self) -> int:
+        """How many coordinates a sum has beside the update's: the count of those that were not clipped."""
+        return 0 if self.split is None else 1
+
+    def bound(self, clip_norm: _Norm) -> _Norm:
+        """The largest norm of all that one client adds to a sum: what its noise and its lattice are scaled to."""
+        return clip_norm if self.split is None or clip_norm is None else self.split.joint_norm(clip_norm)
+
+    def following(self, clip_norm: _Norm, release: torch.Tensor) -> _Norm:
+        """The clip norm of the next round, after a release, ``(dim + further,)``."""
+        if self.split is None or clip_norm is None or not isinstance(self.clipping, AdaptiveClipping):
+            return clip_norm
+        fraction = self.split.fraction(float(release[-1]), clip_norm, self.expected_cohort_size)
+        return self.clipping.following(clip_norm, fraction)
+
+    def record(self) -> dict[str, Any]:
+        """The settings of a promise that say it, as strict JSON values, with the noise on the count as it is."""
+        if self.split is None or not isinstance(self.clipping, AdaptiveClipping):
+            return {"clip_norm": self.clipping}
+        return {"adaptive_clipping": asdict(replace(self.clipping, clip_count_stddev=self.split.count_stddev))}
+
 
 # Sums of many squares round; this keeps a scaled vector below the clip norm at any length.
 MARGIN = 1 - 2**-20
@@ -27,6 +200,7 @@ def clip(update: torch.Tensor, clip_norm: float) -> tuple[torch.Tensor, bool]:
         ValueError: The clip norm is out of range.
 
     Example:
+        >>> import torch
         >>> clip(torch.tensor([3.0, 4.0]), clip_norm=1.0)[0].norm().item() <= 1.0
         True
 
@@ -37,7 +211,7 @@ def clip(update: torch.Tensor, clip_norm: float) -> tuple[torch.Tensor, bool]:
     vector = update.detach().to(torch.float64)
     largest = float(vector.abs().max()) if vector.numel() else 0.0
     if not math.isfinite(largest):
-        return torch.zeros_like(vector), True
+        return vector.new_zeros(vector.shape), True
     if largest == 0:
         return vector, False
     # Scaled first, so that the squares of huge numbers do not overflow and those of tiny ones do not vanish.
@@ -56,6 +230,8 @@ def bounded(
         return update, False
     if split is None:
         return lattice.encode(update) if lattice else clip(update, clip_norm)
+    import torch
+
     vector, was_clipped = clip(update, clip_norm)
     indicator = vector.new_tensor([split.count_scale(clip_norm) * (-0.5 if was_clipped else 0.5)])
     joint = torch.cat([vector, indicator])

@@ -2,35 +2,50 @@
 
 The order of a round stays: what came is charged before anybody opens it; then noise and sum meet, under encryption; what the
 holders of the key open is the release.
+
+Where holders of the key add the noise, each has a stream of its own, of which nobody else knows a row.
+
+As C⁻¹ is linear, each holder can add the whole noise of the mechanism, correlated over rounds, under encryption. Nobody then
+knows all noise in a sum, for √holders times the noise of one.
+
+What a holder keeps is a folder of its own::
+
+    noise.json       the first row of each start, the next round, and how keys become noise on this machine
+    keys/epoch-N     32 secret bytes each
 """
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
+from hubbub import files, strict_json
+from hubbub._checks import integer
 from hubbub.discrete_gaussian import discrete_gaussian
-from hubbub.errors import SumNotOpenedError
+from hubbub.errors import NoiseExhaustedError, RunFolderError, SumNotOpenedError
 from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
-from hubbub.randomness import fresh_key
+from hubbub.noise import NoiseStream, SimulationSource, sampler
+from hubbub.noise.sources import IncarnationSource
+from hubbub.randomness import KEY_BYTES, fresh_key
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.key_holder import Holder, combined
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import ThresholdKey
 from hubbub.steps import share_stddev
-from hubbub.training.clip_norms import CountSplit
-from hubbub.training.clipping import bounded
-from hubbub.training.crafted import Crafted
-from hubbub.training.holder_noise import HolderNoise
+from hubbub.training.aggregate import Adversary, Population, statistics
+from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.simulate import SimulatedPopulation
-from hubbub.training.sums import statistics
 
-__all__ = ["EncryptedPopulation", "EncryptedSum", "noise_steps"]
+__all__ = ["EncryptedPopulation", "EncryptedSum", "HolderNoise", "noise_steps"]
+
+_LARGEST = 1_000_000
 
 Steps = npt.NDArray[np.int64]
 # Forms what the holders open, ``(size,)`` whole steps.
@@ -87,7 +102,91 @@ class EncryptedSum:
         return torch.from_numpy(steps).to(torch.float64) * self.step
 
 
-class EncryptedPopulation:
+class HolderNoise:
+    """Rows of stddev·N·z, each for one round and given out once.
+
+    Args:
+        mechanism: Whose noise it is.
+        dim: Numbers in a sum.
+        folder: Where the holder keeps what it drew; ``None`` keeps it in memory.
+        seed: Of a simulation, in place of secret keys.
+
+    Raises:
+        RunFolderError: The folder cannot be read, or what it drew before cannot be drawn again bit for bit on this machine.
+    """
+
+    def __init__(self, mechanism: Mechanism, dim: int, folder: Path | None = None, *, seed: int | None = None) -> None:
+        self._folder = folder
+        if seed is not None:
+            self._stream = NoiseStream(mechanism, dim, source=SimulationSource(seed))
+            self._next, self._first_rows = 0, list[int]()
+            return
+        self._next, self._first_rows = self._kept()
+        epochs = [(first, self._key(number)) for number, first in enumerate(self._first_rows)]
+        source = IncarnationSource(epochs)
+        # Real noise of a round does not exist before it is asked for.
+        self._stream = NoiseStream(mechanism, dim, source=source)
+        self._stream.skip_to(self._next)
+        key = fresh_key()
+        source.start(self._stream.drawn, key)
+        self._first_rows.append(self._stream.drawn)
+        if folder is not None:
+            files.make_folder(folder / "keys")
+            files.write_atomic(folder / "keys" / f"epoch-{len(epochs)}", key)
+        self._remember()
+
+    @property
+    def next_round(self) -> int:
+        """The first round whose row was not given out."""
+        return self._next
+
+    def row(self, round_index: int) -> torch.Tensor:
+        """The row of a round, ``(dim,)`` float64 per unit of clip norm. When it is returned it is spent, on disk too.
+
+        Args:
+            round_index: Rounds in between are given up.
+
+        Raises:
+            NoiseExhaustedError: The row was given out already, or the mechanism has no such round.
+        """
+        if integer("round_index", round_index, at_least=0) < self._next:
+            raise NoiseExhaustedError(
+                f"round {round_index + 1}: its row of noise was given out already, and none meets two sums"
+            )
+        self._stream.skip_to(round_index)
+        self._next = round_index + 1
+        self._remember()
+        return self._stream.next_row()
+
+    def _kept(self) -> tuple[int, list[int]]:
+        """The next round and the first row of each epoch, of earlier starts."""
+        path = None if self._folder is None else self._folder / "noise.json"
+        if path is None or not path.exists():
+            return 0, []
+        try:
+            told = strict_json.loads(files.read(path, at_most=_LARGEST))
+            if told["sampler"] != sampler():
+                raise ValueError("its noise cannot be drawn again bit for bit with this processor, torch or hubbub")
+            first_rows = [integer("first_rows", row, at_least=0) for row in told["first_rows"]]
+            return integer("next_round", told["next_round"], at_least=0), first_rows
+        except (ValueError, TypeError, KeyError) as error:
+            raise RunFolderError(f"{path}: cannot be read ({error}); restore this holder's folder from a copy") from error
+
+    def _key(self, number: int) -> bytes:
+        path = Path(str(self._folder)) / "keys" / f"epoch-{number}"
+        key = files.read(path, at_most=KEY_BYTES + 1)
+        if len(key) != KEY_BYTES:
+            raise RunFolderError(f"{path}: holds {len(key)} bytes, a key has {KEY_BYTES}; restore this holder's folder")
+        return key
+
+    def _remember(self) -> None:
+        if self._folder is None or not self._first_rows:
+            return
+        told: dict[str, Any] = {"first_rows": self._first_rows, "next_round": self._next, "sampler": sampler()}
+        files.write_atomic(self._folder / "noise.json", strict_json.canonical(told))
+
+
+class EncryptedPopulation(Population):
     """Clients in this process that encrypt what they send, and the holders that open the sums. It shows what it costs; whoever
     runs the process can read everything.
 
@@ -127,16 +226,15 @@ class EncryptedPopulation:
         """Whether the sums hold their noise before the server adds any."""
         return bool(self._noise) or (self._mechanism is not None and self._mechanism.shares is not None)
 
-    def prepare(self, model: nn.Module, _: int) -> None:
+    takes_split = True
+
+    def prepare(self, model: nn.Module, cohort: int) -> None:
         """Choose how clients are computed; see :meth:`.SimulatedPopulation.prepare`."""
         self._population.prepare(model, len(self.clients))
 
-    def craft(self, client: int, crafted: Crafted | None) -> None:
-        """Let somebody choose what a client encrypts from now on; see :meth:`.SimulatedPopulation.craft`.
-
-        One that does not answer is no contribution: a sum of too few is not opened.
-        """
-        self._population.craft(client, crafted)
+    def inject(self, client: int, adversary: Adversary | None) -> None:
+        """Let an adversary choose what a client encrypts; without an answer there is no contribution."""
+        self._population.inject(client, adversary)
 
     def collect(
         self,

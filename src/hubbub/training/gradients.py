@@ -17,12 +17,10 @@ import torch
 from torch import nn
 from torch.func import grad, vmap
 
-from hubbub.training.faults import isolated, note, reason, require_own
-from hubbub.training.flat import require_trainable
-from hubbub.training.functional import called, in_range, own_generators
+from hubbub.training.faults import agree, does_not_run, isolated, note, probe_batch, reason, remembers, require_own, shaken
+from hubbub.training.functional import called, in_range, own_generators, require_trainable
 from hubbub.training.layer_uses import Layer, Taps, Use, bias_gradients, uses, weight_gradients
 from hubbub.training.local import Loss
-from hubbub.training.probe_batch import agree, does_not_run, probe_batch, remembers, shaken
 
 __all__ = ["Chosen", "ExampleGradients", "Seen"]
 

@@ -17,7 +17,7 @@ from hubbub.mechanism import Mechanism, NoiseBy
 from hubbub.participation import Participation
 from hubbub.steps import require_room
 from hubbub.strategies import Identity
-from hubbub.training.clip_norms import AdaptiveClipping, ClipNorms, Clipping
+from hubbub.training.clipping import AdaptiveClipping, ClipNorms, Clipping
 from hubbub.workloads import Workload, momentum
 
 if TYPE_CHECKING:

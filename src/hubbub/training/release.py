@@ -5,7 +5,7 @@
     ticket  = path.begin(cohort, total, clip_norm)    the charge is on disk; from here on the round counts
     release = total.open(path.row(ticket))            the only place where noise and sum meet
     path.commit(ticket, release)                      the release is on disk, then its digest: now it may leave
-    path.burn(ticket)                                 or never: the round stays charged and its row is gone
+    path.abort(ticket)                                 or never: the round stays charged and its row is gone
 
 Where clients bring shares of the noise along, or share holders add all of it under encryption, nobody reads a sum without it:
 the path makes no rows, and ``row`` answers ``None``.
@@ -16,8 +16,8 @@ its own; rows that were spent before are drawn again from the key of their epoch
 
 import math
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import NoReturn, Protocol, SupportsIndex
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NoReturn, SupportsIndex
 
 import numpy as np
 import torch
@@ -36,36 +36,18 @@ from hubbub.steps import require_room
 from hubbub.strategies import OWN, Identity
 from hubbub.strategies.record import strategy_arrays
 from hubbub.strategies.strategy import memory_rows
+from hubbub.training.aggregate import Sum
 from hubbub.training.cohorts import CohortKeys
-from hubbub.training.metrics import rounds_shown
-from hubbub.training.store import RunStore
-from hubbub.training.traces import key_ahead, unknown_releases
+from hubbub.training.run_folder import RunStore
+from hubbub.training.run_folder.record import key_ahead, rounds_shown, unknown_releases
 from hubbub.utility import largest_row_norm, noising_matrix, require_inverse, require_no_look_ahead
 
-__all__ = ["ReleasePath", "Sum", "largest_deviation"]
+__all__ = ["ReleasePath", "largest_deviation"]
 
 # Up to this many rounds the deviation of each is computed from the matrix.
 _EXACT = 2048
 # Of a key; each of them may add a whole row to a sum.
 _MOST_HOLDERS = 100
-
-
-class Sum(Protocol):
-    """The sum of a cohort's clipped updates, before anybody has looked at it."""
-
-    @property
-    def lattice(self) -> Lattice | None:
-        """The lattice that it lies on; ``None`` for a sum in floating point, which is never released with secure noise."""
-
-    @property
-    def statistics(self) -> Mapping[str, float]:
-        """What was computed from updates (``clipped_fraction``, ``train_loss`` …): private, for the operator's eyes."""
-
-    def digest(self, key: bytes) -> str:
-        """An HMAC of the sum under a secret key: all that the ledger may know of it."""
-
-    def open(self, row: torch.Tensor | None) -> torch.Tensor:
-        """The sum plus a row of noise, ``(dim,)``; ``None`` adds nothing. The only place where noise and sum meet."""
 
 
 class _Unchanged:
@@ -121,7 +103,7 @@ class ReleasePath:
         store: The folder; ``None`` keeps all in memory.
         head: A head of the ledger that somebody kept.
         noise_in_sums: Whoever forms the sums answers for it that they hold the noise before anybody reads them, where the
-            promise is of such: the clients' shares, and that a sum of too few is burned, or the row of each share holder.
+            promise is of such: the clients' shares, and that a sum of too few is aborted, or the row of each share holder.
 
     Raises:
         LedgerError: The folder holds another run, its record is damaged, was rolled back, or is closed.
@@ -253,7 +235,7 @@ class ReleasePath:
         if self.noise is None:
             return None
         if self.noise.round_index != ticket.round_index or ticket.clip_norm is None:
-            raise LedgerError(f"round {ticket.round_index}: its row of noise was given out already; burn the round")
+            raise LedgerError(f"round {ticket.round_index}: its row of noise was given out already; abort the round")
         return self.noise.next_row() * ticket.clip_norm
 
     def commit(self, ticket: Ticket, release: torch.Tensor) -> None:
@@ -272,12 +254,12 @@ class ReleasePath:
         lattice = None if ticket.clip_norm is None else Lattice(ticket.clip_norm, self._lattice_bits)
         if self._on_lattice and lattice and not lattice.holds(release):
             raise LedgerError(
-                f"round {ticket.round_index}: the release is off the lattice of clip norm {ticket.clip_norm}; burn it"
+                f"round {ticket.round_index}: the release is off the lattice of clip norm {ticket.clip_norm}; abort it"
             )
         content = self._store.save_release(ticket.round_index, release) if self._store else release.cpu().numpy().tobytes()
         self.ledger.commit(ticket, content)
 
-    def burn(self, ticket: Ticket) -> None:
+    def abort(self, ticket: Ticket) -> None:
         """Give a begun round up: it stays charged, and its row of noise and its participations are spent.
 
         Raises:
@@ -286,9 +268,9 @@ class ReleasePath:
         if self.ledger.pending() != ticket:
             raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.ledger.pending()}")
         if self._store:
-            # First, so that no release of a burned round is left behind.
+            # First, so that no release of an aborted round is left behind.
             self._store.discard_release(ticket.round_index)
-        self.ledger.burn(ticket)
+        self.ledger.abort(ticket)
         if self.noise and self._started:
             self.noise.skip_to(ticket.round_index + 1)
 
@@ -306,7 +288,7 @@ class ReleasePath:
             raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.ledger.pending()}")
 
     def _settle(self) -> None:
-        """Commit the round that was under way if its release is on disk whole; burn it otherwise.
+        """Commit the round that was under way if its release is on disk whole; abort it otherwise.
 
         A simulation without a release draws the very same round again, unless others draw its noise, or its sum was encrypted
         and would be another one.
@@ -319,7 +301,7 @@ class ReleasePath:
             self._store.parse_release(pending.round_index, content, self._dim)
             self.ledger.commit(pending, content)
         elif self._secure or self._in_sums or self.ledger.promise.setting:
-            self.burn(pending)
+            self.abort(pending)
 
     def _require_folder_not_newer(self) -> None:
         """Refuse a ledger that was rolled back: the folder holds releases, keys or metrics of which it does not know."""

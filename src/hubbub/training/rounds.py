@@ -1,82 +1,45 @@
-"""The training loop, on one screen: choose, sum, promise, hide, persist, learn, yield.
+"""The training loop, on one screen: sample, aggregate, record the cost, add noise, persist, update, yield.
 
-A sum that nobody could open burns its round: it is charged, and the model stays as it was.
+A sum that nobody could open aborts its round: its cost stays on record, and the model stays as it was.
 
 ``train`` is a generator: logging, evaluation, plots and early stopping are the body of the caller's ``for`` loop.
 """
 
-import inspect
+from __future__ import annotations
+
 import math
+import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol, TypeGuard
 
+import torch
 from torch import nn
 
-from hubbub.errors import ConfigError, ParticipationError, SumNotOpenedError
+from hubbub.errors import ConfigError, ParticipationError, RunFolderError, SumNotOpenedError
 from hubbub.lattice import Lattice
-from hubbub.training.clip_norms import CountSplit
+from hubbub.training.aggregate import NoSum, Population, Sum
 from hubbub.training.cohorts import counts_on_list, draw, require_distinct, require_feasible
-from hubbub.training.phases import Phases
+from hubbub.training.functional import FlatModel
 from hubbub.training.plan import RunPlan
-from hubbub.training.release import Sum
-from hubbub.training.state import RunState
-from hubbub.training.store import RunStore
-from hubbub.training.sums import NoSum
+from hubbub.training.release import ReleasePath
+from hubbub.training.run_folder import RunStore
+from hubbub.training.run_folder.state import model_digest, take_up
 
-__all__ = ["MOST_BURNED", "CountingPopulation", "Population", "RoundResult", "takes_split", "train"]
+__all__ = ["EVALUATE", "MOST_ABORTED", "PHASES", "Phases", "RoundResult", "RunState", "server_step", "train"]
 
-# So many rounds that are burned one after the other do not come from chance.
-MOST_BURNED = 3
-
-
-class Population(Protocol):
-    """Where clients run: in this process, over a network, encrypted. Whoever forms the sum answers for the clip.
-
-    One whose sums hold their noise before anybody can read them has a further property, ``noise_in_sums``, which is true; see
-    :class:`.ReleasePath`. One that has something to decide before the first round has a method ``prepare(model, cohort)``,
-    which is told the expected size of a cohort.
-    """
-
-    @property
-    def clients(self) -> Sequence[Hashable]:
-        """Every client's id, once, in a fixed order; for the whole run, where cohorts are random or a rotation."""
-
-    def collect(self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int) -> Sum:
-        """The sum of the cohort's updates, each clipped as one flat vector to ``clip_norm``.
-
-        Raises:
-            SumNotOpenedError: There is none that could be opened.
-        """
-
-
-class CountingPopulation(Population, Protocol):
-    """A population whose clip norm can follow a quantile of the updates' norms."""
-
-    def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
-    ) -> Sum:
-        """The sum of the cohort's updates; with a ``split`` each has one more coordinate, its indicator, ``(dim + 1,)``.
-
-        That is ``split.count_scale(clip_norm)`` × ½ where the update was not clipped, × −½ where it was, and the lattice is
-        that of ``split.joint_norm(clip_norm)``.
-        """
+# So many rounds that are aborted one after the other do not come from chance.
+MOST_ABORTED = 3
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """One round, after its release, or after it was burned since its sum could not be opened: then ``fault`` says why.
+    """One round, after its release, or after it was aborted since its sum could not be opened: then ``fault`` says why.
 
     ``clip_norm`` is that of the round's updates. ``head`` is that of the ledger: keep it elsewhere, and a ledger that is rolled
     back cannot pass. ``statistics`` were computed from clients' updates, and ``fault`` may name clients: they are private, and
-    not for others. So are ``seconds`` and ``phases``, the same by phase (``choose``, ``sum``, ``promise``, ``hide``,
-    ``persist``, ``learn``, ``account``): they tell how many took part.
+    not for others. So are ``seconds`` and ``phases``, the same by phase (``sample``, ``aggregate``, ``record``,
+    ``noise``, ``persist``, ``update``, ``account``): they tell how many took part.
     """
 
     round_index: int
@@ -110,7 +73,7 @@ def train(
         head: The ledger's head that somebody kept: a folder that was rolled back behind it is refused.
 
     Yields:
-        RoundResult: After the round's release is on disk and the model has learnt from it, or after it was burned.
+        RoundResult: After the round's release is on disk and the model has been updated, or after it was aborted.
 
     Raises:
         ParticipationError: The clients cannot keep the promised pattern, one is listed twice, or the list is another one than
@@ -119,24 +82,22 @@ def train(
         RunFolderError: The folder is damaged, or another process is at work in it.
         ConfigError: The model has buffers or no trainable parameter, or the population's sums do not hold the noise that the
             plan promises, or hold some that it does not, or the clip norm moves and the population counts no indicators.
-        SumNotOpenedError: Three rounds in a row were burned; the run can go on.
+        SumNotOpenedError: Three rounds in a row were aborted; the run can go on.
     """
-    if plan.clip_norms.further and not takes_split(population):
+    if plan.clip_norms.further and not population.takes_split:
         raise ConfigError(
-            f"clip_norm: adaptive clipping needs each client's indicator in the sum, and {type(population).__name__}.collect "
-            "takes no split as its fifth argument; take another population, or a clip norm that stands still"
+            f"clip_norm: adaptive clipping needs each client's indicator in the sum, and {type(population).__name__} takes no "
+            "split; take a population with takes_split, or a clip norm that stands still"
         )
     clients = _listed(population)
     require_distinct(clients)
     require_feasible(plan.participation, plan.rounds, len(clients), plan.expected_cohort_size)
     with store.locked() if store else nullcontext():
-        in_sums = bool(getattr(population, "noise_in_sums", False))
         if store and counts_on_list(plan.participation):
             store.require_same_clients(clients)
-        run = RunState.start(plan, model, store, clients=len(clients), head=head, noise_in_sums=in_sums)
+        run = RunState.start(plan, model, store, clients=len(clients), head=head, noise_in_sums=population.noise_in_sums)
         # For the size that is public: how many come in the first round must not decide how everybody's update is computed.
-        if prepare := getattr(population, "prepare", None):
-            prepare(model, math.ceil(plan.expected_cohort_size))
+        population.prepare(model, math.ceil(plan.expected_cohort_size))
         yield from _rounds(plan, population, clients, model, run)
 
 
@@ -149,7 +110,7 @@ def _listed(population: Population) -> Sequence[Hashable]:
 def _rounds(
     plan: RunPlan, population: Population, clients: Sequence[Hashable], model: nn.Module, run: RunState
 ) -> Iterator[RoundResult]:
-    path, burned = run.path, 0
+    path, aborted = run.path, 0
     for round_index in range(path.next_round, plan.rounds):
         run.require_same_model("between rounds")
         clock = Phases()
@@ -168,27 +129,27 @@ def _rounds(
             keys=path.cohort_keys,
             ledger=path.ledger,
         )
-        clock.end("choose")
+        clock.end("sample")
         clip_norm = run.clip_norm
         # A list of its own: whom a population strikes off took part all the same.
         total, fault = _collected(plan, population, list(cohort), model, clip_norm, round_index), None
         run.require_same_model(f"by {type(population).__name__}.collect")
-        clock.end("sum")
+        clock.end("aggregate")
         ticket = path.begin(cohort, total, plan.clip_norms.bound(clip_norm))
-        clock.end("promise")
+        clock.end("record")
         try:
             release = total.open(path.row(ticket))
         except SumNotOpenedError as error:
-            clock.end("hide")
-            path.burn(ticket)
-            burned, fault = burned + 1, error
+            clock.end("noise")
+            path.abort(ticket)
+            aborted, fault = aborted + 1, error
         else:
-            clock.end("hide")
+            clock.end("noise")
             path.commit(ticket, release)
             clock.end("persist")
-            run.learn(release, round_index)
-            clock.end("learn")
-            burned = 0
+            run.update(release, round_index)
+            clock.end("update")
+            aborted = 0
         run.checkpoint(round_index + 1)
         clock.end("persist")
         epsilon = path.ledger.spent(plan.delta).epsilon
@@ -205,9 +166,9 @@ def _rounds(
             clip_norm=clip_norm,
             phases=clock.seconds,
         )
-        if fault and burned == MOST_BURNED:
+        if fault and aborted == MOST_ABORTED:
             raise SumNotOpenedError(
-                f"{fault} (the last {burned} rounds were burned: they are charged, and the model is as before them; see to the "
+                f"{fault} (the last {aborted} rounds were aborted: they are charged, and the model is as before them; see to the "
                 "cause, and the run can go on from here)",
                 fault.who,
             ) from fault
@@ -223,15 +184,179 @@ def _collected(
 ) -> Sum:
     """The sum of a round; where none could be formed, what stands for it, since clients took part all the same."""
     try:
-        split = plan.clip_norms.split
-        if split is not None and takes_split(population):
-            return population.collect(cohort, model, clip_norm, round_index, split)
-        return population.collect(cohort, model, clip_norm, round_index)
+        return population.collect(cohort, model, clip_norm, round_index, plan.clip_norms.split)
     except SumNotOpenedError as error:
         bound = plan.clip_norms.bound(clip_norm)
         return NoSum(None if bound is None else Lattice(bound, plan.lattice_bits), error)
 
 
-def takes_split(population: Population) -> TypeGuard[CountingPopulation]:
-    """Whether a population can count the updates that were not clipped."""
-    return "split" in inspect.signature(population.collect).parameters
+CHECKPOINT_EVERY = 10
+
+
+@dataclass
+class RunState:
+    """Model, optimizer, release path and the next round's clip norm of a run in progress."""
+
+    plan: RunPlan
+    model: FlatModel
+    optimizer: torch.optim.Optimizer
+    path: ReleasePath
+    store: RunStore | None
+    clip_norm: float | None
+    # The model as releases alone have made it, and how often each of its frozen parameters was written to.
+    _known: tuple[torch.Tensor, list[tuple[int, int]]] | None = None
+
+    @classmethod
+    def start(
+        cls,
+        plan: RunPlan,
+        module: nn.Module,
+        store: RunStore | None,
+        *,
+        clients: int,
+        head: str | None = None,
+        noise_in_sums: bool = False,
+    ) -> RunState:
+        """Begin a run, or go on with the one in the folder: from the last checkpoint, then by the releases since.
+
+        ``noise_in_sums`` is as for :class:`.ReleasePath`.
+
+        Raises:
+            LedgerError: The folder holds another run, its record is damaged, was rolled back, or is closed.
+            RunFolderError: A key, a checkpoint or a release is missing or is not this run's.
+        """
+        model = FlatModel(module)
+        if store:
+            store.begin_with(model.vector)
+        optimizer = plan.server.build(model.vector)
+        take_up(plan.settings, model.vector, optimizer, store)
+        promise = plan.promise(clients=clients, parameters=model.dim, initial_model=model_digest(model.vector))
+        dim = model.dim + plan.clip_norms.further
+        path = ReleasePath(promise, dim, clients=clients, seed=plan.seed, store=store, head=head, noise_in_sums=noise_in_sums)
+        run = cls(plan, model, optimizer, path, store, plan.clip_norms.first)
+        done = run._restored(store) if store else 0
+        # First all that is read, so that a folder that is refused stays as it is; a round under way is settled by the start.
+        known = path.next_round
+        run._update_again(done, known)
+        path.start()
+        run._update_again(known, path.next_round)
+        return run
+
+    def _update_again(self, start: int, stop: int) -> None:
+        """Update the model by what is on disk."""
+        for round_index in range(start, stop):
+            for release in self.path.released(round_index, round_index + 1):
+                self.update(release, round_index)
+
+    def _restored(self, store: RunStore) -> int:
+        """Take up the last checkpoint, where there is one; returns how many rounds it holds."""
+        done, clip_norm = store.load_checkpoint(self.model.vector, self.optimizer, self.path.noise, self.path.ledger)
+        if done and (clip_norm is None) == bool(self.plan.clip_norms.further):
+            raise RunFolderError(f"state/checkpoint-{done}.safetensors: its clip_norm = {clip_norm} is not of this run's kind")
+        self.clip_norm = self.clip_norm if clip_norm is None else clip_norm
+        return done
+
+    def require_same_model(self, who: str) -> None:
+        """Refuse a model that anything but releases has changed, and put its trained parameters back.
+
+        Raises:
+            ConfigError: It was; ``who`` says by whom.
+        """
+        self.model.require_views()
+        vector, written = self._known = self._known or self._as_it_is()
+        if torch.equal(self.model.vector, vector) and written == self._written():
+            return
+        with torch.no_grad():
+            self.model.vector.copy_(vector)
+        raise ConfigError(
+            f"model: was changed {who}, and by no release, so that it would carry what no noise hides; train a copy of it "
+            "(copy.deepcopy), and leave the model itself to the run"
+        )
+
+    def _as_it_is(self) -> tuple[torch.Tensor, list[tuple[int, int]]]:
+        return self.model.vector.detach().clone(), self._written()
+
+    def _written(self) -> list[tuple[int, int]]:
+        return [(p.data_ptr(), p._version) for p in self.model.module.parameters() if not p.requires_grad]
+
+    def update(self, release: torch.Tensor, round_index: int) -> None:
+        """One step along a release, as :func:`server_step` takes it."""
+        self.clip_norm = server_step(self.plan, self.model, self.optimizer, self.clip_norm, release, round_index)
+        self._known = self._known and self._as_it_is()
+
+    def checkpoint(self, rounds: int) -> None:
+        """Save every few rounds and at the end; between, the releases themselves are what is kept."""
+        if self.store and (rounds % CHECKPOINT_EVERY == 0 or rounds == self.plan.rounds):
+            moved = self.clip_norm if self.plan.clip_norms.further else None
+            self.store.save_checkpoint(
+                rounds, self.model.vector, self.optimizer, self.path.noise, self.path.ledger.head, clip_norm=moved
+            )
+
+
+def server_step(
+    plan: RunPlan,
+    model: FlatModel,
+    optimizer: torch.optim.Optimizer,
+    clip_norm: float | None,
+    release: torch.Tensor,
+    round_index: int,
+) -> float | None:
+    """One step of the server's optimizer along the mean over the *expected* cohort size; answers with the next clip norm.
+
+    Model, optimizer and clip norm are functions of the releases alone.
+
+    Raises:
+        ConfigError: The model is no longer finite; it is left as it was before.
+    """
+    model.require_views()
+    vector = model.vector
+    before = vector.detach().clone()
+    vector.grad = (release[: model.dim] / -plan.expected_cohort_size).to(vector.device, vector.dtype)
+    rate = plan.server.learning_rate * plan.server.rate(round_index, plan.scheduled_rounds)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    vector.grad = None
+    if not bool(torch.isfinite(vector).all()):
+        with torch.no_grad():
+            vector.copy_(before)
+        name = "learning_rate" if plan.privacy_unit == "example" else "server_learning_rate"
+        raise ConfigError(
+            f"{name} = {plan.server.learning_rate!r}: the model is no longer finite after "
+            f"{round_index + 1} rounds, which stay released and charged; start a new run with a smaller one"
+        )
+    return plan.clip_norms.following(clip_norm, release)
+
+
+# In the order of the loop: the cohort is drawn, its updates are formed and summed, its cost is recorded, noise meets the sum,
+# the release (and later the checkpoint) is put on disk, the model is updated, and epsilon is computed.
+PHASES = ("sample", "aggregate", "record", "noise", "persist", "update", "account")
+# What the body of the caller's loop may add: it is no part of a round.
+EVALUATE = "evaluate"
+
+
+class Phases:
+    """The clock of one round: each lap goes to the phase that has just ended; several of one phase add up.
+
+    On an accelerator work is asked for in one phase and may be waited for in the next.
+    """
+
+    def __init__(self) -> None:
+        self._started = self._lapped = time.perf_counter()
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+
+    def end(self, phase: str) -> None:
+        """Count the time since the last lap, or since the start, for a phase."""
+        now = time.perf_counter()
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._lapped
+        self._lapped = now
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Of each phase so far."""
+        return dict(self._seconds)
+
+    @property
+    def total(self) -> float:
+        """Seconds from the start to the last lap: what the phases add up to."""
+        return self._lapped - self._started

@@ -9,18 +9,15 @@ from torch import nn
 from hubbub.errors import ConfigError, DataError
 from hubbub.lattice import Lattice
 from hubbub.randomness import derive, seed_for, seed_key
+from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, statistics
 from hubbub.training.choice import Choice, Probe, Trainer, trainer
-from hubbub.training.clip_norms import CountSplit
-from hubbub.training.clipping import bounded
-from hubbub.training.crafted import Crafted, crafted_update
+from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.execution import AUTO, Execution, clients_at_once
 from hubbub.training.faults import isolated, note, reason, require_own
-from hubbub.training.flat import require_trainable
-from hubbub.training.local import Examples, Job, LocalTraining, Loss, Trained, flat_parameters, trainable
-from hubbub.training.one_by_one import OneByOne
+from hubbub.training.functional import require_trainable
+from hubbub.training.local import Examples, Job, LocalTraining, Loss, OneByOne, Trained, flat_parameters, trainable
 from hubbub.training.stacked_module import NotStackableError
 from hubbub.training.stacks import keep_freed_memory
-from hubbub.training.sums import LatticeSum, PlainSum, statistics
 from hubbub.training.workers import Part, SharedExamples, Task, Workers
 
 __all__ = ["SimulatedPopulation"]
@@ -29,7 +26,7 @@ __all__ = ["SimulatedPopulation"]
 _FEW = 8
 
 
-class SimulatedPopulation:
+class SimulatedPopulation(Population):
     """Clients as pairs of tensors.
 
     Args:
@@ -84,7 +81,7 @@ class SimulatedPopulation:
         self._trainer: Trainer | None = None
         self._single: OneByOne | None = None
         self._workers: Workers | None = None
-        self._crafted: dict[int, Crafted] = {}
+        self._adversaries: dict[int, Adversary] = {}
         self._faults: list[tuple[int, str]] = []
 
     @property
@@ -97,13 +94,10 @@ class SimulatedPopulation:
         """The plan in use, by its name; ``"auto"`` until one was chosen."""
         return AUTO if self._choice is None else self._choice.plan
 
-    def craft(self, client: int, crafted: Crafted | None) -> None:
-        """Let somebody choose what a client sends from now on, in place of its training; all that follows is the real path.
+    takes_split = True
 
-        Args:
-            client: Its number.
-            crafted: From the global model and the round to the update before the clip, ``(dim,)``; in place of one ``None``
-                means no answer, and in place of the function, that the client trains again.
+    def inject(self, client: int, adversary: Adversary | None) -> None:
+        """Let an adversary choose what a client sends, in place of its training.
 
         Raises:
             ConfigError: There is no such client, or a cohort is shared among processes, which cannot be reached from here.
@@ -111,12 +105,18 @@ class SimulatedPopulation:
         if client not in self.clients:
             raise ConfigError(f"client = {client!r}: there are clients 0 to {len(self._examples) - 1}")
         if self._execution.workers > 1:
-            raise ConfigError(f"workers = {self._execution.workers}: a crafted update is made in this process; say workers = 1")
-        self._crafted.pop(client, None)
-        if crafted is not None:
-            self._crafted[client] = crafted
+            raise ConfigError(
+                f"workers = {self._execution.workers}: an injected update is made in this process; say workers = 1"
+            )
+        self._adversaries.pop(client, None)
+        if adversary is not None:
+            self._adversaries[client] = adversary
 
-    def prepare(self, model: nn.Module, cohort: int) -> Choice:
+    def prepare(self, model: nn.Module, cohort: int) -> None:
+        """Choose how clients are computed, as :meth:`choose` does."""
+        self.choose(model, cohort)
+
+    def choose(self, model: nn.Module, cohort: int) -> Choice:
         """Choose a plan for cohorts of about this size, unless one was named or chosen before.
 
         Raises:
@@ -223,17 +223,17 @@ class SimulatedPopulation:
             round_index: From 0.
 
         Raises:
-            ConfigError: The module does not run by the plan that was named, or a crafted update is no vector of its length.
+            ConfigError: The module does not run by the plan that was named, or an injected update is no vector of its length.
         """
         for chunk in self._chunks(cohort, model):
             made = self._made(model)
-            own = [client for client in chunk if client not in self._crafted]
+            own = [client for client in chunk if client not in self._adversaries]
             for trained in self._trained(made, model, own, round_index):
                 if trained.fault:
                     self._faults.append((trained.client, trained.fault))
                 yield trained.client, trained.update, trained.loss
-            for client in [client for client in chunk if client in self._crafted]:
-                update = crafted_update(self._crafted[client], model, round_index)
+            for client in [client for client in chunk if client in self._adversaries]:
+                update = adversarial_update(self._adversaries[client], model, round_index)
                 if update is not None:
                     yield client, update.to(self._device), math.nan
 
@@ -270,13 +270,13 @@ class SimulatedPopulation:
             The trained parameters as one vector, ``(dim,)``, which the next call overwrites, and the mean loss over batches.
 
         Raises:
-            ConfigError: As :meth:`prepare`; and whatever the client's own data or code raise.
+            ConfigError: As :meth:`choose`; and whatever the client's own data or code raise.
         """
         self._take(model)
-        if client in self._crafted:
-            update = crafted_update(self._crafted[client], model, round_index)
+        if client in self._adversaries:
+            update = adversarial_update(self._adversaries[client], model, round_index)
             if update is None:
-                raise ConfigError(f"client {client}: is crafted not to answer in round {round_index}")
+                raise ConfigError(f"client {client}: the adversary does not answer in round {round_index}")
             start = flat_parameters(model).to(self._device)
             return (start.to(torch.float64) + update.to(self._device)).to(start.dtype), math.nan
         if self._single is None:
@@ -332,7 +332,7 @@ class SimulatedPopulation:
         if not len(cohort):
             return []
         # For all of them, where nobody has said for how many: who takes part must not decide over a plan.
-        at_once = self.prepare(model, len(self._examples)).clients
+        at_once = self.choose(model, len(self._examples)).clients
         size = at_once if at_once > 1 else _FEW
         ordered = self._sorted([int(str(client)) for client in cohort])
         return [ordered[i : i + size] for i in range(0, len(ordered), size)]

@@ -16,8 +16,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.training.execution import Precision
-from hubbub.training.flat import difference
-from hubbub.training.functional import Constants, computing, in_range
+from hubbub.training.functional import Constants, computing, difference, in_range
 from hubbub.training.local import Job, LocalTraining, Loss, Trained, trainable
 from hubbub.training.stacked_module import NotStackableError, Product, StackedModel
 

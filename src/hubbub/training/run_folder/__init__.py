@@ -39,8 +39,7 @@ from hubbub.accounting.ledger import Ledger
 from hubbub.errors import ParticipationError, RunFolderError
 from hubbub.noise import NoiseStream
 from hubbub.randomness import KEY_BYTES, fresh_key
-from hubbub.training.checkpoint import Checkpoint
-from hubbub.training.tensors import parse
+from hubbub.training.run_folder.state import Checkpoint, parse
 
 __all__ = ["RunStore"]
 
@@ -261,7 +260,7 @@ class RunStore:
         return release
 
     def discard_release(self, round_index: int) -> None:
-        """Remove what a round that was burned may have left."""
+        """Remove what a round that was aborted may have left."""
         files.remove(self._release_path(round_index))
 
     # Checkpoints.

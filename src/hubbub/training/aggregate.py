@@ -1,0 +1,203 @@
+"""What a round's clients add up to: who forms the sum, the sum itself, and how it meets its noise."""
+
+import hashlib
+import hmac
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch import nn
+
+from hubbub.errors import ConfigError, SumNotOpenedError
+from hubbub.lattice import Lattice, require_one_shape
+from hubbub.training.clipping import CountSplit
+
+__all__ = ["Adversary", "LatticeSum", "NoSum", "PlainSum", "Population", "Sum", "adversarial_update", "statistics"]
+
+# From the global model and the round's index, from 0, to what a client sends before it is clipped, ``(dim,)`` of any floating
+# dtype; ``None`` where it does not answer, so that it adds nothing at all.
+Adversary = Callable[[nn.Module, int], torch.Tensor | None]
+
+
+class Sum(Protocol):
+    """The sum of a cohort's clipped updates, before anybody has looked at it."""
+
+    @property
+    def lattice(self) -> Lattice | None:
+        """The lattice that it lies on; ``None`` for a sum in floating point, which is never released with secure noise."""
+
+    @property
+    def statistics(self) -> Mapping[str, float]:
+        """What was computed from updates (``clipped_fraction``, ``train_loss`` …): private, for the operator's eyes."""
+
+    def digest(self, key: bytes) -> str:
+        """An HMAC of the sum under a secret key: all that the ledger may know of it."""
+
+    def open(self, row: torch.Tensor | None) -> torch.Tensor:
+        """The sum plus a row of noise, ``(dim,)``; ``None`` adds nothing. The only place where noise and sum meet."""
+
+
+class Population(ABC):
+    """Where clients run: in this process, over a network, encrypted. Whoever forms the sum answers for the clip.
+
+    A population of your own is a subclass with ``clients`` and ``collect``; the rest has defaults.
+    """
+
+    @property
+    @abstractmethod
+    def clients(self) -> Sequence[Hashable]:
+        """Every client's id, once, in a fixed order; for the whole run, where cohorts are random or a rotation."""
+
+    @abstractmethod
+    def collect(
+        self,
+        cohort: Sequence[Hashable],
+        model: nn.Module,
+        clip_norm: float | None,
+        round_index: int,
+        split: CountSplit | None = None,
+    ) -> Sum:
+        """The sum of the cohort's updates, each clipped as one flat vector to ``clip_norm``.
+
+        With a ``split`` each has one more coordinate, its indicator, ``(dim + 1,)``: ``split.count_scale(clip_norm)`` × ½ where
+        the update was not clipped, × −½ where it was, and the lattice is that of ``split.joint_norm(clip_norm)``.
+
+        Raises:
+            SumNotOpenedError: There is none that could be opened.
+        """
+
+    @property
+    def takes_split(self) -> bool:
+        """Whether ``collect`` honours a ``split``, so that the clip norm can follow a quantile of the updates' norms."""
+        return False
+
+    @property
+    def noise_in_sums(self) -> bool:
+        """Whether its sums hold their noise before anybody can read them; see :class:`.ReleasePath`."""
+        return False
+
+    def prepare(self, model: nn.Module, cohort: int) -> None:
+        """Decide what there is to decide before the first round, by the expected size of a cohort alone."""
+        return
+
+    def inject(self, client: Any, adversary: Adversary | None) -> None:
+        """Let an adversary choose what a client sends from now on, for audits and attacks; ``None`` lets it train again.
+
+        Cohorts are drawn without asking who it is, and its update is clipped, rounded, summed, encrypted or sent as any other.
+
+        Raises:
+            ConfigError: There is no such client, or none whose update can be chosen here.
+        """
+        raise ConfigError(f"client = {client!r}: the updates of a {type(self).__name__} cannot be chosen; give it inject()")
+
+
+def adversarial_update(adversary: Adversary, model: nn.Module, round_index: int) -> torch.Tensor | None:
+    """What an adversary sends in a round, ``(dim,)``; numbers that are not finite are its own affair.
+
+    Raises:
+        ConfigError: It makes something else than a floating vector as long as the model, which must stay as it is.
+    """
+    with torch.no_grad():
+        update = adversary(model, round_index)
+    if update is None:
+        return None
+    dim = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    if not isinstance(update, torch.Tensor) or not update.is_floating_point() or update.shape != (dim,):
+        found = (
+            f"a tensor {tuple(update.shape)} of {update.dtype}" if isinstance(update, torch.Tensor) else type(update).__name__
+        )
+        raise ConfigError(f"adversary: made {found} in round {round_index}; make a floating vector of {dim} numbers, or None")
+    return update.detach()
+
+
+@dataclass(frozen=True)
+class LatticeSum:
+    """A sum of clipped updates in whole steps of a lattice, ``(dim,)`` int64: the same in whatever order it was formed.
+
+    ``statistics`` are private.
+    """
+
+    total: torch.Tensor
+    lattice: Lattice
+    statistics: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if self.total.dtype != torch.int64 or self.total.ndim != 1:
+            raise ValueError(f"total has shape {tuple(self.total.shape)} and {self.total.dtype}: must be one vector of int64")
+
+    def digest(self, key: bytes) -> str:
+        """An HMAC of the sum."""
+        return _digest(key, self.total)
+
+    def open(self, row: torch.Tensor | None) -> torch.Tensor:
+        """The sum plus a row of noise, rounded to the lattice, ``(dim,)`` float64."""
+        return self.lattice.release(self.total, row)
+
+
+@dataclass(frozen=True)
+class PlainSum:
+    """A sum in floating point, ``(dim,)`` float64: for simulations, and for runs that promise nothing.
+
+    ``statistics`` are private.
+    """
+
+    total: torch.Tensor
+    statistics: Mapping[str, float]
+
+    @property
+    def lattice(self) -> None:
+        """None: what is added to it can be told from its last bits."""
+        return
+
+    def digest(self, key: bytes) -> str:
+        """An HMAC of the sum."""
+        return _digest(key, self.total)
+
+    def open(self, row: torch.Tensor | None) -> torch.Tensor:
+        """The sum plus a row of noise, ``(dim,)`` float64."""
+        if row is None:
+            return self.total
+        require_one_shape(self.total, row)
+        return self.total + row.to(self.total.device)
+
+
+@dataclass(frozen=True)
+class NoSum:
+    """In place of a sum that is not formed yet, or never was, since too few contributions came, say: its round is charged."""
+
+    lattice: Lattice | None
+    fault: SumNotOpenedError
+
+    @property
+    def statistics(self) -> Mapping[str, float]:
+        """Nothing: no update was counted."""
+        return {}
+
+    def digest(self, key: bytes) -> str:
+        """An HMAC of the fault."""
+        return hmac.new(key, str(self.fault).encode(), hashlib.sha256).hexdigest()
+
+    def open(self, row: torch.Tensor | None) -> NoReturn:
+        """Refused.
+
+        Raises:
+            SumNotOpenedError: The fault.
+        """
+        raise self.fault
+
+
+def _digest(key: bytes, total: torch.Tensor) -> str:
+    return hmac.new(key, total.cpu().numpy().tobytes(), hashlib.sha256).hexdigest()
+
+
+def statistics(cohort: int, clipped: int, losses: Sequence[float]) -> dict[str, float]:
+    """What the operator is told of a round: private. Losses that are not finite are left out."""
+    finite_losses = [loss for loss in losses if math.isfinite(loss)]
+    return {
+        "clipped_fraction": clipped / cohort if cohort else 0.0,
+        # The same in whatever order clients were trained.
+        "train_loss": math.fsum(finite_losses) / len(finite_losses) if finite_losses else math.nan,
+    }

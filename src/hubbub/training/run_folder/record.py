@@ -1,0 +1,238 @@
+"""What a run's folder says it promised and did: read, and compared with the ledger, for whoever accounts for it.
+
+Beside the ledger lie traces: releases, a checkpoint, keys, and ``metrics.jsonl``, one strict JSON object a round.
+
+A trace is written after the record that it follows from; only the key of an epoch comes before. So neither a crash nor a run at
+work leaves one without its record: where the record is missing, the ledger was rolled back, or is another run's.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hubbub import files, strict_json
+from hubbub._checks import finite, integer, non_negative
+from hubbub.accounting.chain import Chain, read_chain
+from hubbub.accounting.history import History
+from hubbub.accounting.multi_run import Recorded
+from hubbub.accounting.promise import Promise
+from hubbub.errors import LedgerError, RunFolderError
+from hubbub.training.run_folder import RunStore
+
+__all__ = ["Metrics", "Traces", "key_ahead", "ledger_of", "read_metrics", "read_run", "rounds_shown", "unknown_releases"]
+
+_LARGEST = 2**32
+_NUMBERS = ("loss", "accuracy", "clients", "clients_per_second", "seconds", "clipped_fraction", "train_loss", "clip_norm")
+_OF_ENCRYPTION = ("encrypt_seconds", "aggregate_seconds", "decrypt_seconds", "upload_bytes")
+
+
+def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The rows, and how many bytes they take; a torn last line, which a crash can leave, is no row.
+
+    Nor is what a loss of power can leave, zeros in place of what was not written, with all that follows it.
+
+    Raises:
+        RunFolderError: The file is no list of rounds in order.
+    """
+    if not os.path.lexists(path):
+        return [], 0
+    rows: list[dict[str, Any]] = []
+    size = 0
+    try:
+        for content in files.read(path, at_most=_LARGEST).splitlines(keepends=True):
+            if not content.endswith(b"\n") or (b"\0" in content and content[:1] in (b"{", b"\0")):
+                break
+            rows.append(_row(strict_json.loads(content), after=rows[-1]["round_index"] if rows else -1))
+            size += len(content)
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); move it away to go on") from error
+    except (ValueError, TypeError, KeyError) as error:
+        what = f"has no {error}" if isinstance(error, KeyError) else str(error)
+        raise RunFolderError(
+            f"{path}, line {len(rows) + 1}: is no row of metrics ({what}); move the file away to go on"
+        ) from error
+    return rows, size
+
+
+def rounds_shown(folder: Path) -> int:
+    """How many rounds the metrics of a run's folder go to. They are written after a round is on record, so never ahead of it.
+
+    Raises:
+        RunFolderError: The file is no list of rounds in order.
+    """
+    rows, _ = read_metrics(folder / "metrics.jsonl")
+    return int(rows[-1]["round_index"]) + 1 if rows else 0
+
+
+def _row(row: Any, after: int) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise TypeError(f"it is a {type(row).__name__}, not a table")
+    integer("round_index", row["round_index"], at_least=after + 1)
+    if row["epsilon"] is not None:
+        non_negative("epsilon", row["epsilon"])
+    for name in _NUMBERS:
+        if row.setdefault(name, None) is not None:
+            finite(name, row[name])
+    for name in _OF_ENCRYPTION:
+        if row.get(name) is not None:
+            non_negative(name, row[name])
+    phases = row.get("phases", {})
+    if not isinstance(phases, dict):
+        raise TypeError(f"phases = {phases!r}: must be a table of seconds")
+    for name, seconds in phases.items():
+        non_negative(f"phases.{name}", seconds)
+    private = row.get("private", [])
+    if not isinstance(private, list) or not all(isinstance(name, str) for name in private):
+        raise TypeError(f"private = {private!r}: must be a list of names")
+    return row
+
+
+class Metrics:
+    """The file of a run that is at work. Nothing is written before the first row of this start.
+
+    Raises:
+        RunFolderError: The file is no list of rounds in order.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.rows, self._size = read_metrics(path)
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> "Metrics":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Write one more row, strict JSON: what is not finite is ``None`` in it."""
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+            os.ftruncate(self._descriptor, self._size)
+        os.write(self._descriptor, strict_json.canonical(row) + b"\n")
+        self.rows.append(dict(row))
+
+
+_LARGEST_MANIFEST = 2**20
+
+
+def unknown_releases(kept: Iterable[int], states: Sequence[str]) -> list[int]:
+    """The rounds of kept releases that are neither committed nor under way by the states on record, in order."""
+    known = {round_index for round_index, state in enumerate(states) if state != "aborted"}
+    return sorted(set(kept) - known)
+
+
+def key_ahead(keyed: int, epochs: int) -> str:
+    """Which key shows that more than ``epochs`` starts were made, in words; empty where none does.
+
+    Args:
+        keyed: One more than the last epoch that has a key.
+        epochs: How many starts are on record. The key of one more may be there, since it comes first.
+    """
+    return f"the key of epoch {keyed - 1}" if keyed > epochs + 1 else ""
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What lies in a folder beside its ledger.
+
+    Args:
+        releases: The SHA-256 of each release, by round.
+        checkpoint: How many rounds the last one holds, and the head of the ledger that goes with it.
+        shown: How many rounds the metrics go to.
+        keyed: One more than the last epoch that has a key.
+    """
+
+    releases: Mapping[int, str]
+    checkpoint: tuple[int, str] | None
+    shown: int
+    keyed: int
+
+    @classmethod
+    def of(cls, store: RunStore) -> "Traces":
+        """Those of a folder. Gather them before the ledger is read: a run at work then has recorded each of them.
+
+        Raises:
+            RunFolderError: One that cannot be read.
+        """
+        return cls(
+            releases={t: hashlib.sha256(store.release_content(t)).hexdigest() for t in store.released()},
+            checkpoint=_checkpoint(store.folder / "state" / "checkpoint.json"),
+            shown=rounds_shown(store.folder),
+            keyed=store.epochs(),
+        )
+
+    @property
+    def tell(self) -> bool:
+        """Whether there is anything that shows how far the run went."""
+        return bool(self.releases) or self.checkpoint is not None or self.shown > 0
+
+    def unknown(self, chain: Chain, history: History) -> Iterator[str]:
+        """What the ledger does not account for, in words."""
+        rounds = history.rounds
+        beyond = unknown_releases(self.releases, [entry.state for entry in rounds])
+        yield from (f"state/releases/{t}.safetensors is no release of it" for t in beyond)
+        for t in sorted(set(self.releases) - set(beyond)):
+            if rounds[t].state == "committed" and rounds[t].release != self.releases[t]:
+                yield f"state/releases/{t}.safetensors is not what it says was released"
+        if self.checkpoint is not None and chain.rounds_at(self.checkpoint[1]) != self.checkpoint[0]:
+            yield f"state/checkpoint.json goes with a ledger of {self.checkpoint[0]} rounds, with a head that it never had"
+        if self.shown > len(rounds):
+            yield f"metrics.jsonl goes to {self.shown} rounds"
+        if key := key_ahead(self.keyed, len(history.epochs)):
+            yield f"{key} is there, of which it does not know"
+
+
+def _checkpoint(path: Path) -> tuple[int, str] | None:
+    """What the manifest says; its files are not read, since those of a closed run are gone in part."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        manifest = strict_json.loads(files.read(path, at_most=_LARGEST_MANIFEST))
+        return integer("rounds", manifest["rounds"], at_least=1), str(manifest["head"])
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); restore it") from error
+    except (ValueError, TypeError, KeyError) as error:
+        what = f"has no {error}" if isinstance(error, KeyError) else str(error)
+        raise RunFolderError(f"{path}: is no manifest of a checkpoint ({what}); restore it") from error
+
+
+def ledger_of(folder: Path) -> Path:
+    """The ledger of a run.
+
+    Raises:
+        RunFolderError: The folder is no run.
+    """
+    path = folder / "ledger.jsonl"
+    if not path.is_file():
+        raise RunFolderError(f"{folder}: is no run (ledger.jsonl not there); name the folder that 'hubbub train' made")
+    return path
+
+
+def read_run(folder: Path) -> Recorded:
+    """A run's promise and history; nothing is written, and no code that they name is imported.
+
+    Raises:
+        RunFolderError: The folder is no run, or a part of it cannot be read.
+        LedgerError: The ledger is damaged, is none, or does not account for all that lies in the folder.
+    """
+    path, store = ledger_of(folder), RunStore(folder)
+    traces = Traces.of(store)
+    chain = read_chain(path)
+    try:
+        history = History.of(chain.records[1:])
+    except ValueError as error:
+        raise LedgerError(f"{chain.path}, {error}") from error
+    promise = Promise.from_record(chain.records[0], store.load_strategy())
+    for unknown in traces.unknown(chain, history):
+        raise LedgerError(
+            f"{path}: holds {len(history.rounds)} rounds, but {unknown}: it was rolled back, or is another run's; restore the "
+            "ledger that goes with this folder"
+        )
+    return Recorded(str(folder), chain, promise, history, alone=not traces.tell)
