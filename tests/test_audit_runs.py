@@ -23,9 +23,9 @@ from audited_runs import CLIENTS, PLANS, SEPARATED, audited, clients, plan_of, s
 from encrypted_runs import encrypted, terms
 from encrypted_runs import plan as encrypted_plan
 from hubbub.audit import Audit, Effort, audit
-from hubbub.audit.likelihood import likelihood_scores
-from hubbub.audit.noise_itself import check_noise
-from hubbub.audit.planted import plant
+from hubbub.audit.runs import likelihood_scores
+from hubbub.audit.watching import plant
+from hubbub.audit.whitening import check_noise
 from hubbub.cli.app import main
 from hubbub.errors import ConfigError, SumNotOpenedError
 from hubbub.flower.local_grid import LocalGrid

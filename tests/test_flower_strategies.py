@@ -23,8 +23,8 @@ from hubbub.accounting.chain import read_chain
 from hubbub.accounting.history import History
 from hubbub.errors import BudgetError, ConfigError, LedgerError, ParticipationError, RunFolderError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP
-from hubbub.flower.private import PrivateStrategy
 from hubbub.flower.state import _digest
+from hubbub.flower.strategies import PrivateStrategy
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
     CyclicPoissonSampling,

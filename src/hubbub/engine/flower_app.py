@@ -25,12 +25,12 @@ from hubbub.errors import ConfigError, ParticipationError, RunFolderError
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.messages import addressed
 from hubbub.flower.mods import Mod, noising_mod
+from hubbub.flower.options import promises
 from hubbub.flower.population import ROUND_INDEX, GridPopulation, load, trained
-from hubbub.flower.terms import promises
 
 if TYPE_CHECKING:
     # Of encrypted runs alone.
-    from hubbub.flower.encrypted_population import EncryptedGridPopulation
+    from hubbub.flower.secagg_server import EncryptedGridPopulation
 
 __all__ = ["client_app", "local_population", "run_locally", "serve"]
 
@@ -103,13 +103,7 @@ def serve(grid: Grid, context: Context, config_file: Path) -> None:
 
 
 def run_locally(begun: RunInFolder, show: Callable[[dict[str, Any]], None], *, allow_import: bool) -> None:
-    """Write the run's app into its folder, and run its real ClientApp and ServerApp in this process.
-
-    Args:
-        begun: The run.
-        show: Is given the line of each round.
-        allow_import: Whether clients may import code that the settings name.
-    """
+    """Write the run's app into its folder, and run its real ClientApp and ServerApp in this process."""
     grid, _, app = _local_grid(begun, allow_import)
     # As a file of its own: a second run of this process has an app of the same name.
     server = runpy.run_path(str(app / "server_app.py"))["app"]
@@ -121,12 +115,7 @@ def run_locally(begun: RunInFolder, show: Callable[[dict[str, Any]], None], *, a
 
 
 def local_population(begun: RunInFolder, *, allow_import: bool) -> "GridPopulation | EncryptedGridPopulation":
-    """The clients of :func:`run_locally`, for a loop of one's own.
-
-    Args:
-        begun: The run.
-        allow_import: Whether clients may import code that the settings name.
-    """
+    """The clients of :func:`run_locally`, for a loop of one's own."""
     grid, settings, _ = _local_grid(begun, allow_import)
     return _clients(begun, grid, settings, 0.0)
 
@@ -140,7 +129,7 @@ def _local_grid(begun: RunInFolder, allow_import: bool) -> tuple[LocalGrid, dict
     clients, terms = len(begun.run.population.clients), begun.run.encryption
     configured = None
     if terms:
-        from hubbub.engine.flower_holders import local_holders
+        from hubbub.engine.parties import local_holders
 
         configured = local_holders(begun, terms)
     return LocalGrid(client, clients, configured, run_config=settings), settings, app / RUN_APP
@@ -172,7 +161,7 @@ def _encrypted(
     terms = begun.run.encryption
     if terms is None:
         return plain
-    from hubbub.engine.flower_holders import encrypted, public_file
+    from hubbub.engine.parties import encrypted, public_file
 
     return encrypted(begun, terms, grid, plain, public_file(begun, settings), timeout)
 
@@ -190,11 +179,7 @@ def _partition(context: Context) -> int:
 
 
 def _nodes(grid: Grid, clients: int, patience: float) -> list[int]:
-    """The node of each client, in the order of the clients, by what the nodes say of themselves.
-
-    Raises:
-        ParticipationError: A client has no node, or several.
-    """
+    """The node of each client, in the order of the clients, by what the nodes say of themselves."""
     deadline = time.monotonic() + patience
     while len(connected := sorted(grid.get_node_ids())) < clients and time.monotonic() < deadline:
         time.sleep(1.0)
@@ -228,12 +213,7 @@ def _nodes(grid: Grid, clients: int, patience: float) -> list[int]:
 
 
 def _opened(config_file: Path, settings: Mapping[str, Any]) -> RunInFolder:
-    """The run of a deployment, begun in its folder or gone on with.
-
-    Raises:
-        ConfigError: No folder, or a promise that nobody enforces.
-        RunFolderError: The folder holds another run.
-    """
+    """The run of a deployment, begun in its folder or gone on with."""
     folder, allow_import = Path(settings["run-folder"]), bool(settings["allow-import"])
     if not folder.is_absolute():
         raise ConfigError(

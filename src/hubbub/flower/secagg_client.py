@@ -28,10 +28,20 @@ from flwr.clientapp import ClientApp
 from hubbub import strict_json
 from hubbub._checks import integer, shown
 from hubbub.errors import HubbubError, KeyFileError, NoiseExhaustedError, SumNotOpenedError
-from hubbub.flower.holder_messages import ACTION, HELLO, RECORD, Held, said
-from hubbub.flower.messages import AGREEMENT, ENCRYPTED, ROUND_INDEX, is_training, norm_bit, single_arrays
-from hubbub.flower.mods import App
-from hubbub.flower.update import Request, Sent
+from hubbub.flower.messages import (
+    ACTION,
+    AGREEMENT,
+    ENCRYPTED,
+    HELLO,
+    RECORD,
+    ROUND_INDEX,
+    Held,
+    is_training,
+    norm_bit,
+    said,
+    single_arrays,
+)
+from hubbub.flower.mods import App, Request, Sent
 from hubbub.secagg import key_files
 from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.protocol import Agreement
@@ -101,11 +111,7 @@ def encrypting_mod(msg: Message, context: Context, call_next: App) -> Message:
 
 
 def agreement_of(data: object) -> Agreement:
-    """The agreement that came as strict JSON.
-
-    Raises:
-        ValueError: There is none, or it cannot be read.
-    """
+    """The agreement that came as strict JSON."""
     if not isinstance(data, bytes):
         raise ValueError(
             f"there is no {AGREEMENT!r} in the configuration, so that nothing would be encrypted; the server's strategy needs "
@@ -230,7 +236,7 @@ def _answer(msg: Message, context: Context) -> Message:
             return Message(RecordDict({RECORD: Held().record()}), reply_to=msg)
         path = Path(str(context.node_config[SHARE]))
         # Only a holder loads accounting and noise.
-        from hubbub.flower.holder_folder import HolderFolder
+        from hubbub.flower.holders import HolderFolder
 
         holder = HolderFolder(
             _key(path, path.lstat().st_ino, path.lstat().st_ctime_ns),
@@ -246,11 +252,7 @@ def _answer(msg: Message, context: Context) -> Message:
 
 @functools.lru_cache(maxsize=16)
 def _key(path: Path, inode: int, changed: int) -> KeyShare | PrivateKey:
-    """What a file holds, a share or the whole key; checked once in a process for as long as the file is the same.
-
-    Raises:
-        KeyFileError: It is neither, or is open to others.
-    """
+    """What a file holds, a share or the whole key; checked once in a process for as long as the file is the same."""
     try:
         return key_files.read_share(path)
     except KeyFileError as no_share:

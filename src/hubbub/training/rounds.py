@@ -168,8 +168,8 @@ def _rounds(
         )
         if fault and aborted == MOST_ABORTED:
             raise SumNotOpenedError(
-                f"{fault} (the last {aborted} rounds were aborted: they are charged, and the model is as before them; see to the "
-                "cause, and the run can go on from here)",
+                f"{fault} (the last {aborted} rounds were aborted: they are charged, and the model is as before them; see to "
+                "the cause, and the run can go on from here)",
                 fault.who,
             ) from fault
 
