@@ -67,8 +67,7 @@ def discrete_gaussian(key: bytes, stddev: int, count: int) -> _Numbers:
             ValueError: A number out of range, or a key of another length.
 
         Example:
-            >>> from hubbub.mechanism import MOST_STDDEV
-    from hubbub.randomness import seed_key
+            >>> from hubbub.randomness import seed_key
             >>> noise = discrete_gaussian(seed_key(0), stddev=1000, count=10_000)
             >>> noise.dtype, bool(950 < noise.std() < 1050)
             (dtype('int64'), True)
