@@ -397,7 +397,7 @@ def test_where_findings_cannot_go_is_said_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr("hubbub.cli.auditing.audited", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr("hubbub.cli.auditing._audited", lambda *_, **__: pytest.fail("it ran"))
     assert hubbub("audit", str(DIGITS), *SMALL, "--out", str(tmp_path / "file" / "found")) == 2
     assert "is a file; name another folder with --out" in capsys.readouterr().err
 

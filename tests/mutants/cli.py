@@ -51,7 +51,7 @@ MUTANTS: list[Mutant] = [
             "    seen.add(index)\n"
             "    yield (self.clients[index], reply.content)"
         ),
-        f"{REPLIES}::test_cli_3_of_two_answers_of_one_client_the_first_counts",
+        "test_bad_clients.py::test_cli_3_of_three_answers_the_first_counts_and_the_others_are_in_the_log",
     ),
     Mutant(
         "answers to an earlier round count in this one",

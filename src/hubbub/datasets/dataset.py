@@ -196,39 +196,30 @@ def _tensors(
 ) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
     """Inputs and targets of all items, and their entries in the third column, where there is one."""
     inputs, targets, users = columns
-    xs, ys, told = _Stack(f"{name} inputs"), _Stack(f"{name} targets"), []
+    xs: torch.Tensor | None = None
+    ys: torch.Tensor | None = None
+    told: list[Any] = []
     for index in range(count := _length(name, items)):
         item, where = items[index], f"{name}[{index}]"
         x, y = _pair(item, where, inputs, targets)
-        xs.add(_input(x if transform is None else transform(x), where), index, count)
-        ys.add(_target(y, where), index, count)
+        xs = _put(f"{name} inputs", xs, _input(x if transform is None else transform(x), where), index, count)
+        ys = _put(f"{name} targets", ys, _target(y, where), index, count)
         if users is not None:
             told.append(_of_column(item, users, where))
-    return xs.whole(), ys.whole(), told
+    return (xs, ys, told) if xs is not None and ys is not None else (torch.empty(0), torch.empty(0), told)
 
 
-class _Stack:
-    """Tensors of one shape and type, put into one as they come."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._all = torch.empty(0)
-
-    def add(self, tensor: torch.Tensor, index: int, count: int) -> None:
-        """Put in the next of so many."""
-        if index == 0:
-            self._all = torch.empty((count, *tensor.shape), dtype=tensor.dtype)
-        first = self._all[0]
-        if (tensor.shape, tensor.dtype) != (first.shape, first.dtype):
-            raise DataError(
-                f"{self._name}[{index}]: is {tensor.dtype} of shape {tuple(tensor.shape)}, the first is {first.dtype} of "
-                f"{tuple(first.shape)}; make all alike, such as with transform = a function that pads, cuts or scales"
-            )
-        self._all[index] = tensor
-
-    def whole(self) -> torch.Tensor:
-        """All of them, ``(examples, *shape)``."""
-        return self._all
+def _put(name: str, stack: torch.Tensor | None, tensor: torch.Tensor, index: int, count: int) -> torch.Tensor:
+    """All tensors of one shape and type in one, ``(count, *shape)``, of which another one is there now."""
+    if stack is None:
+        stack = torch.empty((count, *tensor.shape), dtype=tensor.dtype)
+    if (tensor.shape, tensor.dtype) != (stack.shape[1:], stack.dtype):
+        raise DataError(
+            f"{name}[{index}]: is {tensor.dtype} of shape {tuple(tensor.shape)}, the first is {stack.dtype} of "
+            f"{tuple(stack.shape[1:])}; make all alike, such as with transform = a function that pads, cuts or scales"
+        )
+    stack[index] = tensor
+    return stack
 
 
 def _length(name: str, items: object) -> int:

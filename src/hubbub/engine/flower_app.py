@@ -24,7 +24,7 @@ from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.messages import addressed
-from hubbub.flower.mods import Mod, noising_mod
+from hubbub.flower.mods import noising_mod
 from hubbub.flower.options import promises
 from hubbub.flower.population import ROUND_INDEX, GridPopulation, load, trained
 
@@ -50,12 +50,13 @@ def client_app(config_file: Path) -> ClientApp:
         config_file: The run's settings.
     """
     secagg = configs.resolve(configs.load(config_file)).secagg
-    app = ClientApp(mods=_mods(secagg))
-    if secagg.scheme != "none":
-        from hubbub.flower.secagg_client import hold
+    if secagg.scheme == "none":
+        app = ClientApp()
+    else:
+        from hubbub.flower.secagg_client import encrypting_mod, hold
 
-        # Some of the nodes hold the key, or a share of it.
-        hold(app)
+        # The outermost first. Some of the nodes hold the key, or a share of it.
+        app = hold(ClientApp(mods=[encrypting_mod, noising_mod] if secagg.noise_by == "clients" else [encrypting_mod]))
 
     @app.query(_QUERY)
     def tell(message: Message, context: Context) -> Message:
@@ -142,22 +143,6 @@ def _clients(
     nodes = _nodes(grid, len(begun.run.population.clients), patience)
     timeout = float(settings["round-timeout"])
     plain = GridPopulation(grid, nodes, lattice=begun.run.config.privacy.noise == "secure", timeout=timeout)
-    return _encrypted(begun, grid, plain, settings, timeout)
-
-
-def _mods(secagg: configs.SecaggConfig) -> list[Mod]:
-    """What stands around the app of a client: the outermost first."""
-    if secagg.scheme == "none":
-        return []
-    from hubbub.flower.secagg_client import encrypting_mod
-
-    return [encrypting_mod, noising_mod] if secagg.noise_by == "clients" else [encrypting_mod]
-
-
-def _encrypted(
-    begun: RunInFolder, grid: Grid, plain: GridPopulation, settings: Mapping[str, Any], timeout: float
-) -> "GridPopulation | EncryptedGridPopulation":
-    """The clients, encrypting where the run says so."""
     terms = begun.run.encryption
     if terms is None:
         return plain

@@ -28,6 +28,7 @@ __all__ = [
     "COUNT_SCALE",
     "ENABLED",
     "ENCRYPTED",
+    "FAILED_PRECONDITION",
     "HELLO",
     "LATTICE_BITS",
     "NOISE_STDDEV",
@@ -74,6 +75,8 @@ QUERY = f"{MessageType.QUERY}.{ACTION}"
 # The one record that every message has.
 RECORD = "paillier"
 HELLO = "hello"
+# Flower's MOD_FAILED_PRECONDITION: of a mod that cannot keep its word, and of a holder that refuses.
+FAILED_PRECONDITION = 6
 _LONGEST_REASON = 200
 # For each client that was asked.
 _MOST_FAULTS = 4

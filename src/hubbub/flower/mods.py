@@ -20,13 +20,23 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from hubbub._checks import finite, lattice_bits, positive, scale, shown
 from hubbub.discrete_gaussian import discrete_gaussian
 from hubbub.flower.arrays import Layout
-from hubbub.flower.messages import CLIP_NORM, COUNT_SCALE, ENABLED, LATTICE_BITS, NOISE_STDDEV, NORM_BIT, is_training, norm_bit
+from hubbub.flower.messages import (
+    CLIP_NORM,
+    COUNT_SCALE,
+    ENABLED,
+    FAILED_PRECONDITION,
+    LATTICE_BITS,
+    NOISE_STDDEV,
+    NORM_BIT,
+    is_training,
+    norm_bit,
+)
 from hubbub.lattice import Lattice
 from hubbub.randomness import fresh_key
 from hubbub.training.clipping import clip
 from hubbub.training.functional import difference
 
-__all__ = ["App", "Mod", "Request", "Sent", "clipping_mod", "noising_mod", "timer_mod", "within_by_all"]
+__all__ = ["App", "Mod", "Request", "Sent", "clipping_mod", "noising_mod", "refusal", "timer_mod", "within_by_all"]
 
 # Entries of any floating dtype.
 _Numbers = npt.NDArray[Any]
@@ -169,8 +179,6 @@ def _norm(moved: list[_Numbers], before: list[torch.Tensor]) -> float:
 App = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, App], Message]
 
-# Flower's MOD_FAILED_PRECONDITION.
-_FAILED_PRECONDITION = 6
 _TIMER = "hubbub-timer"
 _LAST = "last-training"
 _LOG = logging.getLogger("flwr")
@@ -202,7 +210,7 @@ def clipping_mod(msg: Message, context: Context, call_next: App) -> Message:
             raise ValueError(f"{NOISE_STDDEV} is asked for, and no noising_mod stands before this mod; {_ORDER}")
         sent = Sent(_arrays(msg.content)[1])
     except (KeyError, TypeError, ValueError) as error:
-        return _refusal(msg, "clipping_mod", error)
+        return refusal(msg, "clipping_mod", error)
     reply = call_next(msg, context)
     if reply.has_error():
         return reply
@@ -215,7 +223,7 @@ def clipping_mod(msg: Message, context: Context, call_next: App) -> Message:
             bit = within_by_all(within, norm_bit(content))
             content[label] = MetricRecord({**metrics, NORM_BIT: bit})
     except (TypeError, ValueError) as error:
-        return _refusal(msg, "clipping_mod", error)
+        return refusal(msg, "clipping_mod", error)
     # Of its own, since an app may send back the very records that it was sent.
     reply.content = content
     return reply
@@ -248,7 +256,7 @@ def noising_mod(msg: Message, context: Context, call_next: App) -> Message:
         name, arrays = _arrays(msg.content)
         sent = Sent(arrays)
     except (KeyError, TypeError, ValueError) as error:
-        return _refusal(msg, "noising_mod", error)
+        return refusal(msg, "noising_mod", error)
     # This mod answers for the noise from here on; one that still reads the key knows that nobody does. The message itself
     # stays as it is, since a grid may hand the same one out again.
     inner = copy.copy(msg)
@@ -259,15 +267,15 @@ def noising_mod(msg: Message, context: Context, call_next: App) -> Message:
         reply = call_next(inner, context)
     except Exception as error:  # noqa: BLE001 # what an exception says may be of the client's data, and would reach the server
         _LOG.error("noising_mod: the app failed, and nothing was sent", exc_info=error)
-        return _refusal(msg, "noising_mod", ValueError("the app failed; see the client's log"))
+        return refusal(msg, "noising_mod", ValueError("the app failed; see the client's log"))
     if reply.has_error():
         _LOG.warning("noising_mod: the app replied with error %s: %s", reply.error.code, reply.error.reason)
-        return _refusal(msg, "noising_mod", ValueError("the app replied with an error; see the client's log"))
+        return refusal(msg, "noising_mod", ValueError("the app replied with an error; see the client's log"))
     try:
         bit = norm_bit(reply.content) if request.counted else None
         hidden, count = sent.hidden(_arrays(reply.content)[1], request, bit)
     except (TypeError, ValueError) as error:
-        return _refusal(msg, "noising_mod", error)
+        return refusal(msg, "noising_mod", error)
     metrics = MetricRecord({"num-examples": 1} if count is None else {"num-examples": 1, NORM_BIT: count})
     content = RecordDict({name: hidden})
     content[_free(content)] = metrics
@@ -306,7 +314,7 @@ def timer_mod(min_seconds: float, *, clock: Callable[[], float] = time.time) -> 
             if last is not None:
                 _require_pause(now - last, pause)
         except (TypeError, ValueError) as error:
-            return _refusal(msg, "timer_mod", error)
+            return refusal(msg, "timer_mod", error)
         # Before the app runs: taking part counts from the beginning, whatever becomes of it.
         context.state[_TIMER] = MetricRecord({_LAST: now})
         return call_next(msg, context)
@@ -344,9 +352,10 @@ def _free(content: RecordDict) -> str:
     return "metrics" if "metrics" not in content else NORM_BIT
 
 
-def _refusal(msg: Message, mod: str, error: Exception) -> Message:
+def refusal(msg: Message, mod: str, error: object) -> Message:
+    """The error of code 6 by which a mod replies where it cannot keep its word; why stands in the client's log as well."""
     # Of a KeyError, str() is the repr of its text.
     why = error.args[0] if isinstance(error, KeyError) else error
     # The server's log repeats no reasons of clients, so that this one must stand in the client's own.
     _LOG.warning("%s: %s", mod, why)
-    return Message(Error(code=_FAILED_PRECONDITION, reason=f"{mod}: {why}"), reply_to=msg)
+    return Message(Error(code=FAILED_PRECONDITION, reason=f"{mod}: {why}"), reply_to=msg)

@@ -23,6 +23,7 @@ from hubbub.flower.holders import ARRAYS, CLIP_NORM, NOISE, OPEN, PROMISE, ROUND
 from hubbub.flower.messages import (
     AGREEMENT,
     COUNT_SCALE,
+    FAILED_PRECONDITION,
     HELLO,
     LATTICE_BITS,
     NOISE_STDDEV,
@@ -64,8 +65,6 @@ __all__ = [
 
 # How long all nodes, most of which hold nothing, are waited for.
 _HELLO_PATIENCE = 60.0
-# Of Flower: a node that holds something and refuses replies with this code; one whose app holds nothing with another.
-_FAILED_PRECONDITION = 6
 _LARGEST = 100_000
 _LOG = logging.getLogger("flwr")
 
@@ -235,7 +234,7 @@ class GridHolders:
         answers = list(asked.contents(self._grid().send_and_receive(asked.messages, timeout=patience)))
         for fault in asked.faults:
             # That a client's app holds nothing is as it should be.
-            usual = action == HELLO and f"(error {_FAILED_PRECONDITION})" not in fault
+            usual = action == HELLO and f"(error {FAILED_PRECONDITION})" not in fault
             _LOG.log(logging.DEBUG if usual else logging.WARNING, "secagg, %s: %s", action, fault)
         return answers
 
