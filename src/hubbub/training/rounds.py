@@ -168,7 +168,7 @@ def _rounds(
         )
         if fault and aborted == MOST_ABORTED:
             raise SumNotOpenedError(
-                f"{fault} (the last {aborted} rounds were aborted: they are charged, and the model is as before them; see to the "
+                f"{fault} (the last {aborted} rounds were aborted: their cost stays, and the model is as before them; remove the "
                 "cause, and the run can go on from here)",
                 fault.who,
             ) from fault
