@@ -31,7 +31,6 @@ from hubbub.training import RunStore
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
 from hubbub.training.run_folder.record import key_ahead, read_metrics, unknown_releases
 from hubbub.training.run_folder.state import (
-    EXTENDS,
     START,
     Checkpoint,
     finished_model,
@@ -194,7 +193,7 @@ def _releases(folder: Path, promise: Promise, history: History) -> Check:
         kept = set(store.released())
         needed = {t for t, entry in enumerate(history.rounds) if entry.state == "committed"}
         if missing := needed - kept:
-            forgotten = not promise.settings.get("keep_releases", True)
+            forgotten = not promise.terms.keep_releases
             if not forgotten:
                 wrong.append(f"of round {min(missing)} the release is missing")
         if unknown := unknown_releases(kept, [entry.state for entry in history.rounds]):
@@ -203,7 +202,7 @@ def _releases(folder: Path, promise: Promise, history: History) -> Check:
             wrong += _release(store, promise, history, round_index)
     except HubbubError as error:
         wrong.append(str(error))
-    others = "" if promise.settings.get("keep_releases", True) else " (others were not kept)"
+    others = "" if promise.terms.keep_releases else " (others were not kept)"
     fitting = f"{len(kept)} releases, each as its digest in the ledger{others}"
     return Check("releases", not wrong, "; ".join(wrong[:3]) or fitting)
 
@@ -222,13 +221,13 @@ def _release(store: RunStore, promise: Promise, history: History, round_index: i
 
 def _dim(promise: Promise) -> int | None:
     """Numbers in a release, where the promise says it; beside the model's one more where the clip norm moves."""
-    parameters = promise.settings.get("parameters")
-    return None if parameters is None else int(parameters) + ("adaptive_clipping" in promise.settings)
+    parameters = promise.terms.parameters
+    return None if parameters is None else parameters + promise.terms.adaptive
 
 
 def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Check]:
     """Where the clip norm moves, that of each round follows from the releases before it, as far as they are kept."""
-    rule, mechanism = promise.settings.get("adaptive_clipping"), promise.mechanism
+    rule, mechanism = promise.terms.adaptive_clipping, promise.mechanism
     if mechanism is None or not isinstance(rule, Mapping):
         return
     norms = ClipNorms(AdaptiveClipping(**rule), mechanism.noise_multiplier, promise.settings["expected_cohort_size"])
@@ -253,13 +252,13 @@ def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Ch
 
 def _start(folder: Path, promise: Promise) -> Iterator[Check]:
     """The model that the run began with is the one that its promise names."""
-    store, stated = RunStore(folder), promise.settings.get("initial_model")
+    store, stated = RunStore(folder), promise.terms.initial_model
     if stated is None or not os.path.lexists(folder / START):
         return
     try:
         model, _ = read_start(store)
         # What only a run has that goes on from a finished one, every such run has.
-        whole = model_digest(model) == stated and bool(finished_model(store)) == (EXTENDS in promise.settings)
+        whole = model_digest(model) == stated and bool(finished_model(store)) == (promise.terms.extends is not None)
     except RunFolderError as error:
         yield Check("start", False, str(error))
         return

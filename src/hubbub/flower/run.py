@@ -224,8 +224,8 @@ class PrivateRun:
             if self._aborted < MOST_ABORTED:
                 return None
             raise SumNotOpenedError(
-                f"{error} (nor could the sums of {self._aborted - 1} rounds before: all are charged, and the model is as it was "
-                "them; see to the cause, and start the run again)",
+                f"{error} (nor could the sums of {self._aborted - 1} rounds before: all are charged, and the model is as "
+                "before them; see to the cause, and start the run again)",
                 error.who,
             ) from error
         self._aborted = 0
