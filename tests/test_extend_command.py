@@ -20,7 +20,7 @@ from hubbub.report.told import told
 from hubbub.training import RunStore
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
 from hubbub.training.run_folder.record import read_run
-from hubbub.training.run_folder.state import Extends, model_digest
+from hubbub.training.run_folder.state import model_digest
 from hubbub.verification import verify
 from malformed import CONFIG, Line
 from recorded_runs import answer, hubbub, rebound
@@ -115,7 +115,7 @@ def test_it_begins_with_the_finished_model_bit_for_bit(place: Path) -> None:
     assert start["model"].equal(torch.cat([model["0.weight"].reshape(-1), model["0.bias"]]))
     checkpoint = load_file(place / "one/state/checkpoint-6.safetensors")
     assert start["optimizer.momentum_buffer"].equal(checkpoint["optimizer.momentum_buffer"])
-    extends = Extends.of(read_run(place / "two").promise.settings)
+    extends = read_run(place / "two").promise.terms.extends
     assert extends.model == model_digest(checkpoint["model"])
     assert extends.head == read_run(place / "one").chain.head
 

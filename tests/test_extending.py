@@ -23,6 +23,7 @@ from hubbub.accounting import calibrate
 from hubbub.accounting.actual_cost import spent
 from hubbub.accounting.chain import Chain
 from hubbub.accounting.multi_run import compose_runs, run_charges
+from hubbub.accounting.promise import Extends
 from hubbub.cli.records import close
 from hubbub.errors import ConfigError, LedgerError, RunFolderError
 from hubbub.noise import SecureSource
@@ -31,7 +32,7 @@ from hubbub.strategies import Identity
 from hubbub.training import LatticeSum, RunStore, ServerOptimizer, charged_with, extended, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.run_folder.record import read_run
-from hubbub.training.run_folder.state import Extends, Segments
+from hubbub.training.run_folder.state import Segments
 from hubbub.training.warm_start import going_on
 from hubbub.verification import verify
 from ways import CLIENTS, COHORT, RandomSums, zeros
@@ -222,7 +223,7 @@ def test_training_goes_on_as_if_it_had_never_stopped(server: str, tmp_path: Path
 def test_another_optimizer_begins_anew(tmp_path: Path) -> None:
     trained(tmp_path / "one")
     gone_on(tmp_path / "one", tmp_path / "two", following=replace(SECOND, server=ServerOptimizer("fedadam", 0.1)))
-    assert Extends.of(read_run(tmp_path / "two").promise.settings).optimizer == ""
+    assert read_run(tmp_path / "two").promise.terms.extends.optimizer == ""
     assert list(load_file(tmp_path / "two/state/initial.safetensors")) == ["model"]
 
 

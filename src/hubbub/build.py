@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+from hubbub.accounting.promise import Extends
 from hubbub.accounting.runs import RunCharge
 from hubbub.config import DATASETS, MODELS, Config, TrainingConfig
 from hubbub.datasets import Dataset, by_user, dealt, dirichlet, iid
@@ -18,7 +19,6 @@ from hubbub.settings import encryption_of, require_fitting_unit
 from hubbub.training import ExamplePopulation, Execution, LocalTraining, RunPlan, SimulatedPopulation
 from hubbub.training.encryption import Encryption
 from hubbub.training.functional import FlatModel
-from hubbub.training.run_folder.state import Extends
 from hubbub.training.warm_start import going_on
 
 __all__ = ["ClientSide", "Run", "build", "client_side", "clients_of"]

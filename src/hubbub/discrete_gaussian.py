@@ -58,19 +58,19 @@ _Source = Callable[[int], _Words]
 def discrete_gaussian(key: bytes, stddev: int, count: int) -> _Numbers:
     """``(count,)`` discrete Gaussian numbers of mean 0, independent up to :func:`statistical_distance`.
 
-        Args:
-            key: 32 bytes, used for one call: a second one gives the same numbers.
-            stddev: s, a whole number from 1 to 2²⁸. The variance is at most s², and above s²·(1 − 3e-7).
-            count: At least 0.
+    Args:
+        key: 32 bytes, used for one call: a second one gives the same numbers.
+        stddev: s, a whole number from 1 to 2²⁸. The variance is at most s², and above s²·(1 − 3e-7).
+        count: At least 0.
 
-        Raises:
-            ValueError: A number out of range, or a key of another length.
+    Raises:
+        ValueError: A number out of range, or a key of another length.
 
-        Example:
-            >>> from hubbub.randomness import seed_key
-            >>> noise = discrete_gaussian(seed_key(0), stddev=1000, count=10_000)
-            >>> noise.dtype, bool(950 < noise.std() < 1050)
-            (dtype('int64'), True)
+    Example:
+        >>> from hubbub.randomness import seed_key
+        >>> noise = discrete_gaussian(seed_key(0), stddev=1000, count=10_000)
+        >>> noise.dtype, bool(950 < noise.std() < 1050)
+        (dtype('int64'), True)
     """
     s, wanted = integer("stddev", stddev, at_least=1, at_most=MOST_STDDEV), integer("count", count, at_least=0)
     if not isinstance(key, bytes) or len(key) != KEY_BYTES:

@@ -12,13 +12,14 @@ from torch import nn
 from hubbub import config as configs
 from hubbub import files
 from hubbub.accounting.multi_run import Recorded, final_charges
+from hubbub.accounting.promise import Extends
 from hubbub.config import Config
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.settings import clipping_of, server_of
 from hubbub.training import RunPlan, RunStore
 from hubbub.training.clipping import ClipNorms
 from hubbub.training.run_folder.record import read_run
-from hubbub.training.run_folder.state import Extends, parse
+from hubbub.training.run_folder.state import parse
 from hubbub.training.warm_start import handed_on, related, require_alike
 from hubbub.verification import verify
 
@@ -72,7 +73,7 @@ def start_from(config: Config, following: RunPlan, module: nn.Module, clients: i
     final_charges([recorded])
     before = _settings(folder)
     _require_recorded(recorded, following, config, folder)
-    had = recorded.promise.settings.get("clients")
+    had = recorded.promise.terms.clients
     if clients != had:
         raise ConfigError(
             f"data: has {clients} {config.privacy.unit}s, and {folder} was trained on {had}; a run goes on with the people "

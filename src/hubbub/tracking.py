@@ -43,10 +43,10 @@ def scalars(result: RoundResult | Mapping[str, Any], *, private: bool = False) -
         private: Whether those that no epsilon covers are wanted, too.
 
     Example:
-        >>> row = {"round_index": 0, "epsilon": 0.5, "accuracy": 0.9, "phases": {"aggregate": 0.25}, "private": []}
+        >>> row = {"round_index": 0, "epsilon": 0.5, "accuracy": 0.9, "clients": 3, "phases": {"noise": 0.25}, "private": []}
         >>> scalars(row)
         {'public/epsilon': 0.5, 'public/accuracy': 0.9}
-        >>> scalars(row, private=True)["private/phases/aggregate"]
+        >>> scalars(row, private=True)["private/phases/noise"]
         0.25
     """
     row = _row(result) if isinstance(result, RoundResult) else result

@@ -31,7 +31,6 @@ from hubbub.training import RunStore
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
 from hubbub.training.run_folder.record import key_ahead, read_metrics, unknown_releases
 from hubbub.training.run_folder.state import (
-    EXTENDS,
     START,
     Checkpoint,
     finished_model,
@@ -199,7 +198,7 @@ def _participation(promise: Promise, history: History, cost: Spent) -> Check:
 
 def _releases(folder: Path, promise: Promise, history: History) -> Check:
     """Every committed release fits its digest and lies on the lattice; there is none that the ledger does not know."""
-    store, all_kept = RunStore(folder), bool(promise.settings.get("keep_releases", True))
+    store, all_kept = RunStore(folder), promise.terms.keep_releases
     needed = {t for t, entry in enumerate(history.rounds) if entry.state == "committed"}
     try:
         kept = set(store.released())
@@ -232,13 +231,13 @@ def _release(store: RunStore, promise: Promise, history: History, round_index: i
 
 def _dim(promise: Promise) -> int | None:
     """Numbers in a release, where the promise says it; beside the model's one more where the clip norm moves."""
-    parameters = promise.settings.get("parameters")
-    return None if parameters is None else int(parameters) + ("adaptive_clipping" in promise.settings)
+    parameters = promise.terms.parameters
+    return None if parameters is None else parameters + promise.terms.adaptive
 
 
 def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Check]:
     """Where the clip norm moves, that of each round follows from the releases before it, as far as they are kept."""
-    rule, mechanism = promise.settings.get("adaptive_clipping"), promise.mechanism
+    rule, mechanism = promise.terms.adaptive_clipping, promise.mechanism
     if mechanism is None or not isinstance(rule, Mapping):
         return
     norms = ClipNorms(AdaptiveClipping(**rule), mechanism.noise_multiplier, promise.settings["expected_cohort_size"])
@@ -263,13 +262,13 @@ def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Ch
 
 def _start(folder: Path, promise: Promise) -> Iterator[Check]:
     """The model that the run began with is the one that its promise names."""
-    store, stated = RunStore(folder), promise.settings.get("initial_model")
+    store, stated = RunStore(folder), promise.terms.initial_model
     if stated is None or not os.path.lexists(folder / START):
         return
     try:
         model, _ = read_start(store)
         # What only a run has that goes on from a finished one, every such run has.
-        whole = model_digest(model) == stated and bool(finished_model(store)) == (EXTENDS in promise.settings)
+        whole = model_digest(model) == stated and bool(finished_model(store)) == (promise.terms.extends is not None)
     except RunFolderError as error:
         yield Check("start", False, str(error))
         return

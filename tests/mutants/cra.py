@@ -225,7 +225,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "a key that others may read is used",
-        "store._key",
+        "run_folder._key",
         "path.stat().st_mode & 63",
         "not path.stat().st_mode",
         (
@@ -264,37 +264,37 @@ MUTANTS: list[Mutant] = [
         "rounds._rounds",
         (
             "ticket = path.begin(cohort, total, plan.clip_norms.bound(clip_norm))\n"
-            "clock.end('promise')\n"
+            "clock.end('record')\n"
             "try:\n"
             "    release = total.open(path.row(ticket))\n"
             "except SumNotOpenedError as error:\n"
-            "    clock.end('hide')\n"
+            "    clock.end('noise')\n"
             "    path.abort(ticket)\n"
             "    aborted, fault = (aborted + 1, error)\n"
             "else:\n"
-            "    clock.end('hide')\n"
+            "    clock.end('noise')\n"
             "    path.commit(ticket, release)\n"
             "    clock.end('persist')\n"
             "    run.update(release, round_index)\n"
-            "    clock.end('learn')\n"
+            "    clock.end('update')\n"
             "    aborted = 0"
         ),
         (
             "release = total.open(path.noise.next_row() * plan.clip_norm)\n"
             "ticket = path.begin(cohort, total, plan.clip_norms.bound(clip_norm))\n"
-            "clock.end('promise')\n"
+            "clock.end('record')\n"
             "try:\n"
             "    pass\n"
             "except SumNotOpenedError as error:\n"
-            "    clock.end('hide')\n"
+            "    clock.end('noise')\n"
             "    path.abort(ticket)\n"
             "    aborted, fault = (aborted + 1, error)\n"
             "else:\n"
-            "    clock.end('hide')\n"
+            "    clock.end('noise')\n"
             "    path.commit(ticket, release)\n"
             "    clock.end('persist')\n"
             "    run.update(release, round_index)\n"
-            "    clock.end('learn')\n"
+            "    clock.end('update')\n"
             "    aborted = 0"
         ),
         POWER,

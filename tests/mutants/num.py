@@ -55,8 +55,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a round that nobody joined is skipped",
         "rounds._rounds",
-        "clock.end('choose')",
-        ("clock.end('choose')\nif not cohort:\n    continue"),
+        "clock.end('sample')",
+        ("clock.end('sample')\nif not cohort:\n    continue"),
         "test_release.py::test_num_11_an_empty_cohort_releases_noise_and_is_charged",
     ),
     Mutant(

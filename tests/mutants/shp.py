@@ -12,7 +12,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "buffers of a module pass unseen",
-        "flat.refuse_buffers",
+        "functional.refuse_buffers",
         "name in kept",
         "name not in kept",
         "test_populations.py::test_shp_2_shp_3_a_buffer_is_refused_and_a_constant_is_not",

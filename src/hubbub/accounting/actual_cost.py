@@ -31,7 +31,6 @@ __all__ = ["Spent", "run_charge", "spent"]
 # Up to this many rounds the cost of every client's rounds is computed, beyond it that of clients that broke the pattern.
 _MOST_ROUNDS = 2048
 _LEAST_MU = 1e-12
-_LARGEST = 1e300
 # What follows it names a client.
 _EXAMPLE = ", such as "
 
@@ -74,12 +73,12 @@ class Spent:
     def facts(self, promise: Promise, head: str) -> RunFacts:
         """What its statement says of the run beside the guarantee."""
         return RunFacts(
-            clip_norm=_number(promise.settings.get("clip_norm")),
-            expected_cohort_size=_number(promise.settings.get("expected_cohort_size")),
+            clip_norm=promise.terms.clip_norm,
+            expected_cohort_size=promise.terms.expected_cohort_size,
             secure_noise=not promise.simulation,
             planned_rounds=promise.rounds,
             heads=(head,),
-            adaptive="adaptive_clipping" in promise.settings,
+            adaptive=promise.terms.adaptive,
             worse=self.told_to_all(),
         )
 
@@ -171,7 +170,7 @@ def _breaches(promise: Promise, mechanism: Mechanism, history: History) -> _Brea
             others.append(f"epoch {number} of a simulation has a key")
         elif not promise.simulation and epoch.key is None:
             boundless.append(f"epoch {number} has no key, so that its noise came from a known seed")
-    fixed = _number(promise.settings.get("clip_norm"))
+    fixed = promise.terms.clip_norm
     for round_index, entry in enumerate(history.rounds):
         if fixed is None or entry.clip_norm == fixed:
             continue
@@ -231,10 +230,3 @@ def _sensitivity(mechanism: Mechanism, history: History, found: _Breaches) -> Se
         real = of_sets((strategy.leading(rounds) if leading else strategy).matrix(), sets)  # type: ignore[attr-defined]
     # What keeps the pattern is covered by its bound, which may be the tighter one.
     return real if found.clients else min(real, kept, key=lambda s: s.value)
-
-
-def _number(value: object) -> float | None:
-    """A setting that is a positive number; a record may hold anything."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 < value < _LARGEST else None

@@ -331,7 +331,7 @@ def require_fitting(promise: Promise, history: History) -> None:
     for number, epoch in enumerate(history.epochs):
         if (epoch.key is None) != promise.simulation:
             raise ValueError(f"epoch {number} has {'no' if epoch.key is None else 'a'} key, which does not fit its noise")
-    fixed = promise.settings.get("clip_norm")
+    fixed = promise.terms.clip_norm
     for round_index, entry in enumerate(history.rounds):
         if fixed is not None and entry.clip_norm != fixed:
             raise ValueError(f"clip_norm of round {round_index} is {entry.clip_norm}, {fixed} was promised")

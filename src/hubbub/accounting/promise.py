@@ -3,12 +3,13 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
 
 from hubbub import strict_json
-from hubbub._checks import Array, integer, lattice_bits, one_of, open_unit, table
+from hubbub._checks import Array, digest, integer, lattice_bits, one_of, open_unit, positive, shown, table
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.events_of_mechanism import default_relation
@@ -28,12 +29,110 @@ from hubbub.participation import participation_of, participation_record
 from hubbub.strategies import Strategy
 from hubbub.strategies.record import from_parts, strategy_arrays, strategy_numbers
 
-__all__ = ["Promise", "earlier_from"]
+__all__ = ["Extends", "Promise", "Terms", "earlier_from"]
 
 # Smaller numbers were formats of versions before the first release, which none reads.
 SCHEMA = 6
 _MOST_RUNS = 1000
 _NOT_FOR_RELEASE = "simulation, not for release"
+
+
+@dataclass(frozen=True)
+class Extends:
+    """What the promise of a run says of the finished one that it goes on from.
+
+    Args:
+        ledger: Hash of the first record of that run's ledger.
+        head: Hash of its last record, when this run began.
+        model: SHA-256 of the model that this run begins with.
+        optimizer: SHA-256 of the optimizer's state; empty where it begins anew.
+
+    Raises:
+        ValueError: One that is no digest.
+    """
+
+    ledger: str
+    head: str
+    model: str
+    optimizer: str = ""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if name != "optimizer" or value != "":
+                digest(f"extends.{name}", value)
+
+    def record(self) -> dict[str, str]:
+        """It as strict JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "Extends | None":
+        """What the settings of a promise say; ``None`` for a run that begins by itself.
+
+        Raises:
+            ValueError: They say something else than what can be.
+        """
+        stated = settings.get("extends")
+        if stated is None:
+            return None
+        if not isinstance(stated, Mapping) or set(stated) != set(cls.__dataclass_fields__):
+            raise ValueError(f"extends = {str(stated)[:80]!r}: must name {', '.join(cls.__dataclass_fields__)}")
+        return cls(**stated)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the settings of a promise say that the library itself reads; all else in them is compared, and nothing more.
+
+    Args:
+        expected_cohort_size: What sums are divided by.
+        clip_norm: To which every update is clipped; ``None`` where nothing is, or where it moves.
+        adaptive_clipping: The rule by which the clip norm moves.
+        lattice_bits: Of the lattice that sums lie on.
+        clients: How many there are.
+        parameters: Of the model, the trainable ones.
+        initial_model: SHA-256 of the model before the first round.
+        extends: What a run with a warm start begins with.
+        keep_releases: Whether all releases stay in the folder.
+
+    Raises:
+        ValueError: A number out of range.
+        TypeError: A value of another type.
+    """
+
+    expected_cohort_size: float | None = None
+    clip_norm: float | None = None
+    adaptive_clipping: Mapping[str, Any] | str | None = None
+    lattice_bits: int = 24
+    clients: int | None = None
+    parameters: int | None = None
+    initial_model: str | None = None
+    extends: Extends | None = None
+    keep_releases: bool = True
+
+    def __post_init__(self) -> None:
+        for name, size in (("expected_cohort_size", self.expected_cohort_size), ("clip_norm", self.clip_norm)):
+            if size is not None:
+                positive(name, size)
+        for name, count in (("clients", self.clients), ("parameters", self.parameters)):
+            if count is not None:
+                integer(name, count, at_least=0)
+        lattice_bits("lattice_bits", self.lattice_bits)
+        if self.initial_model is not None:
+            digest("initial_model", self.initial_model)
+        if not isinstance(self.keep_releases, bool):
+            raise TypeError(f"keep_releases = {shown(self.keep_releases)}: must be true or false")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "Terms":
+        """Those of the settings of a promise."""
+        known = {name: settings[name] for name in cls.__dataclass_fields__ if name in settings}
+        return cls(**{**known, "extends": Extends.of(settings)})
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the clip norm moves."""
+        return self.adaptive_clipping is not None
 
 
 @dataclass(frozen=True)
@@ -101,7 +200,17 @@ class Promise:
         """
         if self.mechanism is not None and self.mechanism.shares is not None:
             return self.mechanism.shares.lattice_bits
-        return lattice_bits("lattice_bits", self.settings.get("lattice_bits", 24))
+        return self.terms.lattice_bits
+
+    @cached_property
+    def terms(self) -> Terms:
+        """What its settings say, typed and checked.
+
+        Raises:
+            ValueError: A number out of range.
+            TypeError: A value of another type.
+        """
+        return Terms.of(self.settings)
 
     @property
     def assumed(self) -> tuple[Assumption, ...]:
@@ -180,6 +289,7 @@ class Promise:
             stated = record["mechanism"]
             mechanism = None if stated is None else _mechanism(table("mechanism", stated), arrays)
             further, not_covered = words_from_record(record)
+            Terms.of(record["settings"])
             return cls(
                 rounds=record["rounds"],
                 mechanism=mechanism,

@@ -19,7 +19,7 @@ from hubbub.accounting import PrivacyGuarantee
 from hubbub.accounting.chain import read_chain
 from hubbub.accounting.history import History
 from hubbub.accounting.ledger import add_record
-from hubbub.accounting.promise import earlier_from
+from hubbub.accounting.promise import Extends, earlier_from
 from hubbub.accounting.runs import RunCharge
 from hubbub.build import Run, build
 from hubbub.errors import LedgerError, RunFolderError
@@ -40,7 +40,7 @@ from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.evaluation import Fairness, fairness
 from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder.record import Metrics, read_metrics
-from hubbub.training.run_folder.state import Extends, keep_start
+from hubbub.training.run_folder.state import keep_start
 from hubbub.training.warm_start import register, require_new
 
 __all__ = ["RunInFolder", "resolved"]

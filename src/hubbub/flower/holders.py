@@ -225,9 +225,13 @@ class HolderFolder:
 
 
 def _promised_clip_norm(promise: Promise, record: ConfigRecord) -> float:
-    """The clip norm of the message, which is the promised one where it does not move."""
-    told, fixed = scale(CLIP_NORM, record.get(CLIP_NORM)), promise.settings.get("clip_norm")
-    if fixed is None and "adaptive_clipping" not in promise.settings:
+    """The clip norm of the message, which is the promised one where it does not move.
+
+    Raises:
+        ValueError: It is another.
+    """
+    told, fixed = scale(CLIP_NORM, record.get(CLIP_NORM)), promise.terms.clip_norm
+    if fixed is None and not promise.terms.adaptive:
         raise ValueError("the run promises no clip norm, to which noise would be scaled")
     if fixed is not None and told != fixed:
         raise ValueError(f"{CLIP_NORM} = {told}: the run promises {shown(fixed)}")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from hubbub.accounting.promise import Extends
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError, SumNotOpenedError
 from hubbub.lattice import Lattice
 from hubbub.training.aggregate import NoSum, Population, Sum
@@ -168,7 +169,7 @@ def _rounds(
         )
         if fault and aborted == MOST_ABORTED:
             raise SumNotOpenedError(
-                f"{fault} (the last {aborted} rounds were aborted: they are charged, and the model is as before them; see to "
+                f"{fault} (the last {aborted} rounds were aborted: their cost stays, and the model is as before them; remove "
                 "the cause, and the run can go on from here)",
                 fault.who,
             ) from fault
@@ -229,7 +230,7 @@ class RunState:
         if store:
             store.begin_with(model.vector)
         optimizer = plan.server.build(model.vector)
-        take_up(plan.settings, model.vector, optimizer, store)
+        take_up(Extends.of(plan.settings), model.vector, optimizer, store)
         promise = plan.promise(clients=clients, parameters=model.dim, initial_model=model_digest(model.vector))
         dim = model.dim + plan.clip_norms.further
         path = ReleasePath(promise, dim, clients=clients, seed=plan.seed, store=store, head=head, noise_in_sums=noise_in_sums)

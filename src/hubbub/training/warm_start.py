@@ -18,7 +18,7 @@ from hubbub.accounting.actual_cost import run_charge
 from hubbub.accounting.chain import Chain, read_chain
 from hubbub.accounting.history import History
 from hubbub.accounting.multi_run import Recorded, final_charges
-from hubbub.accounting.promise import Promise
+from hubbub.accounting.promise import Extends, Promise
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError, HubbubError, LedgerError, RunFolderError
@@ -28,9 +28,7 @@ from hubbub.training.rounds import server_step
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import (
-    EXTENDS,
     Checkpoint,
-    Extends,
     Segments,
     begins_with,
     keep_start,
@@ -109,7 +107,7 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
             f"rounds = {plan.scheduled_rounds}: the run in {recorded.name} was planned for others; give the plan that it had"
         )
     model = FlatModel(module)
-    if model.dim != (had := stated.get("parameters")):
+    if model.dim != (had := recorded.promise.terms.parameters):
         raise ConfigError(
             f"model: has {model.dim} trainable parameters, that of the run in {recorded.name} {had}; a run goes on with the "
             "model that it had"
@@ -141,11 +139,11 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
 def _require_start(recorded: Recorded, model: torch.Tensor, optimizer: Mapping[str, torch.Tensor]) -> None:
     """Refuse what a run did not begin with: its model would be made of something that nobody charged."""
     try:
-        extends = Extends.of(recorded.promise.settings)
+        extends = recorded.promise.terms.extends
     except ValueError as error:
         raise LedgerError(f"{recorded.name}: {error}") from error
     expected = "" if extends is None else extends.optimizer
-    if model_digest(model) != recorded.promise.settings.get("initial_model") or optimizer_digest(optimizer) != expected:
+    if model_digest(model) != recorded.promise.terms.initial_model or optimizer_digest(optimizer) != expected:
         raise RunFolderError(
             f"{recorded.name}/state/initial.safetensors: is not what the ledger says that the run began with; restore it"
         )
@@ -181,7 +179,7 @@ def going_on(following: RunPlan, extends: Extends) -> RunPlan:
             "operator",
         ),
     )
-    settings = {**following.settings, EXTENDS: extends.record()}
+    settings = {**following.settings, "extends": extends.record()}
     return replace(following, settings=settings, seed=seed, further=(*following.further, *further))
 
 
@@ -213,7 +211,7 @@ def extended(finished: RunStore, plan: RunPlan, following: RunPlan, model: nn.Mo
     """
     if into.ledger_path.exists():
         promise = read_run(into.folder).promise
-        extends = Extends.of(promise.settings)
+        extends = promise.terms.extends
         if extends is None:
             raise RunFolderError(f"{into.folder}: holds a run that began by itself; choose another folder")
         return going_on(replace(following, earlier=promise.earlier), extends)
@@ -372,7 +370,7 @@ def goes_on_from(folder: Path, promise: Promise) -> str:
     Raises:
         ValueError: The promise says something that cannot be.
     """
-    extends = Extends.of(promise.settings)
+    extends = promise.terms.extends
     if extends is None:
         return ""
     origin = Segments.of(folder).goes_on_from
@@ -387,14 +385,14 @@ def breaks(folder: Path, promise: Promise) -> Iterator[str]:
 
     The folder of the finished run is read where it still is; without it, what the promise says is all that can be checked.
     """
-    extends = Extends.of(promise.settings)
+    extends = promise.terms.extends
     if extends is None:
         return
     charge = next((run for run in promise.earlier if run.first == extends.ledger), None)
     if charge is None or charge.head != extends.head:
         yield f"the run of ledger {extends.ledger[:16]}, from whose model this run goes on, is not charged"
         return
-    if promise.settings.get("initial_model") != extends.model:
+    if promise.terms.initial_model != extends.model:
         yield "initial_model in ledger.jsonl is not the model that the finished run ended with"
     try:
         model, optimizer = read_start(RunStore(folder))

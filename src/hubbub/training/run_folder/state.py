@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from safetensors.torch import load, save
 
 from hubbub import files, strict_json
 from hubbub._checks import integer
+from hubbub.accounting.promise import Extends
 from hubbub.errors import RunFolderError
 from hubbub.noise import NoiseStream
 
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from hubbub.training.run_folder import RunStore
 
 __all__ = [
-    "EXTENDS",
     "START",
     "Checkpoint",
-    "Extends",
     "Segments",
     "begins_with",
     "finished_model",
@@ -204,59 +202,13 @@ class Checkpoint:
         return RunFolderError(f"{self._at}: is no checkpoint of this run ({why}){self._again}")
 
 
-# Of the settings of a promise.
-EXTENDS = "extends"
 # What a run begins with, in its folder.
 START = "state/initial.safetensors"
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _PREFIX = "optimizer."
 # Of the file that holds the start: whose model it is.
 _OF = {"of": "a finished run"}
 _LARGEST_NAMES = 2**20
 _FILE = "segments.json"
-
-
-@dataclass(frozen=True)
-class Extends:
-    """What the promise of a run says of the finished one that it goes on from.
-
-    Args:
-        ledger: Hash of the first record of that run's ledger.
-        head: Hash of its last record, when this run began.
-        model: Of the model that this run begins with, as :func:`model_digest` has it.
-        optimizer: Of the optimizer's state, as :func:`optimizer_digest` has it; empty where it begins anew.
-
-    Raises:
-        ValueError: One that is no digest.
-    """
-
-    ledger: str
-    head: str
-    model: str
-    optimizer: str = ""
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if not isinstance(value, str) or not (_DIGEST.fullmatch(value) or (name == "optimizer" and not value)):
-                raise ValueError(f"extends.{name} = {str(value)[:80]!r}: must be 64 hexadecimal digits")
-
-    def record(self) -> dict[str, str]:
-        """It as strict JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Extends | None:
-        """What the settings of a promise say; ``None`` for a run that begins by itself.
-
-        Raises:
-            ValueError: They say something else than what can be.
-        """
-        stated = settings.get(EXTENDS)
-        if stated is None:
-            return None
-        if not isinstance(stated, Mapping) or set(stated) != set(cls.__dataclass_fields__):
-            raise ValueError(f"extends = {str(stated)[:80]!r}: must name {', '.join(cls.__dataclass_fields__)}")
-        return cls(**stated)
 
 
 def model_digest(vector: torch.Tensor) -> str:
@@ -349,13 +301,11 @@ def begins_with(extends: Extends | None, model: str, optimizer: str) -> str:
     return ""
 
 
-def take_up(
-    settings: Mapping[str, Any], vector: torch.Tensor, optimizer: torch.optim.Optimizer, store: RunStore | None
-) -> None:
+def take_up(extends: Extends | None, vector: torch.Tensor, optimizer: torch.optim.Optimizer, store: RunStore | None) -> None:
     """Let a run begin where the finished one ended: its optimizer takes the state that is kept in the folder.
 
     Args:
-        settings: Of the run's promise.
+        extends: What the run's promise says of the finished one.
         vector: The model as the run begins with it, ``(dim,)``.
         optimizer: Of the run.
         store: The folder, which holds the start; without one there is no state of an optimizer.
@@ -364,7 +314,7 @@ def take_up(
         RunFolderError: Model or state are not those that the promise names: what was trained from another model would cost more
             than is stated.
     """
-    state, extends = read_start(store)[1] if store else {}, Extends.of(settings)
+    state = read_start(store)[1] if store else {}
     if store and extends is None and (why := finished_model(store)):
         raise RunFolderError(f"{why}; extend that run, into a new folder, or begin by yourself in another one")
     if why := begins_with(extends, model_digest(vector), optimizer_digest(state)):
