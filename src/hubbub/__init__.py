@@ -1,26 +1,103 @@
 """hubbub trains models on people's data with a privacy guarantee that can be proved, published and checked.
 
-The rooms, from the ground up: ``participation`` (who may contribute when), ``sensitivity`` (how far one client can move the
-result), ``strategies`` and ``mechanism`` (what noise hides that), ``accounting`` (what it costs), ``training`` (doing it).
+A first program needs nothing else than these names; the packages below hold the rest, from the ground up: ``mechanism`` (what
+is released, and how far one unit moves it), ``accounting`` (what it costs), ``noise``, ``factorization`` (which correlation of
+noise has the least error), ``ledger`` (what is on record), ``secagg`` (sums that the server cannot read), ``training``.
+
+Example:
+    >>> import torch
+    >>> import hubbub
+    >>> mechanism = hubbub.calibrate(rounds=3, participation=hubbub.PoissonSampling(0.5), epsilon=4.0, delta=1e-5)
+    >>> plan = hubbub.Plan(mechanism, clip_norm=1.0, delta=1e-5)
+    >>> clients = [(torch.randn(8, 4), torch.zeros(8, dtype=torch.long)) for _ in range(20)]
+    >>> model = torch.nn.Linear(4, 2)
+    >>> population = hubbub.SimulatedPopulation(clients, torch.nn.functional.cross_entropy)
+    >>> [result.round_index for result in hubbub.train(plan, population, model)]
+    [0, 1, 2]
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hubbub._version import __version__
+    from hubbub.accounting.calibrate import calibrate
+    from hubbub.accounting.composition import delta, epsilon
+    from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee
     from hubbub.engine.finished import FinishedRun, load
+    from hubbub.mechanism import Mechanism
+    from hubbub.participation import (
+        BallsInBinsSampling,
+        CyclicPoissonSampling,
+        FixedEpochs,
+        FixedSizeSampling,
+        MinSeparation,
+        PoissonSampling,
+        SingleParticipation,
+        TruncatedPoissonSampling,
+    )
+    from hubbub.training.clipping import AdaptiveClipping
+    from hubbub.training.examples import ExamplePopulation, private_gradients
+    from hubbub.training.local import LocalTraining
+    from hubbub.training.plan import Plan, ServerOptimizer
+    from hubbub.training.rounds import train
+    from hubbub.training.run_folder import RunStore
+    from hubbub.training.simulate import SimulatedPopulation
+    from hubbub.verification import verify
 
-__all__ = ["FinishedRun", "__version__", "load"]
+__all__ = [
+    "AdaptiveClipping",
+    "BallsInBinsSampling",
+    "CyclicPoissonSampling",
+    "ExamplePopulation",
+    "FinishedRun",
+    "FixedEpochs",
+    "FixedSizeSampling",
+    "LocalTraining",
+    "Mechanism",
+    "MinSeparation",
+    "Plan",
+    "PoissonSampling",
+    "PrivacyGuarantee",
+    "RunStore",
+    "ServerOptimizer",
+    "SimulatedPopulation",
+    "SingleParticipation",
+    "TruncatedPoissonSampling",
+    "__version__",
+    "calibrate",
+    "delta",
+    "epsilon",
+    "guarantee",
+    "load",
+    "private_gradients",
+    "train",
+    "verify",
+]
+
+# What loads tensors is loaded when it is asked for.
+_HOMES = {
+    **dict.fromkeys(("PrivacyGuarantee", "calibrate", "delta", "epsilon", "guarantee"), "hubbub.accounting"),
+    **dict.fromkeys(("FinishedRun", "load"), "hubbub.engine.finished"),
+    **dict.fromkeys(("Mechanism",), "hubbub.mechanism"),
+    **dict.fromkeys([name for name in __all__ if name.endswith(("Sampling", "Participation"))], "hubbub.participation"),
+    **dict.fromkeys(("FixedEpochs", "MinSeparation"), "hubbub.participation"),
+    **dict.fromkeys(
+        ("ExamplePopulation", "LocalTraining", "Plan", "RunStore", "ServerOptimizer", "SimulatedPopulation", "train"),
+        "hubbub.training",
+    ),
+    "AdaptiveClipping": "hubbub.training.clipping",
+    "private_gradients": "hubbub.training",
+    "verify": "hubbub.verification",
+    "__version__": "hubbub._version",
+}
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    # What loads tensors is loaded when it is asked for.
-    if name in ("FinishedRun", "load"):
-        from hubbub.engine import finished
-
-        return getattr(finished, name)
-    if name == "__version__":
-        from hubbub._version import __version__
-
-        return __version__
-    raise AttributeError(f"module 'hubbub' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hubbub' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -50,6 +50,10 @@ def _distinct(rounds: Sequence[int]) -> list[int] | None:
 class SingleParticipation:
     """Each client takes part in one round at most."""
 
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many of so many clients a round has: as many as leave enough for each of ``rounds`` rounds."""
+        return float(clients // rounds)
+
     def allows(self, rounds: Sequence[int]) -> bool:
         """Whether one client may take part in all of these rounds."""
         ordered = _distinct(rounds)
@@ -79,6 +83,10 @@ class FixedEpochs:
     def __post_init__(self) -> None:
         integer("epochs", self.epochs, at_least=1)
         integer("rounds_per_epoch", self.rounds_per_epoch, at_least=1)
+
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many of so many clients a round has on average."""
+        return clients / self.rounds_per_epoch
 
     def allows(self, rounds: Sequence[int]) -> bool:
         """Whether one client may take part in all of these rounds."""
@@ -116,6 +124,10 @@ class MinSeparation:
         integer("min_separation", self.min_separation, at_least=1)
         integer("max_participations", self.max_participations, at_least=1)
 
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many of so many clients a round has: as many as are free in each round."""
+        return float(min(clients // min(self.min_separation, rounds), clients * self.max_participations // rounds))
+
     def allows(self, rounds: Sequence[int]) -> bool:
         """Whether one client may take part in all of these rounds."""
         ordered = _distinct(rounds)
@@ -139,6 +151,10 @@ class PoissonSampling:
     def __post_init__(self) -> None:
         probability("sampling_probability", self.sampling_probability)
 
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many of so many clients a round has on average."""
+        return self.sampling_probability * clients
+
     def allows(self, rounds: Sequence[int]) -> bool:
         """Whether one client may take part in all of these rounds: chance excludes none."""
         return _distinct(rounds) is not None
@@ -158,6 +174,10 @@ class FixedSizeSampling:
     def __post_init__(self) -> None:
         integer("population", self.population, at_least=1)
         integer("cohort_size", self.cohort_size, at_least=1, at_most=self.population)
+
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many clients a round has."""
+        return float(self.cohort_size)
 
     def allows(self, rounds: Sequence[int]) -> bool:
         """Whether one client may take part in all of these rounds: chance excludes none."""
@@ -183,6 +203,10 @@ class TruncatedPoissonSampling:
         probability("sampling_probability", self.sampling_probability)
         integer("population", self.population, at_least=1)
         integer("max_cohort_size", self.max_cohort_size, at_least=1)
+
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many of so many clients a round has on average, at most."""
+        return min(self.sampling_probability * clients, float(self.max_cohort_size))
 
     def allows(self, rounds: Sequence[int]) -> bool:
         """Whether one client may take part in all of these rounds: chance excludes none."""
@@ -214,6 +238,10 @@ class CyclicPoissonSampling:
         probability("sampling_probability", self.sampling_probability)
         integer("cycle_length", self.cycle_length, at_least=1)
 
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many of so many clients a round has on average."""
+        return self.sampling_probability * clients / self.cycle_length
+
     def allows(self, rounds: Sequence[int]) -> bool:
         """Whether one client may take part in all of these rounds: those of one group."""
         return _of_one_slot(rounds, self.cycle_length)
@@ -238,6 +266,10 @@ class BallsInBinsSampling:
     def __post_init__(self) -> None:
         # No strategy has more rounds, and slots without a round are of no use.
         integer("bins", self.bins, at_least=1, at_most=10**7)
+
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many of so many clients a round has on average."""
+        return clients / self.bins
 
     def allows(self, rounds: Sequence[int]) -> bool:
         """Whether one client may take part in all of these rounds: those of one slot."""

@@ -44,6 +44,7 @@ from hubbub.errors import BudgetError, ConfigError
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.participation import Participation, RandomParticipation
 from hubbub.roots import Grid, Line, bracket, first, grown, pushed
+from hubbub.strategies import Identity
 from hubbub.strategies.strategy import Strategy
 
 __all__ = ["budget_of", "calibrate", "calibrate_noise_multiplier", "cost_of", "log_noise", "log_rounds", "log_whole"]
@@ -209,11 +210,12 @@ def _raised(cost: Callable[[float], float], target: float, noise_multiplier: flo
 
 
 def calibrate(
-    strategy: Strategy,
-    participation: Participation,
+    strategy: Strategy | None = None,
+    participation: Participation | None = None,
     *,
     epsilon: float,
     delta: float,
+    rounds: int | None = None,
     neighboring_relation: str | None = None,
     accountant: str = "tight",
     shares: NoiseShares | None = None,
@@ -223,13 +225,14 @@ def calibrate(
     """The mechanism with the least noise that meets a budget, rounded up.
 
     Args:
-        strategy: How noise is correlated.
+        strategy: How noise is correlated; by default it is not, and ``rounds`` says how many rounds there are.
         participation: Who may contribute when.
         epsilon: From 1e-12 to 1e12.
         delta: Strictly between 0 and 1.
         neighboring_relation: By default zero-out for patterns and add-or-remove-one for Poisson cohorts.
         accountant: As for :func:`hubbub.accounting.epsilon`.
         shares: Where the clients bring the noise along.
+        rounds: n, in place of a strategy.
         prior: Earlier runs over the same people, which count against the budget, too, computed anew under the relation.
         privacy_unit: Whose contribution is clipped as one: that of the earlier runs.
 
@@ -238,13 +241,22 @@ def calibrate(
         ConfigError: Strategy and participation cannot be accounted for together, an earlier run does not add up with this one,
             or there are both shares and earlier runs.
         ValueError: A number out of range, or a relation that no theorem covers.
+        TypeError: No participation, or not one of strategy and rounds.
 
     Example:
-        >>> from hubbub.participation import MinSeparation
+        >>> from hubbub.participation import MinSeparation, PoissonSampling
+        >>> round(calibrate(rounds=100, participation=PoissonSampling(0.1), epsilon=4.0, delta=1e-5).noise_multiplier, 3)
+        1.386
         >>> from hubbub.strategies import Identity
         >>> round(calibrate(Identity(100), MinSeparation(10, 10), epsilon=2.0, delta=1e-5).noise_multiplier, 3)
         6.305
     """
+    if participation is None:
+        raise TypeError("participation: is missing; say who may contribute when, such as PoissonSampling(0.1)")
+    if (strategy is None) == (rounds is None):
+        raise TypeError("strategy and rounds: give one; without a strategy noise is independent over so many rounds")
+    if strategy is None:
+        strategy = Identity(integer("rounds", rounds, at_least=1))
     if prior and shares is not None:
         raise ConfigError("prior with shares: noise in shares is calibrated without earlier runs; give the noise multiplier")
     if prior:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hubbub.training.examples import ExamplePopulation, private_gradients
     from hubbub.training.execution import Execution
     from hubbub.training.local import LocalTraining
-    from hubbub.training.plan import RunPlan, ServerOptimizer
+    from hubbub.training.plan import Plan, RunPlan, ServerOptimizer
     from hubbub.training.release import ReleasePath
     from hubbub.training.rounds import RoundResult, train
     from hubbub.training.run_folder import RunStore
@@ -23,6 +23,7 @@ __all__ = [
     "LatticeSum",
     "LocalTraining",
     "PlainSum",
+    "Plan",
     "Population",
     "ReleasePath",
     "RoundResult",
@@ -46,6 +47,7 @@ _HOMES = {
     "LatticeSum": "aggregate",
     "LocalTraining": "local",
     "PlainSum": "aggregate",
+    "Plan": "plan",
     "Population": "aggregate",
     "ReleasePath": "release",
     "RoundResult": "rounds",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     # A plan needs no tensors.
     import torch
 
-__all__ = ["NoiseKind", "RunPlan", "ServerOptimizer"]
+__all__ = ["NoiseKind", "Plan", "RunPlan", "ServerOptimizer"]
 
 NoiseKind = Literal["secure", "simulation"]
 ServerName = Literal["fedavg", "fedavgm", "fedadam"]
@@ -211,6 +211,71 @@ class RunPlan:
             not_covered=self.not_covered,
             noise_by=self.noise_by,
             setting=self.setting,
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A private run in as few words as it takes: rounds, participation and cohort size follow from the mechanism.
+
+    Args:
+        mechanism: How sums are hidden, over how many rounds, and who may contribute when.
+        clip_norm: The largest L2 norm of one client's update, or the rule by which it moves.
+        delta: Of the guarantee.
+        expected_cohort_size: The fixed number that sums are divided by; by default what the participation gives for the number
+            of clients, which is then public, and the statement says so.
+        server: What the server does with the mean.
+        neighboring_relation: By default that of the participation.
+        seed: Of shuffles; in a simulation also of cohorts and noise.
+        noise: ``"secure"`` or ``"simulation"``; as for :class:`RunPlan`.
+
+    Example:
+        >>> from hubbub.accounting import calibrate
+        >>> from hubbub.participation import PoissonSampling
+        >>> mechanism = calibrate(rounds=100, participation=PoissonSampling(0.1), epsilon=4.0, delta=1e-5)
+        >>> run = Plan(mechanism, clip_norm=1.0, delta=1e-5).for_clients(200)
+        >>> run.rounds, run.expected_cohort_size
+        (100, 20.0)
+    """
+
+    mechanism: Mechanism
+    clip_norm: Clipping
+    delta: float
+    expected_cohort_size: float | None = None
+    server: ServerOptimizer = field(default_factory=ServerOptimizer)
+    neighboring_relation: str | None = None
+    seed: int = 0
+    noise: NoiseKind = "secure"
+
+    def for_clients(self, clients: int) -> RunPlan:
+        """The run of so many clients, with everything that is decided before its first round.
+
+        Raises:
+            ConfigError: So few clients that no cohort has one; or as for :class:`RunPlan`.
+        """
+        rounds, participation = self.mechanism.rounds, self.mechanism.participation
+        size = self.expected_cohort_size
+        further: tuple[Assumption, ...] = ()
+        if size is None:
+            size = participation.expected_cohort_size(clients, rounds)
+            further = (Assumption(f"the number of clients, {clients:,}, is public: sums are divided by {size:g}", "operator"),)
+            if size <= 0:
+                raise ConfigError(
+                    f"clients: there are {clients}, too few for {rounds} rounds of {participation}; take more clients or fewer "
+                    "rounds, or say expected_cohort_size"
+                )
+        return RunPlan(
+            rounds=rounds,
+            participation=participation,
+            expected_cohort_size=size,
+            mechanism=self.mechanism,
+            clip_norm=self.clip_norm,
+            delta=self.delta,
+            neighboring_relation=self.neighboring_relation,
+            server=self.server,
+            seed=self.seed,
+            noise=self.noise,
+            further=further,
         )
 
 

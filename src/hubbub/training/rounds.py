@@ -22,7 +22,7 @@ from hubbub.lattice import Lattice
 from hubbub.training.aggregate import NoSum, Population, Sum
 from hubbub.training.cohorts import counts_on_list, draw, require_distinct, require_feasible
 from hubbub.training.functional import FlatModel
-from hubbub.training.plan import RunPlan
+from hubbub.training.plan import Plan, RunPlan
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.state import model_digest, take_up
@@ -61,7 +61,12 @@ class RoundResult:
 
 
 def train(
-    plan: RunPlan, population: Population, model: nn.Module, store: RunStore | None = None, *, head: str | None = None
+    plan: RunPlan | Plan,
+    population: Population,
+    model: nn.Module,
+    store: RunStore | None = None,
+    *,
+    head: str | None = None,
 ) -> Iterator[RoundResult]:
     """Train ``model`` in place, one result a round.
 
@@ -85,12 +90,14 @@ def train(
             plan promises, or hold some that it does not, or the clip norm moves and the population counts no indicators.
         SumNotOpenedError: Three rounds in a row were aborted; the run can go on.
     """
+    clients = _listed(population)
+    if isinstance(plan, Plan):
+        plan = plan.for_clients(len(clients))
     if plan.clip_norms.further and not population.takes_split:
         raise ConfigError(
             f"clip_norm: adaptive clipping needs each client's indicator in the sum, and {type(population).__name__} takes no "
             "split; take a population with takes_split, or a clip norm that stands still"
         )
-    clients = _listed(population)
     require_distinct(clients)
     require_feasible(plan.participation, plan.rounds, len(clients), plan.expected_cohort_size)
     with store.locked() if store else nullcontext():

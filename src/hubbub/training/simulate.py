@@ -32,7 +32,7 @@ class SimulatedPopulation(Population):
     Args:
         clients: For each client its inputs and targets, first axes of equal length; a client may have none.
         loss: Mean loss of a batch from the module's output and the targets.
-        local: What a client does in a round.
+        local: What a client does in a round; by default one pass of SGD over its examples.
         seed: Of shuffles and dropout; for one plan of execution, what a client contributes depends on the model, its own data
             and this seed only. So a module must not keep plain attributes from one call to the next; frozen parameters and
             buffers are put back.
@@ -53,7 +53,7 @@ class SimulatedPopulation(Population):
         self,
         clients: Sequence[Examples],
         loss: Loss,
-        local: LocalTraining,
+        local: LocalTraining | None = None,
         seed: int = 0,
         *,
         lattice: bool = True,
@@ -70,7 +70,7 @@ class SimulatedPopulation(Population):
         self._execution = execution or Execution()
         if not (self._execution.plan == "one-by-one" and self._execution.workers == 1):
             _require_one_form(clients, self._execution)
-        self._examples, self._loss, self._local, self._seed = clients, loss, local, seed
+        self._examples, self._loss, self._local, self._seed = clients, loss, local or LocalTraining(), seed
         self._lattice = lattice
         self._device = torch.device(self._execution.device)
         self._key = derive(seed_key(seed), "local training")
