@@ -23,7 +23,7 @@ from hubbub.accounting.beside import calibrate_beside
 from hubbub.accounting.chain import Chain
 from hubbub.accounting.spent import spent
 from hubbub.accounting.together import compose_runs, run_charges
-from hubbub.cli.records import close
+from hubbub.cli.runs import close
 from hubbub.errors import ConfigError, LedgerError, RunFolderError
 from hubbub.noise import SecureSource
 from hubbub.participation import PoissonSampling

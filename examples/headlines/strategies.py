@@ -24,7 +24,7 @@ import numpy as np
 from hubbub import utility
 from hubbub.families import Family, answer_of
 from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
-from hubbub.report.errors import smoothed
+from hubbub.report.pictures import smoothed
 from hubbub.strategies import Optimized, Strategy, dense, stamped
 from hubbub.workloads import Workload, momentum, prefix_sum
 

@@ -32,6 +32,7 @@ __all__ = [
     "Config",
     "dump",
     "load",
+    "merge",
     "overrides",
     "resolve",
     "strategy_name",
@@ -368,13 +369,11 @@ def overrides(assignments: Sequence[str]) -> Layer:
     return layer
 
 
-def resolve(*layers: Layer) -> Config:
-    """The settings of all layers, the later ones winning over defaults and earlier ones, checked.
-
-    A layer that gives ``noise_multiplier`` drops an earlier layer's ``epsilon``, and the other way round.
+def merge(*layers: Layer) -> Layer:
+    """One layer of all, the later ones winning; noise given as ``noise_multiplier`` drops an ``epsilon`` and vice versa.
 
     Raises:
-        ConfigError: An unknown key, a value of the wrong type or out of range, or both of those two in one layer.
+        ConfigError: Both of those two in one layer.
     """
     merged: Layer = {}
     for layer in layers:
@@ -390,6 +389,16 @@ def resolve(*layers: Layer) -> Config:
                 target.pop("noise_multiplier", None)
                 target.pop("epsilon", None)
             target.update(keys)
+    return merged
+
+
+def resolve(*layers: Layer) -> Config:
+    """The settings of all layers over the defaults, laid over one another as by :func:`merge`, checked.
+
+    Raises:
+        ConfigError: An unknown key, a value of the wrong type or out of range, or both of those two in one layer.
+    """
+    merged = merge(*layers)
     config = Config()
     for section, keys in merged.items():
         known = [part.name for part in fields(Config)]
@@ -415,6 +424,9 @@ def _made(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
         ConfigError: The first thing that is wrong, by the name that stands in the file.
     """
     hints = get_type_hints(kind)
+    if unknown := [key for key in keys if key not in hints and key != "secagg"]:
+        near = _checks.nearest(unknown[0], hints)
+        raise ConfigError(f"{section}.{unknown[0]}: is no setting{near}; known are {', '.join(hints)}")
     # A later layer that has nothing takes a setting back to its default.
     keys = {key: tuple(value) if isinstance(value, list) else value for key, value in keys.items() if value is not None}
     for key, value in keys.items():
@@ -429,8 +441,6 @@ def _made(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
     key = str(first["loc"][0]) if first["loc"] else ""
-    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        raise ConfigError(f"{section}.{key}: is no setting{_checks.nearest(key, hints)}; known are {', '.join(hints)}")
     if first["type"] == "value_error":
         raise ConfigError(str(first["ctx"]["error"]))
     value = list(keys[key]) if isinstance(keys[key], tuple) else keys[key]
