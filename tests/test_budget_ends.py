@@ -83,7 +83,7 @@ def test_acc_10_a_used_up_budget_ends_a_run_with_status_3_and_keeps_the_model(
     # What two rounds cost, and a little more: a third would exceed it.
     assert run_command("train", written(9, two * 1.0001), "--out", "run") == 3
     said = capsys.readouterr().out
-    assert "The budget is used up after 2 of 9 rounds" in said
+    assert "The budget is spent after 2 of 9 rounds" in said
     kinds = [record["kind"] for record in read_chain(Path("run/ledger.jsonl")).records]
     assert kinds.count("begin") == kinds.count("commit") == 2
     assert all(torch.isfinite(part).all() for part in load_file("run/model.safetensors").values())

@@ -18,7 +18,7 @@ from hubbub.build import build
 from hubbub.errors import ConfigError, LedgerError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import BallsInBinsSampling, CyclicPoissonSampling, FixedEpochs, PoissonSampling
-from hubbub.planned import planned
+from hubbub.planner import planned
 from hubbub.strategies import Identity
 from hubbub.training import ExamplePopulation, RunPlan, RunStore, ServerOptimizer, train
 from hubbub.training.functional import FlatModel

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.cli import completing, main
+from hubbub.cli import flags as completing
+from hubbub.cli import main
 
 ROOT = Path(__file__).parent.parent
 # A child of bash finds out that it is one; the last word keeps bash from becoming the child.

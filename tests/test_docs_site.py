@@ -23,7 +23,7 @@ from browser import chromium
 from hubbub import errors
 from hubbub.cli.app import app
 from hubbub.config import Config, load, resolve
-from hubbub.planned import planned
+from hubbub.planner import planned
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

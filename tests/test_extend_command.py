@@ -16,7 +16,7 @@ import hubbub as package
 from hubbub import accounting
 from hubbub.accounting.ledger import Ledger
 from hubbub.report import charts
-from hubbub.report.told import told
+from hubbub.report.summary import summary
 from hubbub.training import RunStore
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
 from hubbub.training.run_folder.record import read_run
@@ -100,7 +100,7 @@ def test_the_curve_of_epsilon_begins_with_what_the_finished_run_has_cost(place: 
     drawn = []
     monkeypatch.setattr(charts, "_curve", lambda _axes, _number, points, _name: drawn.append(points))
     for run in ("coins", "two"):
-        picture = charts.epsilon([told(place / run)])
+        picture = charts.epsilon([summary(place / run)])
         first, last = (accounting.rounded_up(drawn[-1][i][1]) for i in (0, -1))
         assert f"{run} from {first} to {last}" in picture
     (none, *_), ((rounds, before), *_) = drawn
@@ -129,7 +129,7 @@ def test_it_goes_on_again_and_says_what_it_charges(place: Path, capsys: pytest.C
     assert extend("one", "four") == 0
     told = capsys.readouterr().out
     assert "together with 3 earlier runs" in told
-    assert re.search(r"Charged as well, since they belong to it: .*two, .*three", told)
+    assert re.search(r"The privacy cost also counts, since they belong to it: .*two, .*three", told)
     found = answer(capsys, "account", "four")["epsilon"]
     everything = [event for run in ("one", "two", "three", "four") for event in alone(run)]
     assert found == pytest.approx(accounting.epsilon(everything, 1e-5, "zero-out"), rel=1e-9)

@@ -24,7 +24,7 @@ from hubbub.accounting.actual_cost import spent
 from hubbub.accounting.chain import Chain
 from hubbub.accounting.multi_run import compose_runs, run_charges
 from hubbub.accounting.promise import Extends
-from hubbub.cli.records import close
+from hubbub.cli.runs import close
 from hubbub.errors import ConfigError, LedgerError, RunFolderError
 from hubbub.noise import SecureSource
 from hubbub.participation import PoissonSampling

@@ -17,8 +17,8 @@ from hubbub.cli.app import app
 from hubbub.errors import DataError
 from hubbub.families import DESCRIPTIONS
 from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
-from hubbub.report.errors import draw_errors, smoothed, spread
-from hubbub.report.matrices import largest_by_block
+from hubbub.report.drawing import spread
+from hubbub.report.pictures import draw_errors, largest_by_block, smoothed
 from hubbub.tensor_proto import read_tensor_proto
 from hubbub.workloads import Workload, momentum, prefix_sum
 from refusals import Refused, output

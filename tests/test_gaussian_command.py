@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 import refusals
 from conftest import oracle
 from hubbub import gaussian
-from hubbub.report.calibrations import Curve, draw_calibrations
+from hubbub.report.pictures import Calibrated, draw_calibrations
 from refusals import Refused, output
 
 # Fixtures are found by their names here.
@@ -143,7 +143,7 @@ def test_the_picture_is_drawn_for_every_budget(
 
 def test_every_curve_of_the_picture_has_a_colour_that_any_eye_tells_from_the_others() -> None:
     epsilons = np.geomspace(0.01, 50, 20)
-    curves = [Curve(f"calibration {k}", epsilons, np.full(20, 1.1 + 0.1 * k), np.ones(20, dtype=bool)) for k in range(8)]
+    curves = [Calibrated(f"calibration {k}", epsilons, np.full(20, 1.1 + 0.1 * k), np.ones(20, dtype=bool)) for k in range(8)]
     pixels = matplotlib.image.imread(io.BytesIO(draw_calibrations(2.0, 1e-5, curves)))
     seen = {tuple(pixel) for pixel in np.unique(np.round(255 * pixels[::3, ::3, :3]).reshape(-1, 3), axis=0)}
     # Okabe and Ito 2008, without yellow: one curve each.

@@ -18,10 +18,10 @@ STRICT = {
     "poisson": "--sampling-probability 0.1",
     "fixed size": "--cohort-size 2 --population 10",
     "truncated": "--sampling-probability 0.1 --max-cohort-size 3 --population 10",
-    "cyclic": "--strategy banded-toeplitz --bands 2 --sampling-probability 0.1 --cycle-length 2",
+    "cyclic": "--mechanism banded-toeplitz:bands=2 --sampling-probability 0.1 --cycle-length 2",
     "bins": "--bins 3",
-    "toeplitz": "--strategy banded-toeplitz --bands 2",
-    "tree": "--strategy tree",
+    "toeplitz": "--mechanism banded-toeplitz:bands=2",
+    "tree": "--mechanism tree",
 }
 
 
@@ -46,7 +46,7 @@ def test_the_json_of_an_account_is_strict(capsys: pytest.CaptureFixture[str], co
 
 def test_a_refusal_leaves_the_output_for_programs_empty(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main([*ACCOUNT, "--json", "--strategy", "tre"])
+        main([*ACCOUNT, "--json", "--mechanism", "tre"])
     assert capsys.readouterr().out == ""
 
 

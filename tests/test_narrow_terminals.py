@@ -51,7 +51,7 @@ def test_lines_fit_and_hold_every_word_in_its_order(words: list[str], width: int
     ("text", "copied"),
     [
         ("Ledger head (hubbub verify runs/a-long-one --head H): 0a1b", "(hubbub verify runs/a-long-one --head H):"),
-        ("Stopped after 3 rounds. Go on with: hubbub resume runs/mine --head 0a1b", "hubbub resume runs/mine --head 0a1b"),
+        ("Stopped after 3 rounds. Resume with: hubbub resume runs/mine --head 0a1b", "hubbub resume runs/mine --head 0a1b"),
         ("Try it: cd mine && python run_local.py; README.md says more.", "cd mine && python run_local.py;"),
         ("  hubbub train my.toml --set privacy.epsilon=3", "  hubbub train my.toml --set privacy.epsilon=3"),
         ("Report: /a/folder/with/a/long/name/report.html", "/a/folder/with/a/long/name/report.html"),

@@ -573,7 +573,7 @@ def test_metrics_and_the_screen_show_an_aborted_round_and_name_nobody_in_public(
         with _progress(Console(file=told, force_terminal=terminal, width=200, highlight=False), 4, 0, "client") as show:
             for row in yielded:
                 show(row)
-        assert "round 3/4  not released, charged all the same: nothing was decrypted: holder 2" in told.getvalue()
+        assert "round 3/4  aborted, its privacy cost stays spent: nothing was decrypted: holder 2" in told.getvalue()
         assert told.getvalue().count("not released") == 1
     rows, _ = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [row.get("released", True) for row in rows] == [True, True, False, True]

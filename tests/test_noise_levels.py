@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from hubbub import families
+from hubbub.estimates import MOST_ROUNDS, noise_levels
 from hubbub.families import Family
 from hubbub.mechanism import Mechanism
 from hubbub.noise import NoiseStream
-from hubbub.noise_levels import MOST_ROUNDS, noise_levels
 from hubbub.participation import FixedEpochs, SingleParticipation
 from hubbub.strategies import Identity
 from hubbub.utility import noising_matrix, squared_errors

@@ -503,7 +503,7 @@ def test_a_folder_with_shares_verifies_and_its_account_is_printed(folder: Path, 
     assert hubbub("ledger", folder) == 0
     assert hubbub("account", folder, "--statement") == 0
     printed = capsys.readouterr().out
-    assert "3 of 6 rounds charged" in printed
+    assert "3 of 6 rounds spent" in printed
     assert "added their share of noise" in " ".join(printed.split())
     assert hubbub("account", folder, "--json") == 0
     assert json.loads(capsys.readouterr().out)["events"][0]["event"] == "DiscreteGaussianShares"

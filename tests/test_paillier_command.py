@@ -17,8 +17,8 @@ import pytest
 from matplotlib.axes import Axes
 
 import refusals
-from hubbub.cli import benching, keys
-from hubbub.report.operation_times import draw_operation_times
+from hubbub.cli import paillier as module
+from hubbub.report.pictures import draw_operation_times
 from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.threshold import ThresholdKey
 from refusals import Refused, output
@@ -193,7 +193,7 @@ def test_what_the_numbers_mean_is_said(
     holders: int, needed: int, least: int, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     public, _ = threshold.deal(*SAFE, holders=holders, threshold=needed, min_contributions=least)
-    keys._explain(Path("keys"), public)
+    module._explain(Path("keys"), public)
     text = capsys.readouterr().out
     assert not [word for word in words if word not in text]
 
@@ -242,9 +242,9 @@ def test_bench_writes_nine_plots_and_their_numbers(capsys: pytest.CaptureFixture
 
 
 def test_bench_says_that_phe_is_not_there(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    find = benching.importlib.util.find_spec
-    monkeypatch.setattr(benching.importlib.util, "find_spec", lambda name: None if name == "phe" else find(name))
-    monkeypatch.setattr(benching, "draw_operation_times", lambda title, subtitle, sizes, seconds: subtitle.encode())
+    find = module.importlib.util.find_spec
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None if name == "phe" else find(name))
+    monkeypatch.setattr(module, "draw_operation_times", lambda title, subtitle, sizes, seconds: subtitle.encode())
     text = output(capsys, ["paillier", "bench", "--bits", "256", "--sizes", "10", "-o", "out"])
     assert "phe is not installed" in text
     assert "phe is not installed" in Path("out/bench.png").read_text()
@@ -254,14 +254,14 @@ def test_bench_says_that_phe_is_not_there(capsys: pytest.CaptureFixture[str], mo
 
 
 def test_bench_measures_up_to_what_a_key_takes_by_default() -> None:
-    assert benching._sizes(None, 1024) == [10, *range(50, 1001, 50)]
-    assert max(benching._sizes(None, 256)) == 200
+    assert module._sizes(None, 1024) == [10, *range(50, 1001, 50)]
+    assert max(module._sizes(None, 256)) == 200
 
 
 def test_a_wrong_result_is_not_measured() -> None:
-    wrong = benching.Subject("wrong", 1, lambda numbers: numbers, lambda symbol, a, b: a, lambda encrypted: encrypted)
+    wrong = module.Subject("wrong", 1, lambda numbers: numbers, lambda symbol, a, b: a, lambda encrypted: encrypted)
     with pytest.raises(RuntimeError, match="wrong: add of numbers of 10 bits came out wrong"):
-        benching.measured([wrong], [10], 256)
+        module.measured([wrong], [10], 256)
 
 
 def test_the_picture_has_a_panel_for_each_row_and_column(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hubbub import config as configs
-from hubbub import inventory, prospect
+from hubbub import estimates, planner
 from hubbub.build import build
-from hubbub.cli import nearby, output
+from hubbub.cli import output, planning
 from hubbub.cli.app import app
 from hubbub.errors import ConfigError, DataError
 from hubbub.noise import NoiseStream
-from hubbub.planned import planned, workload_of
+from hubbub.planner import planned, workload_of
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.settings import encryption_of
 from hubbub.training.functional import FlatModel
@@ -125,15 +125,15 @@ def test_the_sizes_of_data_sets_are_those_of_the_loaded_ones() -> None:
             # Not here, and not to be downloaded.
             continue
         users = None if data.users is None else len(set(data.users.tolist()))
-        found[name] = inventory.Size(len(data.train_inputs), data.shape, data.classes, users)
+        found[name] = planner.Size(len(data.train_inputs), data.shape, data.classes, users)
     assert "digits" in found
-    assert found == {name: inventory.DATA[name] for name in found}
-    assert set(inventory.DATA) == set(configs.DATASETS)
+    assert found == {name: planner.DATA[name] for name in found}
+    assert set(planner.DATA) == set(configs.DATASETS)
 
 
 def test_the_parameters_of_models_are_those_of_the_built_ones() -> None:
     found = {}
-    for (name, place), (data, size) in itertools.product(configs.MODELS.items(), inventory.DATA.items()):
+    for (name, place), (data, size) in itertools.product(configs.MODELS.items(), planner.DATA.items()):
         module, _, kind = place.partition(":")
         if name == "mlp" and len(size.shape) == 1:
             # It takes no sequences.
@@ -143,7 +143,7 @@ def test_the_parameters_of_models_are_those_of_the_built_ones() -> None:
         except ConfigError:
             continue
         found[name, data] = FlatModel(model).dim
-    assert found == inventory.PARAMETERS
+    assert found == planner.PARAMETERS
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_as_many_units_are_known_as_are_there(changes: configs.Layer, unit: str)
         base["training"]["batch_size"] = 10
         changes = {section: keys for section, keys in changes.items() if section != "data"}
     config = configs.resolve(base, changes, {"training": {"cohort_size": 20}})
-    assert inventory.units_of(config) == len(build(config).population.clients)
+    assert planner.units_of(config) == len(build(config).population.clients)
 
 
 def test_more_clients_than_the_data_have_examples_for_are_refused_as_a_run_refuses_them(tmp_path: Path) -> None:
@@ -170,11 +170,11 @@ def test_more_clients_than_the_data_have_examples_for_are_refused_as_a_run_refus
 
 def test_users_whose_examples_are_held_out_and_data_of_ones_own_are_not_known() -> None:
     speakers: configs.Layer = {"data": {"name": "shakespeare", "partition": "user"}, "privacy": {"noise_multiplier": 1.0}}
-    assert inventory.units_of(configs.resolve(speakers)) == 264
-    assert inventory.units_of(configs.resolve(speakers, {"training": {"validation": 0.1}})) is None
-    assert inventory.units_of(configs.resolve(speakers, {"data": {"name": "my:own"}})) is None
-    assert inventory.units_of(configs.resolve({"data": {"name": "my:own", "clients": 10**6}})) == 10**6
-    assert inventory.parameters_of(configs.resolve({"data": {"name": "my:own"}})) is None
+    assert planner.units_of(configs.resolve(speakers)) == 264
+    assert planner.units_of(configs.resolve(speakers, {"training": {"validation": 0.1}})) is None
+    assert planner.units_of(configs.resolve(speakers, {"data": {"name": "my:own"}})) is None
+    assert planner.units_of(configs.resolve({"data": {"name": "my:own", "clients": 10**6}})) == 10**6
+    assert planner.parameters_of(configs.resolve({"data": {"name": "my:own"}})) is None
 
 
 # What noise and encryption amount to
@@ -186,7 +186,7 @@ def test_noise_and_signal_are_those_of_drawn_noise() -> None:
         {"training": {"rounds": 9, "cohort_size": 8}, "data": {"clients": 24}}, FLEETS["BLT"], {"privacy": {"clip_norm": 0.5}}
     )
     plan = planned(config, 24)
-    loud = prospect.loudness(plan, workload_of(config), 4810)
+    loud = estimates.noise_estimate(plan, workload_of(config), 4810)
     assert loud is not None
     assert plan.mechanism is not None
     stream = NoiseStream(plan.mechanism, dim=4810, seed=1)
@@ -203,7 +203,7 @@ def test_noise_and_signal_are_those_of_drawn_noise() -> None:
 
 def test_epsilon_over_rounds_ends_with_that_of_the_run_and_never_falls() -> None:
     promise = planned(configs.resolve({"training": {"rounds": 10}, "privacy": {"epsilon": 3.0}}), 100).promise()
-    after = prospect.epsilons(promise, 1e-5)
+    after = estimates.epsilons(promise, 1e-5)
     assert [rounds for rounds, _ in after] == [1, 3, 5, 8, 10]
     spent = [epsilon for _, epsilon in after]
     assert spent == sorted(spent)
@@ -222,8 +222,8 @@ def test_the_bytes_of_encryption_are_those_of_messages_that_are_really_made(hold
     plan = planned(config, 11)
     terms = encryption_of(config, plan.expected_cohort_size)
     assert terms is not None
-    costs = prospect.encryption_costs(plan, terms, 500, 11)
-    agreement = prospect.agreed(plan, terms, paillier.generate(2048).public_key, 500, "a run")
+    costs = estimates.encryption_costs(plan, terms, 500, 11)
+    agreement = estimates.agreed(plan, terms, paillier.generate(2048).public_key, 500, "a run")
     message = agreement.contribution("10", 0, np.zeros(500, dtype=np.int64))
     assert costs["upload_bytes"] == len(message)
     assert costs["ciphertexts"] == agreement.ciphertexts
@@ -275,7 +275,7 @@ def test_what_is_not_printed_on_a_terminal_has_a_line_for_each_row_and_no_blanks
 def test_the_tables_of_a_plan_fit_a_terminal(columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = written(tmp_path, {"training": {"rounds": 16}, "privacy": {"mode": "dp-ftrl", "bands": 4, "epsilon": 6.0}})
     monkeypatch.setattr(output, "console", lambda **_: terminal)
-    monkeypatch.setattr(nearby, "console", lambda **_: terminal)
+    monkeypatch.setattr(planning, "console", lambda **_: terminal)
     terminal = Console(
         file=io.StringIO(), force_terminal=True, color_system=None, width=columns, soft_wrap=True, highlight=False, markup=False
     )

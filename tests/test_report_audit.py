@@ -11,9 +11,9 @@ import pytest
 
 from hubbub.cli import main
 from hubbub.errors import ConfigError, RunFolderError
-from hubbub.report.audited import read_audit, with_audit
+from hubbub.report.audit import read_audit, with_audit
 from hubbub.report.page import page
-from hubbub.report.told import told
+from hubbub.report.summary import summary
 
 CONFIG = """[training]
 rounds = 4
@@ -65,13 +65,13 @@ def test_an_audit_that_lies_in_a_runs_folder_is_in_its_report(audited: Path, cap
         assert one["what"] in text
     assert all(check["name"] in text.replace("&#39;", "'") for check in found["checks"])
     assert "show, with confidence 95 %, that epsilon is at least" in text
-    run = told(audited)
+    run = summary(audited)
     assert "no lower bound is stated" in run.statement()
     assert "The audit" not in page([run])
 
 
 def test_a_public_page_shows_the_bounds_of_an_audit_and_no_scores(audited: Path) -> None:
-    run = with_audit(told(audited), read_audit(audited / "audit"))
+    run = with_audit(summary(audited), read_audit(audited / "audit"))
     for public in (False, True):
         text = page([run], public=public)
         assert "What the audit showed of epsilon: " in text
@@ -84,7 +84,7 @@ def test_a_bound_in_the_report_is_rounded_down_and_is_one_on_what_is_stated(audi
         assert stated["stated_epsilon"] != other["stated_epsilon"]
         stated["shown"]["epsilon"], other["shown"]["epsilon"] = 0.98769999, 77.0
 
-    run = with_audit(told(audited), read_audit(changed(audited, tmp_path / "a", proves)))
+    run = with_audit(summary(audited), read_audit(changed(audited, tmp_path / "a", proves)))
     assert run.audited_epsilon == 0.9876
     text = page([run])
     assert "≥ 0.9876" in text
@@ -97,7 +97,7 @@ def test_a_broken_system_is_said_in_colour(audited: Path, tmp_path: Path) -> Non
         found["verdict"], found["sentence"] = "BROKEN", "BROKEN: <b>the noise</b> is gone."
         found["checks"][0]["passed"] = found["comparisons"][0]["holds"] = False
 
-    text = page([with_audit(told(audited), read_audit(changed(audited, tmp_path / "a", breaks)))], public=True)
+    text = page([with_audit(summary(audited), read_audit(changed(audited, tmp_path / "a", breaks)))], public=True)
     assert '<p class="warning">BROKEN: &lt;b&gt;the noise&lt;/b&gt; is gone.</p>' in text
     assert "Tests that failed: clients asked against the pattern." in text
 
@@ -121,7 +121,7 @@ def test_an_audit_of_another_run_is_refused_and_the_difference_named(
 ) -> None:
     found = read_audit(changed(audited, tmp_path / "a", change))
     with pytest.raises(RunFolderError, match=re.escape(words)) as caught:
-        with_audit(told(audited), found)
+        with_audit(summary(audited), found)
     assert "audit this one with 'hubbub audit RUN/config.toml" in str(caught.value)
 
 
@@ -132,8 +132,8 @@ def test_how_a_run_was_computed_makes_it_no_other_run(audited: Path, tmp_path: P
         assert found["settings"]["privacy"]["noise"] == "secure"
 
     found = read_audit(changed(audited, tmp_path / "a", elsewhere))
-    assert told(audited).settings["privacy"]["noise"] == "simulation"
-    assert with_audit(told(audited), found).audit == found
+    assert summary(audited).settings["privacy"]["noise"] == "simulation"
+    assert with_audit(summary(audited), found).audit == found
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,10 @@ from browser import looked_at, printed
 from hubbub.cli import main
 from hubbub.cli.app import app
 from hubbub.errors import RunFolderError
+from hubbub.report.charts import phase_seconds
 from hubbub.report.citations import bibtex, cited
-from hubbub.report.costs import costs
-from hubbub.report.page import page
-from hubbub.report.phases import phase_seconds
-from hubbub.report.told import Strength, told
+from hubbub.report.page import costs, page
+from hubbub.report.summary import Strength, summary
 
 SETTINGS = {
     "independent": {},
@@ -60,7 +59,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_run_leaves_a_page_that_tells_what_its_ledger_tells(runs: dict[str, Path], name: str) -> None:
     text = (runs[name] / "report.html").read_text()
-    run = told(runs[name])
+    run = summary(runs[name])
     assert plain(run.guarantee.sentence()) in plain(text)
     assert run.recorded.chain.head in text
     for assumption in run.guarantee.assumptions:
@@ -102,13 +101,13 @@ def test_a_page_is_in_one_piece_and_closes_what_it_opens(runs: dict[str, Path], 
 
 def test_a_public_page_has_nothing_of_clients_in_it(runs: dict[str, Path]) -> None:
     for name in ("correlated", "held out", "adaptive"):
-        open_page, full = page([told(runs[name])], public=True), page([told(runs[name])])
+        open_page, full = page([summary(runs[name])], public=True), page([summary(runs[name])])
         for private in ("Clipped.", "Time.", "seconds a round", "Updates clipped over rounds"):
             assert private in full
             assert private not in open_page
         assert ("Participation" in full) == (name == "correlated")
         assert "Participation." not in open_page
-        held_out = told(runs[name]).rows[-1]["accuracy"]
+        held_out = summary(runs[name]).rows[-1]["accuracy"]
         assert (f"{100 * held_out:.2f} %" in open_page) == (name != "held out")
         assert "For the operator" not in open_page
 
@@ -116,13 +115,13 @@ def test_a_public_page_has_nothing_of_clients_in_it(runs: dict[str, Path]) -> No
 def test_what_a_run_is_called_cannot_write_into_the_page(runs: dict[str, Path], tmp_path: Path) -> None:
     evil = tmp_path / '<script>alert(1)<!--"&'
     evil.symlink_to(runs["independent"])
-    shown = page([told(runs["independent"]), told(evil)])
+    shown = page([summary(runs["independent"]), summary(evil)])
     assert "<script" not in shown
     renamed = tmp_path / "<script>alert(2)"
     runs["bare"].rename(renamed)
     try:
-        assert "<script" not in page([told(renamed)])
-        assert "&lt;script&gt;alert(2)" in page([told(renamed)])
+        assert "<script" not in page([summary(renamed)])
+        assert "&lt;script&gt;alert(2)" in page([summary(renamed)])
     finally:
         renamed.rename(runs["bare"])
 
@@ -132,10 +131,10 @@ def test_a_name_is_a_label_whatever_is_in_it(
     runs: dict[str, Path], tmp_path: Path, name: str, recwarn: pytest.WarningsRecorder
 ) -> None:
     other = Path(shutil.copytree(runs["independent"], tmp_path / name))
-    text = page([told(runs["independent"]), told(other)])
+    text = page([summary(runs["independent"]), summary(other)])
     text.encode()
     assert not [control for control in text if not control.isprintable() and control != "\n"]
-    shown = told(other).name.replace("&", "&amp;")
+    shown = summary(other).name.replace("&", "&amp;")
     legends = [svg for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL) if ">independent<" in svg]
     assert len(legends) >= 4
     assert all(f">{shown}<" in svg.replace("> ", ">") for svg in legends)
@@ -144,12 +143,12 @@ def test_a_name_is_a_label_whatever_is_in_it(
 
 def test_a_name_that_is_no_text_has_letters_that_can_be_shown(runs: dict[str, Path], tmp_path: Path) -> None:
     other = Path(shutil.copytree(runs["independent"], tmp_path / "no\udcfftext"))
-    assert told(other).name == "no\N{REPLACEMENT CHARACTER}text"
-    assert b"no\xef\xbf\xbdtext" in page([told(other)]).encode()
+    assert summary(other).name == "no\N{REPLACEMENT CHARACTER}text"
+    assert b"no\xef\xbf\xbdtext" in page([summary(other)]).encode()
 
 
 def test_runs_that_are_called_alike_are_told_apart(runs: dict[str, Path]) -> None:
-    text = page([told(runs["independent"]), told(runs["independent"])])
+    text = page([summary(runs["independent"]), summary(runs["independent"])])
     assert ">independent (1)<" in text
     assert ">independent (2)<" in text
 
@@ -166,9 +165,9 @@ def edited(run: Path, folder: Path, edit: Callable[[dict], object]) -> Path:
 
 def test_what_was_spent_is_told_by_the_ledger_and_not_by_the_metrics(runs: dict[str, Path], tmp_path: Path) -> None:
     run = edited(runs["independent"], tmp_path / "independent", lambda row: row.update(epsilon=1e-9))
-    assert page([told(run)]) == page([told(runs["independent"])])
+    assert page([summary(run)]) == page([summary(runs["independent"])])
     kept = [json.loads(line)["epsilon"] for line in (runs["independent"] / "metrics.jsonl").read_text().splitlines()]
-    assert [told(run).epsilon_after(count) for count in range(1, 7)] == pytest.approx(kept)
+    assert [summary(run).epsilon_after(count) for count in range(1, 7)] == pytest.approx(kept)
 
 
 @pytest.mark.parametrize("edit", [lambda row: row.pop("private"), lambda row: row.update(private=[])], ids=["none", "empty"])
@@ -176,14 +175,14 @@ def test_held_out_numbers_are_private_whatever_the_metrics_say(
     runs: dict[str, Path], tmp_path: Path, edit: Callable[[dict], object]
 ) -> None:
     run = edited(runs["held out"], tmp_path / "held-out", edit)
-    assert not told(run).public
-    assert f"{100 * told(run).rows[-1]['accuracy']:.2f}" not in page([told(run)], public=True)
+    assert not summary(run).public
+    assert f"{100 * summary(run).rows[-1]['accuracy']:.2f}" not in page([summary(run)], public=True)
     (run / "config.toml").unlink()
-    assert not told(run).public
+    assert not summary(run).public
 
 
 def test_a_public_page_shows_of_several_runs_what_is_public(runs: dict[str, Path]) -> None:
-    both = [told(runs["independent"]), told(runs["held out"])]
+    both = [summary(runs["independent"]), summary(runs["held out"])]
     text = page(both, public=True)
     drawn = next(svg for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL) if "Accuracy over rounds" in svg)
     assert "held-out" not in drawn
@@ -193,7 +192,7 @@ def test_a_public_page_shows_of_several_runs_what_is_public(runs: dict[str, Path
 
 
 def test_a_run_looks_the_same_in_every_chart(runs: dict[str, Path]) -> None:
-    text = page([told(runs["held out"]), told(runs["bare"]), told(runs["independent"])], public=True)
+    text = page([summary(runs["held out"]), summary(runs["bare"]), summary(runs["independent"])], public=True)
     pictures = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
     for words, others in {"Accuracy over rounds": {"1"}, "Epsilon at delta": {"0"}, "How strong the noise": {"0"}}.items():
         drawn = next(svg for svg in pictures if words in svg)
@@ -201,7 +200,7 @@ def test_a_run_looks_the_same_in_every_chart(runs: dict[str, Path]) -> None:
 
 
 def test_who_broke_a_pattern_is_not_told_to_all(runs: dict[str, Path]) -> None:
-    run = told(runs["correlated"])
+    run = summary(runs["correlated"])
     broken = replace(run.cost, breaches=("2 clients broke it, such as 0123abcd in rounds [0, 1]",))
     run = replace(run, cost=broken)
     assert "0123abcd" in page([run])
@@ -230,17 +229,17 @@ def test_settings_that_cannot_be_read_are_refused_by_name(
     else:
         settings.write_bytes(content)
     with pytest.raises(RunFolderError, match=words) as caught:
-        told(run)
+        summary(run)
     assert str(settings) in str(caught.value)
 
 
 def test_numbers_that_are_none_of_a_run_are_not_drawn(runs: dict[str, Path], tmp_path: Path) -> None:
     run = edited(runs["independent"], tmp_path / "far", lambda row: row.update(accuracy=1e308, loss=-1e308, seconds=1e300))
-    assert "Accuracy over rounds" not in page([told(run)])
+    assert "Accuracy over rounds" not in page([summary(run)])
     with pytest.raises(RunFolderError, match="upload_bytes"):
-        told(edited(runs["independent"], tmp_path / "text", lambda row: row.update(upload_bytes="<script>")))
+        summary(edited(runs["independent"], tmp_path / "text", lambda row: row.update(upload_bytes="<script>")))
     with pytest.raises(RunFolderError, match="private = 5"):
-        told(edited(runs["independent"], tmp_path / "number", lambda row: row.update(private=5)))
+        summary(edited(runs["independent"], tmp_path / "number", lambda row: row.update(private=5)))
 
 
 def test_several_runs_are_laid_over_one_another(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -264,7 +263,7 @@ def test_the_sum_is_estimated_from_what_was_released_and_the_noise() -> None:
 
 
 def test_a_run_cites_what_it_relies_on_and_nothing_else(runs: dict[str, Path]) -> None:
-    keys = {name: set(cited(told(path))) for name, path in runs.items()}
+    keys = {name: set(cited(summary(path))) for name, path in runs.items()}
     assert "kalinin2024banded" in keys["correlated"] - keys["independent"]
     assert "zhu2022optimal" in keys["independent"] - keys["correlated"]
     assert "andrew2021differentially" in keys["adaptive"] - keys["independent"]
@@ -297,7 +296,7 @@ def test_what_cannot_be_reported_is_refused_by_name(
 
 @pytest.mark.parametrize(("width", "dark"), [(1100, False), (360, False), (1100, True)])
 def test_a_browser_shows_all_of_it_whatever_the_window(runs: dict[str, Path], tmp_path: Path, width: int, dark: bool) -> None:
-    seen = looked_at(page([told(runs["correlated"]), told(runs["adaptive"])]), tmp_path, width=width, dark=dark)
+    seen = looked_at(page([summary(runs["correlated"]), summary(runs["adaptive"])]), tmp_path, width=width, dark=dark)
     assert seen["requests"] == 0
     assert seen["scroll"] <= seen["wide"] <= width
     assert seen["out"] == []
@@ -310,7 +309,7 @@ def test_a_browser_shows_all_of_it_whatever_the_window(runs: dict[str, Path], tm
 
 
 def test_on_paper_nothing_is_folded(runs: dict[str, Path], tmp_path: Path) -> None:
-    text = page([told(runs["correlated"])])
+    text = page([summary(runs["correlated"])])
     folded = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
     sheets = printed(text, tmp_path / "as it is")
     assert sheets == printed(text.replace("<details>", "<details open>"), tmp_path / "unfolded")
@@ -319,7 +318,7 @@ def test_on_paper_nothing_is_folded(runs: dict[str, Path], tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["independent", "correlated", "bare"])
 def test_where_the_time_went_adds_up_to_what_the_metrics_say(runs: dict[str, Path], name: str) -> None:
-    run = told(runs[name])
+    run = summary(runs[name])
     seconds = phase_seconds(run)
     rows = [json.loads(line) for line in (runs[name] / "metrics.jsonl").read_text().splitlines()]
     rounds = sum(row["seconds"] for row in rows)
@@ -332,16 +331,16 @@ def test_where_the_time_went_adds_up_to_what_the_metrics_say(runs: dict[str, Pat
 
 def test_phases_of_several_runs_are_dots_of_their_own(runs: dict[str, Path], tmp_path: Path) -> None:
     before = edited(runs["bare"], tmp_path / "of-before", lambda row: row.pop("phases"))
-    text = page([told(runs["independent"]), told(before), told(runs["correlated"])])
+    text = page([summary(runs["independent"]), summary(before), summary(runs["correlated"])])
     (drawn,) = (svg for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL) if "Where the time went" in svg)
     assert set(re.findall(r"var\(--series-(\d)\)", drawn)) == {"0", "2"}
     assert "of-before" not in drawn
-    assert "Where the time went" not in page([told(before)])
+    assert "Where the time went" not in page([summary(before)])
 
 
 def test_what_encryption_cost_is_summed_over_rounds_and_clients(runs: dict[str, Path], tmp_path: Path) -> None:
     added = {"encrypt_seconds": 2.0, "aggregate_seconds": 0.5, "decrypt_seconds": 1.0, "upload_bytes": 5000.0, "clients": 3}
-    run = told(edited(runs["bare"], tmp_path / "run", lambda row: row.update(added)))
+    run = summary(edited(runs["bare"], tmp_path / "run", lambda row: row.update(added)))
     found = {words: numbers for words, *numbers in costs(run)}
     assert found["encrypt, all clients one after the other"] == ["2 s", "2 s", "12 s"]
     assert found["open the sum, holders of the key"] == ["1 s", "1 s", "6 s"]

@@ -153,19 +153,19 @@ bounds what those who see releases alone :: every run that is published :: test_
 metadata name the head :: every run that is published :: test_the_card_says_whom_epsilon_is_against
 Accuracy on public test data :: public test data :: test_the_card_says_whom_epsilon_is_against
 """,
-    "report/text.py": """
-charged and not released :: aborted rounds :: test_every_round_that_was_begun_is_charged
+    "report/__init__.py": """
+aborted: the privacy cost stays spent :: aborted rounds :: test_every_round_that_was_begun_is_charged
 The clip norm followed :: adaptive :: theorem: Andrew et al. 2021, Theorem 1
 sensitivity of … :: every run :: test_rho_is_that_of_the_stated_sensitivity_and_noise
 It assumes this :: every run :: test_only_a_statement_of_a_run_says_who_sees_to_its_assumptions
-without noise: this report :: held-out data :: definition: they are computed without noise
+are of held-out | this report is for choosing :: held-out data :: definition: they are computed without noise
 """,
     "report/page.py": """
 without noise: for choosing :: held-out data :: definition: they are computed without noise
-rounds that were charged have cost :: every run :: test_every_round_that_was_begun_is_charged
+What the rounds have cost :: every run :: test_every_round_that_was_begun_is_charged
 Of public numbers alone :: every run :: definition: releases and the mechanism
 noised count :: adaptive :: theorem: Andrew et al. 2021, Theorem 1
-a narrow bar beyond its line | Canaries that were there :: audits :: test_an_audit_that_lies_in_a_runs_folder_is_in_its_report
+a narrow bar beyond the line | Canaries that were there :: audits :: test_an_audit_that_lies_in_a_runs_folder_is_in_its_report
 column t is what | Row t of C⁻¹ :: correlated noise :: definition: of C
 Nobody came again :: patterns, private :: definition: of what is on record
 """,
@@ -173,7 +173,7 @@ Nobody came again :: patterns, private :: definition: of what is on record
 -differential privacy for each :: audits :: test_delta_is_never_shown_below_what_it_is
 A lower bound at 1 − 10⁻⁶ above :: audits :: definition: of the two confidences
 What the audit showed :: audits :: test_an_audit_that_lies_in_a_runs_folder_is_in_its_report
-beside the laws that are claimed | at least, with confidence :: audits :: definition: of the picture and the table
+and the laws that are claimed | at least, with confidence :: audits :: definition: of the picture and the table
 """,
     "audit/verdict.py": """
 BROKEN: … | epsilon is at least | disproved nothing of what is stated | (1 − 10⁻⁶) :: audits :: \
@@ -197,29 +197,22 @@ over clip norm × largest :: every run :: test_rho_is_that_of_the_stated_sensiti
     "cli/runs.py": """
 in the worst case over them :: random cohorts :: test_the_worst_case_of_cohorts_is_over_what_the_draw_can_give
 it may still do | worse than promised \
-| so that nothing beside it could be checked :: unfinished, broken and lone ledgers :: \
+| so that nothing could be checked against it :: unfinished, broken and lone ledgers :: \
 test_what_is_worse_than_promised_is_reported_by_every_command
-""",
-    "cli/records.py": """
-rounds charged: epsilon :: every run :: test_every_round_that_was_begun_is_charged
 its noise can never be drawn again | no secret is left :: closed runs :: definition: unless keys were copied
-""",
-    "cli/compare.py": """
-No matrix C :: every strategy, one participation pattern :: test_what_compare_says_no_matrix_is_below_is_below_all_that_it_shows
-and so is the error :: sensitivities that are bounds :: definition: the error is in units of the sensitivity
 """,
     "cli/planning.py": """
 on each parameter | signal to noise ≤ | of a mean over | of the model after :: every run with noise :: \
 definition: updates are clipped, sums divided by the expected number
 infinite: this run promises :: without privacy :: test_num_2_what_promises_nothing_says_so_in_full
 over clip norm × largest :: every run :: test_rho_is_that_of_the_stated_sensitivity_and_noise
-""",
-    "cli/nearby.py": """
 all calibrated to the same epsilon | standard deviation of the noise | nobody sees or can check \
-| the settings as they are :: neighbours :: \
-definition: each is planned by the door of every run
+| the settings as they are :: alternatives :: \
+definition: each is planned as every run is
 """,
     "cli/factorize.py": """
+No matrix C :: every strategy, one participation pattern :: test_what_compare_says_no_matrix_is_below_is_below_all_that_it_shows
+and so is the error :: sensitivities that are bounds :: definition: the error is in units of the sensitivity
 of the squared error :: strategies :: theorem: the lower bound that the answer names
 """,
 }
@@ -228,13 +221,13 @@ TEMPLATE = {
     "no epsilon covers it": "definition: they are computed without noise",
     "Runs over the same people add up": "theorem: Zhu, Dong and Wang 2022, Theorem 10",
     "Simulation, not for release": "test_a_simulation_among_runs_is_named_and_never_called_the_whole",
-    "Charged and not released": "test_every_round_that_was_begun_is_charged",
+    "Aborted, at their full privacy cost": "test_every_round_that_was_begun_is_charged",
     "is the unit that epsilon is of": "definition: of the unit",
-    "is not hidden": "test_num_2_what_promises_nothing_says_so_in_full",
+    "has no guarantee": "test_num_2_what_promises_nothing_says_so_in_full",
     "shown by audit with confidence 95 %": "test_a_bound_in_the_report_is_rounded_down_and_is_one_on_what_is_stated",
-    "sees to it)": "test_only_a_statement_of_a_run_says_who_sees_to_its_assumptions",
+    "enforces it)": "test_only_a_statement_of_a_run_says_who_sees_to_its_assumptions",
     "A lower bound below what is stated proves nothing": "definition: of a lower bound",
-    "checks that they hold": "definition: of the checks that it prints",
+    "checks them": "definition: of the checks that it prints",
     "results that were relied on": "definition: of the sources",
     "The statement for publication": "definition: the same text",
     "Tests of the system that passed": "definition: of the checks",
@@ -242,7 +235,7 @@ TEMPLATE = {
 NO_CLAIM = re.compile(
     r"tags: |^!\[|charts?|## |\| `guarantee|\| `report|\| after round|who is trusted|Who is trusted|microsecond|"
     r"Seconds of each|^The part of|The noise of rounds|score||each canary needs one|A separation of|"
-    r"What a round of|not known before|rows as long|beside that of the count|to encrypt|ciphertexts|seconds|"
+    r"What a round of|not known before|rows as long|next to that of the count|to encrypt|ciphertexts|seconds|"
     r"thrown away|With --measure|not computed for|noise multiplier of the updates|none: they are|--json has|CPU s|"
     r"yes, no zero|of a processor|the workload, to|another than|banded Toeplitz with|time-varying|copies of one|"
     r"held-out …"

@@ -20,15 +20,12 @@ from hubbub.config import Config, DataConfig, PrivacyConfig, TrainingConfig, loa
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.mechanism import Mechanism
 from hubbub.participation import PoissonSampling
-from hubbub.planned import planned
-from hubbub.report.sweep_told import CellTold, ChoiceTold, PointTold, SweepTold
-from hubbub.report.sweeps import page, write
+from hubbub.planner import planned
+from hubbub.report.sweep_page import page, write
+from hubbub.report.sweep_summary import CellSummary, Choice, PointSummary, SweepSummary
 from hubbub.strategies import Identity
-from hubbub.sweep.cells import cells_of
-from hubbub.sweep.choice import Known, choice
-from hubbub.sweep.grid import Axis, Grid, grid_of
-from hubbub.sweep.record import SweepRecord, begin, locked, read_record
-from hubbub.sweep.results import marked
+from hubbub.sweep.grid import Axis, Grid, cells_of, grid_of, worded
+from hubbub.sweep.record import Known, SweepRecord, begin, choice, locked, marked, read_record
 from hubbub.training.run_folder.record import read_run
 from recorded_runs import promise_of, recorded
 from refusals import Refused
@@ -80,7 +77,7 @@ def test_a_setting_can_be_left_at_its_default_in_a_cell() -> None:
     base = overrides(["privacy.clip_norm=7", "privacy.noise_multiplier=1"])
     left, given = cells_of(base, grid_of(["privacy.clip_norm=default,0.5"]))
     assert (left.config.privacy.clip_norm, given.config.privacy.clip_norm) == (PrivacyConfig().clip_norm, 0.5)
-    assert (left.name, left.words) == ("1-clip_norm=default", "privacy.clip_norm = default")
+    assert (left.name, worded(left.settings)) == ("1-clip_norm=default", "privacy.clip_norm = default")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +125,7 @@ def test_two_cells_that_are_one_run_are_refused(refused: Refused) -> None:
 def test_cells_that_would_go_on_from_one_run_are_refused_since_none_charges_the_others(refused: Refused) -> None:
     extends = ("--set", "training.extends=one", "--set", 'privacy.earlier_runs=["one"]')
     flags = ("-o", "out", "--grid", "privacy.clip_norm=0.1,0.3", *extends)
-    refused(["sweep", "good.toml", *flags], "training.extends = 'one'", "would each have to be charged with all others")
+    refused(["sweep", "good.toml", *flags], "training.extends = 'one'", "would have to count all others")
 
 
 def test_a_folder_that_holds_something_else_is_refused(refused: Refused) -> None:
@@ -196,10 +193,10 @@ def test_files_of_a_sweep_are_named_in_full_and_no_two_processes_share_one(
         refused(["sweep", "good.toml", "-o", "s", *grid], "s: another process is at work on this sweep; wait for it")
 
 
-def point(values: tuple[Any, ...], accuracies: list[float | None], epsilon: float | None) -> PointTold:
+def point(values: tuple[Any, ...], accuracies: list[float | None], epsilon: float | None) -> PointSummary:
     """A finished point; of a run without accuracy, an interrupted one."""
     cells = [
-        CellTold(
+        CellSummary(
             f"{values} {seed}",
             {"training.seed": seed},
             "waiting" if accuracy is None else "finished",
@@ -212,7 +209,7 @@ def point(values: tuple[Any, ...], accuracies: list[float | None], epsilon: floa
         )
         for seed, accuracy in enumerate(accuracies)
     ]
-    return PointTold(values, tuple(cells))
+    return PointSummary(values, tuple(cells))
 
 
 def test_the_best_is_the_mean_over_seeds_and_the_frontier_is_what_nothing_beats() -> None:
@@ -312,7 +309,7 @@ def test_where_the_seed_deals_the_data_anew_it_is_said_whose_the_sum_is(
     assert any("dealt to clients anew" in text for text in told.warnings) == wander
 
 
-def sweep(axes: dict[str, tuple[Any, ...]], seeds: int = 1, **more: Any) -> SweepTold:
+def sweep(axes: dict[str, tuple[Any, ...]], seeds: int = 1, **more: Any) -> SweepSummary:
     """A finished sweep, of which one point has no privacy."""
     combinations = list(Grid(tuple(Axis(key, values) for key, values in axes.items())).points())
     points = []
@@ -321,9 +318,9 @@ def sweep(axes: dict[str, tuple[Any, ...]], seeds: int = 1, **more: Any) -> Swee
         accuracies = [0.2 + 0.6 * (number + seed / 3) / len(combinations) for seed in range(seeds)]
         points.append(point(tuple(settings.values()), accuracies, epsilon))
     trials = (("geometric number", 12.34567),)
-    told = ChoiceTold(len(combinations), 77.7, 1e-5, "A sentence.", trials, "", ("fixed",), ("beware <b>",))
+    told = Choice(len(combinations), 77.7, 1e-5, "A sentence.", trials, "", ("fixed",), ("beware <b>",))
     usual: dict[str, Any] = {"choice": told, "held_out": False, "simulation": False, "unit": "client", "version": "1"}
-    return SweepTold("s", "run.toml", tuple(axes.items()), seeds, marked(points), **{**usual, **more})
+    return SweepSummary("s", "run.toml", tuple(axes.items()), seeds, marked(points), **{**usual, **more})
 
 
 CLIP, SIGMA = ("privacy.clip_norm", (0.1, 0.5, 0.9)), ("privacy.noise_multiplier", (0.1, 0.4))
@@ -333,7 +330,7 @@ SHAPES = {
     "one of words": ({"privacy.mode": ("dp-fedavg", "none")}, ["Accuracy.", "Epsilon.", "Accuracy against epsilon."]),
     "two": (
         dict([CLIP, SIGMA]),
-        ["Accuracy.", "Epsilon.", "Accuracy as a surface.", "Training accuracy as a surface.", "Accuracy against epsilon."],
+        ["Accuracy.", "Epsilon.", "Accuracy against epsilon."],
     ),
     "two, one of words": (
         {**dict([CLIP]), "model.name": ("_mlp$", "cnn")},
@@ -343,11 +340,6 @@ SHAPES = {
         {**dict([CLIP, SIGMA]), "training.rounds": (5, 9)},
         [
             *(f"{what}, training.rounds = {rounds}." for what in ("Accuracy", "Epsilon") for rounds in (5, 9)),
-            *(
-                f"{what} as a surface, training.rounds = {rounds}."
-                for rounds in (5, 9)
-                for what in ("Accuracy", "Training accuracy")
-            ),
             "Accuracy against epsilon.",
         ],
     ),
@@ -406,7 +398,7 @@ def test_a_browser_shows_a_sweep_whole_without_a_network(tmp_path: Path, width: 
     assert seen["requests"] == 0
     assert seen["scroll"] <= seen["wide"]
     assert seen["out"] == []
-    assert seen["figures"] == 9
+    assert seen["figures"] == 5
     assert seen["paper"] == ("rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)")
     assert ("rgb(231, 234, 238)" if dark else "rgb(28, 31, 35)") in seen["inks"]
     assert seen["smallest"] >= 8

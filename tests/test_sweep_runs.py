@@ -17,10 +17,9 @@ from hubbub.accounting import PoissonSampled
 from hubbub.accounting.chain import read_chain
 from hubbub.cli import sweeping
 from hubbub.config import load, overrides, resolve
-from hubbub.sweep import pool
-from hubbub.sweep.pool import Ended, Rounds, finish_all
-from hubbub.sweep.work import Task, finish, read_scores
-from hubbub.training.run_folder.record import read_metrics
+from hubbub.sweep import work
+from hubbub.sweep.work import Ended, Rounds, Task, finish, finish_all, read_scores
+from hubbub.training.run_folder.record import Metrics, read_metrics
 from recorded_runs import answer, hubbub
 
 CONFIG = """
@@ -115,7 +114,7 @@ def test_the_results_are_means_over_seeds_and_state_what_all_runs_cost(place: Pa
 def test_the_same_command_again_computes_nothing(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pool, "_started", lambda: pytest.fail("a process was started"))
+    monkeypatch.setattr(work, "_pool", lambda: pytest.fail("a process was started"))
     before = results(place / "whole")
     for command in ((place / "run.toml", *FLAGS, "-o", place / "whole"), (place / "whole",)):
         assert answer(capsys, "sweep", *command)["points"] == before["points"]
@@ -127,7 +126,7 @@ def test_the_same_command_again_computes_nothing(
 
 
 def test_a_sweep_goes_on_with_what_is_missing_and_one_failure_stops_nothing_else(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = copied(place, tmp_path / "sweep")
     first, second = folder / "cells" / FIRST, folder / "cells" / SECOND
@@ -135,13 +134,17 @@ def test_a_sweep_goes_on_with_what_is_missing_and_one_failure_stops_nothing_else
     shutil.rmtree(second)
     first.write_text("in the way")
 
-    def stopped(done: int, planned: int) -> None:
-        if done == 1:
-            raise KeyboardInterrupt
+    begun = Metrics.add
+
+    def stopped(self: Metrics, row: dict[str, Any]) -> None:
+        begun(self, row)
+        raise KeyboardInterrupt
 
     config = resolve(load(place / "run.toml"), overrides(["privacy.noise_multiplier=0.5", "training.seed=2"]))
-    with pytest.raises(KeyboardInterrupt):
-        finish(Task(second, config), stopped)
+    with monkeypatch.context() as patch:
+        patch.setattr(Metrics, "add", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            finish(Task(second, config))
     assert read_scores(second) is None
     capsys.readouterr()
     assert hubbub("sweep", folder) == 1
@@ -165,7 +168,7 @@ def test_a_cell_whose_record_was_damaged_is_shown_and_nothing_is_stated_of_all(
     folder = copied(place, tmp_path / "sweep")
     ledger = folder / "cells" / FIRST / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"round":1', '"round":2'))
-    monkeypatch.setattr(pool, "_started", lambda: pytest.fail("a process was started"))
+    monkeypatch.setattr(work, "_pool", lambda: pytest.fail("a process was started"))
     assert hubbub("sweep", folder) == 1
     found = results(folder)
     assert by_name(folder)[FIRST]["state"] == "failed"
@@ -198,7 +201,7 @@ def test_ctrl_c_leaves_a_table_and_says_how_to_go_on(
     monkeypatch.setattr(sweeping, "finish_all", interrupted)
     assert hubbub("sweep", folder, "--jobs", 3) == 130
     printed = capsys.readouterr().out
-    assert f"Stopped: 3 of 4 runs are finished. Go on with: hubbub sweep {folder} --jobs 3" in printed
+    assert f"Stopped: 3 of 4 runs are finished. Resume with: hubbub sweep {folder} --jobs 3" in printed
     assert by_name(folder)[LAST]["state"] == "waiting"
 
 
@@ -211,7 +214,7 @@ def test_a_process_that_is_killed_fails_its_cell_alone_and_an_interruption_ends_
 
     def show(task: Task, event: Any) -> None:
         seen.append((task.folder.name, event))
-        if task.folder.name == "killed" and event == Rounds(1, 100_000):
+        if task.folder.name == "killed" and isinstance(event, Rounds) and event.done:
             (process,) = multiprocessing.active_children()
             os.kill(process.pid or 0, signal.SIGKILL)
         if task.folder.name == "last":
@@ -222,6 +225,6 @@ def test_a_process_that_is_killed_fails_its_cell_alone_and_an_interruption_ends_
         finish_all([Task(killed.folder, endless), good, Task(last.folder, endless)], 1, show)
     assert multiprocessing.active_children() == []
     ended = {name: event.error for name, event in seen if isinstance(event, Ended)}
-    assert ended == {"killed": "its process was ended by signal 9, as where memory is short", "good": None}
+    assert ended == {"killed": "its process was ended, as where memory is short", "good": None}
     assert read_scores(tmp_path / "good") is not None
     assert read_scores(tmp_path / "last") is None

@@ -160,7 +160,7 @@ def test_of_a_ledger_alone_account_says_that_nothing_could_be_checked(
     for more in ((), ("--statement",)):
         assert hubbub("account", alone, *more) == 0
         shown = capsys.readouterr().out
-        assert f"{alone}: holds a ledger alone, so that nothing beside it could be checked" in shown
+        assert f"{alone}: holds a ledger alone, so that nothing could be checked against it" in shown
         assert read_run(alone).chain.head in shown
         assert hubbub("account", tmp_path / "run", *more) == 0
         assert "could be checked" not in capsys.readouterr().out

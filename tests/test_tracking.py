@@ -157,7 +157,7 @@ def test_a_tracker_that_fails_is_given_up_and_the_run_goes_on(
     trackers.mlflow.broken_after = 4
     assert trained(tmp_path / "run", "--mlflow", "http://there", "--wandb", "project") == 0
     told = capsys.readouterr().out
-    assert told.count("--mlflow: stopped at round 2 (the line is dead); the run goes on without it") == 1
+    assert told.count("--mlflow: stopped at round 2 (the line is dead); the run continues without it") == 1
     assert "A tracker could not be closed" in told
     assert (tmp_path / "run" / "report.html").exists()
     assert {step for _, step in trackers.wandb.values} == {1, 2, 3}

@@ -70,8 +70,8 @@ def rewritten(folder: Path, change: Callable[[list[dict]], None]) -> None:
 def test_a_finished_run_holds(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hubbub("verify", str(run)) == 0
     shown = capsys.readouterr().out
-    assert "everything holds" in shown
-    assert shown.count("holds ") >= 8
+    assert "all checks pass" in shown
+    assert shown.count("passes ") >= 8
     head = json_of(capsys, "ledger", str(run), "--json")["head"]
     assert failing(run, head) == {}
 

@@ -73,7 +73,7 @@ def test_rounds_that_are_not_positive_are_refused(refused: Refused, value: str) 
     refused(["account", "--rounds", value, "--delta", "1e-5", "--noise-multiplier", "1"], f"rounds = {value}", "at least 1")
 
 
-@pytest.mark.parametrize("more", ["", "--sampling-probability 0.1", "--strategy tree"], ids=["independent", "poisson", "tree"])
+@pytest.mark.parametrize("more", ["", "--sampling-probability 0.1", "--mechanism tree"], ids=["independent", "poisson", "tree"])
 def test_more_rounds_than_any_memory_holds_are_refused(refused: Refused, more: str) -> None:
     rounds = str(10**15)
     refused(["account", "--rounds", rounds, "--delta", "1e-5", "--noise-multiplier", "1", *more.split()], "rounds", rounds)
@@ -116,30 +116,32 @@ def test_account_takes_exactly_one_noise_multiplier(refused: Refused, both: bool
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--strategy identiy", ["--strategy", "'identiy'", "did you mean 'identity'"]),
-        ("--strategy=", ["--strategy", "''", "tree"]),
+        ("--mechanism identiy", ["--mechanism", "'identiy'", "did you mean 'identity'"]),
+        ("--mechanism=", ["--mechanism", "''", "tree"]),
         ("--accountant tigt", ["accountant", "'tigt'", "did you mean 'tight'"]),
         ("--neighboring-relation zeroout", ["relation", "'zeroout'", "did you mean 'zero-out'"]),
         ("--neighboring-relation=", ["relation", "''", "zero-out"]),
-        ("--strategy own:Strategy", ["own:Strategy"]),
-        ("--strategy tree --bands 3", ["bands = 3", "tree"]),
-        ("--strategy banded-toeplitz --bands 0", ["bands = 0", "at least 1"]),
-        ("--strategy banded-toeplitz --bands -1", ["bands = -1", "at least 1"]),
-        ("--strategy banded-toeplitz --bands 6", ["bands = 6", "5"]),
-        ("--strategy banded --column-norm-squared 1", ["--column-norm-squared", "--bands"]),
-        ("--strategy blt --bands 2", ["bands = 2", "'blt'", "banded"]),
-        ("--strategy banded --buffers 2", ["buffers = 2", "'banded'", "blt"]),
-        ("--strategy banded --bands 2", ["bands = 2", "overlap"]),
-        ("--strategy banded --bands 6 --column-norm-squared 1", ["bands = 6", "5"]),
-        ("--strategy banded --bands 2 --column-norm-squared nan", ["column", "nan"]),
-        ("--strategy banded --bands 2 --column-norm-squared 0", ["column", "0.0"]),
-        ("--strategy banded --bands 2 --column-norm-squared 1e308", ["column", "1e+308"]),
-        ("--column-norm-squared 1", ["--column-norm-squared", "banded"]),
-        ("--strategy dense", ["MinSeparation", "FixedEpochs", "banded"]),
-        ("--strategy file", ["needs matrix"]),
-        ("--strategy dense --matrix nowhere.npy", ["nowhere.npy", "No such file"]),
-        ("--strategy dense --matrix good.toml", ["good.toml", "NumPy"]),
-        ("--matrix nowhere.npy", ["nowhere.npy", "dense"]),
+        ("--mechanism own:Strategy", ["own:Strategy", "is no option"]),
+        ("--mechanism tree:bands=3", ["bands = 3", "tree"]),
+        ("--mechanism banded-toeplitz:bands=0", ["bands = 0", "at least 1"]),
+        ("--mechanism banded-toeplitz:bands=-1", ["bands = -1", "at least 1"]),
+        ("--mechanism banded-toeplitz:bands=6", ["bands = 6", "5"]),
+        ("--mechanism banded:column-norm-squared=1", ["column-norm-squared", "bands=N"]),
+        ("--mechanism blt:bands=2", ["bands = 2", "'blt'", "banded"]),
+        ("--mechanism banded:buffers=2", ["buffers = 2", "'banded'", "blt"]),
+        ("--mechanism banded:bands=2", ["bands = 2", "overlap"]),
+        ("--mechanism banded:bands=6,column-norm-squared=1", ["bands = 6", "5"]),
+        ("--mechanism banded:bands=2,column-norm-squared=nan", ["column", "nan"]),
+        ("--mechanism banded:bands=2,column-norm-squared=0", ["column", "0.0"]),
+        ("--mechanism banded:bands=2,column-norm-squared=1e308", ["column", "1e+308"]),
+        ("--mechanism identity:column-norm-squared=1", ["column-norm-squared", "banded"]),
+        ("--mechanism banded:width=3", ["'width=3'", "bands=…"]),
+        ("--mechanism dense", ["MinSeparation", "FixedEpochs", "banded"]),
+        ("--mechanism file", ["needs matrix"]),
+        ("--mechanism dense:matrix=nowhere.npy", ["nowhere.npy", "No such file"]),
+        ("--mechanism dense:matrix=good.toml", ["good.toml", "NumPy"]),
+        ("--mechanism nowhere.npy", ["nowhere.npy", "No such file"]),
+        ("--mechanism .", [".", "is no run"]),
         ("--sampling-probability 0", ["sampling_probability = 0.0", "above 0"]),
         ("--sampling-probability 1.5", ["sampling_probability = 1.5", "at most 1"]),
         ("--sampling-probability nan", ["sampling_probability = nan"]),
@@ -159,8 +161,8 @@ def test_account_takes_exactly_one_noise_multiplier(refused: Refused, both: bool
         ("--epochs 2 --rounds-per-epoch 5", ["epochs=2", "5 rounds"]),
         ("--rounds-per-epoch 0", ["rounds", "epoch", "0", "at least 1"]),
         ("--rounds-per-epoch -5", ["rounds", "epoch", "-5", "at least 1"]),
-        ("--strategy tree --sampling-probability 0.1", ["random cohorts", "independent noise"]),
-        ("--strategy banded-toeplitz --cohort-size 2 --population 10", ["random cohorts", "independent noise"]),
+        ("--mechanism tree --sampling-probability 0.1", ["random cohorts", "independent noise"]),
+        ("--mechanism banded-toeplitz --cohort-size 2 --population 10", ["random cohorts", "independent noise"]),
         ("--neighboring-relation add-or-remove-one", ["'add-or-remove-one'", "zero-out"]),
         ("--bins 0", ["bins = 0", "at least 1"]),
         ("--bins 20000000", ["bins = 20000000", "at most"]),
@@ -178,9 +180,9 @@ def test_account_takes_exactly_one_noise_multiplier(refused: Refused, both: bool
         ("--max-cohort-size 0 --population 9 --sampling-probability 0.1", ["max_cohort_size = 0", "at least 1"]),
         ("--max-cohort-size 3 --population 0 --sampling-probability 0.1", ["population = 0", "at least 1"]),
         ("--population 9 --sampling-probability 0.1", ["--population", "need --max-cohort-size, too"]),
-        ("--strategy banded-toeplitz --bands 3 --cycle-length 2 --sampling-probability 0.1", ["3 bands", "cycle_length = 2"]),
-        ("--strategy tree --cycle-length 2 --sampling-probability 0.1", ["BinaryTree", "square and lower triangular"]),
-        ("--strategy banded-toeplitz --bands 2 --bins 2", ["BandedToeplitz", "independent noise only"]),
+        ("--mechanism banded-toeplitz:bands=3 --cycle-length 2 --sampling-probability 0.1", ["3 bands", "cycle_length = 2"]),
+        ("--mechanism tree --cycle-length 2 --sampling-probability 0.1", ["BinaryTree", "square and lower triangular"]),
+        ("--mechanism banded-toeplitz:bands=2 --bins 2", ["BandedToeplitz", "independent noise only"]),
     ],
 )
 def test_account_refuses_flags_that_describe_no_mechanism(refused: Refused, flags: str, words: list[str]) -> None:
@@ -188,7 +190,7 @@ def test_account_refuses_flags_that_describe_no_mechanism(refused: Refused, flag
 
 
 def test_account_does_not_advise_a_flag_that_it_does_not_have(refused: Refused) -> None:
-    assert "--allow-import" not in refused([*ACCOUNT, "--strategy", "own:Strategy"], "own:Strategy")
+    assert "--allow-import" not in refused([*ACCOUNT, "--mechanism", "own:Strategy"], "own:Strategy")
 
 
 @pytest.mark.parametrize("command", ["account", "calibrate"])

@@ -26,7 +26,7 @@ workplace, refused = refusals.workplace, refusals.refused
 
 ROUNDS = len(C)
 ACCOUNT = [
-    "account", "--rounds", str(ROUNDS), "--delta", "1e-5", "--noise-multiplier", "1", "--strategy", "dense", "--matrix",
+    "account", "--rounds", str(ROUNDS), "--delta", "1e-5", "--noise-multiplier", "1", "--mechanism",
 ]  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def test_fil_1_whole_files_made_by_the_same_hands_are_taken(capsys: pytest.Captu
 
 def test_fil_1_bands_are_counted_in_the_matrix_and_not_believed(refused: Refused) -> None:
     Path("C.npy").write_bytes(npy(changed(5, 0, 1e-9)))
-    refused([*ACCOUNT, "C.npy", "--bands", "2"], "bands = 2", "'dense' has none")
+    refused([*ACCOUNT, "dense:matrix=C.npy,bands=2"], "bands = 2", "'dense' has none")
     refused([*ACCOUNT, "C.npy", "--sampling-probability", "0.1", "--cycle-length", "2"], "has 6 bands", "cycle_length = 2")
 
 

@@ -28,7 +28,7 @@ from hubbub.accounting import calibrate
 from hubbub.config import resolve
 from hubbub.files import write_atomic
 from hubbub.participation import FixedEpochs
-from hubbub.planned import planned
+from hubbub.planner import planned
 from hubbub.strategies import Strategy
 from hubbub.training import ServerOptimizer
 from hubbub.workloads import momentum

@@ -24,7 +24,7 @@ from epsilon_table import DELTA as GRID_DELTA
 from epsilon_table import TENSORS, as_printed, readings, rounded_up
 
 from hubbub import gaussian
-from hubbub.report.surfaces import draw_surface
+from hubbub.report.pictures import draw_surface
 
 ROUNDS = 6
 RATE, SERVER_RATE, CLIP = "training.learning_rate", "training.server_learning_rate", "privacy.clip_norm"

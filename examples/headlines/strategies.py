@@ -25,7 +25,7 @@ from hubbub import factorization, utility
 from hubbub.factorization import Optimized
 from hubbub.families import Family, answer_of
 from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
-from hubbub.report.errors import smoothed
+from hubbub.report.pictures import smoothed
 from hubbub.strategies import Strategy, stamped
 from hubbub.workloads import Workload, momentum, prefix_sum
 

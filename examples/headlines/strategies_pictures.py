@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from hubbub.report.errors import spread
+from hubbub.report.drawing import spread
 
 # Colour, dashes, marker.
 LOOKS: dict[str, tuple[str, Any, str]] = {

@@ -1,6 +1,6 @@
 """What other strategies and cohorts would give for the settings of a run: the same privacy, at which error, memory and time.
 
-A neighbour is the run's own settings with a few of them changed, planned by the door that every run goes through. So its noise
+An alternative is the run's own settings with a few of them changed, planned as every run is. So its noise
 meets the same budget under the same neighboring relation, its cohorts can be drawn from as many clients, and ``--set`` with
 those changes makes exactly that run. What no theorem covers or nobody can draw is left out, with the reason.
 """
@@ -15,8 +15,8 @@ from typing import Any
 from hubbub.accounting.events_of_mechanism import default_relation
 from hubbub.config import Config, Layer, ParticipationConfig, resolve
 from hubbub.errors import ConfigError, HubbubError
+from hubbub.estimates import MOST_ROUNDS, deviation, noise_levels
 from hubbub.families import Family, default_bands
-from hubbub.noise_levels import MOST_ROUNDS, noise_levels
 from hubbub.participation import (
     CyclicPoissonSampling,
     FixedEpochs,
@@ -26,13 +26,13 @@ from hubbub.participation import (
     SingleParticipation,
     sampling_word,
 )
-from hubbub.planned import default_strategy, planned, strategy_word, workload_of
+from hubbub.planner import default_strategy, planned, strategy_word, workload_of
 from hubbub.settings import encryption_of
 from hubbub.strategies.dense import Dense
 from hubbub.strategies.strategy import memory_rows
 from hubbub.training.plan import RunPlan
 
-__all__ = ["Neighbour", "Neighbourhood", "assignments", "deviation", "neighbours", "recommended"]
+__all__ = ["Alternative", "Alternatives", "alternatives", "assignments", "recommended"]
 
 # Errors that differ by less are the same: then what remembers less is better.
 _SAME = 0.02
@@ -60,7 +60,7 @@ _REFINEMENTS = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbour:
+class Alternative:
     """Settings that meet the same budget.
 
     Args:
@@ -105,7 +105,7 @@ class Neighbour:
                 return f"{self.strategy}, {count} {part if count > 1 else part[:-1]}"
         return self.strategy
 
-    def same_as(self, other: "Neighbour") -> bool:
+    def same_as(self, other: "Alternative") -> bool:
         """Whether the two are one mechanism, however they were asked for."""
         alike = (self.strategy, self.plan.participation, self.memory_rows) == (
             other.strategy,
@@ -116,8 +116,8 @@ class Neighbour:
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbourhood:
-    """A run and its neighbours.
+class Alternatives:
+    """A run and its alternatives.
 
     Args:
         own: The run as its settings are; ``None`` where its error takes long to compute.
@@ -125,12 +125,12 @@ class Neighbourhood:
         left_out: By name, the reason.
     """
 
-    own: Neighbour | None
-    options: tuple[Neighbour, ...]
+    own: Alternative | None
+    options: tuple[Alternative, ...]
     left_out: Mapping[str, str]
 
 
-def neighbours(
+def alternatives(
     config: Config,
     clients: int,
     plan: RunPlan,
@@ -138,8 +138,8 @@ def neighbours(
     cpu_seconds: float = 0.0,
     thorough: bool = False,
     progress: Callable[[str], object] = str,
-) -> Neighbourhood:
-    """The run's neighbours: strategies for its own cohorts, and what other cohorts of the same size would give.
+) -> Alternatives:
+    """The run's alternatives: strategies for its own cohorts, and what other cohorts of the same size would give.
 
     What is tried depends on the numbers of rounds and clients, never on how fast it goes.
 
@@ -149,7 +149,7 @@ def neighbours(
         plan: What the settings make.
         cpu_seconds: That took to make.
         thorough: Try what takes some seconds, too.
-        progress: Is told what is being planned.
+        progress: Is given the name of what is being planned.
 
     Raises:
         ConfigError: The run has no privacy, or ends when a budget is spent.
@@ -172,27 +172,27 @@ def neighbours(
     search = _Search(config, clients, plan, (stated.epsilon, stated.neighboring_relation), thorough, progress, [], left_out)
     search.add_own()
     search.add_others()
-    options: list[Neighbour] = [] if own is None else [own]
+    options: list[Alternative] = [] if own is None else [own]
     for one in search.found:
         if not any(one.same_as(other) for other in options):
             options.append(one)
-    return Neighbourhood(own, tuple(sorted(options, key=_error)), search.left_out)
+    return Alternatives(own, tuple(sorted(options, key=_error)), search.left_out)
 
 
 def recommended(
-    among: Neighbourhood, fits: Callable[[Neighbour], bool] = lambda _: True
-) -> tuple[Neighbour, str] | tuple[None, str]:
-    """The neighbour to take and why; of those whose cohorts need no more trust than the run's own.
+    among: Alternatives, fits: Callable[[Alternative], bool] = lambda _: True
+) -> tuple[Alternative, str] | tuple[None, str]:
+    """The alternative to take and why; of those whose cohorts need no more trust than the run's own.
 
     Of errors within 2 % of the least it takes the run itself, or else what remembers the fewest rows.
 
     Args:
         among: What there is.
-        fits: Whether there is room for what a neighbour's noise remembers.
+        fits: Whether there is room for what an alternative's noise remembers.
     """
     own = among.own
-    coins = own is not None and own.cohorts != "pattern"
-    able = [one for one in among.options if (coins or one.cohorts == "pattern") and fits(one)]
+    random = own is not None and own.cohorts != "pattern"
+    able = [one for one in among.options if (random or one.cohorts == "pattern") and fits(one)]
     if not able:
         return None, "nothing here can be run"
     least = able[0].error
@@ -205,26 +205,12 @@ def recommended(
     return best, f"{why}{gain}"
 
 
-def deviation(plan: RunPlan, noise_rows: int) -> float:
-    """The standard deviation of z in a mean over the expected cohort, for clip norm 1; 0 without noise.
-
-    Args:
-        plan: Of the run.
-        noise_rows: How many holders add a whole row of noise each; 0 where the server or the clients add it.
-    """
-    if plan.mechanism is None:
-        return 0.0
-    split = plan.clip_norms.split
-    multiplier = split.update_multiplier if split else plan.mechanism.noise_multiplier
-    return multiplier * plan.mechanism.column_norm * math.sqrt(noise_rows or 1) / plan.expected_cohort_size
-
-
-def _error(one: Neighbour) -> float:
+def _error(one: Alternative) -> float:
     return one.error
 
 
-def _judged(config: Config, strategy: str, changes: Layer, plan: RunPlan, cpu_seconds: float) -> Neighbour | None:
-    """The neighbour with its error, or ``None`` where that takes long to compute."""
+def _judged(config: Config, strategy: str, changes: Layer, plan: RunPlan, cpu_seconds: float) -> Alternative | None:
+    """The alternative with its error, or ``None`` where that takes long to compute."""
     if plan.mechanism is None:
         return None
     levels = noise_levels(workload_of(config), plan.mechanism.strategy)
@@ -233,7 +219,7 @@ def _judged(config: Config, strategy: str, changes: Layer, plan: RunPlan, cpu_se
     encryption = encryption_of(config, plan.expected_cohort_size)
     error = deviation(plan, encryption.noise_rows if encryption else 0) * levels.model(config.privacy.objective or "mean")
     spent = plan.promise().after(plan.rounds, plan.delta).epsilon
-    return Neighbour(strategy, changes, plan, spent, error, cpu_seconds)
+    return Alternative(strategy, changes, plan, spent, error, cpu_seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +232,7 @@ class _Search:
     stated: tuple[float, str]
     thorough: bool
     progress: Callable[[str], object]
-    found: list[Neighbour]
+    found: list[Alternative]
     left_out: dict[str, str]
 
     def add_own(self) -> None:
@@ -288,7 +274,7 @@ class _Search:
 
     def add_cyclic(self, cycle: int, size: int) -> None:
         """Banded noise for cyclic Poisson cohorts: of a few band counts, or of a search, the one of least error."""
-        tried: dict[int, Neighbour] = {}
+        tried: dict[int, Alternative] = {}
 
         def error(bands: int) -> float:
             one, reason = self.made(Family("optimal-toeplitz", bands), self._sized("cyclic-poisson", size, cycle_length=bands))
@@ -310,7 +296,7 @@ class _Search:
                 self.add(Family("normalized-toeplitz", bands), self._sized("cyclic-poisson", size, cycle_length=bands))
 
     def add(self, family: Family, cohorts: Layer) -> None:
-        """A neighbour, or the reason why there is none."""
+        """An alternative, or the reason why there is none."""
         one, reason = self.made(family, cohorts)
         if one is not None:
             self.found.append(one)
@@ -319,8 +305,8 @@ class _Search:
         sampling = cohorts.get("privacy", {}).get("sampling", "the same cohorts")
         self.left_out[f"{family.name}{bands}, {sampling}"] = reason
 
-    def made(self, family: Family, cohorts: Layer) -> tuple[Neighbour | None, str]:
-        """A neighbour, or ``None`` and the reason why there is none."""
+    def made(self, family: Family, cohorts: Layer) -> tuple[Alternative | None, str]:
+        """An alternative, or ``None`` and the reason why there is none."""
         self.progress(family.name)
         epsilon, relation = self.stated
         changes = _changed(self.config, family, cohorts, epsilon=epsilon, relation=relation)

@@ -13,13 +13,13 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.config import DATASETS, MODELS, Config, TrainingConfig
 from hubbub.datasets import Dataset, by_user, dealt, dirichlet, iid
 from hubbub.errors import ConfigError
-from hubbub.extended import Start, require_same, start_from
-from hubbub.planned import made, planned
+from hubbub.planner import made, planned
 from hubbub.settings import encryption_of, require_fitting_unit
 from hubbub.training import ExamplePopulation, Execution, LocalTraining, RunPlan, SimulatedPopulation
 from hubbub.training.encryption import Encryption
 from hubbub.training.functional import FlatModel
 from hubbub.training.warm_start import going_on
+from hubbub.warm_start import Start, require_same, start_from
 
 __all__ = ["ClientSide", "Run", "build", "client_side", "clients_of"]
 

@@ -32,6 +32,7 @@ __all__ = [
     "Config",
     "dump",
     "load",
+    "merge",
     "overrides",
     "resolve",
     "strategy_name",
@@ -368,13 +369,11 @@ def overrides(assignments: Sequence[str]) -> Layer:
     return layer
 
 
-def resolve(*layers: Layer) -> Config:
-    """The settings of all layers, the later ones winning over defaults and earlier ones, checked.
-
-    A layer that gives ``noise_multiplier`` drops an earlier layer's ``epsilon``, and the other way round.
+def merge(*layers: Layer) -> Layer:
+    """One layer of all, the later ones winning; noise given as ``noise_multiplier`` drops an ``epsilon`` and vice versa.
 
     Raises:
-        ConfigError: An unknown key, a value of the wrong type or out of range, or both of those two in one layer.
+        ConfigError: Both of those two in one layer.
     """
     merged: Layer = {}
     for layer in layers:
@@ -390,6 +389,16 @@ def resolve(*layers: Layer) -> Config:
                 target.pop("noise_multiplier", None)
                 target.pop("epsilon", None)
             target.update(keys)
+    return merged
+
+
+def resolve(*layers: Layer) -> Config:
+    """The settings of all layers over the defaults, laid over one another as by :func:`merge`, checked.
+
+    Raises:
+        ConfigError: An unknown key, a value of the wrong type or out of range, or both of those two in one layer.
+    """
+    merged = merge(*layers)
     config = Config()
     for section, keys in merged.items():
         known = [part.name for part in fields(Config)]

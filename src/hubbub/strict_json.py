@@ -2,9 +2,10 @@
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["canonical", "finite_or_none", "loads", "loads_canonical"]
+__all__ = ["canonical", "finite_only", "finite_or_none", "loads", "loads_canonical"]
 
 
 def canonical(value: Any) -> bytes:
@@ -19,6 +20,17 @@ def canonical(value: Any) -> bytes:
 def finite_or_none(value: float | None) -> float | None:
     """A number as JSON has it: ``None`` in the place of infinity and NaN."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def finite_only(value: Any) -> Any:
+    """The value with ``None`` in the place of each infinity and NaN in it, and lists in the place of tuples."""
+    if isinstance(value, float):
+        return finite_or_none(value)
+    if isinstance(value, Mapping):
+        return {key: finite_only(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_only(item) for item in value]
+    return value
 
 
 def loads(content: bytes) -> Any:

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from malformed.base import ACCOUNT, CALIBRATE, GAUSSIAN, NOISY, Case, Command, Run, Word
 from malformed.damages import nothing
 
-BANDED = ("--strategy", "banded", "--bands", "2", "--column-norm-squared", "1")
 WHOLE_FLAGS: dict[str, Command] = {
     "--rounds": (),
-    "--bands": ("--strategy", "banded-toeplitz"),
     "--min-separation": (),
     "--max-participations": (),
     "--epochs": ("--rounds-per-epoch", "2"),
@@ -21,7 +19,7 @@ WHOLE_FLAGS: dict[str, Command] = {
     "--cycle-length": ("--sampling-probability", "0.5"),
     "--bins": (),
 }
-REAL_FLAGS: dict[str, Command] = {"--delta": (), "--sampling-probability": (), "--column-norm-squared": BANDED}
+REAL_FLAGS: dict[str, Command] = {"--delta": (), "--sampling-probability": ()}
 ODD = ("-inf", "1e999", "0,5", "½", "ten", " ", "\x1b[31m3", "1e", "NaN(1)", "[3]", "3;4", "1\u202e2", "None", "--3")
 NO_WHOLE_FLAG = (*ODD, "-7", "0x10", "1.0", "9" * 5000, "1e-3", "1.5e0", "infinity")
 NO_REAL_FLAG = (*ODD, "-0.5", "0x1p3", "1d5", "9" * 5000, "1e-400", "infinity", "-1e-5")
@@ -44,6 +42,12 @@ def flags(run: Run) -> Iterator[Case]:
         for (flag, needs), text in itertools.product(known.items(), values):
             base = CALIBRATE if (number + len(text)) % 2 else NOISY
             yield Case(f"{base[0]} {flag} {text[:40]!r}", ((*base, *needs, flag, text),), given(flag, text), nothing)
+    options = {"banded-toeplitz:bands=": NO_WHOLE_FLAG, "banded:bands=2,column-norm-squared=": NO_REAL_FLAG}
+    for name, values in options.items():
+        for text in values:
+            words = (given("--mechanism", text)[1], "is no option")
+            command = (*NOISY, "--mechanism", f"{name}{text}")
+            yield Case(f"{name}{text[:40]!r}", (command,), ((*words[0], words[1]),), nothing)
     release = tuple((GAUSSIAN, flag) for flag in ("--epsilon", "--delta", "--sensitivity"))
     mechanism = ((ACCOUNT, "--noise-multiplier"), (ACCOUNT, "--clip-noise-multiplier"), (CALIBRATE, "--epsilon"))
     for base, flag in (*mechanism, *release):

@@ -94,7 +94,7 @@ def matrices(run: Run) -> Iterator[Case]:
     bases = itertools.cycle([NOISY, CALIBRATE])
 
     def case(what: str, content: bytes, file: str, *words: Word) -> Case:
-        command = (*next(bases), "--strategy", "dense", "--matrix", file)
+        command = (*next(bases), "--mechanism", file)
         return Case(f"{file}: {what}", (command,), (file, *words), holding(file, content))
 
     for what, matrix, word in _no_strategies():

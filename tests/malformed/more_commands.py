@@ -195,21 +195,7 @@ def strategy_files(run: Run) -> Iterator[Case]:
     lines = itertools.cycle(
         [
             (("factorize", "file", "--matrix", name),),
-            (
-                (
-                    "account",
-                    "--rounds",
-                    "6",
-                    "--delta",
-                    "1e-5",
-                    "--noise-multiplier",
-                    "1",
-                    "--strategy",
-                    "file",
-                    "--matrix",
-                    name,
-                ),
-            ),
+            (("account", "--rounds", "6", "--delta", "1e-5", "--noise-multiplier", "1", "--mechanism", name),),
         ]
     )
     header, data = opened(whole)

@@ -24,7 +24,7 @@ def whole(run: Run) -> Iterator[Case]:
     checkpoint, noise = "checkpoint-6.safetensors", "noise-6.safetensors"
     model = tensors(model=np.arange(8, dtype=np.float32))
     manifest = json.dumps(json.loads(run.files["state/checkpoint.json"]), indent=1).encode()
-    dense = ("--strategy", "dense", "--matrix", "C")
+    dense = ("--mechanism", "C")
     yield Case("a config", (PLAN,), (), nothing)
     yield Case("a run", EVERY, (), nothing)
     yield Case("its head", (("verify", "run", "--head", head.upper()), (*RESUME, "--head", head)), (), nothing)

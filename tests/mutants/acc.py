@@ -163,7 +163,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "a model file is gone on from that the releases do not make",
-        "extended._require_model",
+        "warm_start._require_model",
         (
             "if wrong:\n"
             "    raise RunFolderError(f'{path}: its {wrong[0]!r} is not what the releases in the ledger make, so "

@@ -1,22 +1,30 @@
-"""``hubbub account``, and the flags that it shares with ``hubbub calibrate``."""
+"""``hubbub account`` and ``calibrate`` of a mechanism, and ``hubbub gaussian``, one release by every published calibration."""
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hubbub import accounting
-from hubbub._checks import integer, rounds_count, scale
+import numpy as np
+from rich.table import Table
+
+from hubbub import accounting, files
+from hubbub import gaussian as releases
+from hubbub._checks import open_unit, rounds_count, scale
 from hubbub.accounting import PrivacyGuarantee
 from hubbub.accounting.statement import zcdp_standing
-from hubbub.cli.output import console, print_json, print_table, say
+from hubbub.cli.factorize import pattern_of, require_output
+from hubbub.cli.flags import number, whole
+from hubbub.cli.output import console, print_json, print_table, print_whole, say
 from hubbub.config import strategy_name
 from hubbub.errors import ConfigError
 from hubbub.families import Family, strategy_of
+from hubbub.gaussian.closed_forms import Calibration, shown, why_not_proved
 from hubbub.mechanism import Mechanism
 from hubbub.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
-    FixedEpochs,
     FixedSizeSampling,
     MinSeparation,
     Participation,
@@ -29,7 +37,19 @@ from hubbub.participation import (
 from hubbub.strategies import Columns, Strategy
 from hubbub.workloads import prefix_sum
 
-__all__ = ["CohortFlags", "Statement", "Wanted", "account", "participation_from", "print_guarantee"]
+if TYPE_CHECKING:
+    from hubbub.report.pictures import Calibrated
+
+__all__ = ["CohortFlags", "Statement", "Wanted", "Who", "account", "calibrate", "gaussian", "guarantee_rows"]
+
+_NO_ROUNDS = "--rounds: is missing; name --rounds and --delta of a mechanism, or the folders of runs"
+_OPTIONS: dict[str, Callable[[str], Any]] = {
+    "bands": whole,
+    "buffers": whole,
+    "objective": str,
+    "matrix": str,
+    "column-norm-squared": number,
+}
 
 
 @dataclass(frozen=True)
@@ -41,46 +61,6 @@ class Statement:
     accountant: str
     as_json: bool
     in_full: bool = False
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The strategy that flags name."""
-
-    name: str
-    rounds: int
-    bands: int | None
-    buffers: int | None
-    column_norm_squared: float | None
-    matrix: str | None
-
-    def __post_init__(self) -> None:
-        rounds_count(self.rounds)
-
-    def strategy(self, participation: Participation) -> Strategy:
-        """It; ``banded`` with a column norm is described by its columns alone, all others are made for prefix sums."""
-        if ":" in self.name:
-            raise ConfigError(
-                f"--strategy {self.name!r}: code of your own is accounted in Python, by hubbub.accounting.guarantee"
-            )
-        known = strategy_name("--strategy", self.name)
-        if self.column_norm_squared is None:
-            family = Family(known, self.bands, self.buffers, None, self.matrix)
-            try:
-                return strategy_of(family, prefix_sum(self.rounds), participation)
-            except ValueError as error:
-                if participation != every_round(self.rounds):
-                    raise
-                raise ConfigError(
-                    f"{error}; without flags each client may join every round: say --min-separation and --max-participations, "
-                    "or --epochs and --rounds-per-epoch"
-                ) from error
-        if known != "banded":
-            raise ConfigError(f"--column-norm-squared {self.column_norm_squared}: describes --strategy banded, this is {known}")
-        if self.bands is None:
-            raise ConfigError("--column-norm-squared: describes a banded strategy together with --bands")
-        Family(known, self.bands, self.buffers, None, self.matrix)
-        return Columns(self.rounds, self.bands, self.column_norm_squared)
 
 
 # By the flags that name them; no other combination is a kind of cohorts.
@@ -133,61 +113,143 @@ def _as_typed(names: Iterable[str]) -> str:
     return " with ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
-def participation_from(
-    rounds: int,
-    *,
-    separation: tuple[int | None, int | None],
-    rotation: tuple[int | None, int | None],
-    random: CohortFlags,
-) -> Participation:
-    """The participation that the flags name; none of them means that each client may join each round."""
-    given = [
-        flag
-        for flag, values in {
-            "--min-separation/--max-participations": separation,
-            "--epochs/--rounds-per-epoch": rotation,
-            _as_typed(random.given()): random.given().values(),
-        }.items()
-        if any(value is not None for value in values)
-    ]
-    if len(given) > 1:
-        raise ConfigError(f"{' and '.join(given)}: say one of them; random cohorts and patterns do not combine")
-    if random.given():
-        return random.participation()
-    if any(value is not None for value in rotation):
-        epochs, rounds_per_epoch = rotation
-        if rounds_per_epoch is None:
-            raise ConfigError("--epochs: needs --rounds-per-epoch, the rounds from one participation to the next")
-        period = integer("rounds_per_epoch", rounds_per_epoch, at_least=1)
-        return FixedEpochs(math.ceil(rounds / period) if epochs is None else epochs, period)
-    least, most = separation
-    if least is None and most is None:
-        return every_round(rounds)
-    if least is None and most == 1:
-        return SingleParticipation()
-    b = 1 if least is None else integer("min_separation", least, at_least=1)
-    return MinSeparation(b, math.ceil(rounds / b) if most is None else most)
+@dataclass(frozen=True)
+class Who:
+    """The flags that name who takes part when: a separation, fixed epochs, or random cohorts."""
+
+    separation: tuple[int | None, int | None]
+    rotation: tuple[int | None, int | None]
+    random: CohortFlags
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was typed."""
+        return not self.random.given() and all(value is None for value in (*self.separation, *self.rotation))
+
+    def participation(self, rounds: int) -> Participation:
+        """The participation that they name; without any, each client may join each round."""
+        patterns = {
+            "--min-separation/--max-participations": self.separation,
+            "--epochs/--rounds-per-epoch": self.rotation,
+            _as_typed(self.random.given()): tuple(self.random.given().values()),
+        }
+        given = [flag for flag, values in patterns.items() if any(value is not None for value in values)]
+        if len(given) > 1:
+            raise ConfigError(f"{' and '.join(given)}: say one of them; random cohorts and patterns do not combine")
+        if self.random.given():
+            return self.random.participation()
+        return every_round(rounds) if self.empty else pattern_of(rounds, self.separation, self.rotation)
 
 
-def account(
-    wanted: Wanted,
-    participation: Participation,
-    *,
-    multipliers: tuple[float | None, float | None],
-    statement: Statement,
-) -> None:
-    """Print what a mechanism guarantees."""
+@dataclass(frozen=True)
+class Wanted:
+    """The mechanism that flags name, its noise aside: ``--mechanism`` as it was typed, ``--rounds``, and who takes part."""
+
+    mechanism: str
+    rounds: int | None
+    who: Who
+
+    def of_run(self) -> Mechanism | None:
+        """The mechanism of a run's folder, with the participation that was typed; ``None`` if none was named.
+
+        Raises:
+            ConfigError: The run adds no noise, or had other rounds than those that were typed.
+        """
+        folder = Path(self.mechanism)
+        if not self.mechanism or self._is_name or not folder.is_dir():
+            return None
+        from hubbub.training.run_folder.record import read_run
+
+        found = read_run(folder).promise.mechanism
+        if found is None:
+            raise ConfigError(f"--mechanism {self.mechanism}: this run has no noise")
+        if self.rounds not in (None, found.rounds):
+            raise ConfigError(f"--rounds {self.rounds}: the run of --mechanism has {found.rounds}; leave it out")
+        return found if self.who.empty else replace(found, participation=self.who.participation(found.rounds))
+
+    def strategy(self) -> tuple[Strategy, Participation]:
+        """The strategy of a name or a file for prefix sums, and the participation.
+
+        Raises:
+            ConfigError: Flags are missing, or do not go together.
+        """
+        if self.rounds is None:
+            raise ConfigError(_NO_ROUNDS)
+        rounds = rounds_count(self.rounds)
+        participation = self.who.participation(rounds)
+        name, options = self._named()
+        norm = options.pop("column-norm-squared", None)
+        family = Family(name, **options)
+        if norm is not None:
+            if name != "banded" or family.bands is None:
+                raise ConfigError("--mechanism: column-norm-squared belongs to banded:bands=N,column-norm-squared=X")
+            return Columns(rounds, family.bands, norm), participation
+        try:
+            return strategy_of(family, prefix_sum(rounds), participation), participation
+        except ValueError as error:
+            if participation != every_round(rounds):
+                raise
+            raise ConfigError(
+                f"{error}; without flags each client may join every round: say --min-separation and --max-participations, "
+                "or --epochs and --rounds-per-epoch"
+            ) from error
+
+    @property
+    def _is_name(self) -> bool:
+        """Whether a family is named, whatever files are here."""
+        try:
+            strategy_name("--mechanism", self.mechanism.partition(":")[0])
+        except ValueError:
+            return False
+        return True
+
+    def _named(self) -> tuple[str, dict[str, Any]]:
+        """The family of ``NAME:KEY=VALUE,…`` or of a file, and its options."""
+        if not self._is_name and (Path(self.mechanism).is_file() or Path(self.mechanism).suffix):
+            return "file", {"matrix": self.mechanism}
+        name, _, listed = self.mechanism.partition(":")
+        options: dict[str, Any] = {}
+        for part in filter(None, listed.split(",")):
+            key, equals, value = part.partition("=")
+            if not equals or key not in _OPTIONS:
+                raise ConfigError(f"--mechanism {self.mechanism!r}: {part!r} is no option; write {'=…, '.join(_OPTIONS)}=…")
+            options[key] = _OPTIONS[key](value)
+        return strategy_name("--mechanism", name), options
+
+
+def account(wanted: Wanted, multipliers: tuple[float | None, float | None], statement: Statement) -> None:
+    """Print what a mechanism guarantees, with the noise of one of two multipliers; that of a run has its own, too."""
     relative, absolute = multipliers
-    if (relative is None) == (absolute is None):
+    ours = wanted.of_run()
+    if ours is None and wanted.rounds is None:
+        raise ConfigError(_NO_ROUNDS)
+    if (relative is not None and absolute is not None) or (ours is None and relative is None and absolute is None):
         raise ConfigError("--noise-multiplier and --clip-noise-multiplier: give exactly one of them")
-    strategy = wanted.strategy(participation)
-    if relative is None:
-        column_norm = strategy.sensitivity(SingleParticipation()).value
-        relative = scale("--clip-noise-multiplier", absolute) / column_norm
-    print_guarantee(Mechanism(strategy, participation, relative), statement)
+    if ours is None:
+        strategy, participation = wanted.strategy()
+        ours = Mechanism(strategy, participation, 1.0)
+    if absolute is not None:
+        relative = scale("--clip-noise-multiplier", absolute) / ours.strategy.sensitivity(SingleParticipation()).value
+    _print_guarantee(ours if relative is None else replace(ours, noise_multiplier=relative), statement)
 
 
-def print_guarantee(mechanism: Mechanism, statement: Statement) -> None:
+def calibrate(wanted: Wanted, epsilon: float, statement: Statement) -> None:
+    """Print the guarantee of the least noise that meets a budget."""
+    ours = wanted.of_run()
+    strategy, participation = wanted.strategy() if ours is None else (ours.strategy, ours.participation)
+    mechanism = accounting.calibrate(
+        strategy,
+        participation,
+        epsilon=epsilon,
+        delta=statement.delta,
+        neighboring_relation=statement.neighboring_relation,
+        accountant=statement.accountant,
+        shares=None if ours is None else ours.shares,
+    )
+    _print_guarantee(mechanism, statement)
+
+
+def _print_guarantee(mechanism: Mechanism, statement: Statement) -> None:
     """Print what a mechanism guarantees, as a table or as JSON."""
     answer = accounting.guarantee(mechanism, statement.delta, statement.neighboring_relation, accountant=statement.accountant)
     if statement.as_json:
@@ -226,3 +288,132 @@ def guarantee_rows(answer: PrivacyGuarantee) -> dict[str, str]:
         "neighboring relation": answer.neighboring_relation,
         "accountant": answer.accountant,
     }
+
+
+_TABLE = 110
+_BAR = 16
+_POINTS = 121
+
+
+@dataclass(frozen=True)
+class Row:
+    """One calibration: what it computes, or why it has no value."""
+
+    name: str
+    computed: Calibration | None
+    refused: str | None
+
+
+def gaussian(epsilon: float, delta: float, sensitivity: float, *, plot: Path | None, as_json: bool) -> None:
+    """Print the table of all calibrations for a budget, and draw how loose each is over epsilon.
+
+    Args:
+        epsilon: From 1e-12 to 1e12.
+        delta: Strictly between 0 and 1.
+        sensitivity: L2, in the unit of the noise that is printed.
+        plot: Where to draw.
+        as_json: Print one JSON object instead.
+
+    Raises:
+        ValueError: A number out of range.
+        ConfigError: A picture that cannot be written there.
+    """
+    budget = scale("epsilon", epsilon), open_unit("delta", delta), scale("sensitivity", sensitivity)
+    require_output("--plot", plot, ".png")
+    rows = [_row(name, *budget) for name in releases.NAMES]
+    least = releases.noise_multiplier(*budget)
+    if plot is not None:
+        # Drawing costs a second to import.
+        from hubbub.report.pictures import draw_calibrations
+
+        files.write_atomic(plot, draw_calibrations(budget[0], budget[1], _curves(*budget[:2], rows)), mode=0o644)
+    if as_json:
+        shared = dict(zip(("epsilon", "delta", "sensitivity"), budget, strict=True))
+        calibrations = [_facts(row, least) for row in rows]
+        print_json({**shared, "calibrations": calibrations, "plot": None if plot is None else str(plot)})
+    else:
+        _print(budget, sorted(rows, key=_by_noise), least)
+
+
+def _row(name: str, epsilon: float, delta: float, sensitivity: float) -> Row:
+    try:
+        answer = releases.computed(name, epsilon, delta, sensitivity)
+    except ValueError as error:
+        return Row(name, None, str(error))
+    return Row(name, answer, None if answer.proved else why_not_proved(answer))
+
+
+def _by_noise(row: Row) -> float:
+    """Refused or not; what has no value comes last."""
+    return math.inf if row.computed is None else row.computed.noise_multiplier
+
+
+def _facts(row: Row, least: float) -> dict[str, Any]:
+    answer = row.computed
+    return {
+        "name": row.name,
+        "noise_multiplier": None if answer is None else answer.noise_multiplier,
+        "attained_delta": None if answer is None else answer.attained_delta,
+        "relative_to_analytic": None if answer is None else answer.noise_multiplier / least,
+        "holds": None if answer is None else answer.holds,
+        "refused": row.refused,
+        "source": None if answer is None else answer.source,
+    }
+
+
+def _print(budget: tuple[float, float, float], rows: list[Row], least: float) -> None:
+    epsilon, delta, sensitivity = budget
+    screen = console()
+    say(screen, f"One Gaussian release of L2 sensitivity {sensitivity!r} that is to be ({epsilon!r}, {delta!r})-DP")
+    say(screen)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("calibration", no_wrap=True)
+    for column in ("noise", "delta attained", "noise over analytic"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    ratios = [row.computed.noise_multiplier / least for row in rows if row.computed is not None]
+    for row in rows:
+        answer = row.computed
+        if answer is None:
+            table.add_row(row.name, "-", "-", "-", "", "refused")
+            continue
+        ratio = answer.noise_multiplier / least
+        verdict = "the least noise" if row.name == "analytic" else "holds" if answer.holds else "false"
+        table.add_row(
+            row.name,
+            shown(answer.noise_multiplier, 6),
+            shown(answer.attained_delta, 3),
+            f"{ratio:.4g}",
+            "█" * max(1, round(_BAR * ratio / max(ratios))),
+            verdict if row.refused is None else "refused",
+        )
+    print_whole(table, _TABLE)
+    refused = [row.refused for row in rows if row.refused is not None]
+    if refused:
+        say(screen)
+        say(screen, "Refused:")
+        for reason in refused:
+            say(screen, f"  {reason}", indent=4)
+
+
+def _curves(epsilon: float, delta: float, rows: list[Row]) -> "list[Calibrated]":
+    """Noise over that of the analytic calibration, of all but itself, over epsilons around the one asked for.
+
+    Always all of them and in the order of their names, by which a picture gives them their looks; one that has no value is
+    NaN, and has a name in the legend alone.
+    """
+    from hubbub.report.pictures import Calibrated
+
+    low, high = max(min(0.01, epsilon / 10), 1e-12), min(max(50.0, epsilon * 10), 1e12)
+    epsilons = np.geomspace(low, high, _POINTS)
+    least = np.array([releases.noise_multiplier(float(eps), delta) for eps in epsilons])
+    curves = []
+    for row in rows:
+        if row.name != "analytic":
+            found = [_row(row.name, float(eps), delta, 1.0).computed for eps in epsilons]
+            noise = np.array([math.nan if one is None else one.noise_multiplier for one in found])
+            proved = np.array([one is None or one.proved for one in found])
+            name = row.name if row.refused is None else f"{row.name}, refused"
+            curves.append(Calibrated(name, epsilons, noise / least, proved))
+    return curves

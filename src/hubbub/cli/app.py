@@ -1,18 +1,21 @@
 """The program: its commands by the panels of its help, and how one of them is run.
 
-The commands and their flags are in the files named for them, common flags in flags.py; what they do is in the other siblings.
+Commands and their flags are declared here and in mechanism_commands.py and run_commands.py, common flags in flags.py; what they
+do is in the other siblings, which are imported when a command needs them.
 """
 
 import os
 import resource
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from hubbub._version import __version__
-from hubbub.cli import flower, machine_commands, mechanism_commands, paillier, plan_commands, run_commands, train_commands
+from hubbub.cli import mechanism_commands, run_commands
+from hubbub.cli.flags import AsJson
 
 __all__ = ["main"]
 
@@ -24,19 +27,113 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_MORE = "Flower, keys, this machine"
+
+def _doctor(as_json: AsJson = False) -> None:
+    """Whether this machine can train and keep secrets, and how fast: versions, device, randomness, disk, speed."""
+    from hubbub.cli import doctor
+
+    raise typer.Exit(doctor.doctor(as_json=as_json))
+
+
+_flower = typer.Typer(help="Private federations on Flower.", rich_markup_mode="rich")
+
+
+@_flower.callback()
+def _flower_help() -> None:
+    """Private federations on Flower."""
+
+
+@_flower.command("new")
+def _new(
+    name: Annotated[
+        str, typer.Argument(help="A new folder, which becomes the app's name: small letters, digits, underscores.")
+    ],
+) -> None:
+    """Write an example app to start from: PyTorch on digits, private by one line."""
+    from hubbub.cli.output import console, say
+    from hubbub.engine.apps import write_example
+
+    screen, folder = console(), Path(name)
+    for path in write_example(folder):
+        say(screen, f"Wrote {path}")
+    say(screen, f"Try it: cd {folder} && python run_local.py; README.md describes the next steps.")
+
+
+_paillier = typer.Typer(help="Keys for sums that the server cannot read.", rich_markup_mode="rich", no_args_is_help=True)
+
+_KeyBits = Annotated[int, typer.Option("--bits", metavar="N", help="Of n: 3072, or 2048 for 112 bits of security.")]
+_Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A folder; what is in it is never overwritten.")]
+
+
+@_paillier.callback()
+def _paillier_help() -> None:
+    """Keys for sums that the server cannot read."""
+
+
+@_paillier.command("keygen")
+def _keygen(output: _Folder, bits: _KeyBits = 3072, as_json: AsJson = False) -> None:
+    """A private key, for one owner who is not the server, and its public key."""
+    _require_gmpy2()
+    from hubbub.cli import paillier
+
+    paillier.keygen(output, bits, as_json=as_json)
+
+
+@_paillier.command("shares")
+def _shares(
+    output: _Folder,
+    holders: Annotated[int, typer.Option(metavar="N", help="Who each get a share, from 1 to 100.")],
+    threshold: Annotated[int, typer.Option(metavar="N", help="How many of them decrypt together.")],
+    bits: _KeyBits = 3072,
+    min_contributions: Annotated[int, typer.Option(metavar="N", help="Sums of fewer contributions are not decrypted.")] = 2,
+    as_json: AsJson = False,
+) -> None:
+    """A threshold key: any t of the n holders decrypt together, fewer learn nothing."""
+    _require_gmpy2()
+    from hubbub.cli import paillier
+
+    paillier.shares(output, paillier.Group(holders, threshold, min_contributions), bits, as_json=as_json)
+
+
+@_paillier.command("bench")
+def _bench(
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="For bench.png, bench.csv and bench.json.")],
+    bits: Annotated[int, typer.Option(metavar="N", help="Of n, of keys that are thrown away.")] = 1024,
+    sizes: Annotated[
+        str | None, typer.Option(metavar="N,N,…", help="Bits of the operand; by default from 10 to as many as the key takes.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """How long encryption, arithmetic and decryption take, ours and phe's, as nine plots."""
+    _require_gmpy2()
+    from hubbub.cli import paillier
+
+    paillier.bench(output, bits, sizes, as_json=as_json)
+
+
+def _require_gmpy2() -> None:
+    """One line, in place of a traceback, where the extra is not installed."""
+    from hubbub.errors import ConfigError
+
+    try:
+        import hubbub.secagg  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(str(error)) from error
+
+
 # The panels of the help, in their order.
+_MORE = "Flower, keys, this machine"
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Train": train_commands.COMMANDS,
-    "Look at a run, and give it away": run_commands.COMMANDS,
-    "Plan, account and audit": (*plan_commands.COMMANDS, *mechanism_commands.COMMANDS),
-    _MORE: machine_commands.COMMANDS,
+    "Train": run_commands.TRAIN,
+    "Look at a run, and publish it": run_commands.LOOK,
+    "Plan, account and audit": (*run_commands.PLAN, *mechanism_commands.COMMANDS),
 }
 for _panel, _commands in _PANELS.items():
     for _command in _commands:
         app.command(rich_help_panel=_panel)(_command)
-app.add_typer(flower.app, name="flower", rich_help_panel=_MORE)
-app.add_typer(paillier.app, name="paillier", rich_help_panel=_MORE)
+app.command("doctor", rich_help_panel=_MORE)(_doctor)
+app.add_typer(_flower, name="flower", rich_help_panel=_MORE)
+app.add_typer(_paillier, name="paillier", rich_help_panel=_MORE)
 
 _LONGEST_MESSAGE = 1000
 # Mistakes on the command line; the class that they share has no public name of its own.
@@ -59,7 +156,7 @@ def _hubbub(
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a command.
 
-    Exits 0, 1 where a check fails, 2 after one line about what is wrong, 3 where its budget ended a run, or 130 after Ctrl-C.
+    Exits 0, 1 if a check fails, 2 after one line about what is wrong, 3 if the budget ended a run, or 130 after Ctrl-C.
     """
     # A core dump would hold the keys of a run.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
@@ -73,7 +170,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _stop("nobody reads the output any more; a run that was under way goes on with 'hubbub resume RUN'")
+        _stop("nobody reads the output any more; a run that was under way resumes with 'hubbub resume RUN'")
     except MemoryError:
         _stop("this needs more memory than there is; plan fewer rounds, parameters or bands")
     except Exception as error:

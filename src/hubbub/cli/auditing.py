@@ -16,6 +16,7 @@ from hubbub.audit import Audit, Effort
 from hubbub.audit import audit as audit_run
 from hubbub.build import Run, build
 from hubbub.cli.output import console, print_json, print_table, say
+from hubbub.cli.training import new_folder
 from hubbub.engine.apps import require_flower
 from hubbub.engine.folder import RunInFolder, resolved
 from hubbub.errors import ConfigError, RunFolderError
@@ -27,7 +28,7 @@ __all__ = ["Asked", "audit"]
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line says beside the settings.
+    """What the command line says in addition to the settings.
 
     Args:
         engine: What runs the clients; by default as the settings say.
@@ -45,7 +46,7 @@ class Asked:
 
 
 def audit(file: Path, assignments: list[str], asked: Asked) -> int:
-    """Audit the run that a config describes; returns the exit status: 1 where the system is broken."""
+    """Audit the run that a config describes; returns the exit status: 1 if the system is broken."""
     layers = [configs.load(file), configs.overrides(assignments)]
     simulated = configs.resolve(*layers).privacy.noise == "simulation"
     if asked.engine is not None:
@@ -55,7 +56,7 @@ def audit(file: Path, assignments: list[str], asked: Asked) -> int:
     config = configs.resolve(*layers, {"privacy": {"noise": "secure"}, "training": {"workers": 1}})
     if config.training.engine == "flower":
         require_flower()
-    folder = _new_folder(asked.out, file.stem)
+    folder = _possible(new_folder(asked.out, "audits", file.stem))
     torch.set_num_threads(1)
     run = build(config, allow_import=asked.allow_import)
     # By which a report tells whether it is of the same run.
@@ -64,11 +65,11 @@ def audit(file: Path, assignments: list[str], asked: Asked) -> int:
     if simulated:
         say(screen, "privacy.noise = 'simulation': its noise is known to whoever knows the seed; audited with secure noise.")
 
-    def told(done: int, runs: int) -> None:
+    def progress(done: int, runs: int) -> None:
         say(screen, f"run {done}/{runs} done")
 
     with tempfile.TemporaryDirectory(prefix="hubbub-audit-") as scratch:
-        found = _audited(run, asked.effort, Path(scratch), told, allow_import=asked.allow_import)
+        found = _audited(run, asked.effort, Path(scratch), progress, allow_import=asked.allow_import)
     findings = {**found.as_json(), "settings": settings}
     write_audit(folder, file.stem, findings)
     if asked.as_json:
@@ -96,18 +97,6 @@ def _show(found: Audit, folder: Path) -> None:
         say(screen, note)
     say(screen, found.sentence())
     say(screen, f"Findings: {folder / 'audit.md'}, {folder / 'audit.png'} and {folder / 'audit.json'}")
-
-
-def _new_folder(out: Path | None, stem: str) -> Path:
-    """The folder of the findings; what is there already is never written over."""
-    if out is not None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise RunFolderError(f"{out}: exists already; choose another with --out")
-        return _possible(out)
-    number = 1
-    while Path("audits", f"{stem}-{number}").exists():
-        number += 1
-    return _possible(Path("audits", f"{stem}-{number}"))
 
 
 def _possible(folder: Path) -> Path:

@@ -1,26 +1,181 @@
-"""``hubbub factorize``: one strategy, with its error, a bound, what it costs, a file and a picture."""
+"""``hubbub factorize``, one strategy with its error and a bound, and ``hubbub compare``, strategies side by side."""
 
 import math
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import Any
 
-from hubbub import families, files, published, strategy_file
-from hubbub.cli.output import console, print_json, print_table, printable
-from hubbub.cli.setting import MOST_DENSE, Setting, SettingFlags, require_output, root_errors
-from hubbub.errors import ConfigError, DataError
-from hubbub.factorization import Optimized
+from rich.table import Table
+
+from hubbub import files, published, strategy_file
+from hubbub._checks import Array, integer, one_of, rounds_count
+from hubbub.cli.output import console, print_json, print_table, print_whole, printable, say
+from hubbub.errors import ConfigError, DataError, HubbubError
 from hubbub.factorization.bounds import lower_bound
-from hubbub.families import DESCRIPTIONS, Family
-from hubbub.participation import SingleParticipation
+from hubbub.factorization.optimized import Objective, Optimized
+from hubbub.families import BY_MATRIX, DESCRIPTIONS, Family, answer_of
+from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, participation_record
 from hubbub.strategies import Strategy
 from hubbub.strategies.strategy import memory_rows
+from hubbub.utility import squared_errors
+from hubbub.workloads import Workload
 
-__all__ = ["Claims", "Outputs", "factorize"]
+__all__ = ["Claims", "Knobs", "Outputs", "Setting", "SettingFlags", "compare", "factorize", "pattern_of", "require_output"]
+
+_Pair = tuple[int | None, int | None]
+_COOLDOWN = "cooldown"
+# Beyond this the dense matrices behind a picture, or behind the error of a strategy that is not optimized, take minutes.
+_MOST_DENSE = 4096
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A workload, and what one client may join."""
+
+    workload: Workload
+    participation: Participation
+
+    def words(self) -> dict[str, str]:
+        """As rows of a table."""
+        return {
+            "rounds": f"{self.workload.rounds:,}",
+            "workload": workload_words(self.workload),
+            "participation": participation_words(self.participation),
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """As entries of a JSON object."""
+        rates = self.workload.learning_rates
+        return {
+            "rounds": self.workload.rounds,
+            "momentum": self.workload.momentum,
+            "learning_rates": None if rates is None else list(rates),
+            "participation": participation_record(self.participation),
+        }
+
+
+@dataclass(frozen=True)
+class SettingFlags:
+    """The flags that describe a setting, as they were typed; none about participation means one round of each client."""
+
+    rounds: int | None
+    momentum: float | None
+    learning_rates: str | None
+    separation: _Pair
+    rotation: _Pair
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was typed."""
+        single = (self.rounds, self.momentum, self.learning_rates, *self.separation, *self.rotation)
+        return all(value is None for value in single)
+
+    def over(self, stated: Setting) -> Setting:
+        """The setting that a file states, with what was typed in place of it.
+
+        Raises:
+            ConfigError: Fewer rounds than the learning rates that the file states.
+        """
+        rates, rounds = stated.workload.learning_rates, stated.workload.rounds
+        wanted = rounds if self.rounds is None else self.rounds
+        if rates is not None and self.learning_rates is None and wanted != rounds:
+            raise ConfigError(f"--rounds {wanted}: the file states {rounds} learning rates; say --learning-rates, too")
+        typed = self.setting(rounds)
+        momentum = stated.workload.momentum if self.momentum is None else self.momentum
+        if self.learning_rates is not None:
+            rates = typed.workload.learning_rates
+        chosen = any(value is not None for value in (*self.separation, *self.rotation))
+        workload = Workload(typed.workload.rounds, momentum, rates)
+        return Setting(workload, typed.participation if chosen else stated.participation)
+
+    def setting(self, rounds: int | None = None) -> Setting:
+        """The setting that the flags describe.
+
+        Args:
+            rounds: Where ``--rounds`` was not given.
+
+        Raises:
+            ConfigError: Flags are missing, or contradict each other.
+        """
+        if self.rounds is None and rounds is None:
+            raise ConfigError("--rounds: is missing; say how many rounds the strategy is for")
+        n = rounds_count(rounds if self.rounds is None else self.rounds)
+        rates = None
+        if self.learning_rates is not None:
+            cooled = self.learning_rates == _COOLDOWN
+            rates = published.cooldown(n) if cooled else published.learning_rates(self.learning_rates)
+            if len(rates) != n:
+                raise ConfigError(
+                    f"--learning-rates {self.learning_rates}: has {len(rates)} entries: must have one for each of {n} rounds"
+                )
+        return Setting(Workload(n, self.momentum or 0.0, rates), pattern_of(n, self.separation, self.rotation))
+
+
+def pattern_of(rounds: int, separation: _Pair, rotation: _Pair) -> Participation:
+    """The pattern of ``--min-separation`` with ``--max-participations``, or of ``--epochs`` with ``--rounds-per-epoch``."""
+    separated, rotated = (any(value is not None for value in flags) for flags in (separation, rotation))
+    if separated and rotated:
+        raise ConfigError("--min-separation/--max-participations and --epochs/--rounds-per-epoch: say one of them")
+    if rotated:
+        epochs, rounds_per_epoch = rotation
+        if rounds_per_epoch is None:
+            raise ConfigError("--epochs: needs --rounds-per-epoch, the rounds from one participation to the next")
+        period = integer("rounds_per_epoch", rounds_per_epoch, at_least=1)
+        return FixedEpochs(math.ceil(rounds / period) if epochs is None else epochs, period)
+    if separated:
+        least, most = separation
+        b = 1 if least is None else integer("min_separation", least, at_least=1)
+        return (
+            SingleParticipation()
+            if least is None and most == 1
+            else MinSeparation(b, math.ceil(rounds / b) if most is None else most)
+        )
+    return SingleParticipation()
+
+
+def workload_words(workload: Workload) -> str:
+    """A workload as one reads it."""
+    parts = [f"momentum {workload.momentum:g}"] if workload.momentum else []
+    if workload.learning_rates is not None:
+        parts.append(f"learning rates {min(workload.learning_rates):g} to {max(workload.learning_rates):g}")
+    return "SGD with " + ", ".join(parts) if parts else "prefix sums"
+
+
+def participation_words(participation: Participation) -> str:
+    """A pattern as one reads it."""
+    match participation:
+        case SingleParticipation() | FixedEpochs(epochs=1) | MinSeparation(max_participations=1):
+            return "one round of each client"
+        case FixedEpochs(epochs, rounds_per_epoch):
+            return f"up to {epochs:,} rounds of each client, whole multiples of {rounds_per_epoch:,} apart"
+        case MinSeparation(min_separation, max_participations):
+            return f"up to {max_participations:,} rounds of each client, at least {min_separation:,} apart"
+        case other:
+            return repr(other)
+
+
+def _root_errors(setting: Setting, strategy: Strategy, sensitivity: float) -> Array:
+    """The error of each round as a standard deviation, ``(rounds,)``: of unit noise, times the sensitivity."""
+    roots: Array = squared_errors(setting.workload, strategy) ** 0.5 * sensitivity
+    return roots
+
+
+def require_output(flag: str, path: Path | None, suffix: str) -> None:
+    """Refuse a file that could not be written, before anything is computed for it."""
+    if path is None:
+        return
+    if path.suffix != suffix:
+        raise ConfigError(f"{flag} {path}: must end in {suffix}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{flag} {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise ConfigError(f"{flag} {path}: is a folder")
+
 
 # Of an error that is computed again on another machine.
 _SAME = 1e-6
@@ -40,9 +195,9 @@ class Outputs:
         """Refuse, before anything is computed, what could not be written."""
         require_output("--output", self.file, strategy_file.SUFFIX)
         require_output("--plot", self.plot, ".png")
-        if self.plot is not None and rounds > MOST_DENSE:
+        if self.plot is not None and rounds > _MOST_DENSE:
             raise ConfigError(
-                f"--plot {self.plot}: shows four dense matrices, of at most {MOST_DENSE:,} rounds, not {rounds:,}; leave it out"
+                f"--plot {self.plot}: shows dense matrices, of at most {_MOST_DENSE:,} rounds, not {rounds:,}; leave it out"
             )
 
 
@@ -65,7 +220,7 @@ def factorize(family: Family, flags: SettingFlags, said: Claims, outputs: Output
         if said.b_matrix is not None:
             raise ConfigError(f"--b-matrix {said.b_matrix}: belongs to --matrix, the file of C")
         setting = flags.setting()
-        _answer(family, setting, outputs, {}, lambda: families.answer_of(family, setting.workload, setting.participation))
+        _answer(family, setting, outputs, {}, lambda: answer_of(family, setting.workload, setting.participation))
     elif Path(family.matrix).suffix == strategy_file.SUFFIX:
         _again(family, family.matrix, flags, said, outputs)
     else:
@@ -85,7 +240,7 @@ def _verified(family: Family, matrix: str, flags: SettingFlags, said: Claims, ou
     if said.b_matrix is not None:
         difference = published.decoder_difference(said.b_matrix, found.strategy, setting.workload)
         checks["B·C"] = f"the workload, to {difference:.2g} of its largest entry ({published.TOLERANCE:g} is allowed)"
-    _answer(family, setting, outputs, checks, lambda: families.answer_of(family, setting.workload, setting.participation))
+    _answer(family, setting, outputs, checks, lambda: answer_of(family, setting.workload, setting.participation))
 
 
 def _again(family: Family, matrix: str, flags: SettingFlags, said: Claims, outputs: Outputs) -> None:
@@ -98,11 +253,11 @@ def _again(family: Family, matrix: str, flags: SettingFlags, said: Claims, outpu
     setting = flags.over(Setting(stated.workload, stated.participation))
     if setting != Setting(stated.workload, stated.participation):
         checks["setting"] = "another than the file states"
-        _answer(family, setting, outputs, checks, lambda: families.answer_of(family, setting.workload, setting.participation))
+        _answer(family, setting, outputs, checks, lambda: answer_of(family, setting.workload, setting.participation))
         return
 
     def found() -> Optimized[Strategy]:
-        roots = root_errors(setting, stated.strategy, stated.strategy.sensitivity(setting.participation).value)
+        roots = _root_errors(setting, stated.strategy, stated.strategy.sensitivity(setting.participation).value)
         error = float((roots**2).mean() if stated.objective == "mean" else roots.max() ** 2)
         if not math.isclose(error, stated.squared_error, rel_tol=_SAME):
             raise DataError(f"{matrix}: states squared_error = {stated.squared_error!r}, it is {error!r}")
@@ -185,21 +340,210 @@ def _rows(setting: Setting, answer: Optimized[Strategy], facts: dict[str, Any]) 
 
 def _picture(family: Family, setting: Setting, answer: Optimized[Strategy]) -> bytes:
     # Drawing costs a second to import.
-    from hubbub.report.matrices import Curve, draw_matrices
+    from hubbub.report.pictures import Errors, draw_matrices
 
     words = setting.words()
-    curve = Curve(
-        roots=root_errors(setting, answer.strategy, answer.strategy.sensitivity(setting.participation).value),
+    errors = Errors(
+        roots=_root_errors(setting, answer.strategy, answer.strategy.sensitivity(setting.participation).value),
         objective=answer.objective,
         root=answer.root_squared_error,
         root_bound=math.sqrt(answer.lower_bound),
         bound_family=answer.bound_family,
     )
     title = f"{family.name}: {words['workload']}, {words['participation']}"
-    return draw_matrices(title, setting.workload, answer.strategy, curve)
+    return draw_matrices(title, setting.workload, answer.strategy, errors)
 
 
 def _peak_memory() -> int:
     """Bytes that this process has held at most."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What families leave open; a family that does not have one of them is not asked for it."""
+
+    bands: int | None
+    buffers: int | None
+    objective: Objective
+
+    def family(self, name: str) -> Family:
+        """The family with those of these that it has."""
+        family = Family(name)
+        for key in ("bands", "buffers", "objective"):
+            try:
+                family = Family(name, **{**_given(family), key: getattr(self, key)})
+            except ConfigError:
+                continue
+        return family
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """One strategy; errors are at sensitivity 1, and of each round where there are not too many."""
+
+    name: str
+    answer: Optimized[Strategy]
+    roots: Array | None
+    cpu_seconds: float
+    exact: bool
+
+    def root(self, objective: str) -> float | None:
+        """The root of the mean or of the largest squared error."""
+        if self.roots is not None:
+            return math.sqrt(float((self.roots**2).mean())) if objective == "mean" else float(self.roots.max())
+        return self.answer.root_squared_error if objective == self.answer.objective else None
+
+
+def compare(setting: Setting, knobs: Knobs, names: str | None, *, plot: Path | None, as_json: bool) -> None:
+    """Compute the strategies, print a table of them in the order of their errors, and draw these.
+
+    Args:
+        setting: What for.
+        knobs: Of the families.
+        names: Families by name, with commas; ``None`` for all.
+        plot: Where to draw.
+        as_json: Print one JSON object instead.
+
+    Raises:
+        ConfigError: No family does this.
+    """
+    rounds = setting.workload.rounds
+    one_of("objective", knobs.objective, ("mean", "max"))
+    asked = [one_of("--families", name.strip(), _known()) for name in names.split(",")] if names is not None else _known()
+    require_output("--plot", plot, ".png")
+    if plot is not None and rounds > _MOST_DENSE:
+        raise ConfigError(f"--plot {plot}: draws each round, of at most {_MOST_DENSE:,}, not {rounds:,}; leave it out")
+    found, left_out = _computed(setting, knobs, list(dict.fromkeys(asked)))
+    if not found:
+        name, reason = next(iter(left_out.items()))
+        raise ConfigError(f"--families: none of them does this; {name}: {reason}")
+    bound = _bound(setting, knobs.objective, found)
+    found.sort(key=lambda one: one.root(knobs.objective) or math.inf)
+    if plot is not None:
+        files.write_atomic(plot, _drawn(setting, found), mode=0o644)
+    if as_json:
+        rows = [_row(one, found[0], bound, knobs.objective) for one in found]
+        shared = {"objective": knobs.objective, "root_lower_bound": bound, "plot": None if plot is None else str(plot)}
+        print_json({**setting.as_json(), **shared, "strategies": rows, "left_out": left_out})
+    else:
+        _print_compared(setting, knobs.objective, found, bound, left_out)
+
+
+def _known() -> list[str]:
+    return [name for name in DESCRIPTIONS if name != "file"]
+
+
+def _given(family: Family) -> dict[str, Any]:
+    return {key: getattr(family, key) for key in ("bands", "buffers", "objective")}
+
+
+def _computed(setting: Setting, knobs: Knobs, names: Sequence[str]) -> tuple[list[Compared], dict[str, str]]:
+    """The strategies, and of the families that have none here the reason."""
+    found: list[Compared] = []
+    left_out: dict[str, str] = {}
+    with console(stderr=True).status("…") as status:
+        for name in names:
+            family = knobs.family(name)
+            status.update(f"{name}, {setting.workload.rounds:,} rounds …")
+            try:
+                found.append(_one(setting, family))
+            except (HubbubError, ValueError) as error:
+                left_out[name] = printable(" ".join(str(error).split()), _LONGEST)
+    return found, left_out
+
+
+def _one(setting: Setting, family: Family) -> Compared:
+    many = setting.workload.rounds > _MOST_DENSE
+    if many and family.name in BY_MATRIX:
+        raise ValueError(f"its error is computed from its matrix, for at most {_MOST_DENSE:,} rounds")
+    started = time.process_time()
+    answer = answer_of(family, setting.workload, setting.participation)
+    seconds = time.process_time() - started
+    sensitivity = answer.strategy.sensitivity(setting.participation)
+    roots = None if many else _root_errors(setting, answer.strategy, sensitivity.value)
+    return Compared(family.name, answer, roots, seconds, sensitivity.exact)
+
+
+def _bound(setting: Setting, objective: Objective, found: Sequence[Compared]) -> float:
+    """The root of the best bound that holds for every strategy: that of the room, or what an answer proved."""
+    proved = [one.answer for one in found if one.answer.bound_family == "every strategy" and one.answer.objective == objective]
+    quick = lower_bound(setting.workload, setting.participation, objective)
+    return math.sqrt(max([quick, *(answer.lower_bound for answer in proved)]))
+
+
+def _row(one: Compared, best: Compared, bound: float, objective: Objective) -> dict[str, Any]:
+    error, least = one.root(objective), best.root(objective)
+    return {
+        "family": one.name,
+        "root_mean_squared_error": one.root("mean"),
+        "root_max_squared_error": one.root("max"),
+        "relative_to_best": None if error is None or least is None else error / least,
+        "relative_to_bound": None if error is None else error / bound,
+        "sensitivity_exact": one.exact,
+        "memory_rows": memory_rows(one.answer.strategy),
+        "cpu_seconds": one.cpu_seconds,
+    }
+
+
+_TABLE = 90
+
+
+def _print_compared(
+    setting: Setting, objective: Objective, found: Sequence[Compared], bound: float, left_out: dict[str, str]
+) -> None:
+    screen = console()
+    words = setting.words()
+    say(screen, f"{words['rounds']} rounds of {words['workload']}; {words['participation']}")
+    # Rounded down: what is shown is still proved.
+    least = f"{Decimal(bound).quantize(Decimal(1).scaleb(Decimal(bound).adjusted() - 5), rounding=ROUND_FLOOR):f}"
+    say(
+        screen,
+        f"No matrix C, with any decoder, has a root squared error below {least} ({objective} over rounds, at L2 sensitivity 1 "
+        "to the rounds that one client may join).",
+    )
+    say(screen)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("strategy", no_wrap=True)
+    for column in ("RMSE", "largest", "over best", "over bound", "rows kept", "CPU s"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for one in found:
+        facts = _row(one, found[0], bound, objective)
+        table.add_row(
+            one.name,
+            _number(facts["root_mean_squared_error"], one.exact),
+            _number(facts["root_max_squared_error"], one.exact),
+            _excess(facts["relative_to_best"]),
+            _excess(facts["relative_to_bound"]),
+            "unknown" if facts["memory_rows"] is None else f"{facts['memory_rows']:,}",
+            f"{one.cpu_seconds:.2f}",
+        )
+    print_whole(table, _TABLE)
+    if not all(one.exact for one in found):
+        say(screen, "≤: the sensitivity is a bound from above, and so is the error.")
+    if left_out:
+        say(screen)
+        say(screen, "Left out:")
+        for name, reason in left_out.items():
+            say(screen, f"  {name}: {reason}", indent=4)
+
+
+def _number(value: float | None, exact: bool) -> str:
+    return "-" if value is None else f"{'' if exact else '≤ '}{value:.5g}"
+
+
+def _excess(ratio: float | None) -> str:
+    if ratio is None:
+        return "-"
+    return "best" if ratio == 1 else f"+{100 * (ratio - 1):.2f} %" if ratio < 2 else f"{ratio:.1f}×"
+
+
+def _drawn(setting: Setting, found: Sequence[Compared]) -> bytes:
+    # Drawing costs a second to import.
+    from hubbub.report.pictures import draw_errors
+
+    words = setting.words()
+    curves = {one.name: one.roots for one in found if one.roots is not None}
+    subtitle = f"{words['rounds']} rounds of {words['workload']}; {words['participation']}"
+    return draw_errors("Error of each strategy", subtitle, curves)

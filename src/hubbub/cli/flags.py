@@ -1,13 +1,13 @@
-"""Flags that several commands share, and how their numbers are read."""
+"""Flags that several commands share, how their numbers are read, and what a shell offers for an unfinished word."""
 
+import itertools
 import re
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-
-from hubbub.cli import completing
 
 __all__ = [
     "FAMILIES",
@@ -15,50 +15,88 @@ __all__ = [
     "AllowImport",
     "AsJson",
     "Assignments",
-    "Bands",
     "Bins",
     "Buffers",
     "CohortSize",
-    "ColumnNorm",
     "Config",
     "CycleLength",
     "Delta",
     "Engine",
     "Epochs",
+    "Epsilon",
     "Family",
+    "FinishedRun",
     "Head",
     "LearningRates",
-    "Matrix",
     "MaxCohortSize",
     "MaxParticipations",
+    "Mechanism",
     "MinSeparation",
     "Mlflow",
     "Momentum",
     "MostBands",
     "Plan",
+    "Plot",
     "Population",
     "Relation",
     "Rounds",
     "RoundsPerEpoch",
     "Run",
     "SamplingProbability",
-    "Strategy",
     "TensorBoard",
     "TrackPrivate",
     "WandB",
     "Workers",
+    "configs",
     "number",
+    "real_option",
+    "runs",
     "whole",
+    "whole_option",
 ]
 
 FAMILIES = (
     "identity, tree, tree-online, tree-full, banded-toeplitz, optimal-toeplitz, normalized-toeplitz, banded, banded-inverse, "
     "blt, time-varying, dense, fourier"
 )
+# What a run's folder holds from its first second on.
+_MARK = "ledger.jsonl"
+_MOST = 1000
 
 
 def _families(incomplete: str) -> list[str]:
     return [name for name in FAMILIES.split(", ") if name.startswith(incomplete)]
+
+
+def configs(incomplete: str) -> list[str]:
+    """Settings that begin so: files in the folder that was typed, and in the folders there."""
+    return _found(incomplete, lambda entry: entry.suffix == ".toml" and entry.is_file())
+
+
+def runs(incomplete: str) -> list[str]:
+    """Folders of runs that begin so, in the folder that was typed and in the folders there, such as runs/."""
+    return _found(incomplete, _is_run)
+
+
+def _found(incomplete: str, fits: Callable[[Path], bool]) -> list[str]:
+    """Paths, spelled as they were begun; a shell that gets none offers files by itself."""
+    begun = incomplete.rpartition("/")[2]
+    typed = incomplete.removesuffix(begun)
+    # Hidden things stay hidden until they are asked for.
+    near = [typed + name for name in _names(typed) if name.startswith(begun) and (begun or not name.startswith("."))]
+    below = [f"{folder}/{name}" for folder in near if not _is_run(Path(folder)) for name in _names(folder)]
+    return sorted(path for path in near + below if fits(Path(path)))
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / _MARK).is_file()
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return [entry.name for entry in itertools.islice(Path(folder).iterdir(), _MOST)]
+    except OSError:
+        return []
 
 
 def whole(text: str) -> int:
@@ -84,118 +122,70 @@ def number(text: str) -> float:
     return value
 
 
+def whole_option(words: str, metavar: str = "N") -> Any:
+    """A flag for a :func:`whole` number."""
+    return typer.Option(parser=whole, metavar=metavar, help=words)
+
+
+def real_option(words: str) -> Any:
+    """A flag for a :func:`number`."""
+    return typer.Option(parser=number, metavar="X", help=words)
+
+
+_CONFIG = "A TOML file; 'hubbub new run.toml' writes one to start from."
+_HEAD = "A head of the ledger that you kept: a run rolled back behind it is refused."
+_MECHANISM = (
+    "A strategy, as 'hubbub compare --help' lists them, with its options, such as banded-toeplitz:bands=10, blt:buffers=4 or "
+    "banded:bands=10,column-norm-squared=2; a matrix file or what factorize wrote; or a run's folder, for what the run has."
+)
+_RATES = "One a round: .npy, TensorProto, or 1 falling to 0.05 in the last quarter (cooldown)."
+_SEPARATION = "A client that joins round r may join again in round r + this. Google's notebook counts one less."
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one strict JSON object, in which what is infinite is null.")]
 AllowImport = Annotated[bool, typer.Option("--allow-import", help='Run code that the config names as "pkg.mod:Name".')]
-Engine = Annotated[
-    str | None,
-    typer.Option(metavar="process|flower", help="What runs the clients: this process alone, or a Flower app in it."),
-]
-Plan = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="How clients are trained: auto, one-by-one, or batched-16 for 16 at a time."),
-]
-Workers = Annotated[
-    int | None, typer.Option(parser=whole, metavar="N", help="Processes that share a cohort; they change no bit of a result.")
-]
-Config = Annotated[
-    Path, typer.Argument(help="A TOML file; 'hubbub new run.toml' writes one to start from.", autocompletion=completing.configs)
-]
-Run = Annotated[Path, typer.Argument(help="The folder of a run.", autocompletion=completing.runs)]
-TensorBoard = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Write all numbers of each round as event files for TensorBoard.")
-]
+Engine = Annotated[str | None, typer.Option(metavar="process|flower", help="What runs clients: this process, or a Flower app.")]
+Plan = Annotated[str | None, typer.Option(metavar="NAME", help="How clients are trained: auto, one-by-one, or batched-16.")]
+Workers = Annotated[int | None, whole_option("Processes that share a cohort; they change no bit of a result.")]
+Config = Annotated[Path, typer.Argument(help=_CONFIG, autocompletion=configs)]
+Run = Annotated[Path, typer.Argument(help="The folder of a run.", autocompletion=runs)]
+FinishedRun = Annotated[Path, typer.Argument(help="The folder of a finished run.", autocompletion=runs)]
+TensorBoard = Annotated[Path | None, typer.Option(metavar="DIR", help="Write all numbers of each round for TensorBoard.")]
 Mlflow = Annotated[
-    str | None,
-    typer.Option(metavar="URI", help="Send the public numbers of each round to MLflow: a server, or sqlite:///FILE."),
+    str | None, typer.Option(metavar="URI", help="Send the public numbers to MLflow: a server, or sqlite:///FILE.")
 ]
-WandB = Annotated[
-    str | None, typer.Option("--wandb", metavar="PROJECT", help="Send the public numbers of each round to Weights & Biases.")
-]
+WandB = Annotated[str | None, typer.Option("--wandb", metavar="PROJECT", help="Send the public numbers to Weights & Biases.")]
 TrackPrivate = Annotated[
     bool, typer.Option("--track-private", help="Send MLflow and W&B also what no epsilon covers, such as training losses.")
 ]
-Head = Annotated[
-    str | None, typer.Option(metavar="H", help="A head of the ledger that you kept: a run rolled back behind it is refused.")
-]
+Head = Annotated[str | None, typer.Option(metavar="H", help=_HEAD)]
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="Set section.key=value over the file; may be repeated.")]
-Strategy = Annotated[
-    str,
-    typer.Option(
-        help="A family, as 'hubbub compare --help' lists them; banded with --column-norm-squared is described.",
-        autocompletion=_families,
-    ),
+Mechanism = Annotated[
+    str, typer.Option(metavar="NAME[:KEY=VALUE,…]|FILE|RUN", help=_MECHANISM, autocompletion=_families, show_default=True)
 ]
-Rounds = Annotated[int, typer.Option(parser=whole, metavar="N", help="Number of rounds.")]
-Bands = Annotated[int | None, typer.Option(parser=whole, metavar="N", help="Diagonals of a banded C, the main one counted.")]
-Buffers = Annotated[int | None, typer.Option(parser=whole, metavar="N", help="Buffers of blt and time-varying.")]
-ColumnNorm = Annotated[
-    float | None, typer.Option(parser=number, metavar="X", help="Squared norm of the columns of a banded C.")
-]
-Matrix = Annotated[str | None, typer.Option(help="File of C: .npy, a TensorFlow TensorProto, or what factorize wrote.")]
-MinSeparation = Annotated[
-    int | None,
-    typer.Option(
-        parser=whole,
-        metavar="N",
-        help="A client that joins round r may join again in round r + this. Google's notebook counts one less.",
-    ),
-]
-MaxParticipations = Annotated[int | None, typer.Option(parser=whole, metavar="N", help="Rounds that one client may join.")]
-Epochs = Annotated[
-    int | None, typer.Option(parser=whole, metavar="N", help="Rounds that one client joins, exactly --rounds-per-epoch apart.")
-]
-RoundsPerEpoch = Annotated[
-    int | None, typer.Option(parser=whole, metavar="N", help="Rounds from one participation of a client to the next.")
-]
-SamplingProbability = Annotated[
-    float | None,
-    typer.Option(parser=number, metavar="X", help="Chance of a client to be in a round, by a coin of its own (Poisson)."),
-]
-CohortSize = Annotated[
-    int | None, typer.Option(parser=whole, metavar="N", help="Clients of a random cohort of fixed size, with --population.")
-]
-Population = Annotated[
-    int | None, typer.Option(parser=whole, metavar="N", help="Clients that cohorts of fixed or largest size are drawn from.")
-]
+Rounds = Annotated[int, whole_option("Number of rounds.")]
+Epsilon = Annotated[float, real_option("The budget.")]
+Delta = Annotated[float, real_option("Delta of the guarantee.")]
+MinSeparation = Annotated[int | None, whole_option(_SEPARATION)]
+MaxParticipations = Annotated[int | None, whole_option("Rounds that one client may join.")]
+Epochs = Annotated[int | None, whole_option("Rounds that one client joins, exactly --rounds-per-epoch apart.")]
+RoundsPerEpoch = Annotated[int | None, whole_option("Rounds from one participation of a client to the next.")]
+SamplingProbability = Annotated[float | None, real_option("Poisson sampling: the chance of a client to be in a round.")]
+CohortSize = Annotated[int | None, whole_option("Clients of a random cohort of fixed size, with --population.")]
+Population = Annotated[int | None, whole_option("Clients that cohorts of fixed or largest size are drawn from.")]
 MaxCohortSize = Annotated[
-    int | None,
-    typer.Option(
-        parser=whole,
-        metavar="N",
-        help="Poisson cohorts are cut to so many, with --sampling-probability and --population.",
-    ),
+    int | None, whole_option("Truncated Poisson sampling: the largest cohort, with --sampling-probability and --population.")
 ]
 CycleLength = Annotated[
-    int | None,
-    typer.Option(
-        parser=whole,
-        metavar="N",
-        help="Groups that take turns, with --sampling-probability within a group; C may have so many bands.",
-    ),
+    int | None, whole_option("Cyclic Poisson sampling: how many groups, with --sampling-probability within a group.")
 ]
-Bins = Annotated[
-    int | None,
-    typer.Option(parser=whole, metavar="N", help="Each client draws one of so many slots for good (balls in bins)."),
-]
-Delta = Annotated[float, typer.Option(parser=number, metavar="X", help="Delta of the guarantee.")]
-Accountant = Annotated[
-    str,
-    typer.Option(help="tight (the least epsilon) or rdp (by Rényi moments, looser)."),
-]
+Bins = Annotated[int | None, whole_option("Balls in bins: each client draws one of so many bins, permanently.")]
+Accountant = Annotated[str, typer.Option(help="tight (the least epsilon) or rdp (by Rényi moments, looser).")]
+Relation = Annotated[str | None, typer.Option(help="zero-out, add-or-remove-one (default for random cohorts) or replace-one.")]
 Family = Annotated[str, typer.Argument(help=f"{FAMILIES}, or file.", autocompletion=_families)]
 MostBands = Annotated[
-    int | None,
-    typer.Option(
-        parser=whole, metavar="N", help="Diagonals, the main one counted; by default the separation, 16 for banded-inverse."
-    ),
+    int | None, whole_option("Diagonals, the main one counted; by default the separation, 16 for banded-inverse.")
 ]
-Momentum = Annotated[
-    float | None, typer.Option(parser=number, metavar="X", help="Momentum of SGD, from 0 to below 1; by default 0.")
-]
-LearningRates = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE|cooldown", help="One a round: .npy, TensorProto, or 1 falling to 0.05 in the last quarter (cooldown)."
-    ),
-]
-Relation = Annotated[str | None, typer.Option(help="zero-out, add-or-remove-one (default for coins) or replace-one.")]
+Buffers = Annotated[int | None, whole_option("Buffers of blt and time-varying.")]
+Momentum = Annotated[float | None, real_option("Momentum of SGD, from 0 to below 1; by default 0.")]
+LearningRates = Annotated[str | None, typer.Option(metavar="FILE|cooldown", help=_RATES)]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it, as .png.")]

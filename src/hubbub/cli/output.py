@@ -1,7 +1,6 @@
 """What commands print: a table for people, or one strict JSON object for programs."""
 
 import json
-import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["console", "print_columns", "print_json", "print_table", "print_whole", "printable", "say", "strict"]
+from hubbub import strict_json
+
+__all__ = ["console", "print_columns", "print_json", "print_table", "print_whole", "printable", "say"]
 
 _LONGEST = 2000
 # What somebody copies is not parted at its blanks: what stands in quotes, and a command from its first word on.
@@ -56,20 +57,9 @@ def _wrapped(text: str, width: int, indent: int | None) -> Iterator[str]:
     yield line
 
 
-def strict(value: Any) -> Any:
-    """The value with each number that JSON cannot hold replaced by ``None``."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(item) for item in value]
-    return value
-
-
 def print_json(value: Mapping[str, Any]) -> None:
     """One JSON object on standard output."""
-    sys.stdout.write(json.dumps(strict(value), allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(strict_json.finite_only(value), allow_nan=False) + "\n")
 
 
 def print_table(title: str, rows: Mapping[str, str]) -> None:

@@ -1,39 +1,56 @@
-"""``hubbub plan``: what a run would cost, before it starts.
+"""``hubbub plan``: what a run would cost before it starts, and which alternative to take.
 
 What privacy costs follows from the settings alone, and neither data nor a model are loaded for it, unless only the data say who
 the clients are. How long the run takes is measured where that is asked for.
 """
 
 import math
+import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.table import Table
+
 from hubbub import config as configs
-from hubbub import inventory, prospect
+from hubbub import estimates, files
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import no_less, zcdp_standing
 from hubbub.accounting.wording import crude_delta, unit_word
-from hubbub.cli import nearby
-from hubbub.cli.output import console, print_json, print_table, say
-from hubbub.cli.setting import require_output
+from hubbub.alternatives import Alternative, Alternatives, alternatives, recommended
+from hubbub.alternatives import assignments as flags_of
+from hubbub.cli.factorize import require_output
+from hubbub.cli.output import console, print_columns, print_json, print_table, printable, say
 from hubbub.config import Config
 from hubbub.errors import ConfigError
-from hubbub.planned import planned, workload_of
+from hubbub.planner import parameters_of, planned, units_of, workload_of
 from hubbub.settings import encryption_of
 from hubbub.training.plan import RunPlan
 
 if TYPE_CHECKING:
     from hubbub.build import Run
 
-__all__ = ["plan", "wanted"]
+__all__ = ["Asked", "plan"]
 
 # Clients that a time is measured on: as many as are trained at once.
 _TRIED = 40
 _TRIED_EXAMPLES = 512
 # What is not known before the data and the model are there.
 _UNKNOWN = "not known before the model is; with --measure it is"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says: whether alternatives are shown, also slow ones, and drawn where; whether to measure."""
+
+    alternatives: bool
+    thorough: bool
+    plot: Path | None
+    measure: bool
+    allow_import: bool
+    as_json: bool
 
 
 @dataclass(frozen=True)
@@ -62,7 +79,7 @@ class _Planned:
     @property
     def parameters(self) -> int | None:
         """Of the model, where they are known."""
-        return inventory.parameters_of(self.config) if self.measured is None else self.measured.parameters
+        return parameters_of(self.config) if self.measured is None else self.measured.parameters
 
     @property
     def unit(self) -> str:
@@ -70,27 +87,24 @@ class _Planned:
         return unit_word(self.plan.privacy_unit)
 
 
-def plan(
-    file: Path, assignments: list[str], *, wanted: nearby.Wanted | None, allow_import: bool, measure: bool, as_json: bool
-) -> None:
-    """Print privacy, noise and cost of the run that a config describes, and what its neighbours would give.
+def plan(file: Path, assignments: list[str], asked: Asked) -> None:
+    """Print privacy, noise and cost of the run that a config and ``--set`` flags describe, and its alternatives.
 
-    Args:
-        file: The config.
-        assignments: ``--set`` flags.
-        wanted: Which neighbours; ``None`` for none.
-        allow_import: Whether names of code may be imported.
-        measure: Load data and model, and measure how long the run takes.
-        as_json: Print one JSON object instead.
+    Raises:
+        ConfigError: Flags about alternatives that nobody asks for, or a picture that could not be written.
     """
+    for flag, given in (("--thorough", asked.thorough), ("--plot", asked.plot)):
+        if given and not asked.alternatives:
+            raise ConfigError(f"{flag} with --no-neighbours: is about alternatives; leave one of them out")
+    require_output("--plot", asked.plot, ".png")
     config = configs.resolve(configs.load(file), configs.overrides(assignments))
-    made = _planned(config, allow_import=allow_import, measure=measure)
+    made = _planned(config, allow_import=asked.allow_import, measure=asked.measure)
     promised = made.plan.promise().after(made.plan.rounds, made.plan.delta)
     costs = _costs(made)
-    found = None if wanted is None else nearby.found(config, made.clients, made.plan, made.cpu_seconds, made.parameters, wanted)
-    if found is not None and wanted is not None and wanted.plot is not None:
-        nearby.draw(wanted.plot, file.stem, found, made.plan)
-    if as_json:
+    found = _found(made, asked) if asked.alternatives else None
+    if found is not None and asked.plot is not None:
+        _draw(asked.plot, file.stem, found, made.plan)
+    if asked.as_json:
         print_json({**promised.as_json(), **costs, **({} if found is None else found.as_json(file, assignments))})
         return
     print_table("Privacy", _privacy_rows(promised))
@@ -108,27 +122,14 @@ def plan(
     say(screen)
     print_table("Cost", _cost_rows(costs, made))
     if found is not None:
-        nearby.show(found, file, assignments)
-    if not measure:
+        _show(found, file, assignments)
+    if not asked.measure:
         say(screen)
         say(screen, "With --measure: how long the run takes, from the data and the model.")
 
 
-def wanted(*, neighbours: bool, thorough: bool, plot: Path | None) -> nearby.Wanted | None:
-    """The neighbours that the flags ask for.
-
-    Raises:
-        ConfigError: Flags about neighbours that nobody asks for, or a picture that could not be written.
-    """
-    for flag, given in (("--thorough", thorough), ("--plot", plot)):
-        if given and not neighbours:
-            raise ConfigError(f"{flag} with --no-neighbours: is about neighbours; leave one of them out")
-    require_output("--plot", plot, ".png")
-    return nearby.Wanted(thorough, plot) if neighbours else None
-
-
 def _planned(config: Config, *, allow_import: bool, measure: bool) -> _Planned:
-    clients = inventory.units_of(config)
+    clients = units_of(config)
     if measure or clients is None:
         from hubbub.build import build
 
@@ -145,10 +146,10 @@ def _costs(made: _Planned) -> dict[str, Any]:
     """The cost by name, for programs; ``None`` stands for what is not known, or is not there."""
     plan, parameters, measured = made.plan, made.parameters, made.measured
     terms = encryption_of(made.config, plan.expected_cohort_size)
-    loud = prospect.loudness(plan, workload_of(made.config), parameters, terms.noise_rows if terms else 0)
+    loud = estimates.noise_estimate(plan, workload_of(made.config), parameters, terms.noise_rows if terms else 0)
     numbers = None if parameters is None else parameters + plan.clip_norms.further
-    rows = prospect.remembered_rows(plan)
-    encryption = prospect.encryption_costs(plan, terms, parameters, made.clients) if terms and parameters else {}
+    rows = estimates.remembered_rows(plan)
+    encryption = estimates.encryption_costs(plan, terms, parameters, made.clients) if terms and parameters else {}
     seconds = None
     if measured is not None:
         each = sum(encryption.get(key, 0.0) for key in ("add_seconds", "open_seconds"))
@@ -161,12 +162,12 @@ def _costs(made: _Planned) -> dict[str, Any]:
         "clip_norm": plan.clip_norms.first,
         "clip_norm_moves": bool(plan.clip_norms.further),
         "update_noise_multiplier": plan.clip_norms.split.update_multiplier if plan.clip_norms.split else None,
-        "epsilon_after": prospect.epsilons(plan.promise(), plan.delta) if plan.mechanism else None,
+        "epsilon_after": estimates.epsilons(plan.promise(), plan.delta) if plan.mechanism else None,
         "noise_stddev_on_mean": loud.mean_stddev if loud else None,
         "noise": asdict(loud) if loud else None,
         "noise_rows": rows,
         "parameters": parameters,
-        "noise_memory_bytes": None if numbers is None else prospect.remembered_bytes(rows, numbers),
+        "noise_memory_bytes": None if numbers is None else estimates.remembered_bytes(rows, numbers),
         "releases_bytes": 8 * numbers * plan.rounds if numbers and made.config.training.keep_releases else None,
         "planning_cpu_seconds": made.cpu_seconds,
         "estimated_seconds": seconds,
@@ -197,25 +198,25 @@ def _privacy_rows(promised: PrivacyGuarantee) -> dict[str, str]:
 
 
 def _noise_rows(costs: dict[str, Any]) -> dict[str, str]:
-    """The noise beside the clip norm, in words."""
+    """The noise and the clip norm, in words."""
     noise, after = costs["noise"], costs["epsilon_after"]
     if after is None:
         return {"noise": "none"}
-    told = {"epsilon after rounds": ", ".join(f"{rounds:,}: {rounded_up(epsilon)}" for rounds, epsilon in after)}
+    rows = {"epsilon after rounds": ", ".join(f"{rounds:,}: {rounded_up(epsilon)}" for rounds, epsilon in after)}
     if noise is None:
-        return {**told, "noise in each round": "not computed for so many rounds of this strategy"}
+        return {**rows, "noise in each round": "not computed for so many rounds of this strategy"}
     first = " (first round's)" if costs["clip_norm_moves"] else ""
-    told[f"clip norm{first}"] = f"{costs['clip_norm']:g}"
+    rows[f"clip norm{first}"] = f"{costs['clip_norm']:g}"
     if costs["clip_norm_moves"]:
-        told["noise multiplier of the updates"] = f"{costs['update_noise_multiplier']:.6g}, beside that of the count"
-    told["noise, standard deviation"] = f"{noise['sum_stddev']:.4g} on each parameter of a sum"
-    told["of a mean over the cohort"] = f"{noise['mean_stddev']:.4g} on each parameter{_ratio(noise, '')}"
-    told["of the model after all rounds"] = f"{noise['model_stddev']:.4g} on each parameter{_ratio(noise, 'final_')}"
-    return told
+        rows["noise multiplier of the updates"] = f"{costs['update_noise_multiplier']:.6g}, next to that of the count"
+    rows["noise, standard deviation"] = f"{noise['sum_stddev']:.4g} on each parameter of a sum"
+    rows["of a mean over the cohort"] = f"{noise['mean_stddev']:.4g} on each parameter{_ratio(noise, '')}"
+    rows["of the model after all rounds"] = f"{noise['model_stddev']:.4g} on each parameter{_ratio(noise, 'final_')}"
+    return rows
 
 
 def _ratio(noise: dict[str, Any], when: str) -> str:
-    """The norm of the noise beside the signal, where the number of parameters is known."""
+    """The norm of the noise over the signal, where the number of parameters is known."""
     norm, ratio = noise[f"{when}norm_over_clip"], noise[f"{when}signal_to_noise"]
     if norm is None:
         return ""
@@ -224,21 +225,21 @@ def _ratio(noise: dict[str, Any], when: str) -> str:
 
 def _cost_rows(costs: dict[str, Any], made: _Planned) -> dict[str, str]:
     """What it takes, in words."""
-    told = {"rounds": f"{costs['rounds']:,} of {costs['expected_cohort_size']:g} of {costs['clients']:,} {made.unit}s"}
+    words = {"rounds": f"{costs['rounds']:,} of {costs['expected_cohort_size']:g} of {costs['clients']:,} {made.unit}s"}
     rows, kept = costs["noise_rows"], costs["releases_bytes"]
     if made.parameters is None:
-        told["parameters"] = _UNKNOWN
-        told["memory of the noise"] = f"{rows:,} rows as long as the model"
+        words["parameters"] = _UNKNOWN
+        words["memory of the noise"] = f"{rows:,} rows as long as the model"
     else:
-        told["parameters"] = f"{made.parameters:,}"
-        told["memory of the noise"] = f"{nearby.size(costs['noise_memory_bytes'])}: {_counted(rows, 'row')}" if rows else "none"
-        told["disk for all releases"] = "none: they are not kept" if kept is None else nearby.size(kept)
-    told |= _encryption_rows(costs)
+        words["parameters"] = f"{made.parameters:,}"
+        words["memory of the noise"] = f"{_size(costs['noise_memory_bytes'])}: {_counted(rows, 'row')}" if rows else "none"
+        words["disk for all releases"] = "none: they are not kept" if kept is None else _size(kept)
+    words |= _encryption_rows(costs)
     if made.measured is None:
-        told["to optimise and calibrate"] = f"{costs['planning_cpu_seconds']:.2g} CPU seconds, measured"
+        words["to optimise and calibrate"] = f"{costs['planning_cpu_seconds']:.2g} CPU seconds, measured"
     else:
-        told["time, evaluation aside"] = f"about {_duration(costs['estimated_seconds'])}"
-    return told
+        words["time, evaluation aside"] = f"about {_duration(costs['estimated_seconds'])}"
+    return words
 
 
 def _counted(number: int, what: str) -> str:
@@ -250,9 +251,9 @@ def _encryption_rows(costs: dict[str, Any]) -> dict[str, str]:
     if "upload_bytes" not in costs:
         return {}
     return {
-        "each client and round": f"sends {nearby.size(costs['upload_bytes'])} in {costs['ciphertexts']:,} ciphertexts,\ngets "
-        f"{nearby.size(costs['download_bytes'])} (the model, 4 bytes a parameter)",
-        "each holder and round": f"gets {nearby.size(costs['request_bytes'])}",
+        "each client and round": f"sends {_size(costs['upload_bytes'])} in {costs['ciphertexts']:,} ciphertexts,\ngets "
+        f"{_size(costs['download_bytes'])} (the model, 4 bytes a parameter)",
+        "each holder and round": f"gets {_size(costs['request_bytes'])}",
         "to encrypt, one client and round": f"{costs['encrypt_seconds']:.2g} seconds",
         "to add, one round": f"{costs['add_seconds']:.2g} seconds",
         "to open, one round": f"{costs['open_seconds']:.2g} seconds, noise and all holders in turn",
@@ -261,31 +262,233 @@ def _encryption_rows(costs: dict[str, Any]) -> dict[str, str]:
 
 
 def _measured(run: "Run") -> _Measured:
-    """What takes the data and the model: seconds are of a few clients, times as many as there will be."""
+    """What takes the data and the model: seconds are of a few clients after a warm-up, times as many as there will be."""
     from hubbub.training.functional import FlatModel
 
-    seconds = _seconds_per_client(run) * run.plan.expected_cohort_size
-    return _Measured(FlatModel(run.model).dim, seconds * run.plan.rounds)
-
-
-def _tried(run: "Run") -> int:
-    """Of single examples more, since they are taken many at once."""
-    return _TRIED_EXAMPLES if run.plan.privacy_unit == "example" else _TRIED
-
-
-def _seconds_per_client(run: "Run") -> float:
-    """Measured on a few clients, after once around to warm up."""
     population, first = run.population, run.plan.clip_norms.first
     cohort = math.ceil(run.plan.expected_cohort_size)
     population.prepare(run.model, cohort)
-    clients = list(population.clients)[: min(_tried(run), cohort)]
+    # Of single examples more, since they are taken many at once.
+    tried = _TRIED_EXAMPLES if run.plan.privacy_unit == "example" else _TRIED
+    clients = list(population.clients)[: min(tried, cohort)]
     population.collect(clients, run.model, first, 0)
     started = time.perf_counter()
     population.collect(clients, run.model, first, 0)
-    return (time.perf_counter() - started) / len(clients)
+    each = (time.perf_counter() - started) / len(clients)
+    return _Measured(FlatModel(run.model).dim, each * run.plan.expected_cohort_size * run.plan.rounds)
 
 
 def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} seconds"
     return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+
+
+_TABLE, _LONGEST = 110, 300
+# What an error is, for people.
+WHAT = "standard deviation of the noise in a coordinate of the model, over rounds, in clip norms and for steps of size 1"
+# Of the rounds, for a curve.
+_PARTS = 24
+# Below it nobody needs to ask how much memory there is.
+_LARGE = 2**30
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A run's alternatives, the one to take and why; ``instead`` is what other cohorts would give, where that is better."""
+
+    among: Alternatives
+    parameters: int | None
+    best: Alternative | None
+    why: str
+    instead: Alternative | None
+
+    def as_json(self, file: Path, assignments: Sequence[str]) -> dict[str, Any]:
+        """As entries of a JSON object."""
+        best = None
+        if self.best is not None:
+            best = {"set": flags_of(self.best.changes), "command": _command(self.best, file, assignments)}
+        return {
+            "neighbours": [self.facts(one) for one in self.among.options],
+            "recommended": best,
+            "why": self.why,
+            "left_out": dict(self.among.left_out),
+        }
+
+    def facts(self, one: Alternative) -> dict[str, Any]:
+        """A alternative by numbers."""
+        rows = one.memory_rows
+        return {
+            "strategy": one.strategy,
+            "name": one.name,
+            "sampling": one.cohorts,
+            "noise_multiplier": one.noise_multiplier,
+            "epsilon": one.epsilon,
+            "error": one.error,
+            "relative_to_own": one.error / self.among.own.error if self.among.own else None,
+            "memory_rows": rows,
+            "memory_bytes": _bytes(one, self.parameters),
+            "cpu_seconds": one.cpu_seconds,
+            "set": flags_of(one.changes),
+            "recommended": one is self.best,
+        }
+
+
+def _found(made: _Planned, asked: Asked) -> Found | None:
+    """The alternatives of a run, or ``None`` for one without noise to compare.
+
+    Raises:
+        ConfigError: They are to be drawn, and there are none.
+    """
+    if made.plan.mechanism is None:
+        if asked.plot is not None:
+            raise ConfigError(f"--plot {asked.plot}: there is nothing to draw; the run has no noise")
+        return None
+    with console(stderr=True).status("…") as status:
+        try:
+            among = alternatives(
+                made.config,
+                made.clients,
+                made.plan,
+                cpu_seconds=made.cpu_seconds,
+                thorough=asked.thorough,
+                progress=lambda name: status.update(f"{name} …"),
+            )
+        except ConfigError as refusal:
+            if asked.plot is not None:
+                raise
+            among = Alternatives(None, (), {"all alternatives": str(refusal)})
+    best, why = recommended(among, lambda one: _fits(one, made.parameters))
+    others = [one for one in among.options if best is None or one.error < best.error / (1 + 0.02)]
+    instead = next((one for one in others if _fits(one, made.parameters)), None)
+    return Found(among, made.parameters, best, why, instead if best is not None and instead is not best else None)
+
+
+def _command(one: Alternative, file: Path, assignments: Sequence[str]) -> str:
+    """The command that runs it."""
+    changes = flags_of(one.changes)
+    keys = {flag.partition("=")[0] for flag in changes}
+    if "privacy.epsilon" in keys:
+        keys.add("privacy.noise_multiplier")
+    kept = [flag for flag in assignments if flag.partition("=")[0].strip() not in keys]
+    return " ".join(["hubbub train", shlex.quote(str(file)), *(f"--set {shlex.quote(flag)}" for flag in (*kept, *changes))])
+
+
+def _show(found: Found, file: Path, assignments: Sequence[str]) -> None:
+    """Print the alternatives as a table, the recommendation, and the command that follows it."""
+    screen, own = console(), found.among.own
+    if not found.among.options:
+        _say_left_out(found)
+        return
+    epsilon = found.best.epsilon if found.best else max(one.epsilon for one in found.among.options)
+    say(screen)
+    say(screen, f"Alternatives, all calibrated to the same epsilon ({rounded_up(epsilon)}) and delta, by their error")
+    narrow = screen.is_terminal and screen.width < _TABLE
+    print_columns(_table(found, own, narrow=narrow))
+    times = "--json has their epsilons and times" if narrow else "CPU s: to optimise the strategy and calibrate its noise"
+    say(screen, f"error: {WHAT}. {times}. *: recommended.")
+    _say_left_out(found)
+    _recommend(found, file, assignments)
+
+
+def _table(found: Found, own: Alternative | None, *, narrow: bool) -> Table:
+    """One line for each alternative; on a narrow terminal without what is nearly the same in all of them."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0) if narrow else (0, 1))
+    table.add_column("strategy")
+    table.add_column("cohorts", no_wrap=True)
+    numbers = ["noise\nmultiplier", "error", "change", "memory"]
+    if not narrow:
+        numbers = ["noise multiplier", "epsilon", *numbers[1:], "CPU s"]
+    for column in (*numbers, ""):
+        table.add_column(column, justify="right", no_wrap=True)
+    for one in found.among.options:
+        cells = [
+            one.name,
+            one.cohorts,
+            f"{one.noise_multiplier:.5g}",
+            f"{one.error:.4g}",
+            "-" if own is None else "as it is" if one is own else f"{100 * (one.error / own.error - 1):+.1f} %",
+            _memory(one, found.parameters),
+        ]
+        if not narrow:
+            cells = [*cells[:3], rounded_up(one.epsilon), *cells[3:], f"{one.cpu_seconds:.2f}"]
+        table.add_row(*cells, "*" if one is found.best else "")
+    return table
+
+
+def _say_left_out(found: Found) -> None:
+    for name, reason in found.among.left_out.items():
+        say(console(), f"Left out, {name}: {printable(reason, _LONGEST)}")
+
+
+def _recommend(found: Found, file: Path, assignments: Sequence[str]) -> None:
+    screen = console()
+    say(screen)
+    if found.best is None:
+        say(screen, f"Recommended: none of these; {found.why}.")
+        return
+    if found.best is found.among.own:
+        say(screen, f"Recommended: the settings as they are; {found.why}.")
+    else:
+        say(screen, f"Recommended: {found.best.name} ({found.best.cohorts}); {found.why}:")
+        say(screen, f"  {_command(found.best, file, assignments)}")
+    if found.instead is not None:
+        less = 100 * (1 - found.instead.error / found.best.error)
+        say(
+            screen,
+            f"With random cohorts that nobody sees or can check afterwards ({found.instead.cohorts}), {found.instead.name} has "
+            f"{less:.0f} % less error:",
+        )
+        say(screen, f"  {_command(found.instead, file, assignments)}")
+
+
+def _draw(path: Path, name: str, found: Found, plan: RunPlan) -> None:
+    """Write the picture of the alternatives and of epsilon over rounds."""
+    # Drawing costs a second to import.
+    from hubbub.report.pictures import Alternative as Bar
+    from hubbub.report.pictures import draw_alternatives
+
+    marks = [
+        Bar(f"{one.name} ({one.cohorts})", one.error, _memory(one, found.parameters), one is found.among.own, one is found.best)
+        for one in found.among.options
+    ]
+    spent = estimates.epsilons(plan.promise(), plan.delta, _PARTS)
+    files.write_atomic(path, draw_alternatives(name, marks, spent), mode=0o644)
+
+
+def _size(count: float) -> str:
+    """Bytes as one reads them."""
+    for unit, least in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= least:
+            return f"{count / least:,.1f} {unit}"
+    return f"{count:,.0f} bytes"
+
+
+def _bytes(one: Alternative, parameters: int | None) -> int | None:
+    rows = one.memory_rows
+    if rows is None or parameters is None:
+        return None
+    return estimates.remembered_bytes(rows, parameters + one.plan.clip_norms.further)
+
+
+def _memory(one: Alternative, parameters: int | None) -> str:
+    needed = _bytes(one, parameters)
+    if needed is not None:
+        return _size(needed) if needed else "none"
+    return "unknown" if one.memory_rows is None else f"{one.memory_rows:,} rows"
+
+
+def _fits(one: Alternative, parameters: int | None) -> bool:
+    """Whether this machine has memory for what the noise remembers."""
+    needed = _bytes(one, parameters)
+    if needed is None or needed < _LARGE or parameters is None:
+        return True
+    import torch
+
+    from hubbub.noise.stream import require_memory
+
+    try:
+        require_memory(one.memory_rows or 0, parameters, torch.empty(0, dtype=torch.float64))
+    except ConfigError:
+        return False
+    return True

@@ -1,89 +1,253 @@
-"""Commands that look at a run, and give it away; what they do is in records.py and reporting.py."""
+"""Commands of settings and of runs: what trains, what looks at a run, and what plans and audits one."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hubbub.cli import completing
-from hubbub.cli.flags import AllowImport, AsJson, Head, Run
+from hubbub.cli.flags import (
+    AllowImport,
+    AsJson,
+    Assignments,
+    Config,
+    Engine,
+    FinishedRun,
+    Head,
+    Mlflow,
+    Plan,
+    Rounds,
+    Run,
+    TensorBoard,
+    TrackPrivate,
+    WandB,
+    Workers,
+    configs,
+    runs,
+    whole_option,
+)
 
-__all__ = ["COMMANDS"]
+__all__ = ["LOOK", "PLAN", "TRAIN"]
+
+
+def _new_folder(words: str) -> typer.models.OptionInfo:
+    found: typer.models.OptionInfo = typer.Option("--out", "-o", help=words)
+    return found
+
+
+def new(
+    file: Annotated[Path, typer.Argument(help="A new file: .toml for settings, .py for a model and data of your own.")],
+) -> None:
+    """Write a file to start from, which runs as it is."""
+    from hubbub.cli import training
+
+    training.new(file)
+
+
+def train(
+    config: Config,
+    assignments: Assignments = None,
+    out: Annotated[Path | None, _new_folder("Folder of the run; by default a new one in runs/.")] = None,
+    engine: Engine = None,
+    plan: Plan = None,
+    workers: Workers = None,
+    tensorboard: TensorBoard = None,
+    mlflow: Mlflow = None,
+    wandb: WandB = None,
+    track_private: TrackPrivate = False,
+    allow_import: AllowImport = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train as a config file says."""
+    from hubbub.cli import training
+
+    tracked = training.Tracked(tensorboard, mlflow, wandb, track_private)
+    how = training.How(engine, plan, workers, tracked, allow_import, as_json)
+    training.train(config, assignments or [], out, how)
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted.", autocompletion=runs)],
+    head: Head = None,
+    engine: Engine = None,
+    workers: Workers = None,
+    tensorboard: TensorBoard = None,
+    mlflow: Mlflow = None,
+    wandb: WandB = None,
+    track_private: TrackPrivate = False,
+    allow_import: AllowImport = False,
+    as_json: AsJson = False,
+) -> None:
+    """Resume an interrupted run."""
+    from hubbub.cli import training
+
+    tracked = training.Tracked(tensorboard, mlflow, wandb, track_private)
+    training.resume(run, head, training.How(engine, None, workers, tracked, allow_import, as_json))
+
+
+def extend(
+    run: Annotated[
+        Path, typer.Argument(help="The folder of a finished run, which stays as it is but for a note.", autocompletion=runs)
+    ],
+    rounds: Rounds,
+    assignments: Assignments = None,
+    out: Annotated[Path | None, _new_folder("Folder of the rounds that follow; by default a new one in runs/.")] = None,
+    head: Head = None,
+    engine: Engine = None,
+    workers: Workers = None,
+    tensorboard: TensorBoard = None,
+    mlflow: Mlflow = None,
+    wandb: WandB = None,
+    track_private: TrackPrivate = False,
+    allow_import: AllowImport = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train more rounds from the model of a finished run (a warm start); the privacy cost counts both."""
+    from hubbub.cli import training
+
+    tracked = training.Tracked(tensorboard, mlflow, wandb, track_private)
+    how = training.How(engine, None, workers, tracked, allow_import, as_json)
+    training.extend(run, training.Extension(rounds, assignments or [], out, head), how)
+
+
+def sweep(
+    config: Annotated[
+        Path, typer.Argument(help="A TOML file, or the folder of a sweep that is to resume.", autocompletion=configs)
+    ],
+    grid: Annotated[
+        list[str] | None, typer.Option("--grid", metavar="KEY=V,V", help="A setting and its values; one for each setting.")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="N,N", help="Values of training.seed; results are averaged over them.")
+    ] = None,
+    assignments: Assignments = None,
+    jobs: Annotated[int | None, whole_option("Runs at a time, each in a process of one thread; by default 1.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "--out", "-o", help="Folder of the sweep; by default runs/CONFIG-sweep.")
+    ] = None,
+    allow_import: AllowImport = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train over a grid of settings, and state what choosing among the runs costs; the same command again resumes."""
+    from hubbub.cli import sweeping
+
+    asked = sweeping.Asked(grid or [], seeds, assignments or [], output, 1 if jobs is None else jobs, allow_import, as_json)
+    sweeping.sweep(config, asked)
+
+
+def close(
+    run: Run,
+    early: Annotated[bool, typer.Option("--early", help="End the run here, though rounds are left.")] = False,
+) -> None:
+    """End a run permanently and destroy its keys."""
+    from hubbub.cli import runs
+
+    runs.close(run, early=early)
 
 
 def verify(
     run: Annotated[
         Path,
-        typer.Argument(
-            help="The folder of a run, your own or a stranger's, or of what was published.", autocompletion=completing.runs
-        ),
+        typer.Argument(help="The folder of a run, your own or a stranger's, or what was published.", autocompletion=runs),
     ],
     head: Head = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a run from its folder alone; status 1 where something does not hold."""
-    from hubbub.cli import records
+    """Check a run from its folder alone; status 1 if a check fails."""
+    from hubbub.cli import runs
 
-    raise typer.Exit(records.verify(run, head, as_json=as_json))
+    raise typer.Exit(runs.verify(run, head, as_json=as_json))
 
 
 def ledger(run: Run, as_json: AsJson = False) -> None:
-    """What was charged, released and aborted, round by round."""
-    from hubbub.cli import records
+    """What was spent, released and aborted, round by round."""
+    from hubbub.cli import runs
 
-    records.ledger(run, as_json=as_json)
+    runs.ledger(run, as_json=as_json)
 
 
 def report(
     runs: Annotated[
-        list[Path],
-        typer.Argument(help="The folder of a run, or several to lay over one another.", autocompletion=completing.runs),
+        list[Path], typer.Argument(help="The folder of a run, or several to lay over one another.", autocompletion=runs)
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The HTML file; by default report.html in the run's folder.")
     ] = None,
     audit: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="What 'hubbub audit' found for these settings; by default audit/ in the run's folder."
-        ),
+        typer.Option(metavar="FILE", help="What 'hubbub audit' found for these settings; by default audit/ in the folder."),
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="Leave out what was computed from clients' data.")] = False,
 ) -> None:
     """The report of one or several runs as one page that opens offline."""
-    from hubbub.cli import reporting
+    from hubbub.cli import runs as command
 
-    reporting.report(runs, output, audit, public=public)
+    command.report(runs, output, audit, public=public)
 
 
 def cite(run: Run) -> None:
     """The publications that a run relies on, as BibTeX."""
-    from hubbub.cli import reporting
+    from hubbub.cli import runs
 
-    reporting.cite(run)
+    runs.cite(run)
 
 
-def evaluate(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.", autocompletion=completing.runs)],
-    allow_import: AllowImport = False,
-    as_json: AsJson = False,
-) -> None:
+def evaluate(run: FinishedRun, allow_import: AllowImport = False, as_json: AsJson = False) -> None:
     """How good the model of a run is on its test examples."""
-    from hubbub.cli import reporting
+    from hubbub.cli import runs
 
-    reporting.evaluate(run, allow_import=allow_import, as_json=as_json)
+    runs.evaluate(run, allow_import=allow_import, as_json=as_json)
 
 
 def publish(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.", autocompletion=completing.runs)],
+    run: FinishedRun,
     output: Annotated[Path, typer.Option("--output", "-o", help="A new folder.")],
     head: Head = None,
 ) -> None:
     """Write what others may have: model, guarantee, card and report; refuses a simulation."""
-    from hubbub.cli import reporting
+    from hubbub.cli import runs
 
-    reporting.publish(run, output, head)
+    runs.publish(run, output, head)
+
+
+def plan(
+    config: Config,
+    assignments: Assignments = None,
+    alternatives: Annotated[
+        bool, typer.Option("--neighbours/--no-neighbours", help="Show what other strategies and cohorts would give.")
+    ] = True,
+    thorough: Annotated[bool, typer.Option("--thorough", help="Try alternatives that take some seconds, too.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the alternatives and epsilon over rounds into this PNG.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Load data and model, and measure the run's time.")] = False,
+    allow_import: AllowImport = False,
+    as_json: AsJson = False,
+) -> None:
+    """What a run would cost before it starts, what its alternatives would give, and which of them to take."""
+    from hubbub.cli import planning
+
+    asked = planning.Asked(alternatives, thorough, plot, measure, allow_import, as_json)
+    planning.plan(config, assignments or [], asked)
+
+
+def audit(
+    config: Config,
+    assignments: Assignments = None,
+    canaries: Annotated[int | None, whole_option("Clients that become canaries; by default half, 100 at most.")] = None,
+    runs: Annotated[int | None, whole_option("How often they are run; by default for 1,000 canaries in all.", "R")] = None,
+    rounds: Annotated[int | None, whole_option("Rounds of each run; by default all that the config has.", "T")] = None,
+    engine: Engine = None,
+    out: Annotated[Path | None, _new_folder("Folder of the findings; by default a new one in audits/.")] = None,
+    allow_import: AllowImport = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look for proof that a run breaks its guarantee, by canaries among its clients; status 1 if there is any."""
+    from hubbub.audit import Effort
+    from hubbub.cli import auditing
+
+    asked = auditing.Asked(engine, Effort(canaries, runs, rounds), out, allow_import, as_json)
+    raise typer.Exit(auditing.audit(config, assignments or [], asked))
 
 
 # In the order of the help.
-COMMANDS = (verify, ledger, report, cite, evaluate, publish)
+TRAIN = (new, train, resume, extend, sweep, close)
+LOOK = (verify, ledger, report, cite, evaluate, publish)
+PLAN = (plan, audit)

@@ -1,20 +1,187 @@
-"""``hubbub account RUN …``: what runs cost, from their ledgers, alone and together."""
+"""Commands of runs that have begun: ledger, verify, close, report, cite, evaluate, publish, and account of runs."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.actual_cost import Spent, spent
+from hubbub.accounting.chain import read_chain
+from hubbub.accounting.ledger import end_run
 from hubbub.accounting.multi_run import Recorded, compose_runs, run_charges
 from hubbub.accounting.promise import Promise
-from hubbub.accounting.statement import RunFacts
+from hubbub.accounting.statement import RunFacts, no_less
+from hubbub.accounting.wording import unit_word
 from hubbub.cli.output import console, print_json, printable, say
 from hubbub.errors import ConfigError
-from hubbub.training.run_folder.record import read_run
+from hubbub.files import write_atomic
+from hubbub.training import RunStore
+from hubbub.training.run_folder.record import ledger_of, read_run
+from hubbub.verification import verify as verified
 
-__all__ = ["Asked", "account_runs"]
+__all__ = ["Asked", "account_runs", "cite", "close", "evaluate", "ledger", "publish", "report", "verify"]
+
+
+def ledger(folder: Path, *, as_json: bool) -> None:
+    """Print the record of a run."""
+    run = read_run(folder)
+    promise, history = run.promise, run.history
+    cost = spent(promise, history)
+    rows: list[dict[str, Any]] = [
+        {
+            "round_index": t,
+            "state": entry.state,
+            "epoch": entry.epoch,
+            "clients": len(entry.clients) or None,
+            "release": entry.release,
+        }
+        for t, entry in enumerate(history.rounds)
+    ]
+    if as_json:
+        print_json(
+            {
+                "rounds": rows,
+                "planned_rounds": promise.rounds,
+                "epsilon": cost.guarantee.epsilon,
+                "promised_epsilon": cost.promised.epsilon,
+                "worse_than_promised": cost.worse,
+                "breaches": list(cost.breaches),
+                "earlier_runs": [earlier.record() for earlier in promise.earlier],
+                "delta": promise.delta,
+                "head": run.chain.head,
+                "noise": run.chain.records[0]["noise"],
+                "closed": history.closed,
+            }
+        )
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("round", "state", "epoch", f"{unit_word(promise.privacy_unit)}s on record", "release (SHA-256)"):
+        table.add_column(name)
+    for row in rows:
+        shown = [row["round_index"], row["state"], row["epoch"], row["clients"], (row["release"] or "")[:16]]
+        table.add_row(*("" if value is None else str(value) for value in shown))
+    screen = console()
+    screen.print(table)
+    earlier = len(promise.earlier)
+    together = f", together with {earlier} earlier run{'s' if earlier > 1 else ''}" if earlier else ""
+    spent_so_far = f"epsilon {rounded_up(cost.guarantee.epsilon)} at delta {no_less(promise.delta)}"
+    say(screen, f"{len(rows)} of {promise.rounds} rounds spent {spent_so_far}{together}.")
+    for warning in cost.warnings():
+        say(screen, f"{warning[0].upper()}{warning[1:]}.")
+    if promise.simulation:
+        say(screen, "Simulation, not for release.")
+    say(screen, f"Head: {run.chain.head}")
+
+
+def verify(folder: Path, head: str | None, *, as_json: bool) -> int:
+    """Print each check; returns the status, 1 if one fails."""
+    verdict = verified(folder, head)
+    if as_json:
+        checks = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in verdict.checks]
+        print_json(
+            {"ok": verdict.ok, "checks": checks, "head": verdict.head, "epsilon": verdict.epsilon, "delta": verdict.delta}
+        )
+    else:
+        screen = console()
+        for check in verdict.checks:
+            label = f"{'passes' if check.ok else 'FAILS '} {check.name:<14} "
+            say(screen, label + check.detail, indent=len(label))
+        failed = sum(not check.ok for check in verdict.checks)
+        say(screen, f"{folder}: " + (f"{failed} of {len(verdict.checks)} checks fail." if failed else "all checks pass."))
+    return 0 if verdict.ok else 1
+
+
+def close(folder: Path, *, early: bool) -> None:
+    """End a run and destroy its keys."""
+    path, store = ledger_of(folder), RunStore(folder)
+    with store.locked():
+        kept = store.released()
+        begun = sum(record.get("kind") == "begin" for record in read_chain(path).records)
+        last = store.release_content(begun - 1) if begun - 1 in kept else None
+        end_run(path, early=early, release=last)
+        gone = len(store.secret_files())
+        store.destroy_secrets()
+    if not gone:
+        say(console(), f"{folder} was closed already; no secret is left in it.")
+        return
+    say(
+        console(),
+        f"{folder} is closed: {gone} secret files were written over and removed. Unless their keys were copied, its noise "
+        "can never be drawn again, and nobody can tell from the ledger who took part.",
+    )
+
+
+_MOST_RUNS = 40
+
+
+def report(folders: Sequence[Path], output: Path | None, audit: Path | None = None, *, public: bool) -> None:
+    """Write the page of one or several runs, with the audit of each that is named or lies in its folder."""
+    from hubbub.report.audit import AUDIT, read_audit, with_audit
+    from hubbub.report.page import page
+    from hubbub.report.summary import summary
+
+    if len(folders) > _MOST_RUNS:
+        raise ConfigError(f"{len(folders)} runs: a page shows at most {_MOST_RUNS}; name fewer")
+    if output is None and len(folders) > 1:
+        raise ConfigError("--output: several runs have no folder in common; say where the page is to be written")
+    if audit is not None and len(folders) > 1:
+        raise ConfigError(f"--audit {audit}: is of one run; put the audit of each into its folder, as {folders[0] / AUDIT}")
+    runs = []
+    for folder in folders:
+        found = audit or folder / AUDIT
+        there = audit is not None or os.path.lexists(found)
+        runs.append(with_audit(summary(folder), read_audit(found)) if there else summary(folder))
+    file = output or folders[0] / ("report-public.html" if public else "report.html")
+    if file.is_dir():
+        raise ConfigError(f"--output = {str(output)!r}: is a folder; name the HTML file, such as {str(file / 'report.html')!r}")
+    if not file.parent.is_dir():
+        raise ConfigError(f"--output = {str(file)!r}: there is no folder {str(file.parent)!r}; make it first")
+    write_atomic(file, page(runs, public=public).encode())
+    say(console(), f"Report: {file}")
+
+
+def cite(folder: Path) -> None:
+    """Print the results that a run relies on, as BibTeX."""
+    from hubbub.report.citations import bibtex, cited
+    from hubbub.report.summary import summary
+
+    console().print(bibtex(cited(summary(folder))), markup=False, highlight=False, soft_wrap=True, end="")
+
+
+def publish(folder: Path, output: Path, head: str | None) -> None:
+    """Write what others may have of a run."""
+    from hubbub.engine.finished import PUBLISHED
+    from hubbub.engine.finished import publish as published
+
+    found = published(folder, output, head)
+    say(console(), found.guarantee.sentence())
+    say(console(), f"In {output}: {', '.join(PUBLISHED)}. Keys, names and private numbers stayed in {folder}.")
+    say(
+        console(),
+        f"Ledger head, to tell readers elsewhere (hubbub verify {output} --head H): {read_chain(ledger_of(folder)).head}",
+    )
+
+
+def evaluate(folder: Path, *, allow_import: bool, as_json: bool) -> None:
+    """Print how good a run's model is on its test examples."""
+    from hubbub.engine.finished import load
+
+    run = load(folder, allow_import=allow_import)
+    loss, accuracy = run.evaluate()
+    held_out = bool(run.config.training.validation)
+    examples = len(run.dataset.test_targets)
+    if as_json:
+        print_json(
+            {"loss": loss, "accuracy": accuracy, "examples": examples, "held_out": held_out, "epsilon": run.guarantee.epsilon}
+        )
+        return
+    of = "held-out training examples (private: for choosing settings, not for release)" if held_out else "test examples"
+    say(console(), f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {examples:,} {of}.")
+    say(console(), run.guarantee.sentence())
 
 
 @dataclass(frozen=True)
@@ -36,7 +203,7 @@ def account_runs(folders: Sequence[Path], asked: Asked) -> None:
     # First, since it says which runs do not add up.
     found = run_charges(runs)
     composed = compose_runs(found, delta, asked.neighboring_relation, accountant=accountant) if runs[1:] else None
-    costs = [_cost(run, delta, asked) for run in runs]
+    costs = [spent(_asked(run, asked), run.history, delta) for run in runs]
     if composed is None:
         answer, facts = costs[0].guarantee, costs[0].facts(runs[0].promise, runs[0].chain.head)
     else:
@@ -57,10 +224,6 @@ def account_runs(folders: Sequence[Path], asked: Asked) -> None:
         _print(answer, rows)
 
 
-def _cost(run: Recorded, delta: float, asked: Asked) -> Spent:
-    return spent(_asked(run, asked), run.history, delta)
-
-
 def _asked(run: Recorded, asked: Asked) -> Promise:
     """The run's promise, as it is to be stated."""
     return replace(
@@ -78,12 +241,12 @@ def _delta(runs: Sequence[Recorded]) -> float:
 
 
 def _row(run: Recorded, cost: Spent, promise: Promise) -> dict[str, Any]:
-    charged, planned = len(run.history.rounds), run.promise.rounds
-    whole = cost.promised if charged >= planned else promise.after(planned, cost.promised.delta)
+    begun, planned = len(run.history.rounds), run.promise.rounds
+    whole = cost.promised if begun >= planned else promise.after(planned, cost.promised.delta)
     return {
         "run": run.name,
         "head": run.chain.head,
-        "rounds": charged,
+        "rounds": begun,
         "planned_rounds": planned,
         "rounds_left": run.rounds_left,
         "state": "closed" if run.history.closed else "interrupted" if run.rounds_left else "finished",
@@ -101,11 +264,11 @@ def _row(run: Recorded, cost: Spent, promise: Promise) -> dict[str, Any]:
 def _print(answer: PrivacyGuarantee, rows: Sequence[dict[str, Any]]) -> None:
     screen = console()
     for row in rows:
-        beside = f", with {row['earlier_runs']} earlier" if row["earlier_runs"] else ""
+        earlier = f", with {row['earlier_runs']} earlier" if row["earlier_runs"] else ""
         label = "; simulation, not for release" if row["simulation"] else ""
         say(
             screen,
-            f"{row['run']}: {row['rounds']} of {row['planned_rounds']} rounds, {row['state']}{beside}: epsilon "
+            f"{row['run']}: {row['rounds']} of {row['planned_rounds']} rounds, {row['state']}{earlier}: epsilon "
             f"{rounded_up(row['epsilon'])}{_ahead(row)}{label}",
         )
         if row["worse_than_promised"]:
@@ -139,6 +302,6 @@ def _unchecked(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     for row in rows:
         if row["ledger_alone"]:
             yield (
-                f"{row['run']}: holds a ledger alone, so that nothing beside it could be checked: if its end was cut off, more "
+                f"{row['run']}: holds a ledger alone, so that nothing could be checked against it: if its end is missing, more "
                 f"was spent; compare head {row['head']} with the one that was kept"
             )

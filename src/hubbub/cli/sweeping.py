@@ -1,5 +1,8 @@
-"""``hubbub sweep``: runs over a grid of settings, begun or gone on with, and one table of all of them."""
+"""``hubbub sweep``: runs over a grid of settings, begun or resumed, and one table of all of them."""
 
+import csv
+import io
+import math
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,21 +13,19 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from hubbub import config as configs
 from hubbub._checks import integer
-from hubbub.cli.output import console, print_json, say
-from hubbub.cli.sweep_table import print_results
+from hubbub.accounting import rounded_up
+from hubbub.cli.output import console, print_columns, print_json, say
 from hubbub.errors import ConfigError, HubbubError
 from hubbub.files import write_atomic
-from hubbub.report.sweep_told import SweepTold, value_words
-from hubbub.report.sweeps import write
-from hubbub.sweep.cells import Cell, absolute, absolute_grid, cells_of, require_runnable
-from hubbub.sweep.grid import grid_of
-from hubbub.sweep.pool import Ended, Event, finish_all
-from hubbub.sweep.record import RECORD, SweepRecord, begin, locked, read_record
-from hubbub.sweep.results import CELLS, csv_of, is_finished, sweep_told
-from hubbub.sweep.work import Task, read_scores
+from hubbub.report.sweep_page import write
+from hubbub.report.sweep_summary import PointSummary, Spread, SweepSummary, value_words
+from hubbub.sweep.grid import Cell, absolute, cells_of, grid_of, require_runnable, worded
+from hubbub.sweep.record import CELLS, RECORD, SweepRecord, begin, is_finished, locked, read_record, sweep_summary
+from hubbub.sweep.work import Ended, Event, Task, finish_all, read_scores
 
 __all__ = ["Asked", "sweep"]
 
@@ -69,7 +70,7 @@ def sweep(source: Path, asked: Asked) -> None:
         raise typer.Exit(1)
 
 
-def _finished(screen: Console, folder: Path, record: SweepRecord, cells: Sequence[Cell], jobs: int) -> SweepTold:
+def _finished(screen: Console, folder: Path, record: SweepRecord, cells: Sequence[Cell], jobs: int) -> SweepSummary:
     """Finish the runs that are not, and write what came of all; after Ctrl-C, what came of them so far."""
     errors, tasks = _left(folder, cells, allow_import=record.allow_import)
     _introduce(screen, folder, (len(cells), len(tasks), len(errors)), jobs)
@@ -79,18 +80,18 @@ def _finished(screen: Console, folder: Path, record: SweepRecord, cells: Sequenc
     try:
         with _progress(screen, cells, len(cells) - len(tasks)) as show:
 
-            def told(task: Task, event: Event) -> None:
+            def shown(task: Task, event: Event) -> None:
                 cell = by_folder[task.folder]
                 if isinstance(event, Ended) and event.error:
                     errors[cell.name] = event.error
                 show(cell, task, event)
 
-            finish_all(tasks, jobs, told)
+            finish_all(tasks, jobs, shown)
     except KeyboardInterrupt:
         found = _written(folder, record, cells, errors)
         done = sum(cell.state == "finished" for cell in found.cells)
         say(screen)
-        say(screen, f"Stopped: {done} of {len(cells)} runs are finished. Go on with: {_again(folder, jobs)}")
+        say(screen, f"Stopped: {done} of {len(cells)} runs are finished. Resume with: {_again(folder, jobs)}")
         raise
     return _written(folder, record, cells, errors)
 
@@ -112,21 +113,9 @@ def _described(source: Path, asked: Asked) -> SweepRecord:
     for layer in (settings, fixed):
         # Each is checked by itself first: one layer may not name both noise and budget, though a later one may replace either.
         configs.resolve(layer)
-        base = _over(base, layer)
+        base = configs.merge(base, layer)
     here = Path.cwd()
-    return SweepRecord(source.name, absolute(base, here), absolute_grid(grid, here), asked.allow_import)
-
-
-def _over(base: configs.Layer, layer: configs.Layer) -> configs.Layer:
-    """The layer over another one, as :func:`hubbub.config.resolve` lays them."""
-    merged = {section: dict(keys) for section, keys in base.items()}
-    for section, keys in layer.items():
-        target = merged.setdefault(section, {})
-        if section == "privacy" and keys.keys() & {"noise_multiplier", "epsilon"}:
-            target.pop("noise_multiplier", None)
-            target.pop("epsilon", None)
-        target.update(keys)
-    return merged
+    return SweepRecord(source.name, absolute(base, here), grid.absolute(here), asked.allow_import)
 
 
 def _continued(folder: Path, asked: Asked) -> SweepRecord:
@@ -168,13 +157,15 @@ def _introduce(screen: Console, folder: Path, numbers: tuple[int, int, int], job
     broken = f", {lost} of them cannot be read" if lost else ""
     say(screen, f"Sweep of {runs} runs{done}{broken}: {left} to do, {min(jobs, max(left, 1))} at a time, in {folder}")
     if runs > 1:
-        say(screen, "Choosing among runs over the same people costs privacy beyond that of each; the table says how much.")
+        say(screen, "Choosing among runs over the same people costs privacy beyond that of each; the table states how much.")
 
 
-def _written(folder: Path, record: SweepRecord, cells: Sequence[Cell], errors: Mapping[str, str]) -> SweepTold:
+def _written(folder: Path, record: SweepRecord, cells: Sequence[Cell], errors: Mapping[str, str]) -> SweepSummary:
     """The results of the sweep as it stands, also as files in its folder."""
-    found = sweep_told(folder, record, cells, errors)
-    write_atomic(folder / "results.csv", csv_of(found).encode())
+    found = sweep_summary(folder, record, cells, errors)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(found.rows())
+    write_atomic(folder / "results.csv", text.getvalue().encode())
     write(folder, found)
     return found
 
@@ -210,7 +201,7 @@ def _progress(screen: Console, cells: Sequence[Cell], done: int) -> Iterator[Any
                 bar.advance(whole)
                 return
             if cell.name not in rows:
-                rows[cell.name] = bar.add_task(f"  {_short(cell)}", total=event.planned)
+                rows[cell.name] = bar.add_task(f"  {_short(cell)}", total=cell.config.training.rounds)
             bar.update(rows[cell.name], completed=event.done)
 
         yield show_bar
@@ -225,3 +216,78 @@ def _outcome(task: Task, event: Ended) -> str:
         return f"failed: {event.error}"
     scores = read_scores(task.folder)
     return "finished" if scores is None else f"accuracy {scores.accuracy:.2%}"
+
+
+# A terminal's table of more points is no table any more.
+_MOST_ROWS = 60
+
+
+def print_results(screen: Console, folder: Path, found: SweepSummary) -> None:
+    """The table, and what choosing among its rows costs."""
+    say(screen)
+    _print_table(screen, found)
+    say(screen)
+    for line in _choice_lines(found):
+        say(screen, line)
+    for cell in found.cells:
+        if cell.state == "failed":
+            say(screen, f"Failed: {worded(cell.settings)}: {cell.error}")
+    say(screen, f"Page: {folder / 'sweep.html'} (table: results.csv, results.json; a report of each run in {CELLS}/)")
+
+
+def _print_table(screen: Console, found: SweepSummary) -> None:
+    table = Table(box=None, pad_edge=False)
+    for key, _ in found.axes:
+        table.add_column(key.partition(".")[2])
+    of = " (held-out, private)" if found.held_out else ""
+    for name in (f"accuracy{of}", "loss", "epsilon of one run", ""):
+        table.add_column(name, justify="left" if not name else "right")
+    points = found.points
+    if len(points) > _MOST_ROWS:
+        points = tuple(sorted((p for p in points if p.accuracy), key=lambda p: -p.accuracy.mean))[:_MOST_ROWS]  # type: ignore[union-attr]
+    for point in points:
+        values = [value_words(value) for value in point.values]
+        table.add_row(*values, *_measured(point), _mark(point), style="bold" if point.best else None)
+    print_columns(table)
+    if len(points) < len(found.points):
+        say(screen, f"The {len(points)} best of {len(found.points)}; all are in results.csv.")
+    if found.seeds > 1:
+        say(screen, f"Means over {found.seeds} seeds ± their standard deviation.")
+
+
+def _measured(point: PointSummary) -> tuple[str, str, str]:
+    def mean(spread: Spread | None, pattern: str) -> str:
+        if spread is None:
+            return "–"
+        deviation = "" if spread.deviation is None else f" ± {format(spread.deviation, pattern)}"
+        return f"{format(spread.mean, pattern)}{deviation}"
+
+    epsilon = "–" if point.epsilon is None else rounded_up(point.epsilon)
+    return mean(point.accuracy, ".2%"), mean(point.loss, ".4f"), epsilon
+
+
+def _mark(point: PointSummary) -> str:
+    if point.best:
+        return "best"
+    if point.finished:
+        return "frontier" if point.frontier else ""
+    return point.state
+
+
+def _choice_lines(found: SweepSummary) -> Iterator[str]:
+    choice, best = found.choice, found.best
+    yield f"Whatever is published of these runs, chosen by looking at all: {choice.sentence}"
+    if choice.epsilon is not None and math.isfinite(choice.epsilon) and best is not None and best.epsilon is not None:
+        yield (
+            f"The best row's own epsilon, {rounded_up(best.epsilon)}, is of a run that was fixed before anybody looked; it "
+            "does not cover that it was chosen."
+        )
+    if choice.trials:
+        costs = "; ".join(f"{rounded_up(epsilon)} for a {words}" for words, epsilon in choice.trials)
+        yield (
+            f"Had the number of runs been random, each a cell drawn at random, and only the best been published, epsilon would "
+            f"be {costs} (Papernot and Steinke 2022). It was not: this does not apply to a grid."
+        )
+    for assumption in choice.assumptions:
+        yield f"Assumed: {assumption}."
+    yield from choice.warnings

@@ -1,10 +1,13 @@
-"""``hubbub train`` and ``hubbub resume``."""
+"""``hubbub train``, ``resume``, ``extend`` and ``new``, and where they send the numbers of a run."""
 
 import math
+import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
@@ -13,134 +16,169 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hubbub import config as configs
-from hubbub._checks import one_of
+from hubbub._checks import integer, one_of
 from hubbub.accounting import rounded_up
+from hubbub.accounting.actual_cost import spent
+from hubbub.accounting.chain import read_chain
+from hubbub.accounting.statement import no_less
 from hubbub.accounting.wording import crude_delta, unit_word
 from hubbub.build import build
 from hubbub.cli.output import console, print_json, say
-from hubbub.cli.tracked import Tracked
 from hubbub.engine.apps import require_flower
 from hubbub.engine.folder import RunInFolder
-from hubbub.errors import RunFolderError
-from hubbub.training import Population
+from hubbub.errors import ConfigError, RunFolderError
+from hubbub.tracking import Write, log, mlflow, require, tensorboard, wandb
+from hubbub.training.run_folder.record import ledger_of, read_run
 from hubbub.training.workers import WorkerError
+from hubbub.warm_start import extension
 
-__all__ = ["How", "Tracked", "begin", "resume", "train"]
+__all__ = ["Extension", "How", "Tracked", "extend", "new", "new_folder", "resume", "train"]
 
-ONE_BY_ONE = "one-by-one"
+_ONE_BY_ONE = "one-by-one"
 # The status with which a command exits whose run was ended by its budget before it had done all rounds of its settings.
-BUDGET_SPENT = 3
+_BUDGET_SPENT = 3
 
 
 @dataclass(frozen=True)
 class How:
     """What the command line says of how a run is computed, and where its numbers go; ``None`` leaves it to the settings."""
 
-    engine: str | None = None
-    plan: str | None = None
-    workers: int | None = None
-    tracked: Tracked = field(default_factory=Tracked)
+    engine: str | None
+    plan: str | None
+    workers: int | None
+    tracked: "Tracked"
+    allow_import: bool
+    as_json: bool
 
-    def layer(self) -> configs.Layer:
-        """As settings."""
+    def settings(self, *layers: configs.Layer) -> configs.Config:
+        """The settings of all layers, with these over them.
+
+        Raises:
+            ConfigError: They do not go together, or Flower is needed and not installed.
+        """
+        if self.engine is not None:
+            one_of("--engine", self.engine, configs.ENGINES)
         named = {"engine": self.engine, "plan": self.plan, "workers": self.workers}
-        return {"training": {key: value for key, value in named.items() if value is not None}}
+        config = configs.resolve(*layers, {"training": {key: value for key, value in named.items() if value is not None}})
+        if config.training.engine == "flower":
+            require_flower()
+        return config
 
 
-def train(file: Path, assignments: list[str], out: Path | None, how: How, *, allow_import: bool, as_json: bool) -> None:
+@dataclass(frozen=True)
+class Extension:
+    """How a finished run is to be extended."""
+
+    rounds: int
+    assignments: Sequence[str]
+    out: Path | None
+    head: str | None
+
+
+def train(file: Path, assignments: list[str], out: Path | None, how: How) -> None:
     """Start a run in a new folder."""
-    begin([configs.load(file), configs.overrides(assignments)], out, file.stem, how, allow_import=allow_import, as_json=as_json)
+    _begin([configs.load(file), configs.overrides(assignments)], out, file.stem, how)
 
 
-def begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: How, *, allow_import: bool, as_json: bool) -> None:
+def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: How) -> None:
     """Start a run of these settings in a new folder, by default one in ``runs/`` that is named after ``stem``."""
     how.tracked.require()
-    config = _settings(how, *layers)
-    run = build(config, allow_import=allow_import)
+    config = how.settings(*layers)
+    run = build(config, allow_import=how.allow_import)
     if run.encryption and config.training.engine == "process":
         from hubbub.engine.parties import require_keys
 
         require_keys(run, run.encryption)
-    begun = RunInFolder.begun(run, _new_folder(out, stem))
-    _train(begun, config.training.engine, how.tracked, allow_import=allow_import, as_json=as_json)
+    _train(RunInFolder.begun(run, new_folder(out, "runs", stem, ", or resume it with 'hubbub resume {out}'")), how, config)
 
 
-def resume(folder: Path, head: str | None, how: How, *, allow_import: bool, as_json: bool) -> None:
-    """Go on with a run, by default with the engine that it began with."""
+def resume(folder: Path, head: str | None, how: How) -> None:
+    """Resume a run, by default with the engine that it began with."""
     how.tracked.require()
-    begun = RunInFolder.gone_on_with(folder, head, workers=how.workers, allow_import=allow_import)
+    begun = RunInFolder.gone_on_with(folder, head, workers=how.workers, allow_import=how.allow_import)
     if how.engine == "flower":
         # There each client trains on its own, however it did before.
-        how = replace(how, plan=ONE_BY_ONE, workers=1)
-    config = _settings(how, configs.load(folder / "config.toml"))
-    _train(begun, config.training.engine, how.tracked, allow_import=allow_import, as_json=as_json)
+        how = replace(how, plan=_ONE_BY_ONE, workers=1)
+    _train(begun, how, how.settings(configs.load(folder / "config.toml")))
 
 
-def _settings(how: How, *layers: configs.Layer) -> configs.Config:
-    """The settings of all layers, with what the command line says of how the run is computed.
+def extend(folder: Path, asked: Extension, how: How) -> None:
+    """Train more rounds from the model of a finished run, in a folder of their own."""
+    integer("--rounds", asked.rounds, at_least=1)
+    named = configs.overrides(asked.assignments)
+    if "rounds" in named.get("training", {}):
+        raise ConfigError("--set training.rounds: is what --rounds says; leave it out")
+    if asked.head is not None:
+        read_chain(ledger_of(folder)).require_head(asked.head)
+    recorded, layer = read_run(folder), extension(folder)
+    cost, done = spent(recorded.promise, recorded.history).guarantee, len(recorded.history.rounds)
+    screen = console(stderr=how.as_json)
+    said = f"epsilon {rounded_up(cost.epsilon)} at delta {no_less(cost.delta)}" if cost.private else "no privacy guarantee"
+    say(screen, f"{folder}: {done} of {recorded.promise.rounds} rounds, {said}")
+    if others := layer["privacy"]["earlier_runs"][1:]:
+        say(screen, f"The privacy cost also counts, since they belong to it: {', '.join(others)}")
+    if named.get("privacy", {}).get("clipping") == "fixed":
+        # Of a clip norm that moved, and stands still from here on.
+        for key in ("target_quantile", "clip_norm_learning_rate", "clip_count_stddev"):
+            layer["privacy"].pop(key, None)
+    if layer["privacy"].get("bands", 0) > asked.rounds:
+        # As many as fewer rounds have, by default.
+        layer["privacy"].pop("bands")
+    stem = f"{folder.resolve().name}-extended"
+    _begin([layer, {"training": {"rounds": asked.rounds}}, named], asked.out, stem, how)
 
-    Raises:
-        ConfigError: They do not go together, or Flower is needed and not installed.
-    """
-    if how.engine is not None:
-        one_of("--engine", how.engine, configs.ENGINES)
-    config = configs.resolve(*layers, how.layer())
-    if config.training.engine == "flower":
-        require_flower()
-    return config
 
-
-def _train(begun: RunInFolder, engine: str, tracked: Tracked, *, allow_import: bool, as_json: bool) -> None:
-    screen, run, folder = console(stderr=as_json), begun.run, begun.folder
-    _introduce(screen, begun, engine)
+def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
+    screen, run, folder = console(stderr=how.as_json), begun.run, begun.folder
+    _introduce(screen, begun, config.training.engine)
     # A shell that starts a command in the background leaves it deaf to the signal of Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     before = begun.rounds_measured
+    unit = unit_word(run.plan.privacy_unit)
     try:
-        with (
-            tracked.opened(screen, folder.name) as track,
-            _progress(screen, run.plan.rounds, before, unit_word(run.plan.privacy_unit)) as show,
-        ):
+        with how.tracked.opened(screen, folder.name) as track, _progress(screen, run.plan.rounds, before, unit) as show:
 
             def shown(row: dict[str, Any]) -> None:
                 show(row)
                 track(row)
 
-            if engine == "flower":
-                from hubbub.engine.flower_app import run_locally
-
-                run_locally(begun, shown, allow_import=allow_import)
-            else:
-                for row in begun.rounds(_clients(begun)):
-                    shown(row)
+            begun.train(config.training.engine, shown, allow_import=how.allow_import)
     except (KeyboardInterrupt, WorkerError):
         say(screen)
-        say(screen, f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds. Go on with: hubbub resume {folder}")
+        say(screen, f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds. Resume with: hubbub resume {folder}")
         say(screen, f"Ledger head, to keep elsewhere (hubbub resume {folder} --head H): {begun.ledger_head}")
         raise
-    _say_budget(screen, begun)
+    done, planned = run.plan.rounds, run.config.training.rounds
+    if done < planned:
+        budget = run.config.privacy.stop_epsilon
+        say(
+            screen,
+            f"The budget is spent after {done} of {planned} rounds: one more would take epsilon above stop_epsilon = {budget}. "
+            f"The model is kept; the exit status is {_BUDGET_SPENT}.",
+        )
     if begun.rounds_measured == before:
-        say(screen, f"This run has done all {run.plan.rounds} rounds; nothing is left to train.")
+        say(screen, f"This run has done all {done} rounds; nothing is left to train.")
+    _finish(screen, begun, how)
+    if done < planned:
+        # What was trained until then is kept.
+        raise typer.Exit(_BUDGET_SPENT)
+
+
+def _finish(screen: Console, begun: RunInFolder, how: How) -> None:
+    """Write model and report, and say how good the model is."""
+    run, folder = begun.run, begun.folder
     loss, accuracy = begun.finish()
     if run.config.training.fairness:
         _say_fairness(screen, begun)
-    head = begun.ledger_head
-    if as_json:
-        measured = {"loss": loss, "accuracy": accuracy, "held_out": bool(run.config.training.validation)}
+    head, held_out = begun.ledger_head, bool(run.config.training.validation)
+    if how.as_json:
+        measured = {"loss": loss, "accuracy": accuracy, "held_out": held_out}
         print_json({"run": str(folder), "head": head, **measured, **begun.promised.as_json()})
-        _end(begun)
         return
-    of = "held-out training examples (private)" if run.config.training.validation else "test examples"
+    of = "held-out training examples (private)" if held_out else "test examples"
     say(screen, f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {len(run.dataset.test_targets):,} {of}.")
     say(screen, f"Report: {folder / 'report.html'} (in short: {folder / 'report.md'})")
     say(screen, f"Ledger head, to keep elsewhere (hubbub verify {folder} --head H): {head}")
-    _end(begun)
-
-
-def _end(begun: RunInFolder) -> None:
-    """Say by the exit status that the budget ended the run before the settings did: what was trained until then is kept."""
-    if begun.run.plan.rounds < begun.run.config.training.rounds:
-        raise typer.Exit(BUDGET_SPENT)
 
 
 def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
@@ -160,18 +198,6 @@ def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
         say(screen, f"Flower app of this run: {folder / 'app'} (its README.md says how to run it on a federation)")
 
 
-def _say_budget(screen: Console, begun: RunInFolder) -> None:
-    """Where the budget ended the run before its settings did."""
-    done, asked = begun.run.plan.rounds, begun.run.config.training.rounds
-    if done < asked:
-        budget = begun.run.config.privacy.stop_epsilon
-        say(
-            screen,
-            f"The budget is used up after {done} of {asked} rounds: one more would take epsilon above stop_epsilon = {budget}. "
-            f"The model is kept; the exit status is {BUDGET_SPENT}.",
-        )
-
-
 def _say_fairness(screen: Console, begun: RunInFolder) -> None:
     """How evenly the model serves the clients: on the operator's screen, never among what programs read."""
     found = begun.fairness()
@@ -185,24 +211,21 @@ def _say_fairness(screen: Console, begun: RunInFolder) -> None:
     )
 
 
-def _clients(begun: RunInFolder) -> Population:
-    """The clients of a run in this process, encrypting where it says so."""
-    terms = begun.run.encryption
-    if terms is None:
-        return begun.run.population
-    from hubbub.engine.parties import parties
-
-    return parties(begun, terms)
-
-
 @contextmanager
 def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[Any]:
     """Shows a row: as a live bar on a terminal, as plain lines elsewhere."""
+
+    def say_aborted(row: dict[str, Any]) -> None:
+        # Whatever else is shown.
+        if not row.get("released", True):
+            cost = "its privacy cost stays spent"
+            say(screen, f"round {row['round_index'] + 1}/{rounds}  aborted, {cost}: {row['fault']}")
+
     if not screen.is_terminal:
         last: dict[str, Any] = {}
 
         def show_line(row: dict[str, Any]) -> None:
-            _say_aborted(screen, row, rounds)
+            say_aborted(row)
             last.update({key: value for key, value in row.items() if value is not None})
             number = row["round_index"] + 1
             if number % max(1, rounds // 20) == 0 or number == rounds:
@@ -225,17 +248,11 @@ def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[An
         shown: dict[str, Any] = {}
 
         def show_bar(row: dict[str, Any]) -> None:
-            _say_aborted(screen, row, rounds)
+            say_aborted(row)
             shown.update({key: value for key, value in row.items() if value is not None})
             bar.update(task, completed=row["round_index"] + 1, words=_words(shown, unit))
 
         yield show_bar
-
-
-def _say_aborted(screen: Console, row: dict[str, Any], rounds: int) -> None:
-    """Every round that was charged for nothing, whatever else is shown."""
-    if not row.get("released", True):
-        say(screen, f"round {row['round_index'] + 1}/{rounds}  not released, charged all the same: {row['fault']}")
 
 
 def _words(row: dict[str, Any], unit: str) -> str:
@@ -246,29 +263,134 @@ def _words(row: dict[str, Any], unit: str) -> str:
         f"epsilon {rounded_up(epsilon)}",
         f"clip norm {row['clip_norm']:.3g}" if row.get("clip_norm") is not None else "",
         f"{row['clients_per_second']:.0f} {unit}s/s",
-        _costs(row),
+        ", ".join(_costs(row)),
     ]
     return "  ".join(part for part in parts if part)
 
 
-def _costs(row: dict[str, Any]) -> str:
-    """What encryption cost, where there was any."""
-    parts = []
+def _costs(row: dict[str, Any]) -> Iterator[str]:
+    """What encryption took, where there was any."""
     if "encrypt_seconds" in row:
-        parts.append(f"encrypt {row['encrypt_seconds'] / max(1, row['clients']):.2f} s a client")
-    parts += [
-        f"{word} {row[key]:.2f} s" for word, key in (("add", "aggregate_seconds"), ("decrypt", "decrypt_seconds")) if key in row
-    ]
-    return ", ".join(parts)
+        yield f"encrypt {row['encrypt_seconds'] / max(1, row['clients']):.2f} s a client"
+    for word, key in (("add", "aggregate_seconds"), ("decrypt", "decrypt_seconds")):
+        if key in row:
+            yield f"{word} {row[key]:.2f} s"
 
 
-def _new_folder(out: Path | None, stem: str) -> Path:
-    """The folder of a new run; what is there already is never written over."""
+def new_folder(out: Path | None, kind: str, stem: str, otherwise: str = "") -> Path:
+    """A folder that is new or empty: as it was typed, or the next free one by a stem; what is there is never written over.
+
+    Raises:
+        RunFolderError: It holds something; ``otherwise`` says what could be done instead.
+    """
     if out is not None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise RunFolderError(f"{out}: exists already; choose another with --out, or go on with 'hubbub resume {out}'")
+            raise RunFolderError(f"{out}: exists already; choose another with --out{otherwise.format(out=out)}")
         return out
     number = 1
-    while Path("runs", f"{stem}-{number}").exists():
+    while Path(kind, f"{stem}-{number}").exists():
         number += 1
-    return Path("runs", f"{stem}-{number}")
+    return Path(kind, f"{stem}-{number}")
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """What the command line says of trackers.
+
+    Args:
+        tensorboard: A folder on this machine; it gets all numbers.
+        mlflow: The address of a server or store.
+        wandb: A project.
+        private: Whether the last two get what no epsilon covers, too.
+    """
+
+    tensorboard: Path | None = None
+    mlflow: str | None = None
+    wandb: str | None = None
+    private: bool = False
+
+    def require(self) -> None:
+        """See that what was asked for can be done, before a run begins.
+
+        Raises:
+            ConfigError: A package is missing, private numbers are for no tracker, or what is to be a folder is a file.
+        """
+        named = {"tensorboard": self.tensorboard, "mlflow": self.mlflow, "wandb": self.wandb}
+        if self.private and self.mlflow is None and self.wandb is None:
+            raise ConfigError(
+                "--track-private: is about --mlflow and --wandb, and none is named; --tensorboard gets all numbers anyway"
+            )
+        for extra, wanted in named.items():
+            if wanted is not None:
+                if not str(wanted):
+                    raise ConfigError(f"--{extra} = '': name where to")
+                require(extra)
+        if self.tensorboard is not None:
+            place = next((at for at in (self.tensorboard, *self.tensorboard.parents) if os.path.lexists(at)), Path())
+            if not place.is_dir():
+                raise ConfigError(f"--tensorboard = {str(self.tensorboard)!r}: {place} is no folder; name another one")
+
+    @contextmanager
+    def opened(self, screen: Console, run_name: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+        """A function that is shown each row of metrics; a tracker that fails is given up, and the run goes on."""
+        stack = ExitStack()
+        try:
+            writers = self._writers(stack, run_name)
+
+            def show(row: Mapping[str, Any]) -> None:
+                for name, (write, private) in list(writers.items()):
+                    try:
+                        log(row, write, private=private)
+                    except Exception as error:  # noqa: BLE001 # whatever a tracker raises, the run continues
+                        del writers[name]
+                        number = row["round_index"] + 1
+                        say(screen, f"--{name}: stopped at round {number} ({error}); the run continues without it")
+
+            yield show
+        finally:
+            try:
+                stack.__exit__(*sys.exc_info())
+            except Exception as error:  # noqa: BLE001 # the report is still to be written
+                say(screen, f"A tracker could not be closed ({error}); its last rounds may be missing there")
+
+    def _writers(self, stack: ExitStack, run_name: str) -> dict[str, tuple[Write, bool]]:
+        """Each tracker that was asked for, and whether it gets private numbers."""
+        writers: dict[str, tuple[Write, bool]] = {}
+        if self.tensorboard is not None:
+            writers["tensorboard"] = stack.enter_context(tensorboard(self.tensorboard)), True
+        if self.mlflow is not None:
+            writers["mlflow"] = stack.enter_context(mlflow(self.mlflow, run_name)), self.private
+        if self.wandb is not None:
+            writers["wandb"] = stack.enter_context(wandb(self.wandb, run_name)), self.private
+        return writers
+
+
+# By the suffix that was asked for: the template, how to try what comes of it, and what it is.
+_KINDS = {
+    ".toml": ("settings.toml", "hubbub train", "the settings of a run"),
+    ".py": ("own_model.py", "python", "a model and data of your own"),
+}
+
+
+def new(file: Path) -> None:
+    """Write a file that runs as it is, and say how.
+
+    Raises:
+        ConfigError: The file exists, its folder does not, or its name ends in neither .toml nor .py.
+    """
+    kind = _KINDS.get(file.suffix)
+    if kind is None:
+        choices = ", or ".join(f"a name that ends in {suffix} for {what}" for suffix, (_, _, what) in _KINDS.items())
+        raise ConfigError(f"FILE = '{file}': choose {choices}")
+    template, command, _ = kind
+    text = (resources("hubbub") / "cli" / "templates" / f"{template}.template").read_text(encoding="utf-8")
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text.replace("examples/own_model.py", str(file)))
+    except FileExistsError as error:
+        raise ConfigError(f"FILE = '{file}': exists already; choose another name") from error
+    except FileNotFoundError as error:
+        raise ConfigError(f"FILE = '{file}': there is no folder '{file.parent}'; make it first") from error
+    screen = console()
+    say(screen, f"Wrote {file}")
+    say(screen, f"Try it: {command} {file}")

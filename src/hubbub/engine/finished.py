@@ -24,7 +24,7 @@ from hubbub.datasets import Dataset
 from hubbub.errors import RunFolderError
 from hubbub.report.citations import bibtex, cited
 from hubbub.report.page import page
-from hubbub.report.told import RunTold, told
+from hubbub.report.summary import RunSummary, summary
 from hubbub.training import RunStore, evaluate
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import metadata, parse
@@ -143,7 +143,7 @@ _MARKUP, _ESCAPED = re.compile(r"([\\`*_{}\[\]<>()#!|&~])"), r"\\\1"
 PUBLISHED = ("model.safetensors", "guarantee.json", "README.md", "report.html", PUBLICATION)
 
 
-def publish(run: Path, folder: Path, head: str | None = None) -> RunTold:
+def publish(run: Path, folder: Path, head: str | None = None) -> RunSummary:
     """Write what others may have of a run into a new folder; the run's ledger binds it, and all else of the run stays as it is.
 
     Args:
@@ -152,14 +152,14 @@ def publish(run: Path, folder: Path, head: str | None = None) -> RunTold:
         head: A head of the ledger that was kept elsewhere.
 
     Returns:
-        What was told of the run.
+        The run, as its report shows it.
 
     Raises:
         RunFolderError: A simulation, a run without a guarantee or without a model, one that does not verify, or a folder that
             holds something.
         LedgerError: The ledger is damaged, or does not account for all that lies in the folder.
     """
-    found = told(run)
+    found = summary(run)
     if found.guarantee.simulation:
         raise RunFolderError(
             f"{run}: is a simulation, not for release, or counts one as an earlier run: that noise follows from a known "
@@ -194,7 +194,7 @@ def publish(run: Path, folder: Path, head: str | None = None) -> RunTold:
     return found
 
 
-def card(run: RunTold) -> str:
+def card(run: RunSummary) -> str:
     """The model card: what the model is, what is promised of it, and how that can be checked."""
     guarantee = run.guarantee
     last = next((row for row in reversed(run.rows) if row.get("accuracy") is not None), None)

@@ -10,7 +10,7 @@ from hubbub import files
 from hubbub.build import Run, clients_of
 from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError, RunFolderError
-from hubbub.prospect import agreed
+from hubbub.estimates import agreed
 from hubbub.randomness import derive, seed_for, seed_key
 from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.key_holder import Holder

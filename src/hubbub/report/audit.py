@@ -1,53 +1,70 @@
-"""What an audit found, in words and as a picture, from its numbers as strict JSON values."""
+"""What an audit found: its files, its charts for a page, and whether it is of the run in whose report it stands."""
 
-import io
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hubbub import strict_json
-from hubbub._checks import Array
+from hubbub._checks import Array, open_unit, shown
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
-from hubbub.files import make_folder, write_atomic
-from hubbub.report.svg import INK, SERIES, figure, legible, shown, styled
+from hubbub.errors import ConfigError, RunFolderError
+from hubbub.files import make_folder, read, write_atomic
+from hubbub.report import drawing
+from hubbub.report.drawing import INK, SERIES, canvas, figure, legible, png, styled
+from hubbub.report.summary import RunSummary
 
-__all__ = ["audit_bounds", "audit_markdown", "audit_scores", "draw_audit", "write_audit"]
+__all__ = ["AUDIT", "audit_bounds", "audit_rows", "audit_scores", "read_audit", "with_audit", "write_audit"]
 
 _Found = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _Look:
-    """Colours, how many words of a legend stand beside one another, and what a score is."""
-
-    present: str
-    absent: str
-    stated: str
-    columns: tuple[int, int]
-    score: str
-
-
-_PICTURE = _Look(
-    "#b5542b", "#1b6ca8", "#333333", (3, 2), "score of a canary, its rounds known, in standard deviations of the noise"
-)
-_PAGE = _Look(SERIES[1], SERIES[0], INK, (1, 1), "score, in standard deviations of the noise")
+# Where an audit lies in the folder of its run, if somebody put it there: hubbub audit RUN/config.toml --out RUN/audit.
+AUDIT = Path("audit", "audit.json")
+_LARGEST = 2**27
+_MANY = 10**7
+# What says how a run is computed, where things lie, or what is looked at: no adversary sees a difference.
+_OF_NO_MATTER = {
+    "training": {"plan", "workers", "evaluate_every", "keep_releases", "fairness"},
+    "privacy": {"noise", "earlier_runs"},
+    "data": {"path"},
+    "secagg": {"keys"},
+}
+# Two machines add up differently in the last digits.
+_ALIKE = 1e-6
 
 
 def write_audit(folder: Path, name: str, found: _Found) -> None:
     """Write ``audit.json``, ``audit.png`` and ``audit.md`` into a folder."""
     make_folder(folder)
     write_atomic(folder / "audit.json", strict_json.canonical(found))
-    write_atomic(folder / "audit.png", draw_audit(name, found))
-    write_atomic(folder / "audit.md", audit_markdown(name, found).encode())
+    write_atomic(folder / "audit.png", _picture(name, found))
+    write_atomic(folder / "audit.md", _markdown(name, found).encode())
 
 
-def audit_markdown(name: str, found: _Found) -> str:
-    """The audit as Markdown: the verdict, each bound beside what is stated, each test, and what all of it means."""
+def audit_rows(found: _Found) -> list[tuple[str, str, str, str, str]]:
+    """A row for each comparison: what it is, what is stated, the lower bounds at 95 % and at 1 − 10⁻⁶, and a verdict."""
+
+    def down(bound: _Found) -> str:
+        return f"{math.floor(bound['epsilon'] * 1e3) / 1e3:.3f}"
+
+    return [
+        (
+            one["what"],
+            "∞" if one["stated_epsilon"] is None else rounded_up(one["stated_epsilon"]),
+            down(one["shown"]),
+            down(one["certain"]),
+            "holds" if one["holds"] else "BROKEN",
+        )
+        for one in found["comparisons"]
+    ]
+
+
+def _markdown(name: str, found: _Found) -> str:
+    """The audit as Markdown: the verdict, each bound against what is stated, each test, and what all of it means."""
     stated = found["stated"]
     lines = [
         f"# Audit of {name}",
@@ -58,11 +75,11 @@ def audit_markdown(name: str, found: _Found) -> str:
         f"for each {stated['privacy_unit']} ({stated['neighboring_relation']} relation) over {stated['rounds']} rounds. "
         f"In each of {found['runs']} runs, with new keys, {found['canaries']} canaries were there or not by fair coins.",
         "",
-        "![lower bounds beside the stated epsilon, and the scores of the canaries](audit.png)",
+        "![lower bounds and the stated epsilon, and the scores of the canaries](audit.png)",
         "",
         "| epsilon, by | stated, at most | at least, with confidence 95 % | at least, with confidence 1 − 10⁻⁶ | |",
         "|---|---|---|---|---|",
-        *(_comparison(one) for one in found["comparisons"]),
+        *("| " + " | ".join(row).replace("BROKEN", "**BROKEN**") + " |" for row in audit_rows(found)),
         "",
         "| test | measured | a right system | |",
         "|---|---|---|---|",
@@ -83,98 +100,88 @@ def audit_markdown(name: str, found: _Found) -> str:
     return "\n".join(lines)
 
 
-def _comparison(one: _Found) -> str:
-    verdict = "holds" if one["holds"] else "**BROKEN**"
-    stated = "∞" if one["stated_epsilon"] is None else rounded_up(one["stated_epsilon"])
-    return f"| {one['what']} | {stated} | {_down(one['shown'])} | {_down(one['certain'])} | {verdict} |"
-
-
-def _down(bound: _Found) -> str:
-    return f"{math.floor(bound['epsilon'] * 1e3) / 1e3:.3f}"
-
-
 def _check(one: _Found) -> str:
     low, high = one["low"], one["high"]
-    if low == high:
-        allowed = f"{high:.4g}"
-    elif not low:
-        allowed = f"at most {high:.4g}"
-    else:
-        allowed = f"{low:.4g} to {high:.4g}"
+    allowed = f"{high:.4g}" if low == high else f"at most {high:.4g}" if not low else f"{low:.4g} to {high:.4g}"
     return f"| {one['name']} | {one['value']:.4g} | {allowed} | {'passed' if one['passed'] else '**FAILED**'} |"
 
 
-def draw_audit(name: str, found: _Found) -> bytes:
-    """A PNG: above, each lower bound beside the epsilon that it must not pass; below, scores beside the claimed laws."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+@dataclass(frozen=True)
+class _Look:
+    """Colours, how many words of a legend stand in a row, and what a score is."""
 
-    figure = Figure(figsize=(8, 6.5), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    above, below = figure.subplots(2, 1, height_ratios=(2, 3))
+    present: str
+    absent: str
+    stated: str
+    columns: tuple[int, int]
+    score: str
+
+
+_PICTURE = _Look(
+    "#b5542b", "#1b6ca8", "#333333", (3, 2), "score of a canary, its rounds known, in standard deviations of the noise"
+)
+_PAGE = _Look(SERIES[1], SERIES[0], INK, (1, 1), "score, in standard deviations of the noise")
+
+
+def _picture(name: str, found: _Found) -> bytes:
+    """A PNG: above, each lower bound and the epsilon that it must not pass; below, scores and the claimed laws."""
+    made = canvas(8, 6.5)
+    above, below = made.subplots(2, 1, height_ratios=(2, 3))
     _draw_bounds(above, found, _PICTURE)
     _draw_scores(below, found, _PICTURE)
-    verdict = found["verdict"]
-    color = _PICTURE.stated if verdict == "holds" else "#b00020"
-    figure.suptitle(f"Audit of {legible(name)}: {verdict}", x=0.01, ha="left", fontweight="bold", color=color)
-    for axes in (above, below):
-        axes.spines[["top", "right"]].set_visible(False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    color = _PICTURE.stated if found["verdict"] == "holds" else "#b00020"
+    title = f"Audit of {legible(name)}: {found['verdict']}"
+    made.suptitle(title, x=0.01, ha="left", fontweight="bold", color=color)
+    return png(made)
 
 
 @styled
 def audit_bounds(found: _Found) -> str:
-    """An SVG for a page: each lower bound beside the epsilon that it must not pass."""
+    """An SVG for a page: each lower bound and the epsilon that it must not pass."""
     made, axes = figure()
     _draw_bounds(axes, found, _PAGE)
     said = "; ".join(f"{one['what']}: at least {one['shown']['epsilon']:.3g}" for one in found["comparisons"])
-    return shown(made, f"What the audit showed of epsilon: {said}")
+    return drawing.shown(made, f"What the audit showed of epsilon: {said}")
 
 
 @styled
 def audit_scores(found: _Found) -> str:
-    """An SVG for a page: the scores of the canaries beside the claimed laws."""
+    """An SVG for a page: the scores of the canaries and the claimed laws."""
     made, axes = figure(3.2)
     _draw_scores(axes, found, _PAGE)
-    return shown(made, "Scores of the canaries beside the laws that are claimed")
+    return drawing.shown(made, "Scores of the canaries and the laws that are claimed")
 
 
 def _draw_bounds(axes: Any, found: _Found, look: _Look) -> None:
     comparisons = found["comparisons"][::-1]
-    finite = [one["stated_epsilon"] for one in comparisons if one["stated_epsilon"] is not None]
-    shown = [one[kind]["epsilon"] for one in comparisons for kind in ("shown", "certain")]
+    values = [1e-9]
     for height, one in enumerate(comparisons):
-        axes.barh(
-            height, one["shown"]["epsilon"], height=0.5, color=look.absent, alpha=0.35, label="shown with confidence 95 %"
-        )
-        axes.barh(height, one["certain"]["epsilon"], height=0.25, color=look.absent, label="shown with confidence 1 − 10⁻⁶")
-        if one["stated_epsilon"] is not None:
-            axes.plot(
-                [one["stated_epsilon"]] * 2, [height - 0.35, height + 0.35], color=look.stated, linewidth=2.5, label="stated"
-            )
-            axes.annotate(
-                rounded_up(one["stated_epsilon"]), (one["stated_epsilon"], height), xytext=(5, 0), textcoords="offset points",
-                va="center", color=look.stated,
-            )  # fmt: skip
-    axes.set_yticks(range(len(comparisons)), [_wrapped(one["what"]) for one in comparisons])
+        likely, certain, stated = one["shown"]["epsilon"], one["certain"]["epsilon"], one["stated_epsilon"]
+        axes.barh(height, likely, height=0.5, color=look.absent, alpha=0.35, label="shown with confidence 95 %")
+        axes.barh(height, certain, height=0.25, color=look.absent, label="shown with confidence 1 − 10⁻⁶")
+        values += [likely, certain]
+        if stated is not None:
+            values.append(stated)
+            axes.plot([stated] * 2, [height - 0.35, height + 0.35], color=look.stated, linewidth=2.5, label="stated")
+            place = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+            axes.annotate(rounded_up(stated), (stated, height), color=look.stated, **place)
+    words = [one["what"].replace(", ", ",\n").replace(": ", ":\n") for one in comparisons]
+    axes.set_yticks(range(len(comparisons)), words)
     axes.set_ylim(-0.6, len(comparisons) - 0.4)
-    axes.set_xlim(0, max([*finite, *shown, 1e-9]) * 1.12)
+    axes.set_xlim(0, max(values) * 1.12)
     axes.set_xlabel(f"epsilon at delta = {found['stated']['delta']:g}")
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    axes.legend(
-        unique.values(), unique.keys(), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=look.columns[0], frameon=False
-    )
+    where = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "frameon": False}
+    axes.legend(unique.values(), unique.keys(), ncols=look.columns[0], **where)
 
 
 def _draw_scores(axes: Any, found: _Found, look: _Look) -> None:
     present, absent, means = (np.asarray(found["scores"][key], dtype=np.float64) for key in ("present", "absent", "means"))
     everything = np.concatenate([present, absent])
     # Of a broken system a few may be far out.
-    low, high = float(everything.min()) - 0.5, float(everything.max()) + 0.5
-    low, high = min(low, -4.0), max(high, float(means.max()) + 4.0)
+    low = min(float(everything.min()) - 0.5, -4.0)
+    high = max(float(everything.max()) + 0.5, float(means.max()) + 4.0)
     bins = np.linspace(low, high, 41)
     for scores, color, label in ((absent, look.absent, "absent"), (present, look.present, "present")):
         axes.hist(scores, bins=bins, density=True, color=color, alpha=0.35, label=f"{len(scores):,} {label}")
@@ -192,5 +199,119 @@ def _normal(x: Array) -> Array:
     return density
 
 
-def _wrapped(what: str) -> str:
-    return what.replace(", ", ",\n").replace(": ", ":\n")
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Epsilon = Annotated[_Finite, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    """A part of ``audit.json``: what a report reads of it, of the right types; more may stand there."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Stated(_Part):
+    epsilon: _Epsilon
+    delta: float
+    rounds: Annotated[int, Field(ge=1)]
+    mechanism: str
+    privacy_unit: str
+    neighboring_relation: str
+
+
+class _Bound(_Part):
+    epsilon: _Epsilon
+
+
+class _Comparison(_Part):
+    what: str
+    stated_epsilon: _Epsilon | None
+    holds: bool
+    shown: _Bound
+    certain: _Bound
+
+
+class _Checked(_Part):
+    name: str
+    value: _Finite
+    passed: bool
+
+
+_Scored = Annotated[list[_Finite], Field(min_length=1, max_length=_MANY)]
+
+
+class _Scores(_Part):
+    present: _Scored
+    absent: _Scored
+    means: _Scored
+
+
+class _Audit(_Part):
+    sentence: str
+    verdict: str
+    stated: _Stated
+    settings: dict[str, dict[str, Any]]
+    comparisons: list[_Comparison]
+    checks: list[_Checked]
+    notes: list[str]
+    scores: _Scores
+
+
+def read_audit(path: Path) -> _Found:
+    """The findings of ``hubbub audit``, from ``audit.json`` or the folder in which it lies.
+
+    Raises:
+        ConfigError: The file is missing, or is no audit.
+    """
+    file = path / "audit.json" if path.is_dir() else path
+    try:
+        found: _Found = strict_json.loads(read(file, at_most=_LARGEST))
+        open_unit("stated.delta", _Audit.model_validate(found).stated.delta)
+    except OSError as error:
+        raise ConfigError(
+            f"--audit {file}: cannot be read ({error.strerror}); name the audit.json of 'hubbub audit'"
+        ) from error
+    except (ValueError, TypeError, OverflowError) as error:
+        what = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise ConfigError(f"--audit {file}: is no audit of this version ({what}); make it with 'hubbub audit'") from error
+    return found
+
+
+def with_audit(run: RunSummary, found: _Found) -> RunSummary:
+    """The run with what an audit found.
+
+    Raises:
+        RunFolderError: The audit is of other settings; the first difference is named.
+    """
+    for what, of_run, of_audit in _differences(run, found):
+        there, here = ("not set" if value is None else shown(value) for value in (of_audit, of_run))
+        raise RunFolderError(
+            f"{run.name}: the audit is of another run: {what} is {there} there and {here} here; audit this "
+            "one with 'hubbub audit RUN/config.toml --out RUN/audit'"
+        )
+    return replace(run, audit=found)
+
+
+def _differences(run: RunSummary, found: _Found) -> Iterator[tuple[str, Any, Any]]:
+    """What is not the same: in which words, of the run, of the audit."""
+    stated, rounds, promise = found["stated"], found["stated"]["rounds"], run.recorded.promise
+    if promise.mechanism is None:
+        yield "epsilon", "infinite", rounded_up(stated["epsilon"])
+        return
+    if rounds > promise.rounds:
+        yield "rounds", promise.rounds, rounds
+        return
+    of_run = replace(promise, earlier=()).after(rounds, promise.delta)
+    for name in ("delta", "privacy_unit", "neighboring_relation", "mechanism"):
+        if stated[name] != getattr(of_run, name):
+            yield name.replace("_", " "), getattr(of_run, name), stated[name]
+    mine, theirs = run.settings, found["settings"]
+    for section in sorted({*mine, *theirs}):
+        here, there = mine.get(section, {}), theirs.get(section, {})
+        for name in sorted({*here, *there} - _OF_NO_MATTER.get(section, set())):
+            if here.get(name) != there.get(name):
+                yield f"{section}.{name}", here.get(name), there.get(name)
+    if not math.isclose(stated["epsilon"], of_run.epsilon, rel_tol=_ALIKE):
+        yield f"the epsilon of {rounds} rounds", of_run.epsilon, stated["epsilon"]

@@ -8,14 +8,15 @@ import numpy as np
 
 from hubbub._checks import Array
 from hubbub.accounting import rounded_up
-from hubbub.report.matrices import signed_image
-from hubbub.report.svg import DASHES, INK, MARKERS, SERIES, figure, legible, shown, styled
-from hubbub.report.told import RunTold
+from hubbub.report.drawing import DASHES, INK, MARKERS, SERIES, figure, legible, shown, styled
+from hubbub.report.pictures import signed_image
+from hubbub.report.summary import RunSummary
 from hubbub.strategies import Identity, Strategy
 from hubbub.utility import noising_matrix
 
 __all__ = [
     "MOST_DRAWN",
+    "PHASES",
     "accuracy",
     "clip_norms",
     "clipped",
@@ -24,6 +25,8 @@ __all__ = [
     "loss",
     "noise_matrix",
     "participations",
+    "phase_seconds",
+    "phases",
     "seconds",
     "strategy_matrix",
     "strength",
@@ -38,33 +41,33 @@ _LARGEST = 1e30
 Row = Mapping[str, Any]
 
 
-def accuracy(runs: Sequence[RunTold]) -> str:
+def accuracy(runs: Sequence[RunSummary]) -> str:
     """Accuracy over rounds."""
     return _over_rounds(runs, "accuracy", "accuracy", percent=True)
 
 
-def loss(runs: Sequence[RunTold]) -> str:
+def loss(runs: Sequence[RunSummary]) -> str:
     """Loss over rounds."""
     return _over_rounds(runs, "loss", "loss")
 
 
-def clip_norms(runs: Sequence[RunTold]) -> str:
+def clip_norms(runs: Sequence[RunSummary]) -> str:
     """The clip norm of each round, of runs in which it moves."""
     return _over_rounds(runs, "clip_norm", "clip norm")
 
 
-def clipped(runs: Sequence[RunTold]) -> str:
+def clipped(runs: Sequence[RunSummary]) -> str:
     """The part of a round's updates that were clipped."""
     return _over_rounds(runs, "clipped_fraction", "updates clipped", percent=True)
 
 
-def seconds(runs: Sequence[RunTold]) -> str:
+def seconds(runs: Sequence[RunSummary]) -> str:
     """How long each round took."""
     return _over_rounds(runs, "seconds", "seconds a round", zero=True)
 
 
 @styled
-def epsilon(runs: Sequence[RunTold]) -> str:
+def epsilon(runs: Sequence[RunSummary]) -> str:
     """Epsilon after each round, and what was promised for all of them."""
     private = [run for run in runs if run.guarantee.private]
     curves = [_spent(run) for run in private]
@@ -87,50 +90,42 @@ def epsilon(runs: Sequence[RunTold]) -> str:
     return shown(made, f"Epsilon{of} over rounds: {_ends(private, curves, rounded_up)}")
 
 
-def _spent(run: RunTold) -> list[tuple[int, float]]:
+def _spent(run: RunSummary) -> list[tuple[int, float]]:
     """Rounds, and what they have cost by the ledger, from none on; of many rounds some."""
-    charged = len(run.recorded.history.rounds)
-    rounds = sorted({0} | {1 + round(i * (charged - 1) / (_FEW - 1)) for i in range(_FEW)}) if charged else []
+    begun = len(run.recorded.history.rounds)
+    rounds = sorted({0} | {1 + round(i * (begun - 1) / (_FEW - 1)) for i in range(_FEW)}) if begun else []
     points = [(count, run.epsilon_after(count)) for count in rounds]
     return [point for point in points if math.isfinite(point[1])]
 
 
 @styled
-def strength(runs: Sequence[RunTold]) -> str:
+def strength(runs: Sequence[RunSummary]) -> str:
     """What was released in each round: its norm, and that of the noise in it."""
-    known = [run for run in runs if run.strength is not None]
+    known = [(run, run.strength) for run in runs if run.strength is not None]
     if not known:
         return ""
     made, axes = figure()
-    for run in known:
-        found = run.strength
-        assert found is not None  # noqa: S101 # chosen above
-        name = f"{run.name}: " if len(known) > 1 else ""
-        if len(known) == 1:
-            axes.plot(
-                found.rounds, found.released, color=SERIES[0], linestyle="-", linewidth=1, label="released: sum and noise"
-            )
-            axes.plot(found.rounds, found.noise, color=SERIES[1], linestyle=DASHES[1], label="the noise, as expected")
-            axes.plot(found.rounds, found.signal, color=SERIES[2], linestyle=DASHES[2], label="the sum, as estimated")
-        else:
-            ratio = found.signal / found.noise
-            axes.plot(
-                found.rounds,
-                ratio,
-                color=SERIES[run.number % len(SERIES)],
-                linestyle=DASHES[run.number % len(DASHES)],
-                label=legible(name[:-2]),
-            )
     if len(known) == 1:
+        (_, found), drawn = known[0], iter(zip(SERIES, DASHES, strict=True))
+        for norms, label in (
+            (found.released, "released: sum and noise"),
+            (found.noise, "the noise, as expected"),
+            (found.signal, "the sum, as estimated"),
+        ):
+            color, style = next(drawn)
+            axes.plot(found.rounds, norms, color=color, linestyle=style, label=label)
         axes.set_yscale("log")
+    for run, found in known if len(known) > 1 else ():
+        look = {"color": SERIES[run.number % len(SERIES)], "linestyle": DASHES[run.number % len(DASHES)]}
+        axes.plot(found.rounds, found.signal / found.noise, label=legible(run.name), **look)
     _dressed(axes, "L2 norm of a round's sum" if len(known) == 1 else "sum over noise, as estimated")
     axes.legend(loc="best")
-    return shown(made, "How strong the noise of each round is beside what it hides")
+    return shown(made, "How strong the noise of each round is against the sum")
 
 
 @styled
-def participations(run: RunTold) -> str:
-    """How many clients took part how often, beside the most that was promised."""
+def participations(run: RunSummary) -> str:
+    """How many clients took part how often, and the most that was promised."""
     found = run.participation
     if found is None:
         return ""
@@ -145,19 +140,18 @@ def participations(run: RunTold) -> str:
 
 
 @styled
-def encryption(runs: Sequence[RunTold]) -> str:
+def encryption(runs: Sequence[RunSummary]) -> str:
     """Seconds of each round that went into encryption, of the first run that encrypts."""
     found = next((run for run in runs if _points(run.rows, "decrypt_seconds")), None)
     if found is None:
         return ""
     made, axes = figure()
-    for i, (key, label) in enumerate(
-        (
-            ("encrypt_seconds", "encrypt, one client"),
-            ("aggregate_seconds", "add, server, all clients"),
-            ("decrypt_seconds", "decrypt, holders"),
-        )
-    ):
+    labels = {
+        "encrypt_seconds": "encrypt, one client",
+        "aggregate_seconds": "add, server, all clients",
+        "decrypt_seconds": "decrypt, holders",
+    }
+    for i, (key, label) in enumerate(labels.items()):
         rows = [row for row in found.rows if row.get(key) is not None and row[key] <= _LARGEST]
         each = [max(1, row["clients"] or 1) if key == "encrypt_seconds" else 1 for row in rows]
         points = [(row["round_index"] + 1, row[key] / count) for row, count in zip(rows, each, strict=True)]
@@ -170,7 +164,7 @@ def encryption(runs: Sequence[RunTold]) -> str:
     return shown(made, "What encryption takes in each round")
 
 
-def strategy_matrix(run: RunTold) -> str:
+def strategy_matrix(run: RunSummary) -> str:
     """C, of correlated noise."""
     strategy = _drawn(run)
     if strategy is None:
@@ -178,13 +172,13 @@ def strategy_matrix(run: RunTold) -> str:
     return _matrix(np.asarray(strategy.matrix(), dtype=np.float64), "C, the strategy")
 
 
-def noise_matrix(run: RunTold) -> str:
+def noise_matrix(run: RunSummary) -> str:
     """C⁻¹, of correlated noise."""
     strategy = _drawn(run)
     return "" if strategy is None else _matrix(noising_matrix(strategy), "C⁻¹, the noise")
 
 
-def _drawn(run: RunTold) -> Strategy | None:
+def _drawn(run: RunSummary) -> Strategy | None:
     """The strategy of a run, where its noise is correlated and its matrix of a size to be drawn."""
     mechanism = run.mechanism
     if mechanism is None or isinstance(mechanism.strategy, Identity) or mechanism.rounds > MOST_DRAWN:
@@ -202,7 +196,7 @@ def _matrix(matrix: Array, name: str) -> str:
 
 
 @styled
-def _over_rounds(runs: Sequence[RunTold], key: str, words: str, *, percent: bool = False, zero: bool = False) -> str:
+def _over_rounds(runs: Sequence[RunSummary], key: str, words: str, *, percent: bool = False, zero: bool = False) -> str:
     """One number of each round's row; empty where no row has it."""
     known = [(run, points) for run in runs if (points := _points(run.rows, key))]
     if not known:
@@ -210,13 +204,13 @@ def _over_rounds(runs: Sequence[RunTold], key: str, words: str, *, percent: bool
     made, axes = figure()
     for run, points in known:
         _curve(axes, run.number, points, run.name)
+    values = [value for _, points in known for _, value in points]
     if percent:
         from matplotlib.ticker import PercentFormatter
 
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        if len({value for _, points in known for _, value in points}) == 1:
+        if len(set(values)) == 1:
             axes.set_ylim(0, 1.05)
-    values = [value for _, points in known for _, value in points]
     if min(values) > 0 and max(values) > 30 * min(values) and not percent:
         axes.set_yscale("log")
     elif zero:
@@ -224,11 +218,14 @@ def _over_rounds(runs: Sequence[RunTold], key: str, words: str, *, percent: bool
     if len(known) > 1:
         axes.legend(loc="best")
     elif key == "accuracy":
-        _name_last(axes, known[0][1], SERIES[known[0][0].number % len(SERIES)])
+        points = known[0][1]
+        falls = len(points) > 1 and points[-1][1] < points[-2][1]
+        place = {"xytext": (0, -12 if falls else 5), "textcoords": "offset points", "ha": "right"}
+        axes.annotate(f"{points[-1][1]:.1%}", points[-1], color=SERIES[0], **place)
+        axes.margins(y=0.14)
     _dressed(axes, words)
-    return shown(
-        made, f"{words[0].upper()}{words[1:]} over rounds: {_ends([run for run, _ in known], [points for _, points in known])}"
-    )
+    ends = _ends([run for run, _ in known], [points for _, points in known])
+    return shown(made, f"{words[0].upper()}{words[1:]} over rounds: {ends}")
 
 
 def _points(rows: Sequence[Row], key: str) -> list[tuple[int, float]]:
@@ -237,26 +234,12 @@ def _points(rows: Sequence[Row], key: str) -> list[tuple[int, float]]:
 
 def _curve(axes: Any, number: int, points: Sequence[tuple[int, float]], label: str) -> None:
     axes.plot(
-        [x for x, _ in points],
-        [y for _, y in points],
+        *zip(*points, strict=True),
         color=SERIES[number % len(SERIES)],
         linestyle=DASHES[number % len(DASHES)],
         marker=MARKERS[number % len(MARKERS)] if len(points) <= _FEW else "",
         label=legible(label),
     )
-
-
-def _name_last(axes: Any, points: Sequence[tuple[int, float]], color: str) -> None:
-    falls = len(points) > 1 and points[-1][1] < points[-2][1]
-    axes.annotate(
-        f"{points[-1][1]:.1%}",
-        points[-1],
-        xytext=(0, -12 if falls else 5),
-        textcoords="offset points",
-        ha="right",
-        color=SERIES[0],
-    )
-    axes.margins(y=0.14)
 
 
 def _dressed(axes: Any, y: str, x: str = "round") -> None:
@@ -268,11 +251,83 @@ def _dressed(axes: Any, y: str, x: str = "round") -> None:
 
 
 def _ends(
-    runs: Sequence[RunTold], curves: Sequence[Sequence[tuple[int, float]]], said: Callable[[float], str] = "{:.4g}".format
+    runs: Sequence[RunSummary], curves: Sequence[Sequence[tuple[int, float]]], said: Callable[[float], str] = "{:.4g}".format
 ) -> str:
     """Where curves begin and end, in words, for those who do not see them."""
     return "; ".join(
         f"{run.name} from {said(points[0][1])} to {said(points[-1][1])}"
         for run, points in zip(runs, curves, strict=True)
         if points
+    )
+
+
+# In the order of a round; what comes last is between rounds.
+PHASES = {
+    "choose": "sample the cohort",
+    "sum": "train, clip, sum",
+    "promise": "record the cost",
+    "hide": "add noise, open",
+    "persist": "write to disk",
+    "learn": "update the model",
+    "account": "compute epsilon",
+    "evaluate": "measure the model",
+}
+# Of several runs a phase is a row of dots; what is shorter than this stands at its edge.
+_SHORTEST = 1e-6
+
+
+def phase_seconds(run: RunSummary) -> Mapping[str, float]:
+    """Seconds of each phase in all rounds whose metrics tell it; empty where none does. Phases of no name here are left out."""
+    told = [row["phases"] for row in run.rows if row.get("phases")]
+    sums = {name: sum(phases.get(name, 0.0) for phases in told) for name in PHASES}
+    return sums if any(sums.values()) and max(sums.values()) < _LARGEST else {}
+
+
+@styled
+def phases(runs: Sequence[RunSummary]) -> str:
+    """The seconds of each phase: of one run in all, as bars with their shares; of several a round, as dots of their own."""
+    known = [(run, seconds) for run in runs if (seconds := phase_seconds(run))]
+    if not known:
+        return ""
+    made, axes = figure()
+    if len(known) == 1:
+        what = _bars(axes, known[0][1])
+    else:
+        for run, seconds in known:
+            _dots(axes, run, seconds)
+        axes.set_xscale("log")
+        axes.set_xlabel("seconds a round")
+        axes.legend(loc="best")
+        what = ""
+    axes.set_yticks(range(len(PHASES)), list(PHASES.values()))
+    axes.set_ylim(len(PHASES) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    return shown(made, f"Where the time went{what}")
+
+
+def _bars(axes: Any, seconds: Mapping[str, float]) -> str:
+    """One bar a phase; answers with what is seen, in words."""
+    whole = sum(seconds.values())
+    axes.barh(range(len(PHASES)), list(seconds.values()), height=0.7, color=SERIES[0])
+    for height, value in enumerate(seconds.values()):
+        axes.annotate(
+            f"{value:.3g} s, {value / whole:.1%}", (value, height), xytext=(4, 0), textcoords="offset points", va="center",
+            color=INK,
+        )  # fmt: skip
+    # The longest bar needs room for its words, too.
+    axes.set_xlim(0, 1.45 * max(seconds.values()))
+    axes.set_xlabel("seconds, all rounds together")
+    return ": " + ", ".join(f"{PHASES[name]} {value / whole:.1%}" for name, value in seconds.items())
+
+
+def _dots(axes: Any, run: RunSummary, seconds: Mapping[str, float]) -> None:
+    rounds = sum(1 for row in run.rows if row.get("phases"))
+    axes.plot(
+        [max(value / rounds, _SHORTEST) for value in seconds.values()],
+        range(len(PHASES)),
+        color=SERIES[run.number % len(SERIES)],
+        marker=MARKERS[run.number % len(MARKERS)],
+        linestyle="",
+        markersize=5,
+        label=legible(run.name),
     )

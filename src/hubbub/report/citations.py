@@ -13,7 +13,7 @@ from hubbub.accounting.events import (
     TruncatedPoissonSampled,
 )
 from hubbub.participation import CyclicPoissonSampling
-from hubbub.report.told import RunTold
+from hubbub.report.summary import RunSummary
 from hubbub.strategies import (
     Banded,
     BandedInverse,
@@ -44,7 +44,7 @@ _EVENTS: dict[type, tuple[str, ...]] = {
 }
 
 
-def cited(run: RunTold) -> list[str]:
+def cited(run: RunSummary) -> list[str]:
     """The keys of what a run relies on, each once, in the order of the argument."""
     return list(dict.fromkeys(("hubbub", *_of_training(run), *_of_noise(run), *_of_accounting(run), *_of_path(run))))
 
@@ -60,7 +60,7 @@ def _entries() -> dict[str, str]:
     return {key: entry for entry, key in found}
 
 
-def _of_training(run: RunTold) -> Iterator[str]:
+def _of_training(run: RunSummary) -> Iterator[str]:
     training = run.settings.get("training", {})
     yield "abadi2016deep" if run.guarantee.privacy_unit == "example" else "mcmahan2017communication"
     if run.mechanism is not None and run.guarantee.privacy_unit != "example":
@@ -75,7 +75,7 @@ def _of_training(run: RunTold) -> Iterator[str]:
         yield "andrew2021differentially"
 
 
-def _of_noise(run: RunTold) -> Iterator[str]:
+def _of_noise(run: RunSummary) -> Iterator[str]:
     if run.mechanism is None or isinstance(run.mechanism.strategy, Identity):
         return
     strategy = run.mechanism.strategy
@@ -87,7 +87,7 @@ def _of_noise(run: RunTold) -> Iterator[str]:
         yield from ("choquettechoo2023amplified", "choquettechoo2024privacy")
 
 
-def _of_accounting(run: RunTold) -> Iterator[str]:
+def _of_accounting(run: RunSummary) -> Iterator[str]:
     events = run.guarantee.events
     if events is None:
         return
@@ -105,7 +105,7 @@ def _of_accounting(run: RunTold) -> Iterator[str]:
         yield "bun2016concentrated"
 
 
-def _of_path(run: RunTold) -> Iterator[str]:
+def _of_path(run: RunSummary) -> Iterator[str]:
     if run.mechanism is not None and not run.recorded.promise.simulation:
         yield "mironov2012significance"
     if run.settings.get("secagg", {}).get("scheme") == "paillier" or "Paillier" in run.guarantee.setting:

@@ -1,21 +1,18 @@
 """The report of one or several runs as one page that opens anywhere: no other file, no network, light, dark and in print."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import library_versions, no_less, zcdp_standing
 from hubbub.report import charts
-from hubbub.report.audit import audit_bounds, audit_scores
+from hubbub.report.audit import audit_bounds, audit_rows, audit_scores
 from hubbub.report.citations import bibtex, cited
-from hubbub.report.costs import costs
-from hubbub.report.phases import phases
-from hubbub.report.text import whose
-from hubbub.report.told import RunTold
+from hubbub.report.summary import RunSummary, whose
 
-__all__ = ["page"]
+__all__ = ["Chart", "costs", "page", "rendered", "some"]
 
 # The tables below a chart have at most so many rows.
 _MOST_ROWS = 12
@@ -38,7 +35,7 @@ class Chart:
     private: bool = False
 
 
-def page(runs: Sequence[RunTold], *, public: bool = False) -> str:
+def page(runs: Sequence[RunSummary], *, public: bool = False) -> str:
     """The page.
 
     Args:
@@ -48,14 +45,15 @@ def page(runs: Sequence[RunTold], *, public: bool = False) -> str:
     Returns:
         HTML in one piece.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    runs = _told_apart(runs)
-    environment = Environment(
-        loader=PackageLoader("hubbub.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    names = [run.name for run in runs]
+    # Runs in folders of the same name are told apart by their numbers.
+    runs = [
+        replace(run, number=number, name=f"{run.name} ({number + 1})" if names.count(run.name) > 1 else run.name)
+        for number, run in enumerate(runs)
+    ]
     keys = list(dict.fromkeys(key for run in runs for key in cited(run)))
-    return environment.get_template("report.html").render(
+    return rendered(
+        "report.html",
         title=" and ".join(run.name for run in runs) if len(runs) < 4 else f"{len(runs)} runs",
         runs=[_run(run, public=public) for run in runs],
         charts=[chart for chart in _charts(runs, public=public) if chart.picture and not (public and chart.private)],
@@ -64,14 +62,30 @@ def page(runs: Sequence[RunTold], *, public: bool = False) -> str:
     )
 
 
-def _run(run: RunTold, *, public: bool) -> dict[str, Any]:
+def rendered(template: str, **values: Any) -> str:
+    """A template of the package with values in it; text is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("hubbub.report")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.get_template(template).render(**values)
+
+
+def some(rows: Sequence[Any], most: int) -> list[Any]:
+    """At most so many rows, the first and the last among them."""
+    if len(rows) <= most:
+        return list(rows)
+    return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]
+
+
+def _run(run: RunSummary, *, public: bool) -> dict[str, Any]:
     """What the template says of a run."""
     guarantee = run.guarantee
     last = next((row for row in reversed(run.rows) if row.get("accuracy") is not None), None)
     return {
         "name": run.name,
         "state": run.state,
-        "charged": len(run.recorded.history.rounds),
+        "begun": len(run.recorded.history.rounds),
         "planned": run.recorded.promise.rounds,
         "aborted": [i + 1 for i, entry in enumerate(run.recorded.history.rounds) if entry.state == "aborted"],
         "guarantee": guarantee,
@@ -99,35 +113,26 @@ def _run(run: RunTold, *, public: bool) -> dict[str, Any]:
     }
 
 
-def _audit(run: RunTold) -> dict[str, Any] | None:
+def _audit(run: RunSummary) -> dict[str, Any] | None:
     """What the template says of an audit."""
     found = run.audit
     if found is None:
         return None
-    stated, passed = found["stated"], [check["name"] for check in found["checks"] if check["passed"]]
+    stated = found["stated"]
     return {
         "sentence": found["sentence"],
         "broken": found["verdict"] != "holds",
         "epsilon": f"{run.audited_epsilon:g}",
         "stated": rounded_up(stated["epsilon"]),
         "rounds": stated["rounds"],
-        "bounds": [
-            (
-                one["what"],
-                "∞" if one["stated_epsilon"] is None else rounded_up(one["stated_epsilon"]),
-                f"{math.floor(1e3 * one['shown']['epsilon']) / 1e3:.3f}",
-                f"{math.floor(1e3 * one['certain']['epsilon']) / 1e3:.3f}",
-                "holds" if one["holds"] else "BROKEN",
-            )
-            for one in found["comparisons"]
-        ],
-        "passed": passed,
+        "bounds": audit_rows(found),
+        "passed": [check["name"] for check in found["checks"] if check["passed"]],
         "failed": [check["name"] for check in found["checks"] if not check["passed"]],
         "notes": found["notes"],
     }
 
 
-def _facts(run: RunTold) -> Iterator[tuple[str, str]]:
+def _facts(run: RunSummary) -> Iterator[tuple[str, str]]:
     guarantee, settings = run.guarantee, run.recorded.promise.settings
     yield "unit", f"one {guarantee.privacy_unit}"
     if not guarantee.private:
@@ -157,11 +162,9 @@ def _facts(run: RunTold) -> Iterator[tuple[str, str]]:
         yield "who is trusted with what", guarantee.setting
 
 
-def _table(run: RunTold) -> list[tuple[int, str, str, str]]:
+def _table(run: RunSummary) -> list[tuple[int, str, str, str]]:
     """Rounds that were evaluated: number, accuracy, loss, epsilon."""
     rows = [row for row in run.rows if row.get("accuracy") is not None]
-    if len(rows) > _MOST_ROWS:
-        rows = [rows[round(i * (len(rows) - 1) / (_MOST_ROWS - 1))] for i in range(_MOST_ROWS)]
     return [
         (
             row["round_index"] + 1,
@@ -169,20 +172,11 @@ def _table(run: RunTold) -> list[tuple[int, str, str, str]]:
             "not finite" if row["loss"] is None else f"{row['loss']:.4f}",
             rounded_up(run.epsilon_after(row["round_index"] + 1)),
         )
-        for row in rows
+        for row in some(rows, _MOST_ROWS)
     ]
 
 
-def _told_apart(runs: Sequence[RunTold]) -> Sequence[RunTold]:
-    """The runs in the order of the page, which is in their names where folders are called alike."""
-    names = [run.name for run in runs]
-    return [
-        replace(run, number=number, name=f"{run.name} ({number + 1})" if names.count(run.name) > 1 else run.name)
-        for number, run in enumerate(runs)
-    ]
-
-
-def _charts(runs: Sequence[RunTold], *, public: bool) -> Iterator[Chart]:
+def _charts(runs: Sequence[RunSummary], *, public: bool) -> Iterator[Chart]:
     evaluated = [run for run in runs if run.public] if public else runs
     held_out = [run.name for run in evaluated if not run.public]
     about = "On public test data."
@@ -192,7 +186,7 @@ def _charts(runs: Sequence[RunTold], *, public: bool) -> Iterator[Chart]:
         about = about[0].upper() + about[1:] if not whose else f"On public test data; {about}"
     yield Chart("Accuracy", charts.accuracy(evaluated), about, private=bool(held_out))
     yield Chart("Loss", charts.loss(evaluated), about, private=bool(held_out))
-    yield Chart("Epsilon", charts.epsilon(runs), "What the rounds that were charged have cost, each as it was begun.")
+    yield Chart("Epsilon", charts.epsilon(runs), "What the rounds have cost, each as it was begun.")
     yield Chart(
         "Noise against signal",
         charts.strength(runs),
@@ -216,21 +210,54 @@ def _charts(runs: Sequence[RunTold], *, public: bool) -> Iterator[Chart]:
         found = run.participation
         if found is not None:
             gap = "" if found.least_gap in (None, 1) else f" Nobody came again before {found.least_gap} rounds were over."
-            told = f"Promised: {found.promised}.{gap}"
-            yield Chart(f"Participation{of}", charts.participations(run), told, private=True)
+            about = f"Promised: {found.promised}.{gap}"
+            yield Chart(f"Participation{of}", charts.participations(run), about, private=True)
     yield Chart("Time", charts.seconds(runs), "Seconds of each round, all of it.", private=True)
-    together = (
-        "In all rounds." if len(runs) == 1 else "A round, on average; what is shorter than a microsecond stands at its mark."
-    )
-    yield Chart("Where the time went", phases(runs), together, private=True)
+    mean = "A round, on average; what is shorter than a microsecond stands at its mark."
+    yield Chart("Where the time went", charts.phases(runs), "In all rounds." if len(runs) == 1 else mean, private=True)
     for run in runs:
         of = f" of {run.name}" if len(runs) > 1 else ""
         about = "Seconds of each round that went into encryption, adding and opening."
         yield Chart(f"Encryption{of}", charts.encryption([run]), about, private=True)
         if run.audit is not None:
-            proved = (
-                "What canaries showed of epsilon, beside what is stated: a narrow bar beyond its line disproves the guarantee."
-            )
-            yield Chart(f"Audit{of}", audit_bounds(run.audit), proved)
-            scores = "Canaries that were there and that were not, as an adversary scores them, beside what is claimed."
+            bounds = "What canaries showed of epsilon: a narrow bar beyond the line of what is stated disproves the guarantee."
+            yield Chart(f"Audit{of}", audit_bounds(run.audit), bounds)
+            scores = "Canaries that were there and that were not, as an adversary scores them, and what is claimed."
             yield Chart(f"What an adversary sees{of}", audit_scores(run.audit), scores, private=True)
+
+
+# What takes time in a round, by the key of a row of metrics.
+_SECONDS = {
+    "seconds": "a whole round",
+    "encrypt_seconds": "encrypt, all clients one after the other",
+    "aggregate_seconds": "add what is encrypted, server",
+    "decrypt_seconds": "open the sum, holders of the key",
+}
+
+
+def costs(run: RunSummary) -> Iterator[tuple[str, str, str, str]]:
+    """Rows of a table: what it is, the median of a round, the largest, and all rounds together; a dash where none is known."""
+    for key, words in _SECONDS.items():
+        values = [row[key] for row in run.rows if row.get(key) is not None]
+        if values:
+            yield words, _time(median(values)), _time(max(values)), _time(sum(values))
+    phases: list[Mapping[str, float]] = [row["phases"] for row in run.rows if row.get("phases")]
+    for name in charts.phase_seconds(run):
+        values = [each.get(name, 0.0) for each in phases]
+        yield f"– {charts.PHASES[name]}", _time(median(values)), _time(max(values)), _time(sum(values))
+    rows = [row for row in run.rows if row.get("upload_bytes") is not None]
+    if rows:
+        sizes = [row["upload_bytes"] for row in rows]
+        yield "one client sends", _size(median(sizes)), _size(max(sizes)), "–"
+        together = [row["upload_bytes"] * (row["clients"] or 0) for row in rows]
+        yield "all clients send", _size(median(together)), _size(max(together)), _size(sum(together))
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 600:
+        return f"{seconds / 60:,.1f} min"
+    return f"{seconds:,.3g} s" if seconds >= 0.1 else f"{1000 * seconds:,.3g} ms"
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e7 else f"{count / 1000:,.0f} kB"

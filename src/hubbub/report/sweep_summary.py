@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-__all__ = ["CellTold", "ChoiceTold", "PointTold", "Spread", "SweepTold", "value_words"]
+__all__ = ["CellSummary", "Choice", "PointSummary", "Spread", "SweepSummary", "value_words"]
 
 
 def value_words(value: Any) -> str:
@@ -29,7 +29,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class CellTold:
+class CellSummary:
     """One run.
 
     Args:
@@ -63,7 +63,7 @@ class CellTold:
 
 
 @dataclass(frozen=True)
-class PointTold:
+class PointSummary:
     """One combination of the settings that are not the seed.
 
     Args:
@@ -74,7 +74,7 @@ class PointTold:
     """
 
     values: tuple[Any, ...]
-    cells: tuple[CellTold, ...]
+    cells: tuple[CellSummary, ...]
     best: bool = False
     frontier: bool = False
 
@@ -113,7 +113,7 @@ class PointTold:
 
 
 @dataclass(frozen=True)
-class ChoiceTold:
+class Choice:
     """What choosing among the runs costs.
 
     Args:
@@ -138,7 +138,7 @@ class ChoiceTold:
 
 
 @dataclass(frozen=True)
-class SweepTold:
+class SweepSummary:
     """A sweep.
 
     Args:
@@ -158,20 +158,20 @@ class SweepTold:
     source: str
     axes: tuple[tuple[str, tuple[Any, ...]], ...]
     seeds: int
-    points: tuple[PointTold, ...]
-    choice: ChoiceTold
+    points: tuple[PointSummary, ...]
+    choice: Choice
     held_out: bool
     simulation: bool
     unit: str
     version: str
 
     @property
-    def cells(self) -> tuple[CellTold, ...]:
+    def cells(self) -> tuple[CellSummary, ...]:
         """All runs."""
         return tuple(cell for point in self.points for cell in point.cells)
 
     @property
-    def best(self) -> PointTold | None:
+    def best(self) -> PointSummary | None:
         """The point of the highest mean accuracy; ``None`` before one is finished."""
         return next((point for point in self.points if point.best), None)
 
@@ -206,7 +206,7 @@ class SweepTold:
         return [[*keys, *titles], *([_plain(value) for value in row] for row in rows)]
 
 
-def _point(sweep: SweepTold, point: PointTold) -> dict[str, Any]:
+def _point(sweep: SweepSummary, point: PointSummary) -> dict[str, Any]:
     spreads = {"accuracy": point.accuracy, "loss": point.loss, "train_accuracy": point.train_accuracy}
     told: dict[str, Any] = {"settings": {key: value for (key, _), value in zip(sweep.axes, point.values, strict=True)}}
     for name, spread in spreads.items():

@@ -1,4 +1,7 @@
-"""What a planned run would be like: epsilon as it grows, how loud the noise is, what is remembered, what encryption takes."""
+"""Estimates for a planned run: epsilon over rounds, the noise in releases and models, its memory, and what encryption takes.
+
+Letters: A workload, C strategy, N noising matrix ``(rounds, rows)`` with N·C = I, B = A·N; β momentum, η learning rates.
+"""
 
 import math
 import secrets
@@ -7,22 +10,37 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.linalg import solve_banded, solve_triangular
 
+from hubbub._checks import Array
 from hubbub.accounting.promise import Promise
-from hubbub.alternatives import deviation
-from hubbub.noise_levels import noise_levels
-from hubbub.strategies import Identity
+from hubbub.strategies import Identity, Strategy
+from hubbub.strategies.banded_inverse import BandedInverse
+from hubbub.strategies.blt import BufferedLinearToeplitz
 from hubbub.strategies.strategy import memory_rows, progress
+from hubbub.strategies.toeplitz import BandedToeplitz
 from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan
+from hubbub.utility import noising_matrix
 from hubbub.workloads import Workload
 
 if TYPE_CHECKING:
-    # Only a run that encrypts needs gmpy2.
     from hubbub.secagg.paillier import PublicKey
     from hubbub.secagg.protocol import Agreement
 
-__all__ = ["Loudness", "agreed", "encryption_costs", "epsilons", "loudness", "remembered_bytes", "remembered_rows"]
+__all__ = [
+    "MOST_ROUNDS",
+    "NoiseEstimate",
+    "NoiseLevels",
+    "agreed",
+    "deviation",
+    "encryption_costs",
+    "epsilons",
+    "noise_estimate",
+    "noise_levels",
+    "remembered_bytes",
+    "remembered_rows",
+]
 
 # Of a number that the noise remembers, and of one of the model that a client gets.
 NUMBER_BYTES, MODEL_BYTES = 8, 4
@@ -31,7 +49,7 @@ _TRIED = 8
 
 
 @dataclass(frozen=True)
-class Loudness:
+class NoiseEstimate:
     """Noise against signal; ratios are over the clip norm, and ``None`` where the number of parameters is not known.
 
     Args:
@@ -61,8 +79,8 @@ def epsilons(promise: Promise, delta: float, parts: int = 4) -> list[tuple[int, 
     return [(rounds, promise.after(rounds, delta).epsilon) for rounds in after]
 
 
-def loudness(plan: RunPlan, workload: Workload, parameters: int | None, noise_rows: int = 0) -> Loudness | None:
-    """How loud the noise of a run is beside its updates.
+def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, noise_rows: int = 0) -> NoiseEstimate | None:
+    """The noise of a run against its updates.
 
     Args:
         plan: Of the run.
@@ -82,7 +100,7 @@ def loudness(plan: RunPlan, workload: Workload, parameters: int | None, noise_ro
     z = deviation(plan, noise_rows)
     each, last = z * float(levels.releases.max()), z * float(levels.models[plan.rounds - 1])
     norm = None if parameters is None else _expected_norm(parameters)
-    return Loudness(
+    return NoiseEstimate(
         sum_stddev=each * clip * plan.expected_cohort_size,
         mean_stddev=each * clip,
         norm_over_clip=None if norm is None else each * norm,
@@ -193,3 +211,120 @@ def _most_added(workload: Workload, rounds: int) -> float:
         buffer = workload.momentum * buffer + 1.0
         total += float(rate) * buffer
     return total
+
+
+def deviation(plan: RunPlan, noise_rows: int) -> float:
+    """The standard deviation of z in a mean over the expected cohort, for clip norm 1; 0 without noise.
+
+    Args:
+        plan: Of the run.
+        noise_rows: How many holders add a whole row of noise each; 0 where the server or the clients add it.
+    """
+    if plan.mechanism is None:
+        return 0.0
+    split = plan.clip_norms.split
+    multiplier = split.update_multiplier if split else plan.mechanism.noise_multiplier
+    return multiplier * plan.mechanism.column_norm * math.sqrt(noise_rows or 1) / plan.expected_cohort_size
+
+
+# Of strategies without a closed form: beyond, the matrix takes minutes.
+MOST_ROUNDS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseLevels:
+    """Standard deviations of a coordinate, for noise z of standard deviation 1.
+
+    Args:
+        releases: ``(rounds,)``, of the noise that a round's sum gets: the norms of the rows of N.
+        models: ``(rounds,)``, of the noise in what the workload makes of all sums so far: the norms of the rows of A·N.
+    """
+
+    releases: Array
+    models: Array
+
+    def model(self, objective: str) -> float:
+        """Of the models one number: the root of the ``"mean"`` over rounds of their squares, or the ``"max"``."""
+        return float(self.models.max() if objective == "max" else np.sqrt(np.square(self.models).mean()))
+
+
+def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
+    """The levels, computed from the definition; ``None`` where that needs a matrix of more than :data:`MOST_ROUNDS` rounds.
+
+    Args:
+        workload: A; of as many rounds as the strategy.
+        strategy: C. Toeplitz ones of any length have a closed form.
+
+    Example:
+        >>> from hubbub.workloads import prefix_sum
+        >>> noise_levels(prefix_sum(rounds=4), Identity(rounds=4)).models.round(3)
+        array([1.   , 1.414, 1.732, 2.   ])
+    """
+    if workload.rounds != strategy.rounds:
+        raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
+    first = _first_column(strategy)
+    if first is not None and workload.toeplitz:
+        return NoiseLevels(_running_norms(first), _running_norms(_steps(workload, first)))
+    if workload.rounds > MOST_ROUNDS:
+        return None
+    N = _noising_matrix(strategy)
+    return NoiseLevels(np.linalg.norm(N, axis=1), _added_up(workload, N))
+
+
+def _first_column(strategy: Strategy) -> Array | None:
+    """The first column of N, ``(rounds,)``, of which each other one is a shift; ``None`` where they are not."""
+    n = strategy.rounds
+    match strategy:
+        case Identity():
+            return np.asarray(np.eye(1, n)[0])
+        case BandedToeplitz(coefficients=c):
+            lower = np.tile(np.array(c)[:, None], n)
+            return np.asarray(solve_banded((len(c) - 1, 0), lower, np.eye(1, n)[0]))
+        case BufferedLinearToeplitz():
+            return _response(strategy)
+        case BandedInverse():
+            return np.concatenate([strategy.noising_coefficients, np.zeros(n - strategy.bands)])
+        case _:
+            return None
+
+
+def _response(strategy: Strategy) -> Array:
+    """What the strategy's own stream makes of one unit of noise in the first round, ``(rounds,)``."""
+    answers, memory = np.empty(strategy.rounds), ()
+    for t in range(strategy.rounds):
+        answers[t], memory = strategy.step(t, lambda row: float(row == 0), memory)
+    return answers
+
+
+def _steps(workload: Workload, releases: Array) -> Array:
+    """The models that an optimizer of equal learning rates makes of one number a round, ``(rounds,)``."""
+    rate = 1.0 if workload.learning_rates is None else workload.learning_rates[0]
+    if not workload.momentum:
+        return np.asarray(rate * np.cumsum(releases))
+    buffers, buffer = np.empty(workload.rounds), 0.0
+    for t, release in enumerate(releases):
+        buffer = buffers[t] = workload.momentum * buffer + release
+    return np.asarray(rate * np.cumsum(buffers))
+
+
+def _running_norms(column: Array) -> Array:
+    return np.asarray(np.sqrt(np.cumsum(np.square(column))))
+
+
+def _noising_matrix(strategy: Strategy) -> Array:
+    C = np.asarray(strategy.matrix(), dtype=np.float64)
+    if C.shape[0] == C.shape[1] and not np.triu(C, 1).any():
+        return np.asarray(solve_triangular(C, np.eye(len(C)), lower=True))
+    return noising_matrix(strategy)
+
+
+def _added_up(workload: Workload, N: Array) -> Array:
+    """The norms of the rows of A·N, by the steps of the optimizer whose workload A is."""
+    rates = np.ones(workload.rounds) if workload.learning_rates is None else np.asarray(workload.learning_rates)
+    buffer, model = np.zeros(N.shape[1]), np.zeros(N.shape[1])
+    norms = np.empty(workload.rounds)
+    for t, row in enumerate(N):
+        buffer = workload.momentum * buffer + row
+        model += rates[t] * buffer
+        norms[t] = np.linalg.norm(model)
+    return norms

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hubbub import alternatives, factorization
+from hubbub import alternatives as module
 from hubbub import config as configs
+from hubbub import factorization
 from hubbub.accounting import calibrate
-from hubbub.alternatives import Neighbour, Neighbourhood, neighbours, recommended
+from hubbub.alternatives import Alternative, Alternatives, alternatives, recommended
 from hubbub.build import build
 from hubbub.cli.app import app
 from hubbub.config import Config
@@ -20,7 +21,7 @@ from hubbub.errors import ConfigError
 from hubbub.families import Family
 from hubbub.noise import NoiseStream
 from hubbub.participation import CyclicPoissonSampling
-from hubbub.planned import planned, strategy_word, workload_of
+from hubbub.planner import planned, strategy_word, workload_of
 from hubbub.utility import squared_errors
 from hubbub.workloads import prefix_sum
 
@@ -47,22 +48,22 @@ def settings(*layers: Layer) -> Config:
     return configs.resolve(BASE, *layers)
 
 
-def around(config: Config, **options: Any) -> Neighbourhood:
-    return neighbours(config, config.data.clients, planned(config, config.data.clients), **options)
+def around(config: Config, **options: Any) -> Alternatives:
+    return alternatives(config, config.data.clients, planned(config, config.data.clients), **options)
 
 
 @pytest.fixture(scope="module", params=RUNS.values(), ids=RUNS)
-def found(request: pytest.FixtureRequest) -> tuple[Config, Neighbourhood]:
+def found(request: pytest.FixtureRequest) -> tuple[Config, Alternatives]:
     config = settings(request.param)
     return config, around(config, thorough=True)
 
 
-def remade(config: Config, one: Neighbour) -> Config:
+def remade(config: Config, one: Alternative) -> Config:
     """As a person makes it: a file, and the flags that were printed."""
-    return configs.resolve(alternatives._layer_of(config), configs.overrides(alternatives.assignments(one.changes)))
+    return configs.resolve(module._layer_of(config), configs.overrides(module.assignments(one.changes)))
 
 
-def test_a_run_made_with_the_printed_flags_states_the_epsilon_of_the_table(found: tuple[Config, Neighbourhood]) -> None:
+def test_a_run_made_with_the_printed_flags_states_the_epsilon_of_the_table(found: tuple[Config, Alternatives]) -> None:
     config, among = found
     assert len(among.options) >= 3
     own = among.own
@@ -81,7 +82,7 @@ def test_a_run_made_with_the_printed_flags_states_the_epsilon_of_the_table(found
         assert run.plan.expected_cohort_size == 20
 
 
-def test_the_error_of_the_table_is_that_of_the_matrices(found: tuple[Config, Neighbourhood]) -> None:
+def test_the_error_of_the_table_is_that_of_the_matrices(found: tuple[Config, Alternatives]) -> None:
     """By definition: the rows of A·C⁻¹, times the deviation of z, over the cohort."""
     config, among = found
     for one in among.options:
@@ -91,7 +92,7 @@ def test_the_error_of_the_table_is_that_of_the_matrices(found: tuple[Config, Nei
         assert one.error == pytest.approx(math.sqrt(squared.mean()) * mechanism.stddev / 20, rel=1e-8)
 
 
-def test_the_memory_of_the_table_is_what_the_stream_holds(found: tuple[Config, Neighbourhood]) -> None:
+def test_the_memory_of_the_table_is_what_the_stream_holds(found: tuple[Config, Alternatives]) -> None:
     for one in found[1].options:
         assert one.plan.mechanism is not None
         stream, most = NoiseStream(one.plan.mechanism, dim=7, seed=0), 0
@@ -104,7 +105,7 @@ def test_the_memory_of_the_table_is_what_the_stream_holds(found: tuple[Config, N
         assert most >= 8 * 7 * (one.memory_rows - 1)
 
 
-def thorough(rounds: int, clients: int, cohort_size: int, epsilon: float) -> Neighbourhood:
+def thorough(rounds: int, clients: int, cohort_size: int, epsilon: float) -> Alternatives:
     layer: Layer = {
         "training": {"rounds": rounds, "cohort_size": cohort_size},
         "data": {"clients": clients, "name": "people:Phones"},
@@ -134,14 +135,14 @@ def test_amplification_is_for_small_budgets_and_correlation_for_large_ones() -> 
     assert small.error > large.error
 
 
-def test_options_are_in_order_and_no_mechanism_is_there_twice(found: tuple[Config, Neighbourhood]) -> None:
+def test_options_are_in_order_and_no_mechanism_is_there_twice(found: tuple[Config, Alternatives]) -> None:
     options = found[1].options
     assert [one.error for one in options] == sorted(one.error for one in options)
     assert not any(one.same_as(other) for i, one in enumerate(options) for other in options[:i])
     assert sum(not one.changes for one in options) == 1
 
 
-def test_what_is_recommended_asks_for_no_coins_that_the_run_did_not_count_on(found: tuple[Config, Neighbourhood]) -> None:
+def test_what_is_recommended_asks_for_no_coins_that_the_run_did_not_count_on(found: tuple[Config, Alternatives]) -> None:
     among = found[1]
     best, why = recommended(among)
     assert best is not None
@@ -160,15 +161,15 @@ def test_of_errors_that_are_the_same_the_run_itself_is_kept_and_else_what_rememb
     own = among.own
     assert own is not None
 
-    def with_errors(**errors: float) -> Neighbourhood:
+    def with_errors(**errors: float) -> Alternatives:
         picked = {
             one.strategy: one for one in among.options if one.cohorts == "pattern" and (one.strategy in errors or one is own)
         }
         changed = [
-            Neighbour(name, one.changes, one.plan, one.epsilon, errors.get(name, 1.0), 0.0) for name, one in picked.items()
+            Alternative(name, one.changes, one.plan, one.epsilon, errors.get(name, 1.0), 0.0) for name, one in picked.items()
         ]
         itself = next(one for one in changed if not one.changes)
-        return Neighbourhood(itself, tuple(sorted(changed, key=lambda one: one.error)), {})
+        return Alternatives(itself, tuple(sorted(changed, key=lambda one: one.error)), {})
 
     near = with_errors(identity=0.985, banded=0.99)
     assert recommended(near)[0] is near.own
@@ -230,7 +231,7 @@ def test_long_runs_are_compared_by_quick_families_and_thorough_ones_by_more() ->
     quick, slow = (
         {
             family.name
-            for family in alternatives._pattern_families(
+            for family in module._pattern_families(
                 planned(settings(RUNS["fixed epochs"]), 80).participation, 2000, thorough=thorough
             )
         }  # type: ignore[arg-type] # a pattern
@@ -243,7 +244,7 @@ def test_long_runs_are_compared_by_quick_families_and_thorough_ones_by_more() ->
 
 @pytest.mark.parametrize(("most", "counts"), [(1, []), (2, [2]), (7, [2, 7]), (100, [2, 8, 32, 100])])
 def test_a_few_band_counts_of_cyclic_cohorts_are_tried(most: int, counts: list[int]) -> None:
-    assert alternatives._cyclic_bands(most) == counts
+    assert module._cyclic_bands(most) == counts
 
 
 # Taking settings back
@@ -261,13 +262,13 @@ def test_the_word_default_takes_a_setting_back_and_nothing_at_all_is_still_refus
 
 def test_changes_as_flags_and_back_are_the_same_settings() -> None:
     config = settings(RUNS["fixed epochs"])
-    cohorts = alternatives._cohorts_of("poisson")
-    changes = alternatives._changed(config, Family("identity"), cohorts, epsilon=3.25, relation="zero-out")
-    flags = alternatives.assignments(changes)
+    cohorts = module._cohorts_of("poisson")
+    changes = module._changed(config, Family("identity"), cohorts, epsilon=3.25, relation="zero-out")
+    flags = module.assignments(changes)
     assert "participation.epochs=default" in flags
     assert "privacy.buffers=default" in flags
-    direct = configs.resolve(alternatives._layer_of(config), changes)
-    assert configs.resolve(alternatives._layer_of(config), configs.overrides(flags)) == direct
+    direct = configs.resolve(module._layer_of(config), changes)
+    assert configs.resolve(module._layer_of(config), configs.overrides(flags)) == direct
     assert (direct.privacy.epsilon, direct.privacy.noise_multiplier) == (3.25, None)
 
 
@@ -311,7 +312,7 @@ def test_the_table_names_every_neighbour_and_why_others_are_left_out(toml: Path)
     assert "Recommended: " in text
     assert "\\n" not in text
     encrypted = invoke("plan", str(toml), "--set", "privacy.stop_epsilon=3")
-    assert "Left out, all neighbours: privacy.stop_epsilon = 3.0" in encrypted
+    assert "Left out, all alternatives: privacy.stop_epsilon = 3.0" in encrypted
 
 
 def test_the_picture_is_drawn_where_it_can_be(toml: Path, tmp_path: Path) -> None:
@@ -321,8 +322,8 @@ def test_the_picture_is_drawn_where_it_can_be(toml: Path, tmp_path: Path) -> Non
     for words, message in (
         (["--plot", str(tmp_path / "plan.html")], "must end in .png"),
         (["--plot", str(tmp_path / "missing" / "plan.png")], "there is no folder"),
-        (["--plot", str(picture), "--no-neighbours"], "--no-neighbours: is about neighbours"),
-        (["--thorough", "--no-neighbours"], "--no-neighbours: is about neighbours"),
+        (["--plot", str(picture), "--no-neighbours"], "--no-neighbours: is about alternatives"),
+        (["--thorough", "--no-neighbours"], "--no-neighbours: is about alternatives"),
         (["--plot", str(picture), "--set", "privacy.mode=none"], "there is nothing to draw"),
     ):
         answer = CliRunner().invoke(app, ["plan", str(toml), *words])

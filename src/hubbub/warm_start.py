@@ -1,4 +1,4 @@
-"""From the settings of a run that goes on from a finished one to the model that it begins with, and to those settings."""
+"""A warm start: from the settings of a run to the model of the finished run that it starts from, and the settings to do so."""
 
 import math
 import os
@@ -91,8 +91,8 @@ def start_from(config: Config, following: RunPlan, module: nn.Module, clients: i
 def extension(folder: Path) -> configs.Layer:
     """The settings by which a run goes on from a finished one, but for the number of its rounds.
 
-    They are those of the finished run; numbers that only followed from its rounds are left to be computed anew. Its charge is
-    counted, and that of whatever else went on from it. A clip norm that moved begins where it ended.
+    They are those of the finished run; numbers that only followed from its rounds are left to be computed anew. Its privacy
+    cost is counted, and that of whatever else started from it. A clip norm that moved begins where it ended.
 
     Raises:
         RunFolderError: The folder is no run of ``hubbub train``, or something that went on from it is not there.
@@ -157,7 +157,7 @@ def require_same(config: Config) -> None:
             if was != now:
                 raise ConfigError(
                     f"{section}.{key} = {now!r}: {folder} had {was!r}, and a run goes on with the data, the people and the "
-                    "model that it had; leave it as it was, or start a new run, which is charged beside that one "
+                    "model that it had; leave it as it was, or start a new run, whose epsilon counts that one "
                     "(privacy.earlier_runs)"
                 )
 

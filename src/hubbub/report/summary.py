@@ -1,4 +1,4 @@
-"""A run as its report tells it: read from the folder, ledger first, so that nothing is told that is not on record."""
+"""A run as its report shows it: read from the folder, ledger first, so that nothing is shown that is not on record."""
 
 import math
 import os
@@ -22,7 +22,7 @@ from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import read_metrics, read_run
 
-__all__ = ["Participation", "RunTold", "Strength", "told"]
+__all__ = ["Participation", "RunSummary", "Strength", "summary", "whose"]
 
 # A matrix of more rounds is not drawn: it would take minutes.
 _MOST_ROUNDS = 4000
@@ -76,7 +76,7 @@ class Strength:
 
 
 @dataclass(frozen=True, eq=False)
-class RunTold:
+class RunSummary:
     """A run as its report needs it.
 
     Args:
@@ -89,7 +89,7 @@ class RunTold:
         strength: Releases against noise; ``None`` without releases.
         public: Whether loss and accuracy are known to be of public test data.
         number: Of the run on its page, from 0: what it looks like in every chart.
-        audit: What an audit of the same settings found, as its file has it; see :mod:`hubbub.report.audited`.
+        audit: What an audit of the same settings found, as its file has it; see :mod:`hubbub.report.audit`.
     """
 
     name: str
@@ -110,7 +110,7 @@ class RunTold:
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """How rounds are hidden; ``None`` where nothing is."""
+        """What adds the noise; ``None`` without privacy."""
         return self.recorded.promise.mechanism
 
     @property
@@ -132,9 +132,9 @@ class RunTold:
         return Participation(counts, min(gaps, default=None), self.guarantee.cohorts, most)
 
     def epsilon_after(self, rounds: int) -> float:
-        """What the first rounds cost, by the ledger: of all that were charged what is stated, of fewer what was promised.
+        """What the first rounds cost, by the ledger: of all that were begun what is stated, of fewer what was promised.
 
-        Of none it is what the earlier runs cost.
+        Of zero rounds it is what the earlier runs cost.
         """
         promise = self.recorded.promise
         if not rounds and not promise.earlier:
@@ -163,8 +163,8 @@ class RunTold:
         return self.guarantee.statement(facts)
 
 
-def told(folder: Path) -> RunTold:
-    """What a run's folder tells; nothing is written, and no code that it names is imported.
+def summary(folder: Path) -> RunSummary:
+    """What is in a run's folder; nothing is written, and no code that it names is imported.
 
     Raises:
         RunFolderError: The folder is no run, or a part of it cannot be read.
@@ -177,7 +177,8 @@ def told(folder: Path) -> RunTold:
     # Where nothing says whose examples they are, they may be anybody's.
     public = bool(settings) and not settings.get("training", {}).get("validation") and "accuracy" not in private
     cost = spent(recorded.promise, recorded.history)
-    return RunTold(_name(folder), rows, recorded, cost, config, settings, _strength(folder, recorded), public)
+    name = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in folder.resolve().name)
+    return RunSummary(name, rows, recorded, cost, config, settings, _strength(folder, recorded), public)
 
 
 def _most(participation: object) -> int | None:
@@ -190,10 +191,6 @@ def _most(participation: object) -> int | None:
         case SingleParticipation():
             return 1
     return None
-
-
-def _name(folder: Path) -> str:
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in folder.resolve().name)
 
 
 def _config(path: Path) -> tuple[str, Mapping[str, Mapping[str, Any]]]:
@@ -247,3 +244,8 @@ def _row_norms(mechanism: Mechanism) -> Array | None:
         return None
     norms: Array = np.linalg.norm(noising_matrix(mechanism.strategy), axis=1)
     return norms
+
+
+def whose(guarantee: PrivacyGuarantee) -> str:
+    """Whose examples a validation holds out."""
+    return "training examples" if guarantee.privacy_unit == "example" else "examples of the clients"
