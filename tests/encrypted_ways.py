@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import encrypted_runs
-import hubbub.flower.update
+import hubbub.flower.mods
 import hubbub.training.encrypted
 from hubbub.secagg.aggregator import Request
 from hubbub.secagg.key_holder import Holder, Opened
@@ -56,7 +56,7 @@ def seeing_parties(witness: "Witness") -> Iterator[None]:
         patch.setattr(Agreement, "contribution", contributing)
         patch.setattr(Agreement, "noise", giving)
         patch.setattr(Holder, "open", answering)
-        for module in (hubbub.flower.update, hubbub.training.encrypted):
+        for module in (hubbub.flower.mods, hubbub.training.encrypted):
             patch.setattr(module, "discrete_gaussian", witness.shares(module.discrete_gaussian))
         yield
 

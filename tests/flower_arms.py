@@ -19,7 +19,7 @@ from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, twins
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, compat
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.mods import clipping_mod, noising_mod
 
@@ -284,7 +284,7 @@ class Twins(Flower):
     """Ours under Flower's names."""
 
     name = "hubbub's, under Flower's names"
-    classes = twins
+    classes = compat
 
     def settings(self, seed: int | None, more: Mapping[str, Any]) -> dict[str, Any]:
         return {"simulation_seed": seed, **more}

@@ -26,7 +26,7 @@ from hubbub.flower import (
     noising_mod,
 )
 from hubbub.flower.population import GridPopulation
-from hubbub.flower.private import PrivateStrategy
+from hubbub.flower.strategies import PrivateStrategy
 from hubbub.mechanism import Mechanism
 from hubbub.participation import every_round
 from hubbub.secagg import key_files
@@ -126,8 +126,8 @@ def way(make: Make, on: Callable[[int, Path], LocalGrid] = nodes, **more: Any) -
     """The way of a strategy."""
     bare = make(None)
     return Way(
-        promise=bare._terms.promise(bare.mechanism, {}),
-        cohort=bare._terms.expected_cohort_size or float(bare._terms.num_sampled_clients or 0),
+        promise=bare._options.promise(bare.mechanism, {}),
+        cohort=bare._options.expected_cohort_size or float(bare._options.num_sampled_clients or 0),
         go=lambda witness, seed, rounds, keep_releases: federated(make, on, witness, seed, rounds),
         clipping=bare._clipping,
         forgets=True,

@@ -96,7 +96,7 @@ def test_numbers_of_guesses_that_cannot_be_are_refused_by_name(highest: int, low
 
 
 @pytest.mark.parametrize("bad", ["all", None, 0.5, audit.FixedThreshold])
-def test_thresholds_are_one_of_three_choices(bad: object) -> None:
+def test_thresholds_are_one_of_two_choices(bad: object) -> None:
     for method in ON_SCORES:
         with pytest.raises(TypeError, match="thresholds"):
             method(**GOOD, thresholds=bad)
@@ -106,16 +106,6 @@ def test_a_threshold_of_no_number_is_refused_by_name() -> None:
     for bad in (math.nan, math.inf, "1", True):
         with pytest.raises((ValueError, TypeError), match="value"):
             audit.FixedThreshold(bad)
-    for bad in (0.0, 1.0, math.nan):
-        with pytest.raises(ValueError, match="fraction"):
-            audit.HeldOutThreshold(fraction=bad)
-    with pytest.raises(ValueError, match="seed"):
-        audit.HeldOutThreshold(seed=-1)
-
-
-def test_one_score_cannot_both_choose_and_judge() -> None:
-    with pytest.raises(ValueError, match="absent holds 1 score"):
-        audit.gdp_epsilon([1.0, 2.0], [0.0], delta=1e-5, confidence=0.95, thresholds=audit.HeldOutThreshold())
 
 
 def test_ties_count_against_us_and_all_coins_may_fall_alike() -> None:

@@ -23,9 +23,9 @@ from audited_runs import CLIENTS, PLANS, SEPARATED, audited, clients, plan_of, s
 from encrypted_runs import encrypted, terms
 from encrypted_runs import plan as encrypted_plan
 from hubbub.audit import Audit, Effort, audit
-from hubbub.audit.likelihood import likelihood_scores
-from hubbub.audit.noise_itself import check_noise
-from hubbub.audit.planted import plant
+from hubbub.audit.runs import likelihood_scores
+from hubbub.audit.watching import plant
+from hubbub.audit.whitening import check_noise
 from hubbub.cli.app import main
 from hubbub.errors import ConfigError, SumNotOpenedError
 from hubbub.flower.local_grid import LocalGrid
@@ -397,7 +397,7 @@ def test_where_findings_cannot_go_is_said_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr("hubbub.cli.auditing.audited", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr("hubbub.cli.auditing._audited", lambda *_, **__: pytest.fail("it ran"))
     assert hubbub("audit", str(DIGITS), *SMALL, "--out", str(tmp_path / "file" / "found")) == 2
     assert "is a file; name another folder with --out" in capsys.readouterr().err
 

@@ -38,7 +38,7 @@ from hubbub.accounting.chain import read_chain
 from hubbub.accounting.promise import Promise
 from hubbub.cli import main
 from hubbub.errors import BudgetError, HubbubError
-from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP, Paillier, clipping_mod, noising_mod, twins
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP, Paillier, clipping_mod, compat, noising_mod
 from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.participation import (
@@ -132,8 +132,8 @@ NOISY: dict[str, Door] = {
     "Flower, Paillier": lambda v: DPFedAvgFixed(
         FedAvg(), clip_norm=1.0, noise_multiplier=v, num_sampled_clients=3, secagg=Paillier(KEY)
     ),
-    "Flower's names": lambda v: twins.DifferentialPrivacyServerSideFixedClipping(FedAvg(), v, 1.0, 3),
-    "Flower's names, adaptive": lambda v: twins.DifferentialPrivacyClientSideAdaptiveClipping(FedAvg(), v, 30),
+    "Flower's names": lambda v: compat.DifferentialPrivacyServerSideFixedClipping(FedAvg(), v, 1.0, 3),
+    "Flower's names, adaptive": lambda v: compat.DifferentialPrivacyClientSideAdaptiveClipping(FedAvg(), v, 30),
 }
 # Settings by which each engine, unit and encryption takes its noise.
 KINDS = {
@@ -362,7 +362,7 @@ CLIPPED: dict[str, tuple[str, Door]] = {
     ),
     "Flower's names": (
         "clipping_norm",
-        lambda v: twins.DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, v, 3),
+        lambda v: compat.DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, v, 3),
     ),
     "a client's mod": ("dpfedavg_clip_norm", _mod([clipping_mod], {"dpfedavg_clip_norm": None})),
     "a client's noise": (
@@ -426,7 +426,7 @@ OF_DELTA: dict[str, Door] = {
     "group": lambda v: accounting.group_epsilon(lambda delta: 1.0, v, 2),
     "plan": lambda v: RunPlan(3, ONE, 3, MECHANISM, clip_norm=1.0, delta=v),
     "Flower": lambda v: DPFedAvgFixed(FedAvg(), clip_norm=1, noise_multiplier=1, num_sampled_clients=3, delta=v),
-    "Flower's names": lambda v: twins.DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 3, delta=v),
+    "Flower's names": lambda v: compat.DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 3, delta=v),
     "ledger": lambda v: Promise(3, MECHANISM).after(3, v),
 }
 

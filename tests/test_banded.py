@@ -19,7 +19,7 @@ from hubbub.factorization.certificate import lower_bound
 from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.strategies import Identity, banded
 from hubbub.strategies.banded import Banded
-from hubbub.strategies.normal_form import gram_root
+from hubbub.strategies.matrices import gram_root
 from hubbub.testing import brute_force_sensitivity, check_strategy
 from hubbub.workloads import Workload
 

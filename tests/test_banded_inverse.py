@@ -14,7 +14,7 @@ from hubbub.factorization import banded_inverse as numerics
 from hubbub.factorization import toeplitz as toeplitz_bounds
 from hubbub.factorization import toeplitz_search
 from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, SingleParticipation
-from hubbub.strategies import banded_inverse, toeplitz_matrices
+from hubbub.strategies import banded_inverse, matrices
 from hubbub.strategies.banded_inverse import BandedInverse
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
@@ -107,7 +107,7 @@ def test_rounding_does_not_make_an_exact_sensitivity_a_bound() -> None:
 @pytest.mark.parametrize("d", [(1.0, -0.5, -0.1, 0.02), (1.0, -0.4, 0.3, -0.6)])
 def test_the_gradient_is_that_of_finite_differences(movement: numerics.Movement, pattern: MinSeparation, d: tuple) -> None:
     a, weights = workloads.momentum(12, 0.6).coefficients(), toeplitz_search.row_weights(12, "mean")
-    function = numerics.error_and_movement(a, weights, 4, *toeplitz_matrices.worst_rounds(pattern, 12), movement)
+    function = numerics.error_and_movement(a, weights, 4, *matrices.worst_rounds(pattern, 12), movement)
     point = np.array(d)
     numeric = [(function(point + 1e-6 * e)[0] - function(point - 1e-6 * e)[0]) / 2e-6 for e in np.eye(4)]
     np.testing.assert_allclose(function(point)[1], numeric, rtol=1e-5, atol=1e-5 * np.abs(numeric).max())
@@ -136,7 +136,7 @@ def test_at_one_participation_nothing_is_better_and_it_is_proved(rounds: int, ba
         return
 
     def dense(d: np.ndarray) -> float:
-        D = toeplitz_matrices.matrix(np.append(1.0, d), rounds)
+        D = matrices.matrix(np.append(1.0, d), rounds)
         errors = np.square(A.matrix() @ D).sum(axis=1)
         return np.log((errors.max() if objective == "max" else errors.mean()) * np.square(np.linalg.inv(D)).sum(axis=0).max())
 
@@ -156,7 +156,7 @@ def test_the_bound_holds_for_every_strategy_wherever_it_is_taken(d: list[float],
                 A.coefficients(),
                 toeplitz_search.row_weights(15, objective),
                 np.array([1.0, -at, at / 9]),
-                *toeplitz_matrices.worst_rounds(pattern, 15),
+                *matrices.worst_rounds(pattern, 15),
             )
             assert cost >= bound
 

@@ -11,7 +11,7 @@ from hubbub.errors import NoiseExhaustedError
 from hubbub.factorization import blt as search
 from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.sensitivity import of_matrix
-from hubbub.strategies import blt, toeplitz_matrices
+from hubbub.strategies import blt, matrices
 from hubbub.strategies.blt import BufferedLinearToeplitz
 from hubbub.strategies.blt_sums import binomial_sums, responses, squared_error_with_momentum, toeplitz_bound
 from hubbub.testing import brute_force_sensitivity, check_strategy
@@ -303,7 +303,7 @@ def test_no_toeplitz_strategy_is_below_the_bound(n: int, momentum: float) -> Non
     # Coefficients of any sign, and the square root itself, which attains the bound of one participation and the last row.
     generator = np.random.default_rng(n)
     A = workloads.Workload(n, momentum).matrix()
-    root = toeplitz_matrices.root_series(momentum, n)
+    root = matrices.root_series(momentum, n)
     tried = [root, *(root * (1 + generator.normal(size=n) * size) for size in (0.01, 0.1, 1.0) for _ in range(30))]
     for b, k in ((n, 1), (1, 2), (2, 4), (3, 2)):
         k = min(k, -(-n // b))

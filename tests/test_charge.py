@@ -50,8 +50,7 @@ from hubbub.strategies import (
     Strategy,
     toeplitz,
 )
-from hubbub.strategies.strategy import Draw, Memory, Row
-from hubbub.strategies.substitution import substituted
+from hubbub.strategies.strategy import Draw, Memory, Row, substituted
 from hubbub.workloads import prefix_sum
 
 ROUNDS = 6

@@ -15,8 +15,8 @@ from PIL import Image
 import unplugged
 from hubbub.build import build
 from hubbub.config import load, resolve
-from hubbub.datasets import cifar10, places
-from hubbub.datasets.pixels import decoded
+from hubbub.datasets import cifar10, published
+from hubbub.datasets.published import decoded
 from hubbub.errors import DataError
 from unplugged import serve
 
@@ -95,7 +95,7 @@ def test_the_published_archive_is_decoded_once_and_a_damaged_cache_is_made_again
     rows[:, 0] %= 10
     content = binary(rows)
     digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    monkeypatch.setattr(cifar10, "_PUBLISHED", places.PublishedFile("https://x/cifar-10-binary.tar.gz", digest))
+    monkeypatch.setattr(cifar10, "_PUBLISHED", published.PublishedFile("https://x/cifar-10-binary.tar.gz", digest))
     asked = serve(monkeypatch, {"cifar-10-binary.tar.gz": content})
 
     def check(path: str | None) -> None:

@@ -13,7 +13,8 @@ import pytest
 from scipy import stats
 
 from hubbub import discrete_gaussian as module
-from hubbub.discrete_gaussian import MOST_STDDEV, discrete_gaussian, statistical_distance, whole_share
+from hubbub.discrete_gaussian import discrete_gaussian, statistical_distance
+from hubbub.mechanism import MOST_STDDEV, whole_share
 from hubbub.randomness import seed_key
 
 # Of each statistical test, when the sampler is right.

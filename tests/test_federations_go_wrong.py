@@ -32,8 +32,8 @@ from flower_deployment import LOOPBACK, free_port
 from hubbub.accounting.chain import read_chain
 from hubbub.accounting.history import History
 from hubbub.errors import ConfigError, ParticipationError
-from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP, clipping_mod, nodes, noising_mod
-from hubbub.flower.private import PrivateStrategy
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP, clipping_mod, messages, noising_mod
+from hubbub.flower.strategies import PrivateStrategy
 from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation
 from hubbub.strategies import toeplitz
@@ -378,7 +378,7 @@ def test_flw_9_where_failures_discard_a_round_it_stays_charged_and_the_run_goes_
 def test_flw_9_waiting_for_nodes_ends_with_a_message_and_charges_nothing(there: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = itertools.count(step=60.0)
     waited: list[float] = []
-    monkeypatch.setattr(nodes, "time", SimpleNamespace(monotonic=lambda: next(now), sleep=waited.append))
+    monkeypatch.setattr(messages, "time", SimpleNamespace(monotonic=lambda: next(now), sleep=waited.append))
     strategy = fixed()
     with pytest.raises(ParticipationError, match=f"min_available_nodes = 4: {there} nodes are connected after 600 seconds"):
         asked(strategy, told(*[(number, b"") for number in range(there)]))

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import hubbub
 from hubbub.cli import main
-from hubbub.engine.publishing import PUBLISHED
+from hubbub.engine.finished import PUBLISHED
 from hubbub.errors import RunFolderError
 
 CONFIG = """

@@ -15,9 +15,9 @@ from dying import Dying
 from hubbub.accounting.chain import read_chain
 from hubbub.accounting.history import History
 from hubbub.flower import DPFedAvgAdaptive, LocalGrid, MatrixFactorizationDP
-from hubbub.flower.private import PrivateStrategy
-from hubbub.flower.run import PrivateRun
+from hubbub.flower.server_run import PrivateRun
 from hubbub.flower.state import ServerState
+from hubbub.flower.strategies import PrivateStrategy
 from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation
 from hubbub.strategies import toeplitz

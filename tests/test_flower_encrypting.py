@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from hubbub import strict_json
 from hubbub.flower import clipping_mod, encrypting_mod, noising_mod
+from hubbub.flower.local_grid import received
 from hubbub.flower.messages import encrypted_vector
 from hubbub.flower.mods import App, Mod
-from hubbub.flower.post import received
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.protocol import Message as Encrypted
 from paillier_nodes import SIZE, agreed, dealt, owner

@@ -18,7 +18,7 @@ from hubbub import strict_json
 from hubbub.accounting.promise import Promise
 from hubbub.errors import SumNotOpenedError
 from hubbub.flower import hold
-from hubbub.flower.holder_messages import opened
+from hubbub.flower.holders import opened
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.secagg_server import GridHolders
 from hubbub.lattice import Lattice

@@ -406,7 +406,7 @@ def test_a_share_has_the_mean_and_the_deviation_that_were_asked_for() -> None:
 
 
 def test_what_is_hidden_is_the_update_clipped_to_the_clip_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.flower.update.discrete_gaussian", lambda key, stddev, count: np.zeros(count, np.int64))
+    monkeypatch.setattr("hubbub.flower.mods.discrete_gaussian", lambda key, stddev, count: np.zeros(count, np.int64))
     before = {"a": np.full((2, 2), 7.0, np.float32), "b": np.array(1.0)}
     after = {"b": np.array(1.0 + 12.0), "a": before["a"] + np.array([[3, 0], [4, 0]], np.float32)}
     for mods in (BOTH_MODS, [noising_mod]):
@@ -431,7 +431,7 @@ def test_the_share_is_rounded_up_to_whole_steps(
         drawn.append((key, stddev, count))
         return np.zeros(count, np.int64)
 
-    monkeypatch.setattr("hubbub.flower.update.discrete_gaussian", spy)
+    monkeypatch.setattr("hubbub.flower.mods.discrete_gaussian", spy)
     config = {"dpfedavg_clip_norm": clip_norm, "dpfedavg_noise_stddev": stddev}
     for _ in range(3):
         ask(BOTH_MODS, {"w": np.zeros(3)}, {"w": np.zeros(3)}, config)
@@ -446,7 +446,7 @@ def test_the_indicator_is_one_more_number_of_the_noised_vector(
     mods: list[Mod], length: float, bit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With count scale s the bit b enters as s·(b − 1/2), in steps of the lattice of norm √(C² + s²/4)."""
-    monkeypatch.setattr("hubbub.flower.update.discrete_gaussian", lambda key, stddev, count: np.full(count, 1000, np.int64))
+    monkeypatch.setattr("hubbub.flower.mods.discrete_gaussian", lambda key, stddev, count: np.full(count, 1000, np.int64))
     reply = ask(mods, {"w": np.zeros(2)}, {"w": np.array([length, 0])}, BOTH)
     assert bit_of(reply) == pytest.approx(0.25 * (bit - 0.5) * 2**24 + 1000, abs=8)
     assert type(bit_of(reply)) is int

@@ -135,7 +135,7 @@ def test_a_share_of_noise_has_the_deviation_that_was_asked_for_and_hides_all_els
 
 @pytest.mark.parametrize(("length", "bit"), [(0.5, 1), (5.0, 0)])
 def test_the_indicator_is_hidden_with_the_update(length: float, bit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.flower.update.discrete_gaussian", lambda key, stddev, count: np.full(count, 1000, np.int64))
+    monkeypatch.setattr("hubbub.flower.mods.discrete_gaussian", lambda key, stddev, count: np.full(count, 1000, np.int64))
     for client in (once := DPNumPyClient(Trainer([np.array([length, 0])])), DPNumPyClient(once)):
         arrays, _, metrics = client.fit([np.zeros(2)], BOTH)
         assert list(metrics) == ["dpfedavg_norm_bit"]

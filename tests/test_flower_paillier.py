@@ -29,8 +29,8 @@ from hubbub.flower import (
     hold,
     noising_mod,
 )
-from hubbub.flower.private import PrivateStrategy
 from hubbub.flower.secagg_server import GridHolders
+from hubbub.flower.strategies import PrivateStrategy
 from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation, PoissonSampling, every_round
 from hubbub.secagg import key_files

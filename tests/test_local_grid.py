@@ -18,8 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
-from hubbub.flower.local_grid import LocalGrid
-from hubbub.flower.post import received
+from hubbub.flower.local_grid import LocalGrid, received
 
 Model = dict[str, npt.NDArray[Any]]
 Behaviour = Callable[[Message, Context], Any]

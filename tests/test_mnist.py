@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import unplugged
-from hubbub.datasets import Dataset, cifar10, mnist, places, shakespeare
-from hubbub.datasets.archives import Expected, read_arrays
-from hubbub.datasets.pixels import standardized
+from hubbub.datasets import Dataset, cifar10, mnist, published, shakespeare
+from hubbub.datasets.published import Expected, read_arrays, standardized
 from hubbub.errors import DataError
 from unplugged import serve
 
@@ -90,10 +89,10 @@ def test_what_comes_damaged_from_the_network_is_not_kept(home: Path, monkeypatch
 
 def test_a_file_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
     place = tmp_path / "new" / "file"
-    with places.replacing(place) as file:
+    with published.replacing(place) as file:
         file.write(b"first")
         assert not place.exists()
-    with pytest.raises(TypeError), places.replacing(place) as file:
+    with pytest.raises(TypeError), published.replacing(place) as file:
         file.writelines([b"second", "no bytes"])  # type: ignore[list-item]
     assert place.read_bytes() == b"first"
     assert [path.name for path in place.parent.iterdir()] == ["file"]

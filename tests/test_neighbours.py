@@ -30,7 +30,7 @@ from hubbub.accounting.chain import read_chain
 from hubbub.audit.neighbours import Influence, influence
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, GridPopulation, LocalGrid, MatrixFactorizationDP
 from hubbub.flower.messages import NORM_BIT
-from hubbub.flower.private import PrivateStrategy
+from hubbub.flower.strategies import PrivateStrategy
 from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
 from hubbub.participation import MinSeparation, PoissonSampling

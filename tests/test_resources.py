@@ -25,7 +25,7 @@ from hubbub import factorization, strict_json
 from hubbub.accounting.chain import read_chain
 from hubbub.accounting.ledger import Ledger
 from hubbub.accounting.promise import Promise
-from hubbub.datasets.archives import Expected, read_arrays
+from hubbub.datasets.published import Expected, read_arrays
 from hubbub.errors import ConfigError, DataError, HubbubError, RunFolderError
 from hubbub.mechanism import Mechanism
 from hubbub.noise import NoiseStream

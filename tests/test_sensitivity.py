@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub import factorization, sensitivity, workloads, worst_sets
+from hubbub import factorization, sensitivity, workloads
 from hubbub.mechanism import Mechanism
 from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.strategies import (
@@ -132,21 +132,21 @@ def test_every_search_finds_what_enumeration_finds(n: int, bands: int, b: int, k
     C = np.triu(np.tril(np.random.default_rng(seed).normal(size=(n, n))), -(min(bands, n) - 1))
     X = C.T @ C if signed else np.abs(C.T @ C)
     k = min(k, -(-n // b))
-    assert worst_sets.width(X) <= bands
-    assert worst_sets.best_of_pairs(X, b) == pytest.approx(best_by_enumeration(X, b, 2), rel=1e-9)
-    assert worst_sets.best_of_triples(X, b) == pytest.approx(best_by_enumeration(X, b, 3), rel=1e-9)
+    assert sensitivity.width(X) <= bands
+    assert sensitivity.best_of_pairs(X, b) == pytest.approx(best_by_enumeration(X, b, 2), rel=1e-9)
+    assert sensitivity.best_of_triples(X, b) == pytest.approx(best_by_enumeration(X, b, 3), rel=1e-9)
     truth = best_by_enumeration(X, b, k)
-    for width in {worst_sets.width(X), min(bands, n), n}:
-        assert worst_sets.best_of_banded(X, width, b, k) == pytest.approx(truth, rel=1e-9)
+    for width in {sensitivity.width(X), min(bands, n), n}:
+        assert sensitivity.best_of_banded(X, width, b, k) == pytest.approx(truth, rel=1e-9)
     if not signed:
-        assert worst_sets.best_of_rows(X, b, k) >= truth * (1 - 1e-12)
-    assert worst_sets.count_sets(n, b, k) == len(list(worst_sets.every_set(n, b, k)))
+        assert sensitivity.best_of_rows(X, b, k) >= truth * (1 - 1e-12)
+    assert sensitivity.count_sets(n, b, k) == len(list(sensitivity.every_set(n, b, k)))
 
 
 @pytest.mark.parametrize(("n", "bands", "b", "k"), [(60, 60, 5, 3), (24, 4, 2, 6), (24, 5, 1, 5)])
 def test_three_participations_and_few_overlaps_are_exact(n: int, bands: int, b: int, k: int) -> None:
     C = np.triu(np.tril(np.random.default_rng(1).uniform(0, 1, (n, n))), -(bands - 1)) + np.eye(n)
-    assert worst_sets.count_sets(n, b, k) > sensitivity._ENUMERABLE
+    assert sensitivity.count_sets(n, b, k) > sensitivity._ENUMERABLE
     stated = sensitivity.of_matrix(C, MinSeparation(b, k))
     assert stated.exact
     assert stated.value**2 == pytest.approx(best_by_enumeration(C.T @ C, b, k), rel=1e-12)
@@ -161,7 +161,7 @@ def test_the_worst_set_may_be_attained_though_signs_elsewhere_cannot_agree() -> 
     small = C.copy()
     small[:, 40:] = 0.01 * np.tril(np.random.default_rng(3).normal(size=(60, 60)))[:, 40:]
     stated = sensitivity.of_matrix(small, MinSeparation(5, 3))
-    assert not worst_sets.is_balanced(small.T @ small)
+    assert not sensitivity.is_balanced(small.T @ small)
     assert stated.exact
     assert stated.value**2 == pytest.approx(best_by_enumeration(small.T @ small, 5, 3), rel=1e-12)
 
@@ -174,7 +174,7 @@ def test_signs_agree_where_some_signs_make_everything_positive(n: int, seed: int
     X = np.tril(X, -1) + np.tril(X, -1).T + np.eye(n)
     signs = np.array(list(itertools.product([-1.0, 1.0], repeat=n)))
     by_definition = bool(((signs[:, :, None] * signs[:, None, :] * X) >= 0).all(axis=(1, 2)).any())
-    assert worst_sets.is_balanced(X) == by_definition
+    assert sensitivity.is_balanced(X) == by_definition
 
 
 def test_where_signs_differ_much_the_eigenvalues_bound_better() -> None:
@@ -184,7 +184,7 @@ def test_where_signs_differ_much_the_eigenvalues_bound_better() -> None:
     assert not stated.exact
     assert stated.source.startswith("spectral")
     assert stated.value**2 == pytest.approx(20 * np.linalg.eigvalsh(X)[-1], rel=1e-9)
-    assert stated.value**2 < worst_sets.best_of_rows(np.abs(X), 2, 20)
+    assert stated.value**2 < sensitivity.best_of_rows(np.abs(X), 2, 20)
     assert stated.value >= brute_force_sensitivity(C, MinSeparation(2, 20), most_sets=2000)
 
 

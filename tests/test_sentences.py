@@ -148,7 +148,7 @@ the run of ledger | nothing bounds | Gaussian noise | tree aggregation | shares 
 | groups that take turns :: charges :: \
 test_a_run_that_is_charged_beside_is_told_in_full
 """,
-    "engine/publishing.py": """
+    "engine/finished.py": """
 bounds what those who see releases alone :: every run that is published :: test_the_card_says_whom_epsilon_is_against
 metadata name the head :: every run that is published :: test_the_card_says_whom_epsilon_is_against
 Accuracy on public test data :: public test data :: test_the_card_says_whom_epsilon_is_against
@@ -187,7 +187,7 @@ is the one-run bound :: fixed size, truncated :: theorem: Steinke, Nasr and Jagi
 may have held more noise :: shares, holders :: definition: at least so many answer
 here that bound cannot fail :: few canaries :: theorem: Clopper and Pearson 1934
 """,
-    "audit/bound.py": """
+    "audit/bounds.py": """
 assumes that the trade-off curve is Gaussian | fails for every :: audits :: theorem: Dong, Roth and Su 2022, Corollary 2.13
 """,
     "cli/accounts.py": """

@@ -15,7 +15,7 @@ from hubbub.factorization import normalized_toeplitz as normalized_numerics
 from hubbub.factorization import toeplitz as toeplitz_bounds
 from hubbub.factorization import toeplitz_search as search
 from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
-from hubbub.strategies import power_series, toeplitz, toeplitz_matrices
+from hubbub.strategies import matrices, toeplitz
 from hubbub.strategies.normalized_toeplitz import NormalizedToeplitz
 from hubbub.strategies.toeplitz import BandedToeplitz
 from hubbub.testing import brute_force_sensitivity, check_strategy
@@ -41,17 +41,17 @@ def decreasing(bands: int, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("length", "bands"), [(1, 1), (7, 3), (2500, 1), (2600, 900), (4000, 2500), (5000, 5000)])
 def test_the_inverse_of_a_series_times_the_series_is_one(length: int, bands: int) -> None:
-    c = power_series.binomial(0.999, -0.5, bands)
-    product = np.convolve(power_series.inverse(c, length), c)[:length]
+    c = matrices.binomial(0.999, -0.5, bands)
+    product = np.convolve(matrices.inverse(c, length), c)[:length]
     np.testing.assert_allclose(product, np.eye(1, length)[0], atol=1e-12)
 
 
 @pytest.mark.parametrize(("length", "bands"), [(7, 3), (2600, 900), (4000, 2500)])
 def test_division_and_its_transpose_solve_the_triangular_system(length: int, bands: int) -> None:
-    c, a = power_series.binomial(0.99, -0.5, bands), np.random.default_rng(0).normal(size=length)
-    T = toeplitz_matrices.matrix(c, length)
-    np.testing.assert_allclose(T @ power_series.divide(a, c), a, atol=1e-10)
-    np.testing.assert_allclose(T.T @ power_series.transposed_divide(a, c), a, atol=1e-10)
+    c, a = matrices.binomial(0.99, -0.5, bands), np.random.default_rng(0).normal(size=length)
+    T = matrices.matrix(c, length)
+    np.testing.assert_allclose(T @ matrices.divide(a, c), a, atol=1e-10)
+    np.testing.assert_allclose(T.T @ matrices.transposed_divide(a, c), a, atol=1e-10)
 
 
 @pytest.mark.parametrize(("m", "n", "length"), [(1, 1, 3), (3, 8, 5), (400, 900, 1000), (5000, 5000, 5000)])
@@ -60,17 +60,17 @@ def test_a_product_of_series_is_their_convolution(m: int, n: int, length: int) -
     a, c = generator.normal(size=m), generator.normal(size=n)
     expected = np.zeros(max(length, m + n - 1))
     expected[: m + n - 1] = np.convolve(a, c)
-    np.testing.assert_allclose(power_series.multiply(a, c, length), expected[:length], atol=1e-10)
+    np.testing.assert_allclose(matrices.multiply(a, c, length), expected[:length], atol=1e-10)
 
 
 def test_correlation_is_the_transpose_of_multiplication() -> None:
     u, a, x = np.random.default_rng(2).normal(size=(3, 60))
-    assert power_series.correlate(u, a, 9) @ x[:9] == pytest.approx(u @ power_series.multiply(a, x[:9], 60), rel=1e-12)
+    assert matrices.correlate(u, a, 9) @ x[:9] == pytest.approx(u @ matrices.multiply(a, x[:9], 60), rel=1e-12)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.95])
 def test_the_root_series_squared_is_the_workload_and_falls(beta: float) -> None:
-    root, inverse = (toeplitz_matrices.root_series(beta, 300, power) for power in (0.5, -0.5))
+    root, inverse = (matrices.root_series(beta, 300, power) for power in (0.5, -0.5))
     np.testing.assert_allclose(np.convolve(root, root)[:300], workloads.momentum(300, beta).coefficients(), rtol=1e-11)
     np.testing.assert_allclose(np.convolve(root, inverse)[:300], np.eye(1, 300)[0], atol=1e-12)
     assert (np.diff(root) < 0).all()
@@ -91,12 +91,12 @@ def test_no_sensitivity_is_understated(coefficients: list[float], separation: in
     for large in (False, True):
         with pytest.MonkeyPatch.context() as patch:
             if large:  # without the help of the dense matrix, as for many rounds
-                patch.setattr(toeplitz_matrices, "_DENSE", 0)
+                patch.setattr(matrices, "_DENSE", 0)
             check_strategy(strategy, [SingleParticipation(), *patterns])
 
 
 def test_coefficients_that_rise_are_bounded_by_the_least_of_two_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toeplitz_matrices, "_DENSE", 0)
+    monkeypatch.setattr(matrices, "_DENSE", 0)
     spike = BandedToeplitz(12, (0.1, *[0.0] * 10, 1.0))
     flat = BandedToeplitz(12, (1.0, *[0.9] * 10, 0.91))
     for strategy, source in ((spike, "row-wise"), (flat, "Kalinin")):
@@ -148,7 +148,7 @@ def test_memory_rows_is_the_most_that_a_step_carries(strategy: BandedToeplitz | 
 @pytest.mark.parametrize("objective", ["mean", "max"])
 def test_the_gradient_is_that_of_finite_differences(beta: float, pattern: MinSeparation, objective: str) -> None:
     a = workloads.momentum(12, beta).coefficients()
-    function = search.error_and_movement(a, search.row_weights(12, objective), 6, *toeplitz_matrices.worst_rounds(pattern, 12))
+    function = search.error_and_movement(a, search.row_weights(12, objective), 6, *matrices.worst_rounds(pattern, 12))
     c = decreasing(6, 1)
     _, gradient = function(c)
     numeric = [(function(c + 1e-6 * e)[0] - function(c - 1e-6 * e)[0]) / 2e-6 for e in np.eye(6)]
@@ -162,7 +162,7 @@ def test_the_value_is_the_error_times_the_squared_sensitivity_of_the_dense_matri
 ) -> None:
     A = workloads.momentum(12, 0.8, np.full(12, 0.3))
     function = search.error_and_movement(
-        A.coefficients(), search.row_weights(12, objective), 6, *toeplitz_matrices.worst_rounds(pattern, 12)
+        A.coefficients(), search.row_weights(12, objective), 6, *matrices.worst_rounds(pattern, 12)
     )
     strategy = BandedToeplitz(12, tuple(decreasing(6, 2)))
     truth = by_definition(A, strategy, objective) * brute_force_sensitivity(strategy.matrix(), pattern) ** 2
@@ -229,7 +229,7 @@ def test_another_optimizer_from_another_start_finds_nothing_better(objective: st
     assert result.squared_error == pytest.approx(truth, rel=1e-9)
 
     def dense(c: np.ndarray) -> float:
-        C = toeplitz_matrices.matrix(np.append(1.0, c), n)
+        C = matrices.matrix(np.append(1.0, c), n)
         errors = np.square(A.matrix() @ np.linalg.inv(C)).sum(axis=1)
         return np.log((errors.max() if objective == "max" else errors.mean()) * squared(C))
 
@@ -254,14 +254,12 @@ def test_the_bounds_hold_for_every_strategy_wherever_they_are_taken(c: list[floa
     n, A = 15, workloads.momentum(15, beta)
     other = BandedToeplitz(n, (1.0, *c[:5]))
     anywhere = np.append(1.0, np.random.default_rng(len(c)).uniform(-0.5, 0.9, 5))
-    root = toeplitz_matrices.root_series(beta, n)
+    root = matrices.root_series(beta, n)
     for pattern in (SingleParticipation(), MinSeparation(6, 2)):
         for objective in ("mean", "max"):
             cost = by_definition(A, other, objective) * other.sensitivity(pattern).value ** 2
             weights = search.row_weights(n, objective)
-            assert cost >= toeplitz_bounds.banded_bound(
-                A.coefficients(), weights, anywhere, *toeplitz_matrices.worst_rounds(pattern, n)
-            )
+            assert cost >= toeplitz_bounds.banded_bound(A.coefficients(), weights, anywhere, *matrices.worst_rounds(pattern, n))
             assert cost >= toeplitz_bounds.root_bound(root, objective) * (1 - 1e-12)
 
 
@@ -297,7 +295,7 @@ def test_columns_that_run_out_of_rounds_cost_at_least_those_that_do_not() -> Non
 def test_the_full_square_root_is_the_best_for_the_largest_error() -> None:
     for beta in MOMENTUM:
         result = factorization.toeplitz.optimize(workloads.momentum(64, beta), bands=64, objective="max")
-        root = toeplitz_matrices.root_series(beta, 64)
+        root = matrices.root_series(beta, 64)
         np.testing.assert_allclose(result.strategy.coefficients, root / np.linalg.norm(root), atol=1e-9)
         assert toeplitz_bounds.root_bound(root, "max") == pytest.approx(result.squared_error, rel=1e-10)
 

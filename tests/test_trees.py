@@ -10,8 +10,8 @@ from conftest import oracle
 from hubbub import utility, workloads
 from hubbub.errors import NoiseExhaustedError
 from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
-from hubbub.strategies import dyadic
-from hubbub.strategies.normal_form import triangular_form
+from hubbub.strategies import tree as module
+from hubbub.strategies.matrices import triangular_form
 from hubbub.strategies.tree import DECODERS, BinaryTree
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
@@ -157,7 +157,7 @@ def test_thousands_of_rounds_have_an_exact_answer_soon(b: int, k: int) -> None:
 def test_where_the_programme_would_be_too_large_a_bound_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     tree, pattern = BinaryTree(13), MinSeparation(2, 4)
     exact = tree.sensitivity(pattern)
-    monkeypatch.setattr(dyadic, "_MOST_PAIRS", 3)
+    monkeypatch.setattr(module, "_MOST_PAIRS", 3)
     bound = tree.sensitivity(pattern)
     assert exact.exact
     assert not bound.exact
@@ -221,5 +221,5 @@ def test_prt_7_the_round_after_the_last_is_refused(decoder: str) -> None:
 @pytest.mark.parametrize("completed", [False, True])
 def test_the_first_round_lies_deepest(completed: bool, begun: bool) -> None:
     for rounds, rounds_per_tree in itertools.product(range(1, 20), repeat=2):
-        forest = dyadic.Forest(rounds, rounds_per_tree, completed, begun=begun)
+        forest = module.Forest(rounds, rounds_per_tree, completed, begun=begun)
         assert forest.deepest() == forest.depths().max()

@@ -18,7 +18,7 @@ from hubbub import config, files, strategy_file, strict_json
 from hubbub.accounting.chain import read_chain
 from hubbub.errors import DataError, LedgerError, RunFolderError
 from hubbub.factorization import Optimized
-from hubbub.flower.holder_folder import HolderFolder
+from hubbub.flower.holders import HolderFolder
 from hubbub.participation import SingleParticipation
 from hubbub.strategies import Dense
 from hubbub.training.run_folder import RunStore

@@ -6,9 +6,8 @@ result), ``strategies`` and ``mechanism`` (what noise hides that), ``accounting`
 
 from typing import TYPE_CHECKING, Any
 
-from hubbub._version import __version__
-
 if TYPE_CHECKING:
+    from hubbub._version import __version__
     from hubbub.engine.finished import FinishedRun, load
 
 __all__ = ["FinishedRun", "__version__", "load"]
@@ -20,4 +19,8 @@ def __getattr__(name: str) -> Any:
         from hubbub.engine import finished
 
         return getattr(finished, name)
+    if name == "__version__":
+        from hubbub._version import __version__
+
+        return __version__
     raise AttributeError(f"module 'hubbub' has no attribute {name!r}")

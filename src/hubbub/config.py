@@ -415,22 +415,22 @@ def _made(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
         ConfigError: The first thing that is wrong, by the name that stands in the file.
     """
     hints = get_type_hints(kind)
-    # A later layer that has nothing takes a setting back to its default.
-    keys = {key: tuple(value) if isinstance(value, list) else value for key, value in keys.items() if value is not None}
     for key, value in keys.items():
         if key == "secagg":
             raise ConfigError(
                 f'{section}.secagg: stands in [{section}]; write secagg = "paillier" above the first section, or [secagg]'
             )
+        if key not in hints:
+            raise ConfigError(f"{section}.{key}: is no setting{_checks.nearest(key, hints)}; known are {', '.join(hints)}")
         if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
             raise ConfigError(f"{section}.{key} = {str(value)[:20]}…: is too large, must be at most 1e300")
+    # A later layer that has nothing takes a setting back to its default.
+    keys = {key: tuple(value) if isinstance(value, list) else value for key, value in keys.items() if value is not None}
     try:
         return kind(**keys)
     except ValidationError as error:
         first = error.errors()[0]
     key = str(first["loc"][0]) if first["loc"] else ""
-    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        raise ConfigError(f"{section}.{key}: is no setting{_checks.nearest(key, hints)}; known are {', '.join(hints)}")
     if first["type"] == "value_error":
         raise ConfigError(str(first["ctx"]["error"]))
     value = list(keys[key]) if isinstance(keys[key], tuple) else keys[key]

@@ -34,11 +34,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._checks import integer
+from hubbub.mechanism import MOST_STDDEV
 from hubbub.randomness import KEY_BYTES, word_stream
 
-__all__ = ["MOST_STDDEV", "discrete_gaussian", "statistical_distance", "whole_share"]
+__all__ = ["discrete_gaussian", "statistical_distance"]
 
-MOST_STDDEV = 2**28
 # Standard deviations of the widest table and of the fine ones; the steps of what is not fine; J in standard deviations. They
 # are chosen together, so that θ and the tails are about 2⁻⁶¹⁶ and seven tables reach 2²⁸: 140·13⁶ is above it.
 _WIDEST, _FINE, _COARSE, _REACH = 140, 70, 13, 29.25
@@ -118,24 +118,6 @@ def statistical_distance(numbers: int) -> float:
     sums = (_MOST_TABLES - 1) * theta / (1 - theta)
     # All of it in floating point, whose errors are far below 1e-9 of it.
     return integer("numbers", numbers, at_least=0) * (_MOST_TABLES * (tail + rounding + ties) + sums) * (1 + 1e-9)
-
-
-def whole_share(stddev: Fraction, shares: int) -> int:
-    """The least whole s with which s²·shares is at least stddev², exactly: what each of the shares of a noise has.
-
-    Raises:
-        ValueError: It is above 2²⁸.
-
-    Example:
-        >>> whole_share(Fraction(40), shares=100), whole_share(Fraction(40) + Fraction(1, 10**30), shares=100)
-        (4, 5)
-    """
-    square = stddev**2 / shares
-    root = math.isqrt(math.ceil(square))
-    root += root * root < square
-    if root > MOST_STDDEV:
-        raise ValueError(f"stddev of a share = {root} steps: is at most 2^28; take more shares, or less noise")
-    return root
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ It has no unit: training divides updates by the clip norm before and multiplies 
 contributions of norm at most 1.
 """
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -12,7 +13,6 @@ from typing import Literal
 import numpy as np
 
 from hubbub._checks import Array, integer, lattice_bits, scale
-from hubbub.discrete_gaussian import MOST_STDDEV, whole_share
 from hubbub.errors import ConfigError, ParticipationError
 from hubbub.participation import (
     FixedEpochs,
@@ -25,7 +25,10 @@ from hubbub.sensitivity import Sensitivity, of_matrix
 from hubbub.strategies import OWN, Identity
 from hubbub.strategies.strategy import Strategy, WithLeadingPart
 
-__all__ = ["Mechanism", "NoiseBy", "NoiseShares"]
+__all__ = ["MOST_STDDEV", "Mechanism", "NoiseBy", "NoiseShares", "whole_share"]
+
+# Of a share of noise, in steps of its lattice.
+MOST_STDDEV = 2**28
 
 # Who adds the noise, beside clients in shares: the server, or each share holder of a secure aggregation, who adds the whole
 # of it from a key of its own, encrypted, so that nobody who adds or opens sums knows all noise in them.
@@ -209,3 +212,21 @@ def _leading(C: Array, rounds: int) -> Array:
     """The rows and columns of C that the first rounds use; all rows where C is not lower triangular."""
     triangular = C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
     return C[:rounds, :rounds] if triangular else np.ascontiguousarray(C[:, :rounds])
+
+
+def whole_share(stddev: Fraction, shares: int) -> int:
+    """The least whole s with which s²·shares is at least stddev², exactly: what each of the shares of a noise has.
+
+    Raises:
+        ValueError: It is above 2²⁸.
+
+    Example:
+        >>> whole_share(Fraction(40), shares=100), whole_share(Fraction(40) + Fraction(1, 10**30), shares=100)
+        (4, 5)
+    """
+    square = stddev**2 / shares
+    root = math.isqrt(math.ceil(square))
+    root += root * root < square
+    if root > MOST_STDDEV:
+        raise ValueError(f"stddev of a share = {root} steps: is at most 2^28; take more shares, or less noise")
+    return root

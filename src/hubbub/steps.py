@@ -4,8 +4,8 @@ import math
 from fractions import Fraction
 
 from hubbub._checks import integer, lattice_bits, positive, scale
-from hubbub.discrete_gaussian import whole_share
 from hubbub.errors import ConfigError
+from hubbub.mechanism import whole_share
 
 __all__ = ["LARGEST", "MOST_BITS", "require_room", "share_stddev", "step_of"]
 

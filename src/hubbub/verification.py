@@ -8,7 +8,7 @@ import hashlib
 import math
 import os
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +122,16 @@ def verify(folder: Path, head: str | None = None) -> Verdict:
     return Verdict(tuple(checks), chain.head, cost.guarantee.epsilon, promise.delta)
 
 
+def _claim(name: str, faults: Iterable[str], found: str) -> Check:
+    """A claim that holds where there is no fault."""
+    wrong: list[str] = []
+    try:
+        wrong += faults
+    except HubbubError as error:
+        wrong.append(str(error))
+    return Check(name, not wrong, "; ".join(wrong[:3]) or found)
+
+
 def _chain(chain: Chain) -> Check:
     torn = f"; a crash left {len(chain.torn)} bytes behind them, which resume removes" if chain.torn else ""
     return Check("chain", True, f"{len(chain.records)} records, each bound to all before it, head {chain.head}{torn}")
@@ -155,11 +165,11 @@ def _promise(promise: Promise, stated: Mapping[str, Any]) -> Check:
     wrong = [] if isinstance(key, str) and len(key) == 64 else [f"key = {str(key)[:80]!r}: must be 64 hexadecimal digits"]
     wrong += _differences({"kind": "promise", "key": key, **promise.record()}, stated)
     if promise.mechanism is None:
-        return Check("promise", not wrong, "; ".join(wrong[:3]) or "nothing is promised: epsilon is infinite")
+        return _claim("promise", wrong, "nothing is promised: epsilon is infinite")
     again = promise.after(promise.rounds, promise.delta)
     sensitivity = f"sensitivity {rounded_up(again.l2_sensitivity or 0.0)} of {again.sensitivity_of}"
     detail = f"{sensitivity}, noise {promise.mechanism.stddev:.6g}, epsilon {rounded_up(again.epsilon)}"
-    return Check("promise", not wrong, "; ".join(wrong[:3]) or f"computed again from the strategy: {detail}")
+    return _claim("promise", wrong, f"computed again from the strategy: {detail}")
 
 
 def _participation(promise: Promise, history: History, cost: Spent) -> Check:
@@ -188,23 +198,23 @@ def _participation(promise: Promise, history: History, cost: Spent) -> Check:
 
 def _releases(folder: Path, promise: Promise, history: History) -> Check:
     """Every committed release fits its digest and lies on the lattice; there is none that the ledger does not know."""
-    store, wrong, kept = RunStore(folder), [], set()
+    store, all_kept = RunStore(folder), promise.terms.keep_releases
+    needed = {t for t, entry in enumerate(history.rounds) if entry.state == "committed"}
     try:
         kept = set(store.released())
-        needed = {t for t, entry in enumerate(history.rounds) if entry.state == "committed"}
-        if missing := needed - kept:
-            forgotten = not promise.terms.keep_releases
-            if not forgotten:
-                wrong.append(f"of round {min(missing)} the release is missing")
-        if unknown := unknown_releases(kept, [entry.state for entry in history.rounds]):
-            wrong.append(f"a release of round {unknown[0]} is there, which the ledger does not know as committed")
-        for round_index in sorted(kept & needed):
-            wrong += _release(store, promise, history, round_index)
     except HubbubError as error:
-        wrong.append(str(error))
-    others = "" if promise.terms.keep_releases else " (others were not kept)"
-    fitting = f"{len(kept)} releases, each as its digest in the ledger{others}"
-    return Check("releases", not wrong, "; ".join(wrong[:3]) or fitting)
+        return Check("releases", False, str(error))
+
+    def faults() -> Iterator[str]:
+        if all_kept and (missing := needed - kept):
+            yield f"of round {min(missing)} the release is missing"
+        if unknown := unknown_releases(kept, [entry.state for entry in history.rounds]):
+            yield f"a release of round {unknown[0]} is there, which the ledger does not know as committed"
+        for round_index in sorted(kept & needed):
+            yield from _release(store, promise, history, round_index)
+
+    others = "" if all_kept else " (others were not kept)"
+    return _claim("releases", faults(), f"{len(kept)} releases, each as its digest in the ledger{others}")
 
 
 def _release(store: RunStore, promise: Promise, history: History, round_index: int) -> Iterator[str]:
@@ -247,7 +257,7 @@ def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Ch
             clip_norm = None if release is None else norms.following(clip_norm, release)
             followed += release is not None
     found = f"each follows from the releases before it ({followed} of {len(history.rounds)} rounds were followed)"
-    yield Check("clip norms", not wrong, "; ".join(wrong) or found)
+    yield _claim("clip norms", wrong, found)
 
 
 def _start(folder: Path, promise: Promise) -> Iterator[Check]:
@@ -268,8 +278,7 @@ def _start(folder: Path, promise: Promise) -> Iterator[Check]:
 def _continuity(folder: Path, promise: Promise) -> Iterator[Check]:
     """A run that goes on from a finished one began with that one's model, and charges it."""
     if found := goes_on_from(folder, promise):
-        wrong = list(breaks(folder, promise))
-        yield Check("continuity", not wrong, "; ".join(wrong[:3]) or found)
+        yield _claim("continuity", breaks(folder, promise), found)
     elif os.path.lexists(folder / START) and (why := finished_model(RunStore(folder))):
         yield Check("continuity", False, why)
 
@@ -287,12 +296,8 @@ def _secrets(folder: Path, chain: Chain, history: History) -> Check:
     drawn = [epoch.key for epoch in history.epochs if epoch.key is not None]
     if len(set(drawn)) != len(drawn):
         return Check("secrets", False, "two starts drew their noise from one key")
-    try:
-        wrong = list(_keys(store, chain.records[0].get("key"), history))
-    except RunFolderError as error:
-        wrong = [str(error)]
     found = f"{_count(len(drawn), 'key')} of noise, a new one at each start; {len(kept)} secret files, for their owner only"
-    return Check("secrets", not wrong, "; ".join(wrong[:3]) or found)
+    return _claim("secrets", _keys(store, chain.records[0].get("key"), history), found)
 
 
 def _keys(store: RunStore, own: object, history: History) -> Iterator[str]:
@@ -328,25 +333,26 @@ def _checkpoint(folder: Path, chain: Chain, history: History) -> Iterator[Check]
 def _epsilon(folder: Path, promise: Promise, history: History, cost: Spent) -> Check:
     """What was released costs what was stated: in the guarantee for all rounds, in the metrics for those so far."""
     promised = promise.after(promise.rounds, promise.delta)
-    wrong = list(cost.warnings()[:1]) if cost.worse else []
-    try:
-        stated = strict_json.loads(files.read(folder / "guarantee.json", at_most=2**20))
-        # Who computed it then may be another version than today's.
-        computed = promised.as_json() | {"versions": _versions(stated)}
-        wrong += [f"guarantee.json: {difference}" for difference in _differences(computed, stated)]
-    except OSError as error:
-        wrong.append(f"guarantee.json: cannot be read ({error.strerror})")
-    except (ValueError, TypeError) as error:
-        wrong.append(f"guarantee.json: {error}")
-    try:
-        wrong += _shown(folder, promise, len(history.rounds))
-    except RunFolderError as error:
-        wrong.append(str(error))
+
+    def faults() -> Iterator[str]:
+        yield from cost.warnings()[:1] if cost.worse else ()
+        try:
+            stated = strict_json.loads(files.read(folder / "guarantee.json", at_most=2**20))
+            # Who computed it then may be another version than today's.
+            computed = promised.as_json() | {"versions": _versions(stated)}
+            yield from (f"guarantee.json: {difference}" for difference in _differences(computed, stated))
+        except OSError as error:
+            yield f"guarantee.json: cannot be read ({error.strerror})"
+        except (ValueError, TypeError) as error:
+            yield f"guarantee.json: {error}"
+        yield from _shown(folder, promise, len(history.rounds))
+
     so_far, whole = rounded_up(cost.guarantee.epsilon), rounded_up(promised.epsilon)
     beside = f" and {_count(len(promise.earlier), 'earlier run')}" if promise.earlier else ""
     charged = f"{so_far} for the {len(history.rounds)} rounds charged{beside}"
-    found = f"{charged}, {whole} for all {promise.rounds}, at delta {no_less(promise.delta)}, as stated"
-    return Check("epsilon", not wrong, "; ".join(wrong[:3]) or found)
+    return _claim(
+        "epsilon", faults(), f"{charged}, {whole} for all {promise.rounds}, at delta {no_less(promise.delta)}, as stated"
+    )
 
 
 def _versions(stated: object) -> object:
@@ -371,21 +377,17 @@ def _shown(folder: Path, promise: Promise, charged: int) -> Iterator[str]:
 
 def _model(folder: Path, chain: Chain) -> Iterator[Check]:
     """The model is whole, and names the head of the ledger that it was released under."""
-    path = folder / "model.safetensors"
-    if not os.path.lexists(path):
+    if not os.path.lexists(folder / _MODEL):
         return
     try:
-        content = files.read(path, at_most=2**36)
+        content = files.read(folder / _MODEL, at_most=2**36)
         parse(content)
-        head = metadata(content).get("ledger_head")
+        known = metadata(content).get("ledger_head") in chain.hashes
+        yield Check("model", known, f"{_MODEL} was released under {'a' if known else 'no'} head of this ledger")
     except OSError as error:
-        yield Check("model", False, f"model.safetensors: cannot be read ({error.strerror})")
-        return
+        yield Check("model", False, f"{_MODEL}: cannot be read ({error.strerror})")
     except ValueError as error:
-        yield Check("model", False, f"model.safetensors: {error}")
-        return
-    known = head in chain.hashes
-    yield Check("model", known, f"model.safetensors was released under {'a' if known else 'no'} head of this ledger")
+        yield Check("model", False, f"{_MODEL}: {error}")
 
 
 def _files(folder: Path, promise: Promise, history: History) -> Check:
@@ -399,8 +401,7 @@ def _files(folder: Path, promise: Promise, history: History) -> Check:
     if history.files is None:
         ended = "was closed before it had a model" if history.closed else "has not made its model yet"
         return Check("files", True, f"the run {ended}: no record of the ledger binds model, settings or guarantee")
-    wrong = list(RunStore(folder).changed(bound))
-    return Check("files", not wrong, "; ".join(wrong[:3]) or f"byte for byte what the ledger binds: {', '.join(sorted(bound))}")
+    return _claim("files", RunStore(folder).changed(bound), f"byte for byte what the ledger binds: {', '.join(sorted(bound))}")
 
 
 def _coverage(folder: Path, promise: Promise, history: History, head: str | None) -> Check:
@@ -457,10 +458,8 @@ def _published(folder: Path, head: str | None) -> Verdict:
     if head is not None:
         same = head.lower() == own
         checks.append(Check("head", same, f"the head is {'' if same else 'not '}the one that was told, {head[:80]!r}"))
-    wrong = list(RunStore(folder).changed(bound))
-    checks.append(
-        Check("files", not wrong, "; ".join(wrong[:3]) or f"byte for byte what that record binds: {', '.join(sorted(bound))}")
-    )
+    changed = RunStore(folder).changed(bound)
+    checks.append(_claim("files", changed, f"byte for byte what that record binds: {', '.join(sorted(bound))}"))
     left = _left(folder, {PUBLICATION, *bound})
     said = f"no digest binds these: {', '.join(left)}; " if left else ""
     told = "" if head else "compare the head with the one that the publisher tells, since all of it can be forged together; "

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hubbub.datasets.dataset import Dataset
-from hubbub.datasets.examples import from_examples
+from hubbub.datasets.dataset import Dataset, from_examples
 from hubbub.datasets.shakespeare import ALPHABET, examples
 from malformed.base import PLAN, Call, Case, Run, Word
 from malformed.contents import some

@@ -15,9 +15,8 @@ import paillier_nodes
 from hubbub import strict_json
 from hubbub.accounting.promise import Promise
 from hubbub.flower.arrays import Layout
-from hubbub.flower.holder_folder import HolderFolder
-from hubbub.flower.holder_messages import Held, request_of, round_of
-from hubbub.flower.messages import encrypted_vector, single_arrays
+from hubbub.flower.holders import HolderFolder, request_of, round_of
+from hubbub.flower.messages import Held, encrypted_vector, single_arrays
 from hubbub.flower.secagg_client import agreement_of
 from hubbub.flower.state import ServerState
 from hubbub.lattice import Lattice

@@ -51,7 +51,7 @@ MUTANTS: list[Mutant] = [
             "    seen.add(index)\n"
             "    yield (self.clients[index], reply.content)"
         ),
-        f"{REPLIES}::test_cli_3_of_two_answers_of_one_client_the_first_counts",
+        "test_bad_clients.py::test_cli_3_of_three_answers_the_first_counts_and_the_others_are_in_the_log",
     ),
     Mutant(
         "answers to an earlier round count in this one",
@@ -70,7 +70,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a sum of too few shares of the noise is released",
         "PrivateRun._discarded",
-        "counted < terms.min_survivors",
+        "counted < options.min_survivors",
         "not counted",
         "test_effective_noise.py::test_cli_5_too_few_shares_of_the_noise_are_not_released[3]",
     ),
@@ -83,7 +83,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "nodes that share a key are several clients",
-        "nodes.clients_of",
+        "messages.clients_of",
         "'key ' + hashlib.sha256(node.public_key).hexdigest()",
         "f'key {node.node_id}'",
         f"{BAD}::test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_release_nothing[keys0-0]",

@@ -62,8 +62,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "FIL-8: what is no setting is left out",
         "config.resolve",
-        "_section(section, type(getattr(config, section)), keys)",
-        ("_section(section, type((part := getattr(config, section))), {k: v for k, v in keys.items() if hasattr(part, k)})"),
+        "_made(section, type(getattr(config, section)), keys)",
+        ("_made(section, type((part := getattr(config, section))), {k: v for k, v in keys.items() if hasattr(part, k)})"),
         "test_cli.py::test_fil_8_every_key_misspelt_is_refused_with_the_right_one[privacy]",
     ),
     Mutant(

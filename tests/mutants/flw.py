@@ -17,14 +17,14 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "a promise of who joins when is made where anybody may join",
-        "Terms.require_fitting",
+        "Options.require_fitting",
         "promises(mechanism.participation, mechanism.rounds)",
         "not promises(mechanism.participation, mechanism.rounds)",
         f"{HERE}test_flw_2_a_promise_of_who_joins_when_is_not_made_where_anybody_may_join",
     ),
     Mutant(
         "nodes without a registered key are asked",
-        "nodes.clients_of",
+        "messages.clients_of",
         ("if not keys_enforced:\n    found[f'node {node.node_id}'] = node.node_id"),
         "found[f'node {node.node_id}'] = node.node_id",
         f"{HERE}test_flw_2_a_node_without_a_registered_key_is_never_asked",
@@ -38,7 +38,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "a client is known by the number of its node",
-        "nodes.clients_of",
+        "messages.clients_of",
         "'key ' + hashlib.sha256(node.public_key).hexdigest()",
         "f'key {node.node_id}'",
         f"{HERE}test_flw_6_nodes_that_come_back_under_new_numbers_are_the_clients_whose_keys_they_have",

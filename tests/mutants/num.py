@@ -39,13 +39,6 @@ MUTANTS: list[Mutant] = [
         "test_bad_numbers.py::test_num_4_no_door_of_python_or_flower_takes_a_delta_that_is_none[1-of nothing]",
     ),
     Mutant(
-        "a budget takes any epsilon",
-        "Budget.__post_init__",
-        "scale('epsilon', self.epsilon)",
-        "float(self.epsilon)",
-        "test_bad_numbers.py::test_num_6_no_door_takes_a_budget_that_is_none[nan-budget]",
-    ),
-    Mutant(
         "of an update with a number that is none the other numbers count",
         "Lattice._steps",
         "whole.zero_",

@@ -35,7 +35,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "clients are known by the number of their node",
-        "nodes.clients_of",
+        "messages.clients_of",
         "'key ' + hashlib.sha256(node.public_key).hexdigest()",
         "f'key {node.node_id}'",
         "test_flower_strategies.py::test_prt_5_a_client_that_comes_back_under_another_number_is_the_same_client",

@@ -9,8 +9,8 @@ import pytest
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord
 
-from hubbub.flower import update
-from hubbub.flower.update import Request, Sent
+from hubbub.flower import mods
+from hubbub.flower.mods import Request, Sent
 from twins.twin import Array, System, Twin, apart, chi_square, normal
 
 CLIENTS, SURVIVORS, DIM, CLIP_NORM, DEVIATION = 10, 5, 10_000, 0.55, 1.5
@@ -65,13 +65,13 @@ def _sized(factor: float) -> Callable[[pytest.MonkeyPatch], None]:
 
 def _first_without(patch: pytest.MonkeyPatch) -> None:
     """One of the clients brings none."""
-    right, calls = update.discrete_gaussian, []
+    right, calls = mods.discrete_gaussian, []
 
     def drawn(key: bytes, stddev: int, count: int) -> Array:
         calls.append(key)
         return right(key, stddev, count) * (len(calls) > 1)
 
-    patch.setattr(update, "discrete_gaussian", drawn)
+    patch.setattr(mods, "discrete_gaussian", drawn)
 
 
 STATISTICS = {each.__name__: each for each in (each_share, survivors_sum, shares_apart)}
@@ -80,7 +80,7 @@ TWINS = [
     Twin("variance taken for deviation", "each_share", _sized(1 / math.sqrt(SURVIVORS))),
     Twin("a share 5 % low", "each_share", _sized(0.95)),
     Twin("one client without a share", "each_share", _first_without),
-    Twin("clients that share a seed", "shares_apart", lambda patch: patch.setattr(update, "fresh_key", lambda: bytes(32))),
+    Twin("clients that share a seed", "shares_apart", lambda patch: patch.setattr(mods, "fresh_key", lambda: bytes(32))),
 ]
 
 SYSTEM = System(run, STATISTICS, TWINS)

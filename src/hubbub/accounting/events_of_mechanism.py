@@ -53,7 +53,7 @@ from hubbub.strategies import (
     Stamped,
     Strategy,
 )
-from hubbub.strategies.substitution import bands_of
+from hubbub.strategies.strategy import bands_of
 
 __all__ = ["charges", "default_relation", "shares_of", "stated_relation"]
 

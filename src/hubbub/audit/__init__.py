@@ -1,4 +1,4 @@
-"""What can be proved against a privacy claim from canaries: lower bounds, an estimate, and tests of the noise itself.
+"""What can be proved against a privacy claim from canaries: lower bounds, and tests of the noise itself.
 
 =====================================  ==========================================  =======================================
 method                                 what it needs                               what it gives
@@ -7,7 +7,6 @@ method                                 what it needs                            
 :func:`gdp_epsilon`                    the same                                    a lower bound on μ; epsilon if Gaussian
 :func:`one_run_epsilon`                canaries kept by fair coins, one run        a lower bound, whatever the mechanism
 :func:`one_run_gdp_epsilon`            the same                                    a lower bound on μ; epsilon if Gaussian
-:func:`one_shot_estimate`              cosines with random directions              an estimate, no bound
 :func:`check_whitened_scores`          the strategy and every released row         tests with exact false-alarm probabilities
 :func:`influence`                      two runs under the same keys, one client    how far it moved them and may, exactly
 =====================================  ==========================================  =======================================
@@ -21,14 +20,10 @@ A lower bound far below the guarantee proves nothing in its favour: the audit ma
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hubbub.audit.bound import LowerBound
+from hubbub.audit.bounds import EveryThreshold, FixedThreshold, LowerBound, Thresholds
 from hubbub.audit.canaries import clopper_pearson_epsilon, gdp_epsilon
 from hubbub.audit.neighbours import Influence, influence
-from hubbub.audit.one_run import GuessCount, count_guesses, one_run_epsilon, one_run_p_value
-from hubbub.audit.one_run_gdp import one_run_gdp_epsilon
-from hubbub.audit.one_shot import NormalLaw, OneShotEstimate, one_shot_estimate, two_normals_delta, two_normals_epsilon
-from hubbub.audit.roc import auroc, hull_auroc, tpr_at_fpr
-from hubbub.audit.thresholds import EveryThreshold, FixedThreshold, HeldOutThreshold, Thresholds
+from hubbub.audit.one_run import GuessCount, count_guesses, one_run_epsilon, one_run_gdp_epsilon, one_run_p_value
 from hubbub.audit.whitening import Check, check_whitened_scores, present_means, whitened_scores
 
 if TYPE_CHECKING:
@@ -43,28 +38,19 @@ __all__ = [
     "EveryThreshold",
     "FixedThreshold",
     "GuessCount",
-    "HeldOutThreshold",
     "Influence",
     "LowerBound",
-    "NormalLaw",
-    "OneShotEstimate",
     "Thresholds",
     "audit",
-    "auroc",
     "check_whitened_scores",
     "clopper_pearson_epsilon",
     "count_guesses",
     "gdp_epsilon",
-    "hull_auroc",
     "influence",
     "one_run_epsilon",
     "one_run_gdp_epsilon",
     "one_run_p_value",
-    "one_shot_estimate",
     "present_means",
-    "tpr_at_fpr",
-    "two_normals_delta",
-    "two_normals_epsilon",
     "whitened_scores",
 ]
 

@@ -9,8 +9,18 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from hubbub._checks import Array, open_unit
-from hubbub.audit.bound import GAUSSIAN_CURVE, LowerBound, delta_or_zero, epsilon_at_least, scores, significance
-from hubbub.audit.thresholds import EveryThreshold, FixedThreshold, HeldOutThreshold, Thresholds, best_merit
+from hubbub.audit.bounds import (
+    GAUSSIAN_CURVE,
+    EveryThreshold,
+    FixedThreshold,
+    LowerBound,
+    Thresholds,
+    best_merit,
+    delta_or_zero,
+    epsilon_at_least,
+    scores,
+    significance,
+)
 
 __all__ = ["clopper_pearson_epsilon", "gdp_epsilon"]
 
@@ -36,7 +46,7 @@ def clopper_pearson_epsilon(
         delta: At least 0 and below 1.
         confidence: Strictly between 0 and 1.
         thresholds: Which thresholds compete. One chosen by looking at the scores is covered by ``EveryThreshold()`` (the
-            default) and ``HeldOutThreshold()``, never by ``FixedThreshold(...)``.
+            default), never by ``FixedThreshold(...)``.
 
     Raises:
         ValueError: A score that is not finite, no score, a number out of range.
@@ -126,10 +136,8 @@ def _epsilon(fpr: Array, fnr: Array, delta: float) -> Array:
 
 
 def _known(thresholds: object) -> Thresholds:
-    if not isinstance(thresholds, EveryThreshold | FixedThreshold | HeldOutThreshold):
-        raise TypeError(
-            f"thresholds = {thresholds!r}: must be EveryThreshold(), FixedThreshold(value) or HeldOutThreshold(...)"
-        )
+    if not isinstance(thresholds, EveryThreshold | FixedThreshold):
+        raise TypeError(f"thresholds = {thresholds!r}: must be EveryThreshold() or FixedThreshold(value)")
     return thresholds
 
 
@@ -140,5 +148,3 @@ def _choice(thresholds: Thresholds) -> tuple[str, ...]:
             return ()
         case FixedThreshold(value):
             return (f"The threshold {value:g} was chosen before any score was seen.",)
-        case HeldOutThreshold():
-            return ("The seed that split the canaries was chosen before any score was seen.",)

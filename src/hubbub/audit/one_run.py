@@ -16,11 +16,28 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr, ndtri
 
-from hubbub._checks import Array, integer, non_negative
-from hubbub.audit.bound import LowerBound, delta_or_zero, largest_rejected, scores, significance
+from hubbub._checks import Array, integer, non_negative, open_unit
+from hubbub.audit.bounds import (
+    GAUSSIAN_CURVE,
+    LowerBound,
+    delta_or_zero,
+    epsilon_at_least,
+    largest_rejected,
+    scores,
+    significance,
+)
 
-__all__ = ["COINS", "GuessCount", "count_guesses", "one_run_epsilon", "one_run_p_value", "require_counts"]
+__all__ = [
+    "COINS",
+    "GuessCount",
+    "count_guesses",
+    "one_run_epsilon",
+    "one_run_gdp_epsilon",
+    "one_run_p_value",
+    "require_counts",
+]
 
 _MOST = 10**7
 COINS = (
@@ -192,3 +209,52 @@ def require_counts(counts: Sequence[GuessCount]) -> tuple[GuessCount, ...]:
     if len(sizes) > 1:
         raise ValueError(f"counts speak of {sizes[0]} and of {sizes[1]} canaries: must be about the same canaries")
     return tuple(counts)
+
+
+def one_run_gdp_epsilon(counts: Sequence[GuessCount], *, delta: float, confidence: float) -> LowerBound:
+    """A μ that is too small for the run that was audited, and its epsilon if the trade-off curve is Gaussian.
+
+    Args:
+        counts: One or more numbers of guesses about the same canaries; which numbers was chosen before any score was seen.
+            The significance is divided among them (Bonferroni).
+        delta: Strictly between 0 and 1.
+        confidence: Strictly between 0 and 1.
+
+    Raises:
+        ValueError: No count, counts of different canaries, a number out of range.
+        TypeError: Something that is no count or no number.
+
+    Example:
+        >>> bound = one_run_gdp_epsilon([GuessCount(canaries=1000, guesses=100, correct=98)], delta=1e-5, confidence=0.95)
+        >>> bound.epsilon > 2.711  # sharper than one_run_epsilon, which assumes no curve
+        True
+
+    Source: Mahloujifar, Melis and Chaudhuri 2024, Section 3, https://arxiv.org/abs/2410.22235.
+    """
+    allowed = open_unit("delta", delta)
+    known = require_counts(counts)
+    level = significance(confidence) / len(known)
+    mu = max(largest_rejected(lambda mu, count=count: _falsified(count, mu, level)) for count in known)  # type: ignore[misc]
+    return LowerBound(
+        epsilon=epsilon_at_least(mu, allowed),
+        delta=allowed,
+        confidence=float(confidence),
+        mu=mu,
+        assumptions=(COINS, GAUSSIAN_CURVE),
+        source="Mahloujifar, Melis and Chaudhuri 2024, Section 3; Dong, Roth and Su 2022, Corollary 2.13",
+    )
+
+
+def _falsified(count: GuessCount, mu: float, level: float) -> bool:
+    """Whether μ-GDP would need more than all the probability there is."""
+    g, v = count.guesses, count.correct
+    most = g / count.canaries * (1 + 1e-9)
+    r, h = level * v / count.canaries, level * (g - v) / count.canaries
+    for i in range(v - 1, -1, -1):
+        needed = float(ndtr(ndtri(r) - mu))
+        if needed <= h:
+            return False
+        r, h = r + i / (g - i) * (needed - h), needed
+        if r + h > most:
+            return True
+    return False

@@ -17,31 +17,35 @@ from functools import cached_property
 
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
+from scipy.special import logsumexp
 from torch import nn
 
 from hubbub._checks import Array, integer
 from hubbub.accounting.composition import delta
 from hubbub.accounting.statement import rounded_up
-from hubbub.audit.bound import LowerBound, significance
+from hubbub.audit.bounds import EveryThreshold, LowerBound, best_merit, significance
 from hubbub.audit.canaries import clopper_pearson_epsilon, gdp_epsilon
-from hubbub.audit.likelihood import likelihood_scores
-from hubbub.audit.noise_itself import check_noise, mean_outside
 from hubbub.audit.one_run import count_guesses, one_run_epsilon
-from hubbub.audit.planted import plant
-from hubbub.audit.thresholds import EveryThreshold, best_merit
 from hubbub.audit.verdict import CERTAIN, Audit, Comparison, compared
-from hubbub.audit.watching import Watched, watch
-from hubbub.audit.whitening import Check, check_whitened_scores, present_means, whitened_scores
+from hubbub.audit.watching import Watched, plant, watch
+from hubbub.audit.whitening import Check, check_noise, check_whitened_scores, mean_outside, present_means, whitened_scores
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
-from hubbub.participation import FixedSizeSampling, RandomParticipation, TruncatedPoissonSampling
+from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedSizeSampling,
+    PoissonSampling,
+    RandomParticipation,
+    TruncatedPoissonSampling,
+)
 from hubbub.training.aggregate import Population
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.functional import FlatModel
 from hubbub.training.plan import RunPlan
 from hubbub.utility import noising_matrix
 
-__all__ = ["Effort", "audit"]
+__all__ = ["Effort", "audit", "likelihood_scores"]
 
 _MOST_CANARIES, _ENOUGH, _MOST_RUNS = 100, 1000, 10
 # Of the privacy profile, by which the stated trade-off curve is bounded.
@@ -332,3 +336,45 @@ def _whitener(mechanism: Mechanism, rounds: int) -> Array:
     N = noising_matrix(mechanism.strategy)[:rounds]
     whitener: Array = solve_triangular(cholesky(N @ N.T, lower=True), np.eye(rounds), lower=True)
     return whitener
+
+
+def likelihood_scores(whitened: Array, parts: Array, participation: RandomParticipation) -> Array:
+    """The score of each canary, by a test that does not know its rounds, ``(canaries,)``.
+
+    Args:
+        whitened: y of each canary, ``(rounds, canaries)``.
+        parts: Column t is a_t, ``(rounds, rounds)``.
+        participation: How cohorts are drawn.
+
+    Example:
+        >>> half = PoissonSampling(0.5)
+        >>> likelihood_scores(np.array([[1.0, 0.0]]), np.array([[2.0]]), half).round(4).tolist()
+        [0.0, -0.5662]
+    """
+    rounds = len(parts)
+    match participation:
+        case PoissonSampling(q) | TruncatedPoissonSampling(sampling_probability=q):
+            return _by_coins(whitened, parts, q)
+        case FixedSizeSampling(cohort_size, population):
+            return _by_coins(whitened, parts, cohort_size / population)
+        case CyclicPoissonSampling(q, cycle_length):
+            groups = [_by_coins(whitened, parts[:, turn::cycle_length], q) for turn in range(min(cycle_length, rounds))]
+            groups += [np.zeros(whitened.shape[1])] * (cycle_length - len(groups))
+        case BallsInBinsSampling(bins):
+            slots = np.stack([parts[:, turn::bins].sum(axis=1) for turn in range(bins)], axis=1)
+            groups = list(_ratios(whitened, slots))
+    mixed: Array = logsumexp(np.stack(groups), axis=0) - math.log(len(groups))
+    return mixed
+
+
+def _ratios(whitened: Array, parts: Array) -> Array:
+    """⟨a, y⟩ − ‖a‖²/2 of each part and canary, ``(parts, canaries)``."""
+    ratios: Array = parts.T @ whitened - np.square(parts).sum(axis=0)[:, None] / 2
+    return ratios
+
+
+def _by_coins(whitened: Array, parts: Array, probability: float) -> Array:
+    """The sum over parts of log(1 − q + q·exp(ratio)), ``(canaries,)``."""
+    stay = math.log1p(-probability) if probability < 1 else -math.inf
+    summed: Array = np.logaddexp(stay, math.log(probability) + _ratios(whitened, parts)).sum(axis=0)
+    return summed

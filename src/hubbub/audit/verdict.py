@@ -8,7 +8,7 @@ from typing import Any
 from hubbub._checks import Array
 from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.accounting.statement import rounded_up
-from hubbub.audit.bound import LowerBound
+from hubbub.audit.bounds import LowerBound
 from hubbub.audit.whitening import Check
 from hubbub.strict_json import finite_or_none
 

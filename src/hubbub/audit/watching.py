@@ -1,7 +1,7 @@
-"""A run with canaries, from its first round to its last: the real loop over the real population, watched from outside.
+"""Canaries among the clients of a run: who they are, in which direction each contributes, and whether it is there.
 
-The loop, the noise, the ledger, the clip and the clients' messages are those of every run. Watched are the releases, and what
-an adversary of differential privacy is given anyway: who was asked, and what all others contributed.
+Each canary has some coordinates of the model for itself and contributes ± the same amount in each: so directions are orthogonal
+to the last bit, reach over all layers, and take no more memory than one row, however many canaries there are.
 """
 
 import math
@@ -10,11 +10,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
-from hubbub._checks import Array
-from hubbub.audit.planted import Canaries
+from hubbub._checks import Array, integer
 from hubbub.errors import ConfigError
 from hubbub.lattice import Lattice
 from hubbub.steps import share_stddev
@@ -23,7 +23,72 @@ from hubbub.training.clipping import CountSplit
 from hubbub.training.plan import RunPlan
 from hubbub.training.rounds import train
 
-__all__ = ["Watched", "watch"]
+__all__ = ["INSIDE", "OUTSIDE", "Canaries", "Watched", "plant", "watch"]
+
+# Clip norms that a canary sends: far more than one, so that the clip has work to do; or just within, which it must leave alone.
+OUTSIDE, INSIDE = 64.0, 1 - 2.0**-10
+
+
+@dataclass(frozen=True, eq=False)
+class Canaries:
+    """The canaries of one run.
+
+    Args:
+        clients: The ids that they have in the run.
+        present: Which of them contribute, ``(canaries,)``.
+        owner: The number of the canary to which a coordinate belongs, ``(dim,)``.
+        vector: Entry i is that of its owner's direction, a vector of norm 1, ``(dim,)``.
+        sent: How many clip norms each sends in each round before the clip, ``(canaries, rounds)``.
+    """
+
+    clients: tuple[Hashable, ...]
+    present: npt.NDArray[np.bool_]
+    owner: npt.NDArray[np.int64]
+    vector: Array
+    sent: Array
+
+    def direction(self, canary: int) -> Array:
+        """A canary's direction, ``(dim,)``."""
+        own: Array = np.where(self.owner == canary, self.vector, 0.0)
+        return own
+
+    def along(self, row: Array) -> Array:
+        """How far a row goes along each direction, ``(canaries,)``."""
+        found: Array = np.bincount(self.owner, weights=row * self.vector, minlength=len(self.clients)).astype(np.float64)
+        return found
+
+    def combined(self, amounts: Array, where: slice) -> Array:
+        """The sum of all directions, each so many times, ``(canaries,)``, at some coordinates."""
+        found: Array = amounts[self.owner[where]] * self.vector[where]
+        return found
+
+
+def plant(
+    clients: Sequence[Hashable], dim: int, rounds: int, *, canaries: int, unclipped: float, rng: np.random.Generator
+) -> Canaries:
+    """Choose which clients are canaries, toss a fair coin for each, and deal the coordinates out.
+
+    Args:
+        clients: All ids.
+        dim: Numbers in an update.
+        rounds: Of the run.
+        canaries: How many; at most as many as there are clients and coordinates.
+        unclipped: How often a canary sends what the clip leaves as it is; else it sends far more than the clip norm.
+        rng: Unknown to whoever runs the rounds.
+    """
+    count = integer("canaries", canaries, at_least=1, at_most=min(len(clients), dim))
+    chosen = rng.choice(len(clients), size=count, replace=False)
+    owner = rng.permutation(np.arange(dim) % count)
+    vector = rng.choice([-1.0, 1.0], size=dim) / np.sqrt(np.bincount(owner, minlength=count))[owner]
+    inside = rng.random((count, rounds)) < unclipped
+    return Canaries(
+        clients=tuple(clients[int(i)] for i in chosen),
+        present=rng.random(count) < 0.5,
+        owner=owner.astype(np.int64),
+        vector=vector,
+        sent=np.where(inside, INSIDE, OUTSIDE),
+    )
+
 
 # Numbers of the noise that are kept of a run for the tests of the noise itself: 16 MiB.
 _KEPT = 2**21
@@ -61,9 +126,6 @@ def watch(
         canaries: Which clients are canaries, and what they send.
         absent: Clip norms that an absent canary contributes: 0, or −1 where units are replaced.
         rows: How many rows of noise each sum holds, where holders of the key add one each.
-
-    Raises:
-        ConfigError: A round was aborted, so that its release is missing; or what the population or the plan refuses.
     """
     seen = Watched(canaries)
     observer = _Observer(plan, population, honest, canaries, absent, rows)

@@ -3,6 +3,7 @@
 import os
 import tempfile
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from hubbub import config as configs
 from hubbub._checks import one_of
 from hubbub.accounting import rounded_up
 from hubbub.audit import Audit, Effort
-from hubbub.build import build
+from hubbub.audit import audit as audit_run
+from hubbub.build import Run, build
 from hubbub.cli.output import console, print_json, print_table, say
 from hubbub.engine.apps import require_flower
-from hubbub.engine.audited import audited
-from hubbub.engine.resolved import resolved
-from hubbub.errors import RunFolderError
+from hubbub.engine.folder import RunInFolder, resolved
+from hubbub.errors import ConfigError, RunFolderError
 from hubbub.report.audit import write_audit
+from hubbub.training.aggregate import Population
 
 __all__ = ["Asked", "audit"]
 
@@ -66,7 +68,7 @@ def audit(file: Path, assignments: list[str], asked: Asked) -> int:
         say(screen, f"run {done}/{runs} done")
 
     with tempfile.TemporaryDirectory(prefix="hubbub-audit-") as scratch:
-        found = audited(run, asked.effort, Path(scratch), told, allow_import=asked.allow_import)
+        found = _audited(run, asked.effort, Path(scratch), told, allow_import=asked.allow_import)
     findings = {**found.as_json(), "settings": settings}
     write_audit(folder, file.stem, findings)
     if asked.as_json:
@@ -115,3 +117,37 @@ def _possible(folder: Path) -> Path:
         why = "cannot be written" if above.is_dir() else "is a file"
         raise RunFolderError(f"{folder}: cannot be made, since {above} {why}; name another folder with --out")
     return folder
+
+
+def _audited(
+    run: Run,
+    effort: Effort,
+    scratch: Path,
+    told: Callable[[int, int], None] | None = None,
+    *,
+    allow_import: bool = False,
+) -> Audit:
+    """Audit a run with the engine that its settings name."""
+    if run.config.training.extends is not None:
+        raise ConfigError(
+            f"training.extends = {run.config.training.extends!r}: an audit makes runs that begin by themselves; leave it out, "
+            "with privacy.earlier_runs, and audit what this run does beside them"
+        )
+    terms = run.encryption
+    rows = terms.noise_rows if terms else 0
+
+    def population(number: int) -> Population:
+        flower = run.config.training.engine == "flower"
+        if terms is None and not flower:
+            return run.population
+        # Its parties have keys, agreements and streams of noise that no other run has.
+        begun = RunInFolder.begun(run, scratch / str(number))
+        if terms is None or flower:
+            from hubbub.engine.flower_app import local_population
+
+            return local_population(begun, allow_import=allow_import)
+        from hubbub.engine.parties import parties
+
+        return parties(begun, terms)
+
+    return audit_run(run.plan, population, run.model, honest=run.population, effort=effort, noise_rows=max(1, rows), told=told)

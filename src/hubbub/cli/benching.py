@@ -17,9 +17,8 @@ from typing import Any
 import gmpy2
 import numpy as np
 
-from hubbub import files
+from hubbub import __version__, files
 from hubbub._checks import Array, integer, shown
-from hubbub._version import __version__
 from hubbub.cli.output import console, print_json, say
 from hubbub.errors import ConfigError
 from hubbub.report.operation_times import draw_operation_times

@@ -50,8 +50,8 @@ def cite(folder: Path) -> None:
 def publish(folder: Path, output: Path, head: str | None) -> None:
     """Write what others may have of a run."""
     from hubbub.accounting.chain import read_chain
-    from hubbub.engine.publishing import PUBLISHED
-    from hubbub.engine.publishing import publish as published
+    from hubbub.engine.finished import PUBLISHED
+    from hubbub.engine.finished import publish as published
     from hubbub.training.run_folder.record import ledger_of
 
     found = published(folder, output, head)

@@ -13,10 +13,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hubbub.datasets.archives import Expected, Numbers, read_arrays
 from hubbub.datasets.dataset import Dataset
-from hubbub.datasets.pixels import decoded, standardized
-from hubbub.datasets.places import PublishedFile, cache, named, replacing, what
+from hubbub.datasets.published import (
+    Expected,
+    Numbers,
+    PublishedFile,
+    cache,
+    decoded,
+    named,
+    read_arrays,
+    replacing,
+    standardized,
+    what,
+)
 from hubbub.errors import DataError
 
 __all__ = ["load"]

@@ -1,14 +1,16 @@
-"""What a data set is: training and test examples in memory, once, as tensors."""
+"""What a data set is, how those of other libraries become one, and how it is dealt to clients."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from hubbub._checks import shown
+from hubbub._checks import integer, nearest, positive, shown
 from hubbub.errors import DataError
 
-__all__ = ["IGNORED", "Dataset"]
+__all__ = ["IGNORED", "Dataset", "Items", "by_user", "dealt", "dirichlet", "from_examples", "iid"]
 
 # The target that counts for nothing: what torch.nn.functional.cross_entropy leaves out unless told otherwise.
 IGNORED = -100
@@ -131,3 +133,248 @@ def _range(targets: torch.Tensor) -> tuple[int, int]:
     """The least and the largest target; in sequences, of those that count."""
     counted = targets[targets != IGNORED] if targets.ndim == 2 else targets
     return int(counted.min()), int(counted.max())
+
+
+_PIXELS = ("1", "L", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "LA")
+
+
+class Items(Protocol):
+    """Examples that can be counted and asked for by number: pairs (input, target), or mappings from columns."""
+
+    def __len__(self) -> int:
+        """How many."""
+
+    def __getitem__(self, index: int, /) -> Any:
+        """One of them."""
+
+
+def from_examples(
+    train: Items,
+    test: Items,
+    *,
+    inputs: str = "image",
+    targets: str = "label",
+    users: str | Sequence[Any] | np.ndarray | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    classes: int | None = None,
+) -> Dataset:
+    """A data set of torchvision's or Hugging Face's kind as tensors; every item is asked for once.
+
+    Images of Pillow become floats from 0 to 1, ``(channels, height, width)``, as torchvision's ``ToTensor`` has them. Tensors,
+    arrays, numbers and lists of numbers keep their shape: fractions become float32, whole numbers int64, bytes (uint8) floats
+    from 0 to 1.
+
+    Args:
+        train: Pairs (input, target), as in torchvision, or mappings from columns, as in a split of Hugging Face's ``datasets``.
+        test: Public test examples, as above.
+        inputs: The column of inputs, where items are mappings.
+        targets: The column of class numbers, one for each example or, in sequences, at each place, where items are mappings.
+        users: The column that says whose a training example is, or that for each training example in order; ``None`` where
+            nobody knows.
+        transform: What to make of each input first, such as numbers of a text; called once for each example, so that random
+            augmentation is drawn once.
+        classes: Number of classes; by default one more than the largest test target.
+
+    Raises:
+        DataError: No length, a missing column, inputs of different shapes, or a target that is no whole number.
+
+    Example:
+        >>> pairs = [([0.0, 1.0], 0), ([1.0, 0.0], 1)]
+        >>> from_examples(pairs, pairs, users=["ann", "bob"]).train_inputs
+        tensor([[0., 1.],
+                [1., 0.]])
+    """
+    column = users if isinstance(users, str) else None
+    train_inputs, train_targets, told = _tensors("train", train, (inputs, targets, column), transform)
+    test_inputs, test_targets, _ = _tensors("test", test, (inputs, targets, None), transform)
+    owners = None if users is None else _users(users if column is None else told)
+    return Dataset(train_inputs, train_targets, test_inputs, test_targets, owners, classes)
+
+
+def _tensors(
+    name: str, items: Items, columns: tuple[str, str, str | None], transform: Callable[[Any], Any] | None
+) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
+    """Inputs and targets of all items, and their entries in the third column, where there is one."""
+    inputs, targets, users = columns
+    xs: torch.Tensor | None = None
+    ys: torch.Tensor | None = None
+    told: list[Any] = []
+    for index in range(count := _length(name, items)):
+        item, where = items[index], f"{name}[{index}]"
+        x, y = _pair(item, where, inputs, targets)
+        xs = _put(f"{name} inputs", xs, _input(x if transform is None else transform(x), where), index, count)
+        ys = _put(f"{name} targets", ys, _target(y, where), index, count)
+        if users is not None:
+            told.append(_of_column(item, users, where))
+    return (xs, ys, told) if xs is not None and ys is not None else (torch.empty(0), torch.empty(0), told)
+
+
+def _put(name: str, stack: torch.Tensor | None, tensor: torch.Tensor, index: int, count: int) -> torch.Tensor:
+    """All tensors of one shape and type in one, ``(count, *shape)``, of which another one is there now."""
+    if stack is None:
+        stack = torch.empty((count, *tensor.shape), dtype=tensor.dtype)
+    if (tensor.shape, tensor.dtype) != (stack.shape[1:], stack.dtype):
+        raise DataError(
+            f"{name}[{index}]: is {tensor.dtype} of shape {tuple(tensor.shape)}, the first is {stack.dtype} of "
+            f"{tuple(stack.shape[1:])}; make all alike, such as with transform = a function that pads, cuts or scales"
+        )
+    stack[index] = tensor
+    return stack
+
+
+def _length(name: str, items: object) -> int:
+    if isinstance(items, Mapping):
+        raise DataError(f"{name}: is a mapping of {', '.join(map(str, items))}; give one split, such as dataset['train']")
+    try:
+        return len(items)  # type: ignore[arg-type] # what has no length is refused here
+    except TypeError as error:
+        raise DataError(
+            f"{name}: is a {type(items).__name__} without a length, such as a stream; give a list of its examples"
+        ) from error
+
+
+def _pair(item: Any, where: str, inputs: str, targets: str) -> tuple[Any, Any]:
+    """Input and target of an item."""
+    if isinstance(item, Mapping):
+        return _of_column(item, inputs, where), _of_column(item, targets, where)
+    if isinstance(item, tuple | list) and len(item) == 2:
+        return item[0], item[1]
+    raise DataError(f"{where}: is {shown(item)}; it must be a pair (input, target) or a mapping from columns")
+
+
+def _of_column(item: Any, column: str, where: str) -> Any:
+    if not isinstance(item, Mapping):
+        raise DataError(f"{where}: is a {type(item).__name__}, which has no column {column!r}; give users as a list")
+    if column not in item:
+        known = [str(name) for name in item]
+        raise DataError(f"{where}: has no column {column!r}{nearest(column, known)}; there are {', '.join(known)}")
+    return item[column]
+
+
+def _input(value: Any, where: str) -> torch.Tensor:
+    """An input as floats or int64."""
+    mode = getattr(value, "mode", None)
+    if isinstance(mode, str):
+        if mode not in _PIXELS:
+            raise DataError(f"{where}: is an image of mode {mode!r}; give transform = lambda image: image.convert('RGB')")
+        pixels = np.array(value.convert("L") if mode == "1" else value)
+        value = pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    tensor = _tensor(value, f"{where}: its input")
+    if tensor.dtype == torch.uint8:
+        return tensor.to(torch.float32) / 255
+    return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
+
+
+def _target(value: Any, where: str) -> torch.Tensor:
+    tensor = _tensor(value, f"{where}: its target")
+    if tensor.is_floating_point() or tensor.ndim > 1:
+        raise DataError(f"{where}: its target is {shown(value)}; it must be a class number, or a list of them for a sequence")
+    return tensor.to(torch.int64)
+
+
+def _tensor(value: Any, name: str) -> torch.Tensor:
+    """Numbers as a tensor on the CPU; what else there may be is refused."""
+    if isinstance(value, torch.Tensor):
+        tensor = value.detach().cpu()
+    else:
+        try:
+            tensor = torch.from_numpy(np.array(value))
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{name} is {shown(value)}, a {type(value).__name__}; it must be numbers in a regular shape: give transform"
+            ) from error
+    if tensor.is_complex():
+        raise DataError(f"{name} is complex; it must be real numbers")
+    return tensor
+
+
+def _users(users: Any) -> np.ndarray:
+    if not len(users):
+        raise DataError("users: is empty; each training example must have one")
+    owners = np.array([user.item() if isinstance(user, torch.Tensor) else user for user in users])
+    if owners.ndim != 1 or owners.dtype.kind not in "iuU":
+        raise DataError(f"users: the first is {shown(users[0])}; each must be a name or a whole number")
+    return owners
+
+
+def iid(examples: int, clients: int, seed: int) -> list[np.ndarray]:
+    """Equal shares at random: the indices of each client's examples.
+
+    Args:
+        examples: How many there are.
+        clients: From 1 to ``examples``.
+        seed: Of the shuffle.
+
+    Raises:
+        ValueError: More clients than examples.
+    """
+    integer("clients", clients, at_least=1, at_most=examples)
+    return [np.sort(part) for part in np.array_split(np.random.default_rng(seed).permutation(examples), clients)]
+
+
+def dirichlet(targets: torch.Tensor, clients: int, alpha: float, seed: int) -> list[np.ndarray]:
+    """Shares of equal size whose label mixtures are drawn from a Dirichlet distribution.
+
+    Args:
+        targets: ``(examples,)`` class numbers.
+        clients: From 1 to the number of examples.
+        alpha: Concentration above 0: small means few labels a client, large means nearly IID.
+        seed: Of the mixtures and of the deal.
+
+    Raises:
+        ValueError: More clients than examples, or alpha not above 0.
+        DataError: Examples have no label of their own, but one at each place of a sequence.
+
+    Source: Hsu, Qi and Brown 2019, https://arxiv.org/abs/1909.06335.
+    """
+    integer("clients", clients, at_least=1, at_most=len(targets))
+    if targets.ndim != 1:
+        raise DataError(
+            "partition = 'dirichlet': deals examples by their label, but these are sequences with a target at each of "
+            f"{targets.shape[1]} places; use 'user' or 'iid'"
+        )
+    generator = np.random.default_rng(seed)
+    labels = targets.numpy()
+    stacks = [list(generator.permutation(np.flatnonzero(labels == c))) for c in range(int(labels.max()) + 1)]
+    wanted = generator.dirichlet(np.full(len(stacks), positive("alpha", alpha)), size=clients)
+    parts: list[np.ndarray] = []
+    for client, share in enumerate(wanted):
+        size = len(labels) * (client + 1) // clients - len(labels) * client // clients
+        mine: list[int] = []
+        for _ in range(size):
+            left = np.array([len(stack) > 0 for stack in stacks])
+            weights = np.where(left, share + 1e-12, 0)
+            mine.append(int(stacks[generator.choice(len(stacks), p=weights / weights.sum())].pop()))
+        parts.append(np.sort(np.array(mine)))
+    return parts
+
+
+def by_user(users: np.ndarray | None) -> list[np.ndarray]:
+    """One client for each person in the data.
+
+    Raises:
+        DataError: The data do not say whose each example is.
+    """
+    if users is None:
+        raise DataError("partition = 'user': this data set does not say whose each example is; use 'iid' or 'dirichlet'")
+    _, owner = np.unique(users, return_inverse=True)
+    order = np.argsort(owner, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(owner))[:-1])
+
+
+def dealt(dataset: Dataset, parts: Sequence[np.ndarray]) -> tuple[Dataset, list[tuple[torch.Tensor, torch.Tensor]]]:
+    """The data set with its training examples client by client, and what each client has: views, so that data are held once.
+
+    Returns:
+        The reordered data set, the given one itself where nothing moves; and each client's inputs and targets, in the order
+        of its indices.
+    """
+    order, sizes = np.concatenate(parts), [len(part) for part in parts]
+    if not np.array_equal(order, np.arange(len(dataset.train_inputs))):
+        dataset = replace(
+            dataset,
+            train_inputs=dataset.train_inputs[order],
+            train_targets=dataset.train_targets[order],
+            users=None if dataset.users is None else dataset.users[order],
+        )
+    return dataset, list(zip(dataset.train_inputs.split(sizes), dataset.train_targets.split(sizes), strict=True))

@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hubbub.datasets.archives import Expected, Numbers, read_arrays
 from hubbub.datasets.dataset import Dataset
-from hubbub.datasets.pixels import standardized
-from hubbub.datasets.places import PublishedFile, cache, named, what
+from hubbub.datasets.published import Expected, Numbers, PublishedFile, cache, named, read_arrays, standardized, what
 from hubbub.errors import DataError
 
 __all__ = ["load", "load_fashion"]

@@ -16,7 +16,7 @@ import torch
 
 from hubbub._checks import integer
 from hubbub.datasets.dataset import IGNORED, Dataset
-from hubbub.datasets.places import PublishedFile, cache, named
+from hubbub.datasets.published import PublishedFile, cache, named
 from hubbub.errors import DataError
 
 __all__ = ["ALPHABET", "examples", "load", "speakers"]
@@ -57,12 +57,7 @@ def load(path: str | None = None, length: int = 80) -> Dataset:
 
 
 def speakers(text: str) -> dict[str, str]:
-    """What each speaker says, all speeches one after another, a line end before each; nothing, of one who is only named.
-
-    Args:
-        text: Speeches with empty lines between them; each begins with the line ``SPEAKER:``. Large and small letters make no
-            difference to who it is.
-    """
+    """What each speaker says, all speeches one after another, a line end before each; nothing, of one who is only named."""
     said: dict[str, str] = {}
     for speech in re.split(r"\n{2,}", text.strip("\n")):
         name, _, words = speech.partition("\n")

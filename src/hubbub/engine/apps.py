@@ -26,23 +26,13 @@ _TAKEN = ("flwr", "hubbub", "numpy", "sklearn", "torch")
 
 
 def require_flower() -> None:
-    """Refuse where Flower is not installed.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Refuse where Flower is not installed."""
     if importlib.util.find_spec("flwr") is None:
         raise ConfigError("training.engine = 'flower': Flower is not installed; pip install 'hubbub[flower]'")
 
 
 def write_run_app(folder: Path, config: str, *, allow_import: bool) -> None:
-    """Write the app of a run, private to the user, over what an earlier start has written.
-
-    Args:
-        folder: Of the app.
-        config: The run's settings, as text.
-        allow_import: What its ``allow-import`` says.
-    """
+    """Write the app of a run, private to the user, over what an earlier start has written."""
     texts = _texts("run", {"allow-import = false": tomli_w.dumps({"allow-import": allow_import}).strip()})
     # Each by itself: none may be a link that leads out of the run's folder.
     files.make_folder(folder)
@@ -52,11 +42,7 @@ def write_run_app(folder: Path, config: str, *, allow_import: bool) -> None:
 
 
 def write_example(folder: Path) -> list[Path]:
-    """Write an example app of the folder's name into a new folder; returns its files.
-
-    Raises:
-        ConfigError: The folder exists, or its name is none that this app's package can have.
-    """
+    """Write an example app of the folder's name into a new folder; returns its files."""
     name = folder.name
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name, re.ASCII) or keyword.iskeyword(name):
         raise ConfigError(f"NAME = {name!r}: becomes a Python package; use lower-case letters, digits and underscores")

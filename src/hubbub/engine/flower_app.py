@@ -24,13 +24,13 @@ from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.messages import addressed
-from hubbub.flower.mods import Mod, noising_mod
+from hubbub.flower.mods import noising_mod
+from hubbub.flower.options import promises
 from hubbub.flower.population import ROUND_INDEX, GridPopulation, load, trained
-from hubbub.flower.terms import promises
 
 if TYPE_CHECKING:
     # Of encrypted runs alone.
-    from hubbub.flower.encrypted_population import EncryptedGridPopulation
+    from hubbub.flower.secagg_server import EncryptedGridPopulation
 
 __all__ = ["client_app", "local_population", "run_locally", "serve"]
 
@@ -50,12 +50,13 @@ def client_app(config_file: Path) -> ClientApp:
         config_file: The run's settings.
     """
     secagg = configs.resolve(configs.load(config_file)).secagg
-    app = ClientApp(mods=_mods(secagg))
-    if secagg.scheme != "none":
-        from hubbub.flower.secagg_client import hold
+    if secagg.scheme == "none":
+        app = ClientApp()
+    else:
+        from hubbub.flower.secagg_client import encrypting_mod, hold
 
-        # Some of the nodes hold the key, or a share of it.
-        hold(app)
+        # The outermost first. Some of the nodes hold the key, or a share of it.
+        app = hold(ClientApp(mods=[encrypting_mod, noising_mod] if secagg.noise_by == "clients" else [encrypting_mod]))
 
     @app.query(_QUERY)
     def tell(message: Message, context: Context) -> Message:
@@ -103,13 +104,7 @@ def serve(grid: Grid, context: Context, config_file: Path) -> None:
 
 
 def run_locally(begun: RunInFolder, show: Callable[[dict[str, Any]], None], *, allow_import: bool) -> None:
-    """Write the run's app into its folder, and run its real ClientApp and ServerApp in this process.
-
-    Args:
-        begun: The run.
-        show: Is given the line of each round.
-        allow_import: Whether clients may import code that the settings name.
-    """
+    """Write the run's app into its folder, and run its real ClientApp and ServerApp in this process."""
     grid, _, app = _local_grid(begun, allow_import)
     # As a file of its own: a second run of this process has an app of the same name.
     server = runpy.run_path(str(app / "server_app.py"))["app"]
@@ -121,12 +116,7 @@ def run_locally(begun: RunInFolder, show: Callable[[dict[str, Any]], None], *, a
 
 
 def local_population(begun: RunInFolder, *, allow_import: bool) -> "GridPopulation | EncryptedGridPopulation":
-    """The clients of :func:`run_locally`, for a loop of one's own.
-
-    Args:
-        begun: The run.
-        allow_import: Whether clients may import code that the settings name.
-    """
+    """The clients of :func:`run_locally`, for a loop of one's own."""
     grid, settings, _ = _local_grid(begun, allow_import)
     return _clients(begun, grid, settings, 0.0)
 
@@ -140,7 +130,7 @@ def _local_grid(begun: RunInFolder, allow_import: bool) -> tuple[LocalGrid, dict
     clients, terms = len(begun.run.population.clients), begun.run.encryption
     configured = None
     if terms:
-        from hubbub.engine.flower_holders import local_holders
+        from hubbub.engine.parties import local_holders
 
         configured = local_holders(begun, terms)
     return LocalGrid(client, clients, configured, run_config=settings), settings, app / RUN_APP
@@ -153,26 +143,10 @@ def _clients(
     nodes = _nodes(grid, len(begun.run.population.clients), patience)
     timeout = float(settings["round-timeout"])
     plain = GridPopulation(grid, nodes, lattice=begun.run.config.privacy.noise == "secure", timeout=timeout)
-    return _encrypted(begun, grid, plain, settings, timeout)
-
-
-def _mods(secagg: configs.SecaggConfig) -> list[Mod]:
-    """What stands around the app of a client: the outermost first."""
-    if secagg.scheme == "none":
-        return []
-    from hubbub.flower.secagg_client import encrypting_mod
-
-    return [encrypting_mod, noising_mod] if secagg.noise_by == "clients" else [encrypting_mod]
-
-
-def _encrypted(
-    begun: RunInFolder, grid: Grid, plain: GridPopulation, settings: Mapping[str, Any], timeout: float
-) -> "GridPopulation | EncryptedGridPopulation":
-    """The clients, encrypting where the run says so."""
     terms = begun.run.encryption
     if terms is None:
         return plain
-    from hubbub.engine.flower_holders import encrypted, public_file
+    from hubbub.engine.parties import encrypted, public_file
 
     return encrypted(begun, terms, grid, plain, public_file(begun, settings), timeout)
 
@@ -190,11 +164,7 @@ def _partition(context: Context) -> int:
 
 
 def _nodes(grid: Grid, clients: int, patience: float) -> list[int]:
-    """The node of each client, in the order of the clients, by what the nodes say of themselves.
-
-    Raises:
-        ParticipationError: A client has no node, or several.
-    """
+    """The node of each client, in the order of the clients, by what the nodes say of themselves."""
     deadline = time.monotonic() + patience
     while len(connected := sorted(grid.get_node_ids())) < clients and time.monotonic() < deadline:
         time.sleep(1.0)
@@ -228,12 +198,7 @@ def _nodes(grid: Grid, clients: int, patience: float) -> list[int]:
 
 
 def _opened(config_file: Path, settings: Mapping[str, Any]) -> RunInFolder:
-    """The run of a deployment, begun in its folder or gone on with.
-
-    Raises:
-        ConfigError: No folder, or a promise that nobody enforces.
-        RunFolderError: The folder holds another run.
-    """
+    """The run of a deployment, begun in its folder or gone on with."""
     folder, allow_import = Path(settings["run-folder"]), bool(settings["allow-import"])
     if not folder.is_absolute():
         raise ConfigError(

@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,28 @@ from hubbub.accounting.ledger import add_record
 from hubbub.accounting.promise import Extends, earlier_from
 from hubbub.accounting.runs import RunCharge
 from hubbub.build import Run, build
-from hubbub.engine.resolved import resolved
 from hubbub.errors import LedgerError, RunFolderError
+from hubbub.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+    SingleParticipation,
+    TruncatedPoissonSampling,
+)
+from hubbub.strategies import BandedToeplitz
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
+from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.evaluation import Fairness, fairness
 from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder.record import Metrics, read_metrics
 from hubbub.training.run_folder.state import keep_start
 from hubbub.training.warm_start import register, require_new
 
-__all__ = ["RunInFolder"]
+__all__ = ["RunInFolder", "resolved"]
 
 # Computed from clients' updates: for the operator's eyes, never for others.
 PRIVATE = ("clients", "clients_per_second", "seconds", "phases", "clipped_fraction", "train_loss")
@@ -39,14 +51,7 @@ PRIVATE = ("clients", "clients_per_second", "seconds", "phases", "clipped_fracti
 
 @dataclass(frozen=True, eq=False)
 class RunInFolder:
-    """A run that may go on; make one by :meth:`begun` or :meth:`gone_on_with`.
-
-    Args:
-        run: What to do.
-        promised: The guarantee of all its rounds.
-        folder: Where it is kept.
-        head: A head of the ledger that somebody kept.
-    """
+    """A run that may go on; make one by :meth:`begun` or :meth:`gone_on_with`."""
 
     run: Run
     promised: PrivacyGuarantee
@@ -55,11 +60,7 @@ class RunInFolder:
 
     @classmethod
     def begun(cls, run: Run, folder: Path) -> "RunInFolder":
-        """A new run: its folder holds what was promised and the settings, with all that was derived written out.
-
-        Raises:
-            RunFolderError: Another run has begun there.
-        """
+        """A new run: its folder holds what was promised and the settings, with all that was derived written out."""
         begun = cls(run, _promised(run), folder)
         begun.prepare()
         with begun.store.locked():
@@ -76,18 +77,7 @@ class RunInFolder:
     def gone_on_with(
         cls, folder: Path, head: str | None = None, *, workers: int | None = None, allow_import: bool = False
     ) -> "RunInFolder":
-        """The run that a folder holds.
-
-        Args:
-            folder: Where it is kept.
-            head: A head of the ledger that somebody kept.
-            workers: Processes that share a cohort, where they are not as many as before.
-            allow_import: Whether names of code in the settings may be imported.
-
-        Raises:
-            RunFolderError: The folder is no run, or was closed.
-            LedgerError: Its record cannot be read.
-        """
+        """The run that a folder holds."""
         missing = [name for name in ("config.toml", "ledger.jsonl") if not (folder / name).is_file()]
         # A crash right after the settings were written leaves a run without a ledger and without a release: it may begin.
         if missing == ["config.toml"]:
@@ -164,11 +154,7 @@ class RunInFolder:
                 yield row
 
     def finish(self) -> tuple[float, float]:
-        """Write the model, bind it in the ledger, and write the report; returns loss and accuracy on the test examples.
-
-        Raises:
-            RunFolderError: The run was finished before, with another model or other settings.
-        """
+        """Write the model, bind it in the ledger, and write the report; returns loss and accuracy on the test examples."""
         with self.store.locked():
             self._write_model()
         text, rows = (self.folder / "config.toml").read_text(), read_metrics(self.folder / "metrics.jsonl")[0]
@@ -196,11 +182,7 @@ class RunInFolder:
             add_record(path, {"kind": "files", "files": made})
 
     def fairness(self) -> Fairness:
-        """How evenly the model serves the clients, kept in ``private-fairness.json``: for the operator's eyes alone.
-
-        Raises:
-            DataError: No client has an example.
-        """
+        """How evenly the model serves the clients, kept in ``private-fairness.json``: for the operator's eyes alone."""
         found = fairness(self._model_there(), self.run.examples, F.cross_entropy)
         files.write_atomic(self.folder / "private-fairness.json", strict_json.canonical(found.as_json()))
         return found
@@ -261,3 +243,74 @@ def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
         return earlier_from(record), Extends.of(settings) if isinstance(settings, dict) else None
     except (KeyError, ValueError, TypeError) as error:
         raise LedgerError(f"{path}, line 1: the promise cannot be read ({error})") from error
+
+
+def resolved(run: Run) -> configs.Config:
+    """Settings from which alone the run can be repeated."""
+    config, plan = run.config, run.plan
+    privacy = replace(config.privacy, epsilon=None, noise_multiplier=None)
+    if plan.mechanism is not None:
+        strategy = plan.mechanism.strategy
+        name = config.privacy.strategy or ("identity" if config.privacy.mode == "dp-fedavg" else "banded-toeplitz")
+        privacy = replace(
+            privacy,
+            noise_multiplier=plan.mechanism.noise_multiplier,
+            strategy=name,
+            bands=strategy.bands if isinstance(strategy, BandedToeplitz) and ":" not in name else config.privacy.bands,
+            matrix=None if config.privacy.matrix is None else str(Path(config.privacy.matrix).expanduser().absolute()),
+            neighboring_relation=plan.promise().after(0, plan.delta).neighboring_relation,
+        )
+    if isinstance(plan.clip_norm, AdaptiveClipping) and plan.clip_norms.split is not None:
+        privacy = replace(
+            privacy,
+            target_quantile=plan.clip_norm.target_quantile,
+            clip_norm_learning_rate=plan.clip_norm.clip_norm_learning_rate,
+            clip_count_stddev=plan.clip_norms.split.count_stddev,
+        )
+    if privacy.earlier_runs:
+        folders = tuple(str(Path(run).expanduser().absolute()) for run in privacy.earlier_runs)
+        privacy = replace(privacy, earlier_runs=folders)
+    sampling, participation = _named(plan.participation, config.participation)
+    privacy = replace(privacy, sampling=sampling or privacy.sampling)
+    data = config.data
+    if data.path:
+        data = replace(data, path=str(Path(data.path).expanduser().absolute()))
+    size = None if isinstance(plan.participation, FixedEpochs | BallsInBinsSampling) else int(plan.expected_cohort_size)
+    # A run that goes on has the last bits of one that was never interrupted.
+    chosen = run.population.plan if isinstance(run.population, SimulatedPopulation) else config.training.plan
+    extends = config.training.extends
+    extends = None if extends is None else str(Path(extends).expanduser().absolute())
+    training = replace(config.training, cohort_size=size, plan=chosen, extends=extends)
+    return replace(config, training=training, privacy=privacy, participation=participation, data=data, secagg=_secagg(run))
+
+
+def _secagg(run: Run) -> configs.SecaggConfig:
+    """The section with what follows from others."""
+    told, terms = run.config.secagg, run.encryption
+    if terms is None:
+        return told
+    keys = None if told.keys is None else str(Path(told.keys).expanduser().absolute())
+    return replace(
+        told, threshold=terms.threshold, min_contributions=terms.min_contributions, min_survivors=terms.min_survivors, keys=keys
+    )
+
+
+def _named(participation: Participation, wanted: configs.ParticipationConfig) -> tuple[str | None, configs.ParticipationConfig]:
+    """How a config names it: as ``privacy.sampling``, and by the section ``[participation]``."""
+    match participation:
+        case PoissonSampling():
+            return "poisson", wanted
+        case FixedSizeSampling():
+            return "fixed-size", wanted
+        case TruncatedPoissonSampling():
+            return "truncated-poisson", wanted
+        case CyclicPoissonSampling():
+            return "cyclic-poisson", wanted
+        case BallsInBinsSampling(bins):
+            return "balls-in-bins", configs.ParticipationConfig(bins=bins)
+        case SingleParticipation():
+            return None, configs.ParticipationConfig(pattern="single")
+        case FixedEpochs() as pattern:
+            return None, configs.ParticipationConfig(pattern="fixed-epochs", **asdict(pattern))
+        case MinSeparation() as pattern:
+            return None, configs.ParticipationConfig(pattern="min-separation", **asdict(pattern))

@@ -2,9 +2,11 @@
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from hubbub import files
 from hubbub.build import Run, clients_of
 from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError, RunFolderError
@@ -14,25 +16,23 @@ from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.paillier import PrivateKey, PublicKey
 from hubbub.secagg.protocol import Agreement
-from hubbub.secagg.threshold import KeyShare
+from hubbub.secagg.threshold import KeyShare, ThresholdKey
 from hubbub.training.encrypted import EncryptedPopulation, HolderNoise
 from hubbub.training.encryption import Encryption
 from hubbub.training.functional import FlatModel
 
-__all__ = ["agreement_of", "fresh_keys", "parties", "require_keys"]
+if TYPE_CHECKING:
+    from flwr.app import UserConfig
+    from flwr.serverapp import Grid
+
+    from hubbub.flower.population import GridPopulation
+    from hubbub.flower.secagg_server import EncryptedGridPopulation
+
+__all__ = ["agreement_of", "encrypted", "fresh_keys", "local_holders", "parties", "public_file", "require_keys"]
 
 
 def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
-    """The clients of a run that encrypt what they send, and holders that open their sums.
-
-    Args:
-        begun: The run.
-        terms: How it encrypts.
-
-    Raises:
-        ConfigError: The keys that the settings name are not those of so many holders.
-        RunFolderError: What the holders keep in the run's folder cannot be read.
-    """
+    """The clients of a run that encrypt what they send, and holders that open their sums."""
     run = begun.run
     if terms.noise_rows and (begun.folder / "state" / "agreement.json").exists():
         raise RunFolderError(
@@ -58,25 +58,13 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
 
 
 def require_keys(run: Run, terms: Encryption) -> None:
-    """Refuse, before a run begins, keys that the settings name and that are not there or are others.
-
-    Raises:
-        ConfigError: They are not those of so many holders.
-        KeyFileError: A file is open to others or damaged.
-    """
+    """Refuse, before a run begins, keys that the settings name and that are not there or are others."""
     if run.config.secagg.keys is not None:
         _keys(run, terms)
 
 
 def agreement_of(run: Run, terms: Encryption, key: PublicKey, name: str) -> Agreement:
-    """What clients, server and holders of a run agree on.
-
-    Args:
-        run: The run.
-        terms: How it encrypts.
-        key: Under which everybody encrypts.
-        name: That no other run has.
-    """
+    """What clients, server and holders of a run agree on."""
     return agreed(run.plan, terms, key, FlatModel(run.model).dim, name)
 
 
@@ -99,13 +87,7 @@ def _keys(run: Run, terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
 
 
 def _kept_keys(folder: Path, terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
-    """What ``hubbub paillier`` wrote: a whole key, or the shares of one.
-
-    Raises:
-        ConfigError: It is another key than the settings say.
-        KeyFileError: A file is missing, open to others or damaged.
-    """
-    keys: list[KeyShare | PrivateKey]
+    """What ``hubbub paillier`` wrote: a whole key, or the shares of one."""
     names = [key_files.PRIVATE] if terms.holders == 1 else [key_files.share_name(i + 1) for i in range(terms.holders)]
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
@@ -116,20 +98,24 @@ def _kept_keys(folder: Path, terms: Encryption) -> Sequence[KeyShare | PrivateKe
         )
     if terms.holders == 1:
         private = key_files.read_private(folder / names[0])
-        keys, found = [private], (private.public_key.bits, 1, 1)
-    else:
-        shares = [key_files.read_share(folder / name) for name in names]
-        public = shares[0].public
-        keys, found = [*shares], (public.public_key.bits, public.holders, public.threshold)
-        if any(share.public != public or share.holder != i + 1 for i, share in enumerate(shares)):
-            raise ConfigError(f"secagg.keys = {str(folder)!r}: holds shares of several keys, or one of them twice")
-    if found != (terms.key_bits, terms.holders, terms.threshold):
-        raise ConfigError(
-            f"secagg.keys = {str(folder)!r}: has a key of {found[0]} bits, {found[2]} of {found[1]} holders; the settings say "
-            f"{terms.key_bits} bits, {terms.threshold} of {terms.holders}; set secagg.key_bits, secagg.holders and "
-            "secagg.threshold to those of the key, or name another"
-        )
-    return keys
+        _require_terms(private.public_key, terms, folder)
+        return [private]
+    shares = [key_files.read_share(folder / name) for name in names]
+    if any(share.public != shares[0].public or share.holder != i + 1 for i, share in enumerate(shares)):
+        raise ConfigError(f"secagg.keys = {str(folder)!r}: holds shares of several keys, or one of them twice")
+    _require_terms(shares[0].public, terms, folder)
+    return shares
+
+
+def _require_terms(key: PublicKey | ThresholdKey, terms: Encryption, where: Path) -> None:
+    """Refuse a key whose length or holders are not those of the settings."""
+    bits = key.public_key.bits if isinstance(key, ThresholdKey) else key.bits
+    holders, threshold = (key.holders, key.threshold) if isinstance(key, ThresholdKey) else (1, 1)
+    for name, value in {"key_bits": bits, "holders": holders, "threshold": threshold}.items():
+        if value != getattr(terms, name):
+            raise ConfigError(
+                f"secagg.{name} = {getattr(terms, name)}: the key in {where} has {value}; say so, or take its own"
+            )
 
 
 def _streams(begun: RunInFolder, terms: Encryption, dim: int) -> list[HolderNoise]:
@@ -142,3 +128,101 @@ def _streams(begun: RunInFolder, terms: Encryption, dim: int) -> list[HolderNois
         return [HolderNoise(plan.mechanism, dim, seed=seed_for(secret, i)) for i in range(terms.holders)]
     folders = [begun.folder / "state" / "holders" / str(i + 1) for i in range(terms.holders)]
     return [HolderNoise(plan.mechanism, dim, folder) for folder in folders]
+
+
+def local_holders(begun: RunInFolder, terms: Encryption) -> "Callable[[int], UserConfig]":
+    """The configuration of each node of a federation in this process: the first ones are the holders of the key.
+
+    Keys that the settings do not name are made, and kept for the run's next start.
+    """
+    from hubbub.flower.secagg_client import FOLDER, SEED, SHARE
+
+    folder, clients = _holders_folder(begun), len(begun.run.population.clients)
+    keys = _named_folder(begun) or folder
+    if keys == folder and not (folder / key_files.PUBLIC).exists():
+        _deal(folder, terms)
+    plan = begun.run.plan
+    seeds = derive(seed_key(plan.seed), "holders")
+
+    def configured(index: int) -> "UserConfig":
+        told: dict[str, Any] = {"partition-id": index, "num-partitions": clients}
+        if index < terms.holders:
+            told[SHARE] = str(keys / (key_files.share_name(index + 1) if terms.holders > 1 else key_files.PRIVATE))
+            told[FOLDER] = str(folder / str(index + 1))
+            if plan.noise == "simulation":
+                told[SEED] = seed_for(seeds, index)
+        return told
+
+    return configured
+
+
+def public_file(begun: RunInFolder, settings: Mapping[str, Any]) -> Path:
+    """Where the server finds the public key of a run."""
+    told, named = str(settings.get("paillier-public", "")), _named_folder(begun)
+    if told or named:
+        return Path(told) if told else Path(str(named)) / key_files.PUBLIC
+    made = _holders_folder(begun) / key_files.PUBLIC
+    if not made.exists():
+        raise ConfigError(
+            "paillier-public: is missing; say where the public key of 'hubbub paillier' is, --run-config "
+            "'paillier-public=\"/srv/hubbub/public-key.json\"', or name its folder as secagg.keys in the settings"
+        )
+    return made
+
+
+def encrypted(
+    begun: RunInFolder, terms: Encryption, grid: "Grid", population: "GridPopulation", public: Path, timeout: float
+) -> "EncryptedGridPopulation":
+    """The clients of a run, encrypting, and the holders that open its sums; they are asked at once whether they are there."""
+    from hubbub.flower.secagg_server import EncryptedGridPopulation, GridHolders, kept_agreement
+
+    run = begun.run
+    if run.plan.mechanism is None:
+        raise ConfigError(
+            "privacy.mode = 'none' with secagg.scheme = 'paillier' and training.engine = 'flower': clients encrypt updates of "
+            "a bounded norm; say engine = 'process' to see what encryption costs a run without privacy"
+        )
+    found = key_files.read_public(public)
+    _require_terms(found, terms, public)
+    shared, key = (found, found.public_key) if isinstance(found, ThresholdKey) else (None, found)
+    if shared is not None and shared.min_contributions > terms.min_contributions:
+        raise ConfigError(
+            f"secagg.min_contributions = {terms.min_contributions}: holders of the key in {public} open sums of at least "
+            f"{shared.min_contributions}; ask for as many"
+        )
+    _require_same_streams(begun, terms)
+    agreement = kept_agreement(begun.folder, lambda name: agreement_of(run, terms, key, name))
+    holders = GridHolders(lambda: grid, agreement, shared, run.plan.promise(), timeout)
+    holders.require_there()
+    return EncryptedGridPopulation(
+        population, agreement, holders, lattice_bits=terms.lattice_bits, mechanism=run.plan.mechanism
+    )
+
+
+def _require_same_streams(begun: RunInFolder, terms: Encryption) -> None:
+    """Refuse to go on, with noise of holders on a grid, where those of one process have added it before."""
+    if terms.noise_rows and begun.rounds_measured and not (begun.folder / "state" / "agreement.json").exists():
+        raise RunFolderError(
+            f"{begun.folder}: the holders' noise of its rounds was drawn in one process, and nodes cannot go on with it; "
+            "resume with --engine process"
+        )
+
+
+def _deal(folder: Path, terms: Encryption) -> None:
+    """Make the keys of a federation in this process; the public one comes last, when all others are there."""
+    files.make_folder(folder)
+    for key in fresh_keys(terms):
+        if isinstance(key, KeyShare):
+            key_files.write_share(folder / key_files.share_name(key.holder), key)
+        else:
+            key_files.write_private(folder / key_files.PRIVATE, key)
+    key_files.write_public(folder / key_files.PUBLIC, key.public if isinstance(key, KeyShare) else key.public_key)
+
+
+def _holders_folder(begun: RunInFolder) -> Path:
+    return begun.folder / "state" / "holders"
+
+
+def _named_folder(begun: RunInFolder) -> Path | None:
+    named = begun.run.config.secagg.keys
+    return None if named is None else Path(named).expanduser().absolute()

@@ -38,7 +38,7 @@ from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.threads import on_one_thread
 from hubbub.participation import FixedEpochs, Participation, SingleParticipation
 from hubbub.strategies.banded import Banded
-from hubbub.strategies.toeplitz_matrices import worst_rounds
+from hubbub.strategies.matrices import worst_rounds
 from hubbub.utility import squared_errors
 from hubbub.workloads import Workload
 

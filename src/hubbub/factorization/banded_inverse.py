@@ -20,10 +20,17 @@ from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.threads import on_one_thread
 from hubbub.factorization.toeplitz import banded_inverse_bound
 from hubbub.participation import MinSeparation, Participation, SingleParticipation
-from hubbub.strategies import power_series, toeplitz_matrices
+from hubbub.strategies import matrices
 from hubbub.strategies.banded_inverse import BandedInverse, square_root_of
-from hubbub.strategies.power_series import binomial, correlate, inverse, multiply, transposed_divide
-from hubbub.strategies.toeplitz_matrices import columns_at, columns_at_transposed
+from hubbub.strategies.matrices import (
+    binomial,
+    columns_at,
+    columns_at_transposed,
+    correlate,
+    inverse,
+    multiply,
+    transposed_divide,
+)
 from hubbub.workloads import Workload
 
 __all__ = ["Movement", "error_and_movement", "least_error", "optimize"]
@@ -187,12 +194,12 @@ def optimize(
     start = np.array(square_root_of(workload, bands).noising_coefficients)
     n, a = workload.rounds, workload.coefficients()
     weights = toeplitz_search.row_weights(n, one_of("objective", objective, ("mean", "max")))
-    separation, participations = toeplitz_matrices.worst_rounds(participation, n)
+    separation, participations = matrices.worst_rounds(participation, n)
     movement: Movement = "majorant" if isinstance(participation, MinSeparation) else "magnitude"
     found = least_error(a, weights, start, separation, participations, "signed" if participations == 1 else movement)
     d = found.point / found.point[0]
     strategy = BandedInverse(n, tuple(d.tolist()))
-    beta = power_series.multiply(a, d, n)
+    beta = matrices.multiply(a, d, n)
     error = float((weights * beta) @ beta) * strategy.sensitivity(participation).value ** 2
     bound = banded_inverse_bound(a, weights, d, separation, participations)
     bounds = [(bound, f"every strategy with a Toeplitz inverse of at most {bands} bands")]

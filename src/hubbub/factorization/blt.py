@@ -21,7 +21,7 @@ from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.threads import on_one_thread
 from hubbub.participation import Participation, SingleParticipation
-from hubbub.strategies import toeplitz_matrices
+from hubbub.strategies import matrices
 from hubbub.strategies.blt import _MOST_STRETCHES, BufferedLinearToeplitz, _learning_rate, squared_errors
 from hubbub.strategies.blt_sums import Problem, binomial_sums, squared_error_with_momentum, squared_sensitivity, toeplitz_bound
 from hubbub.workloads import Workload
@@ -233,7 +233,7 @@ def optimize(
     integer("buffers", buffers, at_least=1, at_most=_MOST_BUFFERS)
     one_of("objective", objective, ("mean", "max"))
     rate, n = _learning_rate(workload), workload.rounds
-    b, k = toeplitz_matrices.worst_rounds(participation, n)
+    b, k = matrices.worst_rounds(participation, n)
     if k > _MOST_STRETCHES:
         raise ValueError(
             f"participation = {participation}: allows {k:,} participations in {n:,} rounds; optimize for at most "
@@ -260,8 +260,8 @@ def optimize(
 def _bound(workload: Workload, participation: Participation, objective: Objective) -> float:
     """What no Toeplitz strategy is below."""
     n = workload.rounds
-    b, k = toeplitz_matrices.worst_rounds(participation, n)
-    root = toeplitz_matrices.root_series(workload.momentum, n)
+    b, k = matrices.worst_rounds(participation, n)
+    root = matrices.root_series(workload.momentum, n)
     bound = _learning_rate(workload) ** 2 * toeplitz_bound(root, b, k, objective == "mean")
     if n > _SUMMED or (k == 1 and objective == "max"):
         return bound

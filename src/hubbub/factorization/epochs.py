@@ -31,7 +31,7 @@ from hubbub._checks import Array
 from hubbub.factorization.anderson import fixed_point
 from hubbub.factorization.certificate import bound_on_norm
 from hubbub.factorization.pencils import Poles, inverse_root_poles, row_gram, unshifted
-from hubbub.strategies.normal_form import gram_root, triangular_form
+from hubbub.strategies.matrices import gram_root, triangular_form
 from hubbub.workloads import Workload
 
 __all__ = ["EpochOptimum", "best_for_epochs", "inverse_blocks", "whole_inverse"]

@@ -20,9 +20,9 @@ from hubbub.factorization.lbfgs import minimize
 from hubbub.factorization.optimized import Optimized
 from hubbub.factorization.threads import on_one_thread
 from hubbub.participation import Participation, SingleParticipation
-from hubbub.strategies import toeplitz_matrices
+from hubbub.strategies import matrices
+from hubbub.strategies.matrices import correlate, divide, transposed_divide
 from hubbub.strategies.normalized_toeplitz import NormalizedToeplitz
-from hubbub.strategies.power_series import correlate, divide, transposed_divide
 from hubbub.workloads import Workload
 
 __all__ = ["least_mean_error", "mean_error", "optimize"]
@@ -144,17 +144,15 @@ def optimize(
 
     Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
     """
-    toeplitz_matrices.require_equal_rates(workload)
+    matrices.require_equal_rates(workload)
     integer("bands", bands, at_least=1, at_most=workload.rounds)
-    separation, participations = toeplitz_matrices.worst_rounds(participation, workload.rounds)
+    separation, participations = matrices.worst_rounds(participation, workload.rounds)
     if bands > separation and participations > 1:
         raise ValueError(
             f"bands = {bands}: must be at most {separation}, the separation of {participation!r}, or columns of one client "
             "overlap; use fewer bands, or toeplitz.optimize"
         )
-    c, evaluations = least_mean_error(
-        toeplitz_matrices.root_series(workload.momentum, bands), workload.rounds, workload.momentum
-    )
+    c, evaluations = least_mean_error(matrices.root_series(workload.momentum, bands), workload.rounds, workload.momentum)
     rate = float(workload.coefficients()[0])
     strategy = NormalizedToeplitz(workload.rounds, tuple(c.tolist()))
     mean = mean_error(c, workload.rounds, workload.momentum)[0]

@@ -37,9 +37,8 @@ from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.pencils import Poles, pivots, row_gram
 from hubbub.factorization.threads import on_one_thread
 from hubbub.participation import Participation, SingleParticipation
-from hubbub.strategies.normal_form import triangular_form
+from hubbub.strategies.matrices import triangular_form, worst_rounds
 from hubbub.strategies.semiseparable import Recursion, Semiseparable, column_norms
-from hubbub.strategies.toeplitz_matrices import worst_rounds
 from hubbub.workloads import Workload
 
 __all__ = [

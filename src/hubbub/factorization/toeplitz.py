@@ -26,10 +26,9 @@ from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.threads import on_one_thread
 from hubbub.factorization.toeplitz_search import error_and_movement, least_error
 from hubbub.participation import MinSeparation, Participation, SingleParticipation
-from hubbub.strategies import toeplitz_matrices
-from hubbub.strategies.power_series import correlate, divide, multiply
+from hubbub.strategies import matrices
+from hubbub.strategies.matrices import columns_at, columns_at_transposed, correlate, divide, multiply
 from hubbub.strategies.toeplitz import BandedToeplitz
-from hubbub.strategies.toeplitz_matrices import columns_at, columns_at_transposed
 from hubbub.workloads import Workload
 
 __all__ = ["banded_bound", "banded_inverse_bound", "least_error_and_bound", "optimize", "root_bound"]
@@ -272,11 +271,11 @@ def optimize(
 
     Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
     """
-    toeplitz_matrices.require_equal_rates(workload)
+    matrices.require_equal_rates(workload)
     integer("bands", bands, at_least=1, at_most=workload.rounds)
     weights = toeplitz_search.row_weights(workload.rounds, one_of("objective", objective, ("mean", "max")))
-    separation, participations = toeplitz_matrices.worst_rounds(participation, workload.rounds)
-    a, start = workload.coefficients(), toeplitz_matrices.root_series(workload.momentum, bands)
+    separation, participations = matrices.worst_rounds(participation, workload.rounds)
+    a, start = workload.coefficients(), matrices.root_series(workload.momentum, bands)
     bounds = []
     if bands <= separation:
         c, bound, evaluations = least_error_and_bound(a, weights, start, separation, participations)
@@ -289,7 +288,7 @@ def optimize(
     error = toeplitz_search.error(a, weights, c) * strategy.sensitivity(participation).value ** 2
     if not bounds or bounds[0][0] < error * (1 - _TIGHT):
         bounds.append((lower_bound(workload, participation, objective), "every strategy"))
-        root = toeplitz_matrices.root_series(workload.momentum, workload.rounds)
+        root = matrices.root_series(workload.momentum, workload.rounds)
         bounds.append((float(a[0] ** 2) * root_bound(root, objective), "every Toeplitz strategy"))
     bound, family = max(bounds)
     return Optimized(strategy, workload, participation, objective, error, bound, family, evaluations)

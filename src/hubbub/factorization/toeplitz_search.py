@@ -14,8 +14,7 @@ from scipy import optimize
 
 from hubbub._checks import Array
 from hubbub.factorization.lbfgs import Minimum, ValueAndGradient, minimize
-from hubbub.strategies.power_series import correlate, divide, transposed_divide
-from hubbub.strategies.toeplitz_matrices import columns_at, columns_at_transposed
+from hubbub.strategies.matrices import columns_at, columns_at_transposed, correlate, divide, transposed_divide
 
 __all__ = ["error", "error_and_movement", "least_error", "row_weights"]
 

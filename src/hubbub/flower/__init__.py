@@ -7,6 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hubbub.flower.compat import (
+        DifferentialPrivacyClientSideAdaptiveClipping,
+        DifferentialPrivacyClientSideFixedClipping,
+        DifferentialPrivacyServerSideAdaptiveClipping,
+        DifferentialPrivacyServerSideFixedClipping,
+    )
     from hubbub.flower.local_grid import LocalGrid
     from hubbub.flower.mods import clipping_mod, noising_mod, timer_mod
     from hubbub.flower.numpy_client import DPNumPyClient
@@ -14,12 +20,6 @@ if TYPE_CHECKING:
     from hubbub.flower.secagg import Paillier
     from hubbub.flower.secagg_client import encrypting_mod, hold
     from hubbub.flower.strategies import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP
-    from hubbub.flower.twins import (
-        DifferentialPrivacyClientSideAdaptiveClipping,
-        DifferentialPrivacyClientSideFixedClipping,
-        DifferentialPrivacyServerSideAdaptiveClipping,
-        DifferentialPrivacyServerSideFixedClipping,
-    )
 
 __all__ = [
     "DPFedAvgAdaptive",
@@ -44,10 +44,10 @@ _HOMES = {
     "DPFedAvgAdaptive": "strategies",
     "DPFedAvgFixed": "strategies",
     "DPNumPyClient": "numpy_client",
-    "DifferentialPrivacyClientSideAdaptiveClipping": "twins",
-    "DifferentialPrivacyClientSideFixedClipping": "twins",
-    "DifferentialPrivacyServerSideAdaptiveClipping": "twins",
-    "DifferentialPrivacyServerSideFixedClipping": "twins",
+    "DifferentialPrivacyClientSideAdaptiveClipping": "compat",
+    "DifferentialPrivacyClientSideFixedClipping": "compat",
+    "DifferentialPrivacyServerSideAdaptiveClipping": "compat",
+    "DifferentialPrivacyServerSideFixedClipping": "compat",
     "GridPopulation": "population",
     "LocalGrid": "local_grid",
     "MatrixFactorizationDP": "strategies",

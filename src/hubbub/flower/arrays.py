@@ -41,11 +41,7 @@ class Layout:
 
     @classmethod
     def of(cls, arrays: ArrayRecord) -> "Layout":
-        """The layout of a model.
-
-        Raises:
-            ConfigError: No floating array, or one that NumPy cannot read.
-        """
+        """The layout of a model."""
         names, shapes, dtypes = [], [], []
         for name, array in arrays.items():
             if array.stype != "numpy.ndarray":
@@ -81,21 +77,13 @@ class Layout:
         return ArrayRecord({name: arrays[name] for name in self.names})
 
     def tensors(self, arrays: ArrayRecord) -> list[torch.Tensor]:
-        """The floating arrays, each flat; read without believing what the record says of them.
-
-        Raises:
-            ValueError: One is missing, of another shape, or not floating; or there is an array that the model has not.
-        """
+        """The floating arrays, each flat; read without believing what the record says of them."""
         if unknown := set(arrays) - set(self.order):
             raise ValueError(f"has the array {min(unknown)!r}, which the model has not")
         return [self._flat(arrays, name, shape) for name, shape in zip(self.names, self.shapes, strict=True)]
 
     def whole(self, arrays: ArrayRecord) -> torch.Tensor:
-        """Floating arrays that hold whole numbers (int64), as one vector, ``(dim,)``.
-
-        Raises:
-            ValueError: One is missing, of another shape, or not of int64.
-        """
+        """Floating arrays that hold whole numbers (int64), as one vector, ``(dim,)``."""
         if tuple(arrays) != self.names:
             raise ValueError("its arrays are not the model's floating arrays")
         parts = [self._flat(arrays, name, shape, ("int64",)) for name, shape in zip(self.names, self.shapes, strict=True)]
@@ -107,9 +95,6 @@ class Layout:
         Args:
             reply: What came.
             sent: :meth:`tensors` of what was sent.
-
-        Raises:
-            ValueError: The reply's arrays are not the model's.
         """
         return torch.cat([difference(after, before) for after, before in zip(self.tensors(reply), sent, strict=True)])
 
@@ -123,11 +108,7 @@ class Layout:
         return ArrayRecord(moved)
 
     def completed(self, floating: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
-        """New floating arrays in the model's dtypes, beside the buffers as they were, in the model's order.
-
-        Raises:
-            ConfigError: The wrapped strategy lost an array, or changed its shape.
-        """
+        """New floating arrays in the model's dtypes, beside the buffers as they were, in the model's order."""
         fresh = {}
         for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
             if name not in floating or tuple(floating[name].shape) != shape:
@@ -153,11 +134,7 @@ class Layout:
 
 
 def read(array: Array) -> npt.NDArray[np.generic]:
-    """The entries of an array that came from outside: its header is compared with its length before any memory is taken.
-
-    Raises:
-        ValueError: It is no plain NumPy array, or not as long as its header says.
-    """
+    """The entries of an array that came from outside: its header is compared with its length before any memory is taken."""
     if array.stype != "numpy.ndarray":
         raise ValueError("an array is not stored as NumPy stores it")
     stream = io.BytesIO(array.data)

@@ -5,15 +5,20 @@ own serialisation, arrays by their bytes, which nobody can change. So no side ca
 adds is not there: no process, no port, no waiting, and no Ray.
 """
 
+import copy
 import hashlib
 import logging
-from collections.abc import Callable, Iterable
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
-from flwr.app import Context, Error, Message, RecordDict, UserConfig
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -22,12 +27,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from hubbub import _checks
 from hubbub.errors import ConfigError
-from hubbub.flower.global_generators import OwnGenerators
 from hubbub.flower.messages import is_training
 from hubbub.flower.mods import App
-from hubbub.flower.post import delivered, received, returned, stamp
 
-__all__ = ["LocalGrid", "LocalRun"]
+__all__ = ["LocalGrid", "LocalRun", "OwnGenerators", "copied", "delivered", "received", "returned", "stamp"]
 
 # What Flower writes for the SuperLink, on whose behalf a ServerApp sends; the one run and task of this process take it too.
 _SERVER = 1
@@ -43,12 +46,7 @@ Reply = Message | list[Message] | None
 
 @dataclass(frozen=True)
 class LocalRun:
-    """What a ServerApp may ask of ``grid.run``.
-
-    Args:
-        run_id: The run of every message.
-        override_config: The settings of the run.
-    """
+    """What a ServerApp may ask of ``grid.run``."""
 
     run_id: int
     override_config: UserConfig = field(default_factory=dict)
@@ -280,3 +278,132 @@ def _require_instruction(message: object) -> None:
         raise TypeError(f"messages: {_checks.shown(message)} is not a flwr.app.Message")
     if not message.has_content() or message.metadata.reply_to_message_id:
         raise ValueError(f"messages: the one to node {message.metadata.dst_node_id} is a reply; only the nodes reply here")
+
+
+# Flower's code for a ClientApp whose process ended without a reply, as it does when the reply cannot be sent.
+_APP_CRASHED = 8
+
+_Record = ArrayRecord | MetricRecord | ConfigRecord
+
+
+def received(content: RecordDict) -> RecordDict:
+    """What arrives of records that are sent."""
+    return RecordDict({name: _received(record) for name, record in content.items()})
+
+
+def copied(content: RecordDict) -> RecordDict:
+    """Another copy of what was received, at a tenth of the cost."""
+    return RecordDict({name: _copied(record) for name, record in content.items()})
+
+
+def delivered(message: Message, content: RecordDict) -> Message:
+    """The message as the node gets it: the metadata of ``message``, a copy of the received ``content``."""
+    arrived = Message(copied(content), message.metadata.dst_node_id, message.metadata.message_type)
+    arrived.metadata.__dict__.update(message.metadata.__dict__)
+    return arrived
+
+
+def returned(answer: object, message: Message) -> Message | None:
+    """What the server gets of a ClientApp's answer to ``message``: nothing of one in another's name, as at a SuperLink."""
+    if not isinstance(answer, Message):
+        reason = f"the ClientApp returned {type(answer).__name__}, not a Message"
+        return Message(Error(_APP_CRASHED, reason), reply_to=message)
+    said, asked = answer.metadata, message.metadata
+    # The ids are the sender's word; a SuperLink checks these two.
+    if (said.reply_to_message_id, said.src_node_id) != (asked.message_id, asked.dst_node_id):
+        return None
+    try:
+        if answer.has_error():
+            reply = Message(Error(answer.error.code, answer.error.reason), reply_to=message)
+        else:
+            reply = Message(received(answer.content), reply_to=message)
+        # These are the sender's word as well, and nobody checks them on the way.
+        reply.metadata.group_id = said.group_id
+        reply.metadata.message_type = said.message_type
+    except (TypeError, ValueError) as error:
+        return Message(Error(_APP_CRASHED, f"the ClientApp's reply cannot be sent: {error}"), reply_to=message)
+    return reply
+
+
+def stamp(message: Message, message_id: str) -> str:
+    """Give the message its id, which is for the grid to give, and return it."""
+    message.metadata.__dict__["_message_id"] = message_id
+    return message_id
+
+
+def _received(record: _Record) -> _Record:
+    if not isinstance(record, ArrayRecord):
+        return type(record).inflate(record.deflate())
+    arrays = ArrayRecord()
+    for name, array in record.items():
+        # Fields can be set to anything after an array was made; its constructor takes only what can be sent.
+        arrays[name] = Array(array.dtype, tuple(array.shape), array.stype, array.data)
+    return arrays
+
+
+def _copied(record: _Record) -> _Record:
+    if not isinstance(record, ArrayRecord):
+        values: Any = record.copy()
+        for name, value in record.items():
+            # Lists are all that can be changed in place.
+            if isinstance(value, list):
+                values[name] = list(value)
+        return cast(MetricRecord | ConfigRecord, values)
+    arrays = record.copy()
+    for name, array in record.items():
+        arrays[name] = copy.copy(array)
+    return arrays
+
+
+_States = dict[str, Any]
+
+
+class OwnGenerators:
+    """One side's stream of Python's, NumPy's and torch's global generators (of the CPU); torch's once torch is loaded.
+
+    It begins at a point given by the other side's generators, and far from theirs: who seeds those repeats both, and the two
+    never draw the same numbers. Not for secrets.
+    """
+
+    def __init__(self) -> None:
+        self._states: _States = {}
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Inside, this side's stream goes on; outside, nothing of it is seen."""
+        others = _read()
+        _write(_begin(others) | self._states)
+        try:
+            yield
+        finally:
+            self._states = _read()
+            _write(others)
+
+
+def _read() -> _States:
+    states: _States = {"random": random.getstate(), "numpy": np.random.get_state()}  # noqa: NPY002 # an app may draw from it
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        states["torch"] = torch.get_rng_state()
+    return states
+
+
+def _write(states: _States) -> None:
+    random.setstate(states["random"])
+    np.random.set_state(states["numpy"])  # noqa: NPY002 # as above
+    if "torch" in states:
+        sys.modules["torch"].set_rng_state(states["torch"])
+
+
+def _begin(others: _States) -> _States:
+    told = [repr(others["random"]).encode(), others["numpy"][1].tobytes()]
+    if "torch" in others:
+        told.append(others["torch"].numpy().tobytes())
+    digest = hashlib.sha256(b"".join(told)).digest()
+    states: _States = {
+        "random": random.Random(digest).getstate(),  # noqa: S311 # what apps expect, not secrets
+        "numpy": np.random.RandomState(np.frombuffer(digest, dtype=np.uint32)).get_state(),
+    }
+    if "torch" in others:
+        states["torch"] = sys.modules["torch"].Generator().manual_seed(int.from_bytes(digest[:7])).get_state()
+    return states

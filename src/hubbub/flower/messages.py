@@ -1,37 +1,57 @@
-"""A round's messages, and what of the replies counts: for each client that was asked, at most one reply, of this round."""
+"""Who is asked in a round, by which messages, and what of the replies counts: of each client at most one, of this round."""
 
+import hashlib
 import logging
 import math
 import re
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from hubbub.errors import ConfigError
+from hubbub._checks import integer
+from hubbub.errors import ConfigError, ParticipationError
+from hubbub.participation import BallsInBinsSampling, CyclicPoissonSampling, Participation, PoissonSampling, RandomParticipation
+from hubbub.training.cohorts import draw, eligible
+from hubbub.training.release import ReleasePath
 
 __all__ = [
+    "ACTION",
     "AGREEMENT",
     "CLIP_NORM",
     "COUNT_SCALE",
     "ENABLED",
     "ENCRYPTED",
+    "FAILED_PRECONDITION",
+    "HELLO",
     "LATTICE_BITS",
     "NOISE_STDDEV",
     "NORM_BIT",
+    "QUERY",
+    "RECORD",
     "ROUND_INDEX",
     "Asked",
+    "Held",
+    "Identity",
+    "Node",
     "Template",
     "addressed",
+    "average_cohort",
+    "clients_of",
+    "cohort",
+    "connected",
     "encrypted_vector",
     "first_config",
+    "identity_of",
     "is_training",
     "norm_bit",
+    "said",
     "single_arrays",
     "unheard",
 ]
@@ -49,6 +69,14 @@ LATTICE_BITS = "dpfedavg_lattice_bits"
 AGREEMENT = "hubbub_agreement"
 ROUND_INDEX = "hubbub_round_index"
 ENCRYPTED = "hubbub_encrypted"
+# What the holder's function is registered under, and the type of messages to it.
+ACTION = "paillier"
+QUERY = f"{MessageType.QUERY}.{ACTION}"
+# The one record that every message has.
+RECORD = "paillier"
+HELLO = "hello"
+# Flower's MOD_FAILED_PRECONDITION: of a mod that cannot keep its word, and of a holder that refuses.
+FAILED_PRECONDITION = 6
 _LONGEST_REASON = 200
 # For each client that was asked.
 _MOST_FAULTS = 4
@@ -158,11 +186,7 @@ class Template(Grid):
 
     @staticmethod
     def content(messages: Sequence[Message], floating: ArrayRecord, arrays: ArrayRecord) -> RecordDict:
-        """What each client gets, with all arrays in the place of the floating ones.
-
-        Raises:
-            ConfigError: The strategy sends different contents to different clients.
-        """
+        """What each client gets, with all arrays in the place of the floating ones."""
         first = messages[0].content
         if any(message.content is not first and message.content != first for message in messages[1:]):
             raise ConfigError("strategy: sends different messages to different clients; wrap one that averages, such as FedAvg")
@@ -184,11 +208,7 @@ class Template(Grid):
         return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Refused: a strategy that talks to clients by itself would see what they send.
-
-        Raises:
-            ConfigError: Always.
-        """
+        """Refused: a strategy that talks to clients by itself would see what they send."""
         raise ConfigError("strategy: sends messages while it configures a round; wrap one that averages, such as FedAvg")
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -209,11 +229,7 @@ def addressed(content: RecordDict, message_type: str, nodes: Mapping[str, int], 
 
 
 def single_arrays(content: RecordDict) -> ArrayRecord:
-    """The only array record of a reply.
-
-    Raises:
-        ValueError: There are none or several.
-    """
+    """The only array record of a reply."""
     records = list(content.array_records.values())
     if len(records) != 1:
         raise ValueError(f"has {len(records)} ArrayRecords, a reply has one")
@@ -221,11 +237,7 @@ def single_arrays(content: RecordDict) -> ArrayRecord:
 
 
 def encrypted_vector(content: RecordDict) -> bytes:
-    """The encrypted vector of a reply, which has nothing else but how many examples it stands for.
-
-    Raises:
-        ValueError: It holds anything in the clear, or no encrypted vector.
-    """
+    """The encrypted vector of a reply, which has nothing else but how many examples it stands for."""
     if content.array_records:
         raise ValueError("sent arrays in the clear; its app needs encrypting_mod, the first in the list of mods")
     found = [record[ENCRYPTED] for record in content.config_records.values() if ENCRYPTED in record]
@@ -235,11 +247,7 @@ def encrypted_vector(content: RecordDict) -> bytes:
 
 
 def norm_bit(content: RecordDict) -> int | None:
-    """What the client says of its norm; ``None`` where it says nothing that it may.
-
-    Raises:
-        ValueError: It is no whole number.
-    """
+    """What the client says of its norm; ``None`` where it says nothing that it may."""
     for record in content.metric_records.values():
         if NORM_BIT in record:
             value = record[NORM_BIT]
@@ -256,3 +264,123 @@ def first_config(content: RecordDict) -> ConfigRecord:
         return record
     content["config"] = ConfigRecord()
     return content.config_records["config"]
+
+
+_LOG = logging.getLogger("flwr")
+# How long a round waits for the nodes that the wrapped strategy wants to be there.
+_PATIENCE = 600.0
+
+Identity = Literal["key", "node"]
+
+
+class Node(NamedTuple):
+    """A node that is connected; ``public_key`` is empty where the grid tells none."""
+
+    node_id: int
+    public_key: bytes
+
+
+def connected(grid: Grid, wanted: int) -> list[Node]:
+    """The nodes that are connected, in order; waits until as many are as are wanted."""
+    deadline = time.monotonic() + _PATIENCE
+    while len(nodes := sorted(grid.get_nodes(), key=lambda node: int(node.node_id))) < max(1, wanted):
+        if time.monotonic() > deadline:
+            raise ParticipationError(
+                f"min_available_nodes = {wanted}: {len(nodes)} nodes are connected after {_PATIENCE:g} seconds; start more "
+                "SuperNodes, or let the wrapped strategy wait for fewer"
+            )
+        time.sleep(0.5)
+    return [Node(int(node.node_id), bytes(node.public_key or b"")) for node in nodes]
+
+
+def identity_of(nodes: Sequence[Node]) -> Identity:
+    """By what clients are known for a whole run: their keys, where the grid tells any, else the numbers of their nodes."""
+    return "key" if any(node.public_key for node in nodes) else "node"
+
+
+def clients_of(nodes: Sequence[Node], identity: Identity, *, keys_enforced: bool) -> dict[str, int]:
+    """The node of each client.
+
+    A client is known by its node's registered public key, so that a restart makes no new client of it. A grid that tells no
+    keys may stand before a SuperLink that admits registered ones only, which gives a key the same number every time. Of
+    several nodes with one key only one can be asked.
+    """
+    if identity == "node":
+        return {f"node {node.node_id}": node.node_id for node in nodes}
+    found: dict[str, int] = {}
+    for node in nodes:
+        if node.public_key:
+            found["key " + hashlib.sha256(node.public_key).hexdigest()] = node.node_id
+        elif not keys_enforced:
+            found[f"node {node.node_id}"] = node.node_id
+    if not found:
+        # Known by its number, a client that took part under its key would be another one.
+        raise ParticipationError(
+            f"keys_enforced = True: none of {len(nodes)} connected nodes has a public key; start the SuperLink with "
+            "--enable-supernode-auth, or, where nothing is promised of who joins when, leave keys_enforced out"
+        )
+    return found
+
+
+def average_cohort(participation: Participation, clients: int) -> float:
+    """How many of so many clients a round has on average, where coins decide."""
+    match participation:
+        case PoissonSampling(sampling_probability):
+            return sampling_probability * clients
+        case CyclicPoissonSampling(sampling_probability, cycle_length):
+            return sampling_probability * clients / cycle_length
+        case BallsInBinsSampling(bins):
+            return clients / bins
+        case _:
+            raise ConfigError(f"expected_cohort_size: is missing; say how many clients a round has with {participation}")
+
+
+def cohort(
+    participation: Participation, round_index: int, nodes: dict[str, int], size: float, path: ReleasePath
+) -> dict[str, int]:
+    """The clients that are asked, and the node of each: by coins that nobody filters, or ``size`` of those that may join."""
+    if isinstance(participation, RandomParticipation):
+        chosen = draw(participation, round_index, list(nodes), size, keys=path.cohort_keys, ledger=path.ledger)
+        return {str(client): nodes[str(client)] for client in chosen}
+    chosen = eligible(round_index, list(nodes), int(size), keys=path.cohort_keys, ledger=path.ledger)
+    if not chosen:
+        raise ParticipationError(
+            f"round {round_index + 1}: none of {len(nodes)} connected clients may join, by {participation}; wait until others "
+            "are connected"
+        )
+    if len(chosen) < size:
+        _LOG.warning("configure_train: only %s of %s clients may join; the noise is that of the full cohort", len(chosen), size)
+    return {str(client): nodes[str(client)] for client in chosen}
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a node says that it holds.
+
+    Args:
+        holder: The number of its share, from 1; 1 for a whole key; 0 for nothing.
+        key_id: Of the key that is shared, or of the whole key.
+    """
+
+    holder: int = 0
+    key_id: str = ""
+
+    def record(self) -> ConfigRecord:
+        """As the answer to a hello."""
+        return ConfigRecord({"holder": self.holder, "key-id": self.key_id})
+
+    @classmethod
+    def of(cls, content: RecordDict) -> "Held":
+        """What an answer says."""
+        record = said(content)
+        key_id = record.get("key-id")
+        if not isinstance(key_id, str):
+            raise TypeError("names no key")
+        return cls(integer("holder", record.get("holder"), at_least=0, at_most=100), key_id)
+
+
+def said(content: RecordDict) -> ConfigRecord:
+    """The one record that every message has."""
+    if RECORD not in content.config_records:
+        raise ValueError(f"has no ConfigRecord {RECORD!r}")
+    return content.config_records[RECORD]

@@ -13,7 +13,7 @@ from flwr.client import NumPyClient
 
 from hubbub._checks import shown
 from hubbub.flower.messages import NOISE_STDDEV, NORM_BIT
-from hubbub.flower.update import Request, Sent, within_by_all
+from hubbub.flower.mods import Request, Sent, within_by_all
 
 __all__ = ["DPNumPyClient"]
 

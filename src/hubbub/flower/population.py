@@ -170,11 +170,7 @@ class GridPopulation(Population):
 
     @staticmethod
     def _sum(
-        asked: Asked,
-        answers: Mapping[str, RecordDict],
-        layout: Layout,
-        sent: list[torch.Tensor],
-        clipping: "_Clipping",
+        asked: Asked, answers: Mapping[str, RecordDict], layout: Layout, sent: list[torch.Tensor], clipping: "_Clipping"
     ) -> LatticeSum | PlainSum:
         lattice, split = clipping.lattice, clipping.split
         total = torch.zeros(layout.dim + (split is not None), dtype=torch.int64 if lattice else torch.float64)
@@ -213,11 +209,7 @@ class _Clipping:
 
 
 def load(model: nn.Module, arrays: ArrayRecord) -> None:
-    """Put the parameters that a message brought into a client's model.
-
-    Raises:
-        ValueError: They are another model's.
-    """
+    """Put the parameters that a message brought into a client's model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     with torch.no_grad():
         for parameter, flat in zip(parameters, _layout(model).tensors(arrays), strict=True):

@@ -28,10 +28,21 @@ from flwr.clientapp import ClientApp
 from hubbub import strict_json
 from hubbub._checks import integer, shown
 from hubbub.errors import HubbubError, KeyFileError, NoiseExhaustedError, SumNotOpenedError
-from hubbub.flower.holder_messages import ACTION, HELLO, RECORD, Held, said
-from hubbub.flower.messages import AGREEMENT, ENCRYPTED, ROUND_INDEX, is_training, norm_bit, single_arrays
-from hubbub.flower.mods import App
-from hubbub.flower.update import Request, Sent
+from hubbub.flower.messages import (
+    ACTION,
+    AGREEMENT,
+    ENCRYPTED,
+    FAILED_PRECONDITION,
+    HELLO,
+    RECORD,
+    ROUND_INDEX,
+    Held,
+    is_training,
+    norm_bit,
+    said,
+    single_arrays,
+)
+from hubbub.flower.mods import App, Request, Sent, refusal
 from hubbub.secagg import key_files
 from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.protocol import Agreement
@@ -47,8 +58,6 @@ SHARE, FOLDER, SEED = "paillier-share", "paillier-folder", "paillier-noise-seed"
 # What the server is told the reason of; of the others, such as a file that cannot be read, the owner of the node alone.
 _TOLD = (ValueError, TypeError, NoiseExhaustedError, SumNotOpenedError)
 _PINNED = "hubbub-encrypting"
-# Flower's MOD_FAILED_PRECONDITION.
-_FAILED_PRECONDITION = 6
 _LARGEST_AGREEMENT = 10_000
 _LOG = logging.getLogger("flwr")
 
@@ -85,27 +94,23 @@ def encrypting_mod(msg: Message, context: Context, call_next: App) -> Message:
         _pin(agreement, round_index, context, noised=request.noise_stddev is not None)
     except (KeyError, TypeError, ValueError) as error:
         # Of what the server sent, so that the server may read it.
-        return _refusal(msg, error.args[0] if isinstance(error, KeyError) else error)
+        return refusal(msg, "encrypting_mod", error)
     try:
         reply = call_next(msg, context)
         if reply.has_error():
             _LOG.warning("encrypting_mod: the app replied with error %s: %s", reply.error.code, reply.error.reason)
-            return _refusal(msg, "the app replied with an error; see the client's log")
+            return refusal(msg, "encrypting_mod", "the app replied with an error; see the client's log")
         data = _encrypted(reply.content, agreement, round_index, request, sent, context)
     except Exception as error:  # noqa: BLE001 # what an exception says may be of the client's data, and would reach the server
         _LOG.error("encrypting_mod: nothing was sent", exc_info=error)
-        return _refusal(msg, "the app failed, or its reply cannot be encrypted; see the client's log")
+        return refusal(msg, "encrypting_mod", "the app failed, or its reply cannot be encrypted; see the client's log")
     content = RecordDict({"encrypted": ConfigRecord({ENCRYPTED: data})})
     content["metrics"] = MetricRecord({"num-examples": 1})
     return Message(content, reply_to=msg)
 
 
 def agreement_of(data: object) -> Agreement:
-    """The agreement that came as strict JSON.
-
-    Raises:
-        ValueError: There is none, or it cannot be read.
-    """
+    """The agreement that came as strict JSON."""
     if not isinstance(data, bytes):
         raise ValueError(
             f"there is no {AGREEMENT!r} in the configuration, so that nothing would be encrypted; the server's strategy needs "
@@ -192,11 +197,6 @@ def _encrypted(
     return agreement.contribution(str(context.node_id), round_index, steps, noise)
 
 
-def _refusal(msg: Message, why: object) -> Message:
-    _LOG.warning("encrypting_mod: %s", why)
-    return Message(Error(code=_FAILED_PRECONDITION, reason=f"encrypting_mod: {why}"), reply_to=msg)
-
-
 def hold(app: ClientApp) -> ClientApp:
     """Let the nodes of an app open sums, where their configuration gives them a key.
 
@@ -230,7 +230,7 @@ def _answer(msg: Message, context: Context) -> Message:
             return Message(RecordDict({RECORD: Held().record()}), reply_to=msg)
         path = Path(str(context.node_config[SHARE]))
         # Only a holder loads accounting and noise.
-        from hubbub.flower.holder_folder import HolderFolder
+        from hubbub.flower.holders import HolderFolder
 
         holder = HolderFolder(
             _key(path, path.lstat().st_ino, path.lstat().st_ctime_ns),
@@ -241,16 +241,12 @@ def _answer(msg: Message, context: Context) -> Message:
     except (HubbubError, ValueError, TypeError, OSError) as error:
         _LOG.warning("paillier: %s", error)
         why = error if isinstance(error, _TOLD) else "the holder cannot; see its log"
-        return Message(Error(code=_FAILED_PRECONDITION, reason=f"paillier: {why}"), reply_to=msg)
+        return Message(Error(code=FAILED_PRECONDITION, reason=f"paillier: {why}"), reply_to=msg)
 
 
 @functools.lru_cache(maxsize=16)
 def _key(path: Path, inode: int, changed: int) -> KeyShare | PrivateKey:
-    """What a file holds, a share or the whole key; checked once in a process for as long as the file is the same.
-
-    Raises:
-        KeyFileError: It is neither, or is open to others.
-    """
+    """What a file holds, a share or the whole key; checked once in a process for as long as the file is the same."""
     try:
         return key_files.read_share(path)
     except KeyFileError as no_share:

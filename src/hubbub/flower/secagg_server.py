@@ -4,7 +4,7 @@ A holder that is silent or lies is named, and another one asked in its place as 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -13,62 +13,64 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from safetensors.numpy import save
+from torch import nn
 
 from hubbub import files, strict_json
 from hubbub._checks import positive
 from hubbub.accounting.promise import Promise
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
-from hubbub.flower.holder_messages import (
-    ARRAYS,
-    CLIP_NORM,
+from hubbub.flower.holders import ARRAYS, CLIP_NORM, NOISE, OPEN, PROMISE, ROUND, opened, request_records
+from hubbub.flower.messages import (
+    AGREEMENT,
+    COUNT_SCALE,
+    FAILED_PRECONDITION,
     HELLO,
-    NOISE,
-    OPEN,
-    PROMISE,
+    LATTICE_BITS,
+    NOISE_STDDEV,
     QUERY,
     RECORD,
-    ROUND,
+    ROUND_INDEX,
+    Asked,
     Held,
-    opened,
-    request_records,
+    addressed,
+    encrypted_vector,
     said,
 )
-from hubbub.flower.messages import AGREEMENT, COUNT_SCALE, LATTICE_BITS, ROUND_INDEX, Asked, addressed, encrypted_vector
+from hubbub.flower.population import GridPopulation
 from hubbub.flower.secagg import Paillier
-from hubbub.flower.summing import Summing
+from hubbub.flower.server_run import Summing
 from hubbub.lattice import Lattice
+from hubbub.mechanism import Mechanism
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.key_holder import Opened, combined
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import ThresholdKey
+from hubbub.steps import share_stddev
 from hubbub.strategies.record import strategy_arrays
+from hubbub.training.aggregate import Adversary, Population
+from hubbub.training.clipping import CountSplit
 from hubbub.training.encrypted import EncryptedSum, Opening, Steps
 from hubbub.training.encryption import Encryption
 
-__all__ = ["EncryptedRounds", "EncryptedSumming", "GridHolders", "added", "kept_agreement", "told_of"]
+__all__ = [
+    "EncryptedGridPopulation",
+    "EncryptedRounds",
+    "EncryptedSumming",
+    "GridHolders",
+    "added",
+    "kept_agreement",
+    "told_of",
+]
 
 # How long all nodes, most of which hold nothing, are waited for.
 _HELLO_PATIENCE = 60.0
-# Of Flower: a node that holds something and refuses replies with this code; one whose app holds nothing with another.
-_FAILED_PRECONDITION = 6
 _LARGEST = 100_000
 _LOG = logging.getLogger("flwr")
 
 
 class GridHolders:
-    """The holders of the key, behind the nodes of a grid.
-
-    Args:
-        grid: Gives the grid whenever holders are asked.
-        agreement: What was agreed.
-        public: The key that is shared out; ``None`` where one owner has it whole.
-        promise: Of the run: holders who add noise are told it, and add that of its mechanism.
-        timeout: Seconds that holders are waited for, each time.
-
-    Raises:
-        ValueError: The agreement is on another key, or holders would add noise that nobody promised.
-    """
+    """The holders of the key, behind the nodes of a grid."""
 
     def __init__(
         self,
@@ -108,11 +110,7 @@ class GridHolders:
         return {number: tuple(some) for number, some in self._nodes.items()}
 
     def require_there(self) -> None:
-        """Ask all connected nodes what they hold, before anything is charged.
-
-        Raises:
-            SumNotOpenedError: Too few holders of the key to open a sum, or one that is to add noise is missing.
-        """
+        """Ask all connected nodes what they hold, before anything is charged."""
         found, needed = self.find(), max(self._public.threshold if self._public else 1, self._agreement.noising_holders)
         if len(found) >= needed:
             return
@@ -123,15 +121,7 @@ class GridHolders:
         )
 
     def add_noise(self, aggregator: Aggregator, clip_norm: float) -> None:
-        """Add the noise of every holder to a sum.
-
-        Args:
-            aggregator: The sum.
-            clip_norm: Of its lattice.
-
-        Raises:
-            SumNotOpenedError: That of a holder is missing, or is none; who it is stands in it.
-        """
+        """Add the noise of every holder to a sum."""
         self._find_where_missing(self._agreement.noising_holders)
         numbers = range(1, self._agreement.noising_holders + 1)
         # Of two that claim one share nobody can tell whose noise it is.
@@ -155,22 +145,13 @@ class GridHolders:
             )
 
     def noised(self, aggregator: Aggregator, lattice: Lattice) -> Steps:
-        """What a sum says, in whole steps, after the holders added their noise, where they do.
-
-        Raises:
-            SumNotOpenedError: Too few contributions, or too few holders that answer truly.
-        """
+        """What a sum says, in whole steps, after the holders added their noise, where they do."""
         if self._agreement.noising_holders:
             self.add_noise(aggregator, lattice.clip_norm)
         return self.open(aggregator)
 
     def open(self, aggregator: Aggregator) -> Steps:
-        """What a sum says, ``(size,)`` whole steps, from as many holders as it takes.
-
-        Raises:
-            SumNotOpenedError: Too few contributions; too few holders that answer truly, with the names of the others; or what
-                they open is no sum of the contributions.
-        """
+        """What a sum says, ``(size,)`` whole steps, from as many holders as it takes."""
         request, where = aggregator.request(), f"round {aggregator.round_index + 1}"
         needed = self._public.threshold if self._public else 1
         self._find_where_missing(needed)
@@ -210,11 +191,7 @@ class GridHolders:
             return steps
 
     def _claims(self, where: str) -> list[tuple[int, int]]:
-        """Each share and a node that says that it holds it.
-
-        Raises:
-            SumNotOpenedError: Two nodes claim the whole key; nothing proves what its owner says.
-        """
+        """Each share and a node that says that it holds it."""
         claims = [(number, node) for number, nodes in self._nodes.items() for node in nodes]
         if self._public is None and len(claims) > 1:
             names = tuple(f"node {node}" for _, node in claims)
@@ -257,20 +234,14 @@ class GridHolders:
         answers = list(asked.contents(self._grid().send_and_receive(asked.messages, timeout=patience)))
         for fault in asked.faults:
             # That a client's app holds nothing is as it should be.
-            usual = action == HELLO and f"(error {_FAILED_PRECONDITION})" not in fault
+            usual = action == HELLO and f"(error {FAILED_PRECONDITION})" not in fault
             _LOG.log(logging.DEBUG if usual else logging.WARNING, "secagg, %s: %s", action, fault)
         return answers
 
 
 @dataclass(frozen=True)
 class EncryptedSumming:
-    """How the encrypted replies of one round are summed.
-
-    Args:
-        plain: How they would be summed if they could be read: the lattice, and what clients are told of it.
-        aggregator: The sum, of which nothing came yet.
-        opening: How it is opened.
-    """
+    """How the encrypted replies of one round are summed."""
 
     plain: Summing
     aggregator: Aggregator
@@ -283,10 +254,7 @@ class EncryptedSumming:
 
     def config(self) -> dict[str, float | bool | bytes]:
         """What clients are told: how to clip, and to encrypt."""
-        told: dict[str, float | bool | bytes] = {
-            **self.plain.config(),
-            **told_of(self.aggregator, self.lattice),
-        }
+        told: dict[str, float | bool | bytes] = {**self.plain.config(), **told_of(self.aggregator, self.lattice)}
         if self.plain.split:
             # Nobody but the client can put its indicator into what it encrypts.
             told[COUNT_SCALE] = self.plain.split.count_scale(self.plain.clip_norm)
@@ -299,19 +267,7 @@ class EncryptedSumming:
 
 
 class EncryptedRounds:
-    """Secure aggregation over a run.
-
-    Args:
-        secagg: As the strategy was told.
-        encryption: All terms.
-        packing: How numbers lie in plaintexts.
-        promise: Of the run: holders who add noise add that of its mechanism.
-        dim: Numbers in a sum.
-        folder: Of the run; ``None`` keeps the agreement in memory.
-
-    Raises:
-        RunFolderError: The folder's agreement is another, or damaged.
-    """
+    """Secure aggregation over a run."""
 
     def __init__(
         self, secagg: Paillier, encryption: Encryption, packing: Packing, promise: Promise, dim: int, folder: Path | None
@@ -323,11 +279,7 @@ class EncryptedRounds:
         self._met = False
 
     def reach(self, grid: Grid) -> None:
-        """Speak to the holders through this grid; until enough were there once, they are asked who has what.
-
-        Raises:
-            SumNotOpenedError: Too few of them are connected.
-        """
+        """Speak to the holders through this grid; until enough were there once, they are asked who has what."""
         self._grid = grid
         if not self._met:
             self._holders.require_there()
@@ -370,15 +322,7 @@ def added(aggregator: Aggregator, asked: Asked, replies: Iterable[Message]) -> t
 
 
 def kept_agreement(folder: Path | None, make: Callable[[str], Agreement]) -> Agreement:
-    """The agreement of a run, under a name that no other run has; the same at every start.
-
-    Args:
-        folder: Of the run: it keeps the agreement in ``state/agreement.json``. ``None`` keeps nothing.
-        make: The agreement of a run of this name.
-
-    Raises:
-        RunFolderError: The folder's agreement is another, or cannot be read.
-    """
+    """The agreement of a run, under a name that no other run has; the same at every start."""
     path = None if folder is None else folder / "state" / "agreement.json"
     if path is None or not path.exists():
         agreement = make(token_hex(16))
@@ -404,3 +348,61 @@ def _next(waiting: Iterable[tuple[int, int]], count: int, answered: set[int]) ->
         if len(batch) < count and number not in batch and number not in answered:
             batch[number] = node
     return list(batch.items())
+
+
+_LOG = logging.getLogger("flwr")
+
+
+class EncryptedGridPopulation(Population):
+    """As :class:`.GridPopulation`, of clients whose app has ``mods=[encrypting_mod]``: nobody reads a single update."""
+
+    def __init__(
+        self, population: GridPopulation, agreement: Agreement, holders: GridHolders, *, lattice_bits: int, mechanism: Mechanism
+    ) -> None:
+        self._population, self._agreement, self._holders = population, agreement, holders
+        self._lattice_bits, self._mechanism = lattice_bits, mechanism
+        self._earlier: set[bytes] = set()
+
+    @property
+    def clients(self) -> Sequence[Hashable]:
+        """Every client's id, in the order given."""
+        return self._population.clients
+
+    @property
+    def noise_in_sums(self) -> bool:
+        """Whether the sums hold their noise before the server adds any."""
+        return bool(self._agreement.noising_holders) or self._mechanism.shares is not None
+
+    def inject(self, client: Hashable, adversary: Adversary | None) -> None:
+        """Let an adversary choose what a client encrypts; see :meth:`.Population.inject`."""
+        self._population.inject(client, adversary)
+
+    def collect(
+        self,
+        cohort: Sequence[Hashable],
+        model: nn.Module,
+        clip_norm: float | None,
+        round_index: int,
+        split: CountSplit | None = None,
+    ) -> EncryptedSum:
+        """The sum of the cohort's encrypted updates.
+
+        Raises:
+            ConfigError: There is no clip norm, or one that moves.
+            SumNotOpenedError: No client sent anything that counts.
+        """
+        if clip_norm is None or split is not None:
+            raise ConfigError(f"clip_norm = {clip_norm}: clients encrypt updates of one bounded norm for the whole run")
+        lattice = Lattice(clip_norm, self._lattice_bits)
+        aggregator = Aggregator(self._agreement, round_index, self._earlier)
+        told: dict[str, int | float | bytes] = {**told_of(aggregator, lattice)}
+        if shares := self._mechanism.shares:
+            stddev = share_stddev(self._mechanism.noise_multiplier, clip_norm, shares.clients, lattice.bits)
+            told[NOISE_STDDEV] = stddev * lattice.step
+        asked, replies = self._population.ask(cohort, model, clip_norm, round_index, told)
+        added(aggregator, asked, replies)
+        for fault in asked.faults:
+            _LOG.info("round %s: counted as nothing: %s", round_index + 1, fault)
+        # Of nothing there is no sum, and no digest.
+        _ = aggregator.total
+        return EncryptedSum(aggregator, lattice, lambda total: self._holders.noised(total, lattice), {})

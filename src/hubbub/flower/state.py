@@ -40,21 +40,7 @@ _OWNERS: WeakValueDictionary[Path, "ServerState"] = WeakValueDictionary()
 
 
 class ServerState:
-    """A run that is open: its release path, which is not started yet, and the folder that it is kept in.
-
-    Args:
-        promise: What the run promises.
-        layout: Of the model.
-        dim: Numbers in a sum.
-        clients: The most clients of a cohort.
-        seed: Of a simulation.
-        folder: Where all is kept; ``None`` keeps it in memory.
-        head: A head of the ledger that somebody kept.
-
-    Raises:
-        LedgerError: The folder holds another run, or its record is damaged or was rolled back.
-        RunFolderError: The folder is damaged, or another process is at work in it.
-    """
+    """A run that is open: its release path, which is not started yet, and the folder that it is kept in."""
 
     def __init__(
         self,
@@ -105,11 +91,7 @@ class ServerState:
 
     @property
     def path(self) -> ReleasePath:
-        """The way from a sum to a release.
-
-        Raises:
-            LedgerError: Another strategy of this process has taken the folder over.
-        """
+        """The way from a sum to a release."""
         if self._closed:
             raise LedgerError("state: another strategy has gone on with this run; use that one")
         return self._path
@@ -125,11 +107,7 @@ class ServerState:
         self._lock.close()
 
     def restore(self, strategy: Strategy) -> ArrayRecord | None:
-        """The model after :attr:`rounds` rounds, the wrapped strategy's arrays put back; ``None`` where the run begins.
-
-        Raises:
-            RunFolderError: The file is damaged, or of another model.
-        """
+        """The model after :attr:`rounds` rounds, the wrapped strategy's arrays put back; ``None`` where the run begins."""
         if self._file is None or not self._file.exists():
             return None
         try:
@@ -178,11 +156,7 @@ class ServerState:
 
 
 def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:
-    """How many rounds the ledger of a folder has charged, and the record of its promise; (0, {}) where there is none.
-
-    Raises:
-        LedgerError: It is damaged.
-    """
+    """How many rounds the ledger of a folder has charged, and the record of its promise; (0, {}) where there is none."""
     path = None if folder is None else folder / "ledger.jsonl"
     if path is None or not path.exists():
         return 0, {}
@@ -194,11 +168,7 @@ def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:
 
 
 def require_same_mechanism(promise: Promise, folder: Path | None) -> None:
-    """Refuse to say of the rounds in a folder what rounds of another mechanism would cost.
-
-    Raises:
-        LedgerError: The folder's run promised another mechanism.
-    """
+    """Refuse to say of the rounds in a folder what rounds of another mechanism would cost."""
     before = recorded(folder)[1]
     # Through JSON as well, where a tuple is a list.
     if before and before.get("mechanism") != strict_json.loads(strict_json.canonical(promise.record()["mechanism"])):

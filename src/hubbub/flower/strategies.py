@@ -1,20 +1,315 @@
-"""The private strategies: wrappers around any strategy of Flower's that averages."""
+"""A strategy of Flower made private: it sees what clients send as a noised mean alone, and every round is charged first."""
 
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from flwr.serverapp.strategy import Strategy
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
 
-from hubbub.flower.private import PrivateStrategy
-from hubbub.flower.terms import Buffers, Evaluation, NoiseAt, OnFailure, Terms, independent_noise
+from hubbub._checks import integer, scale
+from hubbub.accounting.guarantee import PrivacyGuarantee, rounded_up
+from hubbub.accounting.statement import RunFacts
+from hubbub.accounting.wording import crude_delta
+from hubbub.errors import BudgetError, ConfigError
+from hubbub.flower.arrays import Layout
+from hubbub.flower.messages import Identity, Node, Template, average_cohort, connected, identity_of
+from hubbub.flower.options import Options, StrategyArguments, independent_noise, require_averaging
+from hubbub.flower.server_run import Fixed, PrivateRun, Summing
+from hubbub.flower.state import recorded, require_same_mechanism
 from hubbub.mechanism import Mechanism
-from hubbub.training.clipping import AdaptiveClipping
+from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
+from hubbub.training.clipping import AdaptiveClipping, Clipping
 
 if TYPE_CHECKING:
-    from hubbub.flower.secagg import Paillier
+    from hubbub.flower.secagg_server import EncryptedSumming
 
-__all__ = ["DPFedAvgAdaptive", "DPFedAvgFixed", "MatrixFactorizationDP"]
+__all__ = ["DPFedAvgAdaptive", "DPFedAvgFixed", "MatrixFactorizationDP", "PrivateStrategy"]
+
+_LOG = logging.getLogger("flwr")
+
+
+class PrivateStrategy(Strategy):
+    """What the private strategies share; make one by :class:`.DPFedAvgFixed` and its siblings.
+
+    Args:
+        strategy: One that averages.
+        mechanism: How sums are hidden.
+        clipping: A clip norm, or the rule by which it moves.
+        options: All else.
+    """
+
+    def __init__(self, strategy: Strategy, mechanism: Mechanism, clipping: Clipping, options: Options) -> None:
+        self.strategy = require_averaging(strategy)
+        options.require_fitting(mechanism)
+        self.mechanism = mechanism
+        self._clipping = clipping if isinstance(clipping, AdaptiveClipping) else scale("clip_norm", clipping)
+        self._options = options
+        self._run: PrivateRun | None = None
+        self._timeout: float | None = None
+        known = options.expected_cohort_size or options.num_sampled_clients
+        if isinstance(clipping, AdaptiveClipping) and known:
+            # Refused here rather than in the first round.
+            clipping.split(mechanism.noise_multiplier, known)
+        if options.secagg:
+            # And sums that would not be exact.
+            options.secagg.packing(mechanism, options.num_sampled_clients or 0)
+        # So is a mechanism that no theorem covers.
+        self.guarantee(rounds=1)
+
+    # What is promised.
+
+    def guarantee(self, delta: float | None = None, *, rounds: int | None = None) -> PrivacyGuarantee:
+        """The guarantee of the rounds that were charged so far, those of earlier starts among them; before the first, of none.
+
+        Args:
+            delta: Strictly between 0 and 1; by default the strategy's.
+            rounds: Of so many rounds in place of those charged: what a run will cost.
+
+        Raises:
+            ValueError: A number out of range.
+            LedgerError: The folder holds a run of another mechanism, whose rounds cost something else.
+        """
+        promise = self._run.state.promise if self._run else self._options.promise(self.mechanism, {})
+        if self._run is None:
+            require_same_mechanism(promise, self._options.folder)
+        return promise.after(self.rounds_charged if rounds is None else rounds, self._options.delta if delta is None else delta)
+
+    def statement(self, delta: float | None = None) -> str:
+        """The guarantee of the rounds charged so far in full, with the facts of the run: fit for publication."""
+        run = self._run
+        if run is None or run.state.closed:
+            return self.guarantee(delta).statement()
+        facts = RunFacts(
+            clip_norm=None if isinstance(self._clipping, AdaptiveClipping) else self._clipping,
+            expected_cohort_size=run.fixed.expected_cohort_size,
+            secure_noise=self._options.simulation_seed is None,
+            planned_rounds=run.state.promise.rounds,
+            heads=(self.ledger_head,),
+            adaptive=isinstance(self._clipping, AdaptiveClipping),
+        )
+        return self.guarantee(delta).statement(facts)
+
+    @property
+    def rounds_charged(self) -> int:
+        """How many rounds were begun, burned ones and those of earlier starts counted."""
+        if self._run and not self._run.state.closed:
+            return len(self._run.state.path.ledger.rounds)
+        return recorded(self._options.folder)[0]
+
+    @property
+    def clip_norm(self) -> float:
+        """The clip norm of the next round."""
+        if self._run:
+            return self._run.state.clip_norm
+        return self._clipping.initial_clip_norm if isinstance(self._clipping, AdaptiveClipping) else self._clipping
+
+    @property
+    def ledger_head(self) -> str:
+        """The hash of the ledger's last record; empty before the run is open. Kept elsewhere, it shows a roll-back."""
+        return self._run.state.path.ledger.head if self._run else ""
+
+    # A run, as Flower's strategies run.
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run rounds, as every strategy does; a run that was begun before goes on with the model that it had.
+
+        It makes fewer rounds where the mechanism or ``stop_epsilon`` has no more.
+
+        Raises:
+            LedgerError: The folder holds another run, or its record is damaged or was rolled back.
+            RunFolderError: The folder is damaged, or another process is at work in it.
+            ParticipationError: No connected client may join a round; what was released before stays in the folder.
+        """
+        integer("num_rounds", num_rounds, at_least=0)
+        self._timeout = timeout
+        arrays = self.resumed(initial_arrays, grid)
+        left = self._rounds_left(num_rounds)
+        if remark := crude_delta(self._options.delta, len(self._connected(grid))):
+            _LOG.warning("%s", remark)
+        self._warn_of_too_few(grid, left)
+        if left < num_rounds:
+            why = f"rounds = {self.mechanism.rounds}"
+            if self.rounds_charged + left < self.mechanism.rounds:
+                why = f"stop_epsilon = {self._options.stop_epsilon:g}"
+            _LOG.warning("%s allows %s of the %s rounds asked for, after %s before", why, left, num_rounds, self.rounds_charged)
+        result = super().start(grid, arrays, left, timeout, train_config, evaluate_config, evaluate_fn)
+        if not result.arrays:
+            result.arrays = arrays
+        if self._run:
+            self._run.state.bind()
+        _LOG.info("Privacy: %s", self.guarantee().sentence())
+        return result
+
+    def resumed(self, initial_arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
+        """The model that the run goes on with: the one that it had, or the initial one where it begins."""
+        return self._open(initial_arrays, grid).arrays or initial_arrays
+
+    def summary(self) -> None:
+        """Log what is promised, then what the wrapped strategy says of itself."""
+        options = self._options
+        whom = f"{options.num_sampled_clients} clients" if options.num_sampled_clients else str(self.mechanism.participation)
+        for line in (
+            "├──> Differential privacy:",
+            f"│\t├── Noise multiplier {self.mechanism.noise_multiplier:g}, added by the {options.noise_by}",
+            f"│\t├── Clip norm {self.clip_norm:g}{', adaptive' if isinstance(self._clipping, AdaptiveClipping) else ''}",
+            f"│\t├── Asked in a round: {whom}",
+            *([f"│\t├── Encrypted: {options.secagg.summary()}"] if options.secagg else []),
+            f"│\t└── Rounds charged before: {self.rounds_charged}, epsilon {rounded_up(self.guarantee().epsilon)}",
+        ):
+            _LOG.info("\t%s", line)
+        _LOG.info("\t├──> The wrapped strategy, whose sampling and weights are not used:")
+        self.strategy.summary()
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+        """Draw the cohort, charge the round, and make its messages.
+
+        Raises:
+            BudgetError: The round would exceed ``stop_epsilon``, or the mechanism has none left; nothing was charged.
+            ParticipationError: No connected client may join.
+            ConfigError: The wrapped strategy cannot be asked for one message to all.
+            SumNotOpenedError: The holders that open encrypted sums are not connected; nothing was charged.
+        """
+        run = self._open(arrays, grid)
+        run.abort_what_was_left()
+        if not self._rounds_left(1):
+            raise BudgetError(
+                f"round {run.round_index + 1}: would exceed what is promised. So far: {self.guarantee().sentence()} Start a "
+                "new run with a budget of its own, which is charged beside this one"
+            )
+        summing = run.summing()
+        content = self._content(run, summing, arrays, config, grid)
+        nodes = self._connected(grid)
+        run.reach_holders(grid)
+        messages = run.begin(content, arrays, summing, nodes, self._timeout)
+        # How many the coins chose is as secret as whom.
+        whom = f"{len(messages)} clients" if self._options.num_sampled_clients else "a random cohort"
+        _LOG.info("configure_train: asked %s", whom)
+        return messages
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Sum what came, release it with noise, and let the wrapped strategy learn from the noised mean.
+
+        Returns:
+            The new model, or ``None`` where the round is discarded; and what may be told of it.
+
+        Raises:
+            ConfigError: No round is under way.
+        """
+        if self._run is None:
+            raise ConfigError("aggregate_train: no round is under way; call configure_train first")
+        arrays = self._run.finish(replies)
+        spent = self.guarantee()
+        # Nothing that hangs on what clients sent, but through the release.
+        public: dict[str, int | float | list[int] | list[float]] = {
+            "round": self.rounds_charged,
+            "released": int(arrays is not None),
+            "epsilon": float(spent.epsilon),
+            "delta": spent.delta,
+            "clip-norm": self.clip_norm,
+        }
+        return arrays, MetricRecord(public)
+
+    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+        """Nothing, unless ``evaluation = "exact"``: what clients measure on their data is not hidden by any noise."""
+        if self._options.evaluation == "off":
+            return []
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing, unless ``evaluation = "exact"``."""
+        return None if self._options.evaluation == "off" else self.strategy.aggregate_evaluate(server_round, replies)
+
+    # One step each.
+
+    def _open(self, arrays: ArrayRecord, grid: Grid) -> PrivateRun:
+        """Open the run, the first time; later only compare the model with that of before."""
+        layout = Layout.of(arrays)
+        if self._run is None:
+            run = PrivateRun(self.strategy, self.mechanism, self._clipping, self._options, layout, self._fixed(grid))
+            run.resume(arrays, grid)
+            self._run = run
+        if layout != self._run.layout:
+            raise ConfigError("initial_arrays: are another model's than this run has trained; start a new run for it")
+        return self._run
+
+    def _fixed(self, grid: Grid) -> Fixed:
+        """What the run fixes when it begins: as it was then, as it is stated, or by the nodes that are connected."""
+        before = recorded(self._options.folder)[1].get("settings", {})
+        stated = self._options.expected_cohort_size or self._options.num_sampled_clients or before.get("expected_cohort_size")
+        # Where no key is enforced a client may have one and may not.
+        identity: Identity | None = before.get("identity", None if self._options.keys_enforced else "key")
+        if stated is None or identity is None:
+            nodes = self._connected(grid)
+            identity = identity or identity_of(nodes)
+            if stated is None:
+                stated = average_cohort(self.mechanism.participation, len(nodes))
+                _LOG.warning(
+                    "Sums are divided by %g for the whole run, for the %s nodes that are connected now; say "
+                    "expected_cohort_size where others will come",
+                    stated,
+                    len(nodes),
+                )
+        return Fixed(float(stated), identity)
+
+    def _rounds_left(self, wanted: int) -> int:
+        """How many more rounds the promise has, at most as many as are wanted."""
+        done, stop = self.rounds_charged, self._options.stop_epsilon
+        low, high = 0, max(min(wanted, self.mechanism.rounds - done), 0)
+        if stop is None:
+            return high
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.guarantee(rounds=done + middle).epsilon <= stop:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _content(
+        self, run: PrivateRun, summing: "Summing | EncryptedSumming", arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> RecordDict:
+        """What every client gets: what the wrapped strategy would send, and how its update is to be clipped."""
+        floating = run.layout.floating(arrays)
+        told = ConfigRecord({**config, **summing.config()})
+        # The run's own count of rounds, which a restart does not begin anew.
+        messages = Template.ask(self.strategy, run.round_index + 1, floating, told, grid)
+        if not messages:
+            raise ConfigError("strategy: asks no client in this round; wrap one that trains in every round")
+        return Template.content(messages, floating, arrays)
+
+    def _warn_of_too_few(self, grid: Grid, rounds: int) -> None:
+        """Say before the first round that a pattern will run out of clients, if nobody else comes."""
+        match self.mechanism.participation:
+            case SingleParticipation():
+                apart = rounds
+            case FixedEpochs(rounds_per_epoch=apart) | MinSeparation(min_separation=apart):
+                apart = min(apart, rounds)
+            case _:
+                return
+        size, there = self._options.num_sampled_clients or 0, len(self._connected(grid))
+        if size * apart > there:
+            _LOG.warning(
+                "%s clients are connected; %s a round by %s need %s for cohorts of that size",
+                there,
+                size,
+                self.mechanism.participation,
+                size * apart,
+            )
+
+    def _connected(self, grid: Grid) -> list[Node]:
+        return connected(grid, getattr(self.strategy, "min_available_nodes", 1))
 
 
 class DPFedAvgFixed(PrivateStrategy):
@@ -67,41 +362,11 @@ class DPFedAvgFixed(PrivateStrategy):
         *,
         clip_norm: float,
         noise_multiplier: float,
-        num_sampled_clients: int | None = None,
-        sampling_probability: float | None = None,
-        noise_at: NoiseAt = "server",
-        min_survivors: int | None = None,
-        buffers: Buffers = "error",
-        on_failure: OnFailure = "zero",
-        keys_enforced: bool = False,
-        stop_epsilon: float | None = None,
-        delta: float = 1e-5,
-        state: str | Path | None = None,
-        expected_cohort_size: float | None = None,
         rounds: int = 10_000,
-        evaluation: Evaluation = "off",
-        simulation_seed: int | None = None,
-        head: str | None = None,
-        secagg: "Paillier | None" = None,
+        **shared: Unpack[StrategyArguments],
     ) -> None:
-        terms = Terms(
-            num_sampled_clients=num_sampled_clients,
-            sampling_probability=sampling_probability,
-            noise_at=noise_at,
-            min_survivors=min_survivors,
-            buffers=buffers,
-            on_failure=on_failure,
-            keys_enforced=keys_enforced,
-            stop_epsilon=stop_epsilon,
-            delta=delta,
-            state=state,
-            expected_cohort_size=expected_cohort_size,
-            evaluation=evaluation,
-            simulation_seed=simulation_seed,
-            head=head,
-            secagg=secagg,
-        )
-        super().__init__(strategy, independent_noise(terms, noise_multiplier, rounds), clip_norm, terms)
+        options = Options(**shared)
+        super().__init__(strategy, independent_noise(options, noise_multiplier, rounds), clip_norm, options)
 
 
 class DPFedAvgAdaptive(PrivateStrategy):
@@ -136,42 +401,12 @@ class DPFedAvgAdaptive(PrivateStrategy):
         target_quantile: float = 0.5,
         clip_norm_learning_rate: float = 0.2,
         clip_count_stddev: float | None = None,
-        num_sampled_clients: int | None = None,
-        sampling_probability: float | None = None,
-        noise_at: NoiseAt = "server",
-        min_survivors: int | None = None,
-        buffers: Buffers = "error",
-        on_failure: OnFailure = "zero",
-        keys_enforced: bool = False,
-        stop_epsilon: float | None = None,
-        delta: float = 1e-5,
-        state: str | Path | None = None,
-        expected_cohort_size: float | None = None,
         rounds: int = 10_000,
-        evaluation: Evaluation = "off",
-        simulation_seed: int | None = None,
-        head: str | None = None,
-        secagg: "Paillier | None" = None,
+        **shared: Unpack[StrategyArguments],
     ) -> None:
-        terms = Terms(
-            num_sampled_clients=num_sampled_clients,
-            sampling_probability=sampling_probability,
-            noise_at=noise_at,
-            min_survivors=min_survivors,
-            buffers=buffers,
-            on_failure=on_failure,
-            keys_enforced=keys_enforced,
-            stop_epsilon=stop_epsilon,
-            delta=delta,
-            state=state,
-            expected_cohort_size=expected_cohort_size,
-            evaluation=evaluation,
-            simulation_seed=simulation_seed,
-            head=head,
-            secagg=secagg,
-        )
+        options = Options(**shared)
         clipping = AdaptiveClipping(initial_clip_norm, target_quantile, clip_norm_learning_rate, clip_count_stddev)
-        super().__init__(strategy, independent_noise(terms, noise_multiplier, rounds), clipping, terms)
+        super().__init__(strategy, independent_noise(options, noise_multiplier, rounds), clipping, options)
 
 
 class MatrixFactorizationDP(PrivateStrategy):
@@ -198,44 +433,9 @@ class MatrixFactorizationDP(PrivateStrategy):
     """
 
     def __init__(
-        self,
-        strategy: Strategy,
-        *,
-        mechanism: Mechanism,
-        clip_norm: float,
-        num_sampled_clients: int | None = None,
-        sampling_probability: float | None = None,
-        noise_at: NoiseAt = "server",
-        min_survivors: int | None = None,
-        buffers: Buffers = "error",
-        on_failure: OnFailure = "zero",
-        keys_enforced: bool = False,
-        stop_epsilon: float | None = None,
-        delta: float = 1e-5,
-        state: str | Path | None = None,
-        expected_cohort_size: float | None = None,
-        evaluation: Evaluation = "off",
-        simulation_seed: int | None = None,
-        head: str | None = None,
-        secagg: "Paillier | None" = None,
+        self, strategy: Strategy, *, mechanism: Mechanism, clip_norm: float, **shared: Unpack[StrategyArguments]
     ) -> None:
         if not isinstance(mechanism, Mechanism):
             raise TypeError(f"mechanism = {type(mechanism).__name__}: must be a hubbub.mechanism.Mechanism")
-        terms = Terms(
-            num_sampled_clients=num_sampled_clients,
-            sampling_probability=sampling_probability,
-            noise_at=noise_at,
-            min_survivors=min_survivors,
-            buffers=buffers,
-            on_failure=on_failure,
-            keys_enforced=keys_enforced,
-            stop_epsilon=stop_epsilon,
-            delta=delta,
-            state=state,
-            expected_cohort_size=expected_cohort_size,
-            evaluation=evaluation,
-            simulation_seed=simulation_seed,
-            head=head,
-            secagg=secagg,
-        )
-        super().__init__(strategy, replace(mechanism, shares=terms.shares()), clip_norm, terms)
+        options = Options(**shared)
+        super().__init__(strategy, replace(mechanism, shares=options.shares()), clip_norm, options)

@@ -3,13 +3,11 @@
 from hubbub.strategies.banded import Banded
 from hubbub.strategies.banded_inverse import BandedInverse
 from hubbub.strategies.blt import BufferedLinearToeplitz
-from hubbub.strategies.columns import Columns
 from hubbub.strategies.dense import Dense
-from hubbub.strategies.described import Described
 from hubbub.strategies.fourier import Fourier
 from hubbub.strategies.identity import Identity
+from hubbub.strategies.matrix_only import Columns, Described
 from hubbub.strategies.normalized_toeplitz import NormalizedToeplitz
-from hubbub.strategies.own import OWN
 from hubbub.strategies.semiseparable import Semiseparable
 from hubbub.strategies.stamped import Stamped
 from hubbub.strategies.strategy import Strategy
@@ -33,3 +31,20 @@ __all__ = [
     "Stamped",
     "Strategy",
 ]
+
+# Strategies whose stated sensitivity is computed by us from plain numbers and arrays, which describe them completely. Of all
+# others the sensitivity is computed again from the matrix.
+OWN: tuple[type, ...] = (
+    Banded,
+    BandedInverse,
+    BandedToeplitz,
+    BinaryTree,
+    BufferedLinearToeplitz,
+    Columns,
+    Dense,
+    Fourier,
+    Identity,
+    NormalizedToeplitz,
+    Semiseparable,
+    Stamped,
+)

@@ -17,9 +17,8 @@ from hubbub.participation import (
     covering,
 )
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
-from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
-from hubbub.strategies.substitution import substituted
-from hubbub.strategies.toeplitz_matrices import worst_rounds
+from hubbub.strategies.matrices import worst_rounds
+from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round, substituted
 
 __all__ = ["Banded", "from_matrix"]
 

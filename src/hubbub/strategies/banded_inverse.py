@@ -16,7 +16,7 @@ import numpy as np
 from hubbub._checks import Array, integer, rounds_count
 from hubbub.participation import Participation
 from hubbub.sensitivity import Sensitivity
-from hubbub.strategies import power_series, toeplitz_matrices
+from hubbub.strategies import matrices
 from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
 from hubbub.workloads import Workload
 
@@ -48,7 +48,7 @@ class BandedInverse:
     noising_coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        d = toeplitz_matrices.first_column("noising_coefficients", self.noising_coefficients, self.rounds)
+        d = matrices.first_column("noising_coefficients", self.noising_coefficients, self.rounds)
         object.__setattr__(self, "noising_coefficients", d)
 
     @property
@@ -69,7 +69,7 @@ class BandedInverse:
             ValueError: It grows beyond what float64 can square.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            c = power_series.inverse(np.array(self.noising_coefficients), self.rounds)
+            c = matrices.inverse(np.array(self.noising_coefficients), self.rounds)
         if not float(np.abs(c).max()) <= _LARGEST * abs(float(c[0])):
             raise ValueError(
                 f"noising_coefficients: the inverse of their Toeplitz matrix grows beyond {_LARGEST:g} in {self.rounds} "
@@ -81,7 +81,7 @@ class BandedInverse:
     def matrix(self) -> Array:
         """C as a dense matrix, ``(rounds, rounds)``."""
         require_dense(self.rounds)
-        return toeplitz_matrices.matrix(self.coefficients, self.rounds)
+        return matrices.matrix(self.coefficients, self.rounds)
 
     def leading(self, rounds: int) -> "BandedInverse":
         """The first ``rounds`` rounds."""
@@ -94,7 +94,7 @@ class BandedInverse:
 
         Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763.
         """
-        return toeplitz_matrices.sensitivity(self.coefficients, self.rounds, participation)
+        return matrices.sensitivity(self.coefficients, self.rounds, participation)
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
         """Row ``round_index`` of C⁻¹z, a combination of the last ``bands`` rows of z."""
@@ -142,6 +142,6 @@ def square_root_of(workload: Workload, bands: int) -> BandedInverse:
         >>> square_root_of(momentum(rounds=4, momentum=0.5), bands=3).noising_coefficients
         (1.0, -0.75, -0.03125)
     """
-    toeplitz_matrices.require_equal_rates(workload)
+    matrices.require_equal_rates(workload)
     integer("bands", bands, at_least=1, at_most=workload.rounds)
-    return BandedInverse(workload.rounds, tuple(toeplitz_matrices.root_series(workload.momentum, bands, -0.5).tolist()))
+    return BandedInverse(workload.rounds, tuple(matrices.root_series(workload.momentum, bands, -0.5).tolist()))

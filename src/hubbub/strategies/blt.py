@@ -18,7 +18,7 @@ from hubbub.participation import (
     covering,
 )
 from hubbub.sensitivity import Sensitivity
-from hubbub.strategies import toeplitz_matrices
+from hubbub.strategies import matrices
 from hubbub.strategies.blt_sums import Problem, squared_sensitivity
 from hubbub.strategies.blt_sums import squared_errors as inverse_errors
 from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
@@ -132,13 +132,13 @@ class BufferedLinearToeplitz:
         Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763, with no demand on c_0.
         """
         pattern = covering(participation, self.rounds)
-        b, k = toeplitz_matrices.worst_rounds(pattern, self.rounds)
+        b, k = matrices.worst_rounds(pattern, self.rounds)
         if min(self.output_scales) >= 0 and k <= _MOST_STRETCHES:
             problem = Problem(self.rounds, b, k, mean=False)
             logs = np.log1p(-np.array(self.forgetting))
             squared = squared_sensitivity(problem, logs, np.array(self.output_scales))[0]
             return Sensitivity(math.sqrt(squared), exact=True, source=_SOURCE)
-        stated = toeplitz_matrices.sensitivity(self.coefficients(self.rounds), self.rounds, pattern)
+        stated = matrices.sensitivity(self.coefficients(self.rounds), self.rounds, pattern)
         # Scales of both signs cancel: rounded against us.
         size = 1 + float(np.abs(self.output_scales).sum())
         return Sensitivity(stated.value + _ROUNDING * k * math.sqrt(self.rounds) * size, stated.exact, stated.source)

@@ -15,10 +15,8 @@ from hubbub.participation import (
     Participation,
 )
 from hubbub.sensitivity import Sensitivity, of_matrix
-from hubbub.strategies.normal_form import gram_root, triangular_form
-from hubbub.strategies.strategy import Draw, Memory, Row, require_round
-from hubbub.strategies.substitution import bands_of, substituted
-from hubbub.tensor_proto import read_tensor_proto
+from hubbub.strategies.matrices import gram_root, triangular_form
+from hubbub.strategies.strategy import Draw, Memory, Row, bands_of, require_round, substituted
 
 __all__ = ["Dense", "from_gram", "from_matrix", "load"]
 
@@ -130,6 +128,9 @@ def load(path: str | Path) -> Dense:
         DataError: The file is missing or is not such a file.
         ValueError: The matrix is no strategy (see :class:`Dense`).
     """
+    # Who checks an epsilon reads no files.
+    from hubbub.tensor_proto import read_tensor_proto
+
     matrix = read_tensor_proto(path)
     try:
         return Dense(matrix)

@@ -21,9 +21,8 @@ import scipy.linalg
 from hubbub._checks import Array, one_of, rounds_count
 from hubbub.participation import Participation
 from hubbub.sensitivity import Sensitivity, of_matrix
-from hubbub.strategies.normal_form import gram_root
-from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
-from hubbub.strategies.substitution import substituted
+from hubbub.strategies.matrices import gram_root
+from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round, substituted
 
 __all__ = ["DECODERS", "Fourier"]
 

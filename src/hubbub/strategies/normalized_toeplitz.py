@@ -17,9 +17,8 @@ from hubbub.participation import (
     covering,
 )
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
-from hubbub.strategies import toeplitz_matrices
-from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
-from hubbub.strategies.substitution import substituted
+from hubbub.strategies import matrices
+from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round, substituted
 
 __all__ = ["NormalizedToeplitz"]
 
@@ -54,7 +53,7 @@ class NormalizedToeplitz:
     coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "coefficients", toeplitz_matrices.first_column("coefficients", self.coefficients, self.rounds))
+        object.__setattr__(self, "coefficients", matrices.first_column("coefficients", self.coefficients, self.rounds))
 
     @property
     def bands(self) -> int:
@@ -76,13 +75,13 @@ class NormalizedToeplitz:
         """C as a dense matrix, ``(rounds, rounds)``."""
         left = np.minimum(np.arange(self.rounds, 0, -1), self.bands)
         require_dense(self.rounds)
-        C: Array = toeplitz_matrices.matrix(self.coefficients, self.rounds) / self.column_norms[left - 1]
+        C: Array = matrices.matrix(self.coefficients, self.rounds) / self.column_norms[left - 1]
         return C
 
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x: exact while the bands are no more than the separation, otherwise a bound."""
         pattern = covering(participation, self.rounds)
-        separation, participations = toeplitz_matrices.worst_rounds(pattern, self.rounds)
+        separation, participations = matrices.worst_rounds(pattern, self.rounds)
         if self.bands <= separation or participations == 1:
             return of_columns(np.ones(self.rounds), MinSeparation(separation, participations))
         if self.rounds <= _DENSE:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from hubbub._checks import Array, one_of
-from hubbub.strategies.described import Described
-from hubbub.strategies.own import OWN
+from hubbub.strategies import OWN
+from hubbub.strategies.matrix_only import Described
 from hubbub.strategies.strategy import Strategy
 
 __all__ = ["from_parts", "strategy_arrays", "strategy_numbers"]

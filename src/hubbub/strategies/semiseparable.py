@@ -16,8 +16,8 @@ import numpy.typing as npt
 from hubbub._checks import Array, real_array
 from hubbub.participation import Participation, SingleParticipation, covering
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub.strategies.matrices import worst_rounds
 from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
-from hubbub.strategies.toeplitz_matrices import worst_rounds
 
 __all__ = ["Recursion", "Semiseparable", "column_norms"]
 

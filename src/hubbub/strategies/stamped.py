@@ -25,9 +25,8 @@ from hubbub.participation import (
     covering,
 )
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
-from hubbub.strategies.normal_form import triangular_form
-from hubbub.strategies.strategy import Draw, Memory, Row, Strategy, require_dense, require_round
-from hubbub.strategies.substitution import bands_of, substituted
+from hubbub.strategies.matrices import triangular_form
+from hubbub.strategies.strategy import Draw, Memory, Row, Strategy, bands_of, require_dense, require_round, substituted
 
 __all__ = ["Stamped", "stamp"]
 

@@ -3,6 +3,8 @@
 Letters: C strategy ``(rows, rounds)``, z independent noise ``(rows, dim)``, N noising matrix ``(rounds, rows)`` with N·C = I.
 Round t of a run releases x_t + (N·z)_t, which is a function of C·x + z: the guarantee is that of one Gaussian release.
 For square C the noising matrix is C⁻¹.
+
+Forward substitution, one round at a time: how any lower-triangular C is streamed.
 """
 
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from hubbub.errors import NoiseExhaustedError
 from hubbub.participation import Participation
 from hubbub.sensitivity import Sensitivity
 
-__all__ = ["Draw", "Memory", "Progress", "Strategy", "WithLeadingPart", "memory_rows", "progress"]
+__all__ = ["Draw", "Memory", "Progress", "Strategy", "WithLeadingPart", "bands_of", "memory_rows", "progress", "substituted"]
 
 # A row of z, or a combination of rows: any array type with + and scalar ×; strategies never look inside.
 Row = Any
@@ -106,3 +108,30 @@ def require_round(round_index: int, rounds: int) -> None:
             f"round_index = {round_index}: the strategy has noise for rounds 0 to {rounds - 1} only; "
             "plan a longer strategy, or charge a second run"
         )
+
+
+def bands_of(C: Array) -> int:
+    """The number of diagonals of a lower-triangular matrix up to the last that is not 0, the main one counted."""
+    return max(d for d in range(len(C)) if d == 0 or np.diagonal(C, -d).any()) + 1
+
+
+def substituted(coefficients: Array, drawn: Row, memory: Memory, bands: int) -> tuple[Row, Memory]:
+    """The next row y of C⁻¹z, and the last ``bands`` − 1 rows.
+
+    Args:
+        coefficients: ``(t + 1,)``, the row of C up to its diagonal.
+        drawn: The row of z.
+        memory: The last rows of C⁻¹z, the newest last.
+        bands: Of C.
+    """
+    *before, own = coefficients.tolist()
+    row = drawn
+    for coefficient, earlier in zip(reversed(before), reversed(memory), strict=False):
+        if row is drawn:
+            row = drawn - coefficient * earlier
+        else:
+            row -= coefficient * earlier
+    if own != 1:
+        row = (1 / own) * row
+    kept = (*memory, row)
+    return row, kept[max(0, len(kept) - (bands - 1)) :]

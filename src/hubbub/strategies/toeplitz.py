@@ -12,9 +12,8 @@ import numpy as np
 from hubbub._checks import Array, integer, rounds_count
 from hubbub.participation import Participation
 from hubbub.sensitivity import Sensitivity
-from hubbub.strategies import toeplitz_matrices
-from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round
-from hubbub.strategies.substitution import substituted
+from hubbub.strategies import matrices
+from hubbub.strategies.strategy import Draw, Memory, Row, require_dense, require_round, substituted
 from hubbub.workloads import Workload
 
 __all__ = ["BandedToeplitz", "square_root", "square_root_of"]
@@ -46,7 +45,7 @@ class BandedToeplitz:
     coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "coefficients", toeplitz_matrices.first_column("coefficients", self.coefficients, self.rounds))
+        object.__setattr__(self, "coefficients", matrices.first_column("coefficients", self.coefficients, self.rounds))
 
     @property
     def bands(self) -> int:
@@ -61,7 +60,7 @@ class BandedToeplitz:
     def matrix(self) -> Array:
         """C as a dense matrix, ``(rounds, rounds)``."""
         require_dense(self.rounds)
-        return toeplitz_matrices.matrix(self.coefficients, self.rounds)
+        return matrices.matrix(self.coefficients, self.rounds)
 
     def leading(self, rounds: int) -> "BandedToeplitz":
         """The first ``rounds`` rounds."""
@@ -75,7 +74,7 @@ class BandedToeplitz:
 
         Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763.
         """
-        return toeplitz_matrices.sensitivity(np.array(self.coefficients), self.rounds, participation)
+        return matrices.sensitivity(np.array(self.coefficients), self.rounds, participation)
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
         """Row ``round_index`` of C⁻¹z, by forward substitution over the last ``bands`` − 1 rows."""
@@ -123,6 +122,6 @@ def square_root_of(workload: Workload, bands: int) -> BandedToeplitz:
 
     Source: Kalinin and Lampert 2024, Theorem 1, https://arxiv.org/abs/2405.13763.
     """
-    toeplitz_matrices.require_equal_rates(workload)
+    matrices.require_equal_rates(workload)
     integer("bands", bands, at_least=1, at_most=workload.rounds)
-    return BandedToeplitz(workload.rounds, tuple(toeplitz_matrices.root_series(workload.momentum, bands).tolist()))
+    return BandedToeplitz(workload.rounds, tuple(matrices.root_series(workload.momentum, bands).tolist()))

@@ -1,10 +1,27 @@
-"""Lower-triangular Toeplitz C by its first column: the matrix, the root of a workload, and how far one client moves C·x."""
+"""Matrices that strategies are made of: Toeplitz ones, their power series, and the triangular form of any other.
+
+Lower-triangular Toeplitz C by its first column: the matrix, the root of a workload, and how far one client moves C·x.
+
+Power series cut to their first coefficients: what a lower-triangular Toeplitz matrix is, by its first column.
+
+Products, inverses and roots of such matrices are those of their series. Short series are divided by recursion, long ones by
+Newton's iteration with fast Fourier transforms, whose errors are relative to the largest coefficients.
+
+Letters: a, c, u series, lists of coefficients from x⁰ up.
+
+Source: Brent and Kung 1978, "Fast Algorithms for Manipulating Formal Power Series", https://doi.org/10.1145/322092.322099.
+
+Any C, tall or not triangular, as the one square lower-triangular C that has the same inner products of columns.
+
+The guarantee depends on C only through X = CᵀC, and the error of the best decoder A·C⁺ is tr(A·X⁻¹·Aᵀ): so the triangular
+matrix with the same X has the same sensitivity to every pattern, the error of the best decoder, and can be streamed.
+"""
 
 import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy import linalg
+from scipy import fft, linalg
 
 from hubbub._checks import Array, real_array, rounds_count
 from hubbub.participation import (
@@ -17,17 +34,24 @@ from hubbub.participation import (
     require_participation,
 )
 from hubbub.sensitivity import Sensitivity, of_columns, of_matrix
-from hubbub.strategies.power_series import binomial, correlate, multiply
 from hubbub.workloads import Workload
 
 __all__ = [
+    "binomial",
     "columns_at",
     "columns_at_transposed",
+    "correlate",
+    "divide",
     "first_column",
+    "gram_root",
+    "inverse",
     "matrix",
+    "multiply",
     "require_equal_rates",
     "root_series",
     "sensitivity",
+    "transposed_divide",
+    "triangular_form",
     "worst_rounds",
 ]
 
@@ -167,3 +191,149 @@ def _row_wise(magnitude: Array, separation: int, participations: int) -> Sensiti
     sides = [of_columns(beside, MinSeparation(separation, m)).value ** 2 for m in (others // 2, others - others // 2) if m]
     squared = participations * (float(products[0]) + math.fsum(sides))
     return Sensitivity(math.sqrt(squared), False, "row-wise bound, Choquette-Choo et al. 2023")
+
+
+# A series of so many coefficients, or so many multiplications in all: beyond both, transforms are faster than the recursion.
+_SHORT, _FEW = 300, 2_000_000
+# How many coefficients the recursion makes before Newton's iteration doubles them.
+_FIRST = 512
+
+
+def multiply(a: Array, c: Array, length: int) -> Array:
+    """The first ``length`` coefficients of a·c.
+
+    Example:
+        >>> multiply(np.array([1.0, 1.0]), np.array([1.0, 2.0, 3.0]), 3).round(12)
+        array([1., 3., 5.])
+    """
+    a, c = sorted((a[:length], c[:length]), key=len)
+    if _recursive(length, len(a)):
+        return _recursion(a, np.ones(1), np.pad(c, (0, length - len(c))))
+    size = fft.next_fast_len(len(a) + len(c) - 1, real=True)
+    product: Array = fft.irfft(fft.rfft(a, size) * fft.rfft(c, size), size)
+    return np.pad(product[:length], (0, max(0, length - size)))
+
+
+def inverse(c: Array, length: int) -> Array:
+    """The first ``length`` coefficients of 1/c; ``c[0]`` must not be 0.
+
+    Example:
+        >>> inverse(np.array([1.0, -0.5]), 4)
+        array([1.   , 0.5  , 0.25 , 0.125])
+    """
+    c = c[:length]
+    first = length if _recursive(length, len(c)) else min(length, _FIRST)
+    result = np.zeros(length)
+    unit = np.zeros(first)
+    unit[0] = 1.0
+    result[:first] = _recursion(np.ones(1), c, unit)
+    known = first
+    while known < length:
+        more = min(2 * known, length)
+        error = multiply(c[:more], result[:known], more)[known:]
+        result[known:more] = -multiply(result[:known], error, more - known)
+        known = more
+    return result
+
+
+def divide(a: Array, c: Array) -> Array:
+    """The first ``len(a)`` coefficients of a/c.
+
+    Example:
+        >>> divide(np.ones(4), np.array([1.0, 1.0]))
+        array([1., 0., 1., 0.])
+    """
+    if _recursive(len(a), len(c)):
+        return _recursion(np.ones(1), c, a)
+    return multiply(a, inverse(c, len(a)), len(a))
+
+
+def transposed_divide(a: Array, c: Array) -> Array:
+    """T⁻ᵀ·a for the Toeplitz matrix T of c: what carries a gradient back through :func:`divide`."""
+    return divide(a[::-1], c)[::-1]
+
+
+def correlate(u: Array, a: Array, lags: int) -> Array:
+    """``(lags,)``: of each lag k the sum of u_{i+k}·a_i, for u and a of equal length: what carries one back to a factor.
+
+    Example:
+        >>> correlate(np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 1.0]), 2).round(12)
+        array([6., 5.])
+    """
+    size = fft.next_fast_len(len(u) + lags - 1, real=True)
+    correlation: Array = fft.irfft(fft.rfft(u, size) * np.conj(fft.rfft(a, size)), size)
+    return correlation[:lags]
+
+
+def binomial(ratio: float, power: float, length: int) -> Array:
+    """The first ``length`` coefficients of (1 − ``ratio``·x) to the ``power``, by the binomial series.
+
+    Example:
+        >>> binomial(1.0, -0.5, 4)
+        array([1.    , 0.5   , 0.375 , 0.3125])
+    """
+    i = np.arange(1, length)
+    return np.concatenate([[1.0], np.cumprod(ratio * (i - 1 - power) / i)])
+
+
+def _recursion(a: Array, c: Array, x: Array) -> Array:
+    """The first ``len(x)`` coefficients of a·x/c, one after the other."""
+    # Takes as long to load as all else that a plan needs.
+    from scipy.signal import lfilter
+
+    filtered: Array = lfilter(a, c, x)
+    return filtered
+
+
+def _recursive(length: int, bands: int) -> bool:
+    return bands <= _SHORT or length * bands <= _FEW
+
+
+def gram_root(X: npt.ArrayLike) -> Array:
+    """The lower-triangular C with CᵀC = X and a positive diagonal, ``(n, n)``.
+
+    A Cholesky factor L of X itself has L·Lᵀ = X, which is another matrix with other column norms: the order of rows and columns
+    is reversed before and after.
+
+    Raises:
+        ValueError: X is not square, not symmetric, or not positive definite.
+
+    Example:
+        >>> C = gram_root([[1.25, 0.5], [0.5, 1.0]])
+        >>> C
+        array([[1. , 0. ],
+               [0.5, 1. ]])
+    """
+    gram = real_array("X", X, ndim=2)
+    if gram.shape[0] != gram.shape[1] or not np.allclose(gram, gram.T, rtol=1e-10, atol=1e-12 * float(np.abs(gram).max())):
+        raise ValueError(f"X has shape {gram.shape}: must be symmetric")
+    try:
+        root = np.linalg.cholesky(gram[::-1, ::-1])
+    except np.linalg.LinAlgError as error:
+        raise ValueError("X is not positive definite: two rounds of C are the same, or C has no full rank") from error
+    return np.ascontiguousarray(root[::-1, ::-1].T)
+
+
+def triangular_form(C: npt.ArrayLike) -> Array:
+    """The lower-triangular matrix with the same inner products of columns as C, ``(rounds, rounds)``.
+
+    Args:
+        C: ``(rows, rounds)``, of full column rank.
+
+    Raises:
+        ValueError: C has not full column rank.
+
+    Example:
+        >>> triangular_form([[1, 0], [0, 1], [1, 1]]).round(3)
+        array([[1.225, 0.   ],
+               [0.707, 1.414]])
+    """
+    strategy = real_array("C", C, ndim=2)
+    if strategy.shape[0] < strategy.shape[1]:
+        raise ValueError(f"C has shape {strategy.shape}: must have at least as many rows as rounds")
+    # The triangle of a QR factorization of the reversed columns: more accurate than by way of the squares in X.
+    triangle: Array = np.linalg.qr(strategy[:, ::-1]).R[::-1, ::-1]
+    triangle = triangle * np.where(np.diag(triangle) < 0, -1.0, 1.0)[:, None]
+    if (np.diag(triangle) <= 1e-13 * float(np.abs(triangle).max())).any():
+        raise ValueError("C has not full column rank: some round is not hidden by noise of its own")
+    return np.ascontiguousarray(np.tril(triangle))

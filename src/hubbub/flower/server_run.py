@@ -1,4 +1,4 @@
-"""One private run on a federation: open it, begin a round, finish it."""
+"""One private run on a federation: open it, begin a round, sum its replies on the lattice, finish it."""
 
 import logging
 import secrets
@@ -16,21 +16,35 @@ from hubbub.accounting.ledger import Ticket
 from hubbub.accounting.promise import Promise
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.flower.arrays import Layout
-from hubbub.flower.messages import Asked, Template, addressed, unheard
-from hubbub.flower.nodes import Identity, Node, clients_of, cohort
+from hubbub.flower.messages import (
+    CLIP_NORM,
+    COUNT_SCALE,
+    ENABLED,
+    NOISE_STDDEV,
+    Asked,
+    Identity,
+    Node,
+    Template,
+    addressed,
+    clients_of,
+    cohort,
+    norm_bit,
+    single_arrays,
+    unheard,
+)
+from hubbub.flower.options import Options
 from hubbub.flower.state import ServerState
-from hubbub.flower.summing import Summing
-from hubbub.flower.terms import Terms
+from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
-from hubbub.training.aggregate import NoSum
-from hubbub.training.clipping import AdaptiveClipping, ClipNorms, Clipping
+from hubbub.steps import share_stddev
+from hubbub.training.aggregate import LatticeSum, NoSum
+from hubbub.training.clipping import AdaptiveClipping, ClipNorms, Clipping, CountSplit, clip
 from hubbub.training.rounds import MOST_ABORTED
 
 if TYPE_CHECKING:
-    # Need gmpy2, which few have.
     from hubbub.flower.secagg_server import EncryptedRounds, EncryptedSumming
 
-__all__ = ["Fixed", "PrivateRun"]
+__all__ = ["Fixed", "PrivateRun", "Summing"]
 
 _LOG = logging.getLogger("flwr")
 # The most clients of a cohort that is drawn by coins; sums of so many are exact.
@@ -60,33 +74,19 @@ class _Round:
 
 
 class PrivateRun:
-    """A run that is open.
-
-    Args:
-        strategy: The wrapped one, which learns from noised means alone.
-        mechanism: How sums are hidden.
-        clipping: A clip norm, or the rule by which it moves.
-        terms: All else.
-        layout: Of the model.
-        fixed: What was fixed when the run began.
-
-    Raises:
-        ConfigError: The model has buffers, and ``terms`` do not keep them.
-        LedgerError: The folder holds another run, or its record is damaged or was rolled back.
-        RunFolderError: The folder is damaged, or another process is at work in it.
-    """
+    """A run that is open."""
 
     def __init__(
-        self, strategy: Strategy, mechanism: Mechanism, clipping: Clipping, terms: Terms, layout: Layout, fixed: Fixed
+        self, strategy: Strategy, mechanism: Mechanism, clipping: Clipping, options: Options, layout: Layout, fixed: Fixed
     ) -> None:
-        if layout.buffers and terms.buffers == "error":
+        if layout.buffers and options.buffers == "error":
             raise ConfigError(
                 f"initial_arrays: {', '.join(layout.buffers[:3])} {'are no' if len(layout.buffers) > 1 else 'is no'} trainable "
                 "parameters, and are neither clipped nor noised; replace the layer (by GroupNorm, say), or say buffers='keep' "
                 "and they stay as they are for the whole run"
             )
         self.layout = layout
-        self._strategy, self._mechanism, self._clipping, self._terms = strategy, mechanism, clipping, terms
+        self._strategy, self._mechanism, self._clipping, self._options = strategy, mechanism, clipping, options
         self.fixed = fixed
         self._norms = ClipNorms(clipping, mechanism.noise_multiplier, fixed.expected_cohort_size)
         self._under_way: _Round | None = None
@@ -97,10 +97,10 @@ class PrivateRun:
             self._promise(),
             layout,
             dim=self._dim,
-            clients=terms.num_sampled_clients or _MOST_CLIENTS,
-            seed=terms.simulation_seed or 0,
-            folder=terms.folder,
-            head=terms.head,
+            clients=options.num_sampled_clients or _MOST_CLIENTS,
+            seed=options.simulation_seed or 0,
+            folder=options.folder,
+            head=options.head,
         )
         self._state.clip_norm = clipping.initial_clip_norm if isinstance(clipping, AdaptiveClipping) else clipping
         self._encrypted = self._begun_encryption()
@@ -116,11 +116,7 @@ class PrivateRun:
         return self._state.path.next_round
 
     def resume(self, initial: ArrayRecord, grid: Grid) -> None:
-        """Take up what the folder holds: the model, the clip norm, and a release that nobody has learnt from yet.
-
-        Raises:
-            RunFolderError: The model is damaged, missing, or of another run.
-        """
+        """Take up what the folder holds: the model, the clip norm, and a release that nobody has learnt from yet."""
         # First all that is read, so that a folder that is refused stays as it is; a round under way is settled by the start.
         held = self._state.restore(self._strategy)
         self._require_model_of_this_run(held)
@@ -137,18 +133,18 @@ class PrivateRun:
             self.arrays = self._learn(release, self.arrays)
         if late:
             self._state.save(self.arrays, self._strategy)
-        _LOG.info("Going on after %s rounds of the run in %s", self.round_index, self._terms.folder)
+        _LOG.info("Going on after %s rounds of the run in %s", self.round_index, self._options.folder)
 
     def _require_model_of_this_run(self, held: ArrayRecord | None) -> None:
         done, clip_norm = len(self._state.path.ledger.rounds), self._state.clip_norm
         if held is None and done:
             raise RunFolderError(
-                f"{self._terms.folder}: its ledger has {done} rounds, and state/server.safetensors, the model after them, is "
+                f"{self._options.folder}: its ledger has {done} rounds, and state/server.safetensors, the model after them, is "
                 "missing; restore the folder from a copy"
             )
         if held is not None and not self._norms.further and clip_norm != self._clipping:
             raise RunFolderError(
-                f"{self._terms.folder}/state/server.safetensors: is of a run with clip norm {clip_norm}, this one has "
+                f"{self._options.folder}/state/server.safetensors: is of a run with clip norm {clip_norm}, this one has "
                 f"{self._clipping}; restore the folder from a copy"
             )
 
@@ -159,11 +155,7 @@ class PrivateRun:
             self._state.path.abort(pending)
 
     def reach_holders(self, grid: Grid) -> None:
-        """See that the holders of the key are connected, if any are needed, before the first round of a start is charged.
-
-        Raises:
-            SumNotOpenedError: They are not; nothing was charged.
-        """
+        """See that the holders of the key are connected, if any are needed, before the first round of a start is charged."""
         if self._encrypted:
             self._encrypted.reach(grid)
 
@@ -181,13 +173,9 @@ class PrivateRun:
         nodes: Sequence[Node],
         ttl: float | None,
     ) -> list[Message]:
-        """Draw the cohort among the connected nodes, charge the round, and make its messages.
-
-        Raises:
-            ParticipationError: No connected client may join.
-        """
-        path, size = self._state.path, self._terms.num_sampled_clients or self.fixed.expected_cohort_size
-        clients = clients_of(nodes, self.fixed.identity, keys_enforced=self._terms.keys_enforced)
+        """Draw the cohort among the connected nodes, charge the round, and make its messages."""
+        path, size = self._state.path, self._options.num_sampled_clients or self.fixed.expected_cohort_size
+        clients = clients_of(nodes, self.fixed.identity, keys_enforced=self._options.keys_enforced)
         chosen = cohort(self._mechanism.participation, path.next_round, clients, size, path)
         lattice = summing.lattice
         # Nobody has sent anything yet: this is what the ledger may know of the sum when a round begins.
@@ -199,12 +187,7 @@ class PrivateRun:
         return asked.messages
 
     def finish(self, replies: Iterable[Message]) -> ArrayRecord | None:
-        """Sum what came, release it with noise, and let the strategy learn; ``None`` where the round is discarded.
-
-        Raises:
-            ConfigError: No round is under way.
-            SumNotOpenedError: The third round in a row whose encrypted sum was not opened; the run can go on.
-        """
+        """Sum what came, release it with noise, and let the strategy learn; ``None`` where the round is discarded."""
         under_way, state = self._under_way, self._state
         if under_way is None:
             raise ConfigError("aggregate_train: no round is under way; call configure_train first")
@@ -246,10 +229,10 @@ class PrivateRun:
 
     def _discarded(self, came: int, counted: int, asked: int) -> str:
         """Why the round is discarded, by the published rules alone; empty where it is released."""
-        terms = self._terms
-        if terms.min_survivors is not None and counted < terms.min_survivors:
-            return f"{counted} good replies, min_survivors = {terms.min_survivors}"
-        if terms.on_failure == "abort" and came < asked:
+        options = self._options
+        if options.min_survivors is not None and counted < options.min_survivors:
+            return f"{counted} good replies, min_survivors = {options.min_survivors}"
+        if options.on_failure == "abort" and came < asked:
             return f"{came} of {asked} clients answered, on_failure = 'abort'"
         return ""
 
@@ -280,27 +263,124 @@ class PrivateRun:
         return message
 
     def _begun_encryption(self) -> "EncryptedRounds | None":
-        secagg, encryption, terms = self._terms.secagg, self._terms.encryption, self._terms
+        secagg, encryption, options = self._options.secagg, self._options.encryption, self._options
         if secagg is None or encryption is None:
             return None
         from hubbub.flower.secagg_server import EncryptedRounds
 
-        packing = secagg.packing(self._mechanism, terms.num_sampled_clients or 0)
-        return EncryptedRounds(secagg, encryption, packing, self._state.promise, self._dim, terms.folder)
+        packing = secagg.packing(self._mechanism, options.num_sampled_clients or 0)
+        return EncryptedRounds(secagg, encryption, packing, self._state.promise, self._dim, options.folder)
 
     def _promise(self) -> Promise:
         adaptive = isinstance(self._clipping, AdaptiveClipping)
         how = {"adaptive_clipping": repr(self._clipping)} if adaptive else {"clip_norm": self._clipping}
-        return self._terms.promise(
+        return self._options.promise(
             self._mechanism,
             {
                 "engine": "flower",
                 "arrays": self.layout.digest(),
                 "expected_cohort_size": self.fixed.expected_cohort_size,
                 "identity": self.fixed.identity,
-                "noise_at": self._terms.noise_at,
-                "on_failure": self._terms.on_failure,
+                "noise_at": self._options.noise_at,
+                "on_failure": self._options.on_failure,
                 "keep_releases": False,
                 **how,
             },
         )
+
+
+# Sums of whole numbers below this are exact in float64.
+_EXACT = 2**52
+
+
+@dataclass(frozen=True)
+class Summing:
+    """How the replies of one round are summed.
+
+    Args:
+        layout: Of the model.
+        clip_norm: Of an update.
+        split: With adaptive clipping, how each client's indicator enters the sum as one more coordinate.
+        mechanism: Says whether the clients bring noise along.
+        lattice_bits: Of the lattice.
+    """
+
+    layout: Layout
+    clip_norm: float
+    split: CountSplit | None
+    mechanism: Mechanism
+    lattice_bits: int = 24
+
+    @property
+    def lattice(self) -> Lattice:
+        """The lattice of the sum: of the clip norm of all that one client adds to it."""
+        return Lattice(self.split.joint_norm(self.clip_norm) if self.split else self.clip_norm, self.lattice_bits)
+
+    def config(self) -> dict[str, float | bool]:
+        """What clients are told."""
+        told: dict[str, float | bool] = {CLIP_NORM: float(self.clip_norm)}
+        if self.split:
+            told[ENABLED] = True
+        if self.mechanism.shares:
+            told[NOISE_STDDEV] = self._share() * self.lattice.step
+            if self.split:
+                told[COUNT_SCALE] = self.split.count_scale(self.clip_norm)
+        return told
+
+    def of(self, asked: Asked, replies: Iterable[Message], arrays: ArrayRecord) -> tuple[LatticeSum, int, int]:
+        """The sum of a round.
+
+        Args:
+            asked: Who was asked.
+            replies: What came.
+            arrays: The model that was sent.
+
+        Returns:
+            The sum, how many replies came, and how many of them entered it. What cannot be read, is not finite, or is not the
+            model's counts as zero, with the reason among ``asked.faults``.
+        """
+        sent = self.layout.tensors(arrays)
+        total = torch.zeros(self.layout.dim + (self.split is not None), dtype=torch.int64)
+        came, counted = 0, 0
+        for client, content in asked.contents(replies):
+            came += 1
+            try:
+                total += self._noised(content, len(asked.messages)) if self.mechanism.shares else self._clipped(content, sent)
+                counted += 1
+            except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not hang on it
+                asked.refuse(client, error)
+        return LatticeSum(total, self.lattice, {}), came, counted
+
+    def _clipped(self, content: RecordDict, sent: list[torch.Tensor]) -> torch.Tensor:
+        """A client's steps on the lattice, ``(dim,)``, its indicator last."""
+        update = self.layout.update(single_arrays(content), sent)
+        if not bool(torch.isfinite(update).all()):
+            raise ValueError("its update is not finite")
+        if self.split is None:
+            return self.lattice.encode(update)[0]
+        bounded, was_clipped = clip(update, self.clip_norm)
+        told = norm_bit(content)
+        # A client that has clipped says so itself; of an update that is too long nobody needs to be told.
+        bit = 0 if was_clipped else 1 if told is None else min(max(told, 0), 1)
+        indicator = torch.tensor([self.split.count_scale(self.clip_norm) * (bit - 0.5)], dtype=torch.float64)
+        return self.lattice.encode(torch.cat([bounded, indicator]))[0]
+
+    def _noised(self, content: RecordDict, cohort: int) -> torch.Tensor:
+        """A client's noised steps on the lattice, which nobody can clip any more."""
+        try:
+            steps = self.layout.whole(single_arrays(content))
+        except ValueError as error:
+            raise ValueError(f"sent no noised numbers; its app needs mods=[noising_mod, clipping_mod] ({error})") from error
+        if self.split is not None:
+            bit = norm_bit(content)
+            if bit is None:
+                raise ValueError("its indicator is missing")
+            steps = torch.cat([steps, torch.tensor([bit], dtype=torch.int64)])
+        # Not by abs(), which leaves the least int64 negative.
+        if max(int(steps.max()), -int(steps.min())) > _EXACT // cohort:
+            raise ValueError("its numbers are too large to be summed exactly")
+        return steps
+
+    def _share(self) -> int:
+        shares, lattice = self.mechanism.shares, self.lattice
+        return share_stddev(self.mechanism.noise_multiplier, lattice.clip_norm, shares.clients, lattice.bits) if shares else 0

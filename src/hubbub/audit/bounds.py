@@ -10,12 +10,26 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import betainccinv
 
 from hubbub import gaussian
 from hubbub._checks import Array, finite, open_unit, real_array
 from hubbub.roots import bracket, grown
 
-__all__ = ["GAUSSIAN_CURVE", "LowerBound", "delta_or_zero", "epsilon_at_least", "largest_rejected", "scores", "significance"]
+__all__ = [
+    "GAUSSIAN_CURVE",
+    "EveryThreshold",
+    "FixedThreshold",
+    "LowerBound",
+    "Thresholds",
+    "best_merit",
+    "delta_or_zero",
+    "epsilon_at_least",
+    "largest_rejected",
+    "rate_at_most",
+    "scores",
+    "significance",
+]
 
 # Quantiles and tails of scipy.special are right to about 1e-14: this covers them many times over.
 _ROUNDING = 1e-12
@@ -93,10 +107,6 @@ def epsilon_at_least(mu: float, delta: float) -> float:
     ``gaussian.epsilon`` rounds up, so its answer is stepped down until the exact delta at it is clearly above ``delta``: then
     the true epsilon is not below what is returned.
 
-    Args:
-        mu: Not negative; below 1e-9 the answer is 0.
-        delta: Strictly between 0 and 1.
-
     Source: Dong, Roth and Su 2022, Corollary 2.13, https://arxiv.org/abs/1905.02383.
     """
     open_unit("delta", delta)
@@ -119,3 +129,83 @@ def largest_rejected(rejects: Callable[[float], bool]) -> float:
         return 0.0
     below, kept = grown(lambda parameter: not rejects(parameter), 0.0, 1.0)
     return bracket(rejects, fails_at=kept, holds_at=below, within=1e-9)[1]
+
+
+_SLACK = 1 + 1e-12
+# Counts 0, 1, 2 each have their own bound; beyond them steps of a tenth. Measured for 200 to 10,000 canaries, this
+# beats both all counts (more hypotheses) and steps of a half (counts that are rounded up further).
+_FINE, _GROWTH = 2, 1.1
+
+
+@dataclass(frozen=True)
+class EveryThreshold:
+    """The best of all thresholds, with bounds that hold for all of them at once."""
+
+
+@dataclass(frozen=True)
+class FixedThreshold:
+    """A threshold chosen before the scores were seen: a score of at least ``value`` is guessed present."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", finite("value", self.value))
+
+
+Thresholds = EveryThreshold | FixedThreshold
+Merit = Callable[[Array, Array], Array]
+
+
+def rate_at_most(count: Array, trials: int, level: float) -> Array:
+    """The Clopper–Pearson upper bound on a rate, rounded up; 1 where every trial counted."""
+    inner = np.minimum(count, trials - 1)
+    bound = np.minimum(betainccinv(inner + 1.0, trials - inner, level) * _SLACK, 1.0)
+    return np.where(count >= trials, 1.0, bound)
+
+
+def best_merit(present: Array, absent: Array, level: float, thresholds: Thresholds, merit: Merit) -> float:
+    """The largest merit(FPR at most, FNR at most) over the thresholds; both bounds hold but for a probability ``level``."""
+    match thresholds:
+        case EveryThreshold():
+            return float(np.max(merit(*_simultaneous(present, absent, level))))
+        case FixedThreshold(value):
+            return float(merit(*_at(np.array([value]), present, absent, level))[0])
+
+
+def _candidates(present: Array, absent: Array) -> Array:
+    """Every threshold that makes a difference: the scores, and one above them all."""
+    return np.append(np.unique(np.concatenate([present, absent])), math.inf)
+
+
+def _counts(thresholds: Array, present: Array, absent: Array) -> tuple[Array, Array]:
+    """False positives and false negatives of each threshold."""
+    positives = absent.size - np.searchsorted(np.sort(absent), thresholds, side="left")
+    negatives = np.searchsorted(np.sort(present), thresholds, side="left")
+    return positives.astype(np.float64), negatives.astype(np.float64)
+
+
+def _at(thresholds: Array, present: Array, absent: Array, level: float) -> tuple[Array, Array]:
+    """Bounds that hold for one threshold fixed in advance, for each of those given."""
+    positives, negatives = _counts(thresholds, present, absent)
+    return rate_at_most(positives, absent.size, level / 2), rate_at_most(negatives, present.size, level / 2)
+
+
+def _simultaneous(present: Array, absent: Array, level: float) -> tuple[Array, Array]:
+    """Bounds that hold for all thresholds at once."""
+    positives, negatives = _counts(_candidates(present, absent), present, absent)
+    share = level / (_grid(absent.size).size + _grid(present.size).size)
+
+    def bound(count: Array, trials: int) -> Array:
+        grid = np.append(_grid(trials), trials)
+        return rate_at_most(grid, trials, share)[np.searchsorted(grid, count)]
+
+    return bound(positives, absent.size), bound(negatives, present.size)
+
+
+def _grid(trials: int) -> Array:
+    """Counts below ``trials``, a function of that number alone, the largest included."""
+    counts = [0]
+    while counts[-1] < trials - 1:
+        following = counts[-1] + 1 if counts[-1] < _FINE else math.ceil(counts[-1] * _GROWTH)
+        counts.append(min(following, trials - 1))
+    return np.array(counts, dtype=np.float64)

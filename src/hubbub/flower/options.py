@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import FedAvg, Strategy
@@ -29,31 +29,46 @@ from hubbub.participation import (
 from hubbub.strategies import Identity
 
 if TYPE_CHECKING:
-    # Needs gmpy2, which few have.
     from hubbub.flower.secagg import Paillier
     from hubbub.training.encryption import Encryption
 
-__all__ = ["Terms", "independent_noise", "promises", "require_averaging"]
+__all__ = ["Options", "RunArguments", "StrategyArguments", "independent_noise", "promises", "require_averaging"]
 
 NoiseAt = Literal["server", "clients"]
 Buffers = Literal["error", "keep"]
 OnFailure = Literal["zero", "abort"]
 Evaluation = Literal["off", "exact"]
 # Strategies of Flower that do not average, by name, since some come and go between its versions.
-_NOT_AVERAGING = (
-    "Bulyan",
-    "FedMedian",
-    "FedTrimmedAvg",
-    "FedXgbBagging",
-    "FedXgbCyclic",
-    "Krum",
-    "MultiKrum",
-    "QFedAvg",
-)
+_NOT_AVERAGING = ("Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum", "QFedAvg")
+
+
+class RunArguments(TypedDict, total=False):
+    """The arguments by name of every private strategy, those under Flower's names included."""
+
+    buffers: Buffers
+    on_failure: OnFailure
+    keys_enforced: bool
+    stop_epsilon: float | None
+    delta: float
+    state: str | Path | None
+    expected_cohort_size: float | None
+    evaluation: Evaluation
+    simulation_seed: int | None
+    head: str | None
+
+
+class StrategyArguments(RunArguments, total=False):
+    """The arguments by name that the private strategies share."""
+
+    num_sampled_clients: int | None
+    sampling_probability: float | None
+    noise_at: NoiseAt
+    min_survivors: int | None
+    secagg: "Paillier | None"
 
 
 @dataclass(frozen=True)
-class Terms:
+class Options:
     """What a private strategy is told beside its mechanism and its clip norm; see :class:`.DPFedAvgFixed` for each."""
 
     num_sampled_clients: int | None = None
@@ -150,11 +165,7 @@ class Terms:
         return None if self.secagg is None else self.secagg.encryption(self.min_survivors)
 
     def require_fitting(self, mechanism: Mechanism) -> None:
-        """Refuse a mechanism whose cohorts these terms cannot draw or whose promise nobody can keep.
-
-        Raises:
-            ConfigError: Names the argument and the next step.
-        """
+        """Refuse a mechanism whose cohorts these terms cannot draw or whose promise nobody can keep."""
         stated = getattr(mechanism.participation, "sampling_probability", None)
         if self.sampling_probability not in (None, stated):
             raise ConfigError(
@@ -231,30 +242,22 @@ class Terms:
         )
 
 
-def independent_noise(terms: Terms, noise_multiplier: float, rounds: int) -> Mechanism:
-    """The mechanism of DP-FedAvg: fresh noise in each of at most so many rounds, which any client may join.
-
-    Raises:
-        ConfigError: Both or neither of ``num_sampled_clients`` and ``sampling_probability``.
-    """
-    if (terms.num_sampled_clients is None) == (terms.sampling_probability is None):
+def independent_noise(options: Options, noise_multiplier: float, rounds: int) -> Mechanism:
+    """The mechanism of DP-FedAvg: fresh noise in each of at most so many rounds, which any client may join."""
+    size, sampling = options.num_sampled_clients, options.sampling_probability
+    if (size is None) == (sampling is None):
         raise ConfigError(
-            f"num_sampled_clients = {terms.num_sampled_clients!r} and sampling_probability = {terms.sampling_probability!r}: "
-            "give one of the two; by the first that many clients are asked, by the second each client by a coin of its own"
+            f"num_sampled_clients = {size!r} and sampling_probability = {sampling!r}: give one of the two; by the first that "
+            "many clients are asked, by the second each client by a coin of its own"
         )
     participation: Participation = every_round(integer("rounds", rounds, at_least=1))
-    if terms.sampling_probability is not None:
-        participation = PoissonSampling(terms.sampling_probability)
-    return Mechanism(Identity(rounds), participation, noise_multiplier, shares=terms.shares())
+    if sampling is not None:
+        participation = PoissonSampling(sampling)
+    return Mechanism(Identity(rounds), participation, noise_multiplier, shares=options.shares())
 
 
 def require_averaging(strategy: object) -> Strategy:
-    """The wrapped strategy, which must be one that averages.
-
-    Raises:
-        TypeError: It is none of Flower's Message API.
-        ConfigError: It does not average, or adds noise itself.
-    """
+    """The wrapped strategy, which must be one that averages."""
     if isinstance(strategy, type) and issubclass(strategy, Strategy):
         raise TypeError(f"strategy = {strategy.__name__}: is a class; make one of it, {strategy.__name__}()")
     if not isinstance(strategy, Strategy):

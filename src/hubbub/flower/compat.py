@@ -1,26 +1,30 @@
-"""Flower's four ``DifferentialPrivacy…`` strategies, with the same names and arguments and this package's privacy.
+"""The four ``DifferentialPrivacy…`` strategies of Flower under their names and arguments, with this package's privacy.
 
 ::
 
     # from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
-    from hubbub.flower.twins import DifferentialPrivacyServerSideFixedClipping
+    from hubbub.flower import DifferentialPrivacyServerSideFixedClipping
 
-What the calls mean stays; what is done is that of :class:`.DPFedAvgFixed` and :class:`.DPFedAvgAdaptive`, so that in a few
-places a user meets a clear error, or a number, where Flower's classes go on: see each class.
+Each is :class:`.DPFedAvgFixed` or :class:`.DPFedAvgAdaptive` under other names. So every round asks ``num_sampled_clients``
+clients, whatever fraction ``strategy`` would sample; noise is on the sum, before ``strategy`` and its optimizer see it; all
+clients weigh the same; a client that does not answer counts as zero; metrics and federated evaluation, which no noise hides,
+are off (``evaluation``); a model with buffers is refused, or keeps them (``buffers``); and a run that has used up its budget
+makes no further rounds.
 """
 
+import copy
 from collections.abc import Iterable
-from pathlib import Path
+from typing import Unpack
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid, PrivacyAccountant, PrivacySpent
 from flwr.serverapp.strategy import Strategy
 
 from hubbub._checks import finite, integer, positive, scale
 from hubbub.errors import ConfigError
-from hubbub.flower.flower_mods import with_flowers_key, with_our_bit
+from hubbub.flower.messages import CLIP_NORM, NORM_BIT, first_config
+from hubbub.flower.options import RunArguments
 from hubbub.flower.strategies import DPFedAvgAdaptive, DPFedAvgFixed
-from hubbub.flower.terms import Buffers, Evaluation, OnFailure
 
 __all__ = [
     "DifferentialPrivacyClientSideAdaptiveClipping",
@@ -29,16 +33,12 @@ __all__ = [
     "DifferentialPrivacyServerSideFixedClipping",
 ]
 
-_DELTA = 1e-5
+# Where Flower's mods look for the clip norm, and where they say 1 if the update was clipped, while ours is 1 if it was not.
+_FLOWER_CLIP_NORM, _FLOWER_NORM_BIT = "clipping_norm", "norm_bit"
 
 
 class DifferentialPrivacyServerSideFixedClipping(DPFedAvgFixed):
     """Flower's class of this name, in the arguments; :class:`.DPFedAvgFixed` in what is done.
-
-    Where it differs from Flower's: every round asks ``num_sampled_clients`` clients, whatever fraction ``strategy`` would
-    sample; noise is on the sum, before ``strategy`` and its optimizer see it; all clients weigh the same; a client that does
-    not answer counts as zero; metrics and federated evaluation, which no noise hides, are off (``evaluation``); a model with
-    buffers is refused, or keeps them (``buffers``); and a run that has used up its budget makes no further rounds.
 
     Args:
         strategy: One that averages, such as ``FedAvg(...)``.
@@ -46,10 +46,8 @@ class DifferentialPrivacyServerSideFixedClipping(DPFedAvgFixed):
         clipping_norm: The largest L2 norm of a client's update.
         num_sampled_clients: How many clients are asked in a round.
         accountant: Of it only the budget is taken over: ``config.max_epsilon`` as ``stop_epsilon``, ``config.target_delta`` as
-            ``delta``. What is spent stands in this strategy's own ledger, which charges a round before its messages leave and
-            survives a restart (``state``); the accountant is never told of a release. See :meth:`privacy_spent`.
-        buffers: As of :class:`.DPFedAvgFixed`, and so all that follow.
-        delta: By default the accountant's, or 1e-5.
+            ``delta``. The accountant is never told of a release: :meth:`privacy_spent` reads this strategy's own ledger.
+        rounds: As of :class:`.DPFedAvgFixed`, and so all that are given by name.
 
     Raises:
         ConfigError: Settings that do not go together, or an accountant that counts otherwise or has counted before.
@@ -70,35 +68,16 @@ class DifferentialPrivacyServerSideFixedClipping(DPFedAvgFixed):
         num_sampled_clients: int,
         *,
         accountant: PrivacyAccountant | None = None,
-        buffers: Buffers = "error",
-        on_failure: OnFailure = "zero",
-        keys_enforced: bool = False,
-        stop_epsilon: float | None = None,
-        delta: float | None = None,
-        state: str | Path | None = None,
-        expected_cohort_size: float | None = None,
         rounds: int = 10_000,
-        evaluation: Evaluation = "off",
-        simulation_seed: int | None = None,
-        head: str | None = None,
+        **shared: Unpack[RunArguments],
     ) -> None:
-        stop_epsilon, delta = _budget(accountant, stop_epsilon, delta)
         super().__init__(
             strategy,
             clip_norm=scale("clipping_norm", clipping_norm),
             noise_multiplier=_noise_multiplier(noise_multiplier),
             num_sampled_clients=integer("num_sampled_clients", num_sampled_clients, at_least=1),
-            buffers=buffers,
-            on_failure=on_failure,
-            keys_enforced=keys_enforced,
-            stop_epsilon=stop_epsilon,
-            delta=delta,
-            state=state,
-            expected_cohort_size=expected_cohort_size,
             rounds=rounds,
-            evaluation=evaluation,
-            simulation_seed=simulation_seed,
-            head=head,
+            **_with_budget(accountant, shared),
         )
         self.num_sampled_clients = num_sampled_clients
 
@@ -121,22 +100,20 @@ class DifferentialPrivacyServerSideFixedClipping(DPFedAvgFixed):
 class DifferentialPrivacyClientSideFixedClipping(DifferentialPrivacyServerSideFixedClipping):
     """As :class:`DifferentialPrivacyServerSideFixedClipping`, for clients that clip; the server clips again all the same.
 
-    The clients have ``clipping_mod``, or still Flower's own ``fixedclipping_mod``, which finds its ``clipping_norm`` in the
-    configuration. The latter clips buffers too, and fails on arrays of whole numbers: with ``buffers="keep"`` use
-    ``clipping_mod``. A client with neither is clipped here.
+    The clients have ``clipping_mod``, or still Flower's own ``fixedclipping_mod``. The latter clips buffers too, and fails on
+    arrays of whole numbers: with ``buffers="keep"`` use ``clipping_mod``. A client with neither is clipped here.
     """
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
         """As ever, with the clip norm under Flower's name as well."""
-        return with_flowers_key(super().configure_train(server_round, arrays, config, grid))
+        return _with_flowers_key(super().configure_train(server_round, arrays, config, grid))
 
 
 class DifferentialPrivacyServerSideAdaptiveClipping(DPFedAvgAdaptive):
     """Flower's class of this name, in the arguments; :class:`.DPFedAvgAdaptive` in what is done.
 
-    It differs from Flower's in all that :class:`DifferentialPrivacyServerSideFixedClipping` names, and in its step: here the
-    clipping norm grows while more updates are clipped than ``target_clipped_quantile`` says, and shrinks while fewer are, so
-    that it reaches the target from either side.
+    Unlike Flower's the clipping norm grows while more updates are clipped than ``target_clipped_quantile`` says, and shrinks
+    while fewer are, so that it reaches the target from either side.
 
     Args:
         strategy: One that averages, such as ``FedAvg(...)``.
@@ -146,9 +123,8 @@ class DifferentialPrivacyServerSideAdaptiveClipping(DPFedAvgAdaptive):
         target_clipped_quantile: The part of the updates that shall be clipped; :class:`.DPFedAvgAdaptive` takes the part that
             shall not be.
         clip_norm_lr: Of the geometric step of the clipping norm.
-        clipped_count_stddev: Standard deviation of the noise on the count; by default a twentieth of the cohort, or the noise
-            multiplier where that is more.
-        buffers: As of :class:`.DPFedAvgFixed`, and so all that follow.
+        clipped_count_stddev: Standard deviation of the noise on the count; by default as of :class:`.DPFedAvgAdaptive`.
+        rounds: As of :class:`.DPFedAvgFixed`, and so all that are given by name.
 
     Raises:
         ConfigError: Settings that do not go together, or a strategy that does not average.
@@ -168,17 +144,8 @@ class DifferentialPrivacyServerSideAdaptiveClipping(DPFedAvgAdaptive):
         clip_norm_lr: float = 0.2,
         clipped_count_stddev: float | None = None,
         *,
-        buffers: Buffers = "error",
-        on_failure: OnFailure = "zero",
-        keys_enforced: bool = False,
-        stop_epsilon: float | None = None,
-        delta: float = _DELTA,
-        state: str | Path | None = None,
-        expected_cohort_size: float | None = None,
         rounds: int = 10_000,
-        evaluation: Evaluation = "off",
-        simulation_seed: int | None = None,
-        head: str | None = None,
+        **shared: Unpack[RunArguments],
     ) -> None:
         if not 0 <= finite("target_clipped_quantile", target_clipped_quantile) <= 1:
             raise ValueError(f"target_clipped_quantile = {target_clipped_quantile!r}: must be from 0 to 1")
@@ -190,17 +157,8 @@ class DifferentialPrivacyServerSideAdaptiveClipping(DPFedAvgAdaptive):
             clip_norm_learning_rate=positive("clip_norm_lr", clip_norm_lr),
             clip_count_stddev=None if clipped_count_stddev is None else scale("clipped_count_stddev", clipped_count_stddev),
             num_sampled_clients=integer("num_sampled_clients", num_sampled_clients, at_least=1),
-            buffers=buffers,
-            on_failure=on_failure,
-            keys_enforced=keys_enforced,
-            stop_epsilon=stop_epsilon,
-            delta=delta,
-            state=state,
-            expected_cohort_size=expected_cohort_size,
             rounds=rounds,
-            evaluation=evaluation,
-            simulation_seed=simulation_seed,
-            head=head,
+            **shared,
         )
         self.num_sampled_clients = num_sampled_clients
         self.target_clipped_quantile = target_clipped_quantile
@@ -227,11 +185,35 @@ class DifferentialPrivacyClientSideAdaptiveClipping(DifferentialPrivacyServerSid
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
         """As ever, with the clip norm under Flower's name as well."""
-        return with_flowers_key(super().configure_train(server_round, arrays, config, grid))
+        return _with_flowers_key(super().configure_train(server_round, arrays, config, grid))
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """As ever, with what Flower's mod says of the norm in this package's words."""
-        return super().aggregate_train(server_round, map(with_our_bit, replies))
+        return super().aggregate_train(server_round, map(_with_our_bit, replies))
+
+
+def _with_flowers_key(messages: Iterable[Message]) -> list[Message]:
+    """The messages of a round, each with the clip norm where Flower's mods look for it."""
+    messages = list(messages)
+    for message in messages:
+        config = first_config(message.content)
+        config[_FLOWER_CLIP_NORM] = config[CLIP_NORM]
+    return messages
+
+
+def _with_our_bit(reply: Message) -> Message:
+    """A reply in which Flower's bit, 1 if the update was clipped, stands as ours, 1 if it was not; a bit of ours goes first."""
+    if reply.has_error() or any(NORM_BIT in record for record in reply.content.metric_records.values()):
+        return reply
+    for name, record in reply.content.metric_records.items():
+        if _FLOWER_NORM_BIT in record:
+            clipped = record[_FLOWER_NORM_BIT]
+            # What is no whole number stays what it is: the sum refuses it, and counts the reply as nothing.
+            bit = 1 - clipped if isinstance(clipped, int) else clipped
+            translated = copy.copy(reply)
+            translated.content = RecordDict({**reply.content, name: MetricRecord({**record, NORM_BIT: bit})})
+            return translated
+    return reply
 
 
 def _noise_multiplier(value: float) -> float:
@@ -243,10 +225,10 @@ def _noise_multiplier(value: float) -> float:
     return scale("noise_multiplier", value)
 
 
-def _budget(accountant: object, stop_epsilon: float | None, delta: float | None) -> tuple[float | None, float]:
-    """Where a run stops, and the delta of that, from an accountant of Flower's or from what stands in its place."""
+def _with_budget(accountant: object, shared: RunArguments) -> RunArguments:
+    """The arguments by name, with the budget of an accountant of Flower's."""
     if accountant is None:
-        return stop_epsilon, _DELTA if delta is None else delta
+        return shared
     try:
         config, releases = accountant.config, accountant.num_releases  # type: ignore[attr-defined] # that is what is tried
         most, target, method = config.max_epsilon, config.target_delta, config.sampling_method
@@ -262,8 +244,9 @@ def _budget(accountant: object, stop_epsilon: float | None, delta: float | None)
             f"accountant: counts with sampling_method = {getattr(method, 'value', method)!r}, while cohorts of a fixed size "
             "amplify nothing; give one with 'no-amplification', or use hubbub.flower.DPFedAvgFixed with sampling_probability"
         )
-    if stop_epsilon is not None and most is not None:
-        raise ConfigError(f"stop_epsilon = {stop_epsilon}: the accountant has max_epsilon = {most}; give one of the two")
-    if delta is not None and delta != target:
+    stop, delta = shared.get("stop_epsilon"), shared.get("delta", target)
+    if stop is not None and most is not None:
+        raise ConfigError(f"stop_epsilon = {stop}: the accountant has max_epsilon = {most}; give one of the two")
+    if delta != target:
         raise ConfigError(f"delta = {delta}: the accountant has target_delta = {target}; leave one of the two out")
-    return most if stop_epsilon is None else stop_epsilon, target
+    return {**shared, "stop_epsilon": most if stop is None else stop, "delta": target}

@@ -1,19 +1,15 @@
-"""What a holder of the key does for a run, and the folder that it keeps of it, so that a restart makes it forget nothing.
+"""What the server and the holders of the key say to each other on a grid, as records: both sides read them here.
 
-For each run one folder, of the holder's own::
-
-    agreement.json          what was agreed at the first message; there last, when the rest is there
-    promise.json            where it was told: what the run promises …
-    strategy.safetensors    … and the arrays of its strategy
-    opened.json             which rounds it opened, and which noise it gave
-    noise/                  keys of its noise, where it adds any
+The server asks with ``query.paillier`` messages: who holds what (*hello*), noise of a round, and to open a sum. The parts of a
+large request are records of their own, which Flower carries one by one. Nothing in them is secret but what a sum says, in the
+answer of the one owner of a whole key.
 """
 
 import fcntl
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -24,31 +20,118 @@ from hubbub import files, strict_json
 from hubbub._checks import integer, scale, shown
 from hubbub.accounting.promise import Promise
 from hubbub.errors import LedgerError, RunFolderError
-from hubbub.flower.holder_messages import (
-    ARRAYS,
-    CLIP_NORM,
-    HELLO,
-    NOISE,
-    OPEN,
-    PROMISE,
-    Held,
-    answer_record,
-    request_of,
-    round_of,
-    said,
-)
-from hubbub.flower.messages import AGREEMENT
+from hubbub.flower.messages import AGREEMENT, HELLO, Held, said
 from hubbub.flower.secagg_client import agreement_of
 from hubbub.lattice import Lattice
-from hubbub.secagg.key_holder import Holder
+from hubbub.secagg.aggregator import Aggregator, Request
+from hubbub.secagg.key_holder import Holder, Opened
 from hubbub.secagg.paillier import PrivateKey
-from hubbub.secagg.protocol import Agreement
-from hubbub.secagg.threshold import KeyShare
+from hubbub.secagg.proofs import Proof
+from hubbub.secagg.protocol import Agreement, as_bytes, width
+from hubbub.secagg.threshold import KeyShare, Partial, ThresholdKey
 from hubbub.training.encrypted import HolderNoise, noise_steps
 from hubbub.training.encryption import Encryption
 from hubbub.training.run_folder.state import parse
 
-__all__ = ["HolderFolder"]
+__all__ = [
+    "ARRAYS",
+    "CLIP_NORM",
+    "NOISE",
+    "OPEN",
+    "PROMISE",
+    "ROUND",
+    "HolderFolder",
+    "answer_record",
+    "opened",
+    "request_of",
+    "request_records",
+    "round_of",
+]
+
+NOISE, OPEN = "noise", "open"
+ROUND, CLIP_NORM, PROMISE, ARRAYS = "round", "clip-norm", "promise", "arrays"
+_MOST_ROUNDS = 2**31
+# That a decrypted number, which may be negative, needs beyond the bits of the key.
+_SPARE_BYTES = 1
+# Of the two numbers of a proof: more than one of a key of 16,384 bits has.
+_LONGEST_PROOF = 16_384
+
+
+def request_records(request: Request) -> dict[str, ConfigRecord]:
+    """What a holder is asked to open: its messages, each in a record of its own."""
+    parts = {**_numbered("contribution", request.contributions), **_numbered("noise", request.noise)}
+    return {**parts, "total": ConfigRecord({"data": request.total})}
+
+
+def request_of(content: RecordDict, round_index: int, *, contributions: int, noise: int) -> Request:
+    """The request that came, of at most so many messages."""
+    names = [_named(content, "contribution", contributions), _named(content, "noise", noise)]
+    given = [tuple(_data(content, name) for name in some) for some in names]
+    return Request(round_index, given[0], given[1], _data(content, "total"))
+
+
+def answer_record(answer: Opened, key_bits: int) -> ConfigRecord:
+    """A holder's answer: its part and the proof of it, or, of the owner of the whole key, what the sum says."""
+    if not isinstance(answer, Partial):
+        size = key_bits // 8 + _SPARE_BYTES
+        plain = b"".join(int(number).to_bytes(size, "little", signed=True) for number in answer)
+        return ConfigRecord({"plaintexts": plain})
+    parts = b"".join(as_bytes(answer.integers, key_bits))
+    proof = (answer.proof.challenge, answer.proof.response)
+    numbers = [int(number).to_bytes((int(number).bit_length() + 7) // 8, "little") for number in proof]
+    return ConfigRecord({"holder": answer.holder, "parts": parts, "challenge": numbers[0], "response": numbers[1]})
+
+
+def opened(content: RecordDict, holder: int, aggregator: Aggregator, public: ThresholdKey | None) -> Opened:
+    """The answer that came from a holder; whether it is true is not looked at."""
+    record, total = said(content), aggregator.total
+    bits, count = aggregator.agreement.public_key.bits, len(total.integers)
+    if public is None:
+        return tuple(_integers(record, "plaintexts", count, bits // 8 + _SPARE_BYTES, signed=True))
+    if record.get("holder") != holder:
+        raise ValueError(f"answers as holder {shown(record.get('holder'))}")
+    parts = tuple(_integers(record, "parts", count, width(bits)))
+    proof = Proof(*(int.from_bytes(_bytes(record, name, _LONGEST_PROOF), "little") for name in ("challenge", "response")))
+    return Partial(public.key_id, holder, total.shape, tuple(int(c) for c in total.integers), parts, proof)
+
+
+def round_of(record: ConfigRecord) -> int:
+    """The round of a message, from 0."""
+    return integer(ROUND, record.get(ROUND), at_least=0, at_most=_MOST_ROUNDS)
+
+
+def _numbered(name: str, parts: Sequence[bytes]) -> dict[str, ConfigRecord]:
+    return {f"{name}-{i}": ConfigRecord({"data": part}) for i, part in enumerate(parts)}
+
+
+def _named(records: Iterable[str], name: str, most: int) -> list[str]:
+    """The names of the parts of a kind, in order."""
+    count = sum(1 for found in records if found.startswith(f"{name}-"))
+    if count > most:
+        raise ValueError(f"has {count} records of {name}, at most {most} were agreed on")
+    return [f"{name}-{i}" for i in range(count)]
+
+
+def _data(content: RecordDict, name: str) -> bytes:
+    record = content.get(name)
+    if not isinstance(record, ConfigRecord):
+        raise ValueError(f"has no ConfigRecord {name!r}")
+    return _bytes(record, "data", None)
+
+
+def _bytes(record: ConfigRecord, name: str, at_most: int | None) -> bytes:
+    value = record.get(name)
+    if not isinstance(value, bytes) or (at_most is not None and len(value) > at_most):
+        raise ValueError(f"{name}: must be bytes" + ("" if at_most is None else f", at most {at_most}"))
+    return value
+
+
+def _integers(record: ConfigRecord, name: str, count: int, size: int, *, signed: bool = False) -> list[int]:
+    data = _bytes(record, name, None)
+    if len(data) != count * size:
+        raise ValueError(f"{name}: has {len(data)} bytes, {count} numbers of {size} were asked for")
+    return [int.from_bytes(data[i : i + size], "little", signed=signed) for i in range(0, len(data), size)]
+
 
 _LARGEST_PROMISE, _LARGEST_ARRAYS = 10**6, 2**32
 _FILES = ("promise.json", "strategy.safetensors")
@@ -56,27 +139,14 @@ _LOG = logging.getLogger("flwr")
 
 
 class HolderFolder:
-    """A holder's answers to the server.
-
-    Args:
-        key: A share, or the whole key.
-        root: Where it keeps a folder for each run.
-        seed: Of its noise in a simulation; ``None`` draws secret noise.
-    """
+    """A holder's answers to the server."""
 
     def __init__(self, key: KeyShare | PrivateKey, root: Path, seed: object = None) -> None:
         self._key, self._root = key, root
         self._seed = None if seed is None else integer("paillier-noise-seed", seed, at_least=0)
 
     def answer(self, content: RecordDict) -> ConfigRecord:
-        """What the server gets in reply to a message.
-
-        Raises:
-            ValueError, TypeError: The message is none that a holder answers, or not by what was agreed.
-            SumNotOpenedError: It is no sum that this holder opens.
-            NoiseExhaustedError: The noise of the round was given out.
-            RunFolderError, OSError: The folder cannot be read or written.
-        """
+        """What the server gets in reply to a message."""
         record = said(content)
         action = record.get("action")
         agreement = agreement_of(record.get(AGREEMENT))
@@ -175,11 +245,7 @@ def _promise_in(folder: Path) -> Promise | None:
 
 
 def _promise(stated: bytes, arrays: bytes) -> Promise:
-    """A promise of noise by the holders.
-
-    Raises:
-        ValueError: It cannot be read, or promises something else.
-    """
+    """A promise of noise by the holders."""
     if len(stated) > _LARGEST_PROMISE:
         raise ValueError(f"{PROMISE}: has {len(stated)} bytes, at most {_LARGEST_PROMISE} are read")
     record = strict_json.loads(stated)
@@ -223,11 +289,7 @@ def _optional(record: ConfigRecord, name: str) -> bytes:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """The folder, made where it is missing, for one message at a time, in whatever process it arrives.
-
-    Raises:
-        RunFolderError: It belongs to somebody else.
-    """
+    """The folder, made where it is missing, for one message at a time, in whatever process it arrives."""
     files.make_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
     try:

@@ -1,0 +1,217 @@
+"""Files of published data sets: where they come from, what they must hold, and their pixels as numbers for a model."""
+
+import hashlib
+import lzma
+import math
+import os
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hubbub.errors import DataError
+from hubbub.files import cache_folder
+from hubbub.npy import read_header
+
+__all__ = [
+    "Expected",
+    "Numbers",
+    "PublishedFile",
+    "cache",
+    "decoded",
+    "named",
+    "read_arrays",
+    "replacing",
+    "standardized",
+    "what",
+]
+
+# More than any of these files holds: a server that sends without end fills no memory.
+_LARGEST = 400_000_000
+
+
+def named(path: str | None) -> Path | None:
+    """The path given, else the folder in the environment variable ``HUBBUB_DATA``, else ``None``."""
+    chosen = path or os.environ.get("HUBBUB_DATA")
+    if not chosen:
+        return None
+    try:
+        return Path(chosen).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"{chosen}: is missing ({error})") from error
+
+
+def cache(name: str) -> Path:
+    """The folder in which a data set is kept once it was downloaded or decoded."""
+    return cache_folder() / name
+
+
+def what(path: Path) -> str:
+    """What is wrong with a path that is no regular file."""
+    return "is no regular file" if path.exists() else "is missing"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write, which takes its place whole or not at all; of several writers at a time, the last one stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            yield file
+            file.flush()
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink()
+            raise
+
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """A file that anybody can get, and by which its content is known."""
+
+    address: str
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """Of the file, without its folder."""
+        return self.address.rpartition("/")[2]
+
+    def holds(self, content: bytes) -> bool:
+        """Whether a content is the published one."""
+        kind = "md5" if len(self.digest) == 32 else "sha256"
+        return hashlib.new(kind, content, usedforsecurity=False).hexdigest() == self.digest
+
+    def read(self, file: Path, missing: str) -> bytes:
+        """The content of a file that must be this one."""
+        if not file.is_file():
+            raise DataError(f"{file}: {what(file)}; {missing}")
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise DataError(f"{file}: cannot be read ({error.strerror})") from error
+        if not self.holds(content):
+            raise DataError(f"{file}: is not the published {self.name} (its digest differs); {missing}")
+        return content
+
+    def fetched(self, folder: Path, instead: str) -> bytes:
+        """The content from a folder of the cache, where it is whole, else by download into that folder."""
+        file = folder / self.name
+        try:
+            if file.is_file() and self.holds(content := file.read_bytes()):
+                return content
+            content = self.downloaded(instead)
+            with replacing(file) as place:
+                place.write(content)
+        except OSError as error:
+            raise DataError(f"{file}: cannot be read or written ({error}); {instead}") from error
+        return content
+
+    def downloaded(self, instead: str) -> bytes:
+        """The content from its address."""
+        try:
+            with urllib.request.urlopen(self.address, timeout=30) as response:  # noqa: S310 # a fixed https address
+                content: bytes = response.read(_LARGEST)
+        except (urllib.error.URLError, OSError) as error:
+            raise DataError(f"{self.address}: cannot be downloaded ({error}); {instead}") from error
+        if not self.holds(content):
+            raise DataError(f"{self.address}: came damaged; try again, or {instead}")
+        return content
+
+
+# Of one of a few types, checked when they are read.
+Numbers = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an array must be."""
+
+    shape: tuple[int, ...]
+    dtype: str = "uint8"
+    or_shorter: bool = False
+
+    def admits(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array may have this shape."""
+        if shape == self.shape:
+            return True
+        return self.or_shorter and len(shape) == len(self.shape) and shape[1:] == self.shape[1:] and shape[0] < self.shape[0]
+
+
+def read_arrays(file: Path | IO[bytes], arrays: Mapping[str, Expected], name: str, label: object = None) -> dict[str, Numbers]:
+    """The arrays of an archive, read-only, each whole by the checksum that the archive has of it."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return {key: _member(archive, key, expected) for key, expected in arrays.items()}
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+        lzma.LZMAError,
+        # Of an encrypted member, and of a compression that is not known.
+        RuntimeError,
+    ) as error:
+        raise DataError(f"{label or file}: is not {name} as .npz with {', '.join(arrays)} ({error})") from error
+
+
+def _member(archive: zipfile.ZipFile, key: str, expected: Expected) -> Numbers:
+    with archive.open(f"{key}.npy") as member:
+        dtype, fortran_order, shape = read_header(member)  # type: ignore[arg-type] # it has the read that is needed
+        if not expected.admits(shape) or dtype != np.dtype(expected.dtype) or fortran_order:
+            raise ValueError(f"{key} is {dtype} {shape}, it must be {expected.dtype} {expected.shape}")
+        size = math.prod(shape) * dtype.itemsize
+        # One byte more than there should be: what is longer than its header says is noticed, and the checksum is compared.
+        content = member.read(size + 1)
+    if len(content) != size:
+        raise ValueError(f"{key} holds {len(content)} bytes, not {size}")
+    return np.frombuffer(content, dtype=dtype).reshape(shape)
+
+
+_AT_A_TIME = 100
+
+
+def standardized(pixels: npt.NDArray[np.uint8], means: Sequence[float], deviations: Sequence[float]) -> torch.Tensor:
+    """Images ``(images, channels, height, width)`` in float32: (pixel / 255 − mean) / deviation, by channel."""
+    # NumPy asks for large pages, without which most of the time goes into asking for memory.
+    images = torch.from_numpy(np.empty(pixels.shape, dtype=np.float32))
+    by_channel = (len(means), 1, 1)
+    mean, deviation = torch.tensor(means).view(by_channel), torch.tensor(deviations).view(by_channel)
+    # A few at a time, in place, while they are in the processor's cache: of a large data set there is one copy.
+    for start in range(0, len(pixels), _AT_A_TIME):
+        some = images[start : start + _AT_A_TIME]
+        some.copy_(torch.from_numpy(pixels[start : start + _AT_A_TIME].astype(np.float32)))
+        some.div_(255).sub_(mean).div_(deviation)
+    return images
+
+
+def decoded(blob: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], side: int) -> npt.NDArray[np.uint8]:
+    """Color images from JPEG files that stand one after another, ``(images, 3, side, side)``."""
+    from PIL import Image
+
+    if offsets[0] < 0 or offsets[-1] > len(blob) or (np.diff(offsets) < 0).any():
+        raise ValueError(f"offsets must rise from 0 to at most {len(blob)}")
+    images = np.empty((len(offsets) - 1, 3, side, side), dtype=np.uint8)
+    for index, (start, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
+        try:
+            # No other format is tried, and the size is known before anything is decoded.
+            with Image.open(BytesIO(blob[start:end].tobytes()), formats=["JPEG"]) as image:
+                if image.size != (side, side) or image.mode != "RGB":
+                    raise ValueError(f"it is {image.mode} of {image.size}, not RGB of {(side, side)}")
+                images[index] = np.asarray(image).transpose(2, 0, 1)
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise ValueError(f"image {index}: {error}") from error
+    return images
