@@ -121,7 +121,8 @@ class SimulatedPopulation(Population):
 
         Raises:
             ConfigError: Model and loss fail on a probe batch of every form that clients have, or carry something from one
-                client to the next; or by the plan that was named, a client's bits would depend on who is beside it, in secure sums.
+                client to the next; or by the plan that was named, a client's bits would depend on who is beside it, and the
+                sums are secure.
         """
         self._take(model)
         if self._choice is not None and self._found_sound:
