@@ -82,7 +82,7 @@ def test_a_crafted_client_that_does_not_answer_adds_nothing_and_no_indicator(mak
 
 
 @pytest.mark.parametrize(
-    ("make", "bad"), zip(MAKERS.values(), itertools.cycle([math.nan, math.inf]), strict=False), ids=MAKERS.keys()
+    ("make", "bad"), list(zip(MAKERS.values(), itertools.cycle([math.nan, math.inf]), strict=False)), ids=MAKERS.keys()
 )
 def test_a_crafted_update_that_is_no_number_counts_as_nothing(make: Callable, bad: float) -> None:
     clients = make()

@@ -84,10 +84,12 @@ def trained(population: Any, participation: Participation, store: RunStore | Non
 
 @pytest.mark.parametrize(
     ("participation", "twice"),
-    zip(
-        [*COUNTING, *PATTERNS],
-        itertools.cycle([[*NAMES[:11], "client 3"], [7, "7", *NAMES[:10]], [np.int64(7), 7, *NAMES[:10]]]),
-        strict=False,
+    list(
+        zip(
+            [*COUNTING, *PATTERNS],
+            itertools.cycle([[*NAMES[:11], "client 3"], [7, "7", *NAMES[:10]], [np.int64(7), 7, *NAMES[:10]]]),
+            strict=False,
+        )
     ),
     ids=str,
 )
@@ -107,10 +109,12 @@ def test_prt_9_whoever_is_listed_twenty_times_among_a_hundred_is_refused() -> No
 
 @pytest.mark.parametrize(
     ("participation", "later"),
-    zip(
-        [*COUNTING, *COUNTING[:2]],
-        itertools.cycle([NAMES[:4], [*NAMES, "another"], [*NAMES[:11], "another"], NAMES[::-1]]),
-        strict=False,
+    list(
+        zip(
+            [*COUNTING, *COUNTING[:2]],
+            itertools.cycle([NAMES[:4], [*NAMES, "another"], [*NAMES[:11], "another"], NAMES[::-1]]),
+            strict=False,
+        )
     ),
     ids=str,
 )

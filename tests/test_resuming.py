@@ -25,7 +25,7 @@ from small_runs import CLIENTS, PLANS, linear, plan_with, population
 # --- runs that go on ---
 
 
-@pytest.mark.parametrize(("plan", "stop"), zip(PLANS.values(), itertools.cycle([1, 3, 5]), strict=False), ids=PLANS)
+@pytest.mark.parametrize(("plan", "stop"), list(zip(PLANS.values(), itertools.cycle([1, 3, 5]), strict=False)), ids=PLANS)
 def test_a_resumed_simulation_equals_the_uninterrupted_one_bit_for_bit(plan: RunPlan, stop: int, tmp_path: Path) -> None:
     whole = linear()
     expected = list(train(plan, population(), whole))

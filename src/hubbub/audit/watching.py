@@ -135,8 +135,8 @@ def watch(
         for result in train(plan, observer, deepcopy(model)):
             if not result.released:
                 raise ConfigError(
-                    f"round {result.round_index + 1} was aborted ({result.fault}), and an audit needs each release; take fewer "
-                    "canaries, of whom half do not answer where the clip norm moves"
+                    f"round {result.round_index + 1} was aborted ({result.fault}), and an audit needs every release; take "
+                    "fewer canaries, of whom half do not answer where the clip norm moves"
                 )
     finally:
         for client in canaries.clients:

@@ -94,7 +94,7 @@ class PrivateStrategy(Strategy):
 
     @property
     def rounds_charged(self) -> int:
-        """How many rounds were begun, burned ones and those of earlier starts counted."""
+        """How many rounds were begun, aborted ones and those of earlier starts counted."""
         if self._run and not self._run.state.closed:
             return len(self._run.state.path.ledger.rounds)
         return recorded(self._options.folder)[0]

@@ -95,11 +95,7 @@ class Population(ABC):
 
 
 def adversarial_update(adversary: Adversary, model: nn.Module, round_index: int) -> torch.Tensor | None:
-    """What an adversary sends in a round, ``(dim,)``; numbers that are not finite are its own affair.
-
-    Raises:
-        ConfigError: It makes something else than a floating vector as long as the model, which must stay as it is.
-    """
+    """What an adversary sends in a round, ``(dim,)``; numbers that are not finite are its own affair."""
     with torch.no_grad():
         update = adversary(model, round_index)
     if update is None:
@@ -166,7 +162,7 @@ class PlainSum:
 
 @dataclass(frozen=True)
 class NoSum:
-    """In place of a sum that is not formed yet, or never was, since too few contributions came, say: its round is charged."""
+    """In place of a sum that is not formed yet, or never was, since too few contributions came, say: its cost is recorded."""
 
     lattice: Lattice | None
     fault: SumNotOpenedError
@@ -181,11 +177,7 @@ class NoSum:
         return hmac.new(key, str(self.fault).encode(), hashlib.sha256).hexdigest()
 
     def open(self, row: torch.Tensor | None) -> NoReturn:
-        """Refused.
-
-        Raises:
-            SumNotOpenedError: The fault.
-        """
+        """Refused."""
         raise self.fault
 
 

@@ -123,11 +123,7 @@ class Probe:
         return Choice(clients, f"{single / stacked:.1f} times as fast as one by one")
 
     def require_steady(self, clients: int) -> None:
-        """Refuse what would fail for every client, or would depend on earlier ones.
-
-        Raises:
-            ConfigError: Model and loss fail, at least for so many clients at a time, or carry something from one to the next.
-        """
+        """Refuse what would fail for every client, or would depend on earlier ones."""
         made = self._made(clients, steps=2)
         inputs, targets = self._form.inputs, self._form.targets
         jobs = [replace(self._form, client=0, inputs=inputs[rows], targets=targets[rows]) for rows in (slice(2), slice(2, 4))]
@@ -145,11 +141,7 @@ class Probe:
             raise remembers()
 
     def independent(self, clients: int) -> bool:
-        """Whether no bit of what a client contributes depends on where it stands in a stack, or on whom beside.
-
-        Raises:
-            NotStackableError: The module does not run for many clients at once.
-        """
+        """Whether no bit of what a client contributes depends on where it stands in a stack, or on whom beside."""
         model = deepcopy(self._model)
         with torch.no_grad():
             for p, noisy in zip(trainable(model).values(), shaken(trainable(model)).values(), strict=True):

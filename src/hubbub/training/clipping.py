@@ -139,9 +139,6 @@ class ClipNorms:
         clipping: A clip norm, the rule by which it moves, or ``None`` for updates of any norm.
         noise_multiplier: Of all that one client adds to a sum; needed with a rule, which shares it between update and count.
         expected_cohort_size: The public number that sums are divided by.
-
-    Raises:
-        ValueError: A rule that leaves none of the noise to the updates.
     """
 
     clipping: Clipping | None

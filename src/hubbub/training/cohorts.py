@@ -69,10 +69,6 @@ def draw(
         size: Of the cohort, for a pattern.
         keys: Secret in a real run.
         ledger: Asked who may join, for a pattern.
-
-    Raises:
-        ParticipationError: Too few clients may join; or two clients have one name, or there are more or fewer of them than the
-            participation counts on.
     """
     require_distinct(clients)
     _require_counted(participation, len(clients))
@@ -113,14 +109,14 @@ def _heads(coins: bytes, clients: int, probability: float) -> npt.NDArray[np.boo
 
 
 def _slot(key: bytes, client: Hashable, slots: int) -> int:
-    """Of ``slots`` the client's, for good: by its name as text, as the ledger knows it, and by nothing of the other clients."""
+    """The client's permanent slot: by its name as text, as the ledger knows it, and by nothing of the other clients."""
     # The remainder of 256 random bits: no slot is likelier than another by more than 2^-200.
     return int.from_bytes(hmac.digest(key, str(client).encode(), "sha256")) % slots
 
 
 @lru_cache(maxsize=1)
 def _slots(key: bytes, clients: range | tuple[Hashable, ...], slots: int) -> npt.NDArray[np.int64]:
-    """``(clients,)``: the slot of each, kept, since there may be many and they are for good."""
+    """``(clients,)``: the slot of each, kept, since there may be many and they stay."""
     return np.array([_slot(key, client, slots) for client in clients], dtype=np.int64)
 
 
@@ -145,10 +141,10 @@ def _full_cohort(round_index: int, clients: Sequence[Hashable], size: int, keys:
 
 
 def counts_on_list(participation: Participation) -> bool:
-    """Whether what is promised hangs on the list of clients staying as it is for the whole run.
+    """Whether what is promised depends on the list of clients staying as it is for the whole run.
 
-    Coins are tossed for who is listed, slots are a listed name's for good, and a rotation deals out places of the list. Of the
-    other patterns the ledger knows by name who took part when, whoever else is listed.
+    Coins are tossed for who is listed, a listed name keeps its slot, and a rotation deals out places of the list. Of other
+    patterns the ledger knows by name who took part when, whoever else is listed.
     """
     return isinstance(participation, RandomParticipation | FixedEpochs)
 
@@ -156,10 +152,7 @@ def counts_on_list(participation: Participation) -> bool:
 def require_distinct(clients: Sequence[Hashable]) -> None:
     """Refuse a client that is listed twice, also under names that are equal as text, by which a ledger knows clients.
 
-    It would be sampled twice as often as is charged.
-
-    Raises:
-        ParticipationError: Names the client.
+    It would be sampled twice as often as the recorded cost counts on.
     """
     if not isinstance(clients, range):
         _require_distinct(tuple(clients))
@@ -187,11 +180,7 @@ def _require_counted(participation: Participation, clients: int) -> None:
 
 
 def require_feasible(participation: Participation, rounds: int, clients: int, size: float) -> None:
-    """Refuse, before the first round, a pattern that this many clients cannot keep.
-
-    Raises:
-        ParticipationError: Too few clients for the separation or for the number of participations.
-    """
+    """Refuse, before the first round, a pattern that this many clients cannot keep."""
     _require_counted(participation, clients)
     match participation:
         case SingleParticipation() if rounds * size > clients:

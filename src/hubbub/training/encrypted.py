@@ -1,7 +1,7 @@
 """Sums that the server forms without reading them, as the training loop takes them; and clients in this process that send them.
 
-The order of a round stays: what came is charged before anybody opens it; then noise and sum meet, under encryption; what the
-holders of the key open is the release.
+The order of a round stays: the cost is recorded before anybody opens what came; then noise and sum meet, under encryption; what
+the holders of the key open is the release.
 
 Where holders of the key add the noise, each has a stream of its own, of which nobody else knows a row.
 
@@ -87,11 +87,7 @@ class EncryptedSum:
         return self._aggregator.digest(key)
 
     def open(self, row: torch.Tensor | None) -> torch.Tensor:
-        """What the holders open after the server's row of noise was added, ``(dim,)`` float64.
-
-        Raises:
-            SumNotOpenedError: They do not, or what they open is no sum of the contributions.
-        """
+        """What the holders open after the server's row of noise was added, ``(dim,)`` float64."""
         started = time.perf_counter()
         if row is not None:
             self._aggregator.add_own_noise(noise_steps(row, self.step))

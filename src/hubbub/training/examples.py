@@ -93,7 +93,7 @@ class ExamplePopulation(Population):
         return range(len(self._inputs))
 
     def prepare(self, model: nn.Module, _: int) -> None:
-        """Refuse, on made-up examples, a model or a loss that would fail for every example, or hang on earlier ones.
+        """Refuse, on a probe batch, a model or a loss that would fail for every example, or depend on earlier ones.
 
         Raises:
             ConfigError: It does.
@@ -177,7 +177,7 @@ def private_gradients(
 ) -> LatticeSum:
     """The sum of the clipped gradients of single examples, for a training loop of one's own.
 
-    It is no release: ``ReleasePath`` charges the step, and hides the sum behind its row of noise.
+    It is no release: ``ReleasePath`` records the cost of the step, and adds its row of noise.
 
     Args:
         model: Any module without buffers, in the mode, training or not, that it has; it stays as it is.

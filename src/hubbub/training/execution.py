@@ -60,9 +60,6 @@ class Execution:
 def clients_at_once(plan: str) -> int | None:
     """How many clients a plan trains at a time; ``None`` for ``"auto"``, which is not decided yet.
 
-    Raises:
-        ConfigError: There is no such plan.
-
     Example:
         >>> clients_at_once("batched-16"), clients_at_once("one-by-one"), clients_at_once("auto")
         (16, 1, None)

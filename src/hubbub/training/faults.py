@@ -1,8 +1,8 @@
 """What goes wrong in one unit's own computation: it adds nothing, and the round goes on, as where a client far away fails.
 
-That a round stops would tell that the unit is there. What fails for every unit is found before the first round, on made-up
-examples. What the machine has not enough of, memory above all, stops the run whoever asked for it: who else then failed would
-depend on what others hold, and to leave those out is no function of each one's own data.
+That a round stops would tell that the unit is there. What fails for every unit is found before the first round, on a
+probe batch. What the machine has not enough of, memory above all, stops the run whoever asked for it: who else then failed
+would depend on what others hold, and to leave those out is no function of each one's own data.
 
 A probe batch is synthetic: what is found on it must not depend on anybody's data. It has the form of what it stands for and is
 random, since zeros and copies, which data and fresh models are full of, give the same last bits by kernels that else do not.
@@ -53,13 +53,13 @@ def isolated(
     """What is computed of units together; where that fails, of each half of them, down to whoever fails alone.
 
     Args:
-        compute: Of some units; what one of them adds must not hang on the others.
+        compute: Of some units; what one of them adds must not depend on the others.
         units: At least one.
         nothing: What stands for a unit that fails alone.
     """
     try:
         found = compute(units)
-    except Exception as error:  # noqa: BLE001 # whatever one unit's data or code raises, the round must not hang on it
+    except Exception as error:  # noqa: BLE001 # whatever one unit's data or code raises, the round must not depend on it
         require_own(error)
         if len(units) == 1:
             found = nothing(units[0], error)

@@ -40,9 +40,6 @@ class FlatModel:
 
     Args:
         module: Any module; the order of its trainable parameters is that of ``module.named_parameters()``.
-
-    Raises:
-        ConfigError: No trainable parameter, parameters of several dtypes or of a dtype that is not floating, or a buffer.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -62,11 +59,7 @@ class FlatModel:
                 start = part.stop
 
     def require_views(self) -> None:
-        """Refuse a model whose parameters were replaced, so that the vector would change nothing any more.
-
-        Raises:
-            ConfigError: A parameter is no view of the vector.
-        """
+        """Refuse a model whose parameters were replaced, so that the vector would change nothing any more."""
         start = self.vector.data_ptr()
         for parameter in self._parameters:
             if parameter.data_ptr() != start or parameter.dtype != self.vector.dtype:
@@ -77,11 +70,7 @@ class FlatModel:
 
 
 def require_trainable(module: nn.Module) -> list[nn.Parameter]:
-    """The trainable parameters of a module that can be trained privately.
-
-    Raises:
-        ConfigError: None, or of several dtypes or of a dtype that is not floating, or a buffer.
-    """
+    """The trainable parameters of a module that can be trained privately."""
     refuse_buffers(module)
     parameters = [p for p in module.parameters() if p.requires_grad]
     if not parameters:

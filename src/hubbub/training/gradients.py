@@ -70,11 +70,7 @@ class _Look:
 
 
 def _trainable(module: nn.Module) -> Tensors:
-    """The parameters that are trained, by name, in the order of the flat vector; detached.
-
-    Raises:
-        ConfigError: There is none, they have several dtypes, or the module has buffers.
-    """
+    """The parameters that are trained, by name, in the order of the flat vector; detached."""
     require_trainable(module)
     return {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
 
@@ -87,9 +83,6 @@ class ExampleGradients:
         loss: Mean loss of a batch from the module's output and the targets.
         batch: Examples at once; by default what an eighth of a gigabyte holds, 64 at most. It must not hang on the data.
         tapped: Whether linear layers and convolutions are tapped; else this is plain ``vmap(grad)``.
-
-    Raises:
-        ConfigError: No trainable parameter, several dtypes, or a buffer.
     """
 
     def __init__(self, module: nn.Module, loss: Loss, *, batch: int | None = None, tapped: bool = True) -> None:
@@ -137,11 +130,7 @@ class ExampleGradients:
             yield from isolated(together, numbers[start : start + batch], self._nothing)
 
     def batches(self, examples: Chosen) -> Iterator[Seen]:
-        """What batches of examples leave behind, for those who need no gradients, only their norms and sums.
-
-        Raises:
-            RuntimeError: ``vmap`` cannot take the module; see :meth:`batched`.
-        """
+        """What batches of examples leave behind, for those who need no gradients, only their norms and sums."""
         numbers = examples.numbers
         if len(numbers):
             look = self._look_at(examples.inputs, examples.targets)
@@ -154,11 +143,7 @@ class ExampleGradients:
                 yield from isolated(lambda some: self.seen(*_taken(examples, some)), part, self._unseen)
 
     def require_steady(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        """Refuse, on made-up examples of the form of those given, what would fail for every example, or hang on earlier ones.
-
-        Raises:
-            ConfigError: Module or loss fail, or carry something from one example to the next.
-        """
+        """Refuse, on a probe batch of the form of those given, what would fail for every example, or depend on earlier ones."""
         made, rows = probe_batch(inputs, targets, self.module, 2), []
         try:
             with own_generators(inputs.device):
@@ -194,11 +179,7 @@ class ExampleGradients:
         return self._batch or (found - found % _VECTOR if found > _VECTOR else max(1, found))
 
     def seen(self, inputs: torch.Tensor, targets: torch.Tensor, parameters: Tensors | None = None) -> Seen:
-        """What the examples of one batch leave behind, with the module's own parameters or with those that are given.
-
-        Raises:
-            RuntimeError: ``vmap`` cannot take the module.
-        """
+        """What the examples of one batch leave behind, with the module's own parameters or with those that are given."""
         look = self._look_at(inputs, targets)
         fixed, constants = parameters or _trainable(self.module), self._constants()
 

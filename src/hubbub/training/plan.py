@@ -107,7 +107,7 @@ class RunPlan:
         noise: ``"secure"``: cohorts and noise under secret keys; ``"simulation"``: under the seed, not for release.
         settings: What else the run depends on (data, model, local training), as strict JSON values: a run is resumed with the
             same ones only.
-        earlier: Runs over the same people whose charges this one starts with.
+        earlier: Runs over the same people whose costs count together with this one's.
         lattice_bits: Of the lattice that sums lie on, from 8 to 24: the population's, and that of a mechanism's shares.
         noise_by: Who adds the noise, where the mechanism has no shares.
         setting: One line of who is trusted with what; empty for a server that sees each update.

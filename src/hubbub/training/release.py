@@ -1,11 +1,11 @@
-"""The one way from a sum to a release, whoever formed the sum: charge, hide, persist.
+"""The one way from a sum to a release, whoever formed the sum: record the cost, add noise, persist.
 
 ::
 
-    ticket  = path.begin(cohort, total, clip_norm)    the charge is on disk; from here on the round counts
+    ticket  = path.begin(cohort, total, clip_norm)    the cost is on disk; from here on the round counts
     release = total.open(path.row(ticket))            the only place where noise and sum meet
     path.commit(ticket, release)                      the release is on disk, then its digest: now it may leave
-    path.abort(ticket)                                 or never: the round stays charged and its row is gone
+    path.abort(ticket)                                 or never: the cost stays, and its row is gone
 
 Where clients bring shares of the noise along, or share holders add all of it under encryption, nobody reads a sum without it:
 the path makes no rows, and ``row`` answers ``None``.
@@ -55,9 +55,6 @@ class _Unchanged:
 
     Args:
         mechanism: Has the strategy, whose every round is tried here once.
-
-    Raises:
-        ConfigError: Its matrix is another one than the mechanism's sensitivity was computed of.
     """
 
     def __init__(self, mechanism: Mechanism) -> None:
@@ -74,11 +71,7 @@ class _Unchanged:
         self._next = 0
 
     def require(self, round_index: int) -> None:
-        """Refuse a matrix, or a row of noise up to that of this round, that is another one by now.
-
-        Raises:
-            ConfigError: It is; or a step hangs on something else than the memory that it is given.
-        """
+        """Refuse a matrix, or a row of noise up to that of this round, that is another one by now."""
         same, unit = np.array_equal(self._strategy.matrix(), self._matrix), self._unit
         while same and self._next <= round_index:
             row, self._memory = self._strategy.step(self._next, lambda i: unit[i], self._memory)
@@ -160,8 +153,8 @@ class ReleasePath:
         self._foreign = _Unchanged(mechanism) if mechanism and type(mechanism.strategy) not in OWN else None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """Refused: each copy would charge its rounds to a ledger of its own, and draw the same noise and cohorts."""
-        raise TypeError("an open run cannot be copied or pickled: its rounds are charged, and its noise drawn, in one place")
+        """Refused: each copy would record its rounds in a ledger of its own, and draw the same noise and cohorts."""
+        raise TypeError("an open run cannot be copied or pickled: its rounds are recorded, and its noise drawn, in one place")
 
     def start(self) -> None:
         """Settle what the last start left open, and open an epoch with a key of its own.
@@ -201,7 +194,7 @@ class ReleasePath:
         return self.ledger.next_round
 
     def begin(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
-        """Charge the next round. When this returns, the charge is on disk and the row of noise is spent.
+        """Record the cost of the next round. When this returns, it is on disk and the row of noise is spent.
 
         Raises:
             ParticipationError: A client would break the promised pattern, or comes twice.
@@ -260,7 +253,7 @@ class ReleasePath:
         self.ledger.commit(ticket, content)
 
     def abort(self, ticket: Ticket) -> None:
-        """Give a begun round up: it stays charged, and its row of noise and its participations are spent.
+        """Give a begun round up: its cost stays, and its row of noise and its participations are spent.
 
         Raises:
             LedgerError: The round was not begun.

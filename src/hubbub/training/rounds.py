@@ -228,10 +228,6 @@ class RunState:
         """Begin a run, or go on with the one in the folder: from the last checkpoint, then by the releases since.
 
         ``noise_in_sums`` is as for :class:`.ReleasePath`.
-
-        Raises:
-            LedgerError: The folder holds another run, its record is damaged, was rolled back, or is closed.
-            RunFolderError: A key, a checkpoint or a release is missing or is not this run's.
         """
         model = FlatModel(module)
         if store:
@@ -312,9 +308,6 @@ def server_step(
     """One step of the server's optimizer along the mean over the *expected* cohort size; answers with the next clip norm.
 
     Model, optimizer and clip norm are functions of the releases alone.
-
-    Raises:
-        ConfigError: The model is no longer finite; it is left as it was before.
     """
     model.require_views()
     vector = model.vector

@@ -120,9 +120,9 @@ class SimulatedPopulation(Population):
         """Choose a plan for cohorts of about this size, unless one was named or chosen before.
 
         Raises:
-            ConfigError: Model and loss fail on made-up examples of every form that clients have, or carry something from one
-                client to the next; or by the plan that was named, a client's bits would hang on its neighbours, and the sums
-                are secure.
+            ConfigError: Model and loss fail on a probe batch of every form that clients have, or carry something from one
+                client to the next; or by the plan that was named, a client's bits would depend on who is beside it, and the
+                sums are secure.
         """
         self._take(model)
         if self._choice is not None and self._found_sound:

@@ -66,9 +66,6 @@ class StackedModel:
             generators: What each client draws dropout from.
             products: Takes, when the outputs are differentiated, the gradients of linear layers' weights, which torch then
                 does not see. A weight has one from each place where it is used; what else hangs on it is torch's.
-
-        Raises:
-            NotStackableError: The module cannot.
         """
 
         def forward(own: Mapping[str, torch.Tensor], batch: torch.Tensor) -> torch.Tensor:

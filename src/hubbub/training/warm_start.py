@@ -87,11 +87,6 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
         recorded: The run, as its folder tells it.
         plan: What it did.
         module: Of its kind; its trainable parameters are written over.
-
-    Raises:
-        LedgerError: Rounds are left.
-        RunFolderError: A release or the first model is missing or is not that of the ledger.
-        ConfigError: The plan is not that of the run, or the model has another size.
     """
     final_charges([recorded])
     store, stated = RunStore(Path(recorded.name)), recorded.promise.settings
@@ -138,12 +133,9 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
 
 def _require_start(recorded: Recorded, model: torch.Tensor, optimizer: Mapping[str, torch.Tensor]) -> None:
     """Refuse what a run did not begin with: its model would be made of something that nobody charged."""
-    try:
-        extends = recorded.promise.terms.extends
-    except ValueError as error:
-        raise LedgerError(f"{recorded.name}: {error}") from error
-    expected = "" if extends is None else extends.optimizer
-    if model_digest(model) != recorded.promise.terms.initial_model or optimizer_digest(optimizer) != expected:
+    terms = recorded.promise.terms
+    expected = "" if terms.extends is None else terms.extends.optimizer
+    if model_digest(model) != terms.initial_model or optimizer_digest(optimizer) != expected:
         raise RunFolderError(
             f"{recorded.name}/state/initial.safetensors: is not what the ledger says that the run began with; restore it"
         )
@@ -154,9 +146,6 @@ def going_on(following: RunPlan, extends: Extends) -> RunPlan:
 
     An experiment gets a seed of its own: with that of the finished one, or of what else went on from it, it would draw the same
     noise and cohorts again.
-
-    Raises:
-        ConfigError: The finished run is not among those that the plan charges.
     """
     if not any(run.first == extends.ledger and run.head == extends.head for run in following.earlier):
         raise ConfigError(
@@ -231,11 +220,7 @@ def extended(finished: RunStore, plan: RunPlan, following: RunPlan, model: nn.Mo
 
 
 def require_alike(recorded: Recorded, plan: RunPlan, following: RunPlan) -> None:
-    """Refuse what no longer is one training over the same people under one guarantee.
-
-    Raises:
-        ConfigError: Another unit, relation or kind of noise, or a mechanism in one of the two alone.
-    """
+    """Refuse what no longer is one training over the same people under one guarantee."""
     promise, other, name = recorded.promise, following.promise(), recorded.name
     if promise.simulation != other.simulation:
         was, now = ("simulation" if p.simulation else "secure" for p in (promise, other))
@@ -271,9 +256,6 @@ def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
 
     One that it goes on from and that is elsewhere now is left out: its charge is in the ledger of what went on from it. So is
     ``into``, which is to go on.
-
-    Raises:
-        RunFolderError: A run that went on from one of them is not there, so that nobody can say what it cost.
     """
     own = None if into is None else into.resolve()
     found, waiting = list[Path](), [finished.resolve()]
@@ -294,11 +276,7 @@ def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
 
 
 def require_new(finished: Path, into: Path) -> None:
-    """Refuse a folder in which a finished run went on already, and that was emptied since: what it cost is charged nowhere.
-
-    Raises:
-        RunFolderError: It was.
-    """
+    """Refuse a folder in which a finished run went on already, and that was emptied since: what it cost is charged nowhere."""
     known = Segments.of(finished).went_on_in
     if str(into.resolve()) in known and not os.path.lexists(into / "state" / "initial.safetensors"):
         raise RunFolderError(
@@ -314,9 +292,6 @@ def register(finished: Path, into: Path, charged: Collection[str]) -> None:
         finished: The folder of the finished run.
         into: That of the new one, which is locked.
         charged: The first hashes of the ledgers that the new run charges.
-
-    Raises:
-        RunFolderError: Something else went on from the finished run, which the new one does not charge.
     """
     finished, into = finished.resolve(), into.resolve()
     with RunStore(finished).locked():
@@ -365,11 +340,7 @@ def _extends(folder: Path) -> Extends | None:
 
 
 def goes_on_from(folder: Path, promise: Promise) -> str:
-    """The finished run that a run goes on from, in words; empty for one that begins by itself.
-
-    Raises:
-        ValueError: The promise says something that cannot be.
-    """
+    """The finished run that a run goes on from, in words; empty for one that begins by itself."""
     extends = promise.terms.extends
     if extends is None:
         return ""

@@ -123,11 +123,7 @@ class Workers:
             ) from error
 
     def parts(self, task: Task, model: nn.Module, chunks: Sequence[Sequence[int]]) -> Iterator[Part]:
-        """What each chunk adds, in the order of the chunks, however fast each worker is.
-
-        Raises:
-            WorkerError: A worker ended, or a client's training failed in it.
-        """
+        """What each chunk adds, in the order of the chunks, however fast each worker is."""
         vector = flat_parameters(model).cpu().numpy()
         waiting = list(enumerate(chunks))[::-1]
         done: dict[int, Part] = {}

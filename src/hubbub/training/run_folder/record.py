@@ -34,9 +34,6 @@ def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
     """The rows, and how many bytes they take; a torn last line, which a crash can leave, is no row.
 
     Nor is what a loss of power can leave, zeros in place of what was not written, with all that follows it.
-
-    Raises:
-        RunFolderError: The file is no list of rounds in order.
     """
     if not os.path.lexists(path):
         return [], 0
@@ -59,11 +56,7 @@ def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def rounds_shown(folder: Path) -> int:
-    """How many rounds the metrics of a run's folder go to. They are written after a round is on record, so never ahead of it.
-
-    Raises:
-        RunFolderError: The file is no list of rounds in order.
-    """
+    """How many rounds the metrics of a folder go to. They are written after a round is on record, so never ahead of it."""
     rows, _ = read_metrics(folder / "metrics.jsonl")
     return int(rows[-1]["round_index"]) + 1 if rows else 0
 
@@ -92,11 +85,7 @@ def _row(row: Any, after: int) -> dict[str, Any]:
 
 
 class Metrics:
-    """The file of a run that is at work. Nothing is written before the first row of this start.
-
-    Raises:
-        RunFolderError: The file is no list of rounds in order.
-    """
+    """The file of a run that is at work. Nothing is written before the first row of this start."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -156,11 +145,7 @@ class Traces:
 
     @classmethod
     def of(cls, store: RunStore) -> "Traces":
-        """Those of a folder. Gather them before the ledger is read: a run at work then has recorded each of them.
-
-        Raises:
-            RunFolderError: One that cannot be read.
-        """
+        """Those of a folder. Gather them before the ledger is read: a run at work then has recorded each of them."""
         return cls(
             releases={t: hashlib.sha256(store.release_content(t)).hexdigest() for t in store.released()},
             checkpoint=_checkpoint(store.folder / "state" / "checkpoint.json"),
@@ -204,11 +189,7 @@ def _checkpoint(path: Path) -> tuple[int, str] | None:
 
 
 def ledger_of(folder: Path) -> Path:
-    """The ledger of a run.
-
-    Raises:
-        RunFolderError: The folder is no run.
-    """
+    """The ledger of a run."""
     path = folder / "ledger.jsonl"
     if not path.is_file():
         raise RunFolderError(f"{folder}: is no run (ledger.jsonl not there); name the folder that 'hubbub train' made")
@@ -216,12 +197,7 @@ def ledger_of(folder: Path) -> Path:
 
 
 def read_run(folder: Path) -> Recorded:
-    """A run's promise and history; nothing is written, and no code that they name is imported.
-
-    Raises:
-        RunFolderError: The folder is no run, or a part of it cannot be read.
-        LedgerError: The ledger is damaged, is none, or does not account for all that lies in the folder.
-    """
+    """A run's promise and history; nothing is written, and no code that they name is imported."""
     path, store = ledger_of(folder), RunStore(folder)
     traces = Traces.of(store)
     chain = read_chain(path)

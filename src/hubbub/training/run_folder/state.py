@@ -46,11 +46,7 @@ __all__ = [
 
 
 def parse(content: bytes) -> dict[str, torch.Tensor]:
-    """The tensors by name.
-
-    Raises:
-        ValueError: Not a safetensors file: cut, overlapping, of another size than its header says, or with a name twice.
-    """
+    """The tensors by name."""
     _header(content)
     try:
         return load(content)
@@ -60,11 +56,7 @@ def parse(content: bytes) -> dict[str, torch.Tensor]:
 
 
 def metadata(content: bytes) -> dict[str, Any]:
-    """What the file says beside its tensors.
-
-    Raises:
-        ValueError: The header cannot be read.
-    """
+    """What the file says beside its tensors."""
     found = _header(content).get("__metadata__", {})
     if not isinstance(found, dict):
         raise ValueError("its metadata are no table")
@@ -92,9 +84,6 @@ class Checkpoint:
     Args:
         path: Of the manifest; its files lie beside it.
         again: Whether the state can be made again from the releases, which a message then says.
-
-    Raises:
-        RunFolderError: The manifest or a file is damaged; the message names it.
     """
 
     def __init__(self, path: Path, *, again: bool) -> None:
@@ -139,22 +128,14 @@ class Checkpoint:
 
     @property
     def model(self) -> torch.Tensor:
-        """The model, ``(dim,)``.
-
-        Raises:
-            RunFolderError: There is none.
-        """
+        """The model, ``(dim,)``."""
         model = self._model.get("model")
         if model is None:
             raise self._refused("it holds no model")
         return model
 
     def restore_model(self, vector: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
-        """Put the model and the optimizer's state back.
-
-        Raises:
-            RunFolderError: They are of another shape or dtype, or not finite.
-        """
+        """Put the model and the optimizer's state back."""
         model = self._model.get("model")
         if model is None or model.shape != vector.shape or model.dtype != vector.dtype:
             held = "no model" if model is None else f"a model of {tuple(model.shape)} {model.dtype}"
@@ -169,11 +150,7 @@ class Checkpoint:
             optimizer.state[vector] = {name: t if t.ndim == 0 else t.to(vector.device) for name, t in kept.items()}
 
     def clip_norm(self) -> float | None:
-        """The clip norm of the next round, where it moves.
-
-        Raises:
-            RunFolderError: It is no number above 0.
-        """
+        """The clip norm of the next round, where it moves."""
         kept = self._model.get("clip_norm")
         if kept is None:
             return None
@@ -182,11 +159,7 @@ class Checkpoint:
         return float(kept)
 
     def restore_noise(self, noise: NoiseStream) -> None:
-        """Put the stream where it was.
-
-        Raises:
-            RunFolderError: Its state is missing, or is not one that this stream can be in.
-        """
+        """Put the stream where it was."""
         rows = dict(self._parts.get(self._noise_name, {}))
         self._at = self._at.with_name(self._noise_name)
         drawn = rows.pop("drawn", None)
@@ -239,11 +212,7 @@ def _initial(store: RunStore) -> Path:
 
 
 def keep_start(store: RunStore, vector: torch.Tensor, optimizer: Mapping[str, torch.Tensor]) -> None:
-    """Put into the folder of a new run what it begins with; call it with the folder locked.
-
-    Raises:
-        RunFolderError: The run has begun.
-    """
+    """Put into the folder of a new run what it begins with; call it with the folder locked."""
     if store.ledger_path.exists():
         raise RunFolderError(f"{store.folder}: holds a run that has begun, whose start cannot be changed")
     tensors = {"model": vector, **{f"{_PREFIX}{name}": tensor for name, tensor in optimizer.items()}}
@@ -252,11 +221,7 @@ def keep_start(store: RunStore, vector: torch.Tensor, optimizer: Mapping[str, to
 
 
 def read_start(store: RunStore) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The model that a run began with, ``(dim,)``, and what it took over of an optimizer.
-
-    Raises:
-        RunFolderError: It is missing, or is none.
-    """
+    """The model that a run began with, ``(dim,)``, and what it took over of an optimizer."""
     path = _initial(store)
     try:
         tensors = parse(files.read(path, at_most=_LARGEST))
@@ -274,11 +239,7 @@ def read_start(store: RunStore) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
 
 
 def finished_model(store: RunStore) -> str:
-    """That what a run began with, or is to begin with, was put there by :func:`keep_start`, in words; empty where it was not.
-
-    Raises:
-        RunFolderError: It is missing, or is none.
-    """
+    """That what a run begins with was put there by :func:`keep_start`, in words; empty where it was not."""
     path = _initial(store)
     try:
         if metadata(files.read(path, at_most=_LARGEST)) != _OF:
@@ -309,10 +270,6 @@ def take_up(extends: Extends | None, vector: torch.Tensor, optimizer: torch.opti
         vector: The model as the run begins with it, ``(dim,)``.
         optimizer: Of the run.
         store: The folder, which holds the start; without one there is no state of an optimizer.
-
-    Raises:
-        RunFolderError: Model or state are not those that the promise names: what was trained from another model would cost more
-            than is stated.
     """
     state = read_start(store)[1] if store else {}
     if store and extends is None and (why := finished_model(store)):
@@ -338,11 +295,7 @@ class Segments:
 
     @classmethod
     def of(cls, folder: Path) -> Segments:
-        """Those of a run's folder.
-
-        Raises:
-            RunFolderError: What stands there cannot be read.
-        """
+        """Those of a run's folder."""
         path = folder / _FILE
         if not os.path.lexists(path):
             return cls()
