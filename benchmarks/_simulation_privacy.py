@@ -13,8 +13,8 @@ import _runner
 from _peer_turns import Work
 from _simulation_sides import cnn, mnist_work, population
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation
-from hubbub.strategies import Identity
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import Identity
 from hubbub.training import Population, RunPlan, RunStore, Sum, train
 
 CLIENTS, SHARE = 100, 20

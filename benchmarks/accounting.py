@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import partial
 
 import _runner
-from hubbub import gaussian
 from hubbub.accounting import Event, Gaussian, PoissonSampled, TreeAggregation, calibrate_noise_multiplier, epsilon
 from hubbub.accounting.dominating_pairs import as_gaussian
+from hubbub.mechanism import gaussian
 
 RELATION = "add-or-remove-one"
 # The peer's answer may be off by this, relative to it; at 100,000 rounds its own mesh is.

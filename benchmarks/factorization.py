@@ -54,7 +54,7 @@ def ours(family: str, rounds: int, numbers: Sequence[str] = (), **options: Any) 
     """``hubbub.factorization.<family>.optimize`` for prefix sums; ``numbers`` names what describes the strategy."""
     from importlib import import_module
 
-    from hubbub import workloads
+    from hubbub.mechanism import workloads
 
     optimize = import_module(f"hubbub.factorization.{family}").optimize
     # What a strategy imports when it is first asked.
@@ -176,7 +176,7 @@ def jax_dense(rounds: int) -> Callable[[], Found]:
 
 
 def dense_rows(seconds: float) -> list[_runner.Row]:
-    from hubbub.participation import FixedEpochs
+    from hubbub.mechanism.participation import FixedEpochs
 
     once = "dense, {:,} rounds, one participation".format
     small, peer = measured(seconds, "dense", 512), _runner.alone(partial(jax_dense, 512))
@@ -238,7 +238,7 @@ def jax_blt(rounds: int, separation: int, most: int, parameters: tuple[tuple[flo
 
 
 def blt_rows(seconds: float) -> list[_runner.Row]:
-    from hubbub.participation import MinSeparation, SingleParticipation
+    from hubbub.mechanism.participation import MinSeparation, SingleParticipation
 
     rows = []
     for pattern, spacing in ((SingleParticipation(), (1, 1)), (MinSeparation(100, 20), (100, 20))):
@@ -272,8 +272,8 @@ def opake(kind: str, spacing: tuple[int, int], **options: int) -> Callable[[], t
 
 def judged_by_us(peer: _runner.Spent[tuple[float, ...]], participation: Any, objective: str) -> _runner.Spent[Found]:
     """What its coefficients are worth by our utility and our sensitivity."""
-    from hubbub import utility, workloads
-    from hubbub.strategies.toeplitz import BandedToeplitz
+    from hubbub.mechanism import utility, workloads
+    from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
 
     C = BandedToeplitz(OPAKE_ROUNDS, peer.answer)
     error = getattr(utility, f"{objective}_squared_error")(workloads.prefix_sum(rounds=OPAKE_ROUNDS), C)
@@ -281,7 +281,7 @@ def judged_by_us(peer: _runner.Spent[tuple[float, ...]], participation: Any, obj
 
 
 def opake_rows(seconds: float) -> list[_runner.Row | _runner.Skipped]:
-    from hubbub.participation import MinSeparation, SingleParticipation
+    from hubbub.mechanism.participation import MinSeparation, SingleParticipation
 
     once, often = (SingleParticipation(), (1, 1)), (MinSeparation(100, 20), (100, 20))
     found = measured(seconds, "toeplitz", OPAKE_ROUNDS, bands=400)
@@ -301,9 +301,10 @@ def inverse_rows(bands: int, participation: Any, spacing: tuple[int, int]) -> li
     """What its banded inverse is worth with the sensitivity that it states, and what it states where columns have norm 1."""
     from opake.dpftrl.noise import bisr_strategy
 
-    from hubbub import factorization, utility, workloads
-    from hubbub.sensitivity import of_matrix
-    from hubbub.strategies import banded_inverse
+    from hubbub import factorization
+    from hubbub.mechanism import utility, workloads
+    from hubbub.mechanism.sensitivity import of_matrix
+    from hubbub.mechanism.strategies import banded_inverse
 
     schema = {"n_steps": OPAKE_ROUNDS, "min_sep": spacing[0], "max_participations": spacing[1]}
     name = f"{OPAKE_ROUNDS:,} rounds, {spacing[1]} participations, inverse of {bands} bands"

@@ -24,10 +24,10 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 import _runner
-from hubbub.lattice import Lattice
 from hubbub.models import Mlp
+from hubbub.noise.lattice import Lattice
 from hubbub.training import ExamplePopulation
-from hubbub.training.gradients import Chosen, ExampleGradients
+from hubbub.training.per_example.gradients import Chosen, ExampleGradients
 
 Vector = npt.NDArray[np.floating]
 

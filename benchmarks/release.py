@@ -24,13 +24,13 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 import _runner
-from hubbub.lattice import Lattice
+from hubbub._util.prf import fresh_key
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import MinSeparation, PoissonSampling
+from hubbub.mechanism.strategies import Identity
 from hubbub.models import Cnn
 from hubbub.noise import SecureSource
-from hubbub.participation import MinSeparation, PoissonSampling
-from hubbub.randomness import fresh_key
-from hubbub.strategies import Identity
+from hubbub.noise.lattice import Lattice
 from hubbub.training import (
     LatticeSum,
     LocalTraining,

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 
 import _runner
-from hubbub.participation import MinSeparation
-from hubbub.sensitivity import of_columns
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.sensitivity import of_columns
 
 ROUNDS, SEPARATION, PARTICIPATIONS = 2000, 485, 3
 TOLERANCE = 1e-12

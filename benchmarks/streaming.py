@@ -43,8 +43,8 @@ class Correlation:
     output_scales: tuple[float, ...] = ()
 
     def strategy(self) -> Any:
-        from hubbub.strategies.blt import BufferedLinearToeplitz
-        from hubbub.strategies.toeplitz import BandedToeplitz
+        from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz
+        from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
 
         if self.coefficients:
             return BandedToeplitz(ROUNDS, self.coefficients)
@@ -74,8 +74,8 @@ def our_stream(correlation: Correlation, dim: int, seconds: float) -> Callable[[
     import torch
 
     from hubbub.mechanism import Mechanism
+    from hubbub.mechanism.participation import SingleParticipation
     from hubbub.noise import NoiseStream
-    from hubbub.participation import SingleParticipation
 
     torch.set_num_threads(1)
     mechanism = Mechanism(correlation.strategy(), SingleParticipation(), 1.0)
@@ -157,8 +157,8 @@ def floor(rows: int, dim: int, seconds: float) -> Callable[[], float]:
     """z alone, and a read of the remembered rows."""
     import torch
 
+    from hubbub._util.prf import fresh_key
     from hubbub.noise import SecureSource
-    from hubbub.randomness import fresh_key
 
     torch.set_num_threads(1)
 
@@ -188,7 +188,7 @@ def rows_of(correlation: Correlation, seconds: float, *, opake: bool) -> list[_r
 
 
 def toeplitz_rows(seconds: float) -> list[_runner.Row]:
-    from hubbub.strategies.toeplitz import square_root
+    from hubbub.mechanism.strategies.toeplitz import square_root
 
     found = []
     for bands in BANDS:
@@ -199,7 +199,8 @@ def toeplitz_rows(seconds: float) -> list[_runner.Row]:
 
 
 def blt_rows(seconds: float) -> list[_runner.Row]:
-    from hubbub import factorization, workloads
+    from hubbub import factorization
+    from hubbub.mechanism import workloads
 
     best = factorization.blt.optimize(workloads.prefix_sum(rounds=ROUNDS), buffers=BUFFERS, objective="max").strategy
     correlation = Correlation(f"BLT, {BUFFERS} buffers", NO_WORSE, decays=best.theta, output_scales=best.omega)

@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub import accounting, factorization
-from hubbub.accounting.promise import Promise
 from hubbub.datasets import digits
-from hubbub.participation import FixedEpochs
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism.participation import FixedEpochs
+from hubbub.mechanism.workloads import momentum
 from hubbub.training import ReleasePath, private_gradients
-from hubbub.workloads import momentum
 
 EPOCHS, STEPS, CLIP_NORM, DELTA = 10, 8, 1.0, 1e-4
 

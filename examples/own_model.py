@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub import accounting
-from hubbub.participation import MinSeparation
-from hubbub.strategies import toeplitz
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import toeplitz
 from hubbub.training import LocalTraining, RunPlan, SimulatedPopulation, train
 
 

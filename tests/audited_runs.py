@@ -9,7 +9,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub.audit import Audit, Effort, audit
 from hubbub.mechanism import Mechanism
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,
@@ -20,7 +20,7 @@ from hubbub.participation import (
     TruncatedPoissonSampling,
     every_round,
 )
-from hubbub.strategies import BinaryTree, BufferedLinearToeplitz, Identity, Strategy, toeplitz
+from hubbub.mechanism.strategies import BinaryTree, BufferedLinearToeplitz, Identity, Strategy, toeplitz
 from hubbub.training import LocalTraining, RunPlan, SimulatedPopulation
 from hubbub.training.clipping import AdaptiveClipping
 

@@ -15,7 +15,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from hubbub.flower.messages import NORM_BIT
-from hubbub.lattice import Lattice
+from hubbub.noise.lattice import Lattice
 
 # An array with axes, one without, one of half precision, one of double.
 MODEL: dict[str, npt.NDArray[Any]] = {

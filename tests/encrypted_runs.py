@@ -3,12 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
-from hubbub import files
+from hubbub._util import files
 from hubbub.mechanism import Mechanism
-from hubbub.participation import every_round
+from hubbub.mechanism.participation import every_round
+from hubbub.mechanism.strategies import Strategy
 from hubbub.secagg import threshold
 from hubbub.secagg.key_holder import Holder
-from hubbub.strategies import Strategy
 from hubbub.training import RunPlan
 from hubbub.training.encrypted import EncryptedPopulation, HolderNoise
 from hubbub.training.encryption import Encryption

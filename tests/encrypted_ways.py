@@ -12,10 +12,10 @@ import torch
 import encrypted_runs
 import hubbub.flower.mods
 import hubbub.training.encrypted
+from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.secagg.aggregator import Request
 from hubbub.secagg.key_holder import Holder, Opened
 from hubbub.secagg.protocol import Agreement
-from hubbub.strategies import Identity, toeplitz
 from hubbub.training.encrypted import EncryptedPopulation, EncryptedSum
 from hubbub.training.encryption import Encryption
 from small_runs import population

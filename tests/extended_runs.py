@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
-from hubbub.accounting.chain import Chain, read_chain
+from hubbub.ledger.chain import Chain, read_chain
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation, Participation
-from hubbub.strategies import Identity, toeplitz
-from hubbub.strategies.strategy import Strategy
+from hubbub.mechanism.participation import MinSeparation, Participation
+from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.mechanism.strategies.strategy import Strategy
 from hubbub.training import RunPlan, RunStore, ServerOptimizer, extended, train
-from hubbub.training.functional import FlatModel
+from hubbub.training.simulation.functional import FlatModel
 from ways import COHORT, RandomSums, zeros
 
 PATTERN, EVEN = MinSeparation(3, 2), MinSeparation(2, 2)

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from encrypted_ways import seeing_parties
-from hubbub import files
+from hubbub._util import files
 from hubbub.flower import (
     DPFedAvgAdaptive,
     DPFedAvgFixed,
@@ -28,9 +28,9 @@ from hubbub.flower import (
 from hubbub.flower.population import GridPopulation
 from hubbub.flower.strategies import PrivateStrategy
 from hubbub.mechanism import Mechanism
-from hubbub.participation import every_round
+from hubbub.mechanism.participation import every_round
+from hubbub.mechanism.strategies import toeplitz
 from hubbub.secagg import key_files
-from hubbub.strategies import toeplitz
 from hubbub.training.release import ReleasePath
 from paillier_nodes import dealt, owner
 from ways import CLIENTS, CLIP_NORM, COHORT, DIM, NOISE_MULTIPLIER, PATTERN, Way, looped, plan_of

@@ -13,15 +13,16 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from typer.testing import CliRunner
 
 import local_jobs
-from hubbub import config as configs
 from hubbub import factorization
-from hubbub.accounting.ledger import Ledger
 from hubbub.cli.app import app
+from hubbub.experiment import config as configs
+from hubbub.ledger.ledger import Ledger
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import MinSeparation, SingleParticipation
+from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.mechanism.workloads import prefix_sum
 from hubbub.models import Cnn, Mlp
 from hubbub.noise import NoiseStream, SecureSource
-from hubbub.participation import MinSeparation, SingleParticipation
-from hubbub.strategies import Identity, toeplitz
 from hubbub.training import (
     ExamplePopulation,
     Execution,
@@ -32,10 +33,9 @@ from hubbub.training import (
     private_gradients,
     train,
 )
-from hubbub.training.local import OneByOne
-from hubbub.training.stacks import Stacks
+from hubbub.training.simulation.local import OneByOne
+from hubbub.training.simulation.stacks import Stacks
 from hubbub.verification import verify
-from hubbub.workloads import prefix_sum
 from local_jobs import IMAGES, SENTENCES, Layers, Lstm, jobs
 from pretended_gpu import pretended_gpu
 

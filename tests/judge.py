@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from hubbub.errors import HubbubError
-from hubbub.lattice import Lattice
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation
+from hubbub.mechanism.utility import noising_matrix
 from hubbub.noise import SecureSource
-from hubbub.participation import FixedEpochs, MinSeparation
+from hubbub.noise.lattice import Lattice
 from hubbub.training.clipping import AdaptiveClipping
-from hubbub.utility import noising_matrix
 from simulated_disk import Disk
 from ways import DIM, Way
 from witness import Again, Asked, Case, Gave, Met, Opened, Published, Shared, Started, go, records, same

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.models import Cnn, Mlp
-from hubbub.training.local import Job
+from hubbub.training.simulation.local import Job
 
 CPU = torch.device("cpu")
 IMAGES, SENTENCES = (1, 12, 12), (9,)

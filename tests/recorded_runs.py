@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.accounting.chain import Chain, read_chain
-from hubbub.accounting.history import History
-from hubbub.accounting.ledger import Ledger
-from hubbub.accounting.multi_run import run_charges
-from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge
 from hubbub.cli import main
+from hubbub.ledger.chain import Chain, read_chain
+from hubbub.ledger.history import History
+from hubbub.ledger.ledger import Ledger
+from hubbub.ledger.multi_run import run_charges
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling
-from hubbub.strategies import Identity, toeplitz
-from hubbub.strategies.record import strategy_arrays
-from hubbub.strategies.strategy import Strategy
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling
+from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.mechanism.strategies.record import strategy_arrays
+from hubbub.mechanism.strategies.strategy import Strategy
 from hubbub.training import RunStore
 from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verify

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub.accounting.promise import Promise
-from hubbub.lattice import Lattice
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation
-from hubbub.strategies import Identity, toeplitz
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.noise.lattice import Lattice
 from hubbub.training import (
     LatticeSum,
     LocalTraining,

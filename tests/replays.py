@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.audit.neighbours import Influence, influence
-from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
+from hubbub.noise.lattice import Lattice
 from hubbub.training import ExamplePopulation, Execution, LocalTraining, SimulatedPopulation
 from hubbub.training.aggregate import Adversary, Population
 from hubbub.training.clipping import CountSplit

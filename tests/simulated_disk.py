@@ -1,4 +1,4 @@
-"""A disk that forgets: it stands in for ``os`` in ``hubbub.files``, call by call, and says what a loss of power may leave.
+"""A disk that forgets: it stands in for ``os`` in ``hubbub._util.files``, and says what a loss of power may leave.
 
 Calls are done in a real folder and logged. Written data are durable after an fsync of their file, names after an fsync of
 their folder. Of all the rest any part may be lost, in any order: a name leads to any file that it led to since, and a write is
@@ -78,7 +78,7 @@ class Mark:
 
 
 class Disk:
-    """What ``hubbub.files`` takes for ``os``; what is in the folder at the start is durable.
+    """What ``hubbub._util.files`` takes for ``os``; what is in the folder at the start is durable.
 
     Args:
         root: A folder; what is outside it is not logged.

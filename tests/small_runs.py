@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.mechanism import Mechanism
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,
@@ -18,7 +18,7 @@ from hubbub.participation import (
     TruncatedPoissonSampling,
     every_round,
 )
-from hubbub.strategies import BinaryTree, Identity, toeplitz
+from hubbub.mechanism.strategies import BinaryTree, Identity, toeplitz
 from hubbub.training import LocalTraining, RunPlan, ServerOptimizer, SimulatedPopulation
 
 CLIENTS = 12

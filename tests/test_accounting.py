@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import accounting, gaussian
+from hubbub import accounting
 from hubbub.accounting import Gaussian, PoissonSampled
-from hubbub.accounting.ledger import Promise
 from hubbub.errors import ParticipationError
-from hubbub.mechanism import Mechanism
-from hubbub.participation import (
+from hubbub.ledger.ledger import Promise
+from hubbub.mechanism import Mechanism, gaussian
+from hubbub.mechanism.participation import (
     FixedEpochs,
     MinSeparation,
     SingleParticipation,
     every_round,
 )
-from hubbub.strategies import BinaryTree, Columns, Dense, Identity, toeplitz
+from hubbub.mechanism.strategies import BinaryTree, Columns, Dense, Identity, toeplitz
 
 ACCOUNTING = oracle("accounting")
 FACTORIZATION = oracle("matrix_factorization")

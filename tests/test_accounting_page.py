@@ -12,7 +12,7 @@ from hubbub import accounting
 from hubbub.accounting import events
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     PARTICIPATIONS,
     BallsInBinsSampling,
     CyclicPoissonSampling,
@@ -23,7 +23,7 @@ from hubbub.participation import (
     SingleParticipation,
     TruncatedPoissonSampling,
 )
-from hubbub.strategies import BinaryTree, Identity, toeplitz
+from hubbub.mechanism.strategies import BinaryTree, Identity, toeplitz
 
 PAGE = (Path(__file__).parent.parent / "docs" / "accounting.md").read_text()
 EVENTS = {

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from dying import Dying
-from hubbub.accounting.chain import read_chain
-from hubbub.accounting.history import History
 from hubbub.errors import ConfigError, RunFolderError
-from hubbub.lattice import Lattice
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.history import History
 from hubbub.mechanism import Mechanism
-from hubbub.participation import PoissonSampling, every_round
-from hubbub.strategies import Identity, toeplitz
+from hubbub.mechanism.participation import PoissonSampling, every_round
+from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, PlainSum, RunPlan, RunStore, train
 from hubbub.training.aggregate import Population
 from hubbub.training.clipping import AdaptiveClipping, CountSplit

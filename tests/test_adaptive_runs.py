@@ -15,14 +15,14 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from typer.testing import CliRunner
 
 from encrypted_runs import encrypted, plan, terms
-from hubbub import config as configs
-from hubbub.accounting.chain import read_chain
-from hubbub.accounting.history import History
-from hubbub.build import build
 from hubbub.cli.app import app
 from hubbub.errors import ConfigError
+from hubbub.experiment import config as configs
+from hubbub.experiment.build import build
 from hubbub.flower import GridPopulation, LocalGrid
-from hubbub.strategies import Identity
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.history import History
+from hubbub.mechanism.strategies import Identity
 from hubbub.testing import ContractError, check_population
 from hubbub.training import LocalTraining, RunStore, SimulatedPopulation, train
 from hubbub.training.aggregate import LatticeSum, PlainSum, Population

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hubbub import alternatives as module
-from hubbub import config as configs
 from hubbub import factorization
 from hubbub.accounting import calibrate
-from hubbub.alternatives import Alternative, Alternatives, alternatives, recommended
-from hubbub.build import build
 from hubbub.cli.app import app
-from hubbub.config import Config
 from hubbub.errors import ConfigError
-from hubbub.families import Family
+from hubbub.experiment import alternatives as module
+from hubbub.experiment import config as configs
+from hubbub.experiment.alternatives import Alternative, Alternatives, alternatives, recommended
+from hubbub.experiment.build import build
+from hubbub.experiment.config import Config
+from hubbub.experiment.planner import planned, strategy_word, workload_of
+from hubbub.factorization.families import Family
+from hubbub.mechanism.participation import CyclicPoissonSampling
+from hubbub.mechanism.utility import squared_errors
+from hubbub.mechanism.workloads import prefix_sum
 from hubbub.noise import NoiseStream
-from hubbub.participation import CyclicPoissonSampling
-from hubbub.planner import planned, strategy_word, workload_of
-from hubbub.utility import squared_errors
-from hubbub.workloads import prefix_sum
 
 Layer = configs.Layer
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from scipy.special import bdtrc, ndtri
 
 from conftest import oracle
-from hubbub import audit, gaussian
+from hubbub import audit
 from hubbub.audit.bounds import epsilon_at_least, rate_at_most
+from hubbub.mechanism import gaussian
 
 ACCOUNTING = oracle("accounting")
 SCORES = ACCOUNTING["audit_scores"]

@@ -31,14 +31,14 @@ from hubbub.errors import ConfigError, SumNotOpenedError
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.mods import clipping_mod
 from hubbub.flower.population import GridPopulation
-from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import PoissonSampling
+from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise import NoiseStream
-from hubbub.participation import PoissonSampling
-from hubbub.strategies import Identity, toeplitz
+from hubbub.noise.lattice import Lattice
 from hubbub.training import ExamplePopulation, RunPlan, SimulatedPopulation
-from hubbub.training import simulate as simulate_module
 from hubbub.training.clipping import clip
+from hubbub.training.simulation import simulate as simulate_module
 from small_runs import linear, population
 
 DIGITS = Path(__file__).parent.parent / "examples" / "digits.toml"
@@ -271,14 +271,14 @@ def test_clients_that_take_part_more_often_than_they_are_asked_are_found() -> No
 def test_cohorts_that_break_the_pattern_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     # Neither the choice of cohorts nor the ledger keeps the pattern in this twin.
     monkeypatch.setattr("hubbub.training.rounds.draw", lambda *_, **__: list(range(30)))
-    monkeypatch.setattr("hubbub.accounting.ledger.Ledger.begin", _careless(), raising=True)
+    monkeypatch.setattr("hubbub.ledger.ledger.Ledger.begin", _careless(), raising=True)
     found = audited(PLANS["independent, separated"]())
     assert {"clients asked against the pattern", "largest claim of a canary's cohorts on mu"} <= failed(found)
 
 
 def _careless() -> Callable:
-    from hubbub.accounting.ledger import Ledger
-    from hubbub.participation import MinSeparation
+    from hubbub.ledger.ledger import Ledger
+    from hubbub.mechanism.participation import MinSeparation
 
     right = Ledger.begin
 

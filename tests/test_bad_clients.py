@@ -24,7 +24,7 @@ from flower_defects import logged
 from hubbub.errors import SumNotOpenedError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, GridPopulation, LocalGrid, clipping_mod, noising_mod
 from hubbub.flower.arrays import Layout
-from hubbub.lattice import Lattice
+from hubbub.noise.lattice import Lattice
 from hubbub.secagg import packing, protocol, threshold
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.key_holder import Holder, combined

@@ -22,7 +22,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 import refusals
 from flower_arms import SEED, Federation, averaging, record
-from hubbub import accounting, factorization, gaussian
+from hubbub import accounting, factorization
 from hubbub.accounting import (
     BallsInBins,
     DiscreteGaussianShares,
@@ -34,14 +34,13 @@ from hubbub.accounting import (
     TruncatedPoissonSampled,
     composition,
 )
-from hubbub.accounting.chain import read_chain
-from hubbub.accounting.promise import Promise
 from hubbub.cli import main
 from hubbub.errors import BudgetError, HubbubError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP, Paillier, clipping_mod, compat, noising_mod
-from hubbub.lattice import Lattice
-from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.participation import (
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism import Mechanism, NoiseShares, gaussian
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,
@@ -50,9 +49,11 @@ from hubbub.participation import (
     TruncatedPoissonSampling,
     every_round,
 )
+from hubbub.mechanism.strategies import BinaryTree, Identity, blt, toeplitz
+from hubbub.mechanism.workloads import prefix_sum
+from hubbub.noise.lattice import Lattice
+from hubbub.noise.steps import require_room
 from hubbub.secagg.paillier import PublicKey
-from hubbub.steps import require_room
-from hubbub.strategies import BinaryTree, Identity, blt, toeplitz
 from hubbub.training import (
     ExamplePopulation,
     LocalTraining,
@@ -66,7 +67,6 @@ from hubbub.training import (
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.encryption import Encryption
 from hubbub.training.run_folder.record import read_run
-from hubbub.workloads import prefix_sum
 from malformed.contents import canonical, chained
 from refusals import Refused, settings
 from release_paths import some_rounds
@@ -494,8 +494,8 @@ import json, math, resource, time
 from hubbub import accounting
 from hubbub.accounting import PoissonSampled, Gaussian, FixedSizeSampled, TreeAggregation, guarantee
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation
-from hubbub.strategies import Identity
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import Identity
 accounting.epsilon([(PoissonSampled(1.0, 0.1), 2)], 1e-5, "zero-out")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 answers, slowest = {}, 0.0

@@ -9,9 +9,9 @@ from scipy.special import ndtr
 
 from conftest import oracle
 from hockey_stick import of_two_bins
-from hubbub import gaussian
 from hubbub.accounting.balls_in_bins import BinsLaw, directions, of_mixture
 from hubbub.accounting.events import BallsInBins
+from hubbub.mechanism import gaussian
 
 POINTS = oracle("accounting")["balls_in_bins"]["points"]
 INDEPENDENT = [point for point in POINTS if point["c_col"] == [1.0]]

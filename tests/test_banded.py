@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize as scipy_minimize
 
 from conftest import oracle
-from hubbub import factorization, utility, workloads
-from hubbub._checks import Array
+from hubbub import factorization
+from hubbub._util.checks import Array
 from hubbub.factorization import lbfgs
 from hubbub.factorization.banded import BandedError
 from hubbub.factorization.certificate import lower_bound
-from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
-from hubbub.strategies import Identity, banded
-from hubbub.strategies.banded import Banded
-from hubbub.strategies.matrices import gram_root
+from hubbub.mechanism import utility, workloads
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.strategies import Identity, banded
+from hubbub.mechanism.strategies.banded import Banded
+from hubbub.mechanism.strategies.matrices import gram_root
+from hubbub.mechanism.workloads import Workload
 from hubbub.testing import brute_force_sensitivity, check_strategy
-from hubbub.workloads import Workload
 
 MF = oracle("matrix_factorization")
 

@@ -9,13 +9,14 @@ from hypothesis import strategies as draws
 from scipy import optimize as scipy_optimize
 
 from conftest import oracle
-from hubbub import factorization, utility, workloads
+from hubbub import factorization
 from hubbub.factorization import banded_inverse as numerics
 from hubbub.factorization import toeplitz as toeplitz_bounds
 from hubbub.factorization import toeplitz_search
-from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, SingleParticipation
-from hubbub.strategies import banded_inverse, matrices
-from hubbub.strategies.banded_inverse import BandedInverse
+from hubbub.mechanism import utility, workloads
+from hubbub.mechanism.participation import FixedEpochs, FixedSizeSampling, MinSeparation, SingleParticipation
+from hubbub.mechanism.strategies import banded_inverse, matrices
+from hubbub.mechanism.strategies.banded_inverse import BandedInverse
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
 MF = oracle("matrix_factorization")

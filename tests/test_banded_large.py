@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import factorization, utility, workloads
-from hubbub.participation import MinSeparation
+from hubbub import factorization
+from hubbub.mechanism import utility, workloads
+from hubbub.mechanism.participation import MinSeparation
 
 MF = oracle("matrix_factorization")
 pytestmark = pytest.mark.slow
@@ -25,8 +26,8 @@ BRACKETS = [
 MEASURED = """
 import sys, time
 from pathlib import Path
-from hubbub import workloads
-from hubbub.strategies import banded
+from hubbub.mechanism import workloads
+from hubbub.mechanism.strategies import banded
 started = time.process_time()
 result = factorization.banded.optimize(workloads.prefix_sum(2000), bands=400, relative_gap=float(sys.argv[1]))
 # What getrusage calls the peak is that of the process which started this one, too.

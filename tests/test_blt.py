@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import factorization, utility, workloads
+from hubbub import factorization
 from hubbub.errors import NoiseExhaustedError
 from hubbub.factorization import blt as search
-from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
-from hubbub.sensitivity import of_matrix
-from hubbub.strategies import blt, matrices
-from hubbub.strategies.blt import BufferedLinearToeplitz
-from hubbub.strategies.blt_sums import binomial_sums, responses, squared_error_with_momentum, toeplitz_bound
+from hubbub.mechanism import utility, workloads
+from hubbub.mechanism.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.sensitivity import of_matrix
+from hubbub.mechanism.strategies import blt, matrices
+from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz
+from hubbub.mechanism.strategies.blt_sums import binomial_sums, responses, squared_error_with_momentum, toeplitz_bound
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
 MF = oracle("matrix_factorization")

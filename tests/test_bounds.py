@@ -8,18 +8,19 @@ import pytest
 from scipy.linalg import solve_triangular
 
 from conftest import oracle
-from hubbub import factorization, families
+from hubbub import factorization
 from hubbub.errors import ConfigError
+from hubbub.factorization import families
 from hubbub.factorization.anderson import fixed_point
 from hubbub.factorization.bounds import classes_of, lower_bound
 from hubbub.factorization.diagonal import Effort, alone, maximize, smoothed_diagonal
 from hubbub.factorization.epochs import inverse_blocks, whole_inverse
+from hubbub.factorization.families import DESCRIPTIONS, Family
 from hubbub.factorization.pencils import Poles, column_gram, inverse_diagonal, inverse_root_poles, row_gram
-from hubbub.families import DESCRIPTIONS, Family
-from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
-from hubbub.strategies import Identity
+from hubbub.mechanism.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.strategies import Identity
+from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity
-from hubbub.workloads import Workload, momentum, prefix_sum
 
 MF = oracle("matrix_factorization")
 ONCE = SingleParticipation()

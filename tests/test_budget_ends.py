@@ -23,14 +23,14 @@ import refusals
 from flower_arms import Federation, averaging
 from hubbub import accounting
 from hubbub.accounting import Gaussian, PoissonSampled, composition
-from hubbub.accounting.chain import read_chain
-from hubbub.accounting.ledger import Ledger
 from hubbub.cli import main
 from hubbub.errors import BudgetError
 from hubbub.flower import DPFedAvgFixed
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.ledger import Ledger
 from hubbub.mechanism import Mechanism
-from hubbub.participation import PoissonSampling
-from hubbub.strategies import Identity, toeplitz
+from hubbub.mechanism.participation import PoissonSampling
+from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.training import LocalTraining, RunPlan, RunStore, SimulatedPopulation, train
 from release_paths import PROMISE, ROUNDS, plan, silent
 from release_paths import one_round as round_of
@@ -263,7 +263,7 @@ def test_acc_7_reading_epsilon_in_the_middle_of_a_run_changes_nothing(tmp_path: 
 
 
 def run_command_output(folder: Path) -> float:
-    from hubbub.accounting.multi_run import run_charges
+    from hubbub.ledger.multi_run import run_charges
     from hubbub.training.run_folder.record import read_run
 
     (found,) = run_charges([read_run(folder)])

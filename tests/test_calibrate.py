@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub import accounting, gaussian
+from hubbub import accounting
+from hubbub._util.roots import Grid, Line, first
 from hubbub.accounting.calibrate import calibrate_noise_multiplier
 from hubbub.accounting.composition import epsilon as epsilon_of
 from hubbub.accounting.events import (
@@ -29,10 +30,9 @@ from hubbub.accounting.limits import (
     calibrate_sampling_probability,
 )
 from hubbub.errors import BudgetError
-from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation
-from hubbub.roots import Grid, Line, first
-from hubbub.strategies import Identity, toeplitz
+from hubbub.mechanism import Mechanism, gaussian
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import Identity, toeplitz
 
 ORACLE = oracle("accounting")
 RELATION = "add-or-remove-one"

@@ -9,19 +9,19 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub import config as configs
 from hubbub.accounting import guarantee
-from hubbub.accounting.promise import Promise
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import cohort_words
-from hubbub.build import build
 from hubbub.errors import ConfigError, LedgerError
+from hubbub.experiment import config as configs
+from hubbub.experiment.build import build
+from hubbub.experiment.planner import planned
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.participation import BallsInBinsSampling, CyclicPoissonSampling, FixedEpochs, PoissonSampling
-from hubbub.planner import planned
-from hubbub.strategies import Identity
+from hubbub.mechanism.participation import BallsInBinsSampling, CyclicPoissonSampling, FixedEpochs, PoissonSampling
+from hubbub.mechanism.strategies import Identity
 from hubbub.training import ExamplePopulation, RunPlan, RunStore, ServerOptimizer, train
-from hubbub.training.functional import FlatModel
+from hubbub.training.simulation.functional import FlatModel
 from odd_modules import made
 
 CENTRAL: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from hubbub import accounting, factorization
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 from hubbub.accounting.events import (
     RELATIONS,
     BallsInBins,
@@ -19,11 +19,11 @@ from hubbub.accounting.events import (
     TruncatedPoissonSampled,
 )
 from hubbub.accounting.events_of_mechanism import charges, default_relation, stated_relation
-from hubbub.accounting.promise import Promise
 from hubbub.accounting.wording import assumptions, describe
 from hubbub.errors import ConfigError
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     PARTICIPATIONS,
     BallsInBinsSampling,
     CyclicPoissonSampling,
@@ -36,8 +36,8 @@ from hubbub.participation import (
     SingleParticipation,
     TruncatedPoissonSampling,
 )
-from hubbub.sensitivity import Sensitivity, of_matrix
-from hubbub.strategies import (
+from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
+from hubbub.mechanism.strategies import (
     BandedInverse,
     BandedToeplitz,
     BinaryTree,
@@ -50,8 +50,8 @@ from hubbub.strategies import (
     Strategy,
     toeplitz,
 )
-from hubbub.strategies.strategy import Draw, Memory, Row, substituted
-from hubbub.workloads import prefix_sum
+from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, substituted
+from hubbub.mechanism.workloads import prefix_sum
 
 ROUNDS = 6
 PATTERNS = [SingleParticipation(), FixedEpochs(2, 3), MinSeparation(2, 3)]

@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 
 import unplugged
-from hubbub.build import build
-from hubbub.config import load, resolve
 from hubbub.datasets import cifar10, published
 from hubbub.datasets.published import decoded
 from hubbub.errors import DataError
+from hubbub.experiment.build import build
+from hubbub.experiment.config import load, resolve
 from unplugged import serve
 
 # Fixtures are found by their names here.

@@ -12,13 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hubbub import accounting, config
+from hubbub import accounting
 from hubbub.cli import main
 from hubbub.errors import ConfigError
+from hubbub.experiment import config
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import MinSeparation, PoissonSampling
+from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.models import Mlp
-from hubbub.participation import MinSeparation, PoissonSampling
-from hubbub.strategies import Identity, toeplitz
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TINY = """
@@ -265,7 +266,7 @@ def test_own_code_is_imported_where_it_is_allowed(tiny: Path, tmp_path: Path) ->
     (tmp_path / "mine_for_test.py").write_text(
         "import torch\n"
         "from hubbub.datasets import Dataset\n"
-        "from hubbub.strategies import toeplitz\n"
+        "from hubbub.mechanism.strategies import toeplitz\n"
         "def model(shape, classes):\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, classes))\n"
         "def data(path):\n    x, y = torch.randn(90, 1, 2, 2), torch.arange(90) % 3\n    return Dataset(x, y, x, y)\n"
         "def strategy(rounds):\n    return toeplitz.square_root(rounds, 2)\n"
@@ -290,7 +291,7 @@ def test_the_digits_example_learns_within_its_budget(
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("mnist*.toml")))
 def test_every_mnist_example_is_a_run(name: str, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hubbub.build import build
+    from hubbub.experiment.build import build
 
     monkeypatch.setenv("HUBBUB_DATA", str(data_folder))
     run = build(config.resolve(config.load(EXAMPLES / name)))

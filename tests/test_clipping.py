@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hubbub.lattice import Lattice
+from hubbub.noise.lattice import Lattice
 from hubbub.training import clip
 from hubbub.training.clipping import AdaptiveClipping
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from hubbub.accounting.ledger import Ledger
-from hubbub.accounting.promise import Promise
 from hubbub.errors import ParticipationError
+from hubbub.ledger.ledger import Ledger
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,
@@ -25,7 +25,7 @@ from hubbub.participation import (
     SingleParticipation,
     TruncatedPoissonSampling,
 )
-from hubbub.strategies import Identity
+from hubbub.mechanism.strategies import Identity
 from hubbub.training.cohorts import CohortKeys, draw, require_feasible
 from small_runs import CLIENTS
 

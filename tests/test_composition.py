@@ -18,7 +18,7 @@ from hockey_stick import (
     poisson_cohorts,
     truncated_cohorts,
 )
-from hubbub import accounting, gaussian
+from hubbub import accounting
 from hubbub.accounting import (
     FixedSizeSampled,
     Gaussian,
@@ -28,6 +28,7 @@ from hubbub.accounting import (
     TruncatedPoissonSampled,
 )
 from hubbub.accounting.events import RELATIONS, Event
+from hubbub.mechanism import gaussian
 
 ACCOUNTING = oracle("accounting")
 STEP = 0.002

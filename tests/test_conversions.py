@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub import gaussian
 from hubbub.accounting.conversions import (
     bun_steinke_epsilon_from_zcdp,
     delta_from_rdp,
@@ -24,6 +23,7 @@ from hubbub.accounting.events import (
 )
 from hubbub.accounting.groups import group_epsilon, group_noise_multiplier
 from hubbub.accounting.rdp import rdp_epsilon
+from hubbub.mechanism import gaussian
 
 ACCOUNTING = oracle("accounting")
 

@@ -17,7 +17,7 @@ from hubbub.errors import ConfigError
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.mods import clipping_mod
 from hubbub.flower.population import GridPopulation
-from hubbub.strategies import Identity
+from hubbub.mechanism.strategies import Identity
 from hubbub.training import ExamplePopulation, Execution, LocalTraining, SimulatedPopulation
 from small_runs import CLIENTS, linear, population
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from hubbub.build import client_side
-from hubbub.config import resolve
 from hubbub.datasets import Dataset, by_user, dealt, digits, dirichlet, iid, mnist
 from hubbub.errors import DataError
+from hubbub.experiment.build import client_side
+from hubbub.experiment.config import resolve
 
 TARGETS = torch.arange(600) % 10
 

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import factorization, sensitivity, utility
+from hubbub import factorization
 from hubbub.factorization.epochs import best_for_epochs
-from hubbub.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
-from hubbub.strategies import dense
-from hubbub.strategies.strategy import Strategy
+from hubbub.mechanism import sensitivity, utility
+from hubbub.mechanism.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.strategies import dense
+from hubbub.mechanism.strategies.strategy import Strategy
+from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity, check_strategy
-from hubbub.workloads import Workload, momentum, prefix_sum
 
 MF = oracle("matrix_factorization")
 ONCE = SingleParticipation()

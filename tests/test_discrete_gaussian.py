@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hubbub import discrete_gaussian as module
-from hubbub.discrete_gaussian import discrete_gaussian, statistical_distance
+from hubbub._util.prf import seed_key
 from hubbub.mechanism import MOST_STDDEV, whole_share
-from hubbub.randomness import seed_key
+from hubbub.mechanism import discrete_gaussian as module
+from hubbub.mechanism.discrete_gaussian import discrete_gaussian, statistical_distance
 
 # Of each statistical test, when the sampler is right.
 FALSE_ALARM = 1e-6

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from hubbub.build import build
-from hubbub.config import load, resolve
-from hubbub.participation import MinSeparation
-from hubbub.strategies import Banded
+from hubbub.experiment.build import build
+from hubbub.experiment.config import load, resolve
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import Banded
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]

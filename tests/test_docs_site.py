@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 from browser import chromium
 from hubbub import errors
 from hubbub.cli.app import app
-from hubbub.config import Config, load, resolve
-from hubbub.planner import planned
+from hubbub.experiment.config import Config, load, resolve
+from hubbub.experiment.planner import planned
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from hubbub import accounting, gaussian
+from hubbub import accounting
 from hubbub.accounting import calibrate
-from hubbub.accounting.actual_cost import spent
-from hubbub.accounting.chain import Chain
-from hubbub.accounting.ledger import Ledger
-from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge
 from hubbub.errors import BudgetError, ConfigError, LedgerError
-from hubbub.mechanism import Mechanism
-from hubbub.participation import Participation, PoissonSampling
-from hubbub.strategies import Identity
+from hubbub.ledger.actual_cost import spent
+from hubbub.ledger.chain import Chain
+from hubbub.ledger.ledger import Ledger
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism import Mechanism, gaussian
+from hubbub.mechanism.participation import Participation, PoissonSampling
+from hubbub.mechanism.strategies import Identity
 from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verify
 from malformed import CONFIG, Line

@@ -19,11 +19,11 @@ from torch import nn
 
 from flower_arms import Federation, averaging
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, GridPopulation, LocalGrid, clipping_mod, noising_mod
-from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
-from hubbub.participation import every_round
-from hubbub.steps import share_stddev
-from hubbub.strategies import Identity, Strategy, toeplitz
+from hubbub.mechanism.participation import every_round
+from hubbub.mechanism.strategies import Identity, Strategy, toeplitz
+from hubbub.noise.lattice import Lattice
+from hubbub.noise.steps import share_stddev
 from hubbub.training import RunPlan, train
 from hubbub.training.aggregate import Population
 from replays import Transcript

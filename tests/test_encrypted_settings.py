@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import oracle
-from hubbub import config as configs
 from hubbub.accounting import guarantee
-from hubbub.build import build
 from hubbub.cli.app import app
 from hubbub.errors import ConfigError, HubbubError
-from hubbub.participation import MinSeparation
+from hubbub.experiment import config as configs
+from hubbub.experiment.build import build
+from hubbub.mechanism.participation import MinSeparation
 from hubbub.report import FinishedRun, markdown
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.paillier import PrivateKey
@@ -156,8 +156,8 @@ def test_a_plan_says_what_encryption_takes(holders: int, tmp_path: Path) -> None
 
 
 def test_keys_of_other_holders_than_the_settings_say_are_refused(keys: Path, tmp_path: Path) -> None:
-    from hubbub.engine.folder import RunInFolder
-    from hubbub.engine.parties import parties
+    from hubbub.experiment.engine.folder import RunInFolder
+    from hubbub.experiment.engine.parties import parties
 
     for secagg, words in (
         ({"holders": 3, "threshold": 3}, "secagg.threshold = 3: the key in .* has 2"),
@@ -177,7 +177,7 @@ def test_pai_16_without_gmpy2_all_else_works_and_encryption_says_what_to_install
         "sys.modules['gmpy2'] = None\n"
         "found = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *more: None if name == 'gmpy2' else found(name, *more)\n"
-        "import hubbub.audit, hubbub.engine.flower_app, hubbub.flower.strategies, hubbub.verification\n"
+        "import hubbub.audit, hubbub.experiment.engine.flower_app, hubbub.flower.strategies, hubbub.verification\n"
         "from hubbub.cli import main\n"
         "main(sys.argv[1:])\n"
     )

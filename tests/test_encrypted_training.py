@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from encrypted_runs import BITS, CLIP, DIM, ROUNDS, encrypted, plan, terms
-from hubbub.accounting.chain import read_chain
 from hubbub.errors import ConfigError, NoiseExhaustedError, RunFolderError, SumNotOpenedError
-from hubbub.lattice import Lattice
+from hubbub.ledger.chain import read_chain
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import every_round
+from hubbub.mechanism.strategies import BinaryTree, Identity, toeplitz
 from hubbub.noise import NoiseStream, SecureSource
-from hubbub.participation import every_round
+from hubbub.noise.lattice import Lattice
 from hubbub.secagg.aggregator import Aggregator
-from hubbub.strategies import BinaryTree, Identity, toeplitz
 from hubbub.training import RunStore, train
 from hubbub.training.encrypted import HolderNoise
 from hubbub.training.encryption import Encryption

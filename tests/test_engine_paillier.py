@@ -11,14 +11,14 @@ from flwr.app import Context, RecordDict
 from safetensors.torch import load_file
 from torch import nn
 
-from hubbub import config
-from hubbub.accounting.chain import read_chain
-from hubbub.build import build
 from hubbub.cli import main
-from hubbub.engine.flower_app import client_app, run_locally, serve
-from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
+from hubbub.experiment import config
+from hubbub.experiment.build import build
+from hubbub.experiment.engine.flower_app import client_app, run_locally, serve
+from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.flower import LocalGrid
+from hubbub.ledger.chain import read_chain
 from hubbub.secagg import key_files, paillier
 from paillier_nodes import dealt, owner
 

@@ -30,7 +30,7 @@ from hockey_stick import (
     sums,
     truncated_cohorts,
 )
-from hubbub import accounting, gaussian
+from hubbub import accounting
 from hubbub.accounting import (
     RELATIONS,
     BallsInBins,
@@ -46,8 +46,8 @@ from hubbub.accounting import (
 from hubbub.accounting.dominating_pairs import directions
 from hubbub.accounting.events import Event
 from hubbub.errors import ConfigError
-from hubbub.mechanism import Mechanism
-from hubbub.participation import (
+from hubbub.mechanism import Mechanism, gaussian
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,
@@ -58,8 +58,8 @@ from hubbub.participation import (
     SingleParticipation,
     TruncatedPoissonSampling,
 )
-from hubbub.sensitivity import of_matrix
-from hubbub.strategies import BinaryTree, Dense, Identity, Strategy, blt, toeplitz
+from hubbub.mechanism.sensitivity import of_matrix
+from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, Strategy, blt, toeplitz
 from hubbub.testing import brute_force_sensitivity
 from hubbub.training.clipping import AdaptiveClipping
 

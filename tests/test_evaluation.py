@@ -15,11 +15,11 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 from typer.testing import CliRunner
 
-from hubbub import config as configs
-from hubbub.build import build
 from hubbub.cli.app import app
 from hubbub.cli.training import _progress
 from hubbub.errors import ConfigError, DataError
+from hubbub.experiment import config as configs
+from hubbub.experiment.build import build
 from hubbub.training.evaluation import QUANTILES, Spread, evaluate, fairness, per_client
 from hubbub.verification import verify
 

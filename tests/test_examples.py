@@ -11,13 +11,13 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.errors import ConfigError, DataError
-from hubbub.lattice import Lattice
-from hubbub.participation import PoissonSampling
+from hubbub.mechanism.participation import PoissonSampling
+from hubbub.noise.lattice import Lattice
 from hubbub.testing import check_population
 from hubbub.training import RunPlan, ServerOptimizer, train
 from hubbub.training.clipping import AdaptiveClipping
-from hubbub.training.examples import ExamplePopulation, private_gradients
-from hubbub.training.gradients import Chosen, ExampleGradients
+from hubbub.training.per_example.examples import ExamplePopulation, private_gradients
+from hubbub.training.per_example.gradients import Chosen, ExampleGradients
 from odd_modules import MODULES, Counts, Forks, Mixes, made
 
 EXAMPLES = 11

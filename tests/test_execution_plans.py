@@ -9,12 +9,13 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 import local_jobs
 from hubbub.errors import ConfigError
-from hubbub.lattice import Lattice
-from hubbub.training import Execution, LocalTraining, SimulatedPopulation, choice
-from hubbub.training.choice import Probe, stack_size
-from hubbub.training.local import Job, Loss, OneByOne
-from hubbub.training.stacked_module import NotStackableError
-from hubbub.training.stacks import Stacks, _Feed
+from hubbub.noise.lattice import Lattice
+from hubbub.training import Execution, LocalTraining, SimulatedPopulation
+from hubbub.training.simulation import choice
+from hubbub.training.simulation.choice import Probe, stack_size
+from hubbub.training.simulation.local import Job, Loss, OneByOne
+from hubbub.training.simulation.stacked_module import NotStackableError
+from hubbub.training.simulation.stacks import Stacks, _Feed
 from local_jobs import CPU, IMAGES, SENTENCES, Lstm, jobs
 
 MODELS = local_jobs.MODELS | {
@@ -278,7 +279,7 @@ def test_how_many_batches_are_fetched_at_a_time_changes_no_bit(
 ) -> None:
     model, clients, local = made("layers"), jobs(IMAGES), LOCALS["all"]
     expected = batched(model, local, clients)
-    monkeypatch.setattr("hubbub.training.stacks._FETCHED", fetched)
+    monkeypatch.setattr("hubbub.training.simulation.stacks._FETCHED", fetched)
     # Also where the first client has no examples.
     for chunk in (clients, sorted(clients, key=lambda job: len(job.inputs))):
         assert _Feed(local, chunk[:4], 4, CPU)._at_once == at_once

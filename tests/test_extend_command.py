@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import hubbub as package
 from hubbub import accounting
-from hubbub.accounting.ledger import Ledger
+from hubbub.ledger.ledger import Ledger
 from hubbub.report import charts
 from hubbub.report.summary import summary
 from hubbub.training import RunStore
@@ -257,7 +257,7 @@ def test_one_that_died_before_its_ledger_goes_on_from_the_same_model(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("hubbub.engine.folder.train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("hubbub.experiment.engine.folder.train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         assert extend() == 130
     assert not (place / "two/ledger.jsonl").exists()
     capsys.readouterr()

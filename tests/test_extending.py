@@ -18,17 +18,18 @@ from torch import nn
 
 from dying import Dying
 from extended_runs import EVEN, FIRST, SECOND, flat, gone_on, learnt_from, of_seed, plan, rewritten, trained
-from hubbub import gaussian, strict_json
+from hubbub._util import strict_json
 from hubbub.accounting import calibrate
-from hubbub.accounting.actual_cost import spent
-from hubbub.accounting.chain import Chain
-from hubbub.accounting.multi_run import compose_runs, run_charges
-from hubbub.accounting.promise import Extends
 from hubbub.cli.runs import close
 from hubbub.errors import ConfigError, LedgerError, RunFolderError
+from hubbub.ledger.actual_cost import spent
+from hubbub.ledger.chain import Chain
+from hubbub.ledger.multi_run import compose_runs, run_charges
+from hubbub.ledger.promise import Extends
+from hubbub.mechanism import gaussian
+from hubbub.mechanism.participation import PoissonSampling
+from hubbub.mechanism.strategies import Identity
 from hubbub.noise import SecureSource
-from hubbub.participation import PoissonSampling
-from hubbub.strategies import Identity
 from hubbub.training import LatticeSum, RunStore, ServerOptimizer, charged_with, extended, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.run_folder.record import read_run

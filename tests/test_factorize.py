@@ -12,15 +12,17 @@ from matplotlib.image import imread
 
 import refusals
 from conftest import oracle
-from hubbub import factorization, published, sensitivity, strategy_file, utility
+from hubbub import factorization
+from hubbub._util.tensor_proto import read_tensor_proto
 from hubbub.cli.app import app
 from hubbub.errors import DataError
-from hubbub.families import DESCRIPTIONS
-from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
+from hubbub.factorization import published, strategy_file
+from hubbub.factorization.families import DESCRIPTIONS
+from hubbub.mechanism import sensitivity, utility
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
+from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
 from hubbub.report.drawing import spread
 from hubbub.report.pictures import draw_errors, largest_by_block, smoothed
-from hubbub.tensor_proto import read_tensor_proto
-from hubbub.workloads import Workload, momentum, prefix_sum
 from refusals import Refused, output
 
 # Fixtures are found by their names here.

@@ -29,14 +29,14 @@ from flwr.serverapp.strategy import (
 from flower_arms import Federation, averaging, entries, record
 from flower_defects import distance
 from flower_deployment import LOOPBACK, free_port
-from hubbub.accounting.chain import read_chain
-from hubbub.accounting.history import History
 from hubbub.errors import ConfigError, ParticipationError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP, clipping_mod, messages, noising_mod
 from hubbub.flower.strategies import PrivateStrategy
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.history import History
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation
-from hubbub.strategies import toeplitz
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import toeplitz
 
 ROOT = Path(__file__).parent.parent
 CLIENTS = 4

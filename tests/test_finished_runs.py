@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 import hubbub
 from hubbub.cli import main
-from hubbub.engine.finished import PUBLISHED
 from hubbub.errors import RunFolderError
+from hubbub.experiment.engine.finished import PUBLISHED
 
 CONFIG = """
 [training]

@@ -26,11 +26,11 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.errors import NoiseExhaustedError
-from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import every_round
+from hubbub.mechanism.strategies import Identity, Strategy, toeplitz
 from hubbub.noise import NoiseSource, NoiseStream, SecureSource, SimulationSource, sources
-from hubbub.participation import every_round
-from hubbub.strategies import Identity, Strategy, toeplitz
+from hubbub.noise.lattice import Lattice
 from hubbub.training import (
     LatticeSum,
     LocalTraining,

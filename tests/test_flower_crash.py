@@ -12,15 +12,15 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from dying import Dying
-from hubbub.accounting.chain import read_chain
-from hubbub.accounting.history import History
 from hubbub.flower import DPFedAvgAdaptive, LocalGrid, MatrixFactorizationDP
 from hubbub.flower.server_run import PrivateRun
 from hubbub.flower.state import ServerState
 from hubbub.flower.strategies import PrivateStrategy
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.history import History
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation
-from hubbub.strategies import toeplitz
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import toeplitz
 from hubbub.training.aggregate import LatticeSum
 from hubbub.training.release import ReleasePath
 

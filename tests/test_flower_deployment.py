@@ -23,11 +23,11 @@ from sklearn.datasets import load_digits
 
 import reaper
 from flower_deployment import Deployment, write_node_key
-from hubbub.accounting.chain import read_chain
-from hubbub.accounting.history import History
-from hubbub.lattice import Lattice
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.history import History
+from hubbub.mechanism.utility import noising_matrix
 from hubbub.noise import SecureSource
-from hubbub.utility import noising_matrix
+from hubbub.noise.lattice import Lattice
 from hubbub.verification import verify
 
 APP = Path(__file__).parent / "data" / "flower_app"

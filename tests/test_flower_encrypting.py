@@ -14,7 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hubbub import strict_json
+from hubbub._util import strict_json
 from hubbub.flower import clipping_mod, encrypting_mod, noising_mod
 from hubbub.flower.local_grid import received
 from hubbub.flower.messages import encrypted_vector

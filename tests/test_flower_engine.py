@@ -18,16 +18,16 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub import config
-from hubbub.accounting.chain import read_chain
-from hubbub.build import build
 from hubbub.cli import main
-from hubbub.engine import apps
-from hubbub.engine.flower_app import client_app, run_locally, serve
-from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError
+from hubbub.experiment import config
+from hubbub.experiment.build import build
+from hubbub.experiment.engine import apps
+from hubbub.experiment.engine.flower_app import client_app, run_locally, serve
+from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.population import GridPopulation, load, trained
+from hubbub.ledger.chain import read_chain
 from hubbub.testing import check_population
 from hubbub.training import LocalTraining, SimulatedPopulation, release, run_folder
 from hubbub.training.run_folder.record import read_metrics

@@ -14,23 +14,23 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors.numpy import save
 
-from hubbub import strict_json
-from hubbub.accounting.promise import Promise
+from hubbub._util import strict_json
 from hubbub.errors import SumNotOpenedError
 from hubbub.flower import hold
 from hubbub.flower.holders import opened
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.secagg_server import GridHolders
-from hubbub.lattice import Lattice
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import toeplitz
+from hubbub.mechanism.strategies.record import strategy_arrays
 from hubbub.noise import NoiseStream
-from hubbub.participation import MinSeparation
+from hubbub.noise.lattice import Lattice
 from hubbub.secagg import key_files
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import Partial, proved
-from hubbub.strategies import toeplitz
-from hubbub.strategies.record import strategy_arrays
 from paillier_nodes import SIZE, agreed, dealt, grid_of, owner, shares_in, summed
 
 Steps = npt.NDArray[np.int64]

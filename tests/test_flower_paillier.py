@@ -16,7 +16,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from hubbub.accounting import guarantee
-from hubbub.accounting.chain import read_chain
 from hubbub.errors import ConfigError, KeyFileError, LedgerError, RunFolderError, SumNotOpenedError
 from hubbub.flower import (
     DPFedAvgAdaptive,
@@ -31,10 +30,11 @@ from hubbub.flower import (
 )
 from hubbub.flower.secagg_server import GridHolders
 from hubbub.flower.strategies import PrivateStrategy
+from hubbub.ledger.chain import read_chain
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation, PoissonSampling, every_round
+from hubbub.mechanism.participation import MinSeparation, PoissonSampling, every_round
+from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.secagg import key_files
-from hubbub.strategies import Identity, toeplitz
 from paillier_nodes import dealt, owner, shares_in
 
 CLIENTS, DIM = 4, 60

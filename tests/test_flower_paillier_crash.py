@@ -13,12 +13,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from dying import Dying
-from hubbub.accounting.chain import read_chain
-from hubbub.accounting.history import History
 from hubbub.flower import DPFedAvgFixed, LocalGrid, Paillier, encrypting_mod, hold
 from hubbub.flower.secagg_server import GridHolders
 from hubbub.flower.server_run import PrivateRun
 from hubbub.flower.state import ServerState
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.history import History
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.threshold import KeyShare, ThresholdKey

@@ -19,10 +19,10 @@ from flower_arms import Federation, Model, averaging, entries, record
 from flower_defects import WatchedFedAdam, distance, logged
 from hubbub.errors import ConfigError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP, clipping_mod, noising_mod
-from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation
-from hubbub.strategies import toeplitz
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import toeplitz
+from hubbub.noise.lattice import Lattice
 
 CLIENTS = 4
 MODEL: Model = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), "scale": np.array(2.5, np.float32)}

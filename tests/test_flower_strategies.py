@@ -19,14 +19,14 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian
 from safetensors.numpy import load_file, save
 
 from hubbub.accounting import guarantee
-from hubbub.accounting.chain import read_chain
-from hubbub.accounting.history import History
 from hubbub.errors import BudgetError, ConfigError, LedgerError, ParticipationError, RunFolderError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP
 from hubbub.flower.state import _digest
 from hubbub.flower.strategies import PrivateStrategy
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.history import History
 from hubbub.mechanism import Mechanism
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     CyclicPoissonSampling,
     FixedEpochs,
     FixedSizeSampling,
@@ -35,7 +35,7 @@ from hubbub.participation import (
     SingleParticipation,
     every_round,
 )
-from hubbub.strategies import Identity, toeplitz
+from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.training.run_folder.state import metadata
 from hubbub.verification import verify
 from recorded_runs import require_noticed, unproved

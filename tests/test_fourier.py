@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import utility, workloads
 from hubbub.errors import NoiseExhaustedError
-from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
-from hubbub.strategies.fourier import DECODERS, Fourier
+from hubbub.mechanism import utility, workloads
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
+from hubbub.mechanism.strategies.fourier import DECODERS, Fourier
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
 MF = oracle("matrix_factorization")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub import gaussian
-from hubbub.gaussian.exact import mills_ratio, mills_ratio_and_difference
+from hubbub.mechanism import gaussian
+from hubbub.mechanism.gaussian.exact import mills_ratio, mills_ratio_and_difference
 
 ACCOUNTING = oracle("accounting")
 SIGMAS = ACCOUNTING["analytic_gaussian_sigma"]["points"]

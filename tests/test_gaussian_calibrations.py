@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub import gaussian
-from hubbub.gaussian.closed_forms import shown
+from hubbub.mechanism import gaussian
+from hubbub.mechanism.gaussian.closed_forms import shown
 
 CLOSED = oracle("accounting")["closed_form_sigma"]["points"]
 COLUMNS = {

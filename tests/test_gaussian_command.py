@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 
 import refusals
 from conftest import oracle
-from hubbub import gaussian
+from hubbub.mechanism import gaussian
 from hubbub.report.pictures import Calibrated, draw_calibrations
 from refusals import Refused, output
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hubbub import gaussian
-from hubbub.gaussian.denoising import james_stein, soft_threshold
-from hubbub.gaussian.heterogeneous import Ball, Differences, for_blocks, redistributed, with_covariance
+from hubbub.mechanism import gaussian
+from hubbub.mechanism.gaussian.denoising import james_stein, soft_threshold
+from hubbub.mechanism.gaussian.heterogeneous import Ball, Differences, for_blocks, redistributed, with_covariance
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-5}
 

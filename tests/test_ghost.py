@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub.training.examples import ExamplePopulation, squared_norms, weighted_sum
-from hubbub.training.gradients import ExampleGradients
+from hubbub.training.per_example.examples import ExamplePopulation, squared_norms, weighted_sum
+from hubbub.training.per_example.gradients import ExampleGradients
 from odd_modules import MODULES, made
 from test_examples import one_by_one
 
@@ -30,7 +30,7 @@ def test_pairs_of_positions_are_used_where_they_are_few_and_only_there(monkeypat
     inputs, targets = torch.randn(5, 32, 4, 4), torch.tensor([0, 1, 2, 0, 1])
     seen = ExampleGradients(module, F.cross_entropy).seen(inputs, targets)
     exact = one_by_one(module.double(), inputs.double(), targets).norm(dim=1)
-    monkeypatch.setattr("hubbub.training.examples.weight_gradients", None)
+    monkeypatch.setattr("hubbub.training.per_example.examples.weight_gradients", None)
     torch.testing.assert_close(squared_norms(seen).sqrt(), exact, rtol=1e-5, atol=0)
 
 

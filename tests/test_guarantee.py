@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 
 from conftest import oracle
-from hubbub import accounting, gaussian
+from hubbub import accounting
 from hubbub.accounting import FixedSizeSampled, Gaussian, PoissonSampled
 from hubbub.accounting.events import BallsInBins, Event, MixtureOfGaussians, TreeAggregation, TruncatedPoissonSampled
-from hubbub.accounting.ledger import Ledger
-from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge, charge_assumptions
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
 from hubbub.accounting.worst_case import unamplified_mu
 from hubbub.cli.accounts import guarantee_rows
 from hubbub.errors import ConfigError
-from hubbub.mechanism import Mechanism
-from hubbub.participation import (
+from hubbub.ledger.ledger import Ledger
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism import Mechanism, gaussian
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,
@@ -38,7 +38,7 @@ from hubbub.participation import (
     SingleParticipation,
     TruncatedPoissonSampling,
 )
-from hubbub.strategies import Identity, Strategy, toeplitz
+from hubbub.mechanism.strategies import Identity, Strategy, toeplitz
 from hubbub.training import RunStore
 from hubbub.verification import verify
 

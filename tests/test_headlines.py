@@ -11,8 +11,8 @@ import pytest
 
 from hubbub.accounting import guarantee
 from hubbub.mechanism import Mechanism
-from hubbub.participation import every_round
-from hubbub.strategies import Identity
+from hubbub.mechanism.participation import every_round
+from hubbub.mechanism.strategies import Identity
 
 ROOT = Path(__file__).parent.parent
 HEADLINES = ROOT / "examples" / "headlines"

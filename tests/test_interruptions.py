@@ -17,11 +17,11 @@ import pytest
 import torch
 from torch import nn
 
-from hubbub.accounting.chain import read_chain
 from hubbub.errors import HubbubError, LedgerError, RunFolderError
+from hubbub.ledger.chain import read_chain
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation
-from hubbub.strategies import Dense, toeplitz
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import Dense, toeplitz
 from hubbub.training import LatticeSum, RunPlan, RunStore, ServerOptimizer, SimulatedPopulation, train
 from hubbub.training.rounds import RunState
 from release_paths import CLIENTS, PATTERN, ROUNDS, plan, silent, some_rounds

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 import torch
 
-from hubbub.accounting.ledger import Ledger
-from hubbub.accounting.promise import Promise
+from hubbub._util.prf import KEY_BYTES, bits, derive, fresh_key, seed_key
 from hubbub.cli import main
+from hubbub.ledger.ledger import Ledger
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism.participation import CyclicPoissonSampling, FixedSizeSampling, PoissonSampling, TruncatedPoissonSampling
+from hubbub.mechanism.strategies import Identity
 from hubbub.noise import SecureSource
-from hubbub.participation import CyclicPoissonSampling, FixedSizeSampling, PoissonSampling, TruncatedPoissonSampling
-from hubbub.randomness import KEY_BYTES, bits, derive, fresh_key, seed_key
-from hubbub.strategies import Identity
 from hubbub.training import RunStore
 from hubbub.training.cohorts import CohortKeys, draw
 from release_paths import CLIP, ROUNDS, locked, opened, plan, some_rounds, total

@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from hubbub.accounting.chain import read_chain
 from hubbub.errors import RunFolderError
+from hubbub.ledger.chain import read_chain
+from hubbub.mechanism.strategies import toeplitz
 from hubbub.noise import SecureSource
-from hubbub.strategies import toeplitz
 from hubbub.training import LatticeSum, RunStore, train
 from release_paths import ROUNDS, plan, silent
 from simulated_disk import Disk, Killed
@@ -69,7 +69,7 @@ class World:
             return segments(source, index, first)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("hubbub.files.os", disk)
+            patch.setattr("hubbub._util.files.os", disk)
             patch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
             patch.setattr(LatticeSum, "open", meeting)
             patch.setattr(SecureSource, "segments", drawing)

@@ -19,7 +19,7 @@ from safetensors.torch import save
 from sklearn.datasets import load_digits
 
 from flower_deployment import Deployment
-from hubbub.lattice import Lattice
+from hubbub.noise.lattice import Lattice
 from hubbub.verification import verify
 from test_flower_deployment import APP, NODES, Seen, flat
 from witness import records

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.accounting.chain import read_chain
-from hubbub.accounting.ledger import Ledger, Ticket
-from hubbub.accounting.promise import Promise
 from hubbub.errors import LedgerError, ParticipationError
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.ledger import Ledger, Ticket
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation, PoissonSampling
-from hubbub.strategies import Identity
+from hubbub.mechanism.participation import MinSeparation, PoissonSampling
+from hubbub.mechanism.strategies import Identity
 
 SECRET = bytes(range(32))
 PROMISE = Promise(6, Mechanism(Identity(6), MinSeparation(3, 2), 1.0))
@@ -164,7 +164,7 @@ def test_a_line_whose_form_is_known_is_read_as_any_other(tmp_path: Path, monkeyp
         ledger.abort(ticket) if round_index % 7 == 0 else ledger.commit(ticket, b"release %d" % round_index)
     quick = read_chain(path)
     with monkeypatch.context() as patch:
-        patch.setattr("hubbub.accounting.chain._MOST_FORMS", 0)
+        patch.setattr("hubbub.ledger.chain._MOST_FORMS", 0)
         slow = read_chain(path)
     assert quick == slow
     assert [list(record) for record in quick.records] == [list(record) for record in slow.records]
@@ -240,7 +240,7 @@ def test_a_record_that_does_not_fit_on_the_disk_is_no_charge_and_leaves_the_file
     ledger = full(path)
     before, write, room = path.read_bytes(), os.write, [40, 0]
     with monkeypatch.context() as full_disk:
-        full_disk.setattr("hubbub.files.os.write", lambda descriptor, line: write(descriptor, line[: room.pop(0)]))
+        full_disk.setattr("hubbub._util.files.os.write", lambda descriptor, line: write(descriptor, line[: room.pop(0)]))
         with pytest.raises(OSError, match="no room"):
             ledger.begin(3, ["e"], "sum 3")
     assert path.read_bytes() == before

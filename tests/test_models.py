@@ -11,11 +11,11 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub import models
-from hubbub.build import client_side
-from hubbub.config import MODELS, resolve
 from hubbub.errors import ConfigError
+from hubbub.experiment.build import client_side
+from hubbub.experiment.config import MODELS, resolve
 from hubbub.models import CharLstm, CharTransformer, CifarCnn, Cnn, Mlp
-from hubbub.training.functional import FlatModel
+from hubbub.training.simulation.functional import FlatModel
 
 TEXT = (CharLstm, CharTransformer)
 

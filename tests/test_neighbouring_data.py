@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from hubbub import tracking
+from hubbub._util.prf import derive
 from hubbub.cli.app import main
-from hubbub.engine import flower_app
-from hubbub.randomness import derive
+from hubbub.experiment import tracking
+from hubbub.experiment.engine import flower_app
 from hubbub.training import release, run_folder
 from hubbub.training.run_folder.record import read_metrics
 

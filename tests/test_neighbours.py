@@ -26,16 +26,16 @@ from bad_replies import BOUNDED, LIES, NO_BIT, NOTHING
 from encrypted_runs import encrypted, terms
 from encrypted_runs import plan as encrypted_plan
 from flower_arms import averaging, record
-from hubbub.accounting.chain import read_chain
 from hubbub.audit.neighbours import Influence, influence
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, GridPopulation, LocalGrid, MatrixFactorizationDP
 from hubbub.flower.messages import NORM_BIT
 from hubbub.flower.strategies import PrivateStrategy
-from hubbub.lattice import Lattice
+from hubbub.ledger.chain import read_chain
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation, PoissonSampling
-from hubbub.sensitivity import of_sets
-from hubbub.strategies import BandedInverse, BinaryTree, BufferedLinearToeplitz, Identity, Strategy, toeplitz
+from hubbub.mechanism.participation import MinSeparation, PoissonSampling
+from hubbub.mechanism.sensitivity import of_sets
+from hubbub.mechanism.strategies import BandedInverse, BinaryTree, BufferedLinearToeplitz, Identity, Strategy, toeplitz
+from hubbub.noise.lattice import Lattice
 from hubbub.training import RunPlan, RunStore, release, run_folder, train
 from hubbub.training.clipping import AdaptiveClipping
 from replays import CLIENTS, DIM, VECTORS, Replayed, Transcript, crafted, fixed, simulated, single_examples

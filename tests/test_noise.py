@@ -6,14 +6,14 @@ import torch
 from scipy import stats
 from threadpoolctl import threadpool_info
 
+from hubbub._util.prf import bits, derive
 from hubbub.errors import NoiseExhaustedError, RunFolderError
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, toeplitz
+from hubbub.mechanism.utility import noising_matrix
 from hubbub.noise import NoiseStream, SecureSource, SimulationSource
 from hubbub.noise.sources import Segments
-from hubbub.participation import MinSeparation
-from hubbub.randomness import bits, derive
-from hubbub.strategies import BinaryTree, Dense, Identity, toeplitz
-from hubbub.utility import noising_matrix
 
 STRATEGIES = [
     Identity(6),

@@ -16,23 +16,24 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import nn
 
-from hubbub.accounting import Assumption, DiscreteGaussianShares, Gaussian, RunCharge, compose_runs, guarantee
-from hubbub.accounting.actual_cost import run_charge, spent
+from hubbub.accounting import Assumption, DiscreteGaussianShares, Gaussian, RunCharge, guarantee
 from hubbub.accounting.events_of_mechanism import charges
-from hubbub.accounting.promise import Promise
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import HOLDERS_ADD
-from hubbub.build import build
 from hubbub.cli.training import _progress
-from hubbub.config import load, resolve
-from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, SumNotOpenedError
-from hubbub.lattice import Lattice
+from hubbub.experiment.build import build
+from hubbub.experiment.config import load, resolve
+from hubbub.experiment.engine.folder import RunInFolder
+from hubbub.ledger import compose_runs
+from hubbub.ledger.actual_cost import run_charge, spent
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
+from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.mechanism.strategies.record import strategy_arrays
 from hubbub.noise import NoiseStream, SimulationSource
-from hubbub.steps import share_stddev
-from hubbub.strategies import Identity, toeplitz
-from hubbub.strategies.record import strategy_arrays
+from hubbub.noise.lattice import Lattice
+from hubbub.noise.steps import share_stddev
 from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, SimulatedPopulation, train
 from hubbub.training.aggregate import Population
 from hubbub.training.run_folder.record import read_metrics, read_run

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from hubbub import families
-from hubbub.estimates import MOST_ROUNDS, noise_levels
-from hubbub.families import Family
+from hubbub.experiment.estimates import MOST_ROUNDS, noise_levels
+from hubbub.factorization import families
+from hubbub.factorization.families import Family
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import FixedEpochs, SingleParticipation
+from hubbub.mechanism.strategies import Identity
+from hubbub.mechanism.utility import noising_matrix, squared_errors
+from hubbub.mechanism.workloads import Workload, prefix_sum
 from hubbub.noise import NoiseStream
-from hubbub.participation import FixedEpochs, SingleParticipation
-from hubbub.strategies import Identity
-from hubbub.utility import noising_matrix, squared_errors
-from hubbub.workloads import Workload, prefix_sum
 
 ROUNDS = 24
 ROTATION = FixedEpochs(3, 8)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from hubbub import gaussian
+from hubbub._util.prf import derive, seed_key
 from hubbub.accounting import (
     Assumption,
     DiscreteGaussianShares,
@@ -29,18 +29,17 @@ from hubbub.accounting import (
     rdp,
     trade_off,
 )
-from hubbub.accounting.actual_cost import spent
 from hubbub.accounting.events_of_mechanism import charges
-from hubbub.accounting.promise import Promise
 from hubbub.accounting.shares import added_delta, distance
-from hubbub.discrete_gaussian import discrete_gaussian, statistical_distance
 from hubbub.errors import ConfigError, LedgerError
-from hubbub.lattice import Lattice
-from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling, SingleParticipation
-from hubbub.randomness import derive, seed_key
-from hubbub.steps import share_stddev
-from hubbub.strategies import Identity, toeplitz
+from hubbub.ledger.actual_cost import spent
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism import Mechanism, NoiseShares, gaussian
+from hubbub.mechanism.discrete_gaussian import discrete_gaussian, statistical_distance
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.noise.lattice import Lattice
+from hubbub.noise.steps import share_stddev
 from hubbub.training import LatticeSum, ReleasePath, RunStore, train
 from hubbub.verification import verify
 from recorded_runs import history_of, hubbub

@@ -17,13 +17,13 @@ import nbformat
 import numpy as np
 import pytest
 
-from hubbub import accounting, audit, factorization, workloads
+from hubbub import accounting, audit, factorization
 from hubbub.accounting.guarantee import unprotected
 from hubbub.audit.verdict import compared
-from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation
-from hubbub.published import cooldown, learning_rates
-from hubbub.strategies import Identity
+from hubbub.factorization.published import cooldown, learning_rates
+from hubbub.mechanism import Mechanism, workloads
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import Identity
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

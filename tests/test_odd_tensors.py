@@ -15,9 +15,9 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from flower_arms import SEED, Federation, averaging, entries
 from hubbub.errors import ConfigError
 from hubbub.flower import DPFedAvgFixed
-from hubbub.lattice import Lattice
+from hubbub.noise.lattice import Lattice
 from hubbub.training import ExamplePopulation, Execution, LocalTraining, SimulatedPopulation, clip, private_gradients
-from hubbub.training.functional import FlatModel
+from hubbub.training.simulation.functional import FlatModel
 
 # --- values ---
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hubbub.errors import ConfigError, ParticipationError
-from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,
@@ -28,7 +27,8 @@ from hubbub.participation import (
     TruncatedPoissonSampling,
     every_round,
 )
-from hubbub.strategies import Identity, toeplitz
+from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, PlainSum, RunPlan, RunStore, train
 from hubbub.training.aggregate import Population
 from small_runs import PLANS, linear

@@ -21,8 +21,8 @@ HEAVY = {"cryptography", "dp_accounting", "flwr", "jinja2", "matplotlib", "numpy
 BARE = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "PIP_"))}
 CONSUMER = """
 from hubbub import accounting
-from hubbub.participation import PoissonSampling
-from hubbub.strategies import Identity
+from hubbub.mechanism.participation import PoissonSampling
+from hubbub.mechanism.strategies import Identity
 
 mechanism = accounting.calibrate(Identity(rounds=10), PoissonSampling(0.2), epsilon=4.0, delta=1e-5)
 epsilon: float = accounting.guarantee(mechanism, 1e-5).epsilon

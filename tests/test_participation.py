@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,

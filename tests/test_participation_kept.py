@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 import torch
 
-from hubbub.accounting.actual_cost import spent
-from hubbub.accounting.ledger import Ledger
-from hubbub.accounting.promise import Promise
 from hubbub.errors import ParticipationError
-from hubbub.lattice import Lattice
+from hubbub.ledger.actual_cost import spent
+from hubbub.ledger.ledger import Ledger
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation
-from hubbub.strategies import toeplitz
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import toeplitz
+from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, ReleasePath, RunStore
 from hubbub.training.cohorts import CohortKeys, eligible
 from hubbub.training.run_folder.record import read_run

@@ -14,17 +14,17 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hubbub import config as configs
-from hubbub import estimates, planner
-from hubbub.build import build
 from hubbub.cli import output, planning
 from hubbub.cli.app import app
 from hubbub.errors import ConfigError, DataError
+from hubbub.experiment import config as configs
+from hubbub.experiment import estimates, planner
+from hubbub.experiment.build import build
+from hubbub.experiment.planner import planned, workload_of
+from hubbub.experiment.settings import encryption_of
 from hubbub.noise import NoiseStream
-from hubbub.planner import planned, workload_of
 from hubbub.secagg.aggregator import Aggregator
-from hubbub.settings import encryption_of
-from hubbub.training.functional import FlatModel
+from hubbub.training.simulation.functional import FlatModel
 
 FLEETS = {
     "Poisson": {"privacy": {"mode": "dp-fedavg", "epsilon": 8.0}},
@@ -50,7 +50,13 @@ def test_a_plan_of_a_hundred_thousand_clients_loads_no_tensors_and_no_data(
         fleet,
     )
     # What neighbours are optimised with loads some statistics.
-    heavy = {"torch", "matplotlib", "hubbub.datasets", "hubbub.build", *(["scipy.stats"] if flag == "--no-neighbours" else [])}
+    heavy = {
+        "torch",
+        "matplotlib",
+        "hubbub.datasets",
+        "hubbub.experiment.build",
+        *(["scipy.stats"] if flag == "--no-neighbours" else []),
+    }
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"

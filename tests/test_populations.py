@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub.errors import ConfigError, DataError
 from hubbub.testing import ContractError, check_population
 from hubbub.training import LocalTraining, SimulatedPopulation, train
-from hubbub.training.functional import FlatModel
+from hubbub.training.simulation.functional import FlatModel
 from small_runs import PLANS, linear, population
 
 # --- clients ---

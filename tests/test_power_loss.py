@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from hubbub import files
-from hubbub.accounting.chain import read_chain
-from hubbub.build import build
-from hubbub.config import resolve
-from hubbub.engine.folder import RunInFolder
+from hubbub._util import files
+from hubbub.experiment.build import build
+from hubbub.experiment.config import resolve
+from hubbub.experiment.engine.folder import RunInFolder
+from hubbub.ledger.chain import read_chain
 from hubbub.verification import verify
 from judge import FAILURES, Violation, judged
 from simulated_disk import EVERYTHING, NOTHING, Choose, Disk, Image, Killed, put
@@ -159,7 +159,7 @@ def lost_again(case: Case, image: Image, events: Sequence[Any], scratch: Path, n
 def test_the_disk_forgets_what_was_not_made_durable(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         disk = Disk(tmp_path)
-        patch.setattr("hubbub.files.os", disk)
+        patch.setattr("hubbub._util.files.os", disk)
         files.write_atomic(tmp_path / "whole", b"old" * 500)
         files.append(tmp_path / "whole", b"new" * 500, at=1500)
     old, both = b"old" * 500, b"old" * 500 + b"new" * 500
@@ -234,7 +234,7 @@ def test_cra_3_a_loss_of_power_while_a_model_is_written_leaves_none_that_passes_
     disk = Disk(place)
     start = len(disk.log)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hubbub.files.os", disk)
+        patch.setattr("hubbub._util.files.os", disk)
         begun.finish()
     model = (begun.folder / "model.safetensors").read_bytes()
     tried = set()

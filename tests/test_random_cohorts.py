@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from hubbub import accounting
-from hubbub import config as configs
-from hubbub.accounting.chain import read_chain
-from hubbub.build import Run, build
 from hubbub.cli import main
-from hubbub.engine import folder as engine_folder
+from hubbub.experiment import config as configs
+from hubbub.experiment.build import Run, build
+from hubbub.experiment.engine import folder as engine_folder
+from hubbub.ledger.chain import read_chain
 from hubbub.mechanism import Mechanism
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     MinSeparation,
     Participation,
     TruncatedPoissonSampling,
 )
-from hubbub.strategies import Banded, BandedToeplitz, Identity
+from hubbub.mechanism.strategies import Banded, BandedToeplitz, Identity
 from hubbub.training import evaluate
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits.toml"

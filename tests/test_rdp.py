@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub import gaussian
 from hubbub.accounting.conversions import (
     bun_steinke_epsilon_from_zcdp,
     delta_from_rdp,
@@ -30,6 +29,7 @@ from hubbub.accounting.events import (
 from hubbub.accounting.groups import group_noise_multiplier
 from hubbub.accounting.moments import log_expm1
 from hubbub.accounting.rdp import DEFAULT_ORDERS, rdp, rdp_delta, rdp_epsilon
+from hubbub.mechanism import gaussian
 
 ACCOUNTING = oracle("accounting")
 # What a stated divergence may exceed the true one by, relative.

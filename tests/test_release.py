@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from hubbub.accounting.chain import read_chain
-from hubbub.accounting.promise import Promise
 from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, RunFolderError
-from hubbub.lattice import Lattice
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation, Participation, PoissonSampling
-from hubbub.sensitivity import Sensitivity
-from hubbub.steps import require_room
-from hubbub.strategies import BandedToeplitz, BinaryTree, Identity, toeplitz
+from hubbub.mechanism.participation import MinSeparation, Participation, PoissonSampling
+from hubbub.mechanism.sensitivity import Sensitivity
+from hubbub.mechanism.strategies import BandedToeplitz, BinaryTree, Identity, toeplitz
+from hubbub.noise.lattice import Lattice
+from hubbub.noise.steps import require_room
 from hubbub.training import (
     LatticeSum,
     PlainSum,

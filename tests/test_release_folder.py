@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from hubbub.accounting.chain import read_chain
-from hubbub.accounting.ledger import end_run
-from hubbub.accounting.promise import Promise
 from hubbub.errors import LedgerError, RunFolderError
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.ledger import end_run
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation, PoissonSampling
-from hubbub.strategies import Identity, toeplitz
+from hubbub.mechanism.participation import MinSeparation, PoissonSampling
+from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.training import (
     RunStore,
     train,

@@ -7,9 +7,9 @@ import pytest
 from hubbub.accounting import guarantee
 from hubbub.accounting.guarantee import unprotected
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import Identity
 from hubbub.report import FinishedRun, draw
-from hubbub.strategies import Identity
 
 ROWS = [{"round_index": t, "accuracy": 0.5, "epsilon": 1.0 + t} for t in range(3)]
 PROMISED = guarantee(Mechanism(Identity(3), MinSeparation(1, 3), 2.0), 1e-5)

@@ -21,19 +21,20 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub import factorization, strict_json
-from hubbub.accounting.chain import read_chain
-from hubbub.accounting.ledger import Ledger
-from hubbub.accounting.promise import Promise
+from hubbub import factorization
+from hubbub._util import strict_json
+from hubbub._util.tensor_proto import read_tensor_proto
 from hubbub.datasets.published import Expected, read_arrays
 from hubbub.errors import ConfigError, DataError, HubbubError, RunFolderError
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.ledger import Ledger
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling
+from hubbub.mechanism.strategies import BinaryTree, Identity, toeplitz
+from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.noise import NoiseStream
-from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling
-from hubbub.strategies import BinaryTree, Identity, toeplitz
-from hubbub.tensor_proto import read_tensor_proto
 from hubbub.training import LatticeSum, LocalTraining, ReleasePath, RunPlan, RunStore, SimulatedPopulation, train
-from hubbub.workloads import momentum, prefix_sum
 from release_paths import ROUNDS, some_rounds
 
 MILLION = 10**6
@@ -284,8 +285,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from hubbub.mechanism import Mechanism
-from hubbub.participation import every_round
-from hubbub.strategies import Identity
+from hubbub.mechanism.participation import every_round
+from hubbub.mechanism.strategies import Identity
 from hubbub.training import LocalTraining, RunPlan, SimulatedPopulation, train
 
 clients, dim = int(sys.argv[1]), int(sys.argv[2])

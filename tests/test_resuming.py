@@ -14,12 +14,12 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import MinSeparation, SingleParticipation
+from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, toeplitz
+from hubbub.mechanism.utility import noising_matrix
 from hubbub.noise import SecureSource
-from hubbub.participation import MinSeparation, SingleParticipation
-from hubbub.strategies import BinaryTree, Dense, Identity, toeplitz
 from hubbub.training import LatticeSum, LocalTraining, RunPlan, RunStore, SimulatedPopulation, train
 from hubbub.training.rounds import RunState
-from hubbub.utility import noising_matrix
 from small_runs import CLIENTS, PLANS, linear, plan_with, population
 
 # --- runs that go on ---

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubbub.roots import bracket, grown, newton, pushed
+from hubbub._util.roots import bracket, grown, newton, pushed
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-9, 1e6), st.floats(1e-9, 1e6), st.booleans())

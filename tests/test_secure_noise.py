@@ -23,13 +23,13 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hubbub._util.prf import bits, fresh_key, word_stream
 from hubbub.errors import NoiseExhaustedError
-from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import MinSeparation, every_round
+from hubbub.mechanism.strategies import BinaryTree, Identity, Strategy, toeplitz
 from hubbub.noise import NoiseStream, SecureSource, sources
-from hubbub.participation import MinSeparation, every_round
-from hubbub.randomness import bits, fresh_key, word_stream
-from hubbub.strategies import BinaryTree, Identity, Strategy, toeplitz
+from hubbub.noise.lattice import Lattice
 from hubbub.training import LocalTraining, RunPlan, RunStore, SimulatedPopulation, train
 
 Array = npt.NDArray[np.float64]

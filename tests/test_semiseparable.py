@@ -6,14 +6,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hubbub import factorization, utility
+from hubbub import factorization
 from hubbub.factorization import semiseparable as recursions
 from hubbub.factorization.semiseparable import best_recursion, reduced
-from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
-from hubbub.strategies import semiseparable as streamed
-from hubbub.strategies.semiseparable import Semiseparable
+from hubbub.mechanism import utility
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
+from hubbub.mechanism.strategies import semiseparable as streamed
+from hubbub.mechanism.strategies.semiseparable import Semiseparable
+from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.testing import check_strategy
-from hubbub.workloads import momentum, prefix_sum
 
 ONCE = SingleParticipation()
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub import factorization, sensitivity, workloads
-from hubbub.mechanism import Mechanism
-from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
-from hubbub.strategies import (
+from hubbub import factorization
+from hubbub.mechanism import Mechanism, sensitivity, workloads
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.strategies import (
     BinaryTree,
     Dense,
     Identity,

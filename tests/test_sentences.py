@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 
 from hubbub import accounting
 from hubbub.accounting import PrivacyGuarantee, group_epsilon, group_events
-from hubbub.accounting.actual_cost import spent
 from hubbub.accounting.events import RELATIONS, MixtureOfGaussians
-from hubbub.accounting.multi_run import compose_runs
-from hubbub.accounting.promise import Promise
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import RunFacts, no_less
+from hubbub.ledger.actual_cost import spent
+from hubbub.ledger.multi_run import compose_runs
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,
@@ -38,7 +38,7 @@ from hubbub.participation import (
     SingleParticipation,
     TruncatedPoissonSampling,
 )
-from hubbub.strategies import Identity
+from hubbub.mechanism.strategies import Identity
 from recorded_runs import history_of, promise_of
 
 ROOT = Path(__file__).parent.parent
@@ -121,7 +121,7 @@ in the units of a sum | sums divided by the fixed number :: runs :: \
 test_a_statement_of_a_run_names_its_scale_its_divisor_and_its_record
 each share holder adds all :: holders :: definition: noise_rows
 the run of ledger | the run of head :: earlier and several runs :: test_a_run_that_is_charged_beside_is_told_in_full
-secret keys from the operating system :: secure noise :: theorem: the release rounds the real mechanism (hubbub.lattice)
+secret keys from the operating system :: secure noise :: theorem: the release rounds the real mechanism (hubbub.noise.lattice)
 """,
     "accounting/guarantee.py": """
 Simulation, not for release | a simulation is among the runs :: simulations :: \

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from hubbub import accounting, gaussian
+from hubbub import accounting
 from hubbub.accounting import Gaussian, PoissonSampled
-from hubbub.accounting.ledger import Ledger
-from hubbub.accounting.multi_run import compose_runs, run_charges
-from hubbub.accounting.promise import Promise
 from hubbub.errors import ConfigError, LedgerError
+from hubbub.ledger.ledger import Ledger
+from hubbub.ledger.multi_run import compose_runs, run_charges
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism import gaussian
 from hubbub.training.run_folder.record import read_run
 from recorded_runs import BAND, COIN, EVEN, THREE, answer, hubbub, recorded
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import unplugged
-from hubbub.build import build, client_side
-from hubbub.config import load, resolve
 from hubbub.datasets import Dataset, shakespeare
 from hubbub.errors import ConfigError, DataError
+from hubbub.experiment.build import build, client_side
+from hubbub.experiment.config import load, resolve
 from unplugged import serve
 
 ROOT = Path(__file__).parent.parent

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hubbub import accounting, gaussian
+from hubbub import accounting
 from hubbub.accounting import PoissonSampled
-from hubbub.accounting.actual_cost import spent
-from hubbub.accounting.promise import Promise
-from hubbub.participation import FixedSizeSampling, MinSeparation, Participation, PoissonSampling
-from hubbub.strategies import Identity, toeplitz
-from hubbub.strategies.strategy import Strategy
+from hubbub.ledger.actual_cost import spent
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism import gaussian
+from hubbub.mechanism.participation import FixedSizeSampling, MinSeparation, Participation, PoissonSampling
+from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.mechanism.strategies.strategy import Strategy
 from recorded_runs import (
     BANDED,
     PATTERN,

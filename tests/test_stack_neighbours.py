@@ -11,12 +11,13 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from torch.utils.checkpoint import checkpoint
 
 from hubbub.errors import ConfigError, DataError
-from hubbub.training import Execution, LocalTraining, SimulatedPopulation, choice
-from hubbub.training.choice import Probe
-from hubbub.training.gradients import Chosen, ExampleGradients
-from hubbub.training.local import Job, Loss, OneByOne
-from hubbub.training.stacked_module import NotStackableError
-from hubbub.training.stacks import Stacks
+from hubbub.training import Execution, LocalTraining, SimulatedPopulation
+from hubbub.training.per_example.gradients import Chosen, ExampleGradients
+from hubbub.training.simulation import choice
+from hubbub.training.simulation.choice import Probe
+from hubbub.training.simulation.local import Job, Loss, OneByOne
+from hubbub.training.simulation.stacked_module import NotStackableError
+from hubbub.training.simulation.stacks import Stacks
 from local_jobs import CPU, jobs
 
 PAIR = (6,)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import utility, workloads
 from hubbub.errors import NoiseExhaustedError
-from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
-from hubbub.strategies import BinaryTree, Dense, Identity, toeplitz
-from hubbub.strategies.stamped import Stamped, stamp
+from hubbub.mechanism import utility, workloads
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, toeplitz
+from hubbub.mechanism.strategies.stamped import Stamped, stamp
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
 MF = oracle("matrix_factorization")

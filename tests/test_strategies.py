@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import factorization, utility, workloads
+from hubbub import factorization
+from hubbub._util.tensor_proto import read_tensor_proto
 from hubbub.errors import DataError, NoiseExhaustedError
-from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
-from hubbub.strategies import (
+from hubbub.mechanism import utility, workloads
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
+from hubbub.mechanism.strategies import (
     OWN,
     Banded,
     BandedInverse,
@@ -26,8 +28,7 @@ from hubbub.strategies import (
     dense,
     toeplitz,
 )
-from hubbub.strategies.strategy import progress
-from hubbub.tensor_proto import read_tensor_proto
+from hubbub.mechanism.strategies.strategy import progress
 from hubbub.testing import ContractError, brute_force_sensitivity, check_strategy
 
 MF = oracle("matrix_factorization")

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as safetensors
 
-from hubbub import strategy_file
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 from hubbub.errors import DataError
-from hubbub.factorization import Optimized
-from hubbub.families import DESCRIPTIONS, Family, answer_of
-from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
-from hubbub.strategies import OWN, Banded, BinaryTree, Columns, Dense, Described, Identity, Semiseparable, Stamped
-from hubbub.strategies.record import strategy_arrays, strategy_numbers
-from hubbub.workloads import Workload, momentum, prefix_sum
+from hubbub.factorization import Optimized, strategy_file
+from hubbub.factorization.families import DESCRIPTIONS, Family, answer_of
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
+from hubbub.mechanism.strategies import OWN, Banded, BinaryTree, Columns, Dense, Described, Identity, Semiseparable, Stamped
+from hubbub.mechanism.strategies.record import strategy_arrays, strategy_numbers
+from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
 
 FAMILIES = [name for name in DESCRIPTIONS if name != "file"]
 MADE = {

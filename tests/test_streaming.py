@@ -8,11 +8,11 @@ import torch
 
 from hubbub.errors import NoiseExhaustedError
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, Strategy, toeplitz
+from hubbub.mechanism.strategies.strategy import progress
+from hubbub.mechanism.utility import noising_matrix
 from hubbub.noise import NoiseStream, SecureSource, Segments, SimulationSource
-from hubbub.participation import MinSeparation
-from hubbub.strategies import BinaryTree, Dense, Identity, Strategy, toeplitz
-from hubbub.strategies.strategy import progress
-from hubbub.utility import noising_matrix
 
 ROUNDS = 41
 STRATEGIES = [

@@ -16,16 +16,16 @@ from hubbub import accounting
 from hubbub.accounting import PoissonSampled
 from hubbub.accounting.selection import selection_epsilon
 from hubbub.cli import main, sweeping
-from hubbub.config import Config, DataConfig, PrivacyConfig, TrainingConfig, load, overrides
 from hubbub.errors import ConfigError, RunFolderError
+from hubbub.experiment.config import Config, DataConfig, PrivacyConfig, TrainingConfig, load, overrides
+from hubbub.experiment.planner import planned
+from hubbub.experiment.sweep.grid import Axis, Grid, cells_of, grid_of, worded
+from hubbub.experiment.sweep.record import Known, SweepRecord, begin, choice, locked, marked, read_record
 from hubbub.mechanism import Mechanism
-from hubbub.participation import PoissonSampling
-from hubbub.planner import planned
+from hubbub.mechanism.participation import PoissonSampling
+from hubbub.mechanism.strategies import Identity
 from hubbub.report.sweep_page import page, write
 from hubbub.report.sweep_summary import CellSummary, Choice, PointSummary, SweepSummary
-from hubbub.strategies import Identity
-from hubbub.sweep.grid import Axis, Grid, cells_of, grid_of, worded
-from hubbub.sweep.record import Known, SweepRecord, begin, choice, locked, marked, read_record
 from hubbub.training.run_folder.record import read_run
 from recorded_runs import promise_of, recorded
 from refusals import Refused

@@ -14,11 +14,11 @@ import pytest
 
 from hubbub import accounting
 from hubbub.accounting import PoissonSampled
-from hubbub.accounting.chain import read_chain
 from hubbub.cli import sweeping
-from hubbub.config import load, overrides, resolve
-from hubbub.sweep import work
-from hubbub.sweep.work import Ended, Rounds, Task, finish, finish_all, read_scores
+from hubbub.experiment.config import load, overrides, resolve
+from hubbub.experiment.sweep import work
+from hubbub.experiment.sweep.work import Ended, Rounds, Task, finish, finish_all, read_scores
+from hubbub.ledger.chain import read_chain
 from hubbub.training.run_folder.record import Metrics, read_metrics
 from recorded_runs import answer, hubbub
 

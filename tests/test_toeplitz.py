@@ -10,14 +10,15 @@ from hypothesis import strategies as draws
 from scipy import optimize as scipy_optimize
 
 from conftest import oracle
-from hubbub import factorization, utility, workloads
+from hubbub import factorization
 from hubbub.factorization import normalized_toeplitz as normalized_numerics
 from hubbub.factorization import toeplitz as toeplitz_bounds
 from hubbub.factorization import toeplitz_search as search
-from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
-from hubbub.strategies import matrices, toeplitz
-from hubbub.strategies.normalized_toeplitz import NormalizedToeplitz
-from hubbub.strategies.toeplitz import BandedToeplitz
+from hubbub.mechanism import utility, workloads
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.strategies import matrices, toeplitz
+from hubbub.mechanism.strategies.normalized_toeplitz import NormalizedToeplitz
+from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
 MF = oracle("matrix_factorization")

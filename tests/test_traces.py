@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from hubbub.accounting.ledger import end_run
-from hubbub.accounting.multi_run import final_charges, run_charges
 from hubbub.cli import main
 from hubbub.errors import LedgerError, RunFolderError
-from hubbub.strategies import toeplitz
+from hubbub.ledger.ledger import end_run
+from hubbub.ledger.multi_run import final_charges, run_charges
+from hubbub.mechanism.strategies import toeplitz
 from hubbub.training import RunStore, train
 from hubbub.training.run_folder.record import read_run
 from release_paths import ROUNDS, plan, silent, some_rounds

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hubbub import tracking
 from hubbub.cli import main
 from hubbub.errors import ConfigError
+from hubbub.experiment import tracking
 from hubbub.training import RoundResult, train
 from small_runs import PLANS, linear, population
 

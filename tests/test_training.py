@@ -12,8 +12,8 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub import accounting
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.mechanism import Mechanism
-from hubbub.participation import PoissonSampling, every_round
-from hubbub.strategies import Identity
+from hubbub.mechanism.participation import PoissonSampling, every_round
+from hubbub.mechanism.strategies import Identity
 from hubbub.training import LocalTraining, PlainSum, RunPlan, SimulatedPopulation, train
 from hubbub.training.aggregate import Population
 from small_runs import CLIENTS, PLANS, linear, population

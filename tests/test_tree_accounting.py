@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub import gaussian
 from hubbub.accounting.dominating_pairs import as_gaussian
 from hubbub.accounting.events import TreeAggregation
+from hubbub.mechanism import gaussian
 
 ACCOUNTING = oracle("accounting")
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub import utility, workloads
 from hubbub.errors import NoiseExhaustedError
-from hubbub.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
-from hubbub.strategies import tree as module
-from hubbub.strategies.matrices import triangular_form
-from hubbub.strategies.tree import DECODERS, BinaryTree
+from hubbub.mechanism import utility, workloads
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.strategies import tree as module
+from hubbub.mechanism.strategies.matrices import triangular_form
+from hubbub.mechanism.strategies.tree import DECODERS, BinaryTree
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
 MF = oracle("matrix_factorization")

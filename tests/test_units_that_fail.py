@@ -16,8 +16,8 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 import encrypted_runs
 from hubbub.errors import ConfigError
-from hubbub.strategies import Identity
-from hubbub.tracking import scalars
+from hubbub.experiment.tracking import scalars
+from hubbub.mechanism.strategies import Identity
 from hubbub.training import (
     ExamplePopulation,
     Execution,
@@ -28,7 +28,7 @@ from hubbub.training import (
     train,
 )
 from hubbub.training.clipping import AdaptiveClipping
-from hubbub.training.local import Examples
+from hubbub.training.simulation.local import Examples
 from odd_modules import Mixes
 from small_runs import CLIENTS, PLANS, linear, population
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load, save
 
-from hubbub import strict_json
-from hubbub.accounting.chain import Chain, read_chain, record_hash
+from hubbub._util import strict_json
 from hubbub.cli import main
+from hubbub.ledger.chain import Chain, read_chain, record_hash
 from hubbub.verification import verify
 from recorded_runs import require_noticed, unproved
 

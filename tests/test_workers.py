@@ -16,8 +16,8 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub.errors import ConfigError
 from hubbub.training import Execution, LocalTraining, RunStore, SimulatedPopulation, train
-from hubbub.training.local import flat_parameters
-from hubbub.training.workers import Part, SharedExamples, Task, WorkerError, Workers, _serve
+from hubbub.training.simulation.local import flat_parameters
+from hubbub.training.simulation.workers import Part, SharedExamples, Task, WorkerError, Workers, _serve
 from local_jobs import Layers, jobs
 from small_runs import PLANS, linear
 

@@ -18,11 +18,11 @@ import pytest
 import torch
 
 import refusals
-from hubbub import strategy_file
 from hubbub.datasets import cifar10, mnist
 from hubbub.errors import DataError, HubbubError
+from hubbub.factorization import strategy_file
+from hubbub.mechanism.strategies import dense
 from hubbub.secagg import key_files
-from hubbub.strategies import dense
 from hubbub.training.run_folder.state import Checkpoint, parse
 from malformed.contents import attacks, flipped, sha256, some, tensors
 from malformed.matrices import Payload, header_of, npy_of

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hubbub import strategy_file, strict_json
-from hubbub.accounting.promise import SCHEMA, Promise
+from hubbub._util import strict_json
 from hubbub.errors import DataError, KeyFileError, LedgerError, RunFolderError
-from hubbub.factorization import Optimized
+from hubbub.factorization import Optimized, strategy_file
+from hubbub.ledger.promise import SCHEMA, Promise
 from hubbub.mechanism import Mechanism
-from hubbub.participation import SingleParticipation
+from hubbub.mechanism.participation import SingleParticipation
+from hubbub.mechanism.strategies import Dense, Identity
+from hubbub.mechanism.workloads import prefix_sum
 from hubbub.secagg import key_files
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.protocol import Agreement
-from hubbub.strategies import Dense, Identity
 from hubbub.training.run_folder.state import Checkpoint
-from hubbub.workloads import prefix_sum
 from malformed.contents import opened, sha256, tensors, tensors_file
 from written_keys import LARGE
 

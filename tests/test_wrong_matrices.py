@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 import refusals
-from hubbub import strategy_file
-from hubbub.factorization import Optimized
+from hubbub.factorization import Optimized, strategy_file
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation, Participation, SingleParticipation
-from hubbub.sensitivity import Sensitivity
-from hubbub.strategies import Dense, dense
-from hubbub.strategies.strategy import Draw, Memory, Row
-from hubbub.workloads import prefix_sum
+from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation
+from hubbub.mechanism.sensitivity import Sensitivity
+from hubbub.mechanism.strategies import Dense, dense
+from hubbub.mechanism.strategies.strategy import Draw, Memory, Row
+from hubbub.mechanism.workloads import prefix_sum
 from malformed.contents import canonical, opened, tensors_file
 from malformed.matrices import C, npy, proto
 from refusals import Refused, output

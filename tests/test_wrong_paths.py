@@ -14,16 +14,17 @@ from flwr.app import ConfigRecord, RecordDict
 
 import paillier_nodes
 import refusals
-from hubbub import config, files, strategy_file, strict_json
-from hubbub.accounting.chain import read_chain
+from hubbub._util import files, strict_json
 from hubbub.errors import DataError, LedgerError, RunFolderError
-from hubbub.factorization import Optimized
+from hubbub.experiment import config
+from hubbub.factorization import Optimized, strategy_file
 from hubbub.flower.holders import HolderFolder
-from hubbub.participation import SingleParticipation
-from hubbub.strategies import Dense
+from hubbub.ledger.chain import read_chain
+from hubbub.mechanism.participation import SingleParticipation
+from hubbub.mechanism.strategies import Dense
+from hubbub.mechanism.workloads import prefix_sum
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.state import Checkpoint
-from hubbub.workloads import prefix_sum
 from malformed.contents import sha256
 from refusals import Refused, contents, settings
 
@@ -256,7 +257,7 @@ def of_a_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read_chain_of(name: str, records: int) -> str:
-    from hubbub.accounting.chain import Chain
+    from hubbub.ledger.chain import Chain
 
     chain = Chain(Path(name))
     for number in range(records):
@@ -265,7 +266,7 @@ def read_chain_of(name: str, records: int) -> str:
 
 
 def of_a_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hubbub.strategies import dense
+    from hubbub.mechanism.strategies import dense
 
     for name, entry in (("one.npy", 1.0), ("two.npy", np.nan)):
         np.save(name, np.array([[entry]]))

@@ -214,7 +214,7 @@ class Witness:
             patch.setattr(ReleasePath, "released", again)
             patch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 4)
             if disk is not None:
-                patch.setattr("hubbub.files.os", disk)
+                patch.setattr("hubbub._util.files.os", disk)
                 patch.setattr("hubbub.training.run_folder.record.os", disk)
             yield
 

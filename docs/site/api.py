@@ -88,7 +88,7 @@ def _front_doors() -> str:
     doors = {
         "train, simulate": "hubbub.training.train SimulatedPopulation RunPlan LocalTraining private_gradients ReleasePath",
         "account": "hubbub.accounting.epsilon delta calibrate guarantee",
-        "promise": "hubbub.mechanism.Mechanism hubbub.participation.PoissonSampling MinSeparation FixedEpochs",
+        "promise": "hubbub.mechanism.Mechanism hubbub.mechanism.participation.PoissonSampling MinSeparation FixedEpochs",
         "Flower": "hubbub.flower.DPFedAvgFixed DPFedAvgAdaptive MatrixFactorizationDP clipping_mod LocalGrid",
         "finished runs": "hubbub.load hubbub.verification.verify",
     }

@@ -11,10 +11,10 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hubbub import gaussian
 from hubbub.accounting import Gaussian, trade_off
-from hubbub.participation import SingleParticipation
-from hubbub.strategies import Identity, Strategy, toeplitz
+from hubbub.mechanism import gaussian
+from hubbub.mechanism.participation import SingleParticipation
+from hubbub.mechanism.strategies import Identity, Strategy, toeplitz
 
 IMAGES = Path(__file__).parent.parent / "images"
 # Legible on white and on black; Okabe and Ito 2008, for eyes of every kind.

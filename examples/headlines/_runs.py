@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub.build import Run, build
-from hubbub.config import Layer, resolve
-from hubbub.files import write_atomic
+from hubbub._util.files import write_atomic
+from hubbub.experiment.build import Run, build
+from hubbub.experiment.config import Layer, resolve
 from hubbub.training import evaluate, train
 
 Settings = Mapping[str, Any]

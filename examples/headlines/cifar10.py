@@ -23,15 +23,16 @@ from _comparison import Comparison, draw
 from _runs import Runs, Settings, layer, markdown, parsed, parser, show
 from torch import nn
 
-from hubbub import factorization, utility
+from hubbub import factorization
+from hubbub._util.files import write_atomic
 from hubbub.accounting import calibrate
-from hubbub.config import resolve
-from hubbub.files import write_atomic
-from hubbub.participation import FixedEpochs
-from hubbub.planner import planned
-from hubbub.strategies import Strategy
+from hubbub.experiment.config import resolve
+from hubbub.experiment.planner import planned
+from hubbub.mechanism import utility
+from hubbub.mechanism.participation import FixedEpochs
+from hubbub.mechanism.strategies import Strategy
+from hubbub.mechanism.workloads import momentum
 from hubbub.training import ServerOptimizer
-from hubbub.workloads import momentum
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
 PARTS = ("noise", "train")

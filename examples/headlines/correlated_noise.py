@@ -23,9 +23,9 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub.accounting import calibrate
 from hubbub.datasets import iid, mnist
+from hubbub.mechanism.participation import FixedEpochs
+from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.models import Mlp
-from hubbub.participation import FixedEpochs
-from hubbub.strategies import Identity, toeplitz
 from hubbub.training import LocalTraining, RunPlan, SimulatedPopulation, evaluate, train
 
 ROUNDS, PERIOD, CLIENTS, CLIP_NORM, DELTA = 100, 10, 1000, 0.3, 1e-5

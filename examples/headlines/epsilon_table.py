@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 
-from hubbub import gaussian
+from hubbub.mechanism import gaussian
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "gaussian.md"
 DELTA = 1e-3

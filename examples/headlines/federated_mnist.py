@@ -23,7 +23,7 @@ from _runs import Runs, Settings, best, cell, choosing, final, markdown, parsed,
 from epsilon_table import DELTA as GRID_DELTA
 from epsilon_table import TENSORS, as_printed, readings, rounded_up
 
-from hubbub import gaussian
+from hubbub.mechanism import gaussian
 from hubbub.report.pictures import draw_surface
 
 ROUNDS = 6

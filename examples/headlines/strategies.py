@@ -21,13 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from hubbub import factorization, utility
+from hubbub import factorization
 from hubbub.factorization import Optimized
-from hubbub.families import Family, answer_of
-from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
+from hubbub.factorization.families import Family, answer_of
+from hubbub.mechanism import utility
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
+from hubbub.mechanism.strategies import Strategy, stamped
+from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
 from hubbub.report.pictures import smoothed
-from hubbub.strategies import Strategy, stamped
-from hubbub.workloads import Workload, momentum, prefix_sum
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE, RESULTS, IMAGES = (ROOT / "docs" / part for part in ("choosing-a-strategy.md", "strategies.json", "images"))

@@ -20,13 +20,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hubbub._version import __version__
+    from hubbub._util.version import __version__
     from hubbub.accounting.calibrate import calibrate
     from hubbub.accounting.composition import delta, epsilon
     from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee
-    from hubbub.engine.finished import FinishedRun, load
+    from hubbub.experiment.engine.finished import FinishedRun, load
     from hubbub.mechanism import Mechanism
-    from hubbub.participation import (
+    from hubbub.mechanism.participation import (
         BallsInBinsSampling,
         CyclicPoissonSampling,
         FixedEpochs,
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
         TruncatedPoissonSampling,
     )
     from hubbub.training.clipping import AdaptiveClipping
-    from hubbub.training.examples import ExamplePopulation, private_gradients
-    from hubbub.training.local import LocalTraining
+    from hubbub.training.per_example.examples import ExamplePopulation, private_gradients
     from hubbub.training.plan import Plan, ServerOptimizer
     from hubbub.training.rounds import train
     from hubbub.training.run_folder import RunStore
-    from hubbub.training.simulate import SimulatedPopulation
+    from hubbub.training.simulation.local import LocalTraining
+    from hubbub.training.simulation.simulate import SimulatedPopulation
     from hubbub.verification import verify
 
 __all__ = [
@@ -78,10 +78,12 @@ __all__ = [
 # What loads tensors is loaded when it is asked for.
 _HOMES = {
     **dict.fromkeys(("PrivacyGuarantee", "calibrate", "delta", "epsilon", "guarantee"), "hubbub.accounting"),
-    **dict.fromkeys(("FinishedRun", "load"), "hubbub.engine.finished"),
+    **dict.fromkeys(("FinishedRun", "load"), "hubbub.experiment.engine.finished"),
     **dict.fromkeys(("Mechanism",), "hubbub.mechanism"),
-    **dict.fromkeys([name for name in __all__ if name.endswith(("Sampling", "Participation"))], "hubbub.participation"),
-    **dict.fromkeys(("FixedEpochs", "MinSeparation"), "hubbub.participation"),
+    **dict.fromkeys(
+        [name for name in __all__ if name.endswith(("Sampling", "Participation"))], "hubbub.mechanism.participation"
+    ),
+    **dict.fromkeys(("FixedEpochs", "MinSeparation"), "hubbub.mechanism.participation"),
     **dict.fromkeys(
         ("ExamplePopulation", "LocalTraining", "Plan", "RunStore", "ServerOptimizer", "SimulatedPopulation", "train"),
         "hubbub.training",
@@ -89,7 +91,7 @@ _HOMES = {
     "AdaptiveClipping": "hubbub.training.clipping",
     "private_gradients": "hubbub.training",
     "verify": "hubbub.verification",
-    "__version__": "hubbub._version",
+    "__version__": "hubbub._util.version",
 }
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 from hubbub.errors import HubbubError
-from hubbub.participation import FixedEpochs, MinSeparation, Pattern, SingleParticipation, every_round
-from hubbub.strategies import Strategy
-from hubbub.strategies.strategy import memory_rows
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Pattern, SingleParticipation, every_round
+from hubbub.mechanism.strategies import Strategy
+from hubbub.mechanism.strategies.strategy import memory_rows
+from hubbub.mechanism.utility import require_inverse, require_no_look_ahead
 from hubbub.training import Population
 from hubbub.training.clipping import AdaptiveClipping
-from hubbub.utility import require_inverse, require_no_look_ahead
 
 __all__ = ["ContractError", "brute_force_sensitivity", "check_population", "check_strategy"]
 
@@ -44,7 +44,7 @@ def check_strategy(strategy: Strategy, patterns: Sequence[Pattern] | None = None
         ContractError: The first property that fails.
 
     Example:
-        >>> from hubbub.strategies import Identity
+        >>> from hubbub.mechanism.strategies import Identity
         >>> check_strategy(Identity(rounds=4))
     """
     C = np.asarray(strategy.matrix(), dtype=np.float64)

@@ -12,18 +12,18 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 import paillier_nodes
-from hubbub import strict_json
-from hubbub.accounting.promise import Promise
+from hubbub._util import strict_json
 from hubbub.flower.arrays import Layout
 from hubbub.flower.holders import HolderFolder, request_of, round_of
 from hubbub.flower.messages import Held, encrypted_vector, single_arrays
 from hubbub.flower.secagg_client import agreement_of
 from hubbub.flower.state import ServerState
-from hubbub.lattice import Lattice
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import Identity
+from hubbub.noise.lattice import Lattice
 from hubbub.secagg.aggregator import Aggregator
-from hubbub.strategies import Identity
 from hubbub.training.aggregate import LatticeSum
 from malformed.base import Call, Case, Run, Word
 from malformed.contents import DEEP, attacks, flipped, leaves, some

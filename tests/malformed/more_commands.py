@@ -186,8 +186,8 @@ def rates(run: Run) -> Iterator[Case]:
 
 def strategy_files(run: Run) -> Iterator[Case]:
     """What ``hubbub factorize -o`` might have written, and did not."""
-    from hubbub import strategy_file
-    from hubbub.workloads import prefix_sum
+    from hubbub.factorization import strategy_file
+    from hubbub.mechanism.workloads import prefix_sum
 
     strategy_file.save("whole.safetensors", factorization.toeplitz.optimize(prefix_sum(rounds=6), bands=3))
     whole = Path("whole.safetensors").read_bytes()

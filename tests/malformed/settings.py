@@ -6,7 +6,7 @@ import itertools
 import tomllib
 from collections.abc import Iterable, Iterator
 
-from hubbub.config import Config
+from hubbub.experiment.config import Config
 from malformed.base import PLAN, Case, Run, Word
 from malformed.damages import holding, nothing
 

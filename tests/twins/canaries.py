@@ -14,14 +14,15 @@ import pytest
 import torch
 from torch import nn
 
-from hubbub import audit, gaussian
-from hubbub.lattice import Lattice
-from hubbub.mechanism import Mechanism
-from hubbub.participation import every_round
-from hubbub.strategies import toeplitz
-from hubbub.training import LatticeSum, LocalTraining, ReleasePath, RunPlan, SimulatedPopulation, simulate, train
-from hubbub.training.execution import Execution
-from hubbub.training.workers import Part
+from hubbub import audit
+from hubbub.mechanism import Mechanism, gaussian
+from hubbub.mechanism.participation import every_round
+from hubbub.mechanism.strategies import toeplitz
+from hubbub.noise.lattice import Lattice
+from hubbub.training import LatticeSum, LocalTraining, ReleasePath, RunPlan, SimulatedPopulation, train
+from hubbub.training.simulation import simulate
+from hubbub.training.simulation.execution import Execution
+from hubbub.training.simulation.workers import Part
 from twins.twin import FALSE_ALARM, Array, System, Twin
 
 ROUNDS, LAYERS, DIM, EACH, LENGTH = 2, 16, 1600, 400, 10.0

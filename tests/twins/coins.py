@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hubbub.accounting.ledger import Ledger
-from hubbub.accounting.promise import Promise
-from hubbub.participation import (
+from hubbub._util.prf import fresh_key
+from hubbub.ledger.ledger import Ledger
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     PoissonSampling,
     RandomParticipation,
     TruncatedPoissonSampling,
 )
-from hubbub.randomness import fresh_key
 from hubbub.training import cohorts
 from hubbub.training.cohorts import CohortKeys, draw
 from twins.twin import Array, System, Twin, binomial

@@ -16,11 +16,11 @@ import pytest
 import torch
 from scipy import stats
 
-from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import every_round
+from hubbub.mechanism.strategies import Identity
 from hubbub.noise import NoiseStream
-from hubbub.participation import every_round
-from hubbub.strategies import Identity
+from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum
 from twins.twin import System, Twin, binomial
 

@@ -16,14 +16,14 @@ import pytest
 import torch
 from scipy import linalg, stats
 
-from hubbub.accounting.promise import Promise
-from hubbub.lattice import Lattice
+from hubbub._util.prf import fresh_key
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import every_round
+from hubbub.mechanism.strategies import Dense, Identity, Strategy, toeplitz
 from hubbub.noise import NoiseStream, sources
+from hubbub.noise.lattice import Lattice
 from hubbub.noise.sources import IncarnationSource, SecureSource, Segments
-from hubbub.participation import every_round
-from hubbub.randomness import fresh_key
-from hubbub.strategies import Dense, Identity, Strategy, toeplitz
 from hubbub.training import LatticeSum, ReleasePath, RunStore, release
 from twins.twin import FALSE_ALARM, Array, System, Twin, apart, binomial, chi_square, normal
 

@@ -31,7 +31,6 @@ from hubbub.accounting.limits import (
     calibrate_rounds,
     calibrate_sampling_probability,
 )
-from hubbub.accounting.multi_run import compose_runs, run_charges
 from hubbub.accounting.rdp import rdp
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import RunFacts
@@ -63,7 +62,6 @@ __all__ = [
     "calibrate_noise_multiplier",
     "calibrate_rounds",
     "calibrate_sampling_probability",
-    "compose_runs",
     "delta",
     "delta_from_rdp",
     "delta_from_zcdp",
@@ -77,7 +75,6 @@ __all__ = [
     "guarantee",
     "rdp",
     "rounded_up",
-    "run_charges",
     "split_noise_multiplier",
     "trade_off",
     "unprotected",

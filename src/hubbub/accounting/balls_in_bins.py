@@ -47,7 +47,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 from hubbub.accounting.events import BallsInBins, NeighboringRelation
 from hubbub.accounting.pairs import EVERYWHERE, Law, Loss, LossLaw, Pair
 

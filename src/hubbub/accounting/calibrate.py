@@ -18,8 +18,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hubbub import gaussian
-from hubbub._checks import integer, one_of, open_unit, scale
+from hubbub._util.checks import integer, one_of, open_unit, scale
+from hubbub._util.roots import Grid, Line, bracket, first, grown, pushed
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.composition import epsilon as composed_epsilon
 from hubbub.accounting.events import (
@@ -41,11 +41,10 @@ from hubbub.accounting.guarantee import guarantee
 from hubbub.accounting.runs import RunCharge, events_of, require_together
 from hubbub.accounting.statement import rounded_up
 from hubbub.errors import BudgetError, ConfigError
-from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.participation import Participation, RandomParticipation
-from hubbub.roots import Grid, Line, bracket, first, grown, pushed
-from hubbub.strategies import Identity
-from hubbub.strategies.strategy import Strategy
+from hubbub.mechanism import Mechanism, NoiseShares, gaussian
+from hubbub.mechanism.participation import Participation, RandomParticipation
+from hubbub.mechanism.strategies import Identity
+from hubbub.mechanism.strategies.strategy import Strategy
 
 __all__ = ["budget_of", "calibrate", "calibrate_noise_multiplier", "cost_of", "log_noise", "log_rounds", "log_whole"]
 
@@ -244,10 +243,10 @@ def calibrate(
         TypeError: No participation, or not one of strategy and rounds.
 
     Example:
-        >>> from hubbub.participation import MinSeparation, PoissonSampling
+        >>> from hubbub.mechanism.participation import MinSeparation, PoissonSampling
         >>> round(calibrate(rounds=100, participation=PoissonSampling(0.1), epsilon=4.0, delta=1e-5).noise_multiplier, 3)
         1.386
-        >>> from hubbub.strategies import Identity
+        >>> from hubbub.mechanism.strategies import Identity
         >>> round(calibrate(Identity(100), MinSeparation(10, 10), epsilon=2.0, delta=1e-5).noise_multiplier, 3)
         6.305
     """

@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Sequence
 
-from hubbub._checks import non_negative, one_of, open_unit
+from hubbub._util.checks import non_negative, one_of, open_unit
 from hubbub.accounting import pld
 from hubbub.accounting.dominating_pairs import directions
 from hubbub.accounting.events import (

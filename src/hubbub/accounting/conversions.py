@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._checks import Array, finite, non_negative, open_unit, scale
-from hubbub.roots import bracket, grown
+from hubbub._util.checks import Array, finite, non_negative, open_unit, scale
+from hubbub._util.roots import bracket, grown
 
 __all__ = [
     "bun_steinke_epsilon_from_zcdp",

@@ -30,7 +30,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import betainc, betaincc, ndtr
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 from hubbub.accounting import balls_in_bins
 from hubbub.accounting.events import (
     BallsInBins,
@@ -45,8 +45,8 @@ from hubbub.accounting.events import (
     TruncatedPoissonSampled,
 )
 from hubbub.accounting.pairs import LOW_TAIL, Blend, Law, LossLaw, LossPair, Pair, between
-from hubbub.participation import MinSeparation
-from hubbub.strategies.tree import BinaryTree
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies.tree import BinaryTree
 
 __all__ = ["MixturePair", "as_gaussian", "directions", "unamplified_mu"]
 

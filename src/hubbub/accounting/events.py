@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
 
-from hubbub._checks import integer, non_negative, one_of, probability, scale, shown
+from hubbub._util.checks import integer, non_negative, one_of, probability, scale, shown
 
 __all__ = [
     "MOST_ROUNDS",

@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from hubbub._checks import one_of
+from hubbub._util.checks import one_of
 from hubbub.accounting.events import (
     RELATIONS,
     BallsInBins,
@@ -27,7 +27,7 @@ from hubbub.accounting.events import (
 )
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,
@@ -38,7 +38,7 @@ from hubbub.participation import (
     SingleParticipation,
     TruncatedPoissonSampling,
 )
-from hubbub.strategies import (
+from hubbub.mechanism.strategies import (
     OWN,
     Banded,
     BandedInverse,
@@ -53,7 +53,7 @@ from hubbub.strategies import (
     Stamped,
     Strategy,
 )
-from hubbub.strategies.strategy import bands_of
+from hubbub.mechanism.strategies.strategy import bands_of
 
 __all__ = ["charges", "default_relation", "shares_of", "stated_relation"]
 
@@ -79,7 +79,7 @@ def charges(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, int], ...]:
         ConfigError: Random cohorts together with correlated noise for which no theorem holds.
 
     Example:
-        >>> from hubbub.strategies import Identity, toeplitz
+        >>> from hubbub.mechanism.strategies import Identity, toeplitz
         >>> charges(Mechanism(Identity(100), PoissonSampling(0.1), 2.0), rounds=30)
         ((PoissonSampled(noise_multiplier=2.0, sampling_probability=0.1), 30),)
         >>> cyclic = Mechanism(toeplitz.square_root(100, bands=8), CyclicPoissonSampling(0.4, cycle_length=8), 2.0)

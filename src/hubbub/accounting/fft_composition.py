@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 from hubbub.accounting.pairs import Loss
 
 ComplexArray = npt.NDArray[np.complex128]

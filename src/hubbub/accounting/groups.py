@@ -21,7 +21,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hubbub._checks import integer, open_unit, scale
+from hubbub._util.checks import integer, open_unit, scale
+from hubbub._util.roots import bracket
 from hubbub.accounting.events import (
     BallsInBins,
     DiscreteGaussianShares,
@@ -34,7 +35,6 @@ from hubbub.accounting.events import (
     TruncatedPoissonSampled,
     counted,
 )
-from hubbub.roots import bracket
 
 __all__ = ["group_epsilon", "group_events", "group_noise_multiplier"]
 
@@ -119,7 +119,7 @@ def group_epsilon(epsilon_at: Callable[[float], float], delta: float, group_size
         ValueError: A number out of range, or an epsilon of one unit that is no number or below 0.
 
     Example:
-        >>> from hubbub import gaussian
+        >>> from hubbub.mechanism import gaussian
         >>> one = lambda delta: gaussian.epsilon(delta=delta, noise_multiplier=10.0)
         >>> round(group_epsilon(one, delta=1e-6, group_size=3), 4), round(one(1e-6) * 3, 4)
         (1.2963, 1.1906)

@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._checks import Array, integer, one_of, open_unit
+from hubbub._util.checks import Array, integer, one_of, open_unit
+from hubbub._util.strict_json import finite_or_none
 from hubbub.accounting.composition import ACCOUNTANTS, epsilon
 from hubbub.accounting.conversions import require_orders
 from hubbub.accounting.events import RELATIONS, NeighboringRelation
@@ -47,9 +48,8 @@ from hubbub.accounting.worst_case import (
 )
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism, NoiseBy
-from hubbub.participation import Participation, RandomParticipation
-from hubbub.sensitivity import Sensitivity
-from hubbub.strict_json import finite_or_none
+from hubbub.mechanism.participation import Participation, RandomParticipation
+from hubbub.mechanism.sensitivity import Sensitivity
 
 __all__ = ["PrivacyGuarantee", "Restated", "covered_relations", "guarantee", "rounded_up", "unprotected"]
 
@@ -252,7 +252,7 @@ class PrivacyGuarantee:
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """In a notebook: the sentence as a card, with the numbers behind it and what must hold."""
-        from hubbub._card import bundle
+        from hubbub._util.card import bundle
 
         rows = [
             (name, rounded_up(value))

@@ -6,7 +6,8 @@ Every answer was accounted for and fits, and the next one (a round more, a milli
 import math
 from dataclasses import replace
 
-from hubbub._checks import integer, scale
+from hubbub._util.checks import integer, scale
+from hubbub._util.roots import Grid, Line, first
 from hubbub.accounting.calibrate import budget_of, calibrate_noise_multiplier, cost_of, log_rounds, log_whole
 from hubbub.accounting.composition import epsilon as composed_epsilon
 from hubbub.accounting.events import (
@@ -19,9 +20,8 @@ from hubbub.accounting.events import (
 from hubbub.accounting.guarantee import guarantee
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism
-from hubbub.participation import MinSeparation
-from hubbub.roots import Grid, Line, first
-from hubbub.strategies.strategy import Strategy
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies.strategy import Strategy
 
 __all__ = ["calibrate_cohort_size", "calibrate_min_separation", "calibrate_rounds", "calibrate_sampling_probability"]
 
@@ -208,7 +208,7 @@ def calibrate_min_separation(
         ValueError: A number out of range, or a relation that no theorem covers.
 
     Example:
-        >>> from hubbub.strategies import Identity
+        >>> from hubbub.mechanism.strategies import Identity
         >>> calibrate_min_separation(Identity(100), noise_multiplier=4.0, epsilon=2.0, delta=1e-5)
         25
     """

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 from hubbub.accounting.pairs import Blend, Law, LossLaw, Pair
 
 __all__ = ["log_excess", "log_expm1"]

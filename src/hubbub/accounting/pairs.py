@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 
 __all__ = ["EVERYWHERE", "LOW_TAIL", "Blend", "Law", "Loss", "LossLaw", "LossPair", "Pair", "between", "outward"]
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
+from hubbub._util.roots import bracket, grown
 from hubbub.accounting.fft_composition import Composed, composed
 from hubbub.accounting.pairs import LossLaw
-from hubbub.roots import bracket, grown
 
 __all__ = ["Rounds", "delta", "epsilon", "tolerance"]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._checks import Array, non_negative, open_unit
+from hubbub._util.checks import Array, non_negative, open_unit
 from hubbub.accounting import shares
 from hubbub.accounting.conversions import delta_from_rdp, epsilon_from_rdp, require_orders
 from hubbub.accounting.dominating_pairs import directions, unamplified_mu

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
-from hubbub._checks import digest, integer, one_of, table
+from hubbub._util.checks import digest, integer, one_of, table
 from hubbub.accounting.events import (
     RELATIONS,
     BallsInBins,
@@ -35,7 +35,7 @@ from hubbub.accounting.wording import (
     words_record,
 )
 from hubbub.errors import ConfigError
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedSizeSampling,

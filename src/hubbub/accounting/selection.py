@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hubbub._checks import Array, finite, one_of, open_unit
+from hubbub._util.checks import Array, finite, one_of, open_unit
+from hubbub._util.roots import bracket, grown
 from hubbub.accounting.conversions import delta_from_rdp, epsilon_from_rdp
 from hubbub.accounting.events import Event, counted, require_relation
 from hubbub.accounting.rdp import DEFAULT_ORDERS, rdp
 from hubbub.accounting.worst_case import by_divergences
-from hubbub.roots import bracket, grown
 
 __all__ = ["TRIAL_LAWS", "selection_epsilon"]
 

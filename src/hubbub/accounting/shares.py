@@ -19,9 +19,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 from hubbub.accounting.events import DiscreteGaussianShares, Event, NeighboringRelation
-from hubbub.discrete_gaussian import statistical_distance
+from hubbub.mechanism.discrete_gaussian import statistical_distance
 
 __all__ = ["added_delta", "distance", "divergences", "zcdp_rho"]
 

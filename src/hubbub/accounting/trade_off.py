@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from hubbub._checks import Array, finite
+from hubbub._util.checks import Array, finite
 from hubbub.accounting import composition
 from hubbub.accounting.events import Event, counted, require_relation
 from hubbub.accounting.worst_case import one_gaussian, unamplified_mu
@@ -87,7 +87,7 @@ def trade_off_from_profile(profile: Callable[[float], float], false_positive_rat
         One rate for each, ``(rates,)``.
 
     Example:
-        >>> from hubbub import gaussian
+        >>> from hubbub.mechanism import gaussian
         >>> curve = trade_off_from_profile(lambda epsilon: gaussian.delta(epsilon, noise_multiplier=1.0), (0.01, 0.5))
         >>> curve.round(3).tolist()
         [0.908, 0.159]

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from hubbub._checks import one_of, shown
+from hubbub._util.checks import one_of, shown
 from hubbub.accounting.events import NeighboringRelation
 from hubbub.mechanism import Mechanism
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,
@@ -20,7 +20,7 @@ from hubbub.participation import (
     TruncatedPoissonSampling,
     every_round,
 )
-from hubbub.strategies import (
+from hubbub.mechanism.strategies import (
     OWN,
     Banded,
     BandedInverse,

@@ -6,11 +6,11 @@ Where discrete Gaussian shares are among them it is none, and their Rényi diver
 import math
 from collections.abc import Sequence
 
-from hubbub import gaussian
 from hubbub.accounting import shares
 from hubbub.accounting.dominating_pairs import unamplified_mu as _mu_of_one
 from hubbub.accounting.events import DiscreteGaussianShares, Event, Gaussian, NeighboringRelation, TreeAggregation
 from hubbub.accounting.rdp import rdp_delta, rdp_epsilon
+from hubbub.mechanism import gaussian
 
 __all__ = [
     "by_divergences",

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betainccinv
 
-from hubbub import gaussian
-from hubbub._checks import Array, finite, open_unit, real_array
-from hubbub.roots import bracket, grown
+from hubbub._util.checks import Array, finite, open_unit, real_array
+from hubbub._util.roots import bracket, grown
+from hubbub.mechanism import gaussian
 
 __all__ = [
     "GAUSSIAN_CURVE",

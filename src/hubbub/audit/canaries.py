@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from hubbub._checks import Array, open_unit
+from hubbub._util.checks import Array, open_unit
 from hubbub.audit.bounds import (
     GAUSSIAN_CURVE,
     EveryThreshold,

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._checks import integer, one_of
+from hubbub._util.checks import integer, one_of
 from hubbub.mechanism import Mechanism
-from hubbub.steps import MOST_BITS, step_of
-from hubbub.strategies import Identity
+from hubbub.mechanism.strategies import Identity
+from hubbub.noise.steps import MOST_BITS, step_of
 
 __all__ = ["Influence", "influence"]
 
@@ -89,8 +89,8 @@ def influence(
         KeyError: A round without a clip norm.
 
     Example:
-        >>> from hubbub.participation import MinSeparation
-        >>> from hubbub.strategies import Identity
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> from hubbub.mechanism.strategies import Identity
         >>> mechanism = Mechanism(Identity(rounds=8), MinSeparation(4, 2), noise_multiplier=1.0)
         >>> found = influence(mechanism, {0: np.array([2**24, 0]), 4: np.array([0, 2**24])}, {0: 1.0, 4: 1.0})
         >>> found.holds, found.squared, found.largest

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from hubbub._checks import Array, integer, non_negative, open_unit
+from hubbub._util.checks import Array, integer, non_negative, open_unit
 from hubbub.audit.bounds import (
     GAUSSIAN_CURVE,
     LowerBound,

@@ -20,7 +20,7 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.special import logsumexp
 from torch import nn
 
-from hubbub._checks import Array, integer
+from hubbub._util.checks import Array, integer
 from hubbub.accounting.composition import delta
 from hubbub.accounting.statement import rounded_up
 from hubbub.audit.bounds import EveryThreshold, LowerBound, best_merit, significance
@@ -31,7 +31,7 @@ from hubbub.audit.watching import Watched, plant, watch
 from hubbub.audit.whitening import Check, check_noise, check_whitened_scores, mean_outside, present_means, whitened_scores
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedSizeSampling,
@@ -39,11 +39,11 @@ from hubbub.participation import (
     RandomParticipation,
     TruncatedPoissonSampling,
 )
+from hubbub.mechanism.utility import noising_matrix
 from hubbub.training.aggregate import Population
 from hubbub.training.clipping import AdaptiveClipping
-from hubbub.training.functional import FlatModel
 from hubbub.training.plan import RunPlan
-from hubbub.utility import noising_matrix
+from hubbub.training.simulation.functional import FlatModel
 
 __all__ = ["Effort", "audit", "likelihood_scores"]
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
+from hubbub._util.strict_json import finite_or_none
 from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.accounting.statement import rounded_up
 from hubbub.audit.bounds import LowerBound
 from hubbub.audit.whitening import Check
-from hubbub.strict_json import finite_or_none
 
 __all__ = ["CERTAIN", "SHOWN", "Audit", "Comparison", "compared"]
 
@@ -121,7 +121,7 @@ class Audit:
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """In a notebook: the verdict as a card, with each bound beside what is stated."""
-        from hubbub._card import bundle
+        from hubbub._util.card import bundle
 
         rows = [
             (

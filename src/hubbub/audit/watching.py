@@ -14,10 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from hubbub._checks import Array, integer
+from hubbub._util.checks import Array, integer
 from hubbub.errors import ConfigError
-from hubbub.lattice import Lattice
-from hubbub.steps import share_stddev
+from hubbub.noise.lattice import Lattice
+from hubbub.noise.steps import share_stddev
 from hubbub.training.aggregate import Adversary, Population, Sum
 from hubbub.training.clipping import CountSplit
 from hubbub.training.plan import RunPlan

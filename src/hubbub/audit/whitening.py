@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammainccinv, gammaincinv, ndtri
 
-from hubbub._checks import Array, non_negative, open_unit, positive, real_array
+from hubbub._util.checks import Array, non_negative, open_unit, positive, real_array
 from hubbub.audit.bounds import scores
 
 __all__ = ["Check", "check_noise", "check_whitened_scores", "mean_outside", "present_means", "whitened_scores"]

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from hubbub import accounting, files
-from hubbub import gaussian as releases
-from hubbub._checks import open_unit, rounds_count, scale
+from hubbub import accounting
+from hubbub._util import files
+from hubbub._util.checks import open_unit, rounds_count, scale
 from hubbub.accounting import PrivacyGuarantee
 from hubbub.accounting.statement import zcdp_standing
 from hubbub.cli.factorize import pattern_of, require_output
 from hubbub.cli.flags import number, whole
 from hubbub.cli.output import console, print_json, print_table, print_whole, say
-from hubbub.config import strategy_name
 from hubbub.errors import ConfigError
-from hubbub.families import Family, strategy_of
-from hubbub.gaussian.closed_forms import Calibration, shown, why_not_proved
+from hubbub.experiment.config import strategy_name
+from hubbub.factorization.families import Family, strategy_of
 from hubbub.mechanism import Mechanism
-from hubbub.participation import (
+from hubbub.mechanism import gaussian as releases
+from hubbub.mechanism.gaussian.closed_forms import Calibration, shown, why_not_proved
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedSizeSampling,
@@ -34,8 +35,8 @@ from hubbub.participation import (
     TruncatedPoissonSampling,
     every_round,
 )
-from hubbub.strategies import Columns, Strategy
-from hubbub.workloads import prefix_sum
+from hubbub.mechanism.strategies import Columns, Strategy
+from hubbub.mechanism.workloads import prefix_sum
 
 if TYPE_CHECKING:
     from hubbub.report.pictures import Calibrated

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from hubbub._version import __version__
+from hubbub._util.version import __version__
 from hubbub.cli import mechanism_commands, run_commands
 from hubbub.cli.flags import AsJson
 
@@ -51,7 +51,7 @@ def _new(
 ) -> None:
     """Write an example app to start from: PyTorch on digits, private by one line."""
     from hubbub.cli.output import console, say
-    from hubbub.engine.apps import write_example
+    from hubbub.experiment.engine.apps import write_example
 
     screen, folder = console(), Path(name)
     for path in write_example(folder):

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import torch
 
-from hubbub import config as configs
-from hubbub._checks import one_of
+from hubbub._util.checks import one_of
 from hubbub.accounting import rounded_up
 from hubbub.audit import Audit, Effort
 from hubbub.audit import audit as audit_run
-from hubbub.build import Run, build
 from hubbub.cli.output import console, print_json, print_table, say
 from hubbub.cli.training import new_folder
-from hubbub.engine.apps import require_flower
-from hubbub.engine.folder import RunInFolder, resolved
 from hubbub.errors import ConfigError, RunFolderError
+from hubbub.experiment import config as configs
+from hubbub.experiment.build import Run, build
+from hubbub.experiment.engine.apps import require_flower
+from hubbub.experiment.engine.folder import RunInFolder, resolved
 from hubbub.report.audit import write_audit
 from hubbub.training.aggregate import Population
 
@@ -132,10 +132,10 @@ def _audited(
         # Its parties have keys, agreements and streams of noise that no other run has.
         begun = RunInFolder.begun(run, scratch / str(number))
         if terms is None or flower:
-            from hubbub.engine.flower_app import local_population
+            from hubbub.experiment.engine.flower_app import local_population
 
             return local_population(begun, allow_import=allow_import)
-        from hubbub.engine.parties import parties
+        from hubbub.experiment.engine.parties import parties
 
         return parties(begun, terms)
 

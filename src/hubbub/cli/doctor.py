@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from hubbub._version import __version__
+from hubbub._util.version import __version__
 from hubbub.cli.output import console, print_json, say
 
 __all__ = ["doctor"]
@@ -131,8 +131,8 @@ def _disk() -> Iterator[Finding]:
 def _noise() -> Iterator[Finding]:
     import torch
 
-    from hubbub.lattice import Lattice
     from hubbub.noise import SecureSource
+    from hubbub.noise.lattice import Lattice
 
     # As in a run.
     torch.set_num_threads(1)

@@ -12,18 +12,19 @@ from typing import Any
 
 from rich.table import Table
 
-from hubbub import files, published, strategy_file
-from hubbub._checks import Array, integer, one_of, rounds_count
+from hubbub._util import files
+from hubbub._util.checks import Array, integer, one_of, rounds_count
 from hubbub.cli.output import console, print_json, print_table, print_whole, printable, say
 from hubbub.errors import ConfigError, DataError, HubbubError
+from hubbub.factorization import published, strategy_file
 from hubbub.factorization.bounds import lower_bound
+from hubbub.factorization.families import BY_MATRIX, DESCRIPTIONS, Family, answer_of
 from hubbub.factorization.optimized import Objective, Optimized
-from hubbub.families import BY_MATRIX, DESCRIPTIONS, Family, answer_of
-from hubbub.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, participation_record
-from hubbub.strategies import Strategy
-from hubbub.strategies.strategy import memory_rows
-from hubbub.utility import squared_errors
-from hubbub.workloads import Workload
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, participation_record
+from hubbub.mechanism.strategies import Strategy
+from hubbub.mechanism.strategies.strategy import memory_rows
+from hubbub.mechanism.utility import squared_errors
+from hubbub.mechanism.workloads import Workload
 
 __all__ = ["Claims", "Knobs", "Outputs", "Setting", "SettingFlags", "compare", "factorize", "pattern_of", "require_output"]
 

@@ -158,8 +158,8 @@ def factorize(
 
     Of such a matrix, --bands is the most diagonals that it may have.
     """
-    from hubbub import families
     from hubbub.cli import factorize as command
+    from hubbub.factorization import families
 
     read, separation, rotation = matrix is not None, (min_separation, max_participations), (epochs, rounds_per_epoch)
     command.factorize(

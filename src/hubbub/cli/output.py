@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from hubbub import strict_json
+from hubbub._util import strict_json
 
 __all__ = ["console", "print_columns", "print_json", "print_table", "print_whole", "printable", "say"]
 

@@ -20,9 +20,9 @@ import gmpy2
 import numpy as np
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from hubbub import files
-from hubbub._checks import Array, integer, shown
-from hubbub._version import __version__
+from hubbub._util import files
+from hubbub._util.checks import Array, integer, shown
+from hubbub._util.version import __version__
 from hubbub.cli.output import console, print_json, say
 from hubbub.errors import ConfigError, KeyFileError
 from hubbub.secagg import key_files, paillier, threshold

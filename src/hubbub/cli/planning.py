@@ -14,23 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from hubbub import config as configs
-from hubbub import estimates, files
+from hubbub._util import files
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import no_less, zcdp_standing
 from hubbub.accounting.wording import crude_delta, unit_word
-from hubbub.alternatives import Alternative, Alternatives, alternatives, recommended
-from hubbub.alternatives import assignments as flags_of
 from hubbub.cli.factorize import require_output
 from hubbub.cli.output import console, print_columns, print_json, print_table, printable, say
-from hubbub.config import Config
 from hubbub.errors import ConfigError
-from hubbub.planner import parameters_of, planned, units_of, workload_of
-from hubbub.settings import encryption_of
+from hubbub.experiment import config as configs
+from hubbub.experiment import estimates
+from hubbub.experiment.alternatives import Alternative, Alternatives, alternatives, recommended
+from hubbub.experiment.alternatives import assignments as flags_of
+from hubbub.experiment.config import Config
+from hubbub.experiment.planner import parameters_of, planned, units_of, workload_of
+from hubbub.experiment.settings import encryption_of
 from hubbub.training.plan import RunPlan
 
 if TYPE_CHECKING:
-    from hubbub.build import Run
+    from hubbub.experiment.build import Run
 
 __all__ = ["Asked", "plan"]
 
@@ -131,7 +132,7 @@ def plan(file: Path, assignments: list[str], asked: Asked) -> None:
 def _planned(config: Config, *, allow_import: bool, measure: bool) -> _Planned:
     clients = units_of(config)
     if measure or clients is None:
-        from hubbub.build import build
+        from hubbub.experiment.build import build
 
         started = time.process_time()
         run = build(config, allow_import=allow_import)
@@ -263,7 +264,7 @@ def _encryption_rows(costs: dict[str, Any]) -> dict[str, str]:
 
 def _measured(run: "Run") -> _Measured:
     """What takes the data and the model: seconds are of a few clients after a warm-up, times as many as there will be."""
-    from hubbub.training.functional import FlatModel
+    from hubbub.training.simulation.functional import FlatModel
 
     population, first = run.population, run.plan.clip_norms.first
     cohort = math.ceil(run.plan.expected_cohort_size)

@@ -8,17 +8,17 @@ from typing import Any
 
 from rich.table import Table
 
+from hubbub._util.files import write_atomic
 from hubbub.accounting import PrivacyGuarantee, rounded_up
-from hubbub.accounting.actual_cost import Spent, spent
-from hubbub.accounting.chain import read_chain
-from hubbub.accounting.ledger import end_run
-from hubbub.accounting.multi_run import Recorded, compose_runs, run_charges
-from hubbub.accounting.promise import Promise
 from hubbub.accounting.statement import RunFacts, no_less
 from hubbub.accounting.wording import unit_word
 from hubbub.cli.output import console, print_json, printable, say
 from hubbub.errors import ConfigError
-from hubbub.files import write_atomic
+from hubbub.ledger.actual_cost import Spent, spent
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.ledger import end_run
+from hubbub.ledger.multi_run import Recorded, compose_runs, run_charges
+from hubbub.ledger.promise import Promise
 from hubbub.training import RunStore
 from hubbub.training.run_folder.record import ledger_of, read_run
 from hubbub.verification import verify as verified
@@ -154,8 +154,8 @@ def cite(folder: Path) -> None:
 
 def publish(folder: Path, output: Path, head: str | None) -> None:
     """Write what others may have of a run."""
-    from hubbub.engine.finished import PUBLISHED
-    from hubbub.engine.finished import publish as published
+    from hubbub.experiment.engine.finished import PUBLISHED
+    from hubbub.experiment.engine.finished import publish as published
 
     found = published(folder, output, head)
     say(console(), found.guarantee.sentence())
@@ -168,7 +168,7 @@ def publish(folder: Path, output: Path, head: str | None) -> None:
 
 def evaluate(folder: Path, *, allow_import: bool, as_json: bool) -> None:
     """Print how good a run's model is on its test examples."""
-    from hubbub.engine.finished import load
+    from hubbub.experiment.engine.finished import load
 
     run = load(folder, allow_import=allow_import)
     loss, accuracy = run.evaluate()

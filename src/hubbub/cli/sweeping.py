@@ -15,17 +15,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from hubbub import config as configs
-from hubbub._checks import integer
+from hubbub._util.checks import integer
+from hubbub._util.files import write_atomic
 from hubbub.accounting import rounded_up
 from hubbub.cli.output import console, print_columns, print_json, say
 from hubbub.errors import ConfigError, HubbubError
-from hubbub.files import write_atomic
+from hubbub.experiment import config as configs
+from hubbub.experiment.sweep.grid import Cell, absolute, cells_of, grid_of, require_runnable, worded
+from hubbub.experiment.sweep.record import CELLS, RECORD, SweepRecord, begin, is_finished, locked, read_record, sweep_summary
+from hubbub.experiment.sweep.work import Ended, Event, Task, finish_all, read_scores
 from hubbub.report.sweep_page import write
 from hubbub.report.sweep_summary import PointSummary, Spread, SweepSummary, value_words
-from hubbub.sweep.grid import Cell, absolute, cells_of, grid_of, require_runnable, worded
-from hubbub.sweep.record import CELLS, RECORD, SweepRecord, begin, is_finished, locked, read_record, sweep_summary
-from hubbub.sweep.work import Ended, Event, Task, finish_all, read_scores
 
 __all__ = ["Asked", "sweep"]
 

@@ -15,22 +15,22 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hubbub import config as configs
-from hubbub._checks import integer, one_of
+from hubbub._util.checks import integer, one_of
 from hubbub.accounting import rounded_up
-from hubbub.accounting.actual_cost import spent
-from hubbub.accounting.chain import read_chain
 from hubbub.accounting.statement import no_less
 from hubbub.accounting.wording import crude_delta, unit_word
-from hubbub.build import build
 from hubbub.cli.output import console, print_json, say
-from hubbub.engine.apps import require_flower
-from hubbub.engine.folder import RunInFolder
 from hubbub.errors import ConfigError, RunFolderError
-from hubbub.tracking import Write, log, mlflow, require, tensorboard, wandb
+from hubbub.experiment import config as configs
+from hubbub.experiment.build import build
+from hubbub.experiment.engine.apps import require_flower
+from hubbub.experiment.engine.folder import RunInFolder
+from hubbub.experiment.tracking import Write, log, mlflow, require, tensorboard, wandb
+from hubbub.experiment.warm_start import extension
+from hubbub.ledger.actual_cost import spent
+from hubbub.ledger.chain import read_chain
 from hubbub.training.run_folder.record import ledger_of, read_run
-from hubbub.training.workers import WorkerError
-from hubbub.warm_start import extension
+from hubbub.training.simulation.workers import WorkerError
 
 __all__ = ["Extension", "How", "Tracked", "extend", "new", "new_folder", "resume", "train"]
 
@@ -86,7 +86,7 @@ def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: Ho
     config = how.settings(*layers)
     run = build(config, allow_import=how.allow_import)
     if run.encryption and config.training.engine == "process":
-        from hubbub.engine.parties import require_keys
+        from hubbub.experiment.engine.parties import require_keys
 
         require_keys(run, run.encryption)
     _train(RunInFolder.begun(run, new_folder(out, "runs", stem, ", or resume it with 'hubbub resume {out}'")), how, config)

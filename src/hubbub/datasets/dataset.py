@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from hubbub._checks import integer, nearest, positive, shown
+from hubbub._util.checks import integer, nearest, positive, shown
 from hubbub.errors import DataError
 
 __all__ = ["IGNORED", "Dataset", "Items", "by_user", "dealt", "dirichlet", "from_examples", "iid"]

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from hubbub._util.files import cache_folder
+from hubbub._util.npy import read_header
 from hubbub.errors import DataError
-from hubbub.files import cache_folder
-from hubbub.npy import read_header
 
 __all__ = [
     "Expected",

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hubbub._checks import integer
+from hubbub._util.checks import integer
 from hubbub.datasets.dataset import IGNORED, Dataset
 from hubbub.datasets.published import PublishedFile, cache, named
 from hubbub.errors import DataError

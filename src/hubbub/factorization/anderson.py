@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 
 __all__ = ["FixedPoint", "fixed_point"]
 

@@ -29,18 +29,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._checks import Array, integer, one_of, open_unit, real_array
+from hubbub._util.checks import Array, integer, one_of, open_unit, real_array
 from hubbub.factorization import bounds
 from hubbub.factorization.banded_error import BandedError, Weigh
 from hubbub.factorization.certificate import MOST_ROUNDS, lower_bound
 from hubbub.factorization.lbfgs import Minimum, minimize
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.threads import on_one_thread
-from hubbub.participation import FixedEpochs, Participation, SingleParticipation
-from hubbub.strategies.banded import Banded
-from hubbub.strategies.matrices import worst_rounds
-from hubbub.utility import squared_errors
-from hubbub.workloads import Workload
+from hubbub.mechanism.participation import FixedEpochs, Participation, SingleParticipation
+from hubbub.mechanism.strategies.banded import Banded
+from hubbub.mechanism.strategies.matrices import worst_rounds
+from hubbub.mechanism.utility import squared_errors
+from hubbub.mechanism.workloads import Workload
 
 __all__ = ["BandedOptimum", "Search", "least_error", "least_largest_error", "optimize", "warm_start"]
 
@@ -306,7 +306,7 @@ def optimize(
         ValueError: More bands than rounds or than the separation, random participation, or weights for the maximum.
 
     Example:
-        >>> from hubbub.workloads import prefix_sum
+        >>> from hubbub.mechanism.workloads import prefix_sum
         >>> result = optimize(prefix_sum(rounds=64), bands=16)
         >>> round(result.squared_error, 6), result.relative_gap < 1e-7
         (5.256097, True)

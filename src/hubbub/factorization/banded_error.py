@@ -18,7 +18,7 @@ from numpy.lib.stride_tricks import as_strided
 from scipy.linalg.blas import dsyr2k
 from scipy.linalg.lapack import dtrtri
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 
 __all__ = ["BandedError", "Weigh"]
 
@@ -53,7 +53,7 @@ class BandedError:
     """f(C) = Σ w_i·‖(A·C⁻¹)_i‖² for banded C, with its gradient. Holds about six arrays of ``(rounds, bands)`` to work in.
 
     Args:
-        inverse_bands: Of A⁻¹, ``(1 + q, rounds)``, as :meth:`hubbub.workloads.Workload.inverse_bands` gives them.
+        inverse_bands: Of A⁻¹, ``(1 + q, rounds)``, as :meth:`hubbub.mechanism.workloads.Workload.inverse_bands` gives them.
         weights: w, ``(rounds,)``, not negative.
         bands: b.
         block: Rows of K at a time.

@@ -12,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize as scipy_optimize
 
-from hubbub._checks import Array, one_of
+from hubbub._util.checks import Array, one_of
 from hubbub.factorization import toeplitz_search
 from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.lbfgs import Minimum, ValueAndGradient, minimize
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.threads import on_one_thread
 from hubbub.factorization.toeplitz import banded_inverse_bound
-from hubbub.participation import MinSeparation, Participation, SingleParticipation
-from hubbub.strategies import matrices
-from hubbub.strategies.banded_inverse import BandedInverse, square_root_of
-from hubbub.strategies.matrices import (
+from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation
+from hubbub.mechanism.strategies import matrices
+from hubbub.mechanism.strategies.banded_inverse import BandedInverse, square_root_of
+from hubbub.mechanism.strategies.matrices import (
     binomial,
     columns_at,
     columns_at_transposed,
@@ -31,7 +31,7 @@ from hubbub.strategies.matrices import (
     multiply,
     transposed_divide,
 )
-from hubbub.workloads import Workload
+from hubbub.mechanism.workloads import Workload
 
 __all__ = ["Movement", "error_and_movement", "least_error", "optimize"]
 
@@ -184,7 +184,7 @@ def optimize(
         ValueError: Learning rates that differ, more bands than rounds, another objective, or random participation.
 
     Example:
-        >>> from hubbub.workloads import prefix_sum
+        >>> from hubbub.mechanism.workloads import prefix_sum
         >>> result = optimize(prefix_sum(rounds=2000), bands=4)
         >>> round(result.squared_error, 6), result.relative_gap < 1e-6
         (21.294535, True)

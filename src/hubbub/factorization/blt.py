@@ -16,15 +16,21 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import OptimizeResult, minimize
 
-from hubbub._checks import Array, integer, one_of
+from hubbub._util.checks import Array, integer, one_of
 from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.threads import on_one_thread
-from hubbub.participation import Participation, SingleParticipation
-from hubbub.strategies import matrices
-from hubbub.strategies.blt import _MOST_STRETCHES, BufferedLinearToeplitz, _learning_rate, squared_errors
-from hubbub.strategies.blt_sums import Problem, binomial_sums, squared_error_with_momentum, squared_sensitivity, toeplitz_bound
-from hubbub.workloads import Workload
+from hubbub.mechanism.participation import Participation, SingleParticipation
+from hubbub.mechanism.strategies import matrices
+from hubbub.mechanism.strategies.blt import _MOST_STRETCHES, BufferedLinearToeplitz, _learning_rate, squared_errors
+from hubbub.mechanism.strategies.blt_sums import (
+    Problem,
+    binomial_sums,
+    squared_error_with_momentum,
+    squared_sensitivity,
+    toeplitz_bound,
+)
+from hubbub.mechanism.workloads import Workload
 
 __all__ = ["Found", "optimize", "search", "squared_error"]
 
@@ -223,7 +229,7 @@ def optimize(
         ValueError: Learning rates that differ, random participation, or another objective.
 
     Example:
-        >>> from hubbub.workloads import prefix_sum
+        >>> from hubbub.mechanism.workloads import prefix_sum
         >>> result = optimize(prefix_sum(rounds=2000), buffers=3, objective="max")
         >>> round(result.squared_error, 6), round(result.lower_bound, 6)
         (12.219562, 12.149954)

@@ -9,9 +9,9 @@ all signs. So a weight for each class of rounds that one client may join togethe
 
 import numpy as np
 
-from hubbub._checks import one_of
+from hubbub._util.checks import one_of
 from hubbub.factorization.diagonal import Classes, Effort, alone, maximize
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     FixedEpochs,
     MinSeparation,
     Participation,
@@ -19,7 +19,7 @@ from hubbub.participation import (
     SingleParticipation,
     require_participation,
 )
-from hubbub.workloads import Workload
+from hubbub.mechanism.workloads import Workload
 
 __all__ = ["classes_of", "lower_bound"]
 
@@ -45,7 +45,7 @@ def lower_bound(workload: Workload, participation: Participation, objective: str
         ValueError: The participation is random, or the objective is another word.
 
     Example:
-        >>> from hubbub.workloads import prefix_sum
+        >>> from hubbub.mechanism.workloads import prefix_sum
         >>> bound = lower_bound(prefix_sum(rounds=8), SingleParticipation(), "mean")
         >>> 2.231 < bound < 2.2332721666
         True

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.linalg.blas import dsyrk, dtrsm
 from scipy.linalg.lapack import dpotrf, dsyevd, dtrtri
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 
 __all__ = ["MOST_ROUNDS", "bound_on_norm", "lower_bound"]
 

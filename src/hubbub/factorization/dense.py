@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from hubbub._checks import Array, one_of
+from hubbub._util.checks import Array, one_of
 from hubbub.factorization.epochs import best_for_epochs
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.semiseparable import best_recursion, best_weights, root_of_weights, row_errors, squared_errors
 from hubbub.factorization.threads import on_one_thread
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     FixedEpochs,
     MinSeparation,
     Participation,
@@ -15,9 +15,9 @@ from hubbub.participation import (
     SingleParticipation,
     require_participation,
 )
-from hubbub.strategies.dense import Dense
-from hubbub.strategies.semiseparable import Semiseparable
-from hubbub.workloads import Workload
+from hubbub.mechanism.strategies.dense import Dense
+from hubbub.mechanism.strategies.semiseparable import Semiseparable
+from hubbub.mechanism.workloads import Workload
 
 __all__ = ["optimize"]
 
@@ -50,7 +50,7 @@ def optimize(
         ValueError: A pattern or a number of rounds that it cannot do; the message names what can.
 
     Example:
-        >>> from hubbub.workloads import prefix_sum
+        >>> from hubbub.mechanism.workloads import prefix_sum
         >>> round(optimize(prefix_sum(rounds=8)).squared_error, 6)
         2.233272
 

@@ -38,10 +38,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import lapack
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 from hubbub.factorization.anderson import fixed_point
 from hubbub.factorization.pencils import Poles, column_gram, inverse_diagonal, inverse_root_poles, rounding, row_gram
-from hubbub.workloads import Workload
+from hubbub.mechanism.workloads import Workload
 
 __all__ = ["Classes", "Dual", "Effort", "alone", "maximize", "proved_trace", "smoothed_diagonal"]
 

@@ -27,12 +27,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 from hubbub.factorization.anderson import fixed_point
 from hubbub.factorization.certificate import bound_on_norm
 from hubbub.factorization.pencils import Poles, inverse_root_poles, row_gram, unshifted
-from hubbub.strategies.matrices import gram_root, triangular_form
-from hubbub.workloads import Workload
+from hubbub.mechanism.strategies.matrices import gram_root, triangular_form
+from hubbub.mechanism.workloads import Workload
 
 __all__ = ["EpochOptimum", "best_for_epochs", "inverse_blocks", "whole_inverse"]
 

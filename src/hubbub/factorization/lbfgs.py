@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 
 __all__ = ["Minimum", "minimize"]
 

@@ -14,16 +14,16 @@ import math
 
 import numpy as np
 
-from hubbub._checks import Array, integer
+from hubbub._util.checks import Array, integer
 from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.lbfgs import minimize
 from hubbub.factorization.optimized import Optimized
 from hubbub.factorization.threads import on_one_thread
-from hubbub.participation import Participation, SingleParticipation
-from hubbub.strategies import matrices
-from hubbub.strategies.matrices import correlate, divide, transposed_divide
-from hubbub.strategies.normalized_toeplitz import NormalizedToeplitz
-from hubbub.workloads import Workload
+from hubbub.mechanism.participation import Participation, SingleParticipation
+from hubbub.mechanism.strategies import matrices
+from hubbub.mechanism.strategies.matrices import correlate, divide, transposed_divide
+from hubbub.mechanism.strategies.normalized_toeplitz import NormalizedToeplitz
+from hubbub.mechanism.workloads import Workload
 
 __all__ = ["least_mean_error", "mean_error", "optimize"]
 
@@ -138,7 +138,7 @@ def optimize(
         ValueError: Learning rates that differ, more bands than rounds or than the separation, or random participation.
 
     Example:
-        >>> from hubbub.workloads import prefix_sum
+        >>> from hubbub.mechanism.workloads import prefix_sum
         >>> round(optimize(prefix_sum(rounds=64), bands=8).squared_error, 6)
         7.03965
 

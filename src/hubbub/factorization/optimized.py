@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from hubbub.participation import Participation
-from hubbub.strategies.strategy import Strategy
-from hubbub.workloads import Workload
+from hubbub.mechanism.participation import Participation
+from hubbub.mechanism.strategies.strategy import Strategy
+from hubbub.mechanism.workloads import Workload
 
 __all__ = ["Objective", "Optimized"]
 
@@ -64,7 +64,7 @@ class Optimized(Generic[AnyStrategy]):
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """In a notebook: the error and the bound, not the thousands of numbers that the strategy is made of."""
-        from hubbub._card import bundle
+        from hubbub._util.card import bundle
 
         sentence = (
             f"{type(self.strategy).__name__} of {self.workload.rounds:,} rounds: root {self.objective} squared error "

@@ -27,7 +27,7 @@ import numpy as np
 from scipy.linalg import lapack
 from scipy.special import ellipj, ellipkm1
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 
 __all__ = [
     "Poles",

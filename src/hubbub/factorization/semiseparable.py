@@ -31,15 +31,15 @@ import math
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from hubbub._checks import Array, integer, one_of
+from hubbub._util.checks import Array, integer, one_of
 from hubbub.factorization.diagonal import Dual, Effort, alone, maximize
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.pencils import Poles, pivots, row_gram
 from hubbub.factorization.threads import on_one_thread
-from hubbub.participation import Participation, SingleParticipation
-from hubbub.strategies.matrices import triangular_form, worst_rounds
-from hubbub.strategies.semiseparable import Recursion, Semiseparable, column_norms
-from hubbub.workloads import Workload
+from hubbub.mechanism.participation import Participation, SingleParticipation
+from hubbub.mechanism.strategies.matrices import triangular_form, worst_rounds
+from hubbub.mechanism.strategies.semiseparable import Recursion, Semiseparable, column_norms
+from hubbub.mechanism.workloads import Workload
 
 __all__ = [
     "best_recursion",
@@ -262,7 +262,7 @@ def optimize(
         ValueError: A workload or a participation that it cannot do; the message names what can.
 
     Example:
-        >>> from hubbub.workloads import prefix_sum
+        >>> from hubbub.mechanism.workloads import prefix_sum
         >>> result = optimize(prefix_sum(rounds=64), buffers=3)
         >>> result.strategy.memory_rows, result.relative_gap < 1e-4
         (3, True)

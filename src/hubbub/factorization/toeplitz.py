@@ -18,18 +18,18 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import linalg
 
-from hubbub._checks import Array, integer, one_of
+from hubbub._util.checks import Array, integer, one_of
 from hubbub.factorization import toeplitz_search
 from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.lbfgs import minimize
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.threads import on_one_thread
 from hubbub.factorization.toeplitz_search import error_and_movement, least_error
-from hubbub.participation import MinSeparation, Participation, SingleParticipation
-from hubbub.strategies import matrices
-from hubbub.strategies.matrices import columns_at, columns_at_transposed, correlate, divide, multiply
-from hubbub.strategies.toeplitz import BandedToeplitz
-from hubbub.workloads import Workload
+from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation
+from hubbub.mechanism.strategies import matrices
+from hubbub.mechanism.strategies.matrices import columns_at, columns_at_transposed, correlate, divide, multiply
+from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
+from hubbub.mechanism.workloads import Workload
 
 __all__ = ["banded_bound", "banded_inverse_bound", "least_error_and_bound", "optimize", "root_bound"]
 
@@ -264,7 +264,7 @@ def optimize(
         ValueError: Learning rates that differ, more bands than rounds, another objective, or random participation.
 
     Example:
-        >>> from hubbub.workloads import prefix_sum
+        >>> from hubbub.mechanism.workloads import prefix_sum
         >>> result = optimize(prefix_sum(rounds=64), bands=16)
         >>> round(result.squared_error, 10), result.relative_gap < 1e-9
         (5.522755555, True)

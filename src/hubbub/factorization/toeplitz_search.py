@@ -12,9 +12,9 @@ import math
 import numpy as np
 from scipy import optimize
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 from hubbub.factorization.lbfgs import Minimum, ValueAndGradient, minimize
-from hubbub.strategies.matrices import columns_at, columns_at_transposed, correlate, divide, transposed_divide
+from hubbub.mechanism.strategies.matrices import columns_at, columns_at_transposed, correlate, divide, transposed_divide
 
 __all__ = ["error", "error_and_movement", "least_error", "row_weights"]
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 from flwr.app import Array, ArrayRecord
 
-from hubbub import strict_json
+from hubbub._util import strict_json
+from hubbub._util.npy import read_header
 from hubbub.errors import ConfigError
-from hubbub.npy import read_header
-from hubbub.training.functional import difference
+from hubbub.training.simulation.functional import difference
 
 __all__ = ["BUFFERS", "Layout", "read"]
 

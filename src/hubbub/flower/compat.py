@@ -20,7 +20,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid, PrivacyAccountant, PrivacySpent
 from flwr.serverapp.strategy import Strategy
 
-from hubbub._checks import finite, integer, positive, scale
+from hubbub._util.checks import finite, integer, positive, scale
 from hubbub.errors import ConfigError
 from hubbub.flower.messages import CLIP_NORM, NORM_BIT, first_config
 from hubbub.flower.options import RunArguments

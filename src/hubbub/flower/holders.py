@@ -16,13 +16,13 @@ from pathlib import Path
 
 from flwr.app import ConfigRecord, RecordDict
 
-from hubbub import files, strict_json
-from hubbub._checks import integer, scale, shown
-from hubbub.accounting.promise import Promise
+from hubbub._util import files, strict_json
+from hubbub._util.checks import integer, scale, shown
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.flower.messages import AGREEMENT, HELLO, Held, said
 from hubbub.flower.secagg_client import agreement_of
-from hubbub.lattice import Lattice
+from hubbub.ledger.promise import Promise
+from hubbub.noise.lattice import Lattice
 from hubbub.secagg.aggregator import Aggregator, Request
 from hubbub.secagg.key_holder import Holder, Opened
 from hubbub.secagg.paillier import PrivateKey

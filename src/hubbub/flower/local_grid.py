@@ -25,7 +25,7 @@ from flwr.serverapp import Grid, ServerApp
 # Not public, but without it Flower makes no message outside of the processes that it started itself.
 from flwr.supercore.task_identity import TaskIdentity
 
-from hubbub import _checks
+from hubbub._util import checks as _checks
 from hubbub.errors import ConfigError
 from hubbub.flower.messages import is_training
 from hubbub.flower.mods import App

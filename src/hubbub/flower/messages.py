@@ -15,9 +15,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from hubbub._checks import integer
+from hubbub._util.checks import integer
 from hubbub.errors import ConfigError, ParticipationError
-from hubbub.participation import BallsInBinsSampling, CyclicPoissonSampling, Participation, PoissonSampling, RandomParticipation
+from hubbub.mechanism.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    Participation,
+    PoissonSampling,
+    RandomParticipation,
+)
 from hubbub.training.cohorts import draw, eligible
 from hubbub.training.release import ReleasePath
 

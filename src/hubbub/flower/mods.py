@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
-from hubbub._checks import finite, lattice_bits, positive, scale, shown
-from hubbub.discrete_gaussian import discrete_gaussian
+from hubbub._util.checks import finite, lattice_bits, positive, scale, shown
+from hubbub._util.prf import fresh_key
 from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import (
     CLIP_NORM,
@@ -31,10 +31,10 @@ from hubbub.flower.messages import (
     is_training,
     norm_bit,
 )
-from hubbub.lattice import Lattice
-from hubbub.randomness import fresh_key
+from hubbub.mechanism.discrete_gaussian import discrete_gaussian
+from hubbub.noise.lattice import Lattice
 from hubbub.training.clipping import clip
-from hubbub.training.functional import difference
+from hubbub.training.simulation.functional import difference
 
 __all__ = ["App", "Mod", "Request", "Sent", "clipping_mod", "noising_mod", "refusal", "timer_mod", "within_by_all"]
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord
 from flwr.client import NumPyClient
 
-from hubbub._checks import shown
+from hubbub._util.checks import shown
 from hubbub.flower.messages import NOISE_STDDEV, NORM_BIT
 from hubbub.flower.mods import Request, Sent, within_by_all
 

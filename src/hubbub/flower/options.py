@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from hubbub._checks import integer, one_of, open_unit, positive, probability, scale
-from hubbub.accounting.promise import Promise
+from hubbub._util.checks import integer, one_of, open_unit, positive, probability, scale
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.participation import (
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,
@@ -26,7 +26,7 @@ from hubbub.participation import (
     TruncatedPoissonSampling,
     every_round,
 )
-from hubbub.strategies import Identity
+from hubbub.mechanism.strategies import Identity
 
 if TYPE_CHECKING:
     from hubbub.flower.secagg import Paillier

@@ -11,15 +11,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.serverapp import Grid
 from torch import nn
 
-from hubbub._checks import integer, positive
+from hubbub._util.checks import integer, positive
 from hubbub.errors import ConfigError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.messages import CLIP_NORM, Asked, addressed, single_arrays
-from hubbub.lattice import Lattice
+from hubbub.noise.lattice import Lattice
 from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, statistics
 from hubbub.training.clipping import CountSplit, bounded
-from hubbub.training.local import flat_parameters
+from hubbub.training.simulation.local import flat_parameters
 
 __all__ = ["ROUND_INDEX", "TRAIN_LOSS", "GridPopulation", "load", "trained"]
 

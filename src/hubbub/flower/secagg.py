@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from hubbub._checks import integer, one_of, positive
+from hubbub._util.checks import integer, one_of, positive
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
 from hubbub.secagg import key_files

@@ -25,8 +25,8 @@ import torch
 from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from hubbub import strict_json
-from hubbub._checks import integer, shown
+from hubbub._util import strict_json
+from hubbub._util.checks import integer, shown
 from hubbub.errors import HubbubError, KeyFileError, NoiseExhaustedError, SumNotOpenedError
 from hubbub.flower.messages import (
     ACTION,

@@ -15,9 +15,8 @@ from flwr.serverapp import Grid
 from safetensors.numpy import save
 from torch import nn
 
-from hubbub import files, strict_json
-from hubbub._checks import positive
-from hubbub.accounting.promise import Promise
+from hubbub._util import files, strict_json
+from hubbub._util.checks import positive
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.flower.holders import ARRAYS, CLIP_NORM, NOISE, OPEN, PROMISE, ROUND, opened, request_records
 from hubbub.flower.messages import (
@@ -39,15 +38,16 @@ from hubbub.flower.messages import (
 from hubbub.flower.population import GridPopulation
 from hubbub.flower.secagg import Paillier
 from hubbub.flower.server_run import Summing
-from hubbub.lattice import Lattice
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.strategies.record import strategy_arrays
+from hubbub.noise.lattice import Lattice
+from hubbub.noise.steps import share_stddev
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.key_holder import Opened, combined
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import ThresholdKey
-from hubbub.steps import share_stddev
-from hubbub.strategies.record import strategy_arrays
 from hubbub.training.aggregate import Adversary, Population
 from hubbub.training.clipping import CountSplit
 from hubbub.training.encrypted import EncryptedSum, Opening, Steps

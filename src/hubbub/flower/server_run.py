@@ -12,8 +12,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, 
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from hubbub.accounting.ledger import Ticket
-from hubbub.accounting.promise import Promise
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import (
@@ -34,9 +32,11 @@ from hubbub.flower.messages import (
 )
 from hubbub.flower.options import Options
 from hubbub.flower.state import ServerState
-from hubbub.lattice import Lattice
+from hubbub.ledger.ledger import Ticket
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.steps import share_stddev
+from hubbub.noise.lattice import Lattice
+from hubbub.noise.steps import share_stddev
 from hubbub.training.aggregate import LatticeSum, NoSum
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms, Clipping, CountSplit, clip
 from hubbub.training.rounds import MOST_ABORTED

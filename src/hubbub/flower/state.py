@@ -19,12 +19,12 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import Strategy
 from safetensors.numpy import save
 
-from hubbub import files, strict_json
-from hubbub.accounting.chain import read_chain
-from hubbub.accounting.history import History
-from hubbub.accounting.promise import Promise
+from hubbub._util import files, strict_json
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.flower.arrays import Layout
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.history import History
+from hubbub.ledger.promise import Promise
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import Metrics

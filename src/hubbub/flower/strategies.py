@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from hubbub._checks import integer, scale
+from hubbub._util.checks import integer, scale
 from hubbub.accounting.guarantee import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import crude_delta
@@ -20,7 +20,7 @@ from hubbub.flower.options import Options, StrategyArguments, independent_noise,
 from hubbub.flower.server_run import Fixed, PrivateRun, Summing
 from hubbub.flower.state import recorded, require_same_mechanism
 from hubbub.mechanism import Mechanism
-from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.training.clipping import AdaptiveClipping, Clipping
 
 if TYPE_CHECKING:
@@ -421,7 +421,7 @@ class MatrixFactorizationDP(PrivateStrategy):
         clip_norm: The largest L2 norm of a client's update; fixed, since noise of rounds with different ones would not cancel.
         num_sampled_clients: How many clients are asked in a round, for a pattern; random cohorts draw themselves.
         sampling_probability: That of the mechanism's Poisson cohorts, if it is said at all.
-        noise_at: ``"clients"`` goes with independent noise only, :class:`~hubbub.strategies.Identity`.
+        noise_at: ``"clients"`` goes with independent noise only, :class:`~hubbub.mechanism.strategies.Identity`.
 
     Raises:
         ConfigError: Settings that do not go together, a promise that nobody enforces (``keys_enforced``), or a strategy that

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from hubbub._util.prf import derive, seed_for, seed_key, word_stream
 from hubbub.errors import NoiseExhaustedError
-from hubbub.randomness import derive, seed_for, seed_key, word_stream
 
 __all__ = ["IncarnationSource", "NoiseSource", "SecureSource", "Segments", "SimulationSource", "sampler"]
 

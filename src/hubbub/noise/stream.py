@@ -14,12 +14,12 @@ from typing import Any, SupportsIndex
 import numpy as np
 import torch
 
-from hubbub._checks import integer
+from hubbub._util.checks import integer
+from hubbub._util.prf import fresh_key
 from hubbub.errors import ConfigError, NoiseExhaustedError, RunFolderError
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.strategies.strategy import Memory, memory_rows, progress, require_round
 from hubbub.noise.sources import NoiseSource, SecureSource, Segments, SimulationSource
-from hubbub.randomness import fresh_key
-from hubbub.strategies.strategy import Memory, memory_rows, progress, require_round
 
 __all__ = ["NoiseStream", "require_memory"]
 
@@ -55,8 +55,8 @@ class NoiseStream:
         NoiseExhaustedError: From :meth:`next_row`, after the strategy's last round, or in a forked process.
 
     Example:
-        >>> from hubbub.participation import SingleParticipation
-        >>> from hubbub.strategies import Identity
+        >>> from hubbub.mechanism.participation import SingleParticipation
+        >>> from hubbub.mechanism.strategies import Identity
         >>> stream = NoiseStream(Mechanism(Identity(rounds=2), SingleParticipation(), 1.0), dim=3, seed=0)
         >>> stream.next_row().shape, stream.round_index
         (torch.Size([3]), 1)

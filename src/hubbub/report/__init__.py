@@ -12,9 +12,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from hubbub._util.files import write_atomic
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import no_less, zcdp_standing
-from hubbub.files import write_atomic
 from hubbub.report.drawing import QUIET, canvas, png
 from hubbub.report.page import page, some
 from hubbub.report.summary import summary, whose

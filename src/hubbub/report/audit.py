@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hubbub import strict_json
-from hubbub._checks import Array, open_unit, shown
+from hubbub._util import strict_json
+from hubbub._util.checks import Array, open_unit, shown
+from hubbub._util.files import make_folder, read, write_atomic
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
 from hubbub.errors import ConfigError, RunFolderError
-from hubbub.files import make_folder, read, write_atomic
 from hubbub.report import drawing
 from hubbub.report.drawing import INK, SERIES, canvas, figure, legible, png, styled
 from hubbub.report.summary import RunSummary

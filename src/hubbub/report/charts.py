@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
 from hubbub.accounting import rounded_up
+from hubbub.mechanism.strategies import Identity, Strategy
+from hubbub.mechanism.utility import noising_matrix
 from hubbub.report.drawing import DASHES, INK, MARKERS, SERIES, figure, legible, shown, styled
 from hubbub.report.pictures import signed_image
 from hubbub.report.summary import RunSummary
-from hubbub.strategies import Identity, Strategy
-from hubbub.utility import noising_matrix
 
 __all__ = [
     "MOST_DRAWN",

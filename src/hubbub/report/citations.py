@@ -12,9 +12,8 @@ from hubbub.accounting.events import (
     PoissonSampled,
     TruncatedPoissonSampled,
 )
-from hubbub.participation import CyclicPoissonSampling
-from hubbub.report.summary import RunSummary
-from hubbub.strategies import (
+from hubbub.mechanism.participation import CyclicPoissonSampling
+from hubbub.mechanism.strategies import (
     Banded,
     BandedInverse,
     BandedToeplitz,
@@ -23,6 +22,7 @@ from hubbub.strategies import (
     Identity,
     NormalizedToeplitz,
 )
+from hubbub.report.summary import RunSummary
 
 __all__ = ["bibtex", "cited"]
 

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import solve_triangular
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
+from hubbub.mechanism.strategies import Strategy
+from hubbub.mechanism.utility import noising_matrix
+from hubbub.mechanism.workloads import Workload
 from hubbub.report.drawing import QUIET, canvas, name_ends, png
-from hubbub.strategies import Strategy
-from hubbub.utility import noising_matrix
-from hubbub.workloads import Workload
 
 __all__ = [
     "Alternative",

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
+from hubbub._util.files import read
 from hubbub.accounting import PrivacyGuarantee
-from hubbub.accounting.actual_cost import Spent, spent
-from hubbub.accounting.multi_run import Recorded
 from hubbub.errors import RunFolderError
-from hubbub.files import read
+from hubbub.ledger.actual_cost import Spent, spent
+from hubbub.ledger.multi_run import Recorded
 from hubbub.mechanism import Mechanism
-from hubbub.participation import FixedEpochs, MinSeparation, SingleParticipation
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import read_metrics, read_run
 
@@ -235,8 +235,8 @@ def _strength(folder: Path, recorded: Recorded) -> Strength | None:
 
 def _row_norms(mechanism: Mechanism) -> Array | None:
     """The L2 norm of each row of C⁻¹, ``(rounds,)``; ``None`` where it takes too long."""
-    from hubbub.strategies import Identity
-    from hubbub.utility import noising_matrix
+    from hubbub.mechanism.strategies import Identity
+    from hubbub.mechanism.utility import noising_matrix
 
     if isinstance(mechanism.strategy, Identity):
         return np.ones(mechanism.rounds)

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from hubbub._checks import Array
+from hubbub._util.checks import Array
+from hubbub._util.files import write_atomic
+from hubbub._util.strict_json import finite_only
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
-from hubbub.files import write_atomic
 from hubbub.report.citations import bibtex
 from hubbub.report.drawing import DASHES, INK, MARKERS, SERIES, canvas, figure, legible, png, shown, styled
 from hubbub.report.page import Chart, rendered
 from hubbub.report.pictures import draw_surface, has_surface
 from hubbub.report.sweep_summary import PointSummary, Spread, SweepSummary, value_words
-from hubbub.strict_json import finite_only
 
 __all__ = ["page", "write"]
 

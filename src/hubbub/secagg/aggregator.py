@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._checks import integer, shown
+from hubbub._util.checks import integer, shown
 from hubbub.errors import SumNotOpenedError
 from hubbub.secagg.ciphertext import Ciphertext
 from hubbub.secagg.protocol import Agreement, Kind, Message, as_bytes

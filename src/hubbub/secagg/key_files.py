@@ -26,7 +26,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import gmpy2
 
-from hubbub import files, strict_json
+from hubbub._util import files, strict_json
 from hubbub.errors import KeyFileError
 from hubbub.secagg.paillier import SMALLEST_BITS, PrivateKey, PublicKey
 from hubbub.secagg.threshold import KeyShare, ThresholdKey

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hubbub import files, strict_json
-from hubbub._checks import integer
+from hubbub._util import files, strict_json
+from hubbub._util.checks import integer
 from hubbub.errors import RunFolderError, SumNotOpenedError
 from hubbub.secagg.aggregator import Aggregator, Request, require_of
 from hubbub.secagg.ciphertext import Ciphertext

@@ -30,7 +30,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._checks import integer, scale, shown
+from hubbub._util.checks import integer, scale, shown
 
 __all__ = ["FixedPoint", "Packing"]
 

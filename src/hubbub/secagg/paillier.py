@@ -24,7 +24,7 @@ from typing import Any, NoReturn, Self
 import gmpy2
 from gmpy2 import mpz
 
-from hubbub._checks import integer, shown
+from hubbub._util.checks import integer, shown
 from hubbub.secagg.ciphertext import Ciphertext, checked, encrypted
 from hubbub.secagg.integers import MOST_WORKERS, flatten, in_threads, nest, where, whole
 from hubbub.secagg.primes import ROUNDS, far_apart, fit_short_exponents, prime_pair

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from gmpy2 import mpz
 
-from hubbub._checks import integer
+from hubbub._util.checks import integer
 
 __all__ = ["ROUNDS", "expected_candidates", "far_apart", "fit_short_exponents", "prime_pair", "safe_prime_pair"]
 

@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 from gmpy2 import mpz
 
-from hubbub import strict_json
-from hubbub._checks import integer, shown
+from hubbub._util import strict_json
+from hubbub._util.checks import integer, shown
 from hubbub.secagg.ciphertext import width
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.paillier import PublicKey

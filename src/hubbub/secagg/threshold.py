@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 import gmpy2
 from gmpy2 import mpz
 
-from hubbub._checks import integer, shown
+from hubbub._util.checks import integer, shown
 from hubbub.errors import HubbubError
 from hubbub.secagg.ciphertext import Ciphertext
 from hubbub.secagg.integers import MOST_WORKERS, in_threads, nest, whole

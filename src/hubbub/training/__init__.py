@@ -7,14 +7,14 @@ if TYPE_CHECKING:
     from hubbub.training.aggregate import LatticeSum, PlainSum, Population, Sum
     from hubbub.training.clipping import clip
     from hubbub.training.evaluation import evaluate
-    from hubbub.training.examples import ExamplePopulation, private_gradients
-    from hubbub.training.execution import Execution
-    from hubbub.training.local import LocalTraining
+    from hubbub.training.per_example.examples import ExamplePopulation, private_gradients
     from hubbub.training.plan import Plan, RunPlan, ServerOptimizer
     from hubbub.training.release import ReleasePath
     from hubbub.training.rounds import RoundResult, train
     from hubbub.training.run_folder import RunStore
-    from hubbub.training.simulate import SimulatedPopulation
+    from hubbub.training.simulation.execution import Execution
+    from hubbub.training.simulation.local import LocalTraining
+    from hubbub.training.simulation.simulate import SimulatedPopulation
     from hubbub.training.warm_start import charged_with, extended
 
 __all__ = [
@@ -42,10 +42,10 @@ __all__ = [
 
 # A plan of a run loads no torch, which takes longer than all that it computes.
 _HOMES = {
-    "ExamplePopulation": "examples",
-    "Execution": "execution",
+    "ExamplePopulation": "per_example.examples",
+    "Execution": "simulation.execution",
     "LatticeSum": "aggregate",
-    "LocalTraining": "local",
+    "LocalTraining": "simulation.local",
     "PlainSum": "aggregate",
     "Plan": "plan",
     "Population": "aggregate",
@@ -54,13 +54,13 @@ _HOMES = {
     "RunPlan": "plan",
     "RunStore": "run_folder",
     "ServerOptimizer": "plan",
-    "SimulatedPopulation": "simulate",
+    "SimulatedPopulation": "simulation.simulate",
     "Sum": "aggregate",
     "charged_with": "warm_start",
     "clip": "clipping",
     "evaluate": "evaluation",
     "extended": "warm_start",
-    "private_gradients": "examples",
+    "private_gradients": "per_example.examples",
     "train": "rounds",
 }
 

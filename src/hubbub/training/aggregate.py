@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hubbub.errors import ConfigError, SumNotOpenedError
-from hubbub.lattice import Lattice, require_one_shape
+from hubbub.noise.lattice import Lattice, require_one_shape
 from hubbub.training.clipping import CountSplit
 
 __all__ = ["Adversary", "LatticeSum", "NoSum", "PlainSum", "Population", "Sum", "adversarial_update", "statistics"]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from hubbub._checks import finite, positive, scale
+from hubbub._util.checks import finite, positive, scale
 
 __all__ = ["MARGIN", "AdaptiveClipping", "ClipNorms", "Clipping", "CountSplit", "bounded", "clip"]
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     # A plan needs no tensors.
     import torch
 
-    from hubbub.lattice import Lattice
+    from hubbub.noise.lattice import Lattice
 
 
 # Bounds of an adapted clip norm, with room for the norm of the update beside its indicator.

@@ -14,9 +14,10 @@ from heapq import nsmallest
 import numpy as np
 import numpy.typing as npt
 
-from hubbub.accounting.ledger import Ledger
+from hubbub._util.prf import bits, derive, uniform_choice
 from hubbub.errors import ParticipationError
-from hubbub.participation import (
+from hubbub.ledger.ledger import Ledger
+from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,
@@ -28,7 +29,6 @@ from hubbub.participation import (
     SingleParticipation,
     TruncatedPoissonSampling,
 )
-from hubbub.randomness import bits, derive, uniform_choice
 
 __all__ = ["CohortKeys", "counts_on_list", "draw", "eligible", "require_distinct", "require_feasible"]
 

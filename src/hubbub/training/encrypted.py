@@ -25,23 +25,23 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from hubbub import files, strict_json
-from hubbub._checks import integer
-from hubbub.discrete_gaussian import discrete_gaussian
+from hubbub._util import files, strict_json
+from hubbub._util.checks import integer
+from hubbub._util.prf import KEY_BYTES, fresh_key
 from hubbub.errors import NoiseExhaustedError, RunFolderError, SumNotOpenedError
-from hubbub.lattice import Lattice
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.discrete_gaussian import discrete_gaussian
 from hubbub.noise import NoiseStream, SimulationSource, sampler
+from hubbub.noise.lattice import Lattice
 from hubbub.noise.sources import IncarnationSource
-from hubbub.randomness import KEY_BYTES, fresh_key
+from hubbub.noise.steps import share_stddev
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.key_holder import Holder, combined
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import ThresholdKey
-from hubbub.steps import share_stddev
 from hubbub.training.aggregate import Adversary, Population, statistics
 from hubbub.training.clipping import CountSplit, bounded
-from hubbub.training.simulate import SimulatedPopulation
+from hubbub.training.simulation.simulate import SimulatedPopulation
 
 __all__ = ["EncryptedPopulation", "EncryptedSum", "HolderNoise", "noise_steps"]
 

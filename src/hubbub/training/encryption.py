@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from hubbub._checks import integer, one_of
+from hubbub._util.checks import integer, one_of
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.steps import share_stddev
+from hubbub.noise.steps import share_stddev
 
 if TYPE_CHECKING:
     from hubbub.secagg.packing import Packing

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from hubbub._checks import Array, integer
+from hubbub._util.checks import Array, integer
+from hubbub._util.strict_json import finite_or_none
 from hubbub.errors import DataError
-from hubbub.strict_json import finite_or_none
-from hubbub.training.local import Examples, Loss
+from hubbub.training.simulation.local import Examples, Loss
 
 __all__ = ["QUANTILES", "Fairness", "Spread", "evaluate", "fairness", "per_client"]
 

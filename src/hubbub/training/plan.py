@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from hubbub._checks import finite, integer, lattice_bits, one_of, open_unit, positive, scale
-from hubbub.accounting.promise import Promise
+from hubbub._util.checks import finite, integer, lattice_bits, one_of, open_unit, positive, scale
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseBy
-from hubbub.participation import Participation
-from hubbub.steps import require_room
-from hubbub.strategies import Identity
+from hubbub.mechanism.participation import Participation
+from hubbub.mechanism.strategies import Identity
+from hubbub.mechanism.workloads import Workload, momentum
+from hubbub.noise.steps import require_room
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms, Clipping
-from hubbub.workloads import Workload, momentum
 
 if TYPE_CHECKING:
     # A plan needs no tensors.
@@ -231,7 +231,7 @@ class Plan:
 
     Example:
         >>> from hubbub.accounting import calibrate
-        >>> from hubbub.participation import PoissonSampling
+        >>> from hubbub.mechanism.participation import PoissonSampling
         >>> mechanism = calibrate(rounds=100, participation=PoissonSampling(0.1), epsilon=4.0, delta=1e-5)
         >>> run = Plan(mechanism, clip_norm=1.0, delta=1e-5).for_clients(200)
         >>> run.rounds, run.expected_cohort_size

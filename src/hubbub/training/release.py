@@ -22,25 +22,25 @@ from typing import NoReturn, SupportsIndex
 import numpy as np
 import torch
 
-from hubbub.accounting.history import Epoch
-from hubbub.accounting.ledger import Ledger, Ticket
-from hubbub.accounting.promise import Promise
+from hubbub._util.prf import derive, fresh_key, seed_key
 from hubbub.errors import ConfigError, LedgerError, RunFolderError
-from hubbub.lattice import Lattice
+from hubbub.ledger.history import Epoch
+from hubbub.ledger.ledger import Ledger, Ticket
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.strategies import OWN, Identity
+from hubbub.mechanism.strategies.record import strategy_arrays
+from hubbub.mechanism.strategies.strategy import memory_rows
+from hubbub.mechanism.utility import largest_row_norm, noising_matrix, require_inverse, require_no_look_ahead
 from hubbub.noise import NoiseStream, SimulationSource, sampler
+from hubbub.noise.lattice import Lattice
 from hubbub.noise.sources import IncarnationSource
+from hubbub.noise.steps import require_room
 from hubbub.noise.stream import require_memory
-from hubbub.randomness import derive, fresh_key, seed_key
-from hubbub.steps import require_room
-from hubbub.strategies import OWN, Identity
-from hubbub.strategies.record import strategy_arrays
-from hubbub.strategies.strategy import memory_rows
 from hubbub.training.aggregate import Sum
 from hubbub.training.cohorts import CohortKeys
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import key_ahead, rounds_shown, unknown_releases
-from hubbub.utility import largest_row_norm, noising_matrix, require_inverse, require_no_look_ahead
 
 __all__ = ["ReleasePath", "largest_deviation"]
 

@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from hubbub.accounting.promise import Extends
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError, SumNotOpenedError
-from hubbub.lattice import Lattice
+from hubbub.ledger.promise import Extends
+from hubbub.noise.lattice import Lattice
 from hubbub.training.aggregate import NoSum, Population, Sum
 from hubbub.training.cohorts import counts_on_list, draw, require_distinct, require_feasible
-from hubbub.training.functional import FlatModel
 from hubbub.training.plan import Plan, RunPlan
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.state import model_digest, take_up
+from hubbub.training.simulation.functional import FlatModel
 
 __all__ = ["EVALUATE", "MOST_ABORTED", "PHASES", "Phases", "RoundResult", "RunState", "server_step", "train"]
 

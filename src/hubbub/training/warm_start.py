@@ -14,15 +14,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from hubbub.accounting.actual_cost import run_charge
-from hubbub.accounting.chain import Chain, read_chain
-from hubbub.accounting.history import History
-from hubbub.accounting.multi_run import Recorded, final_charges
-from hubbub.accounting.promise import Extends, Promise
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError, HubbubError, LedgerError, RunFolderError
-from hubbub.training.functional import FlatModel
+from hubbub.ledger.actual_cost import run_charge
+from hubbub.ledger.chain import Chain, read_chain
+from hubbub.ledger.history import History
+from hubbub.ledger.multi_run import Recorded, final_charges
+from hubbub.ledger.promise import Extends, Promise
 from hubbub.training.plan import RunPlan
 from hubbub.training.rounds import server_step
 from hubbub.training.run_folder import RunStore
@@ -37,6 +36,7 @@ from hubbub.training.run_folder.state import (
     optimizer_state,
     read_start,
 )
+from hubbub.training.simulation.functional import FlatModel
 
 __all__ = [
     "HandedOn",

@@ -33,12 +33,12 @@ import torch
 from safetensors.numpy import save as save_arrays
 from safetensors.torch import save as save_tensors
 
-from hubbub import files, strict_json
-from hubbub._checks import Array
-from hubbub.accounting.ledger import Ledger
+from hubbub._util import files, strict_json
+from hubbub._util.checks import Array
+from hubbub._util.prf import KEY_BYTES, fresh_key
 from hubbub.errors import ParticipationError, RunFolderError
+from hubbub.ledger.ledger import Ledger
 from hubbub.noise import NoiseStream
-from hubbub.randomness import KEY_BYTES, fresh_key
 from hubbub.training.run_folder.state import Checkpoint, parse
 
 __all__ = ["RunStore"]

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hubbub import files, strict_json
-from hubbub._checks import finite, integer, non_negative
-from hubbub.accounting.chain import Chain, read_chain
-from hubbub.accounting.history import History
-from hubbub.accounting.multi_run import Recorded
-from hubbub.accounting.promise import Promise
+from hubbub._util import files, strict_json
+from hubbub._util.checks import finite, integer, non_negative
 from hubbub.errors import LedgerError, RunFolderError
+from hubbub.ledger.chain import Chain, read_chain
+from hubbub.ledger.history import History
+from hubbub.ledger.multi_run import Recorded
+from hubbub.ledger.promise import Promise
 from hubbub.training.run_folder import RunStore
 
 __all__ = ["Metrics", "Traces", "key_ahead", "ledger_of", "read_metrics", "read_run", "rounds_shown", "unknown_releases"]

@@ -19,10 +19,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from hubbub import files, strict_json
-from hubbub._checks import integer
-from hubbub.accounting.promise import Extends
+from hubbub._util import files, strict_json
+from hubbub._util.checks import integer
 from hubbub.errors import RunFolderError
+from hubbub.ledger.promise import Extends
 from hubbub.noise import NoiseStream
 
 if TYPE_CHECKING:

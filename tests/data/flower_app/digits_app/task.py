@@ -21,8 +21,8 @@ ROUNDS, SEPARATION, PARTICIPATIONS, NOISE_MULTIPLIER = 5, 2, 3, 1.0
 def mechanism() -> "Mechanism":
     """Noise over two rounds; a node that joins one round does not join the next."""
     from hubbub.mechanism import Mechanism
-    from hubbub.participation import MinSeparation
-    from hubbub.strategies import toeplitz
+    from hubbub.mechanism.participation import MinSeparation
+    from hubbub.mechanism.strategies import toeplitz
 
     return Mechanism(toeplitz.square_root(ROUNDS, 2), MinSeparation(SEPARATION, PARTICIPATIONS), NOISE_MULTIPLIER)
 

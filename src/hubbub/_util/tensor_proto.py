@@ -1,0 +1,126 @@
+"""Arrays from the files in which matrices were published: TensorFlow's ``TensorProto``, read without TensorFlow, and .npy.
+
+A ``TensorProto`` is a protocol-buffer message of three fields that matter: 1, the element type (1 float, 2 double); 2, the
+shape, a message that repeats field 2, one message a dimension, whose field 1 is the size; 4, the entries, row by row,
+little-endian.
+"""
+
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hubbub._util import files
+from hubbub._util.checks import Array
+from hubbub._util.npy import MAGIC, read_header
+from hubbub.errors import DataError
+
+__all__ = ["read_tensor_proto"]
+
+_DTYPES = {1: "<f4", 2: "<f8"}
+_VARINT, _BYTES = 0, 2
+_LARGEST = 2**36
+_MOST_AXES = 2
+
+
+def read_tensor_proto(path: str | Path) -> Array:
+    """The array in a file, as float64.
+
+    Args:
+        path: A serialized ``TensorProto`` of floats or doubles, or a NumPy file, known by its first bytes. Sizes are checked
+            before anything is allocated; pickled content is refused.
+
+    Raises:
+        DataError: The file is missing, torn, or of another kind.
+    """
+    file = Path(path)
+    try:
+        content = files.read(file.resolve(), at_most=_LARGEST)
+    except (OSError, RuntimeError) as error:
+        raise DataError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    if not content:
+        raise DataError(f"{file}: is empty; it must be a NumPy file, or a TensorProto of floats or doubles")
+    if content.startswith(MAGIC):
+        return _from_npy(file, content)
+    try:
+        return _parse(content)
+    except (IndexError, ValueError) as error:
+        raise DataError(f"{file}: is neither a NumPy file nor a TensorProto of floats or doubles ({error})") from error
+
+
+def _from_npy(file: Path, content: bytes) -> Array:
+    try:
+        stream = io.BytesIO(content)
+        dtype, fortran_order, shape = read_header(stream)
+        _require_shape(shape)
+        if dtype.kind != "f" or dtype.itemsize not in (4, 8):
+            raise ValueError(f"its numbers are {dtype}: save them as float64")
+        wanted, entries = math.prod(shape) * dtype.itemsize, stream.read()
+        if len(entries) != wanted:
+            raise ValueError(f"{dtype} {shape} needs {wanted} bytes, the file holds {len(entries)}")
+        array = np.frombuffer(entries, dtype).reshape(shape, order="F" if fortran_order else "C")
+        return array.astype(np.float64)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{file}: is no NumPy array of floats ({error})") from error
+
+
+def _require_shape(shape: Sequence[int]) -> None:
+    if len(shape) > _MOST_AXES or any(size > _LARGEST for size in shape):
+        shown = ", ".join(str(size) for size in shape[:4])
+        raise ValueError(f"shape ({shown}{', …' if len(shape) > 4 else ''}): at most {_MOST_AXES} axes are read")
+
+
+def _parse(content: bytes) -> Array:
+    dtype, shape, entries = 0, [], b""
+    for field, value in _fields(content):
+        if field == 1 and isinstance(value, int):
+            dtype = value
+        elif field == 2 and isinstance(value, bytes):
+            shape = [size for _, part in _fields(value) if isinstance(part, bytes) for size in _sizes(part)]
+        elif field == 4 and isinstance(value, bytes):
+            entries = value
+    if dtype not in _DTYPES:
+        raise ValueError(f"element type {dtype} is neither float (1) nor double (2)")
+    _require_shape(shape)
+    wanted = math.prod(shape) * np.dtype(_DTYPES[dtype]).itemsize
+    if len(entries) != wanted:
+        raise ValueError(f"shape {tuple(shape)} needs {wanted} bytes, the file holds {len(entries)}")
+    return np.frombuffer(entries, dtype=_DTYPES[dtype]).reshape(shape).astype(np.float64)
+
+
+def _sizes(dimension: bytes) -> list[int]:
+    return [value for field, value in _fields(dimension) if field == 1 and isinstance(value, int)]
+
+
+def _fields(message: bytes) -> list[tuple[int, int | bytes]]:
+    """The fields of a message, numbers and byte strings; other wire types are no part of a tensor."""
+    found: list[tuple[int, int | bytes]] = []
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        value, at = _varint(message, at)
+        if key & 7 == _VARINT:
+            found.append((key >> 3, value))
+        elif key & 7 == _BYTES:
+            if at + value > len(message):
+                raise ValueError("the file ends early")
+            found.append((key >> 3, message[at : at + value]))
+            at += value
+        else:
+            raise ValueError(f"wire type {key & 7} is no part of a TensorProto")
+    return found
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number is longer than 64 bits")

@@ -1,0 +1,200 @@
+"""From settings to a run: its plan, the data and the model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub.accounting.runs import RunCharge
+from hubbub.datasets import Dataset, by_user, dealt, dirichlet, iid
+from hubbub.errors import ConfigError
+from hubbub.experiment.config import DATASETS, MODELS, Config, TrainingConfig
+from hubbub.experiment.planner import made, planned
+from hubbub.experiment.settings import encryption_of, require_fitting_unit
+from hubbub.experiment.warm_start import Start, require_same, start_from
+from hubbub.ledger.promise import Extends
+from hubbub.training import ExamplePopulation, Execution, LocalTraining, RunPlan, SimulatedPopulation
+from hubbub.training.encryption import Encryption
+from hubbub.training.simulation.functional import FlatModel
+from hubbub.training.warm_start import going_on
+
+__all__ = ["ClientSide", "Run", "build", "client_side", "clients_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """All that training needs, and the settings that describe it completely.
+
+    ``examples`` are each client's own; ``start`` is what a run begins with that goes on from a finished one.
+    """
+
+    config: Config
+    plan: RunPlan
+    population: SimulatedPopulation | ExamplePopulation
+    model: nn.Module
+    dataset: Dataset
+    examples: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
+    start: Start | None = None
+
+    @property
+    def encryption(self) -> Encryption | None:
+        """How clients encrypt what they send, where they do."""
+        return encryption_of(self.config, self.plan.expected_cohort_size)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientSide:
+    """The part of a run that its clients know: who has which data, and the model as it is before the first round."""
+
+    dataset: Dataset
+    population: SimulatedPopulation | ExamplePopulation
+    model: nn.Module
+    examples: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
+
+
+def clients_of(population: SimulatedPopulation | ExamplePopulation) -> SimulatedPopulation:
+    """The clients that train, for those who talk with each of them.
+
+    Raises:
+        ConfigError: There are none: the units are single examples.
+    """
+    if isinstance(population, ExamplePopulation):
+        raise ConfigError('privacy.unit = "example": no client trains here; say unit = "client"')
+    return population
+
+
+def build(
+    config: Config,
+    *,
+    allow_import: bool = False,
+    earlier: tuple[RunCharge, ...] | None = None,
+    extends: Extends | None = None,
+) -> Run:
+    """Make a run from its settings.
+
+    Args:
+        config: Checked settings.
+        allow_import: Whether names ``"pkg.mod:Name"`` may be imported: that runs the code that they name.
+        earlier: What runs over the same people cost before this one, as a ledger has it; by default read from the settings'
+            folders.
+        extends: The finished run that this one goes on from, as a ledger has it; by default made from the settings' folder.
+
+    Raises:
+        ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
+        ParticipationError: A pattern that the clients cannot keep.
+        BudgetError: A budget that no noise meets, or that not even one round fits in.
+        DataError: Missing or damaged data.
+        RunFolderError: A finished run to go on from that does not prove its model.
+        LedgerError: One that may still go on, or whose record is damaged.
+    """
+    if extends is None:
+        require_same(config)
+    side = client_side(config, allow_import=allow_import)
+    plan = planned(config, len(side.population.clients), allow_import=allow_import, earlier=earlier)
+    if config.training.workers > 1 and config.secagg.scheme != "none":
+        raise ConfigError(
+            f"training.workers = {config.training.workers} with secagg.scheme = {config.secagg.scheme!r}: clients that encrypt "
+            "are trained in the run's own process; leave workers out"
+        )
+    start = None
+    if config.training.extends is not None and extends is None:
+        start = start_from(config, plan, side.model, len(side.population.clients))
+        extends = start.extends
+    if extends is not None:
+        plan = going_on(plan, extends)
+    return Run(config, plan, side.population, side.model, side.dataset, side.examples, start)
+
+
+def client_side(config: Config, *, allow_import: bool = False) -> ClientSide:
+    """Make what clients train, and on what, from the settings of a run.
+
+    Raises:
+        ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
+        DataError: Missing or damaged data.
+    """
+    require_fitting_unit(config)
+    dataset = made(config.data.name, DATASETS, "data.name", allow_import, config.data.path)
+    if not isinstance(dataset, Dataset):
+        raise ConfigError(f"data.name = {config.data.name!r}: made a {type(dataset).__name__}, not a hubbub.datasets.Dataset")
+    if config.training.validation:
+        dataset = dataset.without_test(config.training.validation, config.training.seed)
+    training = config.training
+    examples: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
+    if config.privacy.unit == "client":
+        dataset, examples = dealt(dataset, _parts(config, dataset))
+    torch.manual_seed(training.seed)
+    model = made(config.model.name, MODELS, "model.name", allow_import, dataset.shape, dataset.classes)
+    _require_model(model, config.model.name, dataset)
+    # In a simulation the seed gives all away; floating point is the faster way to it.
+    lattice = config.privacy.noise == "secure"
+    execution = _execution(training)
+    if config.privacy.unit == "example":
+        everything = dataset.train_inputs.to(execution.device), dataset.train_targets.to(execution.device)
+        return ClientSide(dataset, ExamplePopulation(*everything, F.cross_entropy, lattice=lattice, seed=training.seed), model)
+    try:
+        local = _local(training)
+    except ValueError as error:
+        # Each names the setting first.
+        raise ConfigError(f"training.{error}") from error
+    population = SimulatedPopulation(examples, F.cross_entropy, local, training.seed, lattice=lattice, execution=execution)
+    return ClientSide(dataset, population, model, examples)
+
+
+def _local(training: TrainingConfig) -> LocalTraining:
+    return LocalTraining(
+        epochs=training.local_epochs,
+        batch_size=training.batch_size,
+        learning_rate=training.learning_rate,
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+        steps=training.local_steps,
+        proximal=training.proximal,
+        schedule=training.schedule,  # type: ignore[arg-type] # checked by the config
+        schedule_rounds=training.schedule_rounds,
+        final_learning_rate=training.final_learning_rate,
+    )
+
+
+def _execution(training: TrainingConfig) -> Execution:
+    try:
+        return Execution(
+            training.plan,
+            training.workers,
+            training.device,  # type: ignore[arg-type] # checked by the config
+            training.precision,  # type: ignore[arg-type] # as above
+        )
+    except ValueError as error:
+        raise ConfigError(f"training.{error}") from error
+
+
+def _parts(config: Config, dataset: Dataset) -> list[Any]:
+    examples, clients, seed = len(dataset.train_inputs), config.data.clients, config.training.seed
+    match config.data.partition:
+        case "user":
+            return by_user(dataset.users)
+        case _ if clients > examples:
+            raise ConfigError(f"data.clients = {clients}: there are {examples} training examples")
+        case "dirichlet":
+            return dirichlet(dataset.train_targets, clients, config.data.alpha, seed)
+        case _:
+            return iid(examples, clients, seed)
+
+
+def _require_model(model: object, name: str, dataset: Dataset) -> None:
+    """Refuse, before anything is written, a model that cannot be trained on these data."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model.name = {name!r}: made a {type(model).__name__}, not a torch.nn.Module")
+    FlatModel(model)
+    inputs = dataset.train_inputs
+    some = torch.arange(min(2, len(inputs)))
+    if not inputs.is_floating_point():
+        # A table that is too short for the largest number would fail in the middle of a run.
+        some[-1] = inputs.reshape(len(inputs), -1).amax(dim=1).argmax()
+    try:
+        with torch.no_grad():
+            F.cross_entropy(model(inputs[some]), dataset.train_targets[some])
+    except Exception as error:
+        raise ConfigError(f"model.name = {name!r}: does not fit inputs of shape {dataset.shape} ({error})") from error

@@ -1,0 +1,488 @@
+"""A run's settings: TOML to frozen dataclasses and back, and the tables of known names.
+
+Layers: defaults, then the file, then ``--set`` flags; the later one wins. The sections are the schema: pydantic checks types
+and ranges, and an unknown key is refused with the nearest known one. Nothing in a file is interpolated or executed; a name
+``"pkg.mod:Name"`` is only imported where the caller allows it.
+"""
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, field, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+import tomli_w
+from pydantic import AfterValidator, ConfigDict, ValidationError, ValidationInfo, model_validator
+from pydantic.dataclasses import dataclass
+
+from hubbub._util import checks as _checks
+from hubbub.accounting.composition import ACCOUNTANTS
+from hubbub.errors import ConfigError
+from hubbub.factorization.families import DESCRIPTIONS
+from hubbub.training.simulation.execution import clients_at_once
+
+__all__ = [
+    "DATASETS",
+    "ENGINES",
+    "MODELS",
+    "MODES",
+    "SAMPLINGS",
+    "SCHEMES",
+    "STRATEGIES",
+    "Config",
+    "dump",
+    "load",
+    "merge",
+    "overrides",
+    "resolve",
+    "strategy_name",
+]
+
+MODES = ("none", "dp-fedavg", "dp-ftrl")
+DATASETS = {
+    "cifar10": "hubbub.datasets.cifar10:load",
+    "digits": "hubbub.datasets.digits:load",
+    "fashion-mnist": "hubbub.datasets.mnist:load_fashion",
+    "mnist": "hubbub.datasets.mnist:load",
+    "shakespeare": "hubbub.datasets.shakespeare:load",
+}
+MODELS = {
+    "char-lstm": "hubbub.models:CharLstm",
+    "char-transformer": "hubbub.models:CharTransformer",
+    "cifar-cnn": "hubbub.models:CifarCnn",
+    "cnn": "hubbub.models:Cnn",
+    "mlp": "hubbub.models:Mlp",
+}
+STRATEGIES = tuple(DESCRIPTIONS)
+# Names that people type for the same thing.
+_ALIASES = {"toeplitz": "banded-toeplitz", "binary-tree": "tree", "independent": "identity"}
+_PATTERNS = ("min-separation", "fixed-epochs", "single", "every-round")
+ENGINES = ("process", "flower")
+SCHEDULES = ("constant", "linear", "cosine")
+SCHEMES = ("none", "paillier")
+UNITS = ("client", "example")
+SAMPLINGS = ("poisson", "truncated-poisson", "cyclic-poisson", "balls-in-bins", "fixed-size", "pattern")
+# What takes a setting back; none has a value of this name.
+_DEFAULT = "default"
+# The only kind of list that a setting may be.
+_TEXTS = tuple[str, ...]
+_LARGEST_FILE = 1_000_000
+_LARGEST_NUMBER = 10**300
+
+
+RELATIONS = ("zero-out", "add-or-remove-one", "replace-one")
+
+
+def _rule(check: Callable[..., Any], *args: Any, **bounds: Any) -> AfterValidator:
+    """A check of :mod:`hubbub._util.checks`, whose message names the setting as the file does."""
+
+    def checked(value: Any, info: ValidationInfo) -> Any:
+        return check(f"{(info.config or {}).get('title')}.{info.field_name}", value, *args, **bounds)
+
+    return AfterValidator(checked)
+
+
+def _within(name: str, value: float, *, above: float = -1.0, below: float = 2.0, words: str) -> float:
+    if not (0 <= _checks.finite(name, value) <= 1 and above < value < below):
+        raise ValueError(f"{name} = {value!r}: must be {words}")
+    return value
+
+
+def _scale_or_zero(name: str, value: float) -> float:
+    return _checks.scale(name, value) if _checks.non_negative(name, value) else value
+
+
+def _noise_multiplier(name: str, value: float) -> float:
+    if value == 0:
+        raise ValueError(f'{name} = 0.0: hides nothing; for a run without privacy say mode = "none"')
+    return _checks.scale(name, value)
+
+
+def _plan(name: str, value: str) -> str:
+    try:
+        clients_at_once(value)
+    except ConfigError as error:
+        raise ValueError(f"{name.removesuffix('plan')}{error}") from error
+    return value
+
+
+def _named(name: str, value: str, known: Mapping[str, str]) -> str:
+    return value if ":" in value else _checks.one_of(name, value, known)
+
+
+def _known_strategy(name: str, value: str) -> str:
+    strategy_name(name, value)
+    return value
+
+
+Count = Annotated[int, _rule(_checks.integer, at_least=1, at_most=10**7)]
+Positive = Annotated[int, _rule(_checks.integer, at_least=1)]
+Scale = Annotated[float, _rule(_checks.scale)]
+ScaleOrZero = Annotated[float, _rule(_scale_or_zero)]
+BelowOne = Annotated[float, _rule(_within, below=1.0, words="at least 0 and below 1")]
+Fraction = Annotated[float, _rule(_within, words="from 0 to 1")]
+PositiveFraction = Annotated[float, _rule(_within, above=0.0, words="above 0 and at most 1")]
+
+
+def _strict(section: str) -> ConfigDict:
+    """A section of the file: nothing but what it lists, and no value turned into one of another type."""
+    return ConfigDict(title=section, extra="forbid", strict=True)
+
+
+@dataclass(frozen=True, config=_strict("training"))
+class TrainingConfig:
+    """``[training]``: what is computed, by which ``engine``. ``seed`` decides partition, initialisation and shuffles.
+
+    In the last part ``cooldown`` of the rounds the server's learning rate falls in a straight line, to ``cooldown_to`` of it.
+    With ``privacy.unit = "example"`` there is no local training: ``cohort_size`` is the expected batch size, and
+    ``learning_rate`` and ``momentum`` are those of SGD (or Adam, with ``server_optimizer = "fedadam"``).
+    ``plan``, ``workers``, ``device`` and ``precision`` say how fast, and change nothing of what is promised.
+    ``extends`` is the folder of a finished run: training goes on from its model, and it is one of ``privacy.earlier_runs``.
+    """
+
+    rounds: Count = 50
+    cohort_size: Positive | None = None
+    local_epochs: Count = 1
+    batch_size: Count = 10
+    learning_rate: Scale = 0.05
+    momentum: BelowOne = 0.0
+    weight_decay: ScaleOrZero = 0.0
+    local_steps: Count | None = None
+    proximal: ScaleOrZero = 0.0
+    schedule: Annotated[str, _rule(_checks.one_of, SCHEDULES)] = "constant"
+    schedule_rounds: Count | None = None
+    final_learning_rate: Fraction = 0.0
+    server_optimizer: Annotated[str, _rule(_checks.one_of, ("fedavg", "fedavgm", "fedadam"))] = "fedavg"
+    server_learning_rate: Scale = 1.0
+    server_momentum: BelowOne = 0.9
+    cooldown: Fraction = 0.0
+    cooldown_to: PositiveFraction = 0.05
+    evaluate_every: Count = 1
+    validation: BelowOne = 0.0
+    keep_releases: bool = True
+    fairness: bool = False
+    seed: Annotated[int, _rule(_checks.integer, at_least=0, at_most=2**62)] = 0
+    engine: Annotated[str, _rule(_checks.one_of, ENGINES)] = "process"
+    plan: Annotated[str, _rule(_plan)] = "auto"
+    workers: Count = 1
+    device: Annotated[str, _rule(_checks.one_of, ("cpu", "cuda"))] = "cpu"
+    precision: Annotated[str, _rule(_checks.one_of, ("float32", "bfloat16"))] = "float32"
+    extends: str | None = None
+
+    @model_validator(mode="after")
+    def _together(self) -> "TrainingConfig":
+        if self.cooldown == 0 and self.cooldown_to != TrainingConfig.cooldown_to:
+            raise ConfigError(
+                f"training.cooldown_to = {self.cooldown_to!r}: does nothing without training.cooldown, the part of the rounds "
+                "that it takes; say that, or leave it out"
+            )
+        if self.engine == "flower" and (self.workers > 1 or self.plan.startswith("batched")):
+            key, value = ("workers", self.workers) if self.workers > 1 else ("plan", self.plan)
+            raise ConfigError(
+                f'training.{key} = {value!r} with training.engine = "flower": there each client trains on its own; leave it '
+                'out, or say engine = "process"'
+            )
+        if self.engine == "flower" and self.fairness:
+            raise ConfigError(
+                'training.fairness = true with training.engine = "flower": a server has none of its clients\' examples to '
+                'measure the model on; leave it out, or say engine = "process"'
+            )
+        return self
+
+
+@dataclass(frozen=True, config=_strict("privacy"))
+class PrivacyConfig:
+    """``[privacy]``: what is promised. Give ``noise_multiplier``, or ``epsilon`` and the noise that meets it is computed.
+
+    With ``clipping = "adaptive"`` the clip norm begins with ``clip_norm`` and follows a quantile of the updates' norms.
+    ``earlier_runs`` are folders of runs over the same people: their charges are where this one starts, and are in its epsilon.
+    """
+
+    mode: Annotated[str, _rule(_checks.one_of, MODES)] = "dp-fedavg"
+    clip_norm: Scale = 1.0
+    clipping: Annotated[str, _rule(_checks.one_of, ("fixed", "adaptive"))] = "fixed"
+    target_quantile: Fraction | None = None
+    clip_norm_learning_rate: Scale | None = None
+    clip_count_stddev: Scale | None = None
+    noise_multiplier: Annotated[float, _rule(_noise_multiplier)] | None = None
+    epsilon: Scale | None = None
+    delta: Annotated[float, _rule(_checks.open_unit)] = 1e-5
+    strategy: Annotated[str, _rule(_known_strategy)] | None = None
+    matrix: str | None = None
+    bands: Positive | None = None
+    buffers: Positive | None = None
+    objective: Annotated[str, _rule(_checks.one_of, ("mean", "max"))] | None = None
+    sampling: Annotated[str, _rule(_checks.one_of, SAMPLINGS)] | None = None
+    noise: Annotated[str, _rule(_checks.one_of, ("secure", "simulation"))] = "secure"
+    unit: Annotated[str, _rule(_checks.one_of, UNITS)] = "client"
+    neighboring_relation: Annotated[str, _rule(_checks.one_of, RELATIONS)] | None = None
+    accountant: Annotated[str, _rule(_checks.one_of, ACCOUNTANTS)] = "tight"
+    stop_epsilon: Scale | None = None
+    earlier_runs: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, config=_strict("participation"))
+class ParticipationConfig:
+    """``[participation]``: who may contribute when: a pattern and its numbers, or those of random cohorts."""
+
+    pattern: Annotated[str, _rule(_checks.one_of, _PATTERNS)] | None = None
+    min_separation: Positive | None = None
+    max_participations: Positive | None = None
+    epochs: Positive | None = None
+    rounds_per_epoch: Positive | None = None
+    max_cohort_size: Positive | None = None
+    cycle_length: Positive | None = None
+    bins: Positive | None = None
+
+
+@dataclass(frozen=True, config=_strict("data"))
+class DataConfig:
+    """``[data]``: whose data, and how they are dealt to clients."""
+
+    name: Annotated[str, _rule(_named, DATASETS)] = "digits"
+    path: str | None = None
+    clients: Annotated[int, _rule(_checks.integer, at_least=1, at_most=10**9)] = 100
+    partition: Annotated[str, _rule(_checks.one_of, ("iid", "dirichlet", "user"))] = "iid"
+    alpha: Scale = 0.5
+
+
+@dataclass(frozen=True, config=_strict("model"))
+class ModelConfig:
+    """``[model]``: what is trained."""
+
+    name: Annotated[str, _rule(_named, MODELS)] = "mlp"
+
+
+@dataclass(frozen=True, config=_strict("secagg"))
+class SecaggConfig:
+    """``[secagg]``: whether the server may see single updates; ``secagg = "paillier"`` before all sections says it in short.
+
+    ``holders`` open the sums, ``threshold`` of them together; 1 has the whole key. ``noise_by`` is who adds the noise: the
+    server, the holders or the clients. ``clip`` bounds each number where there is no clip norm. ``keys`` is a folder of
+    ``hubbub paillier``; without one, a run in one process makes keys that it throws away.
+    """
+
+    scheme: Annotated[str, _rule(_checks.one_of, SCHEMES)] = "none"
+    key_bits: Annotated[int, _rule(_checks.integer, at_least=2048, at_most=16_384)] = 3072
+    bits: Annotated[int, _rule(_checks.integer, at_least=10, at_most=26)] = 16
+    holders: Annotated[int, _rule(_checks.integer, at_least=1, at_most=100)] = 1
+    threshold: Positive | None = None
+    noise_by: Annotated[str, _rule(_checks.one_of, ("server", "holders", "clients"))] = "server"
+    min_contributions: Annotated[int, _rule(_checks.integer, at_least=2)] = 2
+    min_survivors: Positive | None = None
+    clip: Scale = 1.0
+    keys: str | None = None
+
+    @model_validator(mode="after")
+    def _together(self) -> "SecaggConfig":
+        if self.threshold is not None:
+            _checks.integer("secagg.threshold", self.threshold, at_least=1, at_most=self.holders)
+        changed = [field for field in fields(self) if getattr(self, field.name) != field.default]
+        if self.scheme == "none" and changed:
+            name = changed[0].name
+            raise ConfigError(
+                f'secagg.{name} = {getattr(self, name)!r}: belongs to scheme = "paillier"; say that, or leave it out'
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run."""
+
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    participation: ParticipationConfig = field(default_factory=ParticipationConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    secagg: SecaggConfig = field(default_factory=SecaggConfig)
+
+
+Layer = dict[str, dict[str, Any]]
+
+
+def load(path: str | Path) -> Layer:
+    """The settings that a TOML file names, by section.
+
+    Raises:
+        ConfigError: The file is missing, not TOML, or names an unknown section.
+    """
+    file = Path(path)
+    try:
+        if file.is_dir():
+            raise ConfigError(f"{file}: is a folder; name a config file, or resume a run with 'hubbub resume {file}'")
+        if not file.is_file():
+            what = "is no regular file" if file.exists() else "is missing"
+            raise ConfigError(f"{file}: {what}; name a config file, or let 'hubbub new run.toml' write one")
+        if file.stat().st_size > _LARGEST_FILE:
+            raise ConfigError(f"{file}: holds {file.stat().st_size} bytes; a config is text of at most {_LARGEST_FILE}")
+        content = tomllib.loads(file.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read ({error.strerror})") from error
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{file}: is not TOML ({_one_line(error)})") from error
+    if isinstance(content.get("secagg"), str):
+        content["secagg"] = {"scheme": content["secagg"]}
+    _require_sections(file, content)
+    return content
+
+
+def _require_sections(file: Path, content: Mapping[str, Any]) -> None:
+    for section, keys in content.items():
+        if isinstance(keys, list):
+            raise ConfigError(f"{file}: [[{section}]] is written as a list; write [{section}] once")
+        if section == "secagg" and not isinstance(keys, dict):
+            raise ConfigError(f'{file}: secagg = {_checks.shown(keys)}: write secagg = "paillier" above the first section')
+        if not isinstance(keys, dict):
+            raise ConfigError(f"{file}: {section} stands outside a section; write it under [training], [privacy] …")
+
+
+def overrides(assignments: Sequence[str]) -> Layer:
+    """The layer of ``--set section.key=value`` flags; a value is read as TOML, a bare word as text.
+
+    The bare word ``default`` takes the setting back to its default, whatever an earlier layer says.
+
+    Raises:
+        ConfigError: Not of that form.
+    """
+    layer: Layer = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        name = "secagg.scheme" if name.strip() == "secagg" else name
+        section, dot, key = name.strip().partition(".")
+        if not (equals and dot and section and key):
+            raise ConfigError(f"--set {assignment!r}: write section.key=value, such as privacy.noise_multiplier=1.1")
+        try:
+            parsed = tomllib.loads(f"value = {text.strip()}")
+        except tomllib.TOMLDecodeError:
+            parsed = {"value": text.strip()}
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"--set {section}.{key}: cannot be read ({_one_line(error)})") from error
+        if text.strip() == _DEFAULT:
+            parsed = {"value": None}
+        if list(parsed) != ["value"]:
+            raise ConfigError(f"--set {section}.{key}: holds more than one value; repeat --set")
+        value = parsed["value"]
+        layer.setdefault(section, {})[key] = value
+    return layer
+
+
+def merge(*layers: Layer) -> Layer:
+    """One layer of all, the later ones winning; noise given as ``noise_multiplier`` drops an ``epsilon`` and vice versa.
+
+    Raises:
+        ConfigError: Both of those two in one layer.
+    """
+    merged: Layer = {}
+    for layer in layers:
+        privacy = layer.get("privacy", {})
+        if "noise_multiplier" in privacy and "epsilon" in privacy:
+            raise ConfigError(
+                f"privacy.noise_multiplier = {privacy['noise_multiplier']!r} and privacy.epsilon = {privacy['epsilon']!r}: "
+                "give one; the other follows from it"
+            )
+        for section, keys in layer.items():
+            target = merged.setdefault(section, {})
+            if section == "privacy" and keys.keys() & {"noise_multiplier", "epsilon"}:
+                target.pop("noise_multiplier", None)
+                target.pop("epsilon", None)
+            target.update(keys)
+    return merged
+
+
+def resolve(*layers: Layer) -> Config:
+    """The settings of all layers over the defaults, laid over one another as by :func:`merge`, checked.
+
+    Raises:
+        ConfigError: An unknown key, a value of the wrong type or out of range, or both of those two in one layer.
+    """
+    merged = merge(*layers)
+    config = Config()
+    for section, keys in merged.items():
+        known = [part.name for part in fields(Config)]
+        if section not in known:
+            raise ConfigError(f"[{section}]: is no section; there are {', '.join(known)}{_checks.nearest(section, known)}")
+        config = replace(config, **{section: _made(section, type(getattr(config, section)), keys)})
+    _require_consistent(config)
+    return config
+
+
+def dump(config: Config, header: str = "") -> str:
+    """The settings as TOML that :func:`load` reads; what is unset is left out."""
+    content = {
+        section: {key: value for key, value in keys.items() if value is not None} for section, keys in asdict(config).items()
+    }
+    return header + tomli_w.dumps({section: keys for section, keys in content.items() if keys})
+
+
+def _made(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
+    """A section from its keys.
+
+    Raises:
+        ConfigError: The first thing that is wrong, by the name that stands in the file.
+    """
+    hints = get_type_hints(kind)
+    for key, value in keys.items():
+        if key == "secagg":
+            raise ConfigError(
+                f'{section}.secagg: stands in [{section}]; write secagg = "paillier" above the first section, or [secagg]'
+            )
+        if key not in hints:
+            raise ConfigError(f"{section}.{key}: is no setting{_checks.nearest(key, hints)}; known are {', '.join(hints)}")
+        if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
+            raise ConfigError(f"{section}.{key} = {str(value)[:20]}…: is too large, must be at most 1e300")
+    # A later layer that has nothing takes a setting back to its default.
+    keys = {key: tuple(value) if isinstance(value, list) else value for key, value in keys.items() if value is not None}
+    try:
+        return kind(**keys)
+    except ValidationError as error:
+        first = error.errors()[0]
+    key = str(first["loc"][0]) if first["loc"] else ""
+    if first["type"] == "value_error":
+        raise ConfigError(str(first["ctx"]["error"]))
+    value = list(keys[key]) if isinstance(keys[key], tuple) else keys[key]
+    raise ConfigError(f"{section}.{key} = {value!r}: must be {_words(hints[key])}, not {type(value).__name__}")
+
+
+def _words(hint: Any) -> str:
+    names = {
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        _TEXTS: 'a list such as ["runs/one"]',
+    }
+    return " or ".join(names[option] for option in ((hint,) if hint in names else get_args(hint)) if option in names)
+
+
+def _require_consistent(config: Config) -> None:
+    """Refuse sections that contradict each other. What joins more of them is checked when a run is built."""
+    if config.training.fairness and config.privacy.unit != "client":
+        raise ConfigError(
+            f"training.fairness = true with privacy.unit = {config.privacy.unit!r}: nobody is a client there; leave it out"
+        )
+    extends = config.training.extends
+    counted = [Path(run).expanduser().absolute() for run in config.privacy.earlier_runs or ()]
+    if extends is not None and Path(extends).expanduser().absolute() not in counted:
+        raise ConfigError(
+            f"training.extends = {extends!r}: what goes on from a run's model is charged with it; name it in "
+            f"privacy.earlier_runs as well, or say 'hubbub extend {extends}'"
+        )
+
+
+def strategy_name(name: str, value: str, known: Sequence[str] = STRATEGIES) -> str:
+    """The strategy's name as the tables have it, or ``"pkg.mod:Name"`` as it is.
+
+    Raises:
+        ValueError: No such strategy.
+    """
+    if ":" in value:
+        return value
+    word = value.strip().lower().replace("_", "-")
+    return _checks.one_of(name, _ALIASES.get(word, word), known)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

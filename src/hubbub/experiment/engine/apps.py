@@ -1,0 +1,78 @@
+"""Flower apps as files: the app of a run, and an example to start from."""
+
+import importlib.util
+import keyword
+import re
+import sys
+from collections.abc import Mapping
+from importlib.resources import files as resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import tomli_w
+
+from hubbub._util import files
+from hubbub.errors import ConfigError
+
+__all__ = ["RUN_APP", "require_flower", "write_example", "write_run_app"]
+
+# The packages of the two apps, as their templates have them.
+RUN_APP = "hubbub_app"
+_EXAMPLE = "flower_quickstart"
+# Templates have a name of their own, so that nobody takes them for modules of this package.
+_SUFFIX = ".template"
+# What the example imports.
+_TAKEN = ("flwr", "hubbub", "numpy", "sklearn", "torch")
+
+
+def require_flower() -> None:
+    """Refuse where Flower is not installed."""
+    if importlib.util.find_spec("flwr") is None:
+        raise ConfigError("training.engine = 'flower': Flower is not installed; pip install 'hubbub[flower]'")
+
+
+def write_run_app(folder: Path, config: str, *, allow_import: bool) -> None:
+    """Write the app of a run, private to the user, over what an earlier start has written."""
+    texts = _texts("run", {"allow-import = false": tomli_w.dumps({"allow-import": allow_import}).strip()})
+    # Each by itself: none may be a link that leads out of the run's folder.
+    files.make_folder(folder)
+    files.make_folder(folder / RUN_APP)
+    for path, text in {**texts, f"{RUN_APP}/config.toml": config}.items():
+        files.write_atomic(folder / path, text.encode())
+
+
+def write_example(folder: Path) -> list[Path]:
+    """Write an example app of the folder's name into a new folder; returns its files."""
+    name = folder.name
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name, re.ASCII) or keyword.iskeyword(name):
+        raise ConfigError(f"NAME = {name!r}: becomes a Python package; use lower-case letters, digits and underscores")
+    if name in sys.stdlib_module_names or name in _TAKEN:
+        raise ConfigError(f"NAME = {name!r}: another Python package has this name; choose another")
+    if folder.exists():
+        raise ConfigError(f"{folder}: exists already; choose another name")
+    texts = _texts("quickstart", {_EXAMPLE: name, _EXAMPLE.replace("_", "-"): name.replace("_", "-")})
+    for path, text in texts.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    return [folder / path for path in texts]
+
+
+def _texts(template: str, changes: Mapping[str, str]) -> dict[str, str]:
+    """The files of an app by their paths, with some words of paths and texts changed."""
+    found = {}
+    for path, text in sorted(_below(resources("hubbub").joinpath("flower", "templates", template), "")):
+        for word, other in changes.items():
+            path, text = path.replace(word, other), text.replace(word, other)
+        found[path] = text
+    return found
+
+
+def _below(folder: Traversable, above: str) -> list[tuple[str, str]]:
+    """The templates below a folder: where each lies, and what it holds."""
+    found = []
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            found += _below(entry, f"{above}{entry.name}/")
+        elif entry.name.endswith(_SUFFIX):
+            found.append((above + entry.name.removesuffix(_SUFFIX), entry.read_text(encoding="utf-8")))
+    return found

@@ -1,0 +1,243 @@
+"""A finished run as its users want it: the trained model, ready to be called, beside what is promised of it."""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub._util import files, strict_json
+from hubbub.accounting import PrivacyGuarantee, rounded_up
+from hubbub.accounting.statement import no_less
+from hubbub.datasets import Dataset
+from hubbub.errors import RunFolderError
+from hubbub.experiment import config as configs
+from hubbub.experiment.build import client_side
+from hubbub.experiment.config import Config
+from hubbub.ledger.actual_cost import spent
+from hubbub.ledger.ledger import add_record
+from hubbub.ledger.multi_run import Recorded
+from hubbub.report.citations import bibtex, cited
+from hubbub.report.page import page
+from hubbub.report.summary import RunSummary, summary
+from hubbub.training import RunStore, evaluate
+from hubbub.training.run_folder.record import read_run
+from hubbub.training.run_folder.state import metadata, parse
+from hubbub.verification import PUBLICATION, verify
+
+__all__ = ["PUBLISHED", "FinishedRun", "load", "model_content", "publish"]
+
+_LARGEST_MODEL = 2**36
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedRun:
+    """What a run has made.
+
+    Args:
+        model: The trained module, in evaluation mode.
+        guarantee: What its ledger says that it cost.
+        config: Its settings.
+        dataset: The data that they name; with ``training.validation`` its test examples are those that were held out.
+    """
+
+    model: nn.Module
+    guarantee: PrivacyGuarantee
+    config: Config
+    dataset: Dataset
+
+    def __repr__(self) -> str:
+        parameters = sum(p.numel() for p in self.model.parameters())
+        said = self.guarantee.sentence() if self.guarantee.private else "no privacy guarantee"
+        return f"<finished run: {type(self.model).__name__} of {parameters:,} parameters on {self.config.data.name}; {said}>"
+
+    def evaluate(self) -> tuple[float, float]:
+        """Loss and accuracy on the test examples."""
+        return evaluate(self.model, (self.dataset.test_inputs, self.dataset.test_targets), F.cross_entropy)
+
+
+def load(run: str | Path, *, allow_import: bool = False) -> FinishedRun:
+    """The model and the guarantee of a finished run, from its folder alone.
+
+    Args:
+        run: Its folder.
+        allow_import: Whether names of code in its settings, ``"pkg.mod:Name"``, may be imported: that runs the code.
+
+    Raises:
+        RunFolderError: The folder is no run, or has no model, or its model is that of another state of the ledger.
+        LedgerError: The ledger is damaged, or does not account for all that lies in the folder.
+        ConfigError: The settings cannot be read, or name code that may not be imported.
+        DataError: The data that they name are missing.
+
+    Example::
+
+        run = hubbub.load("runs/digits-1")
+        print(run.guarantee.sentence())
+        probabilities = run.model(images).softmax(dim=1)
+    """
+    folder = Path(run)
+    recorded = read_run(folder)
+    if not os.path.lexists(folder / "config.toml"):
+        raise RunFolderError(f"{folder}: is no run of 'hubbub train' (config.toml not there), so that nobody knows its module")
+    content = model_content(folder, recorded)
+    for change in RunStore(folder).changed(recorded.history.files or {}):
+        raise RunFolderError(f"{folder}: {change}; restore the file")
+    config = configs.resolve(configs.load(_own(folder / "config.toml")))
+    side = client_side(config, allow_import=allow_import)
+    try:
+        tensors = parse(content)
+    except ValueError as error:
+        raise RunFolderError(f"{folder / 'model.safetensors'}: {error}; make it anew: hubbub resume {folder}") from error
+    _fill(side.model, tensors, folder)
+    return FinishedRun(side.model.eval(), spent(recorded.promise, recorded.history).guarantee, config, side.dataset)
+
+
+def _own(path: Path) -> Path:
+    """A file of the folder; what a link leads to is not."""
+    if path.is_symlink():
+        raise RunFolderError(f"{path}: is a symbolic link, and a run's settings are in its folder; restore the file")
+    return path
+
+
+def model_content(folder: Path, recorded: Recorded) -> bytes:
+    """The file of a run's model, which says itself after which rounds of the ledger it was written."""
+    path, chain = folder / "model.safetensors", recorded.chain
+    closed = recorded.history.closed
+    # What was closed does not go on.
+    again = "the run is closed: restore the file" if closed else f"make it: hubbub resume {folder}"
+    try:
+        content = files.read(path, at_most=_LARGEST_MODEL)
+        head = metadata(content).get("ledger_head")
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); {again}") from error
+    except ValueError as error:
+        raise RunFolderError(f"{path}: {error}; {again}") from error
+    if not isinstance(head, str) or chain.rounds_at(head) != chain.rounds_at(chain.head):
+        raise RunFolderError(
+            f"{path}: is of ledger head {str(head)[:16]!r}, and the ledger has gone on to {chain.head[:16]!r}; {again}"
+        )
+    bound = recorded.history.files or {}
+    if bound.get(path.name) != hashlib.sha256(content).hexdigest():
+        raise RunFolderError(f"{path}: is not the model that the ledger binds; {again}")
+    return content
+
+
+def _fill(model: nn.Module, tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
+    parameters = dict(model.named_parameters())
+    if parameters.keys() != tensors.keys() or any(tensors[name].shape != p.shape for name, p in parameters.items()):
+        raise RunFolderError(
+            f"{folder / 'model.safetensors'}: does not fit the module that the settings name; restore the file"
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])
+
+
+# What Markdown would take for its own, in a name.
+_MARKUP, _ESCAPED = re.compile(r"([\\`*_{}\[\]<>()#!|&~])"), r"\\\1"
+PUBLISHED = ("model.safetensors", "guarantee.json", "README.md", "report.html", PUBLICATION)
+
+
+def publish(run: Path, folder: Path, head: str | None = None) -> RunSummary:
+    """Write what others may have of a run into a new folder; the run's ledger binds it, and all else of the run stays as it is.
+
+    Args:
+        run: The run's folder. It is verified first.
+        folder: Where to write; it must not exist, or be empty.
+        head: A head of the ledger that was kept elsewhere.
+
+    Returns:
+        The run, as its report shows it.
+
+    Raises:
+        RunFolderError: A simulation, a run without a guarantee or without a model, one that does not verify, or a folder that
+            holds something.
+        LedgerError: The ledger is damaged, or does not account for all that lies in the folder.
+    """
+    found = summary(run)
+    if found.guarantee.simulation:
+        raise RunFolderError(
+            f"{run}: is a simulation, not for release, or counts one as an earlier run: that noise follows from a known "
+            "seed, and who knows that takes it off; "
+            "train again with privacy.noise = 'secure'"
+        )
+    if not found.guarantee.private:
+        raise RunFolderError(
+            f"{run}: has no privacy guarantee, and there is nothing to state beside its model; see privacy.mode"
+        )
+    verdict = verify(run, head)
+    for check in verdict.checks:
+        if not check.ok:
+            raise RunFolderError(f"{run}: does not verify ({check.name}: {check.detail}); see hubbub verify {run}")
+    model = model_content(run, found.recorded)
+    _require_empty(folder)
+    store = RunStore(run)
+    contents = {
+        "model.safetensors": model,
+        "guarantee.json": strict_json.canonical(found.guarantee.as_json()),
+        "README.md": card(found).encode(),
+        "report.html": page([found], public=True).encode(),
+    }
+    record = {"kind": "publish", "files": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}}
+    with store.locked():
+        chain = add_record(store.ledger_path, record)
+    contents[PUBLICATION] = strict_json.canonical({"before": chain.hashes[-2], "head": chain.head, "record": record})
+    folder.mkdir(mode=0o755, exist_ok=True)
+    for name in PUBLISHED:
+        files.write_atomic(folder / name, contents[name])
+        (folder / name).chmod(0o644)
+    return found
+
+
+def card(run: RunSummary) -> str:
+    """The model card: what the model is, what is promised of it, and how that can be checked."""
+    guarantee = run.guarantee
+    last = next((row for row in reversed(run.rows) if row.get("accuracy") is not None), None)
+    name = _MARKUP.sub(_ESCAPED, run.name)
+    lines = ["---", "library_name: hubbub", "tags: [differential-privacy, federated-learning]", "---", "", f"# {name}", ""]
+    lines += [f"**{guarantee.sentence()}**", ""]
+    if last and run.public:
+        lines += [f"Accuracy on public test data: {last['accuracy']:.2%}, after {len(run.recorded.history.rounds)} rounds.", ""]
+    lines += [
+        "| file | |",
+        "|---|---|",
+        "| `model.safetensors` | the weights; their metadata name the head of the ledger after the last round |",
+        "| `guarantee.json` | the guarantee with all of its numbers, for programs |",
+        "| `report.html` | the report, to be opened in a browser |",
+        f"| `{PUBLICATION}` | the record that binds these files in the ledger, and the head of the ledger with it |",
+        "",
+        "## The guarantee in full",
+        "",
+        "```text",
+        run.statement().strip(),
+        "```",
+        "",
+        "## What it does not say",
+        "",
+        f"Under the assumptions above, epsilon {rounded_up(guarantee.epsilon)} at delta {no_less(guarantee.delta)} bounds what "
+        f"those who see releases alone can learn from them about one {guarantee.privacy_unit}, and not without it. "
+        "It does not make the model right or fair. That these files are those that were published, byte for byte, "
+        f"`hubbub verify` says of this folder; with `--head H` it compares the head in `{PUBLICATION}` with the one that the "
+        "publisher tells elsewhere. Who trained it can prove the rest: `hubbub verify RUN --head H` checks the run against the "
+        f"head of its ledger, `{run.recorded.chain.head}` before this was published.",
+        "",
+        "## To cite",
+        "",
+        "```bibtex",
+        bibtex(cited(run)).strip(),
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _require_empty(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunFolderError(f"{folder}: exists and is not empty; name a new folder, so that nothing else is published with it")
+    if not folder.parent.is_dir():
+        raise RunFolderError(f"{folder}: there is no folder {folder.parent}; make it first")

@@ -1,0 +1,234 @@
+"""Both sides of a run as a Flower app: what its ClientApp does with a message, and what its ServerApp does with a grid."""
+
+import functools
+import logging
+import runpy
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+
+from hubbub._util.checks import integer
+from hubbub.accounting import rounded_up
+from hubbub.errors import ConfigError, ParticipationError, RunFolderError
+from hubbub.experiment import config as configs
+from hubbub.experiment.build import ClientSide, build, client_side, clients_of
+from hubbub.experiment.engine.apps import RUN_APP, write_run_app
+from hubbub.experiment.engine.folder import RunInFolder
+from hubbub.flower.local_grid import LocalGrid
+from hubbub.flower.messages import addressed
+from hubbub.flower.mods import noising_mod
+from hubbub.flower.options import promises
+from hubbub.flower.population import ROUND_INDEX, GridPopulation, load, trained
+
+if TYPE_CHECKING:
+    # Of encrypted runs alone.
+    from hubbub.flower.secagg_server import EncryptedGridPopulation
+
+__all__ = ["client_app", "local_population", "run_locally", "serve"]
+
+_LOG = logging.getLogger("flwr")
+_QUERY = "partition"
+_PARTITION = "partition-id"
+# The run that this process conducts itself, and who is shown its rounds; a ServerApp of a deployment finds none.
+_CONDUCTED: ContextVar[tuple[RunInFolder, Callable[[dict[str, Any]], None]] | None] = ContextVar("conducted", default=None)
+
+
+def client_app(config_file: Path) -> ClientApp:
+    """The clients of a run: the node with ``partition-id`` i in its configuration trains client i as the settings say.
+
+    A process makes data and model once, with the first message that it gets.
+
+    Args:
+        config_file: The run's settings.
+    """
+    secagg = configs.resolve(configs.load(config_file)).secagg
+    if secagg.scheme == "none":
+        app = ClientApp()
+    else:
+        from hubbub.flower.secagg_client import encrypting_mod, hold
+
+        # The outermost first. Some of the nodes hold the key, or a share of it.
+        app = hold(ClientApp(mods=[encrypting_mod, noising_mod] if secagg.noise_by == "clients" else [encrypting_mod]))
+
+    @app.query(_QUERY)
+    def tell(message: Message, context: Context) -> Message:
+        about = ConfigRecord({_PARTITION: _partition(context)})
+        return Message(RecordDict({_QUERY: about}), reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        side = _client_side(config_file.read_bytes(), bool(context.run_config["allow-import"]))
+        (arrays,) = message.content.array_records.values()
+        (told,) = message.content.config_records.values()
+        load(side.model, arrays)
+        round_index = integer(ROUND_INDEX, told[ROUND_INDEX], at_least=0)
+        vector, loss = clients_of(side.population).train_client(_partition(context), side.model, round_index)
+        return Message(trained(side.model, vector, loss), reply_to=message)
+
+    return app
+
+
+def serve(grid: Grid, context: Context, config_file: Path) -> None:
+    """Conduct the run on a grid: its rounds, and at the end its model and report, in the folder ``run-folder``.
+
+    A folder that holds the run already goes on with it.
+
+    Args:
+        grid: The nodes, one for each client.
+        context: Of the ServerApp; its ``run_config`` is that of the app's pyproject.toml.
+        config_file: The run's settings.
+
+    Raises:
+        ConfigError: Settings that do not go together, or a folder that holds another run.
+        ParticipationError: Fewer nodes than clients, or two that claim one partition.
+    """
+    conducted, settings = _CONDUCTED.get(), context.run_config
+    begun, show = conducted or (_opened(config_file, settings), _log)
+    patience = 0.0 if conducted else float(settings["wait-for-nodes"])
+    for row in begun.rounds(_clients(begun, grid, settings, patience)):
+        show(row)
+    if not conducted:
+        loss, accuracy = begun.finish()
+        of = "held-out training examples (private)" if begun.run.config.training.validation else "test examples"
+        _LOG.info("Accuracy %.2f %%, loss %.4f on %s", 100 * accuracy, loss, of)
+        _LOG.info("%s", begun.promised.sentence())
+        _LOG.info("Run folder: %s; ledger head, to keep elsewhere: %s", begun.folder, begun.ledger_head)
+
+
+def run_locally(begun: RunInFolder, show: Callable[[dict[str, Any]], None], *, allow_import: bool) -> None:
+    """Write the run's app into its folder, and run its real ClientApp and ServerApp in this process."""
+    grid, _, app = _local_grid(begun, allow_import)
+    # As a file of its own: a second run of this process has an app of the same name.
+    server = runpy.run_path(str(app / "server_app.py"))["app"]
+    token = _CONDUCTED.set((begun, show))
+    try:
+        grid.run_app(server)
+    finally:
+        _CONDUCTED.reset(token)
+
+
+def local_population(begun: RunInFolder, *, allow_import: bool) -> "GridPopulation | EncryptedGridPopulation":
+    """The clients of :func:`run_locally`, for a loop of one's own."""
+    grid, settings, _ = _local_grid(begun, allow_import)
+    return _clients(begun, grid, settings, 0.0)
+
+
+def _local_grid(begun: RunInFolder, allow_import: bool) -> tuple[LocalGrid, dict[str, Any], Path]:
+    """A federation in this process with the real ClientApp of a run, the app's settings, and where its code is."""
+    app = begun.folder / "app"
+    write_run_app(app, (begun.folder / "config.toml").read_text(), allow_import=allow_import)
+    settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    client = runpy.run_path(str(app / RUN_APP / "client_app.py"))["app"]
+    clients, terms = len(begun.run.population.clients), begun.run.encryption
+    configured = None
+    if terms:
+        from hubbub.experiment.engine.parties import local_holders
+
+        configured = local_holders(begun, terms)
+    return LocalGrid(client, clients, configured, run_config=settings), settings, app / RUN_APP
+
+
+def _clients(
+    begun: RunInFolder, grid: Grid, settings: Mapping[str, Any], patience: float
+) -> "GridPopulation | EncryptedGridPopulation":
+    """The clients behind the nodes of a grid, encrypting where the run says so."""
+    nodes = _nodes(grid, len(begun.run.population.clients), patience)
+    timeout = float(settings["round-timeout"])
+    plain = GridPopulation(grid, nodes, lattice=begun.run.config.privacy.noise == "secure", timeout=timeout)
+    terms = begun.run.encryption
+    if terms is None:
+        return plain
+    from hubbub.experiment.engine.parties import encrypted, public_file
+
+    return encrypted(begun, terms, grid, plain, public_file(begun, settings), timeout)
+
+
+@functools.lru_cache(maxsize=1)
+def _client_side(settings: bytes, allow_import: bool) -> ClientSide:
+    torch.set_num_threads(1)
+    return client_side(configs.resolve(tomllib.loads(settings.decode())), allow_import=allow_import)
+
+
+def _partition(context: Context) -> int:
+    if _PARTITION not in context.node_config:
+        raise ConfigError(f"{_PARTITION}: is not in this node's configuration; start it with --node-config '{_PARTITION}=N'")
+    return integer(_PARTITION, context.node_config[_PARTITION], at_least=0)
+
+
+def _nodes(grid: Grid, clients: int, patience: float) -> list[int]:
+    """The node of each client, in the order of the clients, by what the nodes say of themselves."""
+    deadline = time.monotonic() + patience
+    while len(connected := sorted(grid.get_node_ids())) < clients and time.monotonic() < deadline:
+        time.sleep(1.0)
+    if len(connected) < clients:
+        raise ParticipationError(
+            f"data.clients = {clients}: only {len(connected)} nodes are connected, and each client needs one of its own; start "
+            "more SuperNodes, or lower data.clients"
+        )
+    asked = addressed(RecordDict(), f"{MessageType.QUERY}.{_QUERY}", {str(node): node for node in connected}, ttl=None)
+    told = dict(asked.contents(grid.send_and_receive(asked.messages, timeout=max(60.0, patience))))
+    found: dict[int, str] = {}
+    for node, content in sorted(told.items(), key=lambda item: int(item[0])):
+        partition = content.config_records[_QUERY][_PARTITION]
+        if not isinstance(partition, int) or not 0 <= partition < clients:
+            _LOG.warning("Node %s has partition-id %r, of which this run of %s clients has none", node, partition, clients)
+        elif partition in found:
+            raise ParticipationError(
+                f"{_PARTITION} = {partition}: nodes {found[partition]} and {node} both claim it, and a client has one node; "
+                f"give each SuperNode another --node-config '{_PARTITION}=N'"
+            )
+        else:
+            found[partition] = node
+    missing = [client for client in range(clients) if client not in found]
+    if missing:
+        why = f"; {asked.faults[0]}" if asked.faults else ""
+        raise ParticipationError(
+            f"{_PARTITION}: no node says that it is client {missing[0]}, nor {len(missing) - 1} others of {clients}{why}; give "
+            f"each SuperNode its --node-config '{_PARTITION}=N', from 0 to {clients - 1}"
+        )
+    return [int(found[client]) for client in range(clients)]
+
+
+def _opened(config_file: Path, settings: Mapping[str, Any]) -> RunInFolder:
+    """The run of a deployment, begun in its folder or gone on with."""
+    folder, allow_import = Path(settings["run-folder"]), bool(settings["allow-import"])
+    if not folder.is_absolute():
+        raise ConfigError(
+            f"run-folder = {str(folder)!r}: say where ledger, keys and releases are kept on the machine of the SuperLink, such "
+            "as --run-config 'run-folder=\"/srv/hubbub/run-1\"'"
+        )
+    config = configs.resolve(configs.load(config_file))
+    if (folder / "config.toml").exists():
+        held = configs.resolve(configs.load(folder / "config.toml"))
+        if held != config:
+            raise RunFolderError(f"{folder}: holds a run with other settings than this app; choose another run-folder")
+        begun = RunInFolder.gone_on_with(folder, allow_import=allow_import)
+    else:
+        begun = RunInFolder.begun(build(config, allow_import=allow_import), folder)
+    _require_enforced(begun, bool(settings["keys-enforced"]))
+    return begun
+
+
+def _require_enforced(begun: RunInFolder, keys_enforced: bool) -> None:
+    """Refuse a promise of who joins when that a client would break by coming back under another name."""
+    plan = begun.run.plan
+    if plan.mechanism is not None and promises(plan.participation, plan.rounds) and not keys_enforced:
+        raise ConfigError(
+            f"keys-enforced = false: the run promises {plan.participation}, which a client would break by coming back under a "
+            "new name; let the SuperLink admit registered keys only (--enable-supernode-auth) and say --run-config "
+            "'keys-enforced=true'"
+        )
+
+
+def _log(row: dict[str, Any]) -> None:
+    private = " (private)" if "accuracy" in row["private"] else ""
+    accuracy = "" if row["accuracy"] is None else f"  accuracy {row['accuracy']:.1%}{private}"
+    _LOG.info("round %s%s  epsilon %s", row["round_index"] + 1, accuracy, rounded_up(row["epsilon"]))

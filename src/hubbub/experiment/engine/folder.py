@@ -1,0 +1,338 @@
+"""A run and its folder: begun or gone on with, its rounds measured, and at the end its model and its report."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub import report
+from hubbub._util import files, strict_json
+from hubbub.accounting import PrivacyGuarantee
+from hubbub.accounting.runs import RunCharge
+from hubbub.errors import LedgerError, RunFolderError
+from hubbub.experiment import config as configs
+from hubbub.experiment.build import Run, build
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.history import History
+from hubbub.ledger.ledger import add_record
+from hubbub.ledger.promise import Extends, earlier_from
+from hubbub.mechanism.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+    SingleParticipation,
+    TruncatedPoissonSampling,
+)
+from hubbub.mechanism.strategies import BandedToeplitz
+from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
+from hubbub.training.clipping import AdaptiveClipping
+from hubbub.training.evaluation import Fairness, fairness
+from hubbub.training.rounds import EVALUATE, Phases
+from hubbub.training.run_folder.record import Metrics, read_metrics
+from hubbub.training.run_folder.state import keep_start
+from hubbub.training.warm_start import register, require_new
+
+__all__ = ["RunInFolder", "resolved"]
+
+# Computed from clients' updates: for the operator's eyes, never for others.
+PRIVATE = ("clients", "clients_per_second", "seconds", "phases", "clipped_fraction", "train_loss")
+
+
+@dataclass(frozen=True, eq=False)
+class RunInFolder:
+    """A run that may go on; make one by :meth:`begun` or :meth:`gone_on_with`."""
+
+    run: Run
+    promised: PrivacyGuarantee
+    folder: Path
+    head: str | None = None
+
+    @classmethod
+    def begun(cls, run: Run, folder: Path) -> "RunInFolder":
+        """A new run: its folder holds what was promised and the settings, with all that was derived written out."""
+        begun = cls(run, _promised(run), folder)
+        begun.prepare()
+        with begun.store.locked():
+            if (folder / "config.toml").exists():
+                raise RunFolderError(f"{folder}: another run has begun here; choose another folder with --out")
+            begun.write_guarantee()
+            text = configs.dump(resolved(run), f"# {begun.promised.sentence()}\n")
+            begun._keep_start()
+            files.write_atomic(folder / "config.toml", text.encode())
+            begun._register()
+        return begun
+
+    @classmethod
+    def gone_on_with(
+        cls, folder: Path, head: str | None = None, *, workers: int | None = None, allow_import: bool = False
+    ) -> "RunInFolder":
+        """The run that a folder holds."""
+        missing = [name for name in ("config.toml", "ledger.jsonl") if not (folder / name).is_file()]
+        # A crash right after the settings were written leaves a run without a ledger and without a release: it may begin.
+        if missing == ["config.toml"]:
+            raise RunFolderError(
+                f"{folder}: is no run of 'hubbub train' (config.toml not there); where it is the state= folder of a Flower "
+                "strategy, start its ServerApp again and the run goes on"
+            )
+        if missing and (missing != ["ledger.jsonl"] or any((folder / "state").glob("releases/*"))):
+            raise RunFolderError(f"{folder}: is no run ({' and '.join(missing)} not there); start one with 'hubbub train'")
+        if not missing and read_chain(folder / "ledger.jsonl").closed:
+            raise RunFolderError(f"{folder}: was closed and its keys destroyed; start a new run, which is charged beside it")
+        # Earlier runs count as they did when this one began, wherever their folders are now.
+        earlier, extends = (None, None) if missing else _recorded(folder)
+        named: configs.Layer = {} if workers is None else {"training": {"workers": workers}}
+        config = configs.resolve(configs.load(folder / "config.toml"), named)
+        run = build(config, allow_import=allow_import, earlier=earlier, extends=extends)
+        found = cls(run, _promised(run), folder, head)
+        if missing and run.plan.earlier:
+            found.write_guarantee()
+            with found.store.locked():
+                found._keep_start()
+                found._register()
+        return found
+
+    def _keep_start(self) -> None:
+        """Put the model that a finished run ended with into the folder, where this run goes on from one."""
+        if start := self.run.start:
+            require_new(start.folder, self.folder)
+            keep_start(self.store, start.vector, start.optimizer)
+
+    def _register(self) -> None:
+        """Let the finished run that this one goes on from know of it, before the first round."""
+        if start := self.run.start:
+            register(start.folder, self.folder, [charge.first for charge in self.run.plan.earlier])
+
+    @property
+    def store(self) -> RunStore:
+        """Where ledger, releases and checkpoints are."""
+        return RunStore(self.folder, keep_releases=self.run.config.training.keep_releases)
+
+    @property
+    def rounds_measured(self) -> int:
+        """How many rounds have a line in the metrics."""
+        return len(read_metrics(self.folder / "metrics.jsonl")[0])
+
+    @property
+    def ledger_head(self) -> str:
+        """The head of the ledger as it stands on disk; empty before the first round."""
+        path = self.folder / "ledger.jsonl"
+        return read_chain(path).head if path.is_file() else ""
+
+    def prepare(self) -> str:
+        """Choose how clients are trained, unless that was chosen, and say so in one line; empty where others train them."""
+        # Steps of small models are slower on several threads, and far slower beside other work.
+        torch.set_num_threads(1)
+        population = self.run.population
+        if self.run.config.training.engine != "process" or not isinstance(population, SimulatedPopulation):
+            return ""
+        choice = population.choose(self.run.model, math.ceil(self.run.plan.expected_cohort_size))
+        return str(choice)
+
+    def write_guarantee(self) -> None:
+        """Put what is promised into the folder."""
+        files.write_atomic(self.folder / "guarantee.json", strict_json.canonical(self.promised.as_json()))
+
+    def train(self, engine: str, show: Callable[[dict[str, Any]], None], *, allow_import: bool = False) -> None:
+        """Do the rounds that are left, with an engine.
+
+        Args:
+            engine: ``"process"``, or ``"flower"`` for a Flower app in this process.
+            show: Is given the line of each round.
+            allow_import: Whether clients of the app may import code that the settings name.
+        """
+        if engine == "flower":
+            from hubbub.experiment.engine.flower_app import run_locally
+
+            run_locally(self, show, allow_import=allow_import)
+            return
+        population: Population = self.run.population
+        if self.run.encryption is not None:
+            from hubbub.experiment.engine.parties import parties
+
+            population = parties(self, self.run.encryption)
+        for row in self.rounds(population):
+            show(row)
+
+    def rounds(self, population: Population) -> Iterator[dict[str, Any]]:
+        """Train with these clients, round by round; each gives the line that it has left in the metrics."""
+        torch.set_num_threads(1)
+        metrics = Metrics(self.folder / "metrics.jsonl")
+        with metrics:
+            for result in train(self.run.plan, population, self.run.model, self.store, head=self.head):
+                row = self._row(result)
+                metrics.add({key: None if _is_not_finite(value) else value for key, value in row.items()})
+                yield row
+
+    def finish(self) -> tuple[float, float]:
+        """Write the model, bind it in the ledger, and write the report; returns loss and accuracy on the test examples."""
+        with self.store.locked():
+            self._write_model()
+        text, rows = (self.folder / "config.toml").read_text(), read_metrics(self.folder / "metrics.jsonl")[0]
+        public = not self.run.config.training.validation
+        report.write(self.folder, report.FinishedRun(self.folder.name, rows, self.promised, text, public=public))
+        return self._evaluated()
+
+    def _write_model(self) -> None:
+        """The model, then its digest: a crash between leaves a model that no record binds, and the next start binds it."""
+        path = self.folder / "ledger.jsonl"
+        chain = read_chain(path)
+        tensors = {name: tensor.detach().clone().contiguous() for name, tensor in self.run.model.named_parameters()}
+        content = save(tensors, {"ledger_head": chain.head_of_rounds})
+        made = {name: self.store.digest(name) for name in ("config.toml", "guarantee.json")}
+        made["model.safetensors"] = hashlib.sha256(content).hexdigest()
+        bound = History.of(chain.records[1:]).files
+        for name, digest in made.items():
+            if bound is not None and bound.get(name) != digest:
+                raise RunFolderError(
+                    f"{self.folder / name}: would not be the file that the ledger binds since the run ended; restore the "
+                    "folder, on the machine that trained it"
+                )
+        files.write_atomic(self.folder / "model.safetensors", content)
+        if bound is None:
+            add_record(path, {"kind": "files", "files": made})
+
+    def fairness(self) -> Fairness:
+        """How evenly the model serves the clients, kept in ``private-fairness.json``: for the operator's eyes alone."""
+        found = fairness(self._model_there(), self.run.examples, F.cross_entropy)
+        files.write_atomic(self.folder / "private-fairness.json", strict_json.canonical(found.as_json()))
+        return found
+
+    def _evaluated(self) -> tuple[float, float]:
+        dataset = self.run.dataset
+        return evaluate(self._model_there(), (dataset.test_inputs, dataset.test_targets), F.cross_entropy)
+
+    def _model_there(self) -> nn.Module:
+        """The model where training is computed: on a GPU a copy of it."""
+        device = self.run.config.training.device
+        return self.run.model if device == "cpu" else deepcopy(self.run.model).to(device)
+
+    def _row(self, result: RoundResult) -> dict[str, Any]:
+        """One line of the metrics: a public evaluation, epsilon, and what is private; of an aborted round also why it was."""
+        loss = accuracy = None
+        clock = Phases()
+        number, training = result.round_index + 1, self.run.config.training
+        if number % training.evaluate_every == 0 or number == self.run.plan.rounds:
+            loss, accuracy = self._evaluated()
+            clock.end(EVALUATE)
+        return {
+            "round_index": result.round_index,
+            "loss": loss,
+            "accuracy": accuracy,
+            "epsilon": result.epsilon,
+            "delta": self.run.plan.delta,
+            "clients": result.clients,
+            "clients_per_second": result.clients_per_second,
+            "seconds": result.seconds,
+            "phases": {**result.phases, EVALUATE: clock.total},
+            **({"clip_norm": result.clip_norm} if self.run.plan.clip_norms.further else {}),
+            **result.statistics,
+            **({} if result.released else {"released": False, "fault": result.fault}),
+            # Held-out training examples are clients' data too; a fault may name clients.
+            "private": [
+                *dict.fromkeys((*PRIVATE, *result.statistics)),
+                *(("loss", "accuracy") if training.validation else ()),
+                *(() if result.released else ("fault",)),
+            ],
+        }
+
+
+def _promised(run: Run) -> PrivacyGuarantee:
+    return run.plan.promise().after(run.plan.rounds, run.plan.delta)
+
+
+def _is_not_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
+    """The earlier runs that a run was told of, and the one that it goes on from."""
+    path = folder / "ledger.jsonl"
+    try:
+        record = read_chain(path).records[0]
+        settings = record.get("settings")
+        return earlier_from(record), Extends.of(settings) if isinstance(settings, dict) else None
+    except (KeyError, ValueError, TypeError) as error:
+        raise LedgerError(f"{path}, line 1: the promise cannot be read ({error})") from error
+
+
+def resolved(run: Run) -> configs.Config:
+    """Settings from which alone the run can be repeated."""
+    config, plan = run.config, run.plan
+    privacy = replace(config.privacy, epsilon=None, noise_multiplier=None)
+    if plan.mechanism is not None:
+        strategy = plan.mechanism.strategy
+        name = config.privacy.strategy or ("identity" if config.privacy.mode == "dp-fedavg" else "banded-toeplitz")
+        privacy = replace(
+            privacy,
+            noise_multiplier=plan.mechanism.noise_multiplier,
+            strategy=name,
+            bands=strategy.bands if isinstance(strategy, BandedToeplitz) and ":" not in name else config.privacy.bands,
+            matrix=None if config.privacy.matrix is None else str(Path(config.privacy.matrix).expanduser().absolute()),
+            neighboring_relation=plan.promise().after(0, plan.delta).neighboring_relation,
+        )
+    if isinstance(plan.clip_norm, AdaptiveClipping) and plan.clip_norms.split is not None:
+        privacy = replace(
+            privacy,
+            target_quantile=plan.clip_norm.target_quantile,
+            clip_norm_learning_rate=plan.clip_norm.clip_norm_learning_rate,
+            clip_count_stddev=plan.clip_norms.split.count_stddev,
+        )
+    if privacy.earlier_runs:
+        folders = tuple(str(Path(run).expanduser().absolute()) for run in privacy.earlier_runs)
+        privacy = replace(privacy, earlier_runs=folders)
+    sampling, participation = _named(plan.participation, config.participation)
+    privacy = replace(privacy, sampling=sampling or privacy.sampling)
+    data = config.data
+    if data.path:
+        data = replace(data, path=str(Path(data.path).expanduser().absolute()))
+    size = None if isinstance(plan.participation, FixedEpochs | BallsInBinsSampling) else int(plan.expected_cohort_size)
+    # A run that goes on has the last bits of one that was never interrupted.
+    chosen = run.population.plan if isinstance(run.population, SimulatedPopulation) else config.training.plan
+    extends = config.training.extends
+    extends = None if extends is None else str(Path(extends).expanduser().absolute())
+    training = replace(config.training, cohort_size=size, plan=chosen, extends=extends)
+    return replace(config, training=training, privacy=privacy, participation=participation, data=data, secagg=_secagg(run))
+
+
+def _secagg(run: Run) -> configs.SecaggConfig:
+    """The section with what follows from others."""
+    told, terms = run.config.secagg, run.encryption
+    if terms is None:
+        return told
+    keys = None if told.keys is None else str(Path(told.keys).expanduser().absolute())
+    return replace(
+        told, threshold=terms.threshold, min_contributions=terms.min_contributions, min_survivors=terms.min_survivors, keys=keys
+    )
+
+
+def _named(participation: Participation, wanted: configs.ParticipationConfig) -> tuple[str | None, configs.ParticipationConfig]:
+    """How a config names it: as ``privacy.sampling``, and by the section ``[participation]``."""
+    match participation:
+        case PoissonSampling():
+            return "poisson", wanted
+        case FixedSizeSampling():
+            return "fixed-size", wanted
+        case TruncatedPoissonSampling():
+            return "truncated-poisson", wanted
+        case CyclicPoissonSampling():
+            return "cyclic-poisson", wanted
+        case BallsInBinsSampling(bins):
+            return "balls-in-bins", configs.ParticipationConfig(bins=bins)
+        case SingleParticipation():
+            return None, configs.ParticipationConfig(pattern="single")
+        case FixedEpochs() as pattern:
+            return None, configs.ParticipationConfig(pattern="fixed-epochs", **asdict(pattern))
+        case MinSeparation() as pattern:
+            return None, configs.ParticipationConfig(pattern="min-separation", **asdict(pattern))

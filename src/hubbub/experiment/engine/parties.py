@@ -1,0 +1,228 @@
+"""Clients, server and holders of the key of an encrypted run, all in this process: to see what encryption costs."""
+
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hubbub._util import files
+from hubbub._util.prf import derive, seed_for, seed_key
+from hubbub.errors import ConfigError, RunFolderError
+from hubbub.experiment.build import Run, clients_of
+from hubbub.experiment.engine.folder import RunInFolder
+from hubbub.experiment.estimates import agreed
+from hubbub.secagg import key_files, paillier, threshold
+from hubbub.secagg.key_holder import Holder
+from hubbub.secagg.paillier import PrivateKey, PublicKey
+from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.threshold import KeyShare, ThresholdKey
+from hubbub.training.encrypted import EncryptedPopulation, HolderNoise
+from hubbub.training.encryption import Encryption
+from hubbub.training.simulation.functional import FlatModel
+
+if TYPE_CHECKING:
+    from flwr.app import UserConfig
+    from flwr.serverapp import Grid
+
+    from hubbub.flower.population import GridPopulation
+    from hubbub.flower.secagg_server import EncryptedGridPopulation
+
+__all__ = ["agreement_of", "encrypted", "fresh_keys", "local_holders", "parties", "public_file", "require_keys"]
+
+
+def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
+    """The clients of a run that encrypt what they send, and holders that open their sums."""
+    run = begun.run
+    if terms.noise_rows and (begun.folder / "state" / "agreement.json").exists():
+        raise RunFolderError(
+            f"{begun.folder}: the holders' noise of its rounds was drawn on a grid, and one process cannot go on with it; "
+            "resume with --engine flower"
+        )
+    keys = _keys(run, terms)
+    first = keys[0]
+    public, key = (first.public, first.public.public_key) if isinstance(first, KeyShare) else (None, first.public_key)
+    agreement = agreement_of(run, terms, key, secrets.token_hex(16))
+    # Here all clients have one table of powers.
+    key.prepare(run.plan.rounds * math.ceil(run.plan.expected_cohort_size) * agreement.ciphertexts)
+    holders = [Holder(one, agreement) for one in keys]
+    return EncryptedPopulation(
+        clients_of(run.population),
+        agreement,
+        holders,
+        public,
+        lattice_bits=terms.lattice_bits,
+        noise=_streams(begun, terms, agreement.size),
+        mechanism=run.plan.mechanism,
+    )
+
+
+def require_keys(run: Run, terms: Encryption) -> None:
+    """Refuse, before a run begins, keys that the settings name and that are not there or are others."""
+    if run.config.secagg.keys is not None:
+        _keys(run, terms)
+
+
+def agreement_of(run: Run, terms: Encryption, key: PublicKey, name: str) -> Agreement:
+    """What clients, server and holders of a run agree on."""
+    return agreed(run.plan, terms, key, FlatModel(run.model).dim, name)
+
+
+def fresh_keys(terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
+    """A new key: whole, or in the shares of its holders."""
+    if terms.holders == 1:
+        return [paillier.generate(terms.key_bits)]
+    # Who has one share only sees sums that it formed itself.
+    _, shares = threshold.generate(
+        terms.key_bits, holders=terms.holders, threshold=terms.threshold, min_contributions=terms.min_contributions
+    )
+    return shares
+
+
+def _keys(run: Run, terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
+    """The keys of the folder that the settings name, or such as are thrown away."""
+    if run.config.secagg.keys is not None:
+        return _kept_keys(Path(run.config.secagg.keys).expanduser(), terms)
+    return fresh_keys(terms)
+
+
+def _kept_keys(folder: Path, terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
+    """What ``hubbub paillier`` wrote: a whole key, or the shares of one."""
+    names = [key_files.PRIVATE] if terms.holders == 1 else [key_files.share_name(i + 1) for i in range(terms.holders)]
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        made = "keygen" if terms.holders == 1 else f"shares --holders {terms.holders} --threshold {terms.threshold}"
+        raise ConfigError(
+            f"secagg.keys = {str(folder)!r}: has no {missing[0]}, while secagg.holders = {terms.holders}; name a folder that "
+            f"'hubbub paillier {made}' made, or say who holds the key"
+        )
+    if terms.holders == 1:
+        private = key_files.read_private(folder / names[0])
+        _require_terms(private.public_key, terms, folder)
+        return [private]
+    shares = [key_files.read_share(folder / name) for name in names]
+    if any(share.public != shares[0].public or share.holder != i + 1 for i, share in enumerate(shares)):
+        raise ConfigError(f"secagg.keys = {str(folder)!r}: holds shares of several keys, or one of them twice")
+    _require_terms(shares[0].public, terms, folder)
+    return shares
+
+
+def _require_terms(key: PublicKey | ThresholdKey, terms: Encryption, where: Path) -> None:
+    """Refuse a key whose length or holders are not those of the settings."""
+    bits = key.public_key.bits if isinstance(key, ThresholdKey) else key.bits
+    holders, threshold = (key.holders, key.threshold) if isinstance(key, ThresholdKey) else (1, 1)
+    for name, value in {"key_bits": bits, "holders": holders, "threshold": threshold}.items():
+        if value != getattr(terms, name):
+            raise ConfigError(
+                f"secagg.{name} = {getattr(terms, name)}: the key in {where} has {value}; say so, or take its own"
+            )
+
+
+def _streams(begun: RunInFolder, terms: Encryption, dim: int) -> list[HolderNoise]:
+    """The noise of each holder, where holders add any."""
+    plan = begun.run.plan
+    if plan.mechanism is None or not terms.noise_rows:
+        return []
+    if plan.noise == "simulation":
+        secret = derive(seed_key(plan.seed), "holders")
+        return [HolderNoise(plan.mechanism, dim, seed=seed_for(secret, i)) for i in range(terms.holders)]
+    folders = [begun.folder / "state" / "holders" / str(i + 1) for i in range(terms.holders)]
+    return [HolderNoise(plan.mechanism, dim, folder) for folder in folders]
+
+
+def local_holders(begun: RunInFolder, terms: Encryption) -> "Callable[[int], UserConfig]":
+    """The configuration of each node of a federation in this process: the first ones are the holders of the key.
+
+    Keys that the settings do not name are made, and kept for the run's next start.
+    """
+    from hubbub.flower.secagg_client import FOLDER, SEED, SHARE
+
+    folder, clients = _holders_folder(begun), len(begun.run.population.clients)
+    keys = _named_folder(begun) or folder
+    if keys == folder and not (folder / key_files.PUBLIC).exists():
+        _deal(folder, terms)
+    plan = begun.run.plan
+    seeds = derive(seed_key(plan.seed), "holders")
+
+    def configured(index: int) -> "UserConfig":
+        told: dict[str, Any] = {"partition-id": index, "num-partitions": clients}
+        if index < terms.holders:
+            told[SHARE] = str(keys / (key_files.share_name(index + 1) if terms.holders > 1 else key_files.PRIVATE))
+            told[FOLDER] = str(folder / str(index + 1))
+            if plan.noise == "simulation":
+                told[SEED] = seed_for(seeds, index)
+        return told
+
+    return configured
+
+
+def public_file(begun: RunInFolder, settings: Mapping[str, Any]) -> Path:
+    """Where the server finds the public key of a run."""
+    told, named = str(settings.get("paillier-public", "")), _named_folder(begun)
+    if told or named:
+        return Path(told) if told else Path(str(named)) / key_files.PUBLIC
+    made = _holders_folder(begun) / key_files.PUBLIC
+    if not made.exists():
+        raise ConfigError(
+            "paillier-public: is missing; say where the public key of 'hubbub paillier' is, --run-config "
+            "'paillier-public=\"/srv/hubbub/public-key.json\"', or name its folder as secagg.keys in the settings"
+        )
+    return made
+
+
+def encrypted(
+    begun: RunInFolder, terms: Encryption, grid: "Grid", population: "GridPopulation", public: Path, timeout: float
+) -> "EncryptedGridPopulation":
+    """The clients of a run, encrypting, and the holders that open its sums; they are asked at once whether they are there."""
+    from hubbub.flower.secagg_server import EncryptedGridPopulation, GridHolders, kept_agreement
+
+    run = begun.run
+    if run.plan.mechanism is None:
+        raise ConfigError(
+            "privacy.mode = 'none' with secagg.scheme = 'paillier' and training.engine = 'flower': clients encrypt updates of "
+            "a bounded norm; say engine = 'process' to see what encryption costs a run without privacy"
+        )
+    found = key_files.read_public(public)
+    _require_terms(found, terms, public)
+    shared, key = (found, found.public_key) if isinstance(found, ThresholdKey) else (None, found)
+    if shared is not None and shared.min_contributions > terms.min_contributions:
+        raise ConfigError(
+            f"secagg.min_contributions = {terms.min_contributions}: holders of the key in {public} open sums of at least "
+            f"{shared.min_contributions}; ask for as many"
+        )
+    _require_same_streams(begun, terms)
+    agreement = kept_agreement(begun.folder, lambda name: agreement_of(run, terms, key, name))
+    holders = GridHolders(lambda: grid, agreement, shared, run.plan.promise(), timeout)
+    holders.require_there()
+    return EncryptedGridPopulation(
+        population, agreement, holders, lattice_bits=terms.lattice_bits, mechanism=run.plan.mechanism
+    )
+
+
+def _require_same_streams(begun: RunInFolder, terms: Encryption) -> None:
+    """Refuse to go on, with noise of holders on a grid, where those of one process have added it before."""
+    if terms.noise_rows and begun.rounds_measured and not (begun.folder / "state" / "agreement.json").exists():
+        raise RunFolderError(
+            f"{begun.folder}: the holders' noise of its rounds was drawn in one process, and nodes cannot go on with it; "
+            "resume with --engine process"
+        )
+
+
+def _deal(folder: Path, terms: Encryption) -> None:
+    """Make the keys of a federation in this process; the public one comes last, when all others are there."""
+    files.make_folder(folder)
+    for key in fresh_keys(terms):
+        if isinstance(key, KeyShare):
+            key_files.write_share(folder / key_files.share_name(key.holder), key)
+        else:
+            key_files.write_private(folder / key_files.PRIVATE, key)
+    key_files.write_public(folder / key_files.PUBLIC, key.public if isinstance(key, KeyShare) else key.public_key)
+
+
+def _holders_folder(begun: RunInFolder) -> Path:
+    return begun.folder / "state" / "holders"
+
+
+def _named_folder(begun: RunInFolder) -> Path | None:
+    named = begun.run.config.secagg.keys
+    return None if named is None else Path(named).expanduser().absolute()

@@ -1,0 +1,330 @@
+"""Estimates for a planned run: epsilon over rounds, the noise in releases and models, its memory, and what encryption takes.
+
+Letters: A workload, C strategy, N noising matrix ``(rounds, rows)`` with N·C = I, B = A·N; β momentum, η learning rates.
+"""
+
+import math
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.linalg import solve_banded, solve_triangular
+
+from hubbub._util.checks import Array
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism.strategies import Identity, Strategy
+from hubbub.mechanism.strategies.banded_inverse import BandedInverse
+from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz
+from hubbub.mechanism.strategies.strategy import memory_rows, progress
+from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
+from hubbub.mechanism.utility import noising_matrix
+from hubbub.mechanism.workloads import Workload
+from hubbub.training.encryption import Encryption
+from hubbub.training.plan import RunPlan
+
+if TYPE_CHECKING:
+    from hubbub.secagg.paillier import PublicKey
+    from hubbub.secagg.protocol import Agreement
+
+__all__ = [
+    "MOST_ROUNDS",
+    "NoiseEstimate",
+    "NoiseLevels",
+    "agreed",
+    "deviation",
+    "encryption_costs",
+    "epsilons",
+    "noise_estimate",
+    "noise_levels",
+    "remembered_bytes",
+    "remembered_rows",
+]
+
+# Of a number that the noise remembers, and of one of the model that a client gets.
+NUMBER_BYTES, MODEL_BYTES = 8, 4
+# Ciphertexts by which the seconds of encryption are measured.
+_TRIED = 8
+
+
+@dataclass(frozen=True)
+class NoiseEstimate:
+    """Noise against signal; ratios are over the clip norm, and ``None`` where the number of parameters is not known.
+
+    Args:
+        sum_stddev: Of a coordinate of the noise in a sum: the largest over rounds, in the units of an update.
+        mean_stddev: The same of the mean over the expected cohort.
+        norm_over_clip: The expected norm of the noise in that mean, over the clip norm.
+        signal_to_noise: Of that round: the mean of clipped updates has at most the clip norm.
+        model_stddev: Of a coordinate of the noise in the last model, or what the optimizer is handed of it.
+        model_rmse: Root mean square over rounds of the same, in clip norms: what strategies are compared by.
+        final_norm_over_clip: The expected norm of the noise in the last model, over the clip norm.
+        final_signal_to_noise: The most that updates of the clip norm can add up to, all in one direction, over that.
+    """
+
+    sum_stddev: float
+    mean_stddev: float
+    norm_over_clip: float | None
+    signal_to_noise: float | None
+    model_stddev: float
+    model_rmse: float
+    final_norm_over_clip: float | None
+    final_signal_to_noise: float | None
+
+
+def epsilons(promise: Promise, delta: float, parts: int = 4) -> list[tuple[int, float]]:
+    """Epsilon after the first round and after each of so many equal parts of the rounds."""
+    after = sorted({1, *(math.ceil(promise.rounds * i / parts) for i in range(1, parts + 1))})
+    return [(rounds, promise.after(rounds, delta).epsilon) for rounds in after]
+
+
+def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, noise_rows: int = 0) -> NoiseEstimate | None:
+    """The noise of a run against its updates.
+
+    Args:
+        plan: Of the run.
+        workload: What the server's optimizer makes of the releases.
+        parameters: Of the model, where they are known.
+        noise_rows: How many holders add a whole row of noise each; 0 where the server or the clients add it.
+
+    Returns:
+        ``None`` for a run without noise, or one whose noise takes long to compute.
+    """
+    clip = plan.clip_norms.first
+    if plan.mechanism is None or clip is None:
+        return None
+    levels = noise_levels(workload, plan.mechanism.strategy)
+    if levels is None:
+        return None
+    z = deviation(plan, noise_rows)
+    each, last = z * float(levels.releases.max()), z * float(levels.models[plan.rounds - 1])
+    norm = None if parameters is None else _expected_norm(parameters)
+    return NoiseEstimate(
+        sum_stddev=each * clip * plan.expected_cohort_size,
+        mean_stddev=each * clip,
+        norm_over_clip=None if norm is None else each * norm,
+        signal_to_noise=None if norm is None else 1 / (each * norm),
+        model_stddev=last * clip,
+        model_rmse=z * levels.model("mean"),
+        final_norm_over_clip=None if norm is None else last * norm,
+        final_signal_to_noise=None if norm is None else _most_added(workload, plan.rounds) / (last * norm),
+    )
+
+
+def remembered_rows(plan: RunPlan) -> int:
+    """The most rows that the noise remembers, as the strategy says, or found by its first steps."""
+    if plan.mechanism is None:
+        return 0
+    known = memory_rows(plan.mechanism.strategy)
+    if known is not None:
+        return known
+    return progress(plan.mechanism.strategy, min(plan.rounds, 4096)).most_remembered
+
+
+def remembered_bytes(rows: int, parameters: int) -> int:
+    """What so many rows of the noise take, as long as the model each."""
+    return NUMBER_BYTES * rows * parameters
+
+
+def encryption_costs(plan: RunPlan, terms: Encryption, parameters: int, clients: int) -> dict[str, float]:
+    """What encryption takes in a round, by name, with a key that is made for it and thrown away.
+
+    Args:
+        plan: Of the run.
+        terms: How it encrypts.
+        parameters: Of the model.
+        clients: How many there are.
+    """
+    import gmpy2
+
+    from hubbub.secagg import paillier
+    from hubbub.secagg.protocol import framed
+
+    most, private = math.ceil(plan.expected_cohort_size), paillier.generate(terms.key_bits)
+    agreement = agreed(plan, terms, private.public_key, parameters, secrets.token_hex(16))
+    public, count = agreement.public_key, agreement.ciphertexts
+    public.prepare(plan.rounds * most * count)
+    started = time.perf_counter()
+    sums = public.encrypt([1] * _TRIED)
+    encrypted = time.perf_counter()
+    sums = sums + sums
+    added = time.perf_counter()
+    if agreement.whole_key:
+        private.decrypt(sums)
+    else:
+        # A part is a power as long as n, in constant time, mod n².
+        for c in sums.integers:
+            gmpy2.powmod_sec(c, public.n, public.n_square)
+    opened = time.perf_counter()
+    noise = agreement.noising_holders or int(agreement.server_noise and agreement.packing.noise > 0)
+    upload, many = framed(str(clients - 1), count, public.bits), count / _TRIED
+    parts = most * upload + noise * framed(f"holder {noise}", count, public.bits)
+    return {
+        "upload_bytes": upload,
+        # The owner of the whole key gets the sum alone; holders of shares get what it is made of.
+        "request_bytes": framed("server", count, public.bits) if agreement.whole_key else parts,
+        "encrypt_seconds": (encrypted - started) * many,
+        "add_seconds": (added - encrypted) * many * max(0, most + noise - 1),
+        # One after another: the noise that the holders or the server encrypt, and decryption by ``threshold`` holders.
+        "open_seconds": many * ((encrypted - started) * noise + (opened - added) * terms.threshold),
+        "download_bytes": MODEL_BYTES * parameters,
+        "ciphertexts": count,
+    }
+
+
+def agreed(plan: RunPlan, terms: Encryption, key: "PublicKey", parameters: int, name: str) -> "Agreement":
+    """What clients, server and holders of a run agree on.
+
+    Args:
+        plan: Of the run.
+        terms: How it encrypts.
+        key: Under which everybody encrypts.
+        parameters: Of the model.
+        name: That no other run has.
+    """
+    packing = terms.packing(math.ceil(plan.expected_cohort_size), plan.mechanism, _largest(plan))
+    return terms.agreement(key, packing, parameters + plan.clip_norms.further, name)
+
+
+def _largest(plan: RunPlan) -> float:
+    """The largest standard deviation of a row of noise that one party adds, as the run itself finds it."""
+    if plan.mechanism is None or plan.mechanism.shares is not None:
+        return 0.0
+    if type(plan.mechanism.strategy) is Identity:
+        return plan.mechanism.stddev
+    from hubbub.training.release import largest_deviation
+
+    return largest_deviation(plan.mechanism)
+
+
+def _expected_norm(dim: int) -> float:
+    """Of a vector of independent standard normal numbers."""
+    return math.sqrt(2) * math.exp(math.lgamma((dim + 1) / 2) - math.lgamma(dim / 2))
+
+
+def _most_added(workload: Workload, rounds: int) -> float:
+    """What the workload makes of ones: the sum of row ``rounds`` − 1 of A."""
+    rates = np.ones(rounds) if workload.learning_rates is None else np.asarray(workload.learning_rates[:rounds])
+    buffer = total = 0.0
+    for rate in rates:
+        buffer = workload.momentum * buffer + 1.0
+        total += float(rate) * buffer
+    return total
+
+
+def deviation(plan: RunPlan, noise_rows: int) -> float:
+    """The standard deviation of z in a mean over the expected cohort, for clip norm 1; 0 without noise.
+
+    Args:
+        plan: Of the run.
+        noise_rows: How many holders add a whole row of noise each; 0 where the server or the clients add it.
+    """
+    if plan.mechanism is None:
+        return 0.0
+    split = plan.clip_norms.split
+    multiplier = split.update_multiplier if split else plan.mechanism.noise_multiplier
+    return multiplier * plan.mechanism.column_norm * math.sqrt(noise_rows or 1) / plan.expected_cohort_size
+
+
+# Of strategies without a closed form: beyond, the matrix takes minutes.
+MOST_ROUNDS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseLevels:
+    """Standard deviations of a coordinate, for noise z of standard deviation 1.
+
+    Args:
+        releases: ``(rounds,)``, of the noise that a round's sum gets: the norms of the rows of N.
+        models: ``(rounds,)``, of the noise in what the workload makes of all sums so far: the norms of the rows of A·N.
+    """
+
+    releases: Array
+    models: Array
+
+    def model(self, objective: str) -> float:
+        """Of the models one number: the root of the ``"mean"`` over rounds of their squares, or the ``"max"``."""
+        return float(self.models.max() if objective == "max" else np.sqrt(np.square(self.models).mean()))
+
+
+def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
+    """The levels, computed from the definition; ``None`` where that needs a matrix of more than :data:`MOST_ROUNDS` rounds.
+
+    Args:
+        workload: A; of as many rounds as the strategy.
+        strategy: C. Toeplitz ones of any length have a closed form.
+
+    Example:
+        >>> from hubbub.mechanism.workloads import prefix_sum
+        >>> noise_levels(prefix_sum(rounds=4), Identity(rounds=4)).models.round(3)
+        array([1.   , 1.414, 1.732, 2.   ])
+    """
+    if workload.rounds != strategy.rounds:
+        raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
+    first = _first_column(strategy)
+    if first is not None and workload.toeplitz:
+        return NoiseLevels(_running_norms(first), _running_norms(_steps(workload, first)))
+    if workload.rounds > MOST_ROUNDS:
+        return None
+    N = _noising_matrix(strategy)
+    return NoiseLevels(np.linalg.norm(N, axis=1), _added_up(workload, N))
+
+
+def _first_column(strategy: Strategy) -> Array | None:
+    """The first column of N, ``(rounds,)``, of which each other one is a shift; ``None`` where they are not."""
+    n = strategy.rounds
+    match strategy:
+        case Identity():
+            return np.asarray(np.eye(1, n)[0])
+        case BandedToeplitz(coefficients=c):
+            lower = np.tile(np.array(c)[:, None], n)
+            return np.asarray(solve_banded((len(c) - 1, 0), lower, np.eye(1, n)[0]))
+        case BufferedLinearToeplitz():
+            return _response(strategy)
+        case BandedInverse():
+            return np.concatenate([strategy.noising_coefficients, np.zeros(n - strategy.bands)])
+        case _:
+            return None
+
+
+def _response(strategy: Strategy) -> Array:
+    """What the strategy's own stream makes of one unit of noise in the first round, ``(rounds,)``."""
+    answers, memory = np.empty(strategy.rounds), ()
+    for t in range(strategy.rounds):
+        answers[t], memory = strategy.step(t, lambda row: float(row == 0), memory)
+    return answers
+
+
+def _steps(workload: Workload, releases: Array) -> Array:
+    """The models that an optimizer of equal learning rates makes of one number a round, ``(rounds,)``."""
+    rate = 1.0 if workload.learning_rates is None else workload.learning_rates[0]
+    if not workload.momentum:
+        return np.asarray(rate * np.cumsum(releases))
+    buffers, buffer = np.empty(workload.rounds), 0.0
+    for t, release in enumerate(releases):
+        buffer = buffers[t] = workload.momentum * buffer + release
+    return np.asarray(rate * np.cumsum(buffers))
+
+
+def _running_norms(column: Array) -> Array:
+    return np.asarray(np.sqrt(np.cumsum(np.square(column))))
+
+
+def _noising_matrix(strategy: Strategy) -> Array:
+    C = np.asarray(strategy.matrix(), dtype=np.float64)
+    if C.shape[0] == C.shape[1] and not np.triu(C, 1).any():
+        return np.asarray(solve_triangular(C, np.eye(len(C)), lower=True))
+    return noising_matrix(strategy)
+
+
+def _added_up(workload: Workload, N: Array) -> Array:
+    """The norms of the rows of A·N, by the steps of the optimizer whose workload A is."""
+    rates = np.ones(workload.rounds) if workload.learning_rates is None else np.asarray(workload.learning_rates)
+    buffer, model = np.zeros(N.shape[1]), np.zeros(N.shape[1])
+    norms = np.empty(workload.rounds)
+    for t, row in enumerate(N):
+        buffer = workload.momentum * buffer + row
+        model += rates[t] * buffer
+        norms[t] = np.linalg.norm(model)
+    return norms

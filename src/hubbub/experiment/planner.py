@@ -1,0 +1,340 @@
+"""From settings to the plan of a run: strategy, participation, the noise that meets a budget. It needs no data and no model."""
+
+import importlib
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hubbub.accounting.calibrate import calibrate
+from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.statement import rounded_up
+from hubbub.errors import BudgetError, ConfigError, HubbubError
+from hubbub.experiment.config import Config, TrainingConfig, strategy_name
+from hubbub.experiment.settings import clipping_of, encryption_of, participation_of, require_fitting_unit, server_of
+from hubbub.factorization.families import Family, strategy_of
+from hubbub.factorization.optimized import Objective
+from hubbub.ledger.multi_run import final_charges
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism import Mechanism, NoiseShares
+from hubbub.mechanism.participation import Participation
+from hubbub.mechanism.strategies import Strategy
+from hubbub.mechanism.workloads import Workload
+from hubbub.training.cohorts import require_feasible
+from hubbub.training.encryption import Encryption
+from hubbub.training.plan import RunPlan
+
+__all__ = [
+    "DATA",
+    "PARAMETERS",
+    "Size",
+    "default_strategy",
+    "made",
+    "make_strategy",
+    "parameters_of",
+    "planned",
+    "strategy_word",
+    "units_of",
+    "workload_of",
+]
+
+# Of what the operator is told about single clients.
+FAIRNESS_IS_EXACT = "accuracy and loss by client (private-fairness.json), which are exact"
+
+
+def planned(
+    config: Config, clients: int, *, allow_import: bool = False, earlier: tuple[RunCharge, ...] | None = None
+) -> RunPlan:
+    """The plan of a run, with all that a resumed one must have in common with it.
+
+    Args:
+        config: Checked settings.
+        clients: How many there are.
+        allow_import: Whether names ``"pkg.mod:Name"`` may be imported: that runs the code that they name.
+        earlier: What runs over the same people cost before this one, as a ledger has it; by default read from the settings'
+            folders.
+
+    Raises:
+        ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
+        ParticipationError: A pattern that the clients cannot keep.
+        BudgetError: A budget that no noise meets, or that not even one round fits in.
+    """
+    before = _earlier(config) if earlier is None else earlier
+    return _plan(config, clients, before, allow_import)
+
+
+def make_strategy(
+    family: Family | str, workload: Workload, participation: Participation, *, allow_import: bool = False
+) -> Strategy:
+    """A strategy of a known family, or made by code of your own, ``"pkg.mod:Name"``, which is called with the rounds.
+
+    Raises:
+        ConfigError: A setting is missing or does not belong to the strategy.
+        ValueError: What the family refuses.
+    """
+    if isinstance(family, Family):
+        return strategy_of(family, workload, participation)
+    strategy: Strategy = made(family, {}, "strategy", allow_import, workload.rounds)
+    if not all(hasattr(strategy, part) for part in ("rounds", "matrix", "sensitivity", "step")):
+        raise ConfigError(f"strategy = {family!r}: made a {type(strategy).__name__}, not a strategy")
+    return strategy
+
+
+def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *arguments: Any) -> Any:
+    """What a table's name or ``"pkg.mod:Name"`` makes of the arguments."""
+    module, _, attribute = known.get(name, name).partition(":")
+    own = name not in known
+    if own and not allow_import:
+        raise ConfigError(f"{setting} = {name!r}: names code of your own; pass --allow-import to run it")
+    here = str(Path.cwd())
+    if own and here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return getattr(importlib.import_module(module), attribute)(*arguments)
+    except HubbubError:
+        raise
+    except (Exception, SystemExit) as error:
+        # Whatever is wrong with code that we did not write, it is that setting's fault.
+        raise ConfigError(f"{setting} = {name!r}: fails ({type(error).__name__}: {error})") from error
+
+
+def _settings(config: Config, encryption: Encryption | None) -> dict[str, Any]:
+    """What a client contributes depends on these; the rest of the settings is in the plan, or changes nothing."""
+    if config.privacy.unit == "example":
+        return {
+            "training.validation": config.training.validation,
+            "data.name": config.data.name,
+            "model.name": config.model.name,
+            "keep_releases": config.training.keep_releases,
+        }
+    local = ("local_epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "validation")
+    # Left out where they are as they were before there were any, so that runs from then go on.
+    later = ("local_steps", "proximal", "schedule", "schedule_rounds", "final_learning_rate")
+    changed = [key for key in later if getattr(config.training, key) != getattr(TrainingConfig, key)]
+    return {
+        **{f"training.{key}": getattr(config.training, key) for key in (*local, *changed)},
+        **{f"data.{key}": getattr(config.data, key) for key in ("name", "clients", "partition", "alpha")},
+        "model.name": config.model.name,
+        **({} if encryption is None else {f"secagg.{key}": value for key, value in asdict(encryption).items()}),
+        "keep_releases": config.training.keep_releases,
+    }
+
+
+def _earlier(config: Config) -> tuple[RunCharge, ...]:
+    """What the earlier runs that the settings name have cost, each counted once; one that may go on is refused."""
+    folders = config.privacy.earlier_runs or ()
+    if not folders:
+        return ()
+    # Reads what runs left in their folders, tensors among it, which nobody else here needs.
+    from hubbub.training.run_folder.record import read_run
+
+    runs = final_charges([read_run(Path(folder).expanduser()) for folder in folders])
+    for run in runs:
+        if run.simulation and config.privacy.noise == "secure":
+            raise ConfigError(
+                f"privacy.earlier_runs: the run of ledger {run.first[:16]} is a simulation, whose noise anybody can remove: it "
+                "costs nothing if it was never released, and else no noise mends it; leave it out"
+            )
+    return runs
+
+
+def _plan(config: Config, clients: int, earlier: tuple[RunCharge, ...], allow_import: bool) -> RunPlan:
+    training, privacy = config.training, config.privacy
+    require_fitting_unit(config)
+    size = training.cohort_size or max(1, clients // 10)
+    if size > clients:
+        raise ConfigError(f"training.cohort_size = {size}: there are {clients} {privacy.unit}s")
+    participation, expected = participation_of(config, clients, size)
+    encryption = encryption_of(config, expected)
+    shares = encryption.shares() if encryption else None
+    mechanism = None if privacy.mode == "none" else _mechanism(config, participation, earlier, allow_import, shares)
+    encrypted: dict[str, Any] = {}
+    if encryption:
+        encrypted = {"setting": encryption.setting(hidden=mechanism is not None)}
+    if encryption and mechanism:
+        encrypted |= {
+            "lattice_bits": encryption.lattice_bits,
+            "noise_by": "holders" if encryption.noise_by == "holders" else "server",
+            "further": encryption.further(),
+        }
+    unhidden = encryption.not_covered() if encryption and mechanism else ()
+    plan = RunPlan(
+        **encrypted,
+        not_covered=(*unhidden, FAIRNESS_IS_EXACT) if training.fairness else unhidden,
+        rounds=training.rounds,
+        participation=participation,
+        expected_cohort_size=expected,
+        mechanism=mechanism,
+        clip_norm=clipping_of(config),
+        delta=privacy.delta,
+        neighboring_relation=privacy.neighboring_relation,
+        accountant=privacy.accountant,
+        server=server_of(config),
+        seed=training.seed,
+        noise=privacy.noise,  # type: ignore[arg-type] # checked by the config
+        settings=_settings(config, encryption),
+        earlier=earlier,
+        privacy_unit=privacy.unit,
+    )
+    if privacy.stop_epsilon is not None:
+        plan = replace(plan, rounds=_rounds_within(plan.promise(), privacy.stop_epsilon, plan.delta))
+    require_feasible(participation, plan.rounds, clients, expected)
+    return plan
+
+
+def _mechanism(
+    config: Config,
+    participation: Participation,
+    earlier: tuple[RunCharge, ...],
+    allow_import: bool,
+    shares: NoiseShares | None,
+) -> Mechanism:
+    privacy = config.privacy
+    strategy = make_strategy(_family(config), workload_of(config), participation, allow_import=allow_import)
+    if privacy.noise_multiplier is not None:
+        return Mechanism(strategy, participation, privacy.noise_multiplier, shares)
+    if privacy.epsilon is None:
+        raise ConfigError(
+            'privacy.noise_multiplier and privacy.epsilon: both are missing; give one, or say mode = "none" for a run '
+            "without privacy"
+        )
+    if shares is not None and earlier:
+        raise ConfigError(
+            "privacy.epsilon with privacy.earlier_runs and secagg.noise_by = 'clients': give privacy.noise_multiplier; "
+            "epsilon follows from it"
+        )
+    return calibrate(
+        strategy,
+        participation,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        neighboring_relation=privacy.neighboring_relation,
+        accountant=privacy.accountant,
+        shares=shares,
+        prior=earlier,
+        privacy_unit=privacy.unit,
+    )
+
+
+def _family(config: Config) -> Family | str:
+    """The family that the settings name, or code of one's own as it is."""
+    privacy, rounds = config.privacy, config.training.rounds
+    name = strategy_word(config)
+    if privacy.mode == "dp-fedavg" and name != "identity":
+        raise ConfigError(f'privacy.strategy = {name!r}: dp-fedavg has independent noise; say mode = "dp-ftrl"')
+    if privacy.bands is not None and privacy.bands > rounds:
+        raise ConfigError(f"privacy.bands = {privacy.bands}: must be at most training.rounds = {rounds}")
+    objective: Objective | None = privacy.objective  # type: ignore[assignment] # checked by the config
+    options = {"bands": privacy.bands, "buffers": privacy.buffers, "objective": objective, "matrix": privacy.matrix}
+    if ":" in name:
+        given = [key for key, value in options.items() if value is not None]
+        if given:
+            raise ConfigError(f"privacy.{given[0]} = {options[given[0]]!r}: code of your own, {name!r}, gets the rounds alone")
+        return name
+    return Family(name, privacy.bands, privacy.buffers, objective, privacy.matrix)
+
+
+def strategy_word(config: Config) -> str:
+    """The strategy's name, given or by default, or code of one's own as it is."""
+    return strategy_name("privacy.strategy", config.privacy.strategy or default_strategy(config.privacy.mode))
+
+
+def default_strategy(mode: str) -> str:
+    """The strategy of a run whose settings name none."""
+    return "identity" if mode == "dp-fedavg" else "banded-toeplitz"
+
+
+def workload_of(config: Config) -> Workload:
+    """What the server's optimizer makes of the releases."""
+    return server_of(config).workload(config.training.rounds)
+
+
+def _rounds_within(promise: Promise, budget: float, delta: float) -> int:
+    """The largest number of rounds whose epsilon is within the budget: known before the first, so it may be stated."""
+    if promise.earlier and (before := promise.after(0, delta).epsilon) >= budget:
+        raise BudgetError(f"privacy.stop_epsilon = {budget}: the earlier runs alone cost {rounded_up(before)}; raise it")
+    fits, exceeds = 0, promise.rounds + 1
+    while exceeds - fits > 1:
+        middle = (fits + exceeds) // 2
+        if promise.after(middle, delta).epsilon <= budget:
+            fits = middle
+        else:
+            exceeds = middle
+    if not fits:
+        raise BudgetError(
+            f"privacy.stop_epsilon = {budget}: the first round alone costs {promise.after(1, delta).epsilon:.4g}; "
+            "raise noise_multiplier"
+        )
+    return fits
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a named data set is: those who load it refuse any other file.
+
+    Args:
+        examples: To train on.
+        shape: Of one input.
+        classes: How many there are.
+        users: Whose the training examples are; ``None`` where nobody says.
+    """
+
+    examples: int
+    shape: tuple[int, ...]
+    classes: int
+    users: int | None = None
+
+
+DATA = {
+    "cifar10": Size(50_000, (3, 32, 32), 10),
+    "digits": Size(1437, (1, 8, 8), 10),
+    "fashion-mnist": Size(60_000, (1, 28, 28), 10),
+    "mnist": Size(60_000, (1, 28, 28), 10),
+    "shakespeare": Size(11_954, (80,), 65, users=264),
+}
+# Of each model that fits a data set.
+PARAMETERS = {
+    ("char-lstm", "shakespeare"): 211_657,
+    ("char-transformer", "shakespeare"): 423_745,
+    ("cifar-cnn", "cifar10"): 550_570,
+    ("cifar-cnn", "digits"): 304_234,
+    ("cifar-cnn", "fashion-mnist"): 435_306,
+    ("cifar-cnn", "mnist"): 435_306,
+    ("cnn", "cifar10"): 31_340,
+    ("cnn", "fashion-mnist"): 21_840,
+    ("cnn", "mnist"): 21_840,
+    ("mlp", "cifar10"): 197_322,
+    ("mlp", "digits"): 4810,
+    ("mlp", "fashion-mnist"): 50_890,
+    ("mlp", "mnist"): 50_890,
+}
+
+
+def parameters_of(config: Config) -> int | None:
+    """How many parameters the model has; ``None`` where only building it would tell."""
+    return PARAMETERS.get((config.model.name, config.data.name))
+
+
+def units_of(config: Config) -> int | None:
+    """How many units of privacy there are, clients or examples; ``None`` where only the data know.
+
+    Of data that are code of one's own, as many clients as the settings say.
+
+    Raises:
+        ConfigError: More clients than the data set has examples for.
+    """
+    size, held = DATA.get(config.data.name), config.training.validation
+    # As Dataset.without_test takes them away.
+    examples = None if size is None else size.examples - (max(1, round(held * size.examples)) if held else 0)
+    if config.privacy.unit == "example":
+        return examples
+    if config.data.partition == "user":
+        # Whom the examples that are held out belong to, only the data know.
+        return None if size is None or held else size.users
+    clients = config.data.clients
+    if examples is not None and clients > examples:
+        raise ConfigError(
+            f"data.clients = {clients}: there are {examples} training examples in {config.data.name!r}; ask for no more "
+            'clients, or name data of your own, "pkg.mod:Name"'
+        )
+    return clients

@@ -1,0 +1,279 @@
+"""What the sections of the settings make by themselves: who takes part when, how updates are clipped and sums encrypted."""
+
+import importlib.util
+import math
+
+from hubbub.errors import ConfigError
+from hubbub.experiment.config import SAMPLINGS, Config, ParticipationConfig
+from hubbub.mechanism.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+    RandomParticipation,
+    SingleParticipation,
+    TruncatedPoissonSampling,
+    every_round,
+)
+from hubbub.training.clipping import AdaptiveClipping, Clipping
+from hubbub.training.encryption import Encryption
+from hubbub.training.plan import ServerOptimizer
+
+__all__ = ["clipping_of", "encryption_of", "participation_of", "require_fitting_unit", "server_of"]
+
+# Of which pattern, or of which random cohorts, a number is.
+_OWNERS = {
+    "min_separation": "min-separation",
+    "max_participations": "min-separation",
+    "epochs": "fixed-epochs",
+    "rounds_per_epoch": "fixed-epochs",
+    "max_cohort_size": "truncated-poisson",
+    "cycle_length": "cyclic-poisson",
+    "bins": "balls-in-bins",
+}
+
+
+def participation_of(config: Config, clients: int, size: int) -> tuple[Participation, float]:
+    """The participation, and the expected size of a cohort.
+
+    Args:
+        config: The settings.
+        clients: How many there are.
+        size: Of a cohort, as the settings say or by default.
+
+    Raises:
+        ConfigError: Numbers of another pattern, or that do not go together.
+    """
+    privacy, wanted, rounds = config.privacy, config.participation, config.training.rounds
+    pattern = wanted.pattern or (
+        "fixed-epochs"
+        if wanted.rounds_per_epoch or wanted.epochs
+        else "min-separation"
+        if wanted.min_separation or wanted.max_participations
+        else None
+    )
+    encrypted = config.secagg.scheme != "none"
+    sampling = privacy.sampling or ("pattern" if pattern or encrypted or privacy.mode == "dp-ftrl" else "poisson")
+    if encrypted and sampling != "pattern":
+        raise ConfigError(
+            f"privacy.sampling = {sampling!r} with secagg.scheme = {config.secagg.scheme!r}: whoever opens the sums sees how "
+            "many took part, while amplification counts on cohorts that nobody sees; leave it out, for cohorts by a pattern"
+        )
+    if sampling != "pattern" and pattern:
+        raise ConfigError(
+            f"privacy.sampling = {sampling!r} with participation.pattern = {pattern!r}: random cohorts are never filtered by "
+            "a pattern, or their amplification is void; leave one of them out"
+        )
+    _require_fitting(wanted, pattern or sampling)
+    if sampling != "pattern":
+        return _random(config, sampling, clients, size)
+    match pattern or "min-separation":
+        case "single":
+            return SingleParticipation(), float(size)
+        case "every-round":
+            if config.training.cohort_size not in (None, clients):
+                raise ConfigError(
+                    f"training.cohort_size = {size}: with pattern 'every-round' each of the {clients} clients takes part"
+                )
+            return every_round(rounds), float(clients)
+        case "fixed-epochs":
+            period = wanted.rounds_per_epoch or max(1, clients // size)
+            if config.training.cohort_size is not None and math.ceil(clients / period) != size:
+                raise ConfigError(
+                    f"training.cohort_size = {size}: {clients} clients in epochs of {period} rounds make cohorts of "
+                    f"{math.ceil(clients / period)}"
+                )
+            return FixedEpochs(wanted.epochs or math.ceil(rounds / period), period), clients / period
+        case _:
+            separation = wanted.min_separation or max(1, clients // size)
+            return MinSeparation(separation, wanted.max_participations or math.ceil(rounds / separation)), float(size)
+
+
+def _random(config: Config, sampling: str, clients: int, size: int) -> tuple[RandomParticipation, float]:
+    """Random cohorts of a kind, and their expected size."""
+    wanted = config.participation
+    match sampling:
+        case "poisson":
+            return PoissonSampling(size / clients), float(size)
+        case "fixed-size":
+            return FixedSizeSampling(size, clients), float(size)
+        case "truncated-poisson":
+            if wanted.max_cohort_size is None:
+                raise ConfigError("participation.max_cohort_size: is missing; truncated Poisson cohorts have at most so many")
+            if wanted.max_cohort_size < size:
+                raise ConfigError(
+                    f"participation.max_cohort_size = {wanted.max_cohort_size}: is below training.cohort_size = {size}, what "
+                    "cohorts have on average before they are cut"
+                )
+            return TruncatedPoissonSampling(size / clients, wanted.max_cohort_size, clients), float(size)
+        case "cyclic-poisson":
+            if wanted.cycle_length is None:
+                raise ConfigError("participation.cycle_length: is missing; cyclic Poisson cohorts take turns in so many groups")
+            if wanted.cycle_length * size > clients:
+                raise ConfigError(
+                    f"participation.cycle_length = {wanted.cycle_length}: a group of {clients / wanted.cycle_length:g} of "
+                    f"{clients} clients gives no cohorts of {size}; lower it to {clients // size}, or training.cohort_size to "
+                    f"{clients // wanted.cycle_length}"
+                )
+            return CyclicPoissonSampling(wanted.cycle_length * size / clients, wanted.cycle_length), float(size)
+        case _:
+            bins = wanted.bins or max(1, clients // size)
+            if config.training.cohort_size is not None and round(clients / bins) != size:
+                raise ConfigError(
+                    f"training.cohort_size = {size}: {clients} clients in {bins} bins make cohorts of {clients / bins:g} on "
+                    "average; leave one of them out"
+                )
+            return BallsInBinsSampling(bins), clients / bins
+
+
+def _require_fitting(wanted: ParticipationConfig, drawn: str) -> None:
+    """Refuse numbers of another pattern or of other cohorts than are drawn: they would promise what nobody keeps."""
+    for key, owner in _OWNERS.items():
+        value = getattr(wanted, key)
+        if value is not None and owner != drawn:
+            home, here = (
+                f"{'privacy.sampling' if name in SAMPLINGS else 'participation.pattern'} = {name!r}" for name in (owner, drawn)
+            )
+            raise ConfigError(f"participation.{key} = {value}: belongs to {home}, this run has {here}; leave it out")
+
+
+# What a step over single examples does not have, and where to say instead what a person may have meant.
+_OF_CLIENTS = {
+    "training.batch_size": "say training.cohort_size, how many examples a step has on average; memory holds fewer at a time",
+    "training.server_learning_rate": "say training.learning_rate, the step size",
+    "training.server_momentum": "say training.momentum",
+    "training.local_epochs": "say training.rounds, the number of steps",
+    "training.local_steps": "say training.rounds, the number of steps",
+    **dict.fromkeys(
+        (
+            *(f"training.{key}" for key in ("weight_decay", "proximal", "plan", "workers", "precision")),
+            *(f"training.{key}" for key in ("schedule_rounds", "final_learning_rate", "fairness")),
+            *(f"data.{key}" for key in ("clients", "partition", "alpha")),
+        ),
+        "leave it out",
+    ),
+    "training.schedule": "say training.cooldown, the part of the rounds in which the learning rate falls",
+}
+
+
+def require_fitting_unit(config: Config) -> None:
+    """Refuse settings of clients that train where each example is a unit by itself.
+
+    Raises:
+        ConfigError: One that is not at its default, or a network or an encryption that knows clients only.
+    """
+    if config.privacy.unit != "example":
+        return
+    usual = Config()
+    for name, advice in _OF_CLIENTS.items():
+        section, key = name.split(".")
+        value = getattr(getattr(config, section), key)
+        if value != getattr(getattr(usual, section), key):
+            raise ConfigError(
+                f'{name} = {value!r} with privacy.unit = "example": each example is a unit by itself, and no client trains; '
+                f"{advice}"
+            )
+    if config.training.server_optimizer == "fedavgm":
+        raise ConfigError(
+            'training.server_optimizer = "fedavgm" with privacy.unit = "example": say training.momentum, that of SGD'
+        )
+    if config.training.server_optimizer == "fedadam" and config.training.momentum:
+        raise ConfigError(f'training.momentum = {config.training.momentum} with server_optimizer = "fedadam": leave it out')
+    if config.training.engine == "flower":
+        raise ConfigError(
+            'privacy.unit = "example" with training.engine = "flower": there whole clients answer and are clipped, and nobody '
+            'sees a single example; say unit = "client", or engine = "process"'
+        )
+    if config.secagg.scheme != "none":
+        raise ConfigError(
+            f'privacy.unit = "example" with secagg.scheme = {config.secagg.scheme!r}: who has all examples has nothing to hide '
+            'from itself; say scheme = "none"'
+        )
+
+
+def server_of(config: Config) -> ServerOptimizer:
+    """What makes a model of the mean updates; where they are minus gradients, SGD with ``learning_rate`` and ``momentum``."""
+    training = config.training
+    name, rate, momentum = training.server_optimizer, training.server_learning_rate, training.server_momentum
+    if config.privacy.unit == "example":
+        rate, momentum = training.learning_rate, training.momentum
+        name = "fedavgm" if momentum else name
+    return ServerOptimizer(
+        name,  # type: ignore[arg-type] # checked by the config
+        rate,
+        momentum,
+        training.cooldown,
+        training.cooldown_to,
+    )
+
+
+def clipping_of(config: Config) -> Clipping | None:
+    """The clip norm of a run, or the rule by which it moves; ``None`` where updates may be of any norm.
+
+    Raises:
+        ConfigError: Numbers that do not go together.
+    """
+    privacy = config.privacy
+    own = ("target_quantile", "clip_norm_learning_rate", "clip_count_stddev")
+    given = {key: value for key in own if (value := getattr(privacy, key)) is not None}
+    if privacy.clipping == "fixed":
+        for key, value in given.items():
+            raise ConfigError(f'privacy.{key} = {value!r}: belongs to privacy.clipping = "adaptive"; say that, or leave it out')
+        return None if privacy.mode == "none" else privacy.clip_norm
+    if privacy.mode == "none":
+        raise ConfigError('privacy.clipping = "adaptive" with privacy.mode = "none": updates are not clipped; leave it out')
+    if config.secagg.scheme != "none" and config.training.engine == "flower":
+        raise ConfigError(
+            f'privacy.clipping = "adaptive" with secagg.scheme = {config.secagg.scheme!r} and training.engine = "flower": '
+            "this engine's clients are not told how their indicators enter the sum; fix the clip norm, or take the strategy "
+            "hubbub.flower.DPFedAvgAdaptive(secagg=...)"
+        )
+    try:
+        return AdaptiveClipping(privacy.clip_norm, **given)
+    except ValueError as error:
+        raise ConfigError(f"privacy.clip_norm: {error}") from error
+
+
+def encryption_of(config: Config, expected: float) -> Encryption | None:
+    """The terms of secure aggregation with what follows from others; ``None`` where nothing is encrypted.
+
+    Args:
+        config: The settings.
+        expected: The size of a cohort.
+
+    Raises:
+        ConfigError: Numbers that do not go together.
+    """
+    told = config.secagg
+    if told.scheme == "none":
+        return None
+    if importlib.util.find_spec("gmpy2") is None:
+        raise ConfigError(f"secagg.scheme = {told.scheme!r}: gmpy2 is not installed; pip install 'hubbub[secagg]'")
+    most = math.ceil(expected)
+    if told.min_contributions > most:
+        raise ConfigError(
+            f"secagg.min_contributions = {told.min_contributions}: cohorts have {most}, so that no sum would be opened; ask "
+            "for fewer, or raise training.cohort_size"
+        )
+    threshold = told.threshold or (told.holders if told.noise_by == "holders" else told.holders // 2 + 1)
+    survivors = told.min_survivors or (most if told.noise_by == "clients" else None)
+    if survivors is not None and survivors > most:
+        raise ConfigError(f"secagg.min_survivors = {survivors}: cohorts have {most}; ask for fewer")
+    if told.clip != 1.0 and config.privacy.mode != "none":
+        raise ConfigError(f'secagg.clip = {told.clip}: is for privacy.mode = "none"; here privacy.clip_norm bounds updates')
+    if told.noise_by != "server" and config.privacy.mode == "none":
+        raise ConfigError(f'secagg.noise_by = {told.noise_by!r}: with privacy.mode = "none" there is no noise; leave it out')
+    return Encryption(
+        key_bits=told.key_bits,
+        bits=told.bits,
+        holders=told.holders,
+        threshold=threshold,
+        noise_by=told.noise_by,  # type: ignore[arg-type] # checked by the config
+        min_contributions=max(told.min_contributions, survivors or 1),
+        min_survivors=survivors,
+        clip=told.clip,
+        in_process=config.training.engine == "process",
+    )

@@ -1,0 +1,181 @@
+"""The numbers of a round for a tracker: what may be public apart from what is private, and three places to write them to.
+
+A tracker is the body of the caller's loop::
+
+    with tensorboard("logs/mine") as write:
+        for result in train(plan, population, model):
+            log(result, write)
+
+A writer is any function of a name, a value and a round (from 1). Names begin with ``public/``, for what is made of releases,
+of what was promised or of public test data, or with ``private/``, for what was computed from clients' updates or tells how many
+took part: no epsilon covers it. A tracker on somebody else's machine gets the former alone unless asked for both.
+"""
+
+import importlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hubbub._util.files import make_folder
+from hubbub.errors import ConfigError
+from hubbub.training.rounds import RoundResult
+
+__all__ = ["EXTRAS", "Write", "log", "mlflow", "require", "scalars", "tensorboard", "wandb"]
+
+Write = Callable[[str, float, int], None]
+
+# The trackers by the extra that installs each, and the module that must then be there.
+EXTRAS = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
+# All else is private, whatever it is called.
+_PUBLIC = ("epsilon", "clip_norm", "released", "loss", "accuracy")
+_NO_NUMBERS = ("round_index", "delta", "private", "fault")
+_EXPERIMENT = "hubbub"
+
+
+def scalars(result: RoundResult | Mapping[str, Any], *, private: bool = False) -> dict[str, float]:
+    """The numbers of one round by name; what is not finite is left out.
+
+    Args:
+        result: A result of :func:`hubbub.training.train`, or a row of ``metrics.jsonl``, which also has loss and accuracy;
+            those of held-out clients' data are private.
+        private: Whether those that no epsilon covers are wanted, too.
+
+    Example:
+        >>> row = {"round_index": 0, "epsilon": 0.5, "accuracy": 0.9, "clients": 3, "phases": {"noise": 0.25}, "private": []}
+        >>> scalars(row)
+        {'public/epsilon': 0.5, 'public/accuracy': 0.9}
+        >>> scalars(row, private=True)["private/phases/noise"]
+        0.25
+    """
+    row = _row(result) if isinstance(result, RoundResult) else result
+    hidden = row.get("private", ())
+    open_to_all = {f"public/{name}": row[name] for name in _PUBLIC if name in row and name not in hidden}
+    found: dict[str, Any] = dict(open_to_all)
+    if private:
+        for name, value in row.items():
+            if f"public/{name}" in open_to_all or name in _NO_NUMBERS:
+                continue
+            parts = value if isinstance(value, Mapping) else {"": value}
+            found |= {f"private/{name}/{part}".rstrip("/"): of_part for part, of_part in parts.items()}
+    return {name: float(value) for name, value in found.items() if _is_number(value)}
+
+
+def log(result: RoundResult | Mapping[str, Any], write: Write, *, private: bool = False) -> None:
+    """Write the numbers of a round; see :func:`scalars`."""
+    round_index = result.round_index if isinstance(result, RoundResult) else result["round_index"]
+    for name, value in scalars(result, private=private).items():
+        write(name, value, round_index + 1)
+
+
+@contextmanager
+def tensorboard(folder: str | Path) -> Iterator[Write]:
+    """A writer of event files for TensorBoard, in a folder that is made for the user alone.
+
+    Raises:
+        ConfigError: TensorBoard is not installed, or the folder cannot be written.
+    """
+    require("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    try:
+        make_folder(Path(folder))
+        writer = SummaryWriter(str(folder))
+    except OSError as error:
+        raise ConfigError(f"tensorboard = {str(folder)!r}: cannot be written ({error.strerror}); name a folder") from error
+    try:
+        yield lambda name, value, number: writer.add_scalar(name, value, number)
+    finally:
+        writer.close()
+
+
+@contextmanager
+def mlflow(uri: str, run_name: str) -> Iterator[Write]:
+    """A writer of metrics to an MLflow server or store, as a new run of the experiment ``hubbub``.
+
+    Nothing but the numbers, their time and the name is sent: no user, no source, no command line.
+
+    Raises:
+        ConfigError: MLflow is not installed, or does not open the store.
+    """
+    require("mlflow")
+    try:
+        client = importlib.import_module("mlflow").MlflowClient(tracking_uri=uri)
+        experiment = client.get_experiment_by_name(_EXPERIMENT)
+        number = client.create_experiment(_EXPERIMENT) if experiment is None else experiment.experiment_id
+        run = client.create_run(number, run_name=run_name).info.run_id
+    except Exception as error:
+        raise ConfigError(f"mlflow = {uri!r}: cannot be opened ({error}); name a server, or sqlite:///FILE") from error
+    status = "KILLED"
+    try:
+        yield lambda name, value, number: client.log_metric(run, name, value, step=number)
+        status = "FINISHED"
+    finally:
+        client.set_terminated(run, status)
+
+
+@contextmanager
+def wandb(project: str, run_name: str) -> Iterator[Write]:
+    """A writer of metrics to Weights & Biases, as a new run of a project; ``WANDB_MODE=offline`` keeps it on this machine.
+
+    Of the run nothing but the numbers, their time and the name is sent: neither what the terminal shows, nor code, nor what
+    the machine is and does.
+
+    Raises:
+        ConfigError: Its package is not installed, or does not open the project.
+    """
+    require("wandb")
+    module = importlib.import_module("wandb")
+    try:
+        quiet = module.Settings(
+            console="off",
+            disable_code=True,
+            disable_git=True,
+            x_disable_machine_info=True,
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_save_requirements=False,
+        )
+        run = module.init(project=project, name=run_name, save_code=False, settings=quiet)
+    except Exception as error:
+        raise ConfigError(
+            f"wandb = {project!r}: cannot be opened ({error}); log in with 'wandb login', or set WANDB_MODE=offline"
+        ) from error
+    status = 1
+    try:
+        yield lambda name, value, number: run.log({name: value}, step=number)
+        status = 0
+    finally:
+        run.finish(exit_code=status)
+
+
+def require(extra: str) -> None:
+    """See that a tracker's package is installed.
+
+    Raises:
+        ConfigError: It is not; the extra that installs it is named.
+    """
+    try:
+        importlib.import_module(EXTRAS[extra])
+    except ImportError as error:
+        raise ConfigError(f"{extra}: its package is not installed ({error}); pip install 'hubbub[{extra}]'") from error
+
+
+def _row(result: RoundResult) -> dict[str, Any]:
+    """A result as a row: what clients' statistics are called makes none of them public."""
+    return {
+        **result.statistics,
+        "epsilon": result.epsilon,
+        "clip_norm": result.clip_norm,
+        "released": result.released,
+        "clients": result.clients,
+        "clients_per_second": result.clients_per_second,
+        "seconds": result.seconds,
+        "phases": result.phases,
+        "private": tuple(set(result.statistics) - {"epsilon", "clip_norm", "released"}),
+    }
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

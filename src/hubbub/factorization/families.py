@@ -1,0 +1,221 @@
+"""A strategy by its name, made for a workload and a participation: what a config, a command or a sweep asks for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hubbub import factorization
+from hubbub._util.checks import integer, one_of
+from hubbub.errors import ConfigError
+from hubbub.factorization import Optimized, lower_bound, strategy_file
+from hubbub.factorization.optimized import Objective
+from hubbub.mechanism import utility
+from hubbub.mechanism.participation import (
+    CyclicPoissonSampling,
+    FixedEpochs,
+    MinSeparation,
+    Participation,
+    RandomParticipation,
+    SingleParticipation,
+)
+from hubbub.mechanism.strategies import (
+    BinaryTree,
+    Fourier,
+    Identity,
+    Strategy,
+    dense,
+    toeplitz,
+)
+from hubbub.mechanism.strategies.strategy import WithLeadingPart
+from hubbub.mechanism.workloads import Workload
+
+__all__ = ["BY_MATRIX", "DESCRIPTIONS", "Family", "answer_of", "default_bands", "strategy_of"]
+
+DESCRIPTIONS = {
+    "identity": "independent noise: DP-SGD, DP-FedAvg",
+    "tree": "tree aggregation, as first published",
+    "tree-online": "tree aggregation with Honaker's estimates, in the same memory",
+    "tree-full": "tree aggregation with the best decoder, in the same memory",
+    "banded-toeplitz": "the square root of the prefix sum, cut to bands",
+    "optimal-toeplitz": "banded Toeplitz of least error",
+    "normalized-toeplitz": "banded Toeplitz with columns of one norm",
+    "banded": "banded of least error",
+    "banded-inverse": "banded inverse of least error: remembers few rows",
+    "blt": "buffered linear Toeplitz of least error: remembers a row a buffer",
+    "time-varying": "buffers that change over rounds; for one participation",
+    "dense": "least error of all, for one participation or fixed epochs; with a matrix, that matrix",
+    "fourier": "the Fourier mechanism with its best decoder",
+    "file": "a matrix file, or what 'hubbub factorize' wrote",
+}
+# Families in closed form, whose errors are computed from their matrices: in time of the cube of the rounds.
+BY_MATRIX = ("identity", "tree", "tree-online", "tree-full", "banded-toeplitz", "fourier")
+_WITH_BANDS = ("banded-toeplitz", "optimal-toeplitz", "normalized-toeplitz", "banded", "banded-inverse")
+_WITH_BUFFERS = ("blt", "time-varying")
+_WITH_OBJECTIVE = ("optimal-toeplitz", "banded", "banded-inverse", *_WITH_BUFFERS, "dense")
+_WITH_MATRIX = ("dense", "file")
+_BUFFERS = {"blt": 4, "time-varying": 6}
+_INVERSE_BANDS = 16
+_MOST_BY_MATRIX = 20_000
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family by its name, and what it leaves open.
+
+    Args:
+        name: One of :data:`DESCRIPTIONS`.
+        bands: Of banded families; by default as many as leave the columns of one client apart.
+        buffers: Of families with buffers.
+        objective: Which error is least: the ``"mean"`` over rounds, or the ``"max"``.
+        matrix: A file, for ``"dense"`` and ``"file"``.
+
+    Raises:
+        ConfigError: Something that the family does not have.
+    """
+
+    name: str
+    bands: int | None = None
+    buffers: int | None = None
+    objective: Objective | None = None
+    matrix: str | None = None
+
+    def __post_init__(self) -> None:
+        one_of("strategy", self.name, DESCRIPTIONS)
+        for key, families in (
+            ("bands", _WITH_BANDS),
+            ("buffers", _WITH_BUFFERS),
+            ("objective", _WITH_OBJECTIVE),
+            ("matrix", _WITH_MATRIX),
+        ):
+            value = getattr(self, key)
+            if value is not None and self.name not in families:
+                raise ConfigError(
+                    f"{key} = {value!r}: strategy {self.name!r} has none; leave it out, or use one of {', '.join(families)}"
+                )
+        for key in ("bands", "buffers"):
+            if getattr(self, key) is not None:
+                integer(key, getattr(self, key), at_least=1)
+        if self.objective is not None:
+            one_of("objective", self.objective, ("mean", "max"))
+        if self.objective and self.matrix is not None:
+            raise ConfigError(f"objective = {self.objective!r} with matrix = {self.matrix!r}: a matrix is what it is")
+        if self.name == "file" and self.matrix is None:
+            raise ConfigError("strategy = 'file': needs matrix, the file to read")
+
+
+def default_bands(participation: Participation, rounds: int) -> int:
+    """As many bands as leave the columns of one client apart."""
+    match participation:
+        case (
+            MinSeparation(min_separation=separation)
+            | FixedEpochs(rounds_per_epoch=separation)
+            | CyclicPoissonSampling(cycle_length=separation)
+        ):
+            return min(separation, rounds)
+        case _:
+            return rounds
+
+
+def strategy_of(family: Family, workload: Workload, participation: Participation) -> Strategy:
+    """The family's strategy for a workload and a participation, optimized where the family is.
+
+    Raises:
+        ConfigError: Random cohorts with correlated noise of least error, or a matrix of too few rounds.
+        ValueError: What the family refuses; the message says why.
+    """
+    made = _closed_form(family, workload, participation)
+    return _optimized(family, workload, participation).strategy if made is None else made
+
+
+def answer_of(family: Family, workload: Workload, participation: Participation) -> Optimized[Strategy]:
+    """The same with its error and a bound; of a family that is not optimized these are computed from its matrix."""
+    made = _closed_form(family, workload, participation)
+    if made is None:
+        return _optimized(family, workload, participation)
+    if workload.rounds > _MOST_BY_MATRIX:
+        raise ConfigError(
+            f"rounds = {workload.rounds}: the error of strategy {family.name!r} is computed from its matrix, of at most "
+            f"{_MOST_BY_MATRIX:,} rounds; an optimized one such as blt has a closed form"
+        )
+    objective: Objective = family.objective or "mean"
+    errors = utility.squared_errors(workload, made) * made.sensitivity(participation).value ** 2
+    return Optimized(
+        strategy=made,
+        workload=workload,
+        participation=participation,
+        objective=objective,
+        squared_error=float(errors.mean() if objective == "mean" else errors.max()),
+        lower_bound=lower_bound(workload, participation, objective),
+        bound_family="every strategy",
+        iterations=0,
+    )
+
+
+def _closed_form(family: Family, workload: Workload, participation: Participation) -> Strategy | None:
+    rounds = workload.rounds
+    if family.matrix is not None:
+        return _from_file(family.matrix, rounds)
+    match family.name:
+        case "identity":
+            return Identity(rounds)
+        case "tree":
+            return BinaryTree(rounds)
+        case "tree-online":
+            return BinaryTree(rounds, decoder="online")
+        case "tree-full":
+            return BinaryTree(rounds, decoder="full")
+        case "fourier":
+            return Fourier(rounds)
+        case "banded-toeplitz":
+            return toeplitz.square_root(rounds, family.bands or default_bands(participation, rounds))
+        case _:
+            return None
+
+
+def _from_file(matrix: str, rounds: int) -> Strategy:
+    strategy = strategy_file.load(matrix) if Path(matrix).suffix == ".safetensors" else dense.load(matrix)
+    if strategy.rounds < rounds:
+        raise ConfigError(f"rounds = {rounds}: the matrix {matrix} has {strategy.rounds} rounds")
+    if strategy.rounds == rounds:
+        return strategy
+    if not isinstance(strategy, WithLeadingPart):
+        raise ConfigError(
+            f"rounds = {rounds}: the strategy of {matrix} has {strategy.rounds} rounds and cannot be cut; run all"
+        )
+    return strategy.leading(rounds)
+
+
+def _optimized(family: Family, workload: Workload, participation: Participation) -> Optimized[Strategy]:
+    objective: Objective = family.objective or "mean"
+    bands = family.bands or default_bands(participation, workload.rounds)
+    if isinstance(participation, CyclicPoissonSampling):
+        # Its price depends on the largest column norm alone, as that of one participation does.
+        participation = SingleParticipation()
+    if isinstance(participation, RandomParticipation):
+        raise ConfigError(
+            f"strategy = {family.name!r} with {type(participation).__name__}: random cohorts are accounted for independent "
+            "noise only; use the identity strategy, cyclic Poisson cohorts, or a participation pattern"
+        )
+    answer: Optimized[Strategy]
+    match family.name:
+        case "optimal-toeplitz":
+            answer = factorization.toeplitz.optimize(workload, bands=bands, participation=participation, objective=objective)
+        case "normalized-toeplitz":
+            answer = factorization.normalized_toeplitz.optimize(workload, bands=bands, participation=participation)
+        case "banded":
+            answer = factorization.banded.optimize(workload, bands, participation=participation, objective=objective)
+        case "banded-inverse":
+            few = family.bands or min(_INVERSE_BANDS, workload.rounds)
+            answer = factorization.banded_inverse.optimize(
+                workload, bands=few, participation=participation, objective=objective
+            )
+        case "blt":
+            buffers = family.buffers or _BUFFERS[family.name]
+            answer = factorization.blt.optimize(workload, buffers=buffers, participation=participation, objective=objective)
+        case "time-varying":
+            buffers = family.buffers or _BUFFERS[family.name]
+            answer = factorization.semiseparable.optimize(
+                workload, buffers=buffers, participation=participation, objective=objective
+            )
+        case _:
+            answer = factorization.dense.optimize(workload, participation=participation, objective=objective)
+    return answer

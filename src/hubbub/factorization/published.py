@@ -1,0 +1,127 @@
+"""Matrices that others published, checked before use against what they are said to be.
+
+Letters: C strategy, B = A·C⁻¹ decoder, A workload, all ``(rounds, rounds)``.
+
+Nothing that a file or its page states is taken over. C must be lower triangular and have the bands that it is said to have,
+B·C must be the workload, and the norms of its columns, which the noise is calibrated by, are computed and told.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hubbub._util.checks import integer
+from hubbub._util.tensor_proto import read_tensor_proto
+from hubbub.errors import DataError
+from hubbub.mechanism.strategies.dense import Dense, load
+from hubbub.mechanism.workloads import Workload
+
+__all__ = ["TOLERANCE", "Published", "cooldown", "decoder_difference", "learning_rates", "verified"]
+
+# How far B·C may be from A, in terms of A's largest entry: what matrices in float32 keep to, and none of another workload.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """A matrix that has the shape and the bands that it is said to have.
+
+    Args:
+        strategy: C.
+        bands: How many diagonals it has up to the last that is not 0.
+        column_norms: The least and the largest L2 norm of its columns.
+    """
+
+    strategy: Dense
+    bands: int
+    column_norms: tuple[float, float]
+
+
+def verified(matrix: str | Path, *, bands: int | None = None) -> Published:
+    """A published strategy, checked: finite, square, lower triangular, no zero on the diagonal, and of its bands.
+
+    Args:
+        matrix: The file of C: ``.npy``, or a TensorFlow ``TensorProto``.
+        bands: As many diagonals as C is said to have at most.
+
+    Raises:
+        DataError: The file is missing or torn, or the matrix is not what it is said to be: the message names file and entry.
+    """
+    try:
+        strategy = load(matrix)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    C = strategy.matrix()
+    if bands is not None and strategy.bands > integer("bands", bands, at_least=1):
+        d = strategy.bands - 1
+        j = int(np.flatnonzero(np.diagonal(C, -d))[0])
+        raise DataError(
+            f"{matrix}: C[{j + d}, {j}] = {C[j + d, j]}: must be 0 in a matrix of {bands} bands; it has {strategy.bands}"
+        )
+    norms = np.linalg.norm(C, axis=0)
+    return Published(strategy, strategy.bands, (float(norms.min()), float(norms.max())))
+
+
+def decoder_difference(b_matrix: str | Path, strategy: Dense, workload: Workload) -> float:
+    """By how much B·C differs from the workload: the largest entry of |B·C − A|, in terms of A's largest.
+
+    Google's matrices are for prefix sums times learning rates: ``Workload(rounds, learning_rates=...)``.
+
+    Args:
+        b_matrix: The file of B: ``.npy``, or a TensorFlow ``TensorProto``.
+        strategy: C.
+        workload: A.
+
+    Raises:
+        DataError: The file is missing or torn, B has another shape, or the difference is more than :data:`TOLERANCE`.
+    """
+    B, C = read_tensor_proto(b_matrix), strategy.matrix()
+    if B.shape != C.shape or workload.rounds != len(C):
+        raise DataError(
+            f"{b_matrix}: B has shape {B.shape}: must be {C.shape} as C, for a workload of {workload.rounds} rounds"
+        )
+    A = workload.matrix()
+    with np.errstate(all="ignore"):
+        errors = np.nan_to_num(np.abs(B @ C - A), nan=math.inf) / float(np.abs(A).max())
+    i, j = (int(index) for index in np.unravel_index(int(np.argmax(errors)), errors.shape))
+    if errors[i, j] > TOLERANCE:
+        raise DataError(
+            f"{b_matrix}: B·C differs from the workload by {errors[i, j]:.3g} of its largest entry, at [{i}, {j}]: must be "
+            f"within {TOLERANCE:g}; give the learning rates and the momentum that it was made for"
+        )
+    return float(errors[i, j])
+
+
+def learning_rates(path: str | Path) -> tuple[float, ...]:
+    """The learning rate of each round from a file: ``.npy``, or a TensorFlow ``TensorProto``.
+
+    Raises:
+        DataError: The file is missing, torn, or holds no vector of positive numbers.
+    """
+    rates = read_tensor_proto(path)
+    if rates.ndim != 1 or not rates.size:
+        raise DataError(f"{path}: has shape {rates.shape}: must be (rounds,), a learning rate a round")
+    wrong = np.flatnonzero(~((rates > 0) & (rates < math.inf)))
+    if wrong.size:
+        raise DataError(f"{path}: learning_rates[{wrong[0]}] = {rates[wrong[0]]}: must be above 0 and finite")
+    try:
+        Workload(len(rates), learning_rates=tuple(rates.tolist()))
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from error
+    return tuple(rates.tolist())
+
+
+def cooldown(rounds: int, fraction: float = 0.25, last: float = 0.05) -> tuple[float, ...]:
+    """Learning rates of 1 that fall in equal steps to ``last`` over the last part of the rounds.
+
+    Example:
+        >>> cooldown(rounds=8)
+        (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.05)
+
+    Source: the schedule of the matrices published with Choquette-Choo et al. 2023, https://arxiv.org/abs/2306.08153, for which
+    25 % of the rounds end at 0.05.
+    """
+    falling = int(rounds * fraction)
+    return (*(1.0,) * (rounds - falling), *np.linspace(1.0, last, falling).tolist())

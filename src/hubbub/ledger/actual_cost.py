@@ -1,0 +1,232 @@
+"""What a run has really cost: computed from its records, beside what it promised for as many rounds.
+
+Random cohorts are charged round by round as they were drawn, never by who turned up: to condition on how the coins fell would
+undo the amplification. Of patterns the record names each client's rounds, so that the cost of exactly these can be computed; it
+is the larger of that and of the promise so far that may be stated.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from hubbub.accounting.composition import epsilon
+from hubbub.accounting.events import Gaussian
+from hubbub.accounting.events_of_mechanism import charges, shares_of
+from hubbub.accounting.guarantee import PrivacyGuarantee, covered_relations
+from hubbub.accounting.runs import Events, RunCharge, events_of
+from hubbub.accounting.statement import RunFacts, rounded_up
+from hubbub.accounting.wording import unit_word
+from hubbub.accounting.worst_case import certain_zcdp_rho
+from hubbub.ledger.chain import Chain
+from hubbub.ledger.history import History
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import RandomParticipation, every_round
+from hubbub.mechanism.sensitivity import Sensitivity, of_sets
+from hubbub.mechanism.strategies import OWN, Identity
+from hubbub.mechanism.strategies.strategy import WithLeadingPart
+
+__all__ = ["Spent", "run_charge", "spent"]
+
+# Up to this many rounds the cost of every client's rounds is computed, beyond it that of clients that broke the pattern.
+_MOST_ROUNDS = 2048
+_LEAST_MU = 1e-12
+# What follows it names a client.
+_EXAMPLE = ", such as "
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What was promised for the rounds that were charged, what happened, and where the two part.
+
+    Args:
+        promised: For as many of the planned rounds as were charged.
+        happened: As recorded; its epsilon is infinite where no theorem bounds what happened.
+        breaches: Each way in which the records do not keep the promise, in words.
+    """
+
+    promised: PrivacyGuarantee
+    happened: PrivacyGuarantee
+    breaches: tuple[str, ...]
+
+    @property
+    def worse(self) -> bool:
+        """Whether more was spent than promised."""
+        return self.happened.epsilon > self.promised.epsilon
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What may be stated: the larger of the two."""
+        return self.happened if self.worse else self.promised
+
+    def warnings(self) -> tuple[str, ...]:
+        """What is worse than promised, in words; nothing where the promise was kept."""
+        if not self.worse:
+            return self.breaches
+        promised, happened = rounded_up(self.promised.epsilon), rounded_up(self.happened.epsilon)
+        return (f"worse than promised: promised epsilon {promised}, happened {happened}", *self.breaches)
+
+    def told_to_all(self) -> tuple[str, ...]:
+        """The same for those who may not know which client joined when."""
+        return tuple(warning.rpartition(_EXAMPLE)[0] or warning for warning in self.warnings())
+
+    def facts(self, promise: Promise, head: str) -> RunFacts:
+        """What its statement says of the run beside the guarantee."""
+        return RunFacts(
+            clip_norm=promise.terms.clip_norm,
+            expected_cohort_size=promise.terms.expected_cohort_size,
+            secure_noise=not promise.simulation,
+            planned_rounds=promise.rounds,
+            heads=(head,),
+            adaptive=promise.terms.adaptive,
+            worse=self.told_to_all(),
+        )
+
+
+@dataclass(frozen=True)
+class _Breaches:
+    """How a history departs from its promise: clients, the scale of updates over that of the noise, what has no bound."""
+
+    clients: dict[str, list[int]]
+    scale: float
+    boundless: tuple[str, ...]
+    others: tuple[str, ...]
+
+    def words(self, participation: object, unit: str) -> Iterator[str]:
+        yield from (f"{reason}; nothing bounds what that costs" for reason in self.boundless)
+        yield from self.others
+        if self.clients:
+            client, joined = next(iter(self.clients.items()))
+            yield f"{len(self.clients)} {unit}s broke {participation}{_EXAMPLE}{client} in rounds {str(joined)[:200]}"
+
+
+def spent(promise: Promise, history: History, delta: float | None = None) -> Spent:
+    """What a run has spent, earlier runs that it was told of counted.
+
+    Args:
+        promise: Of the run.
+        history: What its records lead to; aborted rounds count.
+        delta: By default the promise's.
+
+    Raises:
+        ValueError: A number out of range, or a mechanism that no theorem covers.
+    """
+    at = promise.delta if delta is None else delta
+    charged = len(history.rounds)
+    promised = promise.after(min(charged, promise.rounds), at)
+    if promise.mechanism is None:
+        return Spent(promised, promised, ())
+    found = _breaches(promise, promise.mechanism, history)
+    events, sensitivity = _happened(promise.mechanism, history, found)
+    before = events_of(promise.earlier)
+    whole = None if events is None or before is None else (*before, *events)
+    relation = promised.neighboring_relation
+    breaches = tuple(found.words(promise.mechanism.participation, unit_word(promise.privacy_unit)))
+    if whole == promised.events:
+        return Spent(promised, replace(promised, rounds=charged), breaches)
+    moved = 2 if relation == "replace-one" else 1
+    broken = ", as promised and not kept" if breaches else ""
+    happened = replace(
+        promised,
+        mechanism=f"{promised.mechanism}{broken}",
+        cohorts=f"{promised.cohorts}{broken}",
+        epsilon=math.inf if whole is None else epsilon(whole, at, relation, promise.accountant),
+        zcdp_rho=certain_zcdp_rho(whole, relation),
+        l2_sensitivity=promised.l2_sensitivity if sensitivity is None else sensitivity.value * found.scale * moved,
+        sensitivity_exact=promised.sensitivity_exact if sensitivity is None else sensitivity.exact,
+        events=whole,
+        rounds=charged,
+    )
+    return Spent(promised, happened, breaches)
+
+
+def run_charge(chain: Chain, promise: Promise, history: History) -> RunCharge:
+    """What a run has cost by itself, for an account of several or as an earlier run of the next."""
+    alone = spent(replace(promise, earlier=()), history).guarantee
+    return RunCharge(
+        first=chain.hashes[0],
+        head=chain.head,
+        rounds=len(history.rounds),
+        planned=promise.rounds,
+        events=alone.events,
+        neighboring_relation=alone.neighboring_relation,
+        relations=() if promise.mechanism is None else covered_relations(promise.mechanism.participation),
+        privacy_unit=promise.privacy_unit,
+        simulation=promise.simulation,
+        further=promise.assumed,
+        not_covered=promise.not_covered,
+        setting=promise.setting,
+    )
+
+
+def _breaches(promise: Promise, mechanism: Mechanism, history: History) -> _Breaches:
+    boundless, others, scale = [], [], 1.0
+    if len(history.rounds) > promise.rounds:
+        others.append(f"{len(history.rounds)} rounds were begun, {promise.rounds} were promised")
+    if len(history.rounds) > mechanism.rounds and type(mechanism.strategy) is not Identity:
+        boundless.append(f"the correlated noise has {mechanism.rounds} rounds")
+    for number, epoch in enumerate(history.epochs):
+        if promise.simulation and epoch.key is not None:
+            others.append(f"epoch {number} of a simulation has a key")
+        elif not promise.simulation and epoch.key is None:
+            boundless.append(f"epoch {number} has no key, so that its noise came from a known seed")
+    fixed = promise.terms.clip_norm
+    for round_index, entry in enumerate(history.rounds):
+        if fixed is None or entry.clip_norm == fixed:
+            continue
+        if entry.clip_norm is None:
+            boundless.append(f"round {round_index} was not clipped")
+        else:
+            others.append(f"round {round_index} was clipped to {entry.clip_norm:g}, {fixed:g} was promised")
+            # Its noise was of at least the smaller of the two scales.
+            scale = max(scale, entry.clip_norm / fixed)
+    clients = {client: joined for client, joined in history.joined.items() if not mechanism.participation.allows(joined)}
+    return _Breaches(clients, scale, tuple(boundless), tuple(others))
+
+
+def _happened(mechanism: Mechanism, history: History, found: _Breaches) -> tuple[Events | None, Sensitivity | None]:
+    """What the recorded rounds cost, without earlier runs; of patterns also the sensitivity to what each client really did."""
+    rounds = len(history.rounds)
+    if found.boundless:
+        return None, None
+    if rounds == 0:
+        return (), None
+    if rounds > mechanism.rounds:
+        # Independent noise: further rounds cost what those before them did.
+        mechanism = replace(mechanism, strategy=Identity(rounds))
+    if isinstance(mechanism.participation, RandomParticipation):
+        if found.clients:
+            # Coins that a record contradicts amplify nothing: any client may have been in any round.
+            mechanism = replace(mechanism, participation=every_round(rounds))
+        drawn = charges(mechanism, rounds)
+        return tuple((replace(event, noise_multiplier=event.noise_multiplier / found.scale), n) for event, n in drawn), None
+    real = _sensitivity(mechanism, history, found)
+    if mechanism.shares is not None:
+        # Of independent noise the squared sensitivity is the number of a client's rounds.
+        times = round(real.value**2)
+        event = shares_of(mechanism, mechanism.shares)
+        least = max(1, math.floor(event.share_stddev / found.scale))
+        event = replace(event, noise_multiplier=event.noise_multiplier / found.scale, share_stddev=least)
+        return (((event, times),) if times else ()), real
+    mu = real.value * found.scale / mechanism.stddev
+    return (((Gaussian(1 / max(mu, _LEAST_MU)), 1),) if mu else ()), real
+
+
+def _sensitivity(mechanism: Mechanism, history: History, found: _Breaches) -> Sensitivity:
+    """The sensitivity of C to the rounds that each client joined, or a bound on it."""
+    rounds = len(history.rounds)
+    kept = mechanism.sensitivity_after(rounds)
+    if mechanism.rounds > _MOST_ROUNDS:
+        # Columns add up to at most the sum of their norms.
+        most = max(map(len, found.clients.values()), default=0)
+        broken = Sensitivity(most * mechanism.column_norm, False, "the sum of the column norms")
+        return max(kept, broken, key=lambda s: s.value)
+    sets = sorted({tuple(joined) for joined in history.joined.values()})
+    strategy = mechanism.strategy
+    if type(strategy) is Identity:
+        real = Sensitivity(math.sqrt(max(map(len, sets), default=0)), True, "the most rounds of one client")
+    else:
+        leading = type(strategy) in OWN and isinstance(strategy, WithLeadingPart)
+        real = of_sets((strategy.leading(rounds) if leading else strategy).matrix(), sets)  # type: ignore[attr-defined]
+    # What keeps the pattern is covered by its bound, which may be the tighter one.
+    return real if found.clients else min(real, kept, key=lambda s: s.value)

@@ -1,0 +1,229 @@
+"""A file of records, each bound to all before it: a line holds a record and the SHA-256 of the line before with it.
+
+A damaged, edited, reordered or shortened-in-the-middle file does not pass: every byte of it is bound. Whoever recomputes the
+chain can forge it, and a tail that is cut at a line shows only to somebody who kept a later ``head``.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hubbub._util import files, strict_json
+from hubbub.errors import LedgerError
+
+__all__ = ["Chain", "read_chain", "record_hash"]
+
+_GENESIS = "0" * 64
+_LONGEST = 2**32
+_BEFORE, _BETWEEN, _AFTER = b'{"body":', b',"hash":"', b'"}'
+_TAIL = len(_BETWEEN) + 64 + len(_AFTER)
+# A loss of power can leave a last line whose sectors were not all written: they read as zeros, which no record holds.
+_UNWRITTEN = bytes(1)
+# Of a record: a round as it is written, and a digest.
+_ROUND, _DIGEST = rb"(0|[1-9][0-9]{0,8})", re.compile(rb"[0-9a-f]{64}")
+_MOST_FORMS = 8
+# Kinds of records that are about no round.
+_OF_FILES = ("files", "publish")
+
+
+@dataclass
+class Chain:
+    """Records in order.
+
+    Args:
+        path: Where they are kept; ``None`` keeps them in memory.
+        records: The bodies.
+        hashes: The hash of each; the last is the head.
+        size: Bytes of whole lines in the file.
+        torn: Bytes behind them that a crash left.
+        ended: Whether the last whole record has its end of line.
+    """
+
+    path: Path | None = None
+    records: list[Mapping[str, Any]] = field(default_factory=list)
+    hashes: list[str] = field(default_factory=list)
+    size: int = 0
+    torn: bytes = b""
+    ended: bool = True
+
+    @property
+    def head(self) -> str:
+        """The hash of the last record: whoever keeps it can tell whether the file was rolled back."""
+        return self.hashes[-1] if self.hashes else _GENESIS
+
+    @property
+    def head_of_rounds(self) -> str:
+        """The head before anything was recorded of files: a file that names it stays the same when it is recorded."""
+        pairs = zip(reversed(self.records), reversed(self.hashes), strict=True)
+        return next((hash_ for body, hash_ in pairs if body.get("kind") not in _OF_FILES), _GENESIS)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the run was ended permanently."""
+        return any(record.get("kind") == "close" for record in self.records)
+
+    def rounds_at(self, head: str) -> int | None:
+        """How many rounds had been begun when the chain had this head; ``None`` where it never had."""
+        if head not in self.hashes:
+            return None
+        until = self.records[: self.hashes.index(head) + 1]
+        return sum(1 for record in until if record.get("kind") == "begin")
+
+    def append(self, body: Mapping[str, Any]) -> None:
+        """Write a record, durably, then believe it.
+
+        Raises:
+            OSError: It could not be written; the chain is as it was.
+            LedgerError: The file was changed by another process.
+        """
+        content = strict_json.canonical(body)
+        head = _bound(self.head, content)
+        line = _BEFORE + content + _BETWEEN + head.encode() + _AFTER + b"\n"
+        if self.path is not None:
+            try:
+                if self.hashes:
+                    files.append(self.path, line, at=self.size)
+                else:
+                    # Born whole: a crash leaves no file, or one with its first record.
+                    files.write_atomic(self.path, line)
+            except BlockingIOError as error:
+                raise LedgerError(f"{self.path}: was changed by another process while this one was at work") from error
+        self.records.append(body)
+        self.hashes.append(head)
+        self.size += len(line)
+
+    def repair(self) -> None:
+        """Remove what a crash left behind the last whole record, or give that record the end that it lost."""
+        if self.path is None:
+            return
+        if self.torn:
+            files.truncate(self.path, self.size)
+            self.torn = b""
+        if not self.ended:
+            files.append(self.path, b"\n", at=self.size)
+            self.size, self.ended = self.size + 1, True
+
+    def require_head(self, head: str) -> None:
+        """Refuse a chain that does not hold a head that somebody kept.
+
+        Raises:
+            LedgerError: It does not: it was rolled back, or is another run's.
+        """
+        if head.lower() not in self.hashes:
+            raise LedgerError(
+                f"head = {head[:80]!r}: is none of the {len(self.hashes)} hashes of {self.path or 'this ledger'}, which "
+                "was rolled back or is another run's; restore the ledger that goes with this head"
+            )
+
+
+def read_chain(path: Path) -> Chain:
+    """The records of a file; nothing is written.
+
+    Raises:
+        LedgerError: The file is missing, or a whole line of it does not follow from the one before.
+    """
+    chain = Chain(path)
+    try:
+        content = files.read(path, at_most=_LONGEST)
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read ({error.strerror})") from error
+    forms = _Forms()
+    for number, line in enumerate(_lines(content), start=1):
+        whole = line.endswith(b"\n")
+        try:
+            _believe(chain, line.removesuffix(b"\n"), forms)
+            chain.size, chain.ended = chain.size + len(line), whole
+        except ValueError as error:
+            last = chain.size + len(line) == len(content)
+            if chain.hashes and last and (not whole or _UNWRITTEN in line) and not _ended_by_another(chain, line):
+                chain.torn = line
+                break
+            raise LedgerError(f"{path}, line {number}: is no record of this ledger ({error})") from error
+    if not chain.hashes:
+        raise LedgerError(f"{path}: holds no promise, which a ledger begins with")
+    return chain
+
+
+def record_hash(before: str, body: Mapping[str, Any]) -> str:
+    """The hash of a record that follows the one of hash ``before``: what a chain's head is when the record was added."""
+    return _bound(before, strict_json.canonical(body))
+
+
+def _ended_by_another(chain: Chain, line: bytes) -> bool:
+    """Whether a line is a whole record with another end: no crash leaves that, which cuts a line or leaves zeros in it."""
+    content, stated = line[len(_BEFORE) : -_TAIL - 1], line[-_TAIL - 1 + len(_BETWEEN) : -len(_AFTER) - 1]
+    return line[-1:] not in (_UNWRITTEN, b"\n") and stated == _bound(chain.head, content).encode()
+
+
+def _lines(content: bytes) -> Iterator[bytes]:
+    start = 0
+    while start < len(content):
+        end = content.find(b"\n", start) + 1 or len(content)
+        yield content[start:end]
+        start = end
+
+
+def _believe(chain: Chain, line: bytes, forms: "_Forms") -> None:
+    known = forms.read(line)
+    if known is None and not (line.startswith(_BEFORE) and line.endswith(_AFTER) and line[-_TAIL:].startswith(_BETWEEN)):
+        raise ValueError("it is not of the form that is written")
+    content = line[len(_BEFORE) : -_TAIL]
+    stated = known[1] if known else line[-_TAIL + len(_BETWEEN) : -len(_AFTER)]
+    head = _bound(chain.head, content)
+    if head.encode() != stated:
+        raise ValueError("its hash does not follow from the line before")
+    body = known[0] if known else strict_json.loads_canonical(content)
+    if not isinstance(body, dict):
+        raise ValueError("it is no JSON object")
+    if not known:
+        forms.learn(body)
+    chain.records.append(body)
+    chain.hashes.append(head)
+
+
+class _Forms:
+    """Forms of lines: what differs from a line that was read in full in its round and its digests alone is read by them.
+
+    A ledger has two records a round and two or three forms, so that a long one opens several times as fast.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Callable[[bytes], re.Match[bytes] | None], dict[str, Any], list[str]]] = []
+
+    def read(self, line: bytes) -> tuple[dict[str, Any], bytes] | None:
+        """What a line says, and the hash that it states, where its form is known."""
+        for fullmatch, body, names in self._known:
+            if found := fullmatch(line):
+                *texts, stated = found.groups()
+                said = body.copy()
+                for name, text in zip(names, texts, strict=True):
+                    said[name] = int(text) if name == "round" else text.decode()
+                return said, stated
+        return None
+
+    def learn(self, body: dict[str, Any]) -> None:
+        """Know the form of a record from here on, unless it has a list of clients, or too many forms are known."""
+        if len(self._known) >= _MOST_FORMS or body.get("clients"):
+            return
+        names, parts = list[str](), list[bytes]()
+        for name in sorted(body):
+            value = body[name]
+            if name == "round" and type(value) is int:
+                names.append(name)
+                part = _ROUND
+            elif isinstance(value, str) and _DIGEST.fullmatch(value.encode()):
+                names.append(name)
+                part = b'"(' + _DIGEST.pattern + b')"'
+            else:
+                part = re.escape(strict_json.canonical(value))
+            parts.append(re.escape(strict_json.canonical(name)) + b":" + part)
+        bound = re.escape(_BETWEEN) + b"(" + _DIGEST.pattern + b")" + re.escape(_AFTER)
+        whole = re.escape(_BEFORE) + rb"\{" + b",".join(parts) + rb"\}" + bound
+        self._known.append((re.compile(whole).fullmatch, body, names))
+
+
+def _bound(head: str, content: bytes) -> str:
+    return hashlib.sha256(head.encode() + content).hexdigest()

@@ -1,0 +1,180 @@
+"""What happened in a run, record by record: the one reading of a ledger that its writer, its printer and its verifier share."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hubbub._util.checks import digest, integer, scale
+
+__all__ = ["Epoch", "History", "Round", "published_files"]
+
+_CLIENT = re.compile(r"[0-9a-f]{32}")
+# A file of the run's folder, none outside it.
+_NAME = re.compile(r"(state/)?[A-Za-z]+\.[a-z]+")
+
+
+@dataclass(slots=True)
+class Round:
+    """A round that was begun: ``state`` is ``"begun"``, ``"committed"`` or ``"aborted"``; begun rounds are charged."""
+
+    state: str
+    epoch: int | None
+    clients: tuple[str, ...]
+    total: str
+    clip_norm: float | None
+    release: str | None = None
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A start of the run: its first row of z, the HMAC of its key (none in a simulation), and the sampler's fingerprint."""
+
+    first_row: int
+    key: str | None
+    sampler: str
+
+
+@dataclass
+class History:
+    """The state that records lead to.
+
+    Args:
+        rounds: One entry for each round that was begun.
+        epochs: One entry for each start.
+        joined: For each client, by HMAC, the rounds that it joined, aborted ones counted; of random cohorts there is no list.
+        closed: Whether the keys were destroyed.
+        files: The SHA-256 of each file that the run has made of its rounds, by name, as recorded since the last of them;
+            ``None`` before.
+    """
+
+    rounds: list[Round] = field(default_factory=list)
+    epochs: list[Epoch] = field(default_factory=list)
+    joined: dict[str, list[int]] = field(default_factory=dict)
+    closed: bool = False
+    files: Mapping[str, str] | None = None
+
+    @classmethod
+    def of(cls, records: Iterable[Mapping[str, Any]]) -> "History":
+        """The state after the records that follow the promise.
+
+        Raises:
+            ValueError: A record that does not follow from those before; the message counts it from the promise, line 1.
+        """
+        history = cls()
+        for line, body in enumerate(records, start=2):
+            try:
+                history.apply(body)
+            except (ValueError, TypeError, KeyError) as error:
+                what = f"has no {error}" if isinstance(error, KeyError) else str(error)
+                raise ValueError(f"line {line}: is no record of this ledger ({what})") from error
+        return history
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the last start; ``None`` where none was recorded, as in memory."""
+        return len(self.epochs) - 1 if self.epochs else None
+
+    @property
+    def pending(self) -> int | None:
+        """The round that was begun and neither committed nor aborted."""
+        return len(self.rounds) - 1 if self.rounds and self.rounds[-1].state == "begun" else None
+
+    @property
+    def next_round(self) -> int:
+        """The first round that was neither released nor aborted."""
+        return len(self.rounds) - (self.pending is not None)
+
+    def apply(self, body: Mapping[str, Any]) -> None:
+        """Take one more record into account.
+
+        Raises:
+            ValueError: It does not follow from the state, or one of its values cannot be.
+            TypeError: One of its values has another type.
+            KeyError: A value is missing.
+        """
+        kind = body["kind"]
+        if not isinstance(kind, str) or kind not in _KINDS:
+            raise ValueError(f"kind = {kind!r}: is not known; this hubbub may be older than the one that wrote it")
+        if self.closed and kind != "publish":
+            raise ValueError(f"{kind} follows the end of the run")
+        _KINDS[kind](self, body)
+
+    def _start(self, body: Mapping[str, Any]) -> None:
+        # A simulation goes on with the round that was under way; a secure run has settled it.
+        follows = self.pending is None or body["key"] is None
+        if integer("epoch", body["epoch"], at_least=0) != len(self.epochs) or not follows:
+            raise ValueError(f"epoch {body['epoch']} does not follow")
+        first_row = integer("first_row", body["first_row"], at_least=self.epochs[-1].first_row if self.epochs else 0)
+        key = None if body["key"] is None else digest("key", body["key"])
+        self.epochs.append(Epoch(first_row, key, digest("sampler", body["sampler"])))
+
+    def _begin(self, body: Mapping[str, Any]) -> None:
+        round_index = integer("round", body["round"], at_least=0)
+        epoch = None if body["epoch"] is None else integer("epoch", body["epoch"], at_least=0)
+        if self.pending is not None or round_index != len(self.rounds) or epoch != self.epoch:
+            raise ValueError(f"begin of round {round_index} in epoch {epoch} does not follow")
+        clip_norm = None if body["clip_norm"] is None else scale("clip_norm", body["clip_norm"])
+        if not isinstance(body["clients"], list | tuple):
+            raise TypeError(f"clients = {body['clients']!r}: must be a list")
+        clients = tuple(body["clients"])
+        if len(set(clients)) != len(clients) or not all(isinstance(c, str) and _CLIENT.fullmatch(c) for c in clients):
+            raise ValueError("clients: must be HMACs of 32 hexadecimal digits, each once")
+        self.rounds.append(Round("begun", epoch, clients, digest("sum", body["sum"]), clip_norm))
+        self.files = None
+        for client in clients:
+            self.joined.setdefault(client, []).append(round_index)
+
+    def _end(self, body: Mapping[str, Any]) -> None:
+        round_index = integer("round", body["round"], at_least=0)
+        if self.pending is None or round_index != self.pending:
+            raise ValueError(f"{body['kind']} of round {round_index} does not follow")
+        last = self.rounds[-1]
+        if body["kind"] == "abort":
+            last.state = "aborted"
+        else:
+            last.state, last.release = "committed", digest("release", body["release"])
+
+    def _files(self, body: Mapping[str, Any]) -> None:
+        if self.pending is not None or self.files is not None:
+            raise ValueError("files follow a round that is not over, or files")
+        self.files = _digests(body["files"])
+
+    def _publish(self, body: Mapping[str, Any]) -> None:
+        if self.files is None:
+            raise ValueError("publish follows no files")
+        published_files(body)
+
+    def _close(self, body: Mapping[str, Any]) -> None:
+        if self.pending is not None:
+            raise ValueError(f"close follows the begin of round {self.pending}")
+        self.closed = True
+
+
+_KINDS: dict[str, Callable[[History, Mapping[str, Any]], None]] = {
+    "epoch": History._start,
+    "begin": History._begin,
+    "commit": History._end,
+    "abort": History._end,
+    "close": History._close,
+    "files": History._files,
+    "publish": History._publish,
+}
+
+
+def published_files(record: Mapping[str, Any]) -> dict[str, str]:
+    """The SHA-256 of what was published, by name.
+
+    Raises:
+        ValueError: It is no such record.
+        KeyError: A value is missing.
+    """
+    if record["kind"] != "publish":
+        raise ValueError(f"kind = {str(record['kind'])[:80]!r}: must be 'publish'")
+    return _digests(record["files"])
+
+
+def _digests(files: object) -> dict[str, str]:
+    if not isinstance(files, Mapping) or not files or not all(isinstance(f, str) and _NAME.fullmatch(f) for f in files):
+        raise ValueError(f"files = {str(files)[:80]!r}: must be digests by the names of files")
+    return {name: digest(name, value) for name, value in files.items()}

@@ -1,0 +1,407 @@
+"""The ledger: what was promised, who took part, and what was really released, in the order in which it counts.
+
+A round is charged before its noise exists and released before anybody sees it::
+
+    begin    the cohort is checked against the pattern; the charge is on disk (fsync) before any noise meets the sum
+    commit   the release is on disk, then its digest; only then may it leave
+    abort     a round that was begun and did not commit: it stays charged, uses up its row of noise, and its clients took part
+
+Behind the last round it binds what was made of them, by SHA-256: ``files`` the model with its settings and its guarantee,
+``publish`` what others were given.
+
+On disk it is a :class:`~hubbub.ledger.chain.Chain`. It holds no bare hash of anything private: clients and sums stand in
+it as HMACs under a secret key of the run, so that separation is kept over restarts and nobody can test a guess.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hubbub._util.checks import integer, shown
+from hubbub.accounting.guarantee import PrivacyGuarantee
+from hubbub.errors import LedgerError, ParticipationError
+from hubbub.ledger.chain import Chain, read_chain
+from hubbub.ledger.history import Epoch, History
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism.participation import RandomParticipation
+
+__all__ = ["Ledger", "Ticket", "add_record", "end_run", "key_digest", "require_fitting"]
+
+_COMPUTED = ("key", "mechanism.epsilon", "mechanism.l2_sensitivity", "mechanism.stddev")
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A round that has been charged and may be hidden now; ``clip_norm`` is the scale of its sum and of its noise."""
+
+    round_index: int
+    clip_norm: float | None = None
+
+
+class Ledger:
+    """The record of a run.
+
+    Args:
+        promise: What the run promises.
+        secret: 32 bytes under which clients and sums are recorded.
+        path: The file, created when missing; ``None`` keeps the ledger in memory.
+        head: A head that somebody kept: a file that does not hold it was rolled back.
+
+    Raises:
+        LedgerError: The file is damaged, was written for another promise, or does not hold the head.
+    """
+
+    def __init__(self, promise: Promise, secret: bytes, path: Path | None = None, *, head: str | None = None) -> None:
+        self.promise = promise
+        self._secret = secret
+        self._history = History()
+        self._names: dict[Hashable, str] = {}
+        if path is not None and path.is_symlink():
+            raise LedgerError(f"{path}: is a symbolic link; a ledger is a file in the folder of its run")
+        if path is None or not path.exists():
+            self._chain = Chain(path)
+            if head is not None:
+                self._chain.require_head(head)
+            self._chain.append(self._first())
+            return
+        self._chain = read_chain(path)
+        if head is not None:
+            self._chain.require_head(head)
+        self._require_same_promise(self._chain.records[0])
+        try:
+            self._history = History.of(self._chain.records[1:])
+        except ValueError as error:
+            raise LedgerError(f"{path}, {error}") from error
+        try:
+            require_fitting(promise, self._history)
+        except (ValueError, ParticipationError) as error:
+            raise LedgerError(f"{path}: {error}") from error
+        self._chain.repair()
+
+    @property
+    def head(self) -> str:
+        """The hash of the last record: whoever keeps it can tell whether the file was rolled back."""
+        return self._chain.head
+
+    def rounds_at(self, head: str) -> int | None:
+        """How many rounds had been begun when the ledger had this head; ``None`` where it never had."""
+        return self._chain.rounds_at(head)
+
+    @property
+    def next_round(self) -> int:
+        """The first round that was neither released nor aborted."""
+        return self._history.next_round
+
+    @property
+    def rounds(self) -> tuple[str, ...]:
+        """``"committed"``, ``"aborted"`` or ``"begun"`` for each round so far."""
+        return tuple(entry.state for entry in self._history.rounds)
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """Every start of the run, in order."""
+        return tuple(self._history.epochs)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the run has ended for good and its keys were given up."""
+        return self._history.closed
+
+    def digest(self, name: str, content: bytes) -> str:
+        """An HMAC under the run's secret: equal contents can be told, contents cannot be guessed."""
+        return _hmac(self._secret, name, content)
+
+    def release_digest(self, round_index: int) -> str | None:
+        """SHA-256 of a committed release."""
+        return self._history.rounds[round_index].release if round_index < len(self._history.rounds) else None
+
+    def may_join(self, client: Hashable, round_index: int) -> bool:
+        """Whether the promised pattern lets this client join this round, given the rounds that it joined."""
+        return self._allows(self._history.joined.get(self._client(client), []), round_index)
+
+    def able(self, clients: Sequence[Hashable], round_index: int) -> Iterator[tuple[int, int]]:
+        """The place of each client that may join this round, as :meth:`may_join` says, and how many rounds it joined."""
+        joined = self._history.joined
+        for place, client in enumerate(clients):
+            rounds = joined.get(self._client(client), ())
+            if self._allows(rounds, round_index):
+                yield place, len(rounds)
+
+    def participations(self, client: Hashable) -> tuple[int, ...]:
+        """The rounds that a client joined, aborted ones counted; of random cohorts no list is kept."""
+        return tuple(self._history.joined.get(self._client(client), ()))
+
+    def start_epoch(self, first_row: int, key: bytes | None, sampler: str) -> None:
+        """Record a start of the run, and that rows of z from ``first_row`` on come from a new key.
+
+        Args:
+            first_row: The first row of z that was never drawn.
+            key: Of a secure run, on disk by now; ``None`` in a simulation, whose rows come from its seed.
+            sampler: A fingerprint of how keys become noise on this machine.
+        """
+        digest = None if key is None else self.digest("key", key)
+        number = len(self._history.epochs)
+        self._append({"kind": "epoch", "epoch": number, "first_row": first_row, "key": digest, "sampler": sampler})
+
+    def begin(self, round_index: int, cohort: Sequence[Hashable], digest: str, clip_norm: float | None = None) -> Ticket:
+        """Charge a round. When this returns, the charge is on disk.
+
+        Args:
+            round_index: The next round.
+            cohort: Its clients.
+            digest: The HMAC of the sum; it is recorded under the run's secret once more, so that a bare hash does no harm.
+            clip_norm: To which each of its updates was clipped.
+
+        Raises:
+            ParticipationError: A client would break the pattern, or comes twice.
+            TypeError: A client is known by something else than a text or a whole number.
+            LedgerError: Not the next round, past the last one, after the end, or a simulation's round that is done again with
+                another sum.
+        """
+        if round_index != self.next_round or round_index >= self.promise.rounds:
+            raise LedgerError(
+                f"round_index = {round_index}: the next round is {self.next_round} of {self.promise.rounds}; "
+                "a row of noise is used once, in order"
+            )
+        total = self.digest("sum", digest.encode())
+        if self._history.pending is not None:
+            self._require_repeatable(total)
+            return Ticket(round_index, clip_norm)
+        members = self._admit(cohort, round_index)
+        self._append(
+            {
+                "kind": "begin",
+                "round": round_index,
+                "epoch": self._history.epoch,
+                "clients": members,
+                "sum": total,
+                "clip_norm": clip_norm,
+            }
+        )
+        return Ticket(round_index, clip_norm)
+
+    def commit(self, ticket: Ticket, release: bytes) -> None:
+        """Record a release that is on disk; afterwards it may leave."""
+        self._require_begun(ticket)
+        digest = hashlib.sha256(release).hexdigest()
+        self._append({"kind": "commit", "round": ticket.round_index, "release": digest})
+
+    def abort(self, ticket: Ticket) -> None:
+        """Give a begun round up: it stays charged."""
+        self._require_begun(ticket)
+        self._append({"kind": "abort", "round": ticket.round_index})
+
+    def pending(self) -> Ticket | None:
+        """The round that was begun and neither committed nor aborted."""
+        pending = self._history.pending
+        return None if pending is None else Ticket(pending, self._history.rounds[pending].clip_norm)
+
+    @property
+    def files(self) -> Mapping[str, str] | None:
+        """The SHA-256 of what was made of the rounds so far, by name; ``None`` where it was not recorded since the last one."""
+        return self._history.files
+
+    def bind(self, files: Mapping[str, str]) -> None:
+        """Record the SHA-256 of what was made of the rounds so far; what is recorded already is not recorded again.
+
+        Raises:
+            LedgerError: Other digests are on record, and no round since.
+        """
+        if self.files is not None and self.files != files:
+            raise LedgerError(f"{', '.join(files)}: changed since the last round; restore what the ledger binds")
+        if self.files is None:
+            self._append({"kind": "files", "files": dict(files)})
+
+    def spent(self, delta: float) -> PrivacyGuarantee:
+        """The guarantee of the rounds charged so far, aborted ones counted, together with the earlier runs.
+
+        Here it is the promise so far: whatever would cost more is refused, when the ledger is opened and at each begin. For the
+        records of others see :func:`hubbub.ledger.actual_cost.spent`.
+
+        It may be stated for the whole run if the run ends here for a reason that does not depend on the data; otherwise the
+        promise for all rounds is the statement.
+        """
+        return self.promise.after(len(self._history.rounds), delta)
+
+    def _append(self, body: Mapping[str, Any]) -> None:
+        """Write a record that follows, and believe it."""
+        if self._history.closed:
+            raise LedgerError(f"{self._chain.path or 'this ledger'}: was closed; no round can follow")
+        self._history.apply(body)
+        try:
+            self._chain.append(body)
+        except BaseException:
+            self._history = History.of(self._chain.records[1:])
+            raise
+
+    def _require_begun(self, ticket: Ticket) -> None:
+        if self._history.pending is None or ticket.round_index != self._history.pending:
+            raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.pending()}")
+
+    def _require_repeatable(self, total: str) -> None:
+        """A simulation that was interrupted in a round draws the very same round again; nothing else may."""
+        if not self.promise.simulation and self.promise.mechanism is not None:
+            raise LedgerError(f"round {self.next_round} was begun already; commit it or abort it")
+        if self._history.rounds[-1].total != total:
+            raise LedgerError(
+                f"round {self.next_round} was begun with another sum: its row of noise must not meet two; resume without "
+                "changing the data, or start a new run"
+            )
+
+    def _client(self, client: Hashable) -> str:
+        if isinstance(client, bool) or not isinstance(client, str | int | np.integer):
+            # Of other values two may be equal and have different texts, or the same one another text in the next start.
+            raise TypeError(f"client {client!r}: must be a text or a whole number, not {type(client).__name__}")
+        if client not in self._names:
+            self._names[client] = self.digest("client", str(client).encode())[:32]
+        return self._names[client]
+
+    def _allows(self, joined: Sequence[int], round_index: int) -> bool:
+        mechanism = self.promise.mechanism
+        return mechanism is None or mechanism.participation.may_follow(joined, round_index)
+
+    def _admit(self, cohort: Sequence[Hashable], round_index: int) -> list[str]:
+        """The HMACs of the clients, where the promise is about them; refused as a whole if one would break it."""
+        if len(set(cohort)) != len(cohort):
+            raise ParticipationError(f"round {round_index}: a client is in the cohort twice")
+        members = [self._client(client) for client in cohort]
+        if len(set(members)) != len(members):
+            raise ParticipationError(f"round {round_index}: two clients of the cohort have one name as text")
+        mechanism = self.promise.mechanism
+        if mechanism is None or isinstance(mechanism.participation, RandomParticipation):
+            return []
+        for client, member in zip(cohort, members, strict=True):
+            joined = self._history.joined.get(member, [])
+            if not self._allows(joined, round_index):
+                raise ParticipationError(
+                    f"client {client!r} may not join round {round_index}: it took part in rounds "
+                    f"{joined} and the run promised {mechanism.participation}"
+                )
+        return members
+
+    def _first(self) -> dict[str, Any]:
+        """The first record: the promise, and by which key clients and sums are known."""
+        return {"kind": "promise", "key": self.digest("key", self._secret), **self.promise.record()}
+
+    def _require_same_promise(self, stated: Mapping[str, Any]) -> None:
+        expected = _flat(self._first())
+        found = _flat(stated)
+        changed = sorted(key for key in expected | found if expected.get(key) != found.get(key))
+        if changed == ["key"]:
+            raise LedgerError("the ledger was written under another key of the run; restore state/keys/run")
+        if changed:
+            # What was given comes first, what follows from it only where nothing else is left to name.
+            named = [key for key in changed if key not in _COMPUTED] or changed
+            told = [f"{key} was {shown(found.get(key))}, is {shown(expected.get(key))}" for key in named[:_MOST_NAMED]]
+            more = f", and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+            where = f"{self._chain.path}: " if self._chain.path else ""
+            raise LedgerError(
+                f"{where}the ledger was written for another promise: {', '.join(told)}{more}; go on with the settings of "
+                "before, or start a new run in a folder of its own, which is charged beside this one"
+            )
+
+
+def key_digest(secret: bytes, key: bytes) -> str:
+    """By what a ledger knows a key: an HMAC under the run's secret."""
+    return _hmac(secret, "key", key)
+
+
+def _hmac(secret: bytes, name: str, content: bytes) -> str:
+    return hmac.new(secret, name.encode() + b"\0" + content, hashlib.sha256).hexdigest()
+
+
+def require_fitting(promise: Promise, history: History) -> None:
+    """Refuse a history that its promise does not cover: its epsilon would be too low.
+
+    Raises:
+        ParticipationError: A client took part more often than the pattern allows.
+        ValueError: More rounds than planned, or a start or a round that is not as secure as was promised.
+    """
+    if len(history.rounds) > promise.rounds:
+        raise ValueError(f"it has {len(history.rounds)} rounds, {promise.rounds} were promised")
+    mechanism = promise.mechanism
+    if mechanism is None:
+        return
+    for number, epoch in enumerate(history.epochs):
+        if (epoch.key is None) != promise.simulation:
+            raise ValueError(f"epoch {number} has {'no' if epoch.key is None else 'a'} key, which does not fit its noise")
+    fixed = promise.terms.clip_norm
+    for round_index, entry in enumerate(history.rounds):
+        if fixed is not None and entry.clip_norm != fixed:
+            raise ValueError(f"clip_norm of round {round_index} is {entry.clip_norm}, {fixed} was promised")
+    for member, joined in history.joined.items():
+        if not mechanism.participation.allows(joined):
+            raise ParticipationError(
+                f"client {member} took part in rounds {joined}, which breaks the promised {mechanism.participation}"
+            )
+
+
+def end_run(path: Path, *, early: bool = False, release: bytes | None = None) -> None:
+    """Record that a run has ended for good, so that no round can follow. Needs no key.
+
+    A round under way is committed where its release is whole on disk, and aborted otherwise.
+
+    Args:
+        path: The ledger's file; one that is closed stays so.
+        early: Whether rounds may be left undone.
+        release: The file of the release of the round under way, where it is there.
+
+    Raises:
+        LedgerError: The file is damaged, or rounds are left and ``early`` is not said.
+    """
+    chain = read_chain(path)
+    try:
+        history = History.of(chain.records[1:])
+        planned = integer("rounds", chain.records[0].get("rounds"), at_least=1)
+    except (ValueError, TypeError) as error:
+        raise LedgerError(f"{path}, {error}") from error
+    if history.closed:
+        return
+    done = history.next_round + (history.pending is not None and release is not None)
+    if done < planned and not early:
+        raise LedgerError(
+            f"{path}: {done} of {planned} rounds are done; finish the run ('hubbub resume', or its ServerApp), or end it here "
+            "for good with --early"
+        )
+    chain.repair()
+    if history.pending is not None and release is not None:
+        chain.append({"kind": "commit", "round": history.pending, "release": hashlib.sha256(release).hexdigest()})
+    elif history.pending is not None:
+        chain.append({"kind": "abort", "round": history.pending})
+    chain.append({"kind": "close"})
+
+
+def add_record(path: Path, body: Mapping[str, Any]) -> Chain:
+    """Add a record that needs no key to the ledger of a run that is not at work; call it with the folder locked.
+
+    Returns:
+        The whole ledger.
+
+    Raises:
+        LedgerError: The file is damaged, or such a record does not follow.
+    """
+    chain = read_chain(path)
+    try:
+        History.of([*chain.records[1:], body])
+    except ValueError as error:
+        raise LedgerError(f"{path}, {error}") from error
+    chain.repair()
+    chain.append(body)
+    return chain
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested records by dotted names, so that a message can name what differs."""
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat

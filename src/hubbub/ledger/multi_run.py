@@ -1,0 +1,185 @@
+"""Several runs over the same people: one account of all that they released."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hubbub._util.checks import one_of, open_unit
+from hubbub.accounting.composition import ACCOUNTANTS, epsilon
+from hubbub.accounting.events import RELATIONS, NeighboringRelation
+from hubbub.accounting.guarantee import PrivacyGuarantee
+from hubbub.accounting.runs import RunCharge, charge_participations, events_of, require_together
+from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS, not_covered
+from hubbub.accounting.worst_case import certain_zcdp_rho
+from hubbub.errors import ConfigError, LedgerError
+from hubbub.ledger.actual_cost import run_charge
+from hubbub.ledger.chain import Chain
+from hubbub.ledger.history import History
+from hubbub.ledger.promise import Promise
+
+__all__ = ["Recorded", "compose_runs", "final_charges", "run_charges"]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run as its folder tells it.
+
+    Args:
+        name: For messages.
+        chain: Its ledger.
+        promise: What that promises.
+        history: What happened.
+        alone: Whether nothing lay beside the ledger that shows how far the run went: then its end may have been cut off.
+    """
+
+    name: str
+    chain: Chain
+    promise: Promise
+    history: History
+    alone: bool = False
+
+    @property
+    def rounds_left(self) -> int:
+        """How many rounds it may still do; none once it was closed."""
+        return 0 if self.history.closed else max(0, self.promise.rounds - len(self.history.rounds))
+
+
+def final_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
+    """What runs cost that are over, for the promise of a later one: what they still did would be in no account.
+
+    Raises:
+        LedgerError: One that may go on, or what :func:`run_charges` refuses.
+    """
+    for run in runs:
+        if run.rounds_left:
+            raise LedgerError(
+                f"{run.name}: {len(run.history.rounds)} of the {run.promise.rounds} rounds that it promised are done, and "
+                f"what it still does would not be charged; finish it with 'hubbub resume {run.name}', or end it with "
+                f"'hubbub close {run.name} --early'"
+            )
+    return run_charges(runs)
+
+
+def run_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
+    """What runs cost, each one counted once: those given, and the earlier ones that they were told of.
+
+    Raises:
+        LedgerError: One run twice, a copy of one, or one that was rolled back behind what another was told of it.
+    """
+    for number, run in enumerate(runs):
+        for other in runs[:number]:
+            _require_distinct(other, run)
+    found = {run.chain.hashes[0]: run_charge(run.chain, run.promise, run.history) for run in runs}
+    given = {run.chain.hashes[0]: run for run in runs}
+    for run in runs:
+        for earlier in run.promise.earlier:
+            if earlier.first in given:
+                if earlier.head not in given[earlier.first].chain.hashes:
+                    raise LedgerError(
+                        f"{given[earlier.first].name}: does not hold head {earlier.head}, which {run.name} was told of: it was "
+                        "rolled back; restore its ledger"
+                    )
+            elif found.setdefault(earlier.first, earlier) != earlier:
+                raise LedgerError(
+                    f"{run.name}: was told of the run of ledger {earlier.first[:16]} at another head than the runs before; "
+                    "name that run, too"
+                )
+    return tuple(found.values())
+
+
+def compose_runs(
+    runs: Sequence[RunCharge], delta: float, neighboring_relation: str | None = None, *, accountant: str = "tight"
+) -> PrivacyGuarantee:
+    """The guarantee of several runs over the same people together.
+
+    Gaussians add their μ²; with random cohorts, or noise in shares, all events are composed.
+
+    Args:
+        runs: As :func:`run_charges` answers, each run once.
+        delta: Strictly between 0 and 1, of the whole.
+        neighboring_relation: By default that of all runs; needed where they differ, and then each is computed anew under it.
+        accountant: ``"tight"`` or ``"rdp"``.
+
+    Raises:
+        ConfigError: Runs of different units, or of different relations and none is given, or one that does not cover a run.
+        ValueError: No run, or a number out of range.
+
+    Source: Dong, Roth and Su 2022, Corollary 2 (Gaussians), https://arxiv.org/abs/1905.02383; Zhu, Dong and Wang 2022, Theorem
+    10, https://arxiv.org/abs/2106.08567.
+    """
+    open_unit("delta", delta)
+    one_of("accountant", accountant, ACCOUNTANTS)
+    if not runs:
+        raise ValueError("runs = (): name at least one run")
+    relation = _relation(runs, neighboring_relation)
+    unit = runs[0].privacy_unit
+    require_together(runs, unit, relation)
+    events = events_of(runs)
+    cohorts = [kind for run in runs for kind in charge_participations(run.events, run.rounds)]
+    unhidden = not_covered(unit, cohorts, relation)
+    return PrivacyGuarantee(
+        epsilon=math.inf if events is None else epsilon(events, delta, relation, accountant),
+        delta=float(delta),
+        zcdp_rho=certain_zcdp_rho(events, relation),
+        l2_sensitivity=None,
+        sensitivity_exact=False,
+        noise_multiplier=None,
+        clip_noise_multiplier=None,
+        neighboring_relation=relation,
+        privacy_unit=unit,
+        mechanism=_words(runs),
+        accountant=accountant,
+        rounds=sum(run.rounds for run in runs),
+        assumptions=(EACH_RUN, FIXED_RUNS),
+        simulation=any(run.simulation for run in runs),
+        events=events,
+        relations=tuple(r for r in RELATIONS if all(r in run.relations for run in runs)),
+        not_covered=tuple(dict.fromkeys((*unhidden, *(what for run in runs for what in run.not_covered)))),
+        setting=_setting(runs),
+    )
+
+
+def _setting(runs: Sequence[RunCharge]) -> str:
+    """That of all runs, where it is one."""
+    stated = {run.setting for run in runs}
+    return stated.pop() if len(stated) == 1 else "that of each run, as its own statement names it"
+
+
+def _words(runs: Sequence[RunCharge]) -> str:
+    """How many runs there are, and how many of them nothing bounds."""
+    all_runs = f"{len(runs)} run{'s' if len(runs) > 1 else ''} over the same people"
+    without = sum(run.events is None for run in runs)
+    return f"{all_runs}, of which {without} {'have' if without > 1 else 'has'} no bound" if without else all_runs
+
+
+def _relation(runs: Sequence[RunCharge], wanted: str | None) -> NeighboringRelation:
+    if wanted is not None:
+        return one_of("neighboring_relation", wanted, RELATIONS)  # type: ignore[return-value] # checked to be one of its words
+    stated = sorted({run.neighboring_relation for run in runs if run.events is not None}) or ["zero-out"]
+    if len(stated) > 1:
+        common = [r for r in RELATIONS if all(r in run.relations for run in runs if run.events is not None)]
+        raise ConfigError(
+            f"neighboring_relation: the runs state {' and '.join(map(repr, stated))}, which do not add up as they are; name "
+            f"one, under which all are computed anew: {' or '.join(map(repr, common)) or 'there is none that covers all'}"
+        )
+    return stated[0]
+
+
+def _require_distinct(one: Recorded, other: Recorded) -> None:
+    """Refuse two ledgers of one run."""
+    a, b = one.chain.hashes, other.chain.hashes
+    if a == b:
+        raise LedgerError(f"{one.name} and {other.name}: are the same ledger; name each run once")
+    if a[0] == b[0]:
+        shorter, longer = sorted((one, other), key=lambda run: len(run.chain.hashes))
+        if longer.chain.hashes[: len(shorter.chain.hashes)] == shorter.chain.hashes:
+            raise LedgerError(f"{shorter.name}: is an older copy of {longer.name}; name that alone, which holds all of it")
+        raise LedgerError(
+            f"{one.name} and {other.name}: are copies of one run that went on separately, so that they share noise; no theorem "
+            "adds their costs up"
+        )
+    keys = {run.chain.records[0].get("key") for run in (one, other)}
+    if len(keys) == 1 and not (one.promise.simulation and other.promise.simulation):
+        raise LedgerError(
+            f"{one.name} and {other.name}: were written under one key, so that they may share noise; no theorem adds up"
+        )

@@ -1,0 +1,394 @@
+"""What a run promises before its first round, as a value and as the first record of its ledger."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any, get_args
+
+import numpy as np
+
+from hubbub._util import strict_json
+from hubbub._util.checks import Array, digest, integer, lattice_bits, one_of, open_unit, positive, shown, table
+from hubbub.accounting.composition import ACCOUNTANTS
+from hubbub.accounting.events import RELATIONS
+from hubbub.accounting.events_of_mechanism import default_relation
+from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee, unprotected
+from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.wording import (
+    HOLDERS_ADD,
+    Assumption,
+    require_text,
+    require_words,
+    words_from_record,
+    words_record,
+)
+from hubbub.errors import ConfigError, LedgerError, ParticipationError
+from hubbub.mechanism import Mechanism, NoiseBy, NoiseShares
+from hubbub.mechanism.participation import participation_of, participation_record
+from hubbub.mechanism.strategies import Strategy
+from hubbub.mechanism.strategies.record import from_parts, strategy_arrays, strategy_numbers
+
+__all__ = ["Extends", "Promise", "Terms", "earlier_from"]
+
+# Smaller numbers were formats of versions before the first release, which none reads.
+SCHEMA = 6
+_MOST_RUNS = 1000
+_NOT_FOR_RELEASE = "simulation, not for release"
+
+
+@dataclass(frozen=True)
+class Extends:
+    """What the promise of a run says of the finished one that it goes on from.
+
+    Args:
+        ledger: Hash of the first record of that run's ledger.
+        head: Hash of its last record, when this run began.
+        model: SHA-256 of the model that this run begins with.
+        optimizer: SHA-256 of the optimizer's state; empty where it begins anew.
+
+    Raises:
+        ValueError: One that is no digest.
+    """
+
+    ledger: str
+    head: str
+    model: str
+    optimizer: str = ""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if name != "optimizer" or value != "":
+                digest(f"extends.{name}", value)
+
+    def record(self) -> dict[str, str]:
+        """It as strict JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "Extends | None":
+        """What the settings of a promise say; ``None`` for a run that begins by itself.
+
+        Raises:
+            ValueError: They say something else than what can be.
+        """
+        stated = settings.get("extends")
+        if stated is None:
+            return None
+        if not isinstance(stated, Mapping) or set(stated) != set(cls.__dataclass_fields__):
+            raise ValueError(f"extends = {str(stated)[:80]!r}: must name {', '.join(cls.__dataclass_fields__)}")
+        return cls(**stated)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the settings of a promise say that the library itself reads; all else in them is compared, and nothing more.
+
+    Args:
+        expected_cohort_size: What sums are divided by.
+        clip_norm: To which every update is clipped; ``None`` where nothing is, or where it moves.
+        adaptive_clipping: The rule by which the clip norm moves.
+        lattice_bits: Of the lattice that sums lie on.
+        clients: How many there are.
+        parameters: Of the model, the trainable ones.
+        initial_model: SHA-256 of the model before the first round.
+        extends: What a run with a warm start begins with.
+        keep_releases: Whether all releases stay in the folder.
+
+    Raises:
+        ValueError: A number out of range.
+        TypeError: A value of another type.
+    """
+
+    expected_cohort_size: float | None = None
+    clip_norm: float | None = None
+    adaptive_clipping: Mapping[str, Any] | str | None = None
+    lattice_bits: int = 24
+    clients: int | None = None
+    parameters: int | None = None
+    initial_model: str | None = None
+    extends: Extends | None = None
+    keep_releases: bool = True
+
+    def __post_init__(self) -> None:
+        for name, size in (("expected_cohort_size", self.expected_cohort_size), ("clip_norm", self.clip_norm)):
+            if size is not None:
+                positive(name, size)
+        for name, count in (("clients", self.clients), ("parameters", self.parameters)):
+            if count is not None:
+                integer(name, count, at_least=0)
+        lattice_bits("lattice_bits", self.lattice_bits)
+        if self.initial_model is not None:
+            digest("initial_model", self.initial_model)
+        if not isinstance(self.keep_releases, bool):
+            raise TypeError(f"keep_releases = {shown(self.keep_releases)}: must be true or false")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "Terms":
+        """Those of the settings of a promise."""
+        known = {name: settings[name] for name in cls.__dataclass_fields__ if name in settings}
+        return cls(**{**known, "extends": Extends.of(settings)})
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the clip norm moves."""
+        return self.adaptive_clipping is not None
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a run promises before its first round.
+
+    Args:
+        rounds: How many rounds it may run.
+        mechanism: How each is hidden; ``None`` promises nothing.
+        neighboring_relation: By default that of the mechanism's participation.
+        privacy_unit: Whose contribution is clipped as one.
+        accountant: Who computes epsilon.
+        delta: Of the epsilon that the record states.
+        simulation: Whether cohorts and noise come from a known seed, so that the run is an experiment, not a release.
+        settings: All else that a resumed run must have in common with the interrupted one, as strict JSON values.
+        earlier: Runs over the same people whose charges this one starts with.
+        further: What must hold beside the guarantee's own assumptions, such as what an engine counts on.
+        not_covered: What costs extra, or is not hidden at all, beside what no guarantee covers.
+        noise_by: Who adds the noise, where the mechanism has no shares.
+        setting: One line of who is trusted with what; empty for a server that sees each update.
+
+    Raises:
+        ValueError: A number out of range, or a text that is empty or not one line.
+        TypeError: A value of another type.
+        ConfigError: Noise of holders without a mechanism, beside shares of clients, or without a setting.
+    """
+
+    rounds: int
+    mechanism: Mechanism | None
+    neighboring_relation: str | None = None
+    privacy_unit: str = "client"
+    accountant: str = "tight"
+    delta: float = 1e-5
+    simulation: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    earlier: tuple[RunCharge, ...] = ()
+    further: tuple[Assumption, ...] = ()
+    not_covered: tuple[str, ...] = ()
+    noise_by: NoiseBy = "server"
+    setting: str = ""
+
+    def __post_init__(self) -> None:
+        one_of("noise_by", self.noise_by, get_args(NoiseBy))
+        if self.setting != "":
+            require_text("setting", self.setting)
+        if self.noise_by == "holders":
+            _require_holders(self.mechanism, self.setting)
+        require_words("further", self.further, Assumption)
+        require_words("not_covered", self.not_covered, str)
+        integer("rounds", self.rounds, at_least=1)
+        if self.mechanism is not None:
+            integer("rounds", self.rounds, at_least=1, at_most=self.mechanism.rounds)
+
+    @property
+    def noise_in_sums(self) -> bool:
+        """Whether sums hold their noise before anybody can read them: shares of clients, or all of it, of holders."""
+        return self.noise_by == "holders" or (self.mechanism is not None and self.mechanism.shares is not None)
+
+    @property
+    def lattice_bits(self) -> int:
+        """Of the lattice that sums lie on.
+
+        Raises:
+            ValueError: Its settings name none that there is.
+        """
+        if self.mechanism is not None and self.mechanism.shares is not None:
+            return self.mechanism.shares.lattice_bits
+        return self.terms.lattice_bits
+
+    @cached_property
+    def terms(self) -> Terms:
+        """What its settings say, typed and checked.
+
+        Raises:
+            ValueError: A number out of range.
+            TypeError: A value of another type.
+        """
+        return Terms.of(self.settings)
+
+    @property
+    def assumed(self) -> tuple[Assumption, ...]:
+        """What must hold beside what the mechanism itself assumes: what holders are to do, and what was named further."""
+        return (HOLDERS_ADD, *self.further) if self.noise_by == "holders" else self.further
+
+    def after(self, rounds: int, delta: float) -> PrivacyGuarantee:
+        """The guarantee of the first rounds, together with the earlier runs."""
+        if self.mechanism is None:
+            # Where nothing is promised, nothing is assumed.
+            bare = unprotected(rounds, delta, self.privacy_unit)
+            unhidden = (*bare.not_covered, *self.not_covered)
+            return replace(bare, earlier=self.earlier, not_covered=unhidden, setting=self.setting)
+        answer = guarantee(
+            self.mechanism,
+            delta,
+            self.neighboring_relation,
+            rounds=rounds,
+            accountant=self.accountant,
+            privacy_unit=self.privacy_unit,
+            earlier=self.earlier,
+        )
+        return replace(
+            answer,
+            simulation=self.simulation or answer.simulation,
+            assumptions=tuple(dict.fromkeys((*answer.assumptions, *self.assumed))),
+            not_covered=tuple(dict.fromkeys((*answer.not_covered, *self.not_covered))),
+            noise_by=self.noise_by,
+            setting=self.setting,
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The promise as strict JSON, for the ledger's first line; the strategy's arrays stand in it by their SHA-256."""
+        return {
+            "schema": SCHEMA,
+            "earlier": [run.record() for run in self.earlier],
+            **words_record(self.further, self.not_covered),
+            "noise_by": self.noise_by,
+            "setting": self.setting,
+            "rounds": self.rounds,
+            "noise": _NOT_FOR_RELEASE if self.simulation else "secure",
+            "privacy_unit": self.privacy_unit,
+            "accountant": self.accountant,
+            "delta": float(self.delta),
+            "mechanism": None if self.mechanism is None else self._mechanism_record(self.mechanism),
+            "settings": dict(self.settings),
+        }
+
+    def _mechanism_record(self, mechanism: Mechanism) -> dict[str, Any]:
+        promised = self.after(self.rounds, self.delta)
+        return {
+            "strategy": _strategy_record(mechanism.strategy),
+            "participation": participation_record(mechanism.participation),
+            "noise_multiplier": mechanism.noise_multiplier,
+            "shares": None if mechanism.shares is None else asdict(mechanism.shares),
+            "stddev": mechanism.stddev,
+            "l2_sensitivity": mechanism.l2_sensitivity,
+            "neighboring_relation": self.neighboring_relation or default_relation(mechanism.participation),
+            "epsilon": promised.epsilon if promised.private else None,
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any], arrays: Mapping[str, Array]) -> "Promise":
+        """The promise of a record. Nothing that the record names is imported, and what it states is computed again by users.
+
+        Args:
+            record: What :meth:`record` wrote.
+            arrays: The strategy's, by name (see :func:`hubbub.mechanism.strategies.record.strategy_arrays`).
+
+        Raises:
+            LedgerError: The record is of another schema, is damaged, or its arrays are not those given.
+        """
+        _require_schema(record)
+        try:
+            _require_words(record)
+            stated = record["mechanism"]
+            mechanism = None if stated is None else _mechanism(table("mechanism", stated), arrays)
+            further, not_covered = words_from_record(record)
+            Terms.of(record["settings"])
+            return cls(
+                rounds=record["rounds"],
+                mechanism=mechanism,
+                neighboring_relation=None if stated is None else stated["neighboring_relation"],
+                privacy_unit=record["privacy_unit"],
+                accountant=record["accountant"],
+                delta=record["delta"],
+                simulation=record["noise"] == _NOT_FOR_RELEASE,
+                settings=record["settings"],
+                earlier=earlier_from(record),
+                further=further,
+                not_covered=not_covered,
+                noise_by=record["noise_by"],
+                setting=record["setting"],
+            )
+        except (KeyError, ValueError, TypeError, AttributeError, ParticipationError) as error:
+            what = f"has no {error}" if isinstance(error, KeyError) else str(error)
+            raise LedgerError(f"ledger.jsonl, line 1: the promise cannot be read ({what})") from error
+
+
+def _require_schema(record: Mapping[str, Any]) -> None:
+    """Refuse a promise that another version wrote."""
+    if type(record.get("schema")) is not int or record["schema"] != SCHEMA:
+        raise LedgerError(
+            f"ledger.jsonl, line 1: schema = {str(record.get('schema'))[:80]!r}: this run was begun with another version of "
+            f"hubbub, and this one reads schema {SCHEMA}; use the version that began it, or begin a new run"
+        )
+
+
+def earlier_from(record: Mapping[str, Any]) -> tuple[RunCharge, ...]:
+    """The earlier runs that the record of a promise names.
+
+    Raises:
+        ValueError: One that cannot be, or the same run twice.
+        TypeError: A value of another type.
+        KeyError: It names none, not even an empty list.
+        LedgerError: It is of another schema.
+    """
+    _require_schema(record)
+    stated = record["earlier"]
+    if not isinstance(stated, list) or len(stated) > _MOST_RUNS:
+        raise TypeError(f"earlier = {str(stated)[:80]!r}: must be a list of at most {_MOST_RUNS} runs")
+    runs = tuple(RunCharge.from_record(run) for run in stated)
+    if len({run.first for run in runs}) < len(runs):
+        raise ValueError("earlier: names one run twice")
+    return runs
+
+
+def _strategy_record(strategy: Strategy) -> dict[str, Any]:
+    arrays = {name: {"shape": list(a.shape), "sha256": _sha256(a)} for name, a in strategy_arrays(strategy).items()}
+    return {**strategy_numbers(strategy), **arrays}
+
+
+def _require_words(record: Mapping[str, Any]) -> None:
+    """The kind, the words and the tables of a record; its numbers are checked by what they make."""
+    one_of("kind", record["kind"], ("promise",))
+    one_of("noise", record["noise"], ("secure", _NOT_FOR_RELEASE))
+    open_unit("delta", record["delta"])
+    one_of("accountant", record["accountant"], ACCOUNTANTS)
+    if not isinstance(record["privacy_unit"], str) or not record["privacy_unit"].isprintable():
+        raise TypeError(f"privacy_unit = {record['privacy_unit']!r}: must be text")
+    table("settings", record["settings"])
+
+
+def _require_holders(mechanism: Mechanism | None, setting: str) -> None:
+    """Refuse noise of share holders that hides nothing, that clients add already, or of which nobody says who they are."""
+    if mechanism is None:
+        raise ConfigError("noise_by = 'holders': a run without a mechanism has no noise to add; leave it out")
+    if mechanism.shares is not None:
+        raise ConfigError(
+            f"noise_by = 'holders' with mechanism.shares = {mechanism.shares}: the clients bring the noise along already; take "
+            "one of the two"
+        )
+    if not setting:
+        raise ConfigError("setting: is missing; where share holders add the noise, say in one line who is trusted with what")
+
+
+def _mechanism(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Mechanism:
+    try:
+        one_of("neighboring_relation", stated["neighboring_relation"], RELATIONS)
+        participation = participation_of(table("participation", stated["participation"]))
+        strategy = _strategy(table("strategy", stated["strategy"]), arrays)
+        shares = None if stated["shares"] is None else NoiseShares(**table("shares", stated["shares"]))
+        return Mechanism(strategy, participation, stated["noise_multiplier"], shares)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"mechanism: {f'has no {error}' if isinstance(error, KeyError) else error}") from error
+
+
+def _strategy(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Strategy:
+    described = dict(stated)
+    for name, value in described.items():
+        if isinstance(value, Mapping):
+            if name not in arrays or _sha256(arrays[name]) != value["sha256"]:
+                raise ValueError(f"strategy: its {name} is not the one that was promised")
+            described[name] = arrays[name]
+    return from_parts(described)
+
+
+def _sha256(array: Array) -> str:
+    """Of the entries and the shape."""
+    content = np.ascontiguousarray(array, dtype="<f8").tobytes()
+    return hashlib.sha256(strict_json.canonical(list(array.shape)) + content).hexdigest()

@@ -1,0 +1,232 @@
+"""The whole promise as one value: how noise is correlated, who may contribute when, and how much noise there is.
+
+It has no unit: training divides updates by the clip norm before and multiplies after, so that a mechanism is stated for
+contributions of norm at most 1.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from hubbub._util.checks import Array, integer, lattice_bits, scale
+from hubbub.errors import ConfigError, ParticipationError
+from hubbub.mechanism.participation import (
+    FixedEpochs,
+    Participation,
+    RandomParticipation,
+    SingleParticipation,
+    require_participation,
+)
+from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
+from hubbub.mechanism.strategies import OWN, Identity
+from hubbub.mechanism.strategies.strategy import Strategy, WithLeadingPart
+
+__all__ = ["MOST_STDDEV", "Mechanism", "NoiseBy", "NoiseShares", "whole_share"]
+
+# Of a share of noise, in steps of its lattice.
+MOST_STDDEV = 2**28
+
+# Who adds the noise, beside clients in shares: the server, or each share holder of a secure aggregation, who adds the whole
+# of it from a key of its own, encrypted, so that nobody who adds or opens sums knows all noise in them.
+NoiseBy = Literal["server", "holders"]
+_MOST_SHARES, _MOST_DIM = 10**9, 10**12
+
+
+@dataclass(frozen=True)
+class NoiseShares:
+    """Who adds the noise, where the server adds none: each client its share, discrete Gaussian on the lattice of the sums.
+
+    Args:
+        clients: The fewest whose shares are in a sum that is released.
+        dim: Numbers in a sum, at most. It costs nothing to leave room: shares of a few steps are told from one Gaussian by less
+            than a float holds.
+        lattice_bits: Of the lattice of the sums, from 8 to 24: a clip norm has at least 2^lattice_bits steps. Of fewer steps a
+            share costs more, which is charged.
+
+    Raises:
+        ValueError: Fewer than 1, more than 10⁹ clients or than 10¹² numbers, or no such lattice.
+    """
+
+    clients: int
+    dim: int = _MOST_DIM
+    lattice_bits: int = 24
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clients", integer("clients", self.clients, at_least=1, at_most=_MOST_SHARES))
+        object.__setattr__(self, "dim", integer("dim", self.dim, at_least=1, at_most=_MOST_DIM))
+        object.__setattr__(self, "lattice_bits", lattice_bits("lattice_bits", self.lattice_bits))
+
+    def least_stddev(self, noise_multiplier: float) -> int:
+        """A share's standard deviation in steps of the lattice is at least this, whatever the clip norm."""
+        return whole_share(Fraction(noise_multiplier) * 2**self.lattice_bits, self.clients)
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A matrix mechanism: release x + N·z, where one client's contribution to a round has norm at most 1.
+
+    Args:
+        strategy: How noise is correlated over rounds.
+        participation: Who may contribute when.
+        noise_multiplier: Standard deviation of z, divided by the sensitivity of C to *one* participation (its largest column
+            norm). For independent noise it is the σ/C of DP-SGD.
+        shares: Where the clients bring the noise along; ``None`` where the server adds it.
+
+    Raises:
+        ValueError: The noise multiplier is not a number from 1e-12 to 1e12.
+        ConfigError: Shares with correlated noise, with random cohorts, or of more noise than is drawn.
+        ParticipationError: Fixed epochs need more rounds than the strategy has.
+
+    Example:
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> mechanism = Mechanism(Identity(rounds=100), MinSeparation(10, 10), noise_multiplier=2.0)
+        >>> mechanism.stddev, round(mechanism.l2_sensitivity, 4)
+        (2.0, 3.1623)
+    """
+
+    strategy: Strategy
+    participation: Participation
+    noise_multiplier: float
+    shares: NoiseShares | None = None
+
+    def __post_init__(self) -> None:
+        require_participation(self.participation)
+        object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
+        match self.participation:
+            case FixedEpochs(epochs, rounds_per_epoch) if (epochs - 1) * rounds_per_epoch >= self.rounds:
+                raise ParticipationError(
+                    f"FixedEpochs(epochs={epochs}, rounds_per_epoch={rounds_per_epoch}) starts its last epoch in round "
+                    f"{(epochs - 1) * rounds_per_epoch}: the strategy has {self.rounds} rounds"
+                )
+            case _:
+                pass
+        if self.shares is not None:
+            _require_shareable(self, self.shares)
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds."""
+        return self.strategy.rounds
+
+    @cached_property
+    def column_sensitivity(self) -> Sensitivity:
+        """The sensitivity of C to one participation, with its standing."""
+        return _sensitivity(self.strategy, SingleParticipation())
+
+    @property
+    def column_norm(self) -> float:
+        """The sensitivity of C to one participation."""
+        return self.column_sensitivity.value
+
+    @cached_property
+    def sensitivity(self) -> Sensitivity:
+        """The sensitivity of C to the whole participation pattern, zero-out relation, with its standing; never amplified."""
+        return _sensitivity(self.strategy, self.participation)
+
+    @property
+    def l2_sensitivity(self) -> float:
+        """The sensitivity of C to the whole participation pattern, zero-out relation."""
+        return self.sensitivity.value
+
+    @property
+    def stddev(self) -> float:
+        """Standard deviation of z, per unit of clip norm."""
+        return self.noise_multiplier * self.column_norm
+
+    @property
+    def mu(self) -> float:
+        """The Gaussian's μ: sensitivity over standard deviation, without amplification (zero-out relation).
+
+        Raises:
+            ValueError: The noise comes in shares, whose sum is no Gaussian.
+        """
+        return self.mu_after(self.rounds)
+
+    @property
+    def zcdp_rho(self) -> float:
+        """ρ of zero-concentrated DP without amplification, μ²/2 (zero-out relation)."""
+        return self.mu**2 / 2
+
+    def sensitivity_after(self, rounds: int) -> Sensitivity:
+        """The sensitivity of what the first ``rounds`` rounds release: of the leading part of C.
+
+        Raises:
+            ValueError: More rounds than the strategy has, or fewer than 1.
+        """
+        integer("rounds", rounds, at_least=1, at_most=self.rounds)
+        if rounds == self.rounds:
+            return self.sensitivity
+        if type(self.strategy) in OWN and isinstance(self.strategy, WithLeadingPart):
+            return _sensitivity(self.strategy.leading(rounds), self.participation)
+        return of_matrix(_leading(self.strategy.matrix(), rounds), self.participation)
+
+    def mu_after(self, rounds: int) -> float:
+        """μ of what the first ``rounds`` rounds release, never more than :attr:`mu`.
+
+        Raises:
+            ValueError: More rounds than the strategy has, or noise in shares, whose sum is no Gaussian.
+        """
+        if self.shares is not None:
+            raise ValueError("mu: a sum of discrete Gaussian shares has none; ask hubbub.accounting.guarantee what it costs")
+        # A bound for a part may be looser than the bound for the whole, which covers it.
+        return min(self.sensitivity_after(rounds).value, self.l2_sensitivity) / self.stddev
+
+
+def _require_shareable(mechanism: Mechanism, shares: NoiseShares) -> None:
+    """Refuse what no theorem accounts for, or nobody could draw, where clients bring the noise along."""
+    if not isinstance(shares, NoiseShares):
+        raise TypeError(f"shares = {shares!r}: must be NoiseShares(clients, dim), or None for noise that the server adds")
+    name, cohorts = type(mechanism.strategy).__name__, type(mechanism.participation).__name__
+    if type(mechanism.strategy) is not Identity:
+        raise ConfigError(
+            f"shares with strategy = {name}: a client cannot know the noise that others added in earlier rounds, so that its "
+            "noise is independent; use Identity, or let the server add correlated noise"
+        )
+    if isinstance(mechanism.participation, RandomParticipation):
+        raise ConfigError(
+            f"shares with {cohorts}: sums of discrete noise are accounted without amplification by random cohorts; use a "
+            "participation pattern, or let the server add the noise"
+        )
+    try:
+        # A clip norm has fewer steps than this.
+        whole_share(Fraction(mechanism.noise_multiplier) * 2 ** (shares.lattice_bits + 1), shares.clients)
+    except ValueError as error:
+        raise ConfigError(
+            f"noise_multiplier = {mechanism.noise_multiplier!r} in shares of {shares.clients} clients: is more than "
+            f"{MOST_STDDEV >> (shares.lattice_bits + 1)} clip norms for each, which is not drawn; take less noise, or "
+            "ask for more clients"
+        ) from error
+
+
+def _sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity:
+    """Of our own strategies as they state it; of others computed from the matrix, whatever they state."""
+    return strategy.sensitivity(participation) if type(strategy) in OWN else of_matrix(strategy.matrix(), participation)
+
+
+def _leading(C: Array, rounds: int) -> Array:
+    """The rows and columns of C that the first rounds use; all rows where C is not lower triangular."""
+    triangular = C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
+    return C[:rounds, :rounds] if triangular else np.ascontiguousarray(C[:, :rounds])
+
+
+def whole_share(stddev: Fraction, shares: int) -> int:
+    """The least whole s with which s²·shares is at least stddev², exactly: what each of the shares of a noise has.
+
+    Raises:
+        ValueError: It is above 2²⁸.
+
+    Example:
+        >>> whole_share(Fraction(40), shares=100), whole_share(Fraction(40) + Fraction(1, 10**30), shares=100)
+        (4, 5)
+    """
+    square = stddev**2 / shares
+    root = math.isqrt(math.ceil(square))
+    root += root * root < square
+    if root > MOST_STDDEV:
+        raise ValueError(f"stddev of a share = {root} steps: is at most 2^28; take more shares, or less noise")
+    return root

@@ -1,0 +1,380 @@
+"""Who may contribute when.
+
+A participation pattern is a promise about the rounds of *one* client. The cohort sampler asks it before a round, the ledger
+enforces it, and the sensitivity of a strategy is the worst case over what it allows. The union is closed: every
+function that takes a pattern apart names each case, so a new one cannot be forgotten.
+
+Random participation promises that coins which nobody sees or filters decide which rounds a client gets. Accounting may amplify
+by them; a sensitivity must assume every round that chance can give one client: see :func:`covering`.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+from hubbub._util.checks import integer, one_of, probability
+
+__all__ = [
+    "PARTICIPATIONS",
+    "BallsInBinsSampling",
+    "CyclicPoissonSampling",
+    "FixedEpochs",
+    "FixedSizeSampling",
+    "MinSeparation",
+    "Participation",
+    "Pattern",
+    "PoissonSampling",
+    "RandomParticipation",
+    "SingleParticipation",
+    "TruncatedPoissonSampling",
+    "covering",
+    "every_round",
+    "participation_of",
+    "participation_record",
+    "require_participation",
+    "sampling_word",
+]
+
+
+def _distinct(rounds: Sequence[int]) -> list[int] | None:
+    """The rounds in order, or ``None`` where one is negative or comes twice."""
+    ordered = sorted(integer("round_index", r, at_least=-(2**63)) for r in rounds)
+    if any(r < 0 for r in ordered) or any(a == b for a, b in itertools.pairwise(ordered)):
+        return None
+    return ordered
+
+
+@dataclass(frozen=True)
+class SingleParticipation:
+    """Each client takes part in one round at most."""
+
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many of so many clients a round has: as many as leave enough for each of ``rounds`` rounds."""
+        return float(clients // rounds)
+
+    def allows(self, rounds: Sequence[int]) -> bool:
+        """Whether one client may take part in all of these rounds."""
+        ordered = _distinct(rounds)
+        return ordered is not None and len(ordered) <= 1
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
+        return not rounds
+
+
+@dataclass(frozen=True)
+class FixedEpochs:
+    """Each client takes part in at most ``epochs`` rounds, which lie exactly ``rounds_per_epoch`` apart.
+
+    A client that skips an epoch keeps its place: rounds r, r + 2b are allowed.
+
+    Example:
+        >>> FixedEpochs(epochs=3, rounds_per_epoch=10).allows([4, 14, 24])
+        True
+        >>> FixedEpochs(epochs=3, rounds_per_epoch=10).allows([4, 15])
+        False
+    """
+
+    epochs: int
+    rounds_per_epoch: int
+
+    def __post_init__(self) -> None:
+        integer("epochs", self.epochs, at_least=1)
+        integer("rounds_per_epoch", self.rounds_per_epoch, at_least=1)
+
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many of so many clients a round has on average."""
+        return clients / self.rounds_per_epoch
+
+    def allows(self, rounds: Sequence[int]) -> bool:
+        """Whether one client may take part in all of these rounds."""
+        ordered = _distinct(rounds)
+        return (
+            ordered is not None
+            and all(r < self.epochs * self.rounds_per_epoch for r in ordered)
+            and len({r % self.rounds_per_epoch for r in ordered}) <= 1
+        )
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
+        gap = round_index - rounds[-1] if rounds else self.rounds_per_epoch
+        return round_index < self.epochs * self.rounds_per_epoch and gap > 0 and gap % self.rounds_per_epoch == 0
+
+
+@dataclass(frozen=True)
+class MinSeparation:
+    """Each client takes part at most ``max_participations`` times, any two at least ``min_separation`` rounds apart.
+
+    ``min_separation`` is b: a client that joins round r may join again in round r + b. Google's accounting notebook and
+    tensorflow-privacy count the rounds *between* two participations, which is one less: their 484 is 485 here.
+
+    Example:
+        >>> MinSeparation(min_separation=3, max_participations=2).allows([1, 4])
+        True
+        >>> MinSeparation(min_separation=3, max_participations=2).allows([1, 3])
+        False
+    """
+
+    min_separation: int
+    max_participations: int
+
+    def __post_init__(self) -> None:
+        integer("min_separation", self.min_separation, at_least=1)
+        integer("max_participations", self.max_participations, at_least=1)
+
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many of so many clients a round has: as many as are free in each round."""
+        return float(min(clients // min(self.min_separation, rounds), clients * self.max_participations // rounds))
+
+    def allows(self, rounds: Sequence[int]) -> bool:
+        """Whether one client may take part in all of these rounds."""
+        ordered = _distinct(rounds)
+        return (
+            ordered is not None
+            and len(ordered) <= self.max_participations
+            and all(b - a >= self.min_separation for a, b in itertools.pairwise(ordered))
+        )
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
+        return len(rounds) < self.max_participations and (not rounds or round_index - rounds[-1] >= self.min_separation)
+
+
+@dataclass(frozen=True)
+class PoissonSampling:
+    """In every round each client takes part with the same probability, by a coin of its own."""
+
+    sampling_probability: float
+
+    def __post_init__(self) -> None:
+        probability("sampling_probability", self.sampling_probability)
+
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many of so many clients a round has on average."""
+        return self.sampling_probability * clients
+
+    def allows(self, rounds: Sequence[int]) -> bool:
+        """Whether one client may take part in all of these rounds: chance excludes none."""
+        return _distinct(rounds) is not None
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, in order, may join a later one: chance excludes none."""
+        return not rounds or round_index > rounds[-1]
+
+
+@dataclass(frozen=True)
+class FixedSizeSampling:
+    """In every round a cohort of ``cohort_size`` of the ``population`` clients is drawn, each equally likely."""
+
+    cohort_size: int
+    population: int
+
+    def __post_init__(self) -> None:
+        integer("population", self.population, at_least=1)
+        integer("cohort_size", self.cohort_size, at_least=1, at_most=self.population)
+
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many clients a round has."""
+        return float(self.cohort_size)
+
+    def allows(self, rounds: Sequence[int]) -> bool:
+        """Whether one client may take part in all of these rounds: chance excludes none."""
+        return _distinct(rounds) is not None
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, in order, may join a later one: chance excludes none."""
+        return not rounds or round_index > rounds[-1]
+
+
+@dataclass(frozen=True)
+class TruncatedPoissonSampling:
+    """Poisson cohorts, of which one that is larger than ``max_cohort_size`` is cut to that many, each subset equally likely.
+
+    Source: Ganesh et al. 2025, https://arxiv.org/abs/2508.15089.
+    """
+
+    sampling_probability: float
+    max_cohort_size: int
+    population: int
+
+    def __post_init__(self) -> None:
+        probability("sampling_probability", self.sampling_probability)
+        integer("population", self.population, at_least=1)
+        integer("max_cohort_size", self.max_cohort_size, at_least=1)
+
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many of so many clients a round has on average, at most."""
+        return min(self.sampling_probability * clients, float(self.max_cohort_size))
+
+    def allows(self, rounds: Sequence[int]) -> bool:
+        """Whether one client may take part in all of these rounds: chance excludes none."""
+        return _distinct(rounds) is not None
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, in order, may join a later one: chance excludes none."""
+        return not rounds or round_index > rounds[-1]
+
+
+@dataclass(frozen=True)
+class CyclicPoissonSampling:
+    """Each client belongs for good to one of ``cycle_length`` groups; in round t Poisson cohorts are drawn from one of them.
+
+    It is group t mod ``cycle_length``, whose clients take part with the same probability, each by a coin of its own. A client's
+    group depends neither on the data nor on the other clients.
+
+    Args:
+        sampling_probability: Of a client in a round of its group.
+        cycle_length: b: the rounds of one client lie multiples of it apart.
+
+    Source: Choquette-Choo et al. 2023, Algorithm 2 and Theorem 5, https://arxiv.org/abs/2306.08153.
+    """
+
+    sampling_probability: float
+    cycle_length: int
+
+    def __post_init__(self) -> None:
+        probability("sampling_probability", self.sampling_probability)
+        integer("cycle_length", self.cycle_length, at_least=1)
+
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many of so many clients a round has on average."""
+        return self.sampling_probability * clients / self.cycle_length
+
+    def allows(self, rounds: Sequence[int]) -> bool:
+        """Whether one client may take part in all of these rounds: those of one group."""
+        return _of_one_slot(rounds, self.cycle_length)
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
+        return _next_of_slot(rounds, round_index, self.cycle_length)
+
+
+@dataclass(frozen=True)
+class BallsInBinsSampling:
+    """Each client draws one of ``bins`` slots, once for the whole run, and joins the rounds slot, slot + bins, and so on.
+
+    No client's slot depends on the other clients. With ``bins`` slots a round has a ``bins``-th of the clients on average, and
+    every client takes part once in ``bins`` rounds.
+
+    Source: Chua et al. 2025, https://arxiv.org/abs/2412.16802; jax_privacy calls ``bins`` the cycle length.
+    """
+
+    bins: int
+
+    def __post_init__(self) -> None:
+        # No strategy has more rounds, and slots without a round are of no use.
+        integer("bins", self.bins, at_least=1, at_most=10**7)
+
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """How many of so many clients a round has on average."""
+        return clients / self.bins
+
+    def allows(self, rounds: Sequence[int]) -> bool:
+        """Whether one client may take part in all of these rounds: those of one slot."""
+        return _of_one_slot(rounds, self.bins)
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
+        return _next_of_slot(rounds, round_index, self.bins)
+
+
+def _of_one_slot(rounds: Sequence[int], slots: int) -> bool:
+    ordered = _distinct(rounds)
+    return ordered is not None and len({r % slots for r in ordered}) <= 1
+
+
+def _next_of_slot(rounds: Sequence[int], round_index: int, slots: int) -> bool:
+    gap = round_index - rounds[-1] if rounds else slots
+    return gap > 0 and gap % slots == 0
+
+
+Pattern = SingleParticipation | FixedEpochs | MinSeparation
+RandomParticipation = (
+    PoissonSampling | FixedSizeSampling | TruncatedPoissonSampling | CyclicPoissonSampling | BallsInBinsSampling
+)
+Participation = Pattern | RandomParticipation
+# As records and files name them.
+PARTICIPATIONS: dict[str, type] = {kind.__name__: kind for kind in get_args(Participation)}
+
+
+def covering(participation: Participation, rounds: int) -> Pattern:
+    """The pattern that allows one client whatever the participation can give it within ``rounds`` rounds.
+
+    What holds for the pattern without amplification holds for the participation: a pattern is its own, groups and slots
+    are rounds exactly so far apart, other random cohorts may ask a client in every round.
+
+    Raises:
+        TypeError: The value is of none of the participations.
+
+    Example:
+        >>> covering(BallsInBinsSampling(bins=10), rounds=25)
+        FixedEpochs(epochs=3, rounds_per_epoch=10)
+    """
+    require_participation(participation)
+    match participation:
+        case SingleParticipation() | FixedEpochs() | MinSeparation():
+            return participation
+        case PoissonSampling() | FixedSizeSampling() | TruncatedPoissonSampling():
+            return every_round(rounds)
+        case CyclicPoissonSampling(cycle_length=slots) | BallsInBinsSampling(bins=slots):
+            return FixedEpochs(math.ceil(rounds / slots), slots)
+
+
+def participation_record(participation: Participation) -> dict[str, Any]:
+    """A participation by name and numbers, as strict JSON values."""
+    return {"name": type(participation).__name__, **asdict(participation)}
+
+
+def participation_of(record: Mapping[str, Any]) -> Participation:
+    """The participation of a record, each of its numbers checked.
+
+    Raises:
+        ValueError: No such participation, or numbers that make none.
+        TypeError: A value of another type, a number too many or one that is missing.
+
+    Example:
+        >>> participation_of(participation_record(FixedEpochs(2, 50)))
+        FixedEpochs(epochs=2, rounds_per_epoch=50)
+    """
+    stated = dict(record)
+    name = one_of("participation.name", stated.pop("name", None), PARTICIPATIONS)
+    participation: Participation = PARTICIPATIONS[name](**stated)
+    return participation
+
+
+def sampling_word(participation: Participation) -> str:
+    """``"pattern"``, or the kind of random cohorts."""
+    match participation:
+        case SingleParticipation() | FixedEpochs() | MinSeparation():
+            return "pattern"
+        case PoissonSampling():
+            return "poisson"
+        case TruncatedPoissonSampling():
+            return "truncated-poisson"
+        case CyclicPoissonSampling():
+            return "cyclic-poisson"
+        case BallsInBinsSampling():
+            return "balls-in-bins"
+        case FixedSizeSampling():
+            return "fixed-size"
+
+
+def require_participation(value: object) -> None:
+    """Refuse what says nothing about who may contribute when.
+
+    Raises:
+        TypeError: The value is of none of the participations.
+    """
+    # No class of one's own, either: what it allows, or its probability, could be another one later.
+    if type(value) not in PARTICIPATIONS.values():
+        raise TypeError(
+            f"participation = {value!r}: must be SingleParticipation(), FixedEpochs(epochs, rounds_per_epoch), "
+            "MinSeparation(min_separation, max_participations), or random cohorts, from hubbub.mechanism.participation"
+        )
+
+
+def every_round(rounds: int) -> MinSeparation:
+    """The pattern that allows everything: each client in each of ``rounds`` rounds."""
+    return MinSeparation(min_separation=1, max_participations=rounds)

@@ -1,0 +1,375 @@
+"""How far one client can move C·x: exact or a bound, and labelled as which.
+
+Letters: C strategy ``(rows, rounds)``, X = CᵀC its Gram matrix, π a set of rounds that one client may join, b the minimum
+separation, k the number of participations. A client that joins the rounds π contributes vectors u_i of norm at most 1;
+the squared sensitivity is the largest Σ_{i,j∈π} X_ij ⟨u_i, u_j⟩. It is at most Σ |X_ij|, and equal to that where signs of the
+u_i make every term positive, as for at most two rounds or no negative X_ij (Choquette-Choo et al. 2023,
+https://arxiv.org/abs/2211.06530). Dropping the absolute values where X has negative entries would understate it.
+
+Which rounds of one client move C·x the most: the largest Σ X_ij over sets of rounds that are far enough apart.
+
+Letters: X a symmetric matrix ``(n, n)``, the Gram matrix CᵀC or its magnitudes; π a set of at most k rounds, any two at least
+b apart. Every function gives the largest Σ_{i,j∈π} X_ij over such sets, or a bound from above that says so.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hubbub._util.checks import Array, real_array
+from hubbub.mechanism.participation import (
+    FixedEpochs,
+    MinSeparation,
+    Participation,
+    SingleParticipation,
+    covering,
+    require_participation,
+)
+
+__all__ = [
+    "Sensitivity",
+    "best_of_banded",
+    "best_of_columns",
+    "best_of_pairs",
+    "best_of_rows",
+    "best_of_triples",
+    "count_sets",
+    "every_set",
+    "is_balanced",
+    "of_columns",
+    "of_matrix",
+    "of_sets",
+    "width",
+]
+
+# Below this many sets of rounds, trying each costs less than a second; so do the eigenvalues of this many rounds.
+_ENUMERABLE = 20_000
+# The square of the largest entry that a matrix may have.
+_LARGEST_SQUARE = 1e200
+_MOST_EIGEN = 1000
+# Relative, and well above that of LAPACK at this size: a bound must err on the high side.
+_EIGEN_ERROR = 1e-11
+# Two sums of the same numbers in another order.
+_ROUNDING = 1e-13
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """An L2 sensitivity that knows its standing: never below the truth, equal to it where ``exact``."""
+
+    value: float
+    exact: bool
+    source: str
+
+
+def of_columns(squared_norms: npt.ArrayLike, participation: Participation) -> Sensitivity:
+    """The sensitivity of a strategy whose columns are orthogonal within every set of rounds that one client may join.
+
+    That holds for a strategy of at most b bands at a minimum separation of b. Dynamic programme over the best value of
+    the rounds from i on with at most m participations, F_m[i] = max(F_m[i+1], c_i + F_{m-1}[i+b]): O(rounds · k) time,
+    O(rounds) memory, no recursion.
+
+    Args:
+        squared_norms: ``(rounds,)``, the squared L2 norm of each column.
+        participation: What one client may join.
+
+    Raises:
+        ValueError: A squared norm is negative or not finite.
+
+    Example:
+        >>> of_columns([0.2] * 2000, MinSeparation(min_separation=485, max_participations=3)).value ** 2
+        0.6000000000000001
+
+    Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", Algorithms 3 and 5,
+    https://arxiv.org/abs/2306.08153.
+    """
+    require_participation(participation)
+    c = real_array("squared_norms", squared_norms, ndim=1, at_most=_LARGEST_SQUARE)
+    if (c < 0).any():
+        raise ValueError(f"squared_norms holds {c.min()}: must not be negative")
+    match covering(participation, len(c)):
+        case SingleParticipation():
+            squared = float(c.max())
+        case FixedEpochs(epochs, rounds_per_epoch):
+            squared = max(
+                math.fsum(c[r : epochs * rounds_per_epoch : rounds_per_epoch]) for r in range(min(rounds_per_epoch, len(c)))
+            )
+        case MinSeparation(min_separation, max_participations):
+            squared = best_of_columns(c, min_separation, max_participations)
+    return Sensitivity(math.sqrt(squared), exact=True, source="column norms, Choquette-Choo et al. 2023, Algorithm 5")
+
+
+def of_matrix(C: npt.ArrayLike, participation: Participation) -> Sensitivity:
+    """The L2 sensitivity of C·x when one client takes part as ``participation`` allows.
+
+    Exact where the worst set of rounds can be found and signs make all of its inner products positive. It can be found for
+    rounds exactly b apart, for columns that do not overlap or overlap few others, for a client of every round, for up to three
+    participations (of up to about 1200 rounds), and where there are few sets. Otherwise a bound from above, and says so.
+
+    Args:
+        C: ``(rows, rounds)``; need not be square.
+        participation: What one client may join. Random cohorts may give it every round, or every round of its slot.
+
+    Raises:
+        ValueError: An entry is not finite, or C has not two axes.
+
+    Example:
+        >>> of_matrix([[1, 0, 0], [0.5, 1, 0], [0, 0.5, 1]], MinSeparation(min_separation=2, max_participations=2))
+        Sensitivity(value=1.5, exact=True, source='column norms, Choquette-Choo et al. 2023, Algorithm 5')
+
+    Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2211.06530 and https://arxiv.org/abs/2306.08153 (Theorem 2).
+    """
+    require_participation(participation)
+    strategy = real_array("C", C, ndim=2)
+    X = strategy.T @ strategy
+    match covering(participation, len(X)):
+        case SingleParticipation():
+            return of_columns(np.diag(X), SingleParticipation())
+        case FixedEpochs(epochs, rounds_per_epoch):
+            return _fixed_epochs(X, epochs, rounds_per_epoch)
+        case MinSeparation(min_separation, max_participations):
+            return _min_separation(X, MinSeparation(min_separation, max_participations))
+
+
+def of_sets(C: npt.ArrayLike, sets: Iterable[Sequence[int]]) -> Sensitivity:
+    """The L2 sensitivity of C·x to clients that took part in exactly these sets of rounds, such as a record names them.
+
+    Args:
+        C: ``(rows, rounds)``.
+        sets: Of each client the rounds that it joined.
+
+    Example:
+        >>> of_sets([[1, 0], [1, 1]], [[0], [0, 1]]).value ** 2
+        5.000000000000001
+    """
+    strategy = real_array("C", C, ndim=2)
+    return _worst(strategy.T @ strategy, (list(rounds) for rounds in sets))
+
+
+def _worst(X: Array, sets: Iterator[list[int]]) -> Sensitivity:
+    """The largest bound of the given sets of rounds; exact if a set of that value attains it."""
+    worst, exact = 0.0, True
+    for rounds in sets:
+        block = X[np.ix_(rounds, rounds)]
+        total = float(np.abs(block).sum())
+        if total < worst:
+            continue
+        attained = is_balanced(block)
+        if not attained:
+            total = min(total, _spectral(block, len(rounds)))
+        if total > worst or (total == worst and attained):
+            worst, exact = total, attained
+    return Sensitivity(math.sqrt(worst), exact, "every set of rounds, Choquette-Choo et al. 2023, Theorem 2")
+
+
+def _spectral(X: Array, participations: int) -> float:
+    """At most k times the largest eigenvalue: a bound from above that can beat Σ|X_ij| where signs differ."""
+    return math.inf if len(X) > _MOST_EIGEN else float(np.linalg.eigvalsh(X)[-1]) * participations * (1 + _EIGEN_ERROR)
+
+
+def _fixed_epochs(X: Array, epochs: int, rounds_per_epoch: int) -> Sensitivity:
+    n = len(X)
+    last = min(n, epochs * rounds_per_epoch)
+    return _worst(X, (list(range(r, last, rounds_per_epoch)) for r in range(min(rounds_per_epoch, last))))
+
+
+def _min_separation(X: Array, pattern: MinSeparation) -> Sensitivity:
+    n, b = len(X), pattern.min_separation
+    k = min(pattern.max_participations, -(-n // b))
+    if k == 1 or not np.triu(X, b).any():
+        return of_columns(np.diag(X), pattern)
+    if k == 2:
+        return Sensitivity(math.sqrt(best_of_pairs(np.abs(X), b)), exact=True, source="every pair of rounds")
+    if k == n:
+        return _worst(X, iter([list(range(n))]))
+    if count_sets(n, b, k) <= _ENUMERABLE:
+        return _worst(X, every_set(n, b, k))
+    magnitude = np.abs(X)
+    far = np.triu(X, b)
+    balanced = is_balanced(far + far.T)
+    if (found := _searched(magnitude, b, k)) is not None:
+        value, source = found
+        # Where no signs suit all rounds, the worst set may still need none: then its inner products themselves add up to it.
+        exact = balanced or _attained(X, b, k, value)
+        return Sensitivity(math.sqrt(value), exact, source)
+    rows = Sensitivity(
+        math.sqrt(best_of_rows(magnitude, b, k)), exact=False, source="row-wise bound, Choquette-Choo et al. 2023"
+    )
+    if balanced:
+        return rows
+    spectral = Sensitivity(math.sqrt(_spectral(X, k)), exact=False, source="spectral bound, Choquette-Choo et al. 2023")
+    return min(rows, spectral, key=lambda answer: answer.value)
+
+
+def _searched(X: Array, separation: int, most: int) -> tuple[float, str] | None:
+    """The largest Σ X_ij over the sets of a minimum separation, if it can be found in about a second."""
+    if most == 3 and (triples := best_of_triples(X, separation)) is not None:
+        return triples, "every triple of rounds"
+    banded = best_of_banded(X, width(X), separation, most)
+    return None if banded is None else (banded, "every set of rounds, by their overlaps")
+
+
+def _attained(X: Array, separation: int, most: int, value: float) -> bool:
+    found = _searched(X, separation, most)
+    return found is not None and found[0] >= value * (1 - _ROUNDING)
+
+
+# Entries that are added up in about a second.
+_MOST_ADDITIONS = 300_000_000
+_MOST_TAILS = 2_000
+_MOST_STEPS = 150_000
+
+
+def best_of_columns(values: Array, separation: int, most: int) -> float:
+    """The largest sum of at most ``most`` of the values whose indices are ``separation`` apart, which is X diagonal.
+
+    F_m[i] = max(F_m[i+1], c_i + F_{m-1}[i+b]): O(n·k) time, O(n) memory, no recursion.
+    """
+    n = len(values)
+    separation = min(separation, n)
+    best = np.zeros(n + separation)
+    for _ in range(min(most, -(-n // separation))):
+        taken = values + best[separation:]
+        best[:n] = np.maximum.accumulate(taken[::-1])[::-1]
+    return float(best[0])
+
+
+def best_of_pairs(X: Array, separation: int) -> float:
+    """For at most two rounds; O(n²)."""
+    diagonal = np.diag(X)
+    pairs = diagonal[:, None] + diagonal[None, :] + 2 * X
+    first, second = np.triu_indices(len(X), separation)
+    return max(float(pairs[first, second].max(initial=-np.inf)), float(diagonal.max()))
+
+
+def best_of_triples(X: Array, separation: int) -> float | None:
+    """For at most three rounds, by all values of the middle one; ``None`` where that costs more than about a second."""
+    n, b = len(X), separation
+    if max(0, n - 2 * b) ** 3 / 6 > _MOST_ADDITIONS:
+        return None
+    diagonal = np.diag(X)
+    outer = diagonal[:, None] + diagonal[None, :] + 2 * X
+    best = best_of_pairs(X, b)
+    for middle in range(b, n - b):
+        before, after = slice(0, middle - b + 1), slice(middle + b, n)
+        sums = outer[before, after] + 2 * X[before, middle, None]
+        sums += 2 * X[middle, after]
+        best = max(best, float(sums.max()) + float(diagonal[middle]))
+    return best
+
+
+def best_of_banded(X: Array, bands: int, separation: int, most: int) -> float | None:
+    """For X_ij = 0 where |i − j| ≥ ``bands``, by a dynamic programme; ``None`` where it would take more than about seconds.
+
+    Its state is the last round and how far back those lie that a next one can still meet, its tail: at most
+    ⌈bands / separation⌉ − 2 of them.
+    """
+    n, b = len(X), separation
+    bands = min(max(bands, b), n)
+    gaps = range(b, bands)
+    tails = _tails(bands - b, b, min(-(-bands // b), most) - 2)
+    steps = len(tails or ()) * len(gaps) * (most - 1)
+    if tails is None or steps > _MOST_STEPS or steps * n > _MOST_ADDITIONS:
+        return None
+    index = {tail: i for i, tail in enumerate(tails)}
+    longest = max(map(len, tails))
+    meets = np.zeros((bands, n))
+    for back in gaps:
+        meets[back, back:] = 2 * np.diagonal(X, -back)
+    value = np.full((len(tails), n), -np.inf)
+    value[index[()]] = np.diag(X)
+    best = float(value.max())
+    for _ in range(most - 1):
+        after = np.full_like(value, -np.inf)
+        after[index[()], bands:] = np.maximum.accumulate(value.max(axis=0))[: n - bands]
+        for tail, i in index.items():
+            for gap in gaps:
+                met = meets[gap, gap:] + sum(meets[gap + back, gap:] for back in tail if gap + back < bands)
+                line = after[index[tuple(back for back in (gap, *(gap + t for t in tail)) if back < bands - b)[:longest]]]
+                np.maximum(line[gap:], value[i, : n - gap] + met, out=line[gap:])
+        value = after + np.diag(X)
+        best = max(best, float(value.max()))
+    return best
+
+
+def _tails(reach: int, separation: int, longest: int) -> list[tuple[int, ...]] | None:
+    """Every way in which at most ``longest`` earlier rounds lie less than ``reach`` back; ``None`` if there are too many."""
+    tails: list[tuple[int, ...]] = [()]
+    for tail in tails:
+        if len(tail) < longest:
+            tails.extend((*tail, back) for back in range((tail[-1] if tail else 0) + separation, reach))
+        if len(tails) > _MOST_TAILS:
+            return None
+    return tails
+
+
+def best_of_rows(X: Array, separation: int, most: int) -> float:
+    """A bound from above for X without negative entries; O(n²·k), and O(n²) where only the separation limits the rounds.
+
+    Each X_ij is counted in the best set of row i, which need not be the common one.
+    """
+    if separation == 1:
+        chosen = np.sort(X, axis=1)[:, -most:].sum(axis=1)
+    else:
+        # As many rows at a time as stay in the processor's cache.
+        chosen = np.concatenate([_best_of_each(rows, separation, most) for rows in np.array_split(X, -(-len(X) // 32))])
+    return best_of_columns(chosen, separation, most)
+
+
+def _best_of_each(rows: Array, separation: int, most: int) -> Array:
+    """:func:`best_of_columns` of each row."""
+    n = rows.shape[1]
+    separation = min(separation, n)
+    best = np.zeros((len(rows), n + separation))
+    if most >= -(-n // separation):
+        for i in reversed(range(n)):
+            np.maximum(best[:, i + 1], rows[:, i] + best[:, i + separation], out=best[:, i])
+        return best[:, 0]
+    for _ in range(most):
+        taken = rows + best[:, separation:]
+        best[:, :n] = np.maximum.accumulate(taken[:, ::-1], axis=1)[:, ::-1]
+    return best[:, 0]
+
+
+def width(X: Array) -> int:
+    """The number of diagonals from the main one to the last that is not 0."""
+    return max((d for d in range(len(X)) if np.diagonal(X, d).any()), default=0) + 1
+
+
+def is_balanced(X: Array) -> bool:
+    """Whether changing the signs of some rows and columns leaves no negative entry: a client of those signs reaches Σ|X_ij|."""
+    if (X >= 0).all():
+        return True
+    signs = np.zeros(len(X))
+    for root in range(len(X)):
+        if signs[root]:
+            continue
+        signs[root] = 1
+        reached = [root]
+        while reached:
+            i = reached.pop()
+            wanted = signs[i] * np.sign(X[i])
+            new = (signs == 0) & (wanted != 0)
+            if (wanted * signs < 0).any():
+                return False
+            signs[new] = wanted[new]
+            reached.extend(np.flatnonzero(new).tolist())
+    return True
+
+
+def count_sets(n: int, separation: int, most: int) -> int:
+    """How many sets of at most ``most`` indices below n are pairwise at least ``separation`` apart."""
+    return sum(math.comb(max(n - (m - 1) * (separation - 1), 0), m) for m in range(1, most + 1))
+
+
+def every_set(n: int, separation: int, most: int) -> Iterator[list[int]]:
+    """Every set of at most ``most`` indices below n that are pairwise at least ``separation`` apart."""
+    stack: list[list[int]] = [[i] for i in range(n)]
+    while stack:
+        rounds = stack.pop()
+        yield rounds
+        if len(rounds) < most:
+            stack.extend([*rounds, j] for j in range(rounds[-1] + separation, n))

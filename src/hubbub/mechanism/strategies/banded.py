@@ -1,0 +1,145 @@
+"""Banded noise: each round's noise takes back part of that of the last few rounds, with a share of its own for each round.
+
+Letters: C strategy, b bands, n rounds.
+
+Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", https://arxiv.org/abs/2306.08153; McKenna 2024,
+https://arxiv.org/abs/2405.15913.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hubbub._util.checks import Array, integer, real_array
+from hubbub.mechanism.participation import (
+    Participation,
+    covering,
+)
+from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub.mechanism.strategies.matrices import worst_rounds
+from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round, substituted
+
+__all__ = ["Banded", "from_matrix"]
+
+# The inverse would overflow below this.
+_LEAST_DIAGONAL = 1e-100
+
+
+@dataclass(frozen=True, eq=False)
+class Banded:
+    """A lower-triangular C given by its diagonals.
+
+    Args:
+        diagonals: ``(bands, rounds)``; entry [d, j] is that of row j + d and column j of C, 0 where there is no such row.
+
+    Raises:
+        ValueError: More bands than rounds, a zero on the main diagonal, an entry beyond the last round, or a number that is
+            not finite.
+
+    Example:
+        >>> Banded([[1.0, 1.0, 2.0], [0.5, 0.25, 0.0]]).matrix()
+        array([[1.  , 0.  , 0.  ],
+               [0.5 , 1.  , 0.  ],
+               [0.  , 0.25, 2.  ]])
+    """
+
+    diagonals: npt.ArrayLike
+
+    def __post_init__(self) -> None:
+        diagonals = real_array("diagonals", self.diagonals, ndim=2)
+        bands, rounds = diagonals.shape
+        if bands > rounds:
+            raise ValueError(f"diagonals has shape {diagonals.shape}: must have at most as many bands as rounds")
+        zero = np.flatnonzero(np.abs(diagonals[0]) < _LEAST_DIAGONAL)
+        if zero.size:
+            raise ValueError(
+                f"diagonals[0, {zero[0]}] = {diagonals[0, zero[0]]}: the diagonal of C must not be 0, or C has no inverse"
+            )
+        for d in range(1, bands):
+            beyond = np.flatnonzero(diagonals[d, rounds - d :])
+            if beyond.size:
+                j = rounds - d + int(beyond[0])
+                raise ValueError(f"diagonals[{d}, {j}] = {diagonals[d, j]}: must be 0, as C has no row {j + d}")
+        object.__setattr__(self, "diagonals", diagonals)
+
+    @property
+    def _stored(self) -> Array:
+        diagonals: Array = self.diagonals  # type: ignore[assignment] # the constructor made it an array
+        return diagonals
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds n."""
+        return len(self._stored[0])
+
+    @property
+    def bands(self) -> int:
+        """b, the number of diagonals that may be other than 0, the main one counted."""
+        return len(self._stored)
+
+    @property
+    def memory_rows(self) -> int:
+        """The most rows that :meth:`step` carries."""
+        return self.bands - 1
+
+    def matrix(self) -> Array:
+        """C as a dense matrix, ``(rounds, rounds)``."""
+        require_dense(self.rounds)
+        C = np.zeros((self.rounds, self.rounds))
+        for d, diagonal in enumerate(self._stored):
+            np.fill_diagonal(C[d:], diagonal[: self.rounds - d])
+        return C
+
+    def leading(self, rounds: int) -> "Banded":
+        """The first ``rounds`` rounds."""
+        part = self._stored[:rounds, :rounds].copy()
+        for d in range(1, len(part)):
+            part[d, rounds - d :] = 0.0
+        return Banded(part)
+
+    def sensitivity(self, participation: Participation) -> Sensitivity:
+        """How far one client can move C·x: exact while the bands are no more than the separation.
+
+        With more bands than that, or for random cohorts, the inner products of columns are needed: O(rounds²) memory.
+        """
+        pattern = covering(participation, self.rounds)
+        separation, participations = worst_rounds(pattern, self.rounds)
+        if self.bands <= separation or participations == 1:
+            return of_columns(np.square(self._stored).sum(axis=0), pattern)
+        return of_matrix(self.matrix(), pattern)
+
+    def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
+        """Row ``round_index`` of C⁻¹z, by forward substitution over the last ``bands`` − 1 rows."""
+        require_round(round_index, self.rounds)
+        back = np.arange(min(round_index, self.bands - 1), -1, -1)
+        return substituted(self._stored[back, round_index - back], draw(round_index), memory, self.bands)
+
+
+def from_matrix(C: npt.ArrayLike, bands: int | None = None) -> Banded:
+    """A lower-triangular banded matrix by its diagonals.
+
+    Args:
+        C: ``(rounds, rounds)``.
+        bands: How many diagonals; by default up to the last that is not 0.
+
+    Raises:
+        ValueError: C is not square, or has an entry other than 0 above its diagonal or below its last band.
+
+    Example:
+        >>> from_matrix([[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.0, 0.5, 1.0]]).bands
+        2
+    """
+    matrix = real_array("C", C, ndim=2)
+    if matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"C has shape {matrix.shape}: must be square, one row and one column a round")
+    rows, columns = np.nonzero(matrix)
+    widest = int((rows - columns).max(initial=0)) + 1
+    kept = widest if bands is None else integer("bands", bands, at_least=1, at_most=len(matrix))
+    for i, j in zip(rows.tolist(), columns.tolist(), strict=True):
+        if not 0 <= i - j < kept:
+            raise ValueError(f"C[{i}, {j}] = {matrix[i, j]}: must be 0 in a lower-triangular C of {kept} bands")
+    diagonals = np.zeros((kept, len(matrix)))
+    for d in range(kept):
+        diagonals[d, : len(matrix) - d] = np.diagonal(matrix, -d)
+    return Banded(diagonals)

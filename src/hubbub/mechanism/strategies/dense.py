@@ -1,0 +1,138 @@
+"""Any lower-triangular C: one that was optimized elsewhere or published, or the best of all.
+
+Letters: C strategy ``(rounds, rounds)``, X = CᵀC, y rows of C⁻¹z, A workload, n rounds, b rounds of an epoch, k epochs.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hubbub._util.checks import Array, real_array
+from hubbub.mechanism.participation import (
+    Participation,
+)
+from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
+from hubbub.mechanism.strategies.matrices import gram_root, triangular_form
+from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, bands_of, require_round, substituted
+
+__all__ = ["Dense", "from_gram", "from_matrix", "load"]
+
+# Its inverse would overflow below this.
+_LEAST_DIAGONAL = 1e-100
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """A strategy given as a matrix.
+
+    Args:
+        C: ``(rounds, rounds)``, lower triangular, no zero on the diagonal. Copied.
+
+    Raises:
+        ValueError: C is not square, not lower triangular, has a zero on its diagonal, or an entry that is not finite; the
+            message names row and column.
+
+    Example:
+        >>> Dense([[1.0, 0.0], [0.5, 1.0]]).rounds
+        2
+    """
+
+    C: npt.ArrayLike
+
+    def __post_init__(self) -> None:
+        C = real_array("C", self.C, ndim=2)
+        if C.shape[0] != C.shape[1]:
+            raise ValueError(f"C has shape {C.shape}: must be square, one row and one column a round")
+        above = np.argwhere(np.triu(C, 1))
+        if above.size:
+            i, j = (int(v) for v in above[0])
+            raise ValueError(
+                f"C[{i}, {j}] = {C[i, j]}: C must be lower triangular, or round {i} would need noise of a later round"
+            )
+        zero = np.flatnonzero(np.abs(np.diag(C)) < _LEAST_DIAGONAL)
+        if zero.size:
+            raise ValueError(f"C[{zero[0]}, {zero[0]}] = {C[zero[0], zero[0]]}: the diagonal of C must not be 0, or nearly so")
+        object.__setattr__(self, "C", C)
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds n."""
+        return len(self.matrix())
+
+    def matrix(self) -> Array:
+        """C, ``(rounds, rounds)``, read-only."""
+        C: Array = self.C  # type: ignore[assignment] # the constructor made it an array
+        return C
+
+    @cached_property
+    def bands(self) -> int:
+        """The number of diagonals up to the last that is not 0, the main one counted."""
+        return bands_of(self.matrix())
+
+    @property
+    def memory_rows(self) -> int:
+        """The most rows that a round hands to the next."""
+        return self.bands - 1
+
+    def leading(self, rounds: int) -> "Dense":
+        """The first ``rounds`` rounds."""
+        return Dense(self.matrix()[:rounds, :rounds])
+
+    def sensitivity(self, participation: Participation) -> Sensitivity:
+        """How far one client can move C·x, computed from the matrix."""
+        return of_matrix(self.matrix(), participation)
+
+    def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
+        """Row ``round_index`` of C⁻¹z, by forward substitution over the last ``bands`` − 1 rows."""
+        require_round(round_index, self.rounds)
+        return substituted(self.matrix()[round_index, : round_index + 1], draw(round_index), memory, self.bands)
+
+
+def from_gram(X: npt.ArrayLike) -> Dense:
+    """The strategy whose columns have the inner products X, ``(rounds, rounds)``.
+
+    Raises:
+        ValueError: X is not symmetric and positive definite.
+
+    Example:
+        >>> from_gram([[1.25, 0.5], [0.5, 1.0]]).matrix()
+        array([[1. , 0. ],
+               [0.5, 1. ]])
+    """
+    return Dense(gram_root(X))
+
+
+def from_matrix(C: npt.ArrayLike) -> Dense:
+    """The triangular strategy that is as private as C, tall or not, and as exact as the best decoder of C.
+
+    Raises:
+        ValueError: C has fewer rows than rounds, or not full column rank.
+
+    Example:
+        >>> from_matrix([[1, 0], [0, 1], [1, 1]]).matrix().round(3)
+        array([[1.225, 0.   ],
+               [0.707, 1.414]])
+    """
+    return Dense(triangular_form(C))
+
+
+def load(path: str | Path) -> Dense:
+    """A strategy from a file: a NumPy array (``.npy``) or a serialized TensorFlow ``TensorProto`` (any other name).
+
+    Nothing that a file says about its sensitivity is used: a strategy computes it from the matrix.
+
+    Raises:
+        DataError: The file is missing or is not such a file.
+        ValueError: The matrix is no strategy (see :class:`Dense`).
+    """
+    # Who checks an epsilon reads no files.
+    from hubbub._util.tensor_proto import read_tensor_proto
+
+    matrix = read_tensor_proto(path)
+    try:
+        return Dense(matrix)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error

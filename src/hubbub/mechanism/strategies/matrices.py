@@ -1,0 +1,339 @@
+"""Matrices that strategies are made of: Toeplitz ones, their power series, and the triangular form of any other.
+
+Lower-triangular Toeplitz C by its first column: the matrix, the root of a workload, and how far one client moves C·x.
+
+Power series cut to their first coefficients: what a lower-triangular Toeplitz matrix is, by its first column.
+
+Products, inverses and roots of such matrices are those of their series. Short series are divided by recursion, long ones by
+Newton's iteration with fast Fourier transforms, whose errors are relative to the largest coefficients.
+
+Letters: a, c, u series, lists of coefficients from x⁰ up.
+
+Source: Brent and Kung 1978, "Fast Algorithms for Manipulating Formal Power Series", https://doi.org/10.1145/322092.322099.
+
+Any C, tall or not triangular, as the one square lower-triangular C that has the same inner products of columns.
+
+The guarantee depends on C only through X = CᵀC, and the error of the best decoder A·C⁺ is tr(A·X⁻¹·Aᵀ): so the triangular
+matrix with the same X has the same sensitivity to every pattern, the error of the best decoder, and can be streamed.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy import fft, linalg
+
+from hubbub._util.checks import Array, real_array, rounds_count
+from hubbub.mechanism.participation import (
+    FixedEpochs,
+    MinSeparation,
+    Participation,
+    RandomParticipation,
+    SingleParticipation,
+    covering,
+    require_participation,
+)
+from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub.mechanism.workloads import Workload
+
+__all__ = [
+    "binomial",
+    "columns_at",
+    "columns_at_transposed",
+    "correlate",
+    "divide",
+    "first_column",
+    "gram_root",
+    "inverse",
+    "matrix",
+    "multiply",
+    "require_equal_rates",
+    "root_series",
+    "sensitivity",
+    "transposed_divide",
+    "triangular_form",
+    "worst_rounds",
+]
+
+# The inverse would overflow below this.
+_LEAST_DIAGONAL = 1e-100
+# Up to this many rounds the bounds from the Gram matrix, O(rounds²·participations) time, are worth trying too.
+_DENSE = 512
+# Relative to the largest coefficient: what rounding does to a series that is computed.
+_ROUNDING = 1e-13
+# Of a sum of squares: what rounding may take from it before it is added up another way.
+_LOST = 1e-12
+
+
+def root_series(momentum: float, length: int, power: float = 0.5) -> Array:
+    """The first coefficients of the workload's series to a power: 1/2 is its square root, −1/2 the inverse of that.
+
+    At a learning rate of 1 the workload is 1/((1 − x)·(1 − βx)) for momentum β. At 1/2 they are positive and do not increase.
+
+    Example:
+        >>> root_series(0.0, 4)
+        array([1.    , 0.5   , 0.375 , 0.3125])
+    """
+    series = binomial(1.0, -power, length)
+    return multiply(series, binomial(momentum, -power, length), length) if momentum else series
+
+
+def worst_rounds(participation: Participation, rounds: int) -> tuple[int, int]:
+    """d and r: of non-negative c that does not increase, the worst rounds of one client are 0, d, …, (r − 1)·d.
+
+    Raises:
+        ValueError: Participation is random, which is no pattern.
+    """
+    require_participation(participation)
+    if isinstance(participation, RandomParticipation):
+        raise ValueError(
+            f"participation = {participation!r}: random cohorts have no separation to optimize for; optimize for a "
+            "pattern, such as SingleParticipation(), and calibrate the noise for the random cohorts"
+        )
+    match participation:
+        case SingleParticipation():
+            return rounds, 1
+        case FixedEpochs(r, d) | MinSeparation(d, r):
+            d = min(d, rounds)
+            r = min(r, -(-rounds // d))
+            return (d, r) if r > 1 else (rounds, 1)
+
+
+def first_column(name: str, values: npt.ArrayLike, rounds: int) -> tuple[float, ...]:
+    """The first column of a Toeplitz matrix or of its inverse, checked: at most ``rounds`` finite numbers, the first not 0."""
+    rounds_count(rounds)
+    column = real_array(name, values, ndim=1)
+    if len(column) > rounds:
+        raise ValueError(f"{name} has {len(column)} bands: must be at most rounds = {rounds}")
+    if abs(column[0]) < _LEAST_DIAGONAL:
+        raise ValueError(f"{name}[0] = {column[0]}: the diagonal of C must not be 0, or C has no inverse")
+    return tuple(column.tolist())
+
+
+def require_equal_rates(workload: Workload) -> None:
+    """Refuse a workload that is not Toeplitz."""
+    if not workload.toeplitz:
+        raise ValueError(
+            "workload.learning_rates differ: a Toeplitz strategy is for equal ones; use banded.optimize, which takes any"
+        )
+
+
+def matrix(column: npt.ArrayLike, rounds: int) -> Array:
+    """``(rounds, rounds)``, lower triangular with this first column."""
+    padded = np.zeros(rounds)
+    padded[: len(np.atleast_1d(column))] = column
+    return np.tril(linalg.toeplitz(padded))
+
+
+def columns_at(c: Array, rounds: int, separation: int, participations: int) -> Array:
+    """v, ``(rounds,)``: the sum of the columns 0, d, …, (r − 1)·d of C."""
+    v = np.zeros(-(-rounds // separation) * separation)
+    v[: len(c)] = c
+    v = np.cumsum(v.reshape(-1, separation), axis=0)
+    v[participations:] -= v[:-participations].copy()
+    return v.ravel()[:rounds]
+
+
+def columns_at_transposed(v: Array, bands: int, separation: int, participations: int) -> Array:
+    """``(bands,)``: the transpose of :func:`columns_at`, which carries a gradient back."""
+    return columns_at(v[::-1], len(v), separation, participations)[::-1][:bands]
+
+
+def sensitivity(c: Array, rounds: int, participation: Participation) -> Sensitivity:
+    """How far one client can move C·x, for C with the coefficients c along its diagonals.
+
+    Exact while the bands are no more than the separation, for coefficients that are not negative and do not increase and, at
+    fixed epochs, for all that are not negative; otherwise the least of several bounds.
+
+    Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763.
+    """
+    pattern = covering(participation, rounds)
+    separation, participations = worst_rounds(pattern, rounds)
+    if participations == 1 or len(c) <= separation:
+        # Later columns run out of rounds: none is longer than an earlier one.
+        lengths = np.minimum(rounds - separation * np.arange(participations), len(c))
+        squares = np.square(c)
+        squared = math.fsum(np.cumsum(squares)[lengths - 1])
+        # One after the other, 10⁵ numbers lose digits; summed in pairs, they do not.
+        reached = np.cumsum(np.bincount(lengths, minlength=len(c) + 1)[::-1])[-2::-1]
+        paired = float((squares * reached).sum())
+        squared = squared if squared >= paired * (1 - _LOST) else paired * (1 + _ROUNDING)
+        return Sensitivity(math.sqrt(squared), True, "column norms, Choquette-Choo et al. 2023, Algorithm 5")
+    magnitude = np.abs(c)
+    rounding = _ROUNDING * float(magnitude.max())
+    exact = bool(c.min() >= -rounding)
+    if isinstance(pattern, FixedEpochs):
+        return _stacked(magnitude, rounds, separation, participations, exact)
+    majorant = np.maximum.accumulate(magnitude[::-1])[::-1]
+    exact = exact and bool((majorant <= magnitude + rounding).all())
+    answers = [_stacked(majorant, rounds, separation, participations, exact)]
+    if not exact:
+        answers.append(_row_wise(magnitude, separation, participations))
+        if rounds <= _DENSE:
+            answers.append(of_matrix(matrix(c, rounds), participation))
+    return min(answers, key=lambda answer: (answer.value, not answer.exact))
+
+
+def _stacked(magnitude: Array, rounds: int, separation: int, participations: int, exact: bool) -> Sensitivity:
+    v = columns_at(magnitude, rounds, separation, participations)
+    return Sensitivity(math.sqrt(float(v @ v)), exact, "Kalinin and Lampert 2024, Theorem 2")
+
+
+def _row_wise(magnitude: Array, separation: int, participations: int) -> Sensitivity:
+    """The most that the inner products of one column with others can sum to, for each participation.
+
+    An inner product is at most that of whole columns at the same distance. The best choice of m rounds on one side is concave
+    in m, so that the best split of the others between the two sides is the even one.
+    """
+    products = correlate(magnitude, magnitude, len(magnitude))
+    beside = np.maximum(products[separation:], 0.0)
+    others = participations - 1
+    sides = [of_columns(beside, MinSeparation(separation, m)).value ** 2 for m in (others // 2, others - others // 2) if m]
+    squared = participations * (float(products[0]) + math.fsum(sides))
+    return Sensitivity(math.sqrt(squared), False, "row-wise bound, Choquette-Choo et al. 2023")
+
+
+# A series of so many coefficients, or so many multiplications in all: beyond both, transforms are faster than the recursion.
+_SHORT, _FEW = 300, 2_000_000
+# How many coefficients the recursion makes before Newton's iteration doubles them.
+_FIRST = 512
+
+
+def multiply(a: Array, c: Array, length: int) -> Array:
+    """The first ``length`` coefficients of a·c.
+
+    Example:
+        >>> multiply(np.array([1.0, 1.0]), np.array([1.0, 2.0, 3.0]), 3).round(12)
+        array([1., 3., 5.])
+    """
+    a, c = sorted((a[:length], c[:length]), key=len)
+    if _recursive(length, len(a)):
+        return _recursion(a, np.ones(1), np.pad(c, (0, length - len(c))))
+    size = fft.next_fast_len(len(a) + len(c) - 1, real=True)
+    product: Array = fft.irfft(fft.rfft(a, size) * fft.rfft(c, size), size)
+    return np.pad(product[:length], (0, max(0, length - size)))
+
+
+def inverse(c: Array, length: int) -> Array:
+    """The first ``length`` coefficients of 1/c; ``c[0]`` must not be 0.
+
+    Example:
+        >>> inverse(np.array([1.0, -0.5]), 4)
+        array([1.   , 0.5  , 0.25 , 0.125])
+    """
+    c = c[:length]
+    first = length if _recursive(length, len(c)) else min(length, _FIRST)
+    result = np.zeros(length)
+    unit = np.zeros(first)
+    unit[0] = 1.0
+    result[:first] = _recursion(np.ones(1), c, unit)
+    known = first
+    while known < length:
+        more = min(2 * known, length)
+        error = multiply(c[:more], result[:known], more)[known:]
+        result[known:more] = -multiply(result[:known], error, more - known)
+        known = more
+    return result
+
+
+def divide(a: Array, c: Array) -> Array:
+    """The first ``len(a)`` coefficients of a/c.
+
+    Example:
+        >>> divide(np.ones(4), np.array([1.0, 1.0]))
+        array([1., 0., 1., 0.])
+    """
+    if _recursive(len(a), len(c)):
+        return _recursion(np.ones(1), c, a)
+    return multiply(a, inverse(c, len(a)), len(a))
+
+
+def transposed_divide(a: Array, c: Array) -> Array:
+    """T⁻ᵀ·a for the Toeplitz matrix T of c: what carries a gradient back through :func:`divide`."""
+    return divide(a[::-1], c)[::-1]
+
+
+def correlate(u: Array, a: Array, lags: int) -> Array:
+    """``(lags,)``: of each lag k the sum of u_{i+k}·a_i, for u and a of equal length: what carries one back to a factor.
+
+    Example:
+        >>> correlate(np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 1.0]), 2).round(12)
+        array([6., 5.])
+    """
+    size = fft.next_fast_len(len(u) + lags - 1, real=True)
+    correlation: Array = fft.irfft(fft.rfft(u, size) * np.conj(fft.rfft(a, size)), size)
+    return correlation[:lags]
+
+
+def binomial(ratio: float, power: float, length: int) -> Array:
+    """The first ``length`` coefficients of (1 − ``ratio``·x) to the ``power``, by the binomial series.
+
+    Example:
+        >>> binomial(1.0, -0.5, 4)
+        array([1.    , 0.5   , 0.375 , 0.3125])
+    """
+    i = np.arange(1, length)
+    return np.concatenate([[1.0], np.cumprod(ratio * (i - 1 - power) / i)])
+
+
+def _recursion(a: Array, c: Array, x: Array) -> Array:
+    """The first ``len(x)`` coefficients of a·x/c, one after the other."""
+    # Takes as long to load as all else that a plan needs.
+    from scipy.signal import lfilter
+
+    filtered: Array = lfilter(a, c, x)
+    return filtered
+
+
+def _recursive(length: int, bands: int) -> bool:
+    return bands <= _SHORT or length * bands <= _FEW
+
+
+def gram_root(X: npt.ArrayLike) -> Array:
+    """The lower-triangular C with CᵀC = X and a positive diagonal, ``(n, n)``.
+
+    A Cholesky factor L of X itself has L·Lᵀ = X, which is another matrix with other column norms: the order of rows and columns
+    is reversed before and after.
+
+    Raises:
+        ValueError: X is not square, not symmetric, or not positive definite.
+
+    Example:
+        >>> C = gram_root([[1.25, 0.5], [0.5, 1.0]])
+        >>> C
+        array([[1. , 0. ],
+               [0.5, 1. ]])
+    """
+    gram = real_array("X", X, ndim=2)
+    if gram.shape[0] != gram.shape[1] or not np.allclose(gram, gram.T, rtol=1e-10, atol=1e-12 * float(np.abs(gram).max())):
+        raise ValueError(f"X has shape {gram.shape}: must be symmetric")
+    try:
+        root = np.linalg.cholesky(gram[::-1, ::-1])
+    except np.linalg.LinAlgError as error:
+        raise ValueError("X is not positive definite: two rounds of C are the same, or C has no full rank") from error
+    return np.ascontiguousarray(root[::-1, ::-1].T)
+
+
+def triangular_form(C: npt.ArrayLike) -> Array:
+    """The lower-triangular matrix with the same inner products of columns as C, ``(rounds, rounds)``.
+
+    Args:
+        C: ``(rows, rounds)``, of full column rank.
+
+    Raises:
+        ValueError: C has not full column rank.
+
+    Example:
+        >>> triangular_form([[1, 0], [0, 1], [1, 1]]).round(3)
+        array([[1.225, 0.   ],
+               [0.707, 1.414]])
+    """
+    strategy = real_array("C", C, ndim=2)
+    if strategy.shape[0] < strategy.shape[1]:
+        raise ValueError(f"C has shape {strategy.shape}: must have at least as many rows as rounds")
+    # The triangle of a QR factorization of the reversed columns: more accurate than by way of the squares in X.
+    triangle: Array = np.linalg.qr(strategy[:, ::-1]).R[::-1, ::-1]
+    triangle = triangle * np.where(np.diag(triangle) < 0, -1.0, 1.0)[:, None]
+    if (np.diag(triangle) <= 1e-13 * float(np.abs(triangle).max())).any():
+        raise ValueError("C has not full column rank: some round is not hidden by noise of its own")
+    return np.ascontiguousarray(np.tril(triangle))

@@ -1,0 +1,123 @@
+"""Strategies of which only a matrix, or only bands and column norms, are known.
+
+Any C, square or tall, known by its matrix alone: what is left of a strategy from outside once its code is gone.
+
+A banded strategy of which only the bands and the column norms are known, such as one that a publication describes.
+
+That is all that an account needs: columns whose rounds are at least ``bands`` apart do not overlap.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hubbub._util.checks import Array, integer, real_array, rounds_count, scale
+from hubbub.errors import ConfigError
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, covering
+from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub.mechanism.strategies.strategy import Draw, Memory, Row
+
+__all__ = ["Columns", "Described"]
+
+
+@dataclass(frozen=True, eq=False)
+class Described:
+    """A matrix that can be accounted for, not run.
+
+    Args:
+        rounds: Number of columns.
+        C: ``(rows, rounds)``.
+        origin: The class that it was, in words.
+
+    Raises:
+        ValueError: Another number of columns, or an entry that is not finite.
+
+    Example:
+        >>> from hubbub.mechanism.participation import SingleParticipation
+        >>> Described(rounds=2, C=[[1, 0], [0, 1], [1, 1]]).sensitivity(SingleParticipation()).value ** 2
+        2.0000000000000004
+    """
+
+    rounds: int
+    C: npt.ArrayLike
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        C = real_array("C", self.C, ndim=2)
+        if C.shape[1] != integer("rounds", self.rounds, at_least=1):
+            raise ValueError(f"C has shape {C.shape}: must have rounds = {self.rounds} columns")
+        object.__setattr__(self, "C", C)
+
+    def matrix(self) -> Array:
+        """C, ``(rows, rounds)``, read-only."""
+        C: Array = self.C  # type: ignore[assignment] # the constructor made it an array
+        return C
+
+    def sensitivity(self, participation: Participation) -> Sensitivity:
+        """How far one client can move C·x, computed from the matrix."""
+        return of_matrix(self.matrix(), participation)
+
+    def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
+        """Refused: how its noise is made is not known."""
+        raise ConfigError("a strategy that is known by its matrix alone can be accounted for, not run")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A lower-triangular C of at most ``bands`` diagonals whose columns have at most the given squared norm.
+
+    It can be accounted for, not run: it has no matrix.
+
+    Args:
+        rounds: n, at least 1.
+        bands: b, from 1 to n.
+        squared_norm: The squared L2 norm of every column, from 1e-12 to 1e12; where it is the largest, what follows is a bound.
+
+    Raises:
+        ValueError: More bands than rounds, or a number out of range.
+
+    Example:
+        >>> columns = Columns(rounds=2000, bands=400, squared_norm=0.2)
+        >>> round(columns.sensitivity(MinSeparation(485, 3)).value ** 2, 12)
+        0.6
+    """
+
+    rounds: int
+    bands: int
+    squared_norm: float
+
+    def __post_init__(self) -> None:
+        rounds_count(self.rounds)
+        integer("bands", self.bands, at_least=1, at_most=self.rounds)
+        scale("column_norm_squared", self.squared_norm)
+
+    def leading(self, rounds: int) -> "Columns":
+        """The first ``rounds`` rounds."""
+        return Columns(rounds, min(self.bands, rounds), self.squared_norm)
+
+    def sensitivity(self, participation: Participation) -> Sensitivity:
+        """How far one client can move C·x: exact for columns that do not overlap, else a bound by adding their norms."""
+        match pattern := covering(participation, self.rounds):
+            case SingleParticipation():
+                separation = self.rounds
+            case FixedEpochs(rounds_per_epoch=separation) | MinSeparation(min_separation=separation):
+                pass
+        norms = of_columns(np.full(self.rounds, self.squared_norm), pattern)
+        if self.bands <= separation:
+            return norms
+        participations = round(norms.value**2 / self.squared_norm)
+        return Sensitivity(
+            participations * math.sqrt(self.squared_norm),
+            exact=False,
+            source="sum of the column norms: columns overlap",
+        )
+
+    def matrix(self) -> Array:
+        """Refused: the matrix is not known."""
+        raise ConfigError("strategy 'banded' is described by its column norms: it can be accounted for, not run")
+
+    def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
+        """Refused: the matrix is not known."""
+        raise ConfigError("strategy 'banded' is described by its column norms: it can be accounted for, not run")

@@ -1,0 +1,47 @@
+"""A strategy as plain numbers and arrays, and back: what a ledger or a file keeps of it. Nothing that it names is imported."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from hubbub._util.checks import Array, one_of
+from hubbub.mechanism.strategies import OWN
+from hubbub.mechanism.strategies.matrix_only import Described
+from hubbub.mechanism.strategies.strategy import Strategy
+
+__all__ = ["from_parts", "strategy_arrays", "strategy_numbers"]
+
+
+def strategy_arrays(strategy: Strategy) -> dict[str, Array]:
+    """What describes a strategy beside plain numbers: its coefficients or its matrix; of a foreign class the matrix."""
+    if type(strategy) not in OWN:
+        return {"C": np.ascontiguousarray(strategy.matrix(), dtype=np.float64)}
+    return {name: np.asarray(v, dtype=np.float64) for name, v in _values(strategy).items() if isinstance(v, tuple | np.ndarray)}
+
+
+def strategy_numbers(strategy: Strategy) -> dict[str, Any]:
+    """The name of a strategy's class, and what describes it beside its arrays; of a foreign class where it came from."""
+    if type(strategy) not in OWN:
+        kind = type(strategy)
+        origin = strategy.origin if isinstance(strategy, Described) else f"{kind.__module__}.{kind.__qualname__}"
+        return {"name": Described.__name__, "origin": origin, "rounds": strategy.rounds}
+    arrays = strategy_arrays(strategy)
+    return {"name": type(strategy).__name__, **{name: v for name, v in _values(strategy).items() if name not in arrays}}
+
+
+def from_parts(parts: Mapping[str, Any]) -> Strategy:
+    """The strategy of a name and its fields, arrays among them; all are checked by its constructor.
+
+    Raises:
+        ValueError, TypeError: No such strategy, or fields that make none.
+    """
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in (*OWN, Described)}
+    kind = kinds[one_of("strategy.name", parts.get("name"), kinds)]
+    strategy: Strategy = kind(**{name: value for name, value in parts.items() if name != "name"})
+    return strategy
+
+
+def _values(strategy: Strategy) -> dict[str, Any]:
+    return {part.name: getattr(strategy, part.name) for part in fields(strategy)}  # type: ignore[arg-type] # dataclasses

@@ -1,0 +1,195 @@
+"""Noise with a memory of a few buffers whose coefficients change from round to round: a time-varying BLT.
+
+Letters: C_ii = d_i and C_ij = a_i·Φ_{i−1}···Φ_{j+1}·b_j below the diagonal; y rows of C⁻¹z, s the buffers,
+y_t = (z_t − a_t·s_t) / d_t and s_{t+1} = Φ_t·s_t + b_t·y_t.
+
+The best strategy of all for one participation is of this form with one buffer for each of some thirty poles, and within a
+fraction of a percent of it with six.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hubbub._util.checks import Array, real_array
+from hubbub.mechanism.participation import Participation, SingleParticipation, covering
+from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub.mechanism.strategies.matrices import worst_rounds
+from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round
+
+__all__ = ["Recursion", "Semiseparable", "column_norms"]
+
+# The inverse would overflow below this.
+_LEAST_DIAGONAL = 1e-100
+# What rounding takes from a number at most.
+_ROUNDOFF = 2.0**-53
+# Where less is kept of the numbers that make the column norms, they are computed from the matrix.
+_LEAST_KEPT = 1e-6
+
+
+class Recursion(NamedTuple):
+    """The numbers of a matrix that is streamed by states; the last transition and the last inputs are never used."""
+
+    diagonal: Array
+    outputs: Array
+    transitions: Array
+    inputs: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Semiseparable:
+    """C by what streams it: a few buffers, and of each round how they are read, mixed and filled.
+
+    Args:
+        diagonal: d, ``(rounds,)``, none of them 0.
+        outputs: a, ``(rounds, buffers)``: how the buffers enter a round.
+        transitions: Φ, how they go on to the next round: a factor for each, ``(rounds, buffers)``, or a matrix,
+            ``(rounds, buffers, buffers)``. The last is not used.
+        inputs: b, ``(rounds, buffers)``: how the round enters the buffers. The last is not used.
+
+    Raises:
+        ValueError: Shapes that do not fit, a zero on the diagonal, or a number that is not finite.
+
+    Example:
+        >>> Semiseparable(diagonal=[1, 1, 1], outputs=[[1], [1], [1]], transitions=[[0.5]] * 3, inputs=[[0.5]] * 3).matrix()
+        array([[1.  , 0.  , 0.  ],
+               [0.5 , 1.  , 0.  ],
+               [0.25, 0.5 , 1.  ]])
+    """
+
+    diagonal: npt.ArrayLike
+    outputs: npt.ArrayLike
+    transitions: npt.ArrayLike
+    inputs: npt.ArrayLike
+
+    def __post_init__(self) -> None:
+        diagonal = real_array("diagonal", self.diagonal, ndim=1)
+        outputs = real_array("outputs", self.outputs, ndim=2)
+        full = np.ndim(self.transitions) == 3
+        transitions = real_array("transitions", self.transitions, ndim=3 if full else 2)
+        inputs = real_array("inputs", self.inputs, ndim=2)
+        each = (len(diagonal), outputs.shape[1])
+        for name, array, expected in (
+            ("outputs", outputs, each),
+            ("inputs", inputs, each),
+            ("transitions", transitions, (*each, each[1]) if full else each),
+        ):
+            if array.shape != expected:
+                raise ValueError(f"{name} has shape {array.shape}: must be {expected} beside diagonal and outputs")
+        zero = np.flatnonzero(np.abs(diagonal) < _LEAST_DIAGONAL)
+        if zero.size:
+            raise ValueError(f"diagonal[{zero[0]}] = {diagonal[zero[0]]}: must not be 0, or C has no inverse")
+        for name, array in (
+            ("diagonal", diagonal),
+            ("outputs", outputs),
+            ("transitions", transitions),
+            ("inputs", inputs),
+        ):
+            object.__setattr__(self, name, array)
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds n."""
+        return len(self.recursion().diagonal)
+
+    @property
+    def buffers(self) -> int:
+        """The number of buffers."""
+        return int(self.recursion().outputs.shape[1])
+
+    @property
+    def memory_rows(self) -> int:
+        """The most rows that a round hands to the next: one for each buffer."""
+        return self.buffers if self.rounds > 1 else 0
+
+    def recursion(self) -> Recursion:
+        """The four arrays, read-only."""
+        return Recursion(self.diagonal, self.outputs, self.transitions, self.inputs)  # type: ignore[arg-type] # made arrays above
+
+    def matrix(self) -> Array:
+        """C as a dense matrix, ``(rounds, rounds)``."""
+        require_dense(self.rounds)
+        return dense(self.recursion())
+
+    def leading(self, rounds: int) -> "Semiseparable":
+        """The first ``rounds`` rounds."""
+        return Semiseparable(*(array[:rounds] for array in self.recursion()))
+
+    def sensitivity(self, participation: Participation) -> Sensitivity:
+        """How far one client can move C·x: for one participation by exact column norms without the matrix."""
+        recursion, single = self.recursion(), isinstance(participation, SingleParticipation)
+        norms = column_norms(recursion)
+        if all((part >= 0).all() for part in recursion[1:]):
+            return of_columns(norms, participation) if single else of_matrix(self.matrix(), participation)
+        # Numbers of both signs cancel: rounded against us, by what each round's additions may take.
+        magnitude, rounding = magnitudes(recursion), self.rounds * (4 + 2 * self.buffers) * _ROUNDOFF
+        if single and (norms > _LEAST_KEPT * magnitude).all():
+            return of_columns(norms + rounding * magnitude, participation)
+        stated = of_matrix(self.matrix(), participation)
+        most = worst_rounds(covering(participation, self.rounds), self.rounds)[1]
+        return replace(stated, value=stated.value + rounding * most * float(np.sqrt(magnitude.max())))
+
+    def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
+        """Row ``round_index`` of C⁻¹z, from the buffers alone."""
+        require_round(round_index, self.rounds)
+        diagonal, outputs, transitions, inputs = self.recursion()
+        row = draw(round_index)
+        for read, buffer in zip(outputs[round_index].tolist(), memory, strict=False):
+            row = row - read * buffer
+        row = (1 / float(diagonal[round_index])) * row
+        if round_index == self.rounds - 1:
+            return row, ()
+        filled = tuple(fill * row for fill in inputs[round_index].tolist())
+        if not memory:
+            return row, filled
+        if transitions.ndim == 2:
+            kept = zip(transitions[round_index].tolist(), memory, filled, strict=True)
+            return row, tuple(factor * buffer + new for factor, buffer, new in kept)
+        mixed = list(filled)
+        for i, factors in enumerate(transitions[round_index].tolist()):
+            for factor, buffer in zip(factors, memory, strict=True):
+                if factor:
+                    mixed[i] = mixed[i] + factor * buffer
+        return row, tuple(mixed)
+
+
+def column_norms(recursion: Recursion) -> Array:
+    """``(n,)``: the squared norm of each column, in O(n · states²) time for diagonal transitions."""
+    diagonal, outputs, transitions, inputs = recursion
+    n, states = outputs.shape
+    G = np.zeros((states, states))
+    norms = np.square(diagonal)
+    for j in range(n - 2, -1, -1):
+        # G becomes what rows j + 1 and on make of the state after round j.
+        G = _squared_from_right(transitions[j + 1], G)
+        G += np.multiply.outer(outputs[j + 1], outputs[j + 1])
+        norms[j] += inputs[j] @ G @ inputs[j]
+    return norms
+
+
+def magnitudes(recursion: Recursion) -> Array:
+    """``(n,)``: the squared norm that each column would have if nothing cancelled; that of the column where nothing does."""
+    return column_norms(Recursion(*(np.abs(part) for part in recursion)))
+
+
+def dense(recursion: Recursion) -> Array:
+    """The matrix, ``(n, n)``."""
+    diagonal, outputs, transitions, inputs = recursion
+    n = len(diagonal)
+    C = np.diag(diagonal)
+    states = np.zeros((outputs.shape[1], n))
+    for i in range(n):
+        C[i, :i] = outputs[i] @ states[:, :i]
+        step = transitions[i]
+        states[:, :i] = step[:, None] * states[:, :i] if transitions.ndim == 2 else step @ states[:, :i]
+        states[:, i] = inputs[i]
+    return C
+
+
+def _squared_from_right(step: Array, G: Array) -> Array:
+    """Φᵀ·G·Φ."""
+    if step.ndim == 1:
+        return np.asarray(G * np.multiply.outer(step, step))
+    return np.asarray(step.T @ G @ step)

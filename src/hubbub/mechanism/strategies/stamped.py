@@ -1,0 +1,203 @@
+"""Stamping: one strategy used again for every stretch of rounds, with fresh noise: C = I ⊗ C₀.
+
+Columns of different stamps are orthogonal, so that a client of one round in each costs no more than their norms; sums go on
+from the last estimate of each finished stamp.
+
+Letters: C₀ the matrix of a stamp ``(n₀, n₀)``, n rounds.
+
+Source: Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms", https://arxiv.org/abs/2211.06530.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from hubbub._util.checks import Array, integer, real_array, rounds_count
+from hubbub.mechanism.participation import (
+    FixedEpochs,
+    MinSeparation,
+    Participation,
+    SingleParticipation,
+    covering,
+)
+from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub.mechanism.strategies.matrices import triangular_form
+from hubbub.mechanism.strategies.strategy import (
+    Draw,
+    Memory,
+    Row,
+    Strategy,
+    bands_of,
+    require_dense,
+    require_round,
+    substituted,
+)
+
+__all__ = ["Stamped", "stamp"]
+
+# Up to this many rounds the whole matrix is looked at where a client may come twice within a stamp.
+_DENSE = 1024
+_LEAST_DIAGONAL = 1e-100
+
+
+@dataclass(frozen=True, eq=False)
+class Stamped:
+    """Copies of one triangular matrix along the diagonal.
+
+    Args:
+        C: ``(n₀, n₀)``, lower triangular, no zero on the diagonal: the stamp. Copied, and cut to ``rounds``.
+        rounds: n of all stamps together; the last one may be cut.
+
+    Raises:
+        ValueError: C is not square, not lower triangular, has a zero on its diagonal, or an entry that is not finite.
+
+    Example:
+        >>> Stamped(C=[[1.0, 0.0], [0.5, 1.0]], rounds=3).matrix()
+        array([[1. , 0. , 0. ],
+               [0.5, 1. , 0. ],
+               [0. , 0. , 1. ]])
+    """
+
+    C: npt.ArrayLike
+    rounds: int
+
+    def __post_init__(self) -> None:
+        rounds_count(self.rounds)
+        C = real_array("C", self.C, ndim=2)
+        if C.shape[0] != C.shape[1] or np.triu(C, 1).any():
+            raise ValueError(f"C has shape {C.shape}: must be square and lower triangular; stamp() takes any strategy")
+        zero = np.flatnonzero(np.abs(np.diag(C)) < _LEAST_DIAGONAL)
+        if zero.size:
+            raise ValueError(f"C[{zero[0]}, {zero[0]}] = {C[zero[0], zero[0]]}: must not be 0, or nearly so")
+        object.__setattr__(self, "C", real_array("C", C[: self.rounds, : self.rounds], ndim=2))
+
+    @property
+    def stamp(self) -> Array:
+        """C₀, read-only."""
+        C: Array = self.C  # type: ignore[assignment] # the constructor made it an array
+        return C
+
+    @cached_property
+    def bands(self) -> int:
+        """The number of diagonals up to the last that is not 0, the main one counted."""
+        return bands_of(self.stamp)
+
+    @property
+    def memory_rows(self) -> int:
+        """The most rows that a step carries; none from one stamp to the next."""
+        return self.bands - 1
+
+    def matrix(self) -> Array:
+        """C as a dense matrix, ``(rounds, rounds)``."""
+        require_dense(self.rounds)
+        C = np.zeros((self.rounds, self.rounds))
+        for start, stop in self._stamps():
+            C[start:stop, start:stop] = self.stamp[: stop - start, : stop - start]
+        return C
+
+    def leading(self, rounds: int) -> "Stamped":
+        """The first ``rounds`` rounds."""
+        return Stamped(self.stamp, rounds)
+
+    def sensitivity(self, participation: Participation) -> Sensitivity:
+        """How far one client can move C·x.
+
+        Exact where a client comes at most once within a stamp, and wherever it is for a single stamp; for separations shorter
+        than a stamp it is a bound if there are many rounds.
+        """
+        match pattern := covering(participation, self.rounds):
+            case SingleParticipation():
+                return of_columns(self._squared_norms(), pattern)
+            case FixedEpochs(rounds_per_epoch=b) | MinSeparation(min_separation=b) if b >= len(self.stamp):
+                return of_columns(self._squared_norms(), pattern)
+            case FixedEpochs(epochs, rounds_per_epoch):
+                stated = self._fixed_epochs(epochs, rounds_per_epoch)
+            case MinSeparation(min_separation, max_participations):
+                stated = self._separated(MinSeparation(min_separation, max_participations))
+        if stated.exact or self.rounds > _DENSE:
+            return stated
+        whole = of_matrix(self.matrix(), pattern)
+        return min(stated, whole, key=lambda answer: (answer.value, not answer.exact))
+
+    def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
+        """Row ``round_index`` of C⁻¹z, by forward substitution within its stamp."""
+        require_round(round_index, self.rounds)
+        t = round_index % len(self.stamp)
+        row, kept = substituted(self.stamp[t, : t + 1], draw(round_index), memory, self.bands)
+        return row, () if t + 1 == len(self.stamp) else kept
+
+    def _stamps(self) -> Iterator[tuple[int, int]]:
+        length = len(self.stamp)
+        for start in range(0, self.rounds, length):
+            yield start, min(start + length, self.rounds)
+
+    def _squared_norms(self) -> Array:
+        """``(rounds,)``: the squared norm of each column."""
+        return np.concatenate([np.square(part).sum(axis=0) for part in self._parts()])
+
+    def _parts(self) -> list[Array]:
+        """C₀ for each stamp, the last one cut."""
+        return [self.stamp[: stop - start, : stop - start] for start, stop in self._stamps()]
+
+    def _fixed_epochs(self, epochs: int, b: int) -> Sensitivity:
+        """The sum over stamps of what a client of rounds r, r + b, … moves each: they are orthogonal, and so are its signs."""
+        grams = {len(part): part.T @ part for part in (self._parts()[0], self._parts()[-1])}
+        known: dict[tuple[int, int, int], tuple[float, bool]] = {}
+        last = min(self.rounds, epochs * b)
+        worst, exact = 0.0, True
+        for r in range(min(b, last)):
+            total, attained = 0.0, True
+            for start, stop in self._stamps():
+                where = ((r - start) % b if start > r else r - start, min(stop, last) - start, stop - start)
+                if where[0] >= where[1]:
+                    continue
+                if where not in known:
+                    block = grams[where[2]][where[0] : where[1] : b, where[0] : where[1] : b]
+                    known[where] = float(np.abs(block).sum()), len(block) <= 2 or bool((block >= 0).all())
+                total += known[where][0]
+                attained = attained and known[where][1]
+            if total > worst:
+                worst, exact = total, attained
+        return Sensitivity(math.sqrt(worst), exact, "every set of rounds, stamp by stamp, Choquette-Choo et al. 2023")
+
+    def _separated(self, pattern: MinSeparation) -> Sensitivity:
+        """Each stamp that a client can reach counts as if it were the only one: exact for a client of every round."""
+        shared = min(pattern.max_participations, -(-len(self.stamp) // pattern.min_separation))
+        stamps = [len(part) for part in self._parts()][: pattern.max_participations]
+        within = MinSeparation(pattern.min_separation, shared)
+        answers = {length: of_matrix(self.stamp[:length, :length], within) for length in set(stamps)}
+        everything = pattern.min_separation == 1 and pattern.max_participations >= self.rounds
+        return Sensitivity(
+            math.sqrt(math.fsum(answers[length].value ** 2 for length in stamps)),
+            exact=(everything or len(stamps) == 1) and all(answer.exact for answer in answers.values()),
+            source=f"sum over stamps: {answers[stamps[0]].source}",
+        )
+
+
+def stamp(strategy: Strategy, times: int) -> Stamped:
+    """A strategy used ``times`` times in a row, each with fresh noise.
+
+    A strategy that is not square and triangular, such as a tree, goes in by the triangular matrix of the same inner products
+    of columns: with the same sensitivity, and the best decoder in place of its own.
+
+    Args:
+        strategy: Of n₀ rounds.
+        times: How many stamps, at least 1.
+
+    Raises:
+        ValueError: ``times`` is no whole number above 0, or the strategy's matrix has not full column rank.
+
+    Example:
+        >>> from hubbub.mechanism.strategies import BinaryTree
+        >>> stamp(BinaryTree(rounds=8), times=2).sensitivity(FixedEpochs(2, 8)).value ** 2
+        8.000000000000002
+    """
+    integer("times", times, at_least=1)
+    C = strategy.matrix()
+    if C.shape[0] != C.shape[1] or np.triu(C, 1).any():
+        C = triangular_form(C)
+    return Stamped(C, times * len(C))

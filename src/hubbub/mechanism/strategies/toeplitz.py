@@ -1,0 +1,127 @@
+"""Banded Toeplitz noise: each column of C is the one before, shifted by a round.
+
+Letters: c coefficients (the first column of C, or a multiple of it), b bands, n rounds.
+
+Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2306.08153; McKenna 2024, https://arxiv.org/abs/2405.15913.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hubbub._util.checks import Array, integer, rounds_count
+from hubbub.mechanism.participation import Participation
+from hubbub.mechanism.sensitivity import Sensitivity
+from hubbub.mechanism.strategies import matrices
+from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round, substituted
+from hubbub.mechanism.workloads import Workload
+
+__all__ = ["BandedToeplitz", "square_root", "square_root_of"]
+
+# A proof that leaves less to gain needs no second one.
+_TIGHT = 1e-6
+
+
+@dataclass(frozen=True)
+class BandedToeplitz:
+    """C with ``coefficients`` along its diagonals and zeros below the last band.
+
+    Args:
+        rounds: n, at least 1.
+        coefficients: c, from the main diagonal down; at most n, the first not 0. Scale is free: a mechanism's noise
+            multiplier is relative to the largest column norm.
+
+    Raises:
+        ValueError: More bands than rounds, a zero on the diagonal, or a number that is not finite.
+
+    Example:
+        >>> BandedToeplitz(rounds=3, coefficients=(1.0, 0.5)).matrix()
+        array([[1. , 0. , 0. ],
+               [0.5, 1. , 0. ],
+               [0. , 0.5, 1. ]])
+    """
+
+    rounds: int
+    coefficients: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "coefficients", matrices.first_column("coefficients", self.coefficients, self.rounds))
+
+    @property
+    def bands(self) -> int:
+        """b, the number of diagonals that may be other than 0, the main one counted."""
+        return len(self.coefficients)
+
+    @property
+    def memory_rows(self) -> int:
+        """The most rows that :meth:`step` carries."""
+        return self.bands - 1
+
+    def matrix(self) -> Array:
+        """C as a dense matrix, ``(rounds, rounds)``."""
+        require_dense(self.rounds)
+        return matrices.matrix(self.coefficients, self.rounds)
+
+    def leading(self, rounds: int) -> "BandedToeplitz":
+        """The first ``rounds`` rounds."""
+        return BandedToeplitz(rounds, self.coefficients[:rounds])
+
+    def sensitivity(self, participation: Participation) -> Sensitivity:
+        """How far one client can move C·x.
+
+        Exact while the bands are no more than the separation, and for coefficients that are positive and do not increase;
+        otherwise a bound.
+
+        Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763.
+        """
+        return matrices.sensitivity(np.array(self.coefficients), self.rounds, participation)
+
+    def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
+        """Row ``round_index`` of C⁻¹z, by forward substitution over the last ``bands`` − 1 rows."""
+        require_round(round_index, self.rounds)
+        return substituted(np.array(self.coefficients[::-1]), draw(round_index), memory, self.bands)
+
+
+def square_root(rounds: int, bands: int) -> BandedToeplitz:
+    """The square root of the prefix sum, cut to ``bands`` diagonals.
+
+    The full root is the Toeplitz strategy of least maximum error for prefix sums; the cut one makes columns of rounds that
+    are ``bands`` apart orthogonal.
+
+    Args:
+        rounds: n, at least 1.
+        bands: b, from 1 to n.
+
+    Raises:
+        ValueError: More bands than rounds.
+
+    Example:
+        >>> square_root(rounds=4, bands=3).coefficients
+        (1.0, 0.5, 0.375)
+
+    Source: Fichtenberger et al. 2023, https://arxiv.org/abs/2202.11205; Dvijotham et al. 2024,
+    https://arxiv.org/abs/2404.16706.
+    """
+    return square_root_of(Workload(rounds_count(rounds)), bands)
+
+
+def square_root_of(workload: Workload, bands: int) -> BandedToeplitz:
+    """The square root of a workload with momentum, cut to ``bands`` diagonals: the banded square root.
+
+    Args:
+        workload: A, of equal learning rates, whose value is left out: the scale of C is free.
+        bands: b, from 1 to n.
+
+    Raises:
+        ValueError: More bands than rounds, or learning rates that differ.
+
+    Example:
+        >>> from hubbub.mechanism.workloads import momentum
+        >>> square_root_of(momentum(rounds=4, momentum=0.5), bands=3).coefficients
+        (1.0, 0.75, 0.59375)
+
+    Source: Kalinin and Lampert 2024, Theorem 1, https://arxiv.org/abs/2405.13763.
+    """
+    matrices.require_equal_rates(workload)
+    integer("bands", bands, at_least=1, at_most=workload.rounds)
+    return BandedToeplitz(workload.rounds, tuple(matrices.root_series(workload.momentum, bands).tolist()))

@@ -1,0 +1,448 @@
+"""Tree aggregation: every dyadic interval of rounds has one noise of its own.
+
+C has a row for each dyadic interval that is complete within the rounds, in the order of completion. How sums are estimated
+from those noisy intervals is the decoder's choice, which changes N and leaves C:
+
+* ``"plain"`` adds up the at most log₂ n intervals that tile a prefix;
+* ``"online"`` replaces each of them by its best estimate from all the intervals inside it;
+* ``"full"`` uses all that there is, A·C⁺, with the least error that any unbiased decoder has.
+
+All three stream with the memory of log₂ n rows. The noise of the full decoder is Gaussian with covariance X⁻¹, X = CᵀC. Given
+the past, that of a round depends only on the sums over the finished left halves of the intervals which the round lies in: the
+triangular matrix with the same X is applied to z by those few sums, and never built.
+
+Source: Dwork et al. 2010; Chan et al. 2011; Honaker 2015, "Efficient Use of Differentially Private Binary Trees"; Kairouz et
+al. 2021, "Practical and Private (Deep) Learning without Sampling or Shuffling", https://arxiv.org/abs/2103.00039.
+
+The dyadic intervals of rounds that trees are made of, and how much of them one client can touch.
+
+An interval of height h is [i·2ʰ, (i+1)·2ʰ). Entries of a tree's C are 0 or 1, so a client that joins the rounds π moves C·x by
+the root of Σ (number of rounds of π in the interval)² over its intervals, and no signs can do better.
+
+Source: Kairouz et al. 2021, Appendix D, https://arxiv.org/abs/2103.00039. The dynamic programme here is over functions on
+the boundary between two subtrees and has no bound on n.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hubbub._util.checks import Array, integer, one_of, rounds_count
+from hubbub.mechanism.participation import (
+    FixedEpochs,
+    MinSeparation,
+    Participation,
+    SingleParticipation,
+    covering,
+    require_participation,
+)
+from hubbub.mechanism.sensitivity import Sensitivity
+from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round
+
+__all__ = ["DECODERS", "BinaryTree", "Forest"]
+
+DECODERS = ("plain", "online", "full")
+
+
+@dataclass(frozen=True)
+class BinaryTree:
+    """The binary tree mechanism.
+
+    Args:
+        rounds: n, at least 1; need not be a power of two.
+        decoder: One of ``DECODERS``.
+        rounds_per_tree: A new tree starts after so many rounds, and the last estimate of each finished tree is used from then
+            on; by default one tree serves all rounds.
+        completed: At its end a tree goes on to the next power of two with rounds that hold no data, so that its sum is
+            estimated from one interval that holds all of it. Costs one more interval for some rounds.
+
+    Raises:
+        ValueError: A number out of range, or an unknown decoder.
+
+    Example:
+        >>> BinaryTree(rounds=2).matrix()
+        array([[1., 0.],
+               [0., 1.],
+               [1., 1.]])
+        >>> BinaryTree(rounds=2, decoder="full").matrix().round(3)
+        array([[1.225, 0.   ],
+               [0.707, 1.414]])
+    """
+
+    rounds: int
+    decoder: str = "plain"
+    rounds_per_tree: int | None = None
+    completed: bool = False
+
+    def __post_init__(self) -> None:
+        rounds_count(self.rounds)
+        one_of("decoder", self.decoder, DECODERS)
+        if self.rounds_per_tree is not None:
+            integer("rounds_per_tree", self.rounds_per_tree, at_least=1, at_most=10**7)
+        if not isinstance(self.completed, bool):
+            raise TypeError(f"completed = {self.completed!r}: must be True or False")
+
+    @property
+    def memory_rows(self) -> int:
+        """The most rows that a step carries: one for each finished half of the intervals that a round lies in."""
+        most = min(self.rounds, self._forest.rounds_per_tree - 1)
+        # The most ones that a binary number up to this can have.
+        return (most + 1).bit_length() - 1
+
+    def matrix(self) -> Array:
+        """C as a dense matrix: a row for each interval, or ``(rounds, rounds)`` for the full decoder."""
+        require_dense(self.rounds)
+        return self._triangular() if self.decoder == "full" else self._intervals()
+
+    def leading(self, rounds: int) -> "BinaryTree":
+        """The first ``rounds`` rounds: the intervals that are complete by then."""
+        return BinaryTree(rounds, self.decoder, self._forest.rounds_per_tree, self.completed)
+
+    def sensitivity(self, participation: Participation) -> Sensitivity:
+        """How far one client can move C·x.
+
+        Exact, but for a full decoder that stops within a tree, which is bounded by the intervals of the whole tree, and for
+        thousands of participations a few rounds apart.
+        """
+        require_participation(participation)
+        exact = self.decoder != "full" or self.rounds % self._forest.rounds_per_tree == 0
+        match covering(participation, self.rounds):
+            case SingleParticipation():
+                squared = self._forest.deepest()
+            case FixedEpochs(epochs, rounds_per_epoch):
+                squared = self._forest.fixed_epochs(epochs, rounds_per_epoch)
+            case MinSeparation(min_separation, max_participations):
+                squared, found = self._forest.separated(min_separation, max_participations)
+                exact = exact and found
+        return Sensitivity(math.sqrt(squared), exact, "Kairouz et al. 2021, Appendix D")
+
+    def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
+        """The difference of two estimated prefix sums' noises: what replaces the intervals that round finishes, less those."""
+        require_round(round_index, self.rounds)
+        tree, t = divmod(round_index, self._forest.rounds_per_tree)
+        top = self._top(t)
+        kept = len(memory) - (t & (1 << top) - 1).bit_count()
+        ended = t + 1 == self._forest.rounds_per_tree
+        if self.decoder == "full":
+            row = total = self._conditional_row(t, draw(round_index), memory)
+            for finished in memory[kept:]:
+                total = total + finished
+            return row, () if ended else (*memory[:kept], total)
+        first = tree * self._rows_before(self._forest.rounds_per_tree) + self._rows_before(t)
+        estimate = draw(first + top) if self.decoder == "plain" else self._estimate(t, top, first, draw, memory)
+        row = estimate
+        for replaced in memory[kept:]:
+            row = row - replaced
+        return row, () if ended else (*memory[:kept], estimate)
+
+    @cached_property
+    def _forest(self) -> "Forest":
+        span = self.rounds if self.rounds_per_tree is None else self.rounds_per_tree
+        return Forest(self.rounds, span, self.completed, begun=self.decoder == "full")
+
+    def _top(self, t: int) -> int:
+        """The height of the largest interval that round t of a tree finishes."""
+        if self.completed and t + 1 == self._forest.rounds_per_tree:
+            return self._forest.height
+        return ((t + 1) & -(t + 1)).bit_length() - 1
+
+    def _rows_before(self, t: int) -> int:
+        """How many intervals the rounds of a tree before t finish; those of round t follow from the smallest up."""
+        beyond = self._top(t - 1) - ((t & -t).bit_length() - 1) if t else 0
+        return 2 * t - t.bit_count() + beyond
+
+    def _estimate(self, t: int, top: int, first: int, draw: Draw, memory: Memory) -> Row:
+        """The best estimate of the sum over the interval of height ``top`` that round t finishes, from all inside it."""
+        estimate, variance, finished = draw(first), 1.0, list(memory)
+        for height in range(1, top + 1):
+            if t >> height - 1 & 1:
+                estimate = finished.pop() + estimate
+                variance += _variance(height - 1)
+            # Own noise has variance 1, the sum of the two halves' estimates this one: each is weighted by the other's.
+            own = variance / (1 + variance)
+            estimate = own * draw(first + height) + (1 - own) * estimate
+            variance = own
+        return estimate
+
+    def _conditional_row(self, t: int, z: Row, memory: Memory) -> Row:
+        """The full decoder's noise of round t of a tree, given its sums over finished halves."""
+        precision, coefficients = self._conditional(t)
+        row = (1 / math.sqrt(precision)) * z
+        for coefficient, finished in zip(coefficients, memory, strict=True):
+            row = row - (coefficient / precision) * finished
+        return row
+
+    def _conditional(self, t: int) -> tuple[float, list[float]]:
+        """The density of the noise y of round t is exp(−precision·y²/2 − y·Σ coefficient·(sum over a finished half)).
+
+        From the root down to the leaf t: each interval adds the square of its own sum, in which the left half is known, or
+        the right half is still to come and integrated out.
+        """
+        outside, coefficients = 0.0, []
+        for height in range(self._forest.height, 0, -1):
+            start = t >> height << height
+            middle = start + (1 << height - 1)
+            total = outside + self._counted(start, height)
+            if t >= middle:
+                coefficients.append(total)
+                outside = total
+                continue
+            to_come = self._sum_variance(middle, height - 1)
+            # Exact also where nothing is to come, or where no interval here is counted.
+            fraction = 1 / (1 + to_come * total)
+            coefficients = [fraction * coefficient for coefficient in coefficients]
+            outside = fraction * total
+        return outside + 1, coefficients
+
+    def _counted(self, start: int, height: int) -> bool:
+        return self.completed or start + (1 << height) <= self._forest.rounds_per_tree
+
+    def _sum_variance(self, start: int, height: int) -> float:
+        """Of the noise in the sum over an interval, by the intervals inside it."""
+        if start + (1 << height) <= self._forest.rounds_per_tree:
+            return _variance(height)
+        if start >= self._forest.rounds_per_tree:
+            return 0.0
+        halves = sum(self._sum_variance(s, height - 1) for s in (start, start + (1 << height - 1)))
+        return halves / (1 + halves) if self.completed else halves
+
+    def _intervals(self) -> Array:
+        """C with a row for each interval."""
+        ends = sorted((stop, size, start) for size, a, b in self._forest.levels() for start, stop in zip(a, b, strict=True))
+        C = np.zeros((len(ends), self.rounds))
+        for row, (stop, _, start) in enumerate(ends):
+            C[row, start:stop] = 1
+        return C
+
+    def _triangular(self) -> Array:
+        """C of the full decoder, which has the same inner products of columns."""
+        C = np.zeros((self.rounds, self.rounds))
+        for round_index in range(self.rounds):
+            t = round_index % self._forest.rounds_per_tree
+            precision, coefficients = self._conditional(t)
+            C[round_index, round_index] = math.sqrt(precision)
+            for (start, stop), coefficient in zip(_finished_halves(t), coefficients, strict=True):
+                first = round_index - t
+                C[round_index, first + start : first + stop] = coefficient / math.sqrt(precision)
+        return C
+
+
+def _variance(height: int) -> float:
+    """Of the best estimate of the sum over a complete interval from all inside it (Honaker 2015)."""
+    return 1 / (2 - 2.0**-height)
+
+
+def _finished_halves(t: int) -> Iterator[tuple[int, int]]:
+    """The intervals that tile the rounds before t, the largest first."""
+    start = 0
+    for height in reversed(range(t.bit_length())):
+        if t >> height & 1:
+            yield start, start + (1 << height)
+            start += 1 << height
+
+
+_Integers = npt.NDArray[np.int64]
+# Pairs of partial answers that are joined at once: 16 bytes each.
+_MOST_PAIRS = 8_000_000
+_MOST_TREES = 10_000
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Equal trees one after another; the last one may have fewer rounds.
+
+    Args:
+        rounds: n of all trees together.
+        rounds_per_tree: Leaves of a tree.
+        completed: A finished tree has the intervals that reach beyond its last round too, as if rounds without data followed.
+        begun: A last tree that is not finished has all the intervals of a finished one, cut; else those that are complete.
+    """
+
+    rounds: int
+    rounds_per_tree: int
+    completed: bool
+    begun: bool
+
+    @property
+    def height(self) -> int:
+        """Of a whole tree: 2 to its power is at least the rounds of a tree."""
+        return (self.rounds_per_tree - 1).bit_length()
+
+    def levels(self) -> Iterator[tuple[int, _Integers, _Integers]]:
+        """Of each height the size of its intervals, where they start, and where they stop, in order."""
+        trees, rest = divmod(self.rounds, self.rounds_per_tree)
+        for height in range(self.height + 1):
+            size = 1 << height
+            within = np.arange(0, self.rounds_per_tree, size)
+            if not self.completed:
+                within = within[: self.rounds_per_tree // size]
+            starts = (np.arange(trees)[:, None] * self.rounds_per_tree + within).ravel()
+            stops = np.minimum(starts + size, (starts // self.rounds_per_tree + 1) * self.rounds_per_tree)
+            last = within[within < rest] if self.begun else np.arange(rest // size) * size
+            first = trees * self.rounds_per_tree
+            yield (
+                size,
+                np.concatenate([starts, first + last]),
+                np.concatenate([stops, np.minimum(first + last + size, self.rounds)]),
+            )
+
+    def depths(self, largest: int | None = None) -> Array:
+        """``(rounds,)``: in how many intervals each round lies, of those up to the largest size."""
+        steps = np.zeros(self.rounds + 1)
+        for size, starts, stops in self.levels():
+            if largest is None or size <= largest:
+                steps[starts] += 1
+                steps[stops] -= 1
+        return np.cumsum(steps[:-1])
+
+    def deepest(self) -> int:
+        """In how many intervals a round lies at most: the very first is in the leftmost of each size; O(1)."""
+        whole = self.rounds >= self.rounds_per_tree or self.begun
+        if whole and self.completed:
+            return self.height + 1
+        return (self.rounds_per_tree if whole else self.rounds).bit_length()
+
+    def every_round(self) -> int:
+        """The squared sensitivity to a client of all rounds."""
+        return sum(int(np.square(stops - starts).sum()) for _, starts, stops in self.levels())
+
+    def fixed_epochs(self, epochs: int, rounds_per_epoch: int) -> int:
+        """The squared sensitivity to a client of rounds r, r + b, r + 2b, …; O(n log n)."""
+        b = min(rounds_per_epoch, self.rounds)
+        last = min(self.rounds, epochs * rounds_per_epoch)
+        # An interval of at most b rounds holds one of the client's, whose square is itself.
+        small = np.zeros(-(-last // b) * b)
+        small[:last] = self.depths(largest=b)[:last]
+        squared = small.reshape(-1, b).sum(axis=0)
+        first = np.arange(b)
+        for size, starts, stops in self.levels():
+            if size > b:
+                before, until = (-((first - np.minimum(edge, last)[:, None]) // b) for edge in (starts, stops))
+                squared += np.square(np.maximum(until, 0) - np.maximum(before, 0)).sum(axis=0)
+        return int(squared.max())
+
+    def separated(self, separation: int, most: int) -> tuple[int, bool]:
+        """The squared sensitivity to at most ``most`` rounds that are ``separation`` apart, and whether that is exact.
+
+        It is a bound from above only where the exact one would need too much memory: thousands of participations a few
+        rounds apart.
+        """
+        separation = min(separation, self.rounds)
+        most = min(most, -(-self.rounds // separation))
+        if separation == 1 and most == self.rounds:
+            return self.every_round(), True
+        try:
+            return _Programme(self, separation, most).best(), True
+        except _TooManyError:
+            return self._crowded(separation, most), False
+
+    def _crowded(self, separation: int, most: int) -> int:
+        """A bound from above: in each level by itself, as many intervals as possible hold as many rounds as fit in one."""
+        total = 0
+        for size, starts, _ in self.levels():
+            if len(starts):
+                full = min(most, -(-size // separation))
+                crowded, rest = divmod(most, full)
+                total += crowded * full**2 + rest**2
+        return total
+
+
+class _TooManyError(Exception):
+    """The exact answer would cost too much."""
+
+
+class _Choices(NamedTuple):
+    """What a client can do in a part of the rounds: one line for each number of participations and value worth having.
+
+    A client that comes with the next r rounds forbidden leaves with the next ``forbidden[line, r]`` forbidden, if it takes
+    that many participations and that value; as many as ``separation`` where it cannot.
+    """
+
+    participations: _Integers
+    values: _Integers
+    forbidden: _Integers
+
+
+class _Programme:
+    """The dynamic programme over intervals, from rounds up to trees and from the first tree to the last."""
+
+    def __init__(self, forest: Forest, separation: int, most: int) -> None:
+        self._forest, self._separation, self._most = forest, separation, most
+        idle = np.maximum(np.arange(separation + 1) - 1, 0)
+        idle[separation] = separation
+        taken = np.full(separation + 1, separation)
+        taken[0] = separation - 1
+        self._complete = [_Choices(np.array([0, 1]), np.array([0, 1]), np.stack([idle, taken]))]
+
+    def best(self) -> int:
+        """The largest value."""
+        forest = self._forest
+        trees, rest = divmod(forest.rounds, forest.rounds_per_tree)
+        sizes = [forest.rounds_per_tree] * trees + [rest] * bool(rest)
+        if len(sizes) > _MOST_TREES:
+            raise _TooManyError
+        later = {rounds: self._part(forest.height, 0, rounds, self._separation + 1) for rounds in set(sizes[1:])}
+        # Nothing is forbidden where the first tree starts, so that one column is enough for it and what follows.
+        state = self._part(forest.height, 0, sizes[0], 1)
+        for rounds in sizes[1:]:
+            state = self._joined(state, later[rounds], counted=False)
+        return int(state.values.max())
+
+    def _part(self, height: int, start: int, rounds: int, columns: int) -> _Choices:
+        """The choices in the interval of that height and start, of a tree that has the given rounds, more than ``start``."""
+        forest, size = self._forest, 1 << height
+        if start + size <= rounds and (height == 0 or columns > 1):
+            whole = self._whole(height)
+            return whole._replace(forbidden=whole.forbidden[:, :columns])
+        finished = forest.begun or rounds == forest.rounds_per_tree
+        present = forest.rounds_per_tree if finished else rounds
+        counted = start + size <= present or (finished and forest.completed)
+        middle = start + size // 2
+        left = self._part(height - 1, start, rounds, columns)
+        if middle < rounds:
+            return self._joined(left, self._part(height - 1, middle, rounds, self._separation + 1), counted=counted)
+        return left._replace(values=left.values + left.participations**2) if counted else left
+
+    def _whole(self, height: int) -> _Choices:
+        while len(self._complete) <= height:
+            half = self._complete[-1]
+            self._complete.append(self._joined(half, half, counted=True))
+        return self._complete[height]
+
+    def _joined(self, left: _Choices, right: _Choices, *, counted: bool) -> _Choices:
+        """The choices in two parts one after the other; ``counted`` where an interval of its own spans both."""
+        width = left.forbidden.shape[1]
+        if len(left.values) * max(len(right.values), width) > _MOST_PAIRS:
+            raise _TooManyError
+        participations = left.participations[:, None] + right.participations
+        values = left.values[:, None] + right.values + (np.square(participations) if counted else 0)
+        allowed = participations <= self._most
+        scale = int(values.max()) + 1
+        # Ascending in participations, and among equal ones descending in value.
+        keys, where = np.unique((participations * scale + (scale - 1 - values))[allowed], return_inverse=True)
+        places = np.full(allowed.shape, -1)
+        places[allowed] = where
+        if len(keys) * width > _MOST_PAIRS:
+            raise _TooManyError
+        forbidden = np.full((len(keys), width), self._separation)
+        for line, place, fits in zip(left.forbidden, places, allowed, strict=True):
+            # Within one line of the left part no two lines of the right one give the same place.
+            to = place[fits]
+            forbidden[to] = np.minimum(forbidden[to], right.forbidden[np.ix_(np.flatnonzero(fits), line)])
+        return self._worth_having(keys // scale, scale - 1 - keys % scale, forbidden)
+
+    def _worth_having(self, participations: _Integers, values: _Integers, forbidden: _Integers) -> _Choices:
+        """Without the lines that forbid no less than one of the same participations and a larger value."""
+        borders = np.flatnonzero(np.diff(participations)) + 1
+        keep = np.ones(len(values), dtype=bool)
+        for part in np.split(np.arange(len(values)), borders):
+            least = np.minimum.accumulate(forbidden[part], axis=0)
+            forbidden[part] = least
+            keep[part[1:]] = (least[1:] < least[:-1]).any(axis=1)
+            keep[part] &= least.min(axis=1) < self._separation
+        return _Choices(participations[keep], values[keep], forbidden[keep])

@@ -1,0 +1,143 @@
+"""What the noise costs in accuracy: the error of A·N for unit noise, round by round.
+
+Letters: A workload ``(rounds, rounds)``, N noising matrix ``(rounds, rows)``, B = A·N. With noise of standard deviation σ the
+released model of round t has in each coordinate the error σ²·‖B_t‖².
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from hubbub._util.checks import Array
+from hubbub.mechanism.workloads import Workload
+
+__all__ = [
+    "largest_row_norm",
+    "max_squared_error",
+    "mean_squared_error",
+    "noising_matrix",
+    "require_inverse",
+    "require_no_look_ahead",
+    "root_mean_squared_error",
+    "squared_errors",
+]
+
+
+# Of each entry of N·C − I, relative to the sum of the magnitudes that make it.
+_TOLERANCE = 1e-8
+
+
+class Streams(Protocol):
+    """The part of a strategy that this room needs."""
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds."""
+
+    def matrix(self) -> Array:
+        """C, ``(rows, rounds)``."""
+
+    def step(self, round_index: int, draw: Callable[[int], Any], memory: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """The next row of N·z."""
+
+
+def noising_matrix(strategy: Streams) -> Array:
+    """N, ``(rounds, rows)``: what the strategy's stream makes of unit vectors."""
+    unit = np.eye(strategy.matrix().shape[0])
+    rows, memory = [], ()
+    for t in range(strategy.rounds):
+        row, memory = strategy.step(t, lambda i: unit[i], memory)
+        rows.append(np.asarray(row, dtype=np.float64))
+    return np.stack(rows)
+
+
+def largest_row_norm(strategy: Streams) -> float:
+    """The largest L2 norm of a row of N: how much more a round's noise varies than z does."""
+    C = np.asarray(strategy.matrix(), dtype=np.float64)
+    N = solve_triangular(C, np.eye(len(C)), lower=True) if _triangular(C) else noising_matrix(strategy)
+    return float(np.linalg.norm(N, axis=1).max())
+
+
+def _triangular(C: Array) -> bool:
+    return C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
+
+
+def require_inverse(strategy: Streams) -> None:
+    """Refuse a strategy whose stream is not what its matrix says: its noise would not be that of the guarantee.
+
+    Raises:
+        ValueError: N·C is not I.
+    """
+    C, N = np.asarray(strategy.matrix(), dtype=np.float64), noising_matrix(strategy)
+    if N.shape != C.T.shape:
+        raise ValueError(f"strategy: its stream gives {N.shape}, its matrix needs (rounds, rows) = {C.T.shape}")
+    errors = np.abs(N @ C - np.eye(strategy.rounds))
+    error = float(errors.max())
+    if not (errors <= _TOLERANCE * np.maximum(1.0, np.abs(N) @ np.abs(C))).all():
+        raise ValueError(f"strategy: N·C differs from I by {error:.3g}: its stream does not invert its matrix")
+
+
+def require_no_look_ahead(strategy: Streams) -> None:
+    """Refuse a strategy that draws a row of z before the round that needs it.
+
+    Such a row would be remembered over a restart and met by two sums in two copies of a run.
+
+    Raises:
+        ValueError: A round draws a row of z that belongs to a later one.
+    """
+    C, memory = np.asarray(strategy.matrix(), dtype=np.float64), ()
+    drawn: list[int] = []
+
+    def draw(row: int) -> Array:
+        drawn.append(row)
+        return np.ones(1)
+
+    for t in range(strategy.rounds):
+        already = len(drawn)
+        _, memory = strategy.step(t, draw, memory)
+        late = [i for i in drawn[already:] if np.flatnonzero(C[i]).size and np.flatnonzero(C[i])[-1] > t]
+        if late:
+            raise ValueError(f"strategy: round {t} draws row {late[0]} of z, which belongs to a later round")
+
+
+def squared_errors(workload: Workload, strategy: Streams) -> Array:
+    """The squared error of each released model for unit noise: ‖(A·N)_t‖², ``(rounds,)``.
+
+    No sensitivity is in it: multiply by the squared standard deviation of z.
+
+    Raises:
+        ValueError: The workload has another number of rounds than the strategy.
+
+    Example:
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> from hubbub.mechanism.workloads import prefix_sum
+        >>> squared_errors(prefix_sum(rounds=3), Identity(rounds=3))
+        array([1., 2., 3.])
+    """
+    if workload.rounds != strategy.rounds:
+        raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
+    C = np.asarray(strategy.matrix(), dtype=np.float64)
+    if _triangular(C):
+        # N is C⁻¹, whatever the stream: B·C = A.
+        B = solve_triangular(C, workload.matrix().T, trans="T", lower=True).T
+    else:
+        B = workload.matrix() @ noising_matrix(strategy)
+    return np.asarray(np.square(B).sum(axis=1))
+
+
+def mean_squared_error(workload: Workload, strategy: Streams) -> float:
+    """The mean over rounds of :func:`squared_errors`."""
+    return float(squared_errors(workload, strategy).mean())
+
+
+def max_squared_error(workload: Workload, strategy: Streams) -> float:
+    """The largest of :func:`squared_errors`."""
+    return float(squared_errors(workload, strategy).max())
+
+
+def root_mean_squared_error(workload: Workload, strategy: Streams) -> float:
+    """The root of :func:`mean_squared_error`."""
+    return math.sqrt(mean_squared_error(workload, strategy))

@@ -1,0 +1,129 @@
+"""What is released: the linear queries that training asks of the stream of updates.
+
+An optimizer that steps along privatized sums releases, in round t, row t of A·x, where row s of x is the sum of the
+clipped updates of round s. Momentum and learning-rate schedules are part of A; a strategy that suits A makes the error of
+the *models* small, not that of the single updates.
+
+Letters: A workload, n rounds, β momentum, η learning rates.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hubbub._util.checks import Array, finite, integer, positive
+
+__all__ = ["Workload", "momentum", "prefix_sum"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A lower-triangular workload A of SGD with momentum β and a learning rate η for each round.
+
+    With the momentum buffer m_t = β·m_{t-1} + x_t and the model θ_t = θ_{t-1} + η_t·m_t, the models are A·x.
+
+    Args:
+        rounds: n, at least 1.
+        momentum: β in [0, 1).
+        learning_rates: η, one positive number a round; ``None`` means 1 in each.
+
+    Raises:
+        ValueError: A learning rate of 0 makes A singular; it is refused, as is one whose square float64 does not hold, and a
+            wrong count.
+    """
+
+    rounds: int
+    momentum: float = 0.0
+    learning_rates: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        integer("rounds", self.rounds, at_least=1)
+        if not 0 <= finite("momentum", self.momentum) < 1:
+            raise ValueError(f"momentum = {self.momentum!r}: must be at least 0 and below 1")
+        if self.learning_rates is None:
+            return
+        rates = tuple(_rate(f"learning_rates[{t}]", rate) for t, rate in enumerate(self.learning_rates))
+        if len(rates) != self.rounds:
+            raise ValueError(f"learning_rates has {len(rates)} entries: must have one for each of {self.rounds} rounds")
+        object.__setattr__(self, "learning_rates", rates)
+
+    def matrix(self) -> Array:
+        """A as a dense matrix, ``(rounds, rounds)``."""
+        steps = np.subtract.outer(np.arange(self.rounds), np.arange(self.rounds))
+        buffer = np.where(steps >= 0, self.momentum ** np.maximum(steps, 0), 0.0)
+        if self.learning_rates is not None:
+            buffer *= np.asarray(self.learning_rates)[:, None]
+        return np.cumsum(buffer, axis=0)
+
+    def inverse_bands(self) -> Array:
+        """The diagonals of A⁻¹, which is lower banded: entry ``[d, j]`` is that of row j + d and column j.
+
+        Two rows without momentum, three with it, ``(2 or 3, rounds)``; what would lie below the last row of A⁻¹ is 0. From
+        A⁻¹ = (I − βS)·diag(1/η)·(I − S) with S the shift by one round.
+
+        Example:
+            >>> prefix_sum(rounds=3).inverse_bands()
+            array([[ 1.,  1.,  1.],
+                   [-1., -1.,  0.]])
+        """
+        own = np.ones(self.rounds) if self.learning_rates is None else 1 / np.asarray(self.learning_rates)
+        following = np.append(own[1:], 0.0)
+        bands = [own, -following - self.momentum * own]
+        bands[1][-1] = 0.0
+        if self.momentum:
+            bands.append(self.momentum * following)
+            bands[2][-2:] = 0.0
+        return np.stack(bands)
+
+    def coefficients(self) -> Array:
+        """The first column of A, ``(rounds,)``: all of it where A is Toeplitz, which is where learning rates are equal."""
+        column = np.cumsum(self.momentum ** np.arange(self.rounds))
+        if self.learning_rates is None:
+            return column
+        increments = np.append(column[0], np.diff(column))
+        return np.cumsum(increments * np.asarray(self.learning_rates))
+
+    @property
+    def toeplitz(self) -> bool:
+        """Whether each column of A is the one before, shifted by a round."""
+        return self.learning_rates is None or len(set(self.learning_rates)) == 1
+
+
+def _rate(name: str, value: object) -> float:
+    """A learning rate from 1e-100 to 1e100: beyond, the square of an entry of A or of its inverse is no number."""
+    number = positive(name, value)
+    if not 1e-100 <= number <= 1e100:
+        raise ValueError(f"{name} = {value!r}: must be from 1e-100 to 1e100")
+    return number
+
+
+def prefix_sum(rounds: int) -> Workload:
+    """The workload of plain SGD: row t is the sum of rounds 0 to t.
+
+    Example:
+        >>> prefix_sum(rounds=3).matrix()
+        array([[1., 0., 0.],
+               [1., 1., 0.],
+               [1., 1., 1.]])
+    """
+    return Workload(rounds)
+
+
+def momentum(rounds: int, momentum: float, learning_rates: "tuple[float, ...] | Array | None" = None) -> Workload:
+    """The workload of SGD with momentum and a learning-rate schedule.
+
+    Args:
+        rounds: Number of rounds.
+        momentum: β in [0, 1).
+        learning_rates: ``(rounds,)`` positive numbers, or ``None`` for 1 in each round.
+
+    Example:
+        >>> momentum(rounds=3, momentum=0.5).matrix()
+        array([[1.  , 0.  , 0.  ],
+               [1.5 , 1.  , 0.  ],
+               [1.75, 1.5 , 1.  ]])
+
+    Source: Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms", https://arxiv.org/abs/2211.06530.
+    """
+    rates = None if learning_rates is None else tuple(float(rate) for rate in learning_rates)
+    return Workload(rounds, momentum, rates)

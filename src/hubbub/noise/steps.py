@@ -1,0 +1,68 @@
+"""How far apart the points of a lattice are, and how much can be added on one exactly: numbers alone, no tensors."""
+
+import math
+from fractions import Fraction
+
+from hubbub._util.checks import integer, lattice_bits, positive, scale
+from hubbub.errors import ConfigError
+from hubbub.mechanism import whole_share
+
+__all__ = ["LARGEST", "MOST_BITS", "require_room", "share_stddev", "step_of"]
+
+MOST_BITS = 24
+# Sums and noise stay below this, so that they and their sum are whole numbers that float64 holds exactly.
+LARGEST = 2.0**52
+# Noise beyond so many deviations does not happen: a radius of 106 bits ends at 12.2.
+_DEVIATIONS = 13
+
+
+def step_of(clip_norm: float, bits: int) -> float:
+    """The distance of neighbouring points of a lattice: the power of two at or below 2^−bits clip norms."""
+    return math.ldexp(1.0, math.frexp(clip_norm)[1] - 1 - bits)
+
+
+def share_stddev(noise_multiplier: float, clip_norm: float, clients: int, bits: int = MOST_BITS) -> int:
+    """The standard deviation of a client's share of the noise, in steps of ``Lattice(clip_norm, bits)``, rounded up.
+
+    The least whole number with which the shares of so many clients have at least the standard deviation ``noise_multiplier`` ×
+    ``clip_norm`` together, exactly: z·C/√n in steps is never rounded down, not even by floating point.
+
+    Args:
+        noise_multiplier: From 1e-12 to 1e12.
+        clip_norm: Of the lattice.
+        clients: The fewest whose shares are in a sum.
+        bits: Of the lattice.
+
+    Raises:
+        ValueError: A number out of range, or a share of more than 2²⁸ steps, which is not drawn.
+
+    Example:
+        >>> share_stddev(noise_multiplier=1.0, clip_norm=1.0, clients=16) == 2**22
+        True
+    """
+    norm = scale("clip_norm", clip_norm)
+    step = step_of(norm, lattice_bits("bits", bits))
+    noise = Fraction(scale("noise_multiplier", noise_multiplier)) * Fraction(norm) / Fraction(step)
+    return whole_share(noise, integer("clients", clients, at_least=1))
+
+
+def require_room(clients: int, stddev: float) -> None:
+    """Refuse, before the first round, sums or noise that would not be exact on the finest lattice, and so on any.
+
+    Args:
+        clients: The most clients of a cohort.
+        stddev: Of z, per unit of clip norm.
+
+    Raises:
+        ConfigError: Too many clients, or too much noise.
+    """
+    most = 2 ** (MOST_BITS + 1)
+    if integer("clients", clients, at_least=0) * most > LARGEST:
+        raise ConfigError(
+            f"clients = {clients}: a sum of so many is not exact; at most {int(LARGEST) // most:,} can be in a cohort"
+        )
+    if positive("stddev", stddev) * most * _DEVIATIONS > LARGEST:
+        raise ConfigError(
+            f"noise_multiplier: noise of {stddev:g} clip norms is not exact on the lattice; at most "
+            f"{LARGEST / most / _DEVIATIONS:,.0f} can be hidden behind"
+        )

@@ -1,0 +1,1 @@
+"""Examples as units: gradients of each example, clipped and added."""

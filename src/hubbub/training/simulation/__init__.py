@@ -1,0 +1,1 @@
+"""Clients in one process: what each does, one by one or in stacks."""

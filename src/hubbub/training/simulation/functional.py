@@ -1,0 +1,204 @@
+"""A model as one flat vector, and as a function of tensors.
+
+The flat vector is what is clipped, summed, noised and released. As a function the module is called with other tensors than its
+own, and left as it was.
+
+Letters: dim, the number of trainable parameters.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+from torch.overrides import TorchFunctionMode
+
+from hubbub.errors import ConfigError
+from hubbub.training.simulation.execution import Precision
+
+__all__ = [
+    "Constants",
+    "FlatModel",
+    "called",
+    "computing",
+    "difference",
+    "in_range",
+    "own_generators",
+    "refuse_buffers",
+    "require_trainable",
+]
+
+
+class FlatModel:
+    """A module whose trainable parameters are views of one vector, and their gradients of another.
+
+    Writing to ``vector`` changes the model, in place. Parameters that do not require a gradient stay as they are and are
+    never released; a parameter that two layers share counts once.
+
+    Args:
+        module: Any module; the order of its trainable parameters is that of ``module.named_parameters()``.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._parameters = require_trainable(module)
+        first = self._parameters[0]
+        self.dim = sum(p.numel() for p in self._parameters)
+        self.vector = torch.empty(self.dim, dtype=first.dtype, device=first.device)
+        self.gradient = torch.zeros_like(self.vector)
+        start = 0
+        with torch.no_grad():
+            for parameter in self._parameters:
+                part = slice(start, start + parameter.numel())
+                self.vector[part] = parameter.reshape(-1)
+                parameter.data = self.vector[part].view(parameter.shape)
+                parameter.grad = self.gradient[part].view(parameter.shape)
+                start = part.stop
+
+    def require_views(self) -> None:
+        """Refuse a model whose parameters were replaced, so that the vector would change nothing any more."""
+        start = self.vector.data_ptr()
+        for parameter in self._parameters:
+            if parameter.data_ptr() != start or parameter.dtype != self.vector.dtype:
+                raise ConfigError(
+                    "model: its parameters were replaced during the run (by .to(), .half() or the like); convert a copy instead"
+                )
+            start += parameter.numel() * parameter.element_size()
+
+
+def require_trainable(module: nn.Module) -> list[nn.Parameter]:
+    """The trainable parameters of a module that can be trained privately."""
+    refuse_buffers(module)
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    if not parameters:
+        raise ConfigError("model: has no trainable parameter; set requires_grad on those to be trained")
+    kinds = {p.dtype for p in parameters}
+    if len(kinds) > 1 or not parameters[0].is_floating_point():
+        raise ConfigError(f"model: trainable parameters of dtypes {kinds}; they must share one floating dtype")
+    return parameters
+
+
+def difference(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """after − before, in their dtype where both share one of 32 bits or more, else in float64."""
+    if after.dtype == before.dtype and after.dtype in (torch.float32, torch.float64):
+        return after - before
+    return after.to(torch.float64) - before.to(torch.float64)
+
+
+def refuse_buffers(module: nn.Module) -> None:
+    """Statistics that layers gather from clients' data would be released without clip or noise."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
+            raise ConfigError(
+                f"model: {name or 'the model'} is {type(layer).__name__}, whose running statistics come from clients' data "
+                "and cannot be hidden; use GroupNorm, LayerNorm or InstanceNorm without running statistics"
+            )
+    kept = set(module.state_dict())
+    for name, _ in module.named_buffers():
+        if name in kept:
+            raise ConfigError(
+                f"model: has the buffer {name!r}, which is neither clipped nor noised; register a constant with "
+                "persistent=False, or make it a parameter"
+            )
+
+
+# What looks numbers up, and the names of its first arguments.
+_TABLES = {F.embedding: ("input", "weight"), torch.embedding: ("weight", "indices")}
+_LOSSES = {
+    F.cross_entropy: ("input", "target", "weight", "size_average", "ignore_index"),
+    F.nll_loss: ("input", "target", "weight", "size_average", "ignore_index"),
+}
+
+
+def called(module: nn.Module, given: Mapping[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
+    """The module's output with other tensors in place of its own, each by the first of its names; the rest stay.
+
+    ``functional_call`` would tie a tensor's other names by itself, but leaves its tensors in a module that is there twice.
+    """
+    first = {id(own): name for name, own in [*module.named_parameters(), *module.named_buffers()]}
+    placed = {
+        f"{prefix}.{name}" if prefix else name: given[first[id(own)]]
+        for prefix, part in module.named_modules()
+        for own_names in (part.named_parameters, part.named_buffers)
+        for name, own in own_names(recurse=False, remove_duplicate=False)
+        if first[id(own)] in given
+    }
+    output: torch.Tensor = functional_call(module, placed, (inputs,), tie_weights=False)
+    return output
+
+
+def own_generators(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, torch's global generators may be seeded; outside, they are as before."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+def in_range(device: torch.device) -> AbstractContextManager[object]:
+    """Inside, a GPU is never asked for a row or a class that is not there: what it would read is no number instead.
+
+    A processor raises then, and a GPU ends all that the process does with it, so that one unit's data would stop the run.
+    """
+    return _InRange() if device.type == "cuda" else nullcontext()
+
+
+def computing(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Inside, layers compute in ``precision``: forward only, torch does the same backward."""
+    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bfloat16" else nullcontext()
+
+
+class Constants:
+    """A module's frozen parameters and buffers, as they are now: they are neither trained nor released.
+
+    Args:
+        module: Its trainable parameters keep their values, but not what a module may put in their place.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        tables: list[dict[str, Any]] = [table for part in module.modules() for table in (part._parameters, part._buffers)]
+        self._tables = [(table, dict(table)) for table in tables]
+        fixed = [p for p in module.parameters() if not p.requires_grad] + list(module.buffers())
+        self._values = [(tensor, tensor.detach().clone()) for tensor in fixed]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put them back: nothing that one client's training left in the module may reach the next client."""
+        for table, own in self._tables:
+            # A forward that says self.mean = 0.9 * self.mean puts another tensor where the module's own was.
+            table.clear()
+            table.update(own)
+        for tensor, original in self._values:
+            if tensor.shape == original.shape and tensor.dtype == original.dtype:
+                tensor.copy_(original)
+            else:
+                tensor.data = original.clone()
+
+
+class _InRange(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """What the function makes of indices that are there; of others, what is no number, and has no slope that is."""
+        names = _TABLES.get(func) or _LOSSES.get(func)
+        if names is None:
+            return func(*args, **(kwargs or {}))
+        named = dict(zip(names, args, strict=False)) | (kwargs or {})
+        rest = args[len(names) :]
+        place = "target" if func in _LOSSES else "input" if func is F.embedding else "indices"
+        index = named[place]
+        if index.is_floating_point():
+            return func(*args, **(kwargs or {}))
+        if func in _LOSSES:
+            scores, ignored = named["input"], named.get("ignore_index", -100)
+            missing = ((index < 0) | (index >= scores.shape[min(1, scores.ndim - 1)])) & (index != ignored)
+        else:
+            missing = (index < 0) | (index >= len(named["weight"]))
+        named[place] = index.masked_fill(missing, 0)
+        found = func(*(named.pop(name) for name in names[: len(args)]), *rest, **named)
+        if func in _TABLES:
+            missing = missing.unsqueeze(-1)
+        elif found.shape != missing.shape:
+            missing = missing.any()
+        # Times one changes no bit.
+        return found * torch.where(missing, torch.nan, 1.0).to(found.dtype)

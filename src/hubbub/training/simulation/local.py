@@ -1,0 +1,224 @@
+"""What a client does with its examples in a round: SGD over shuffled batches, with a fresh optimizer each time."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import nn
+
+from hubbub._util.checks import finite, integer, non_negative, one_of, positive
+from hubbub.training.simulation.execution import Precision
+from hubbub.training.simulation.functional import Constants, FlatModel, computing, difference, in_range, own_generators
+
+__all__ = ["Examples", "Job", "LocalTraining", "Loss", "OneByOne", "Schedule", "Trained", "flat_parameters", "trainable"]
+
+Examples = tuple[torch.Tensor, torch.Tensor]
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How a client trains: SGD over shuffled batches, a fresh optimizer each round.
+
+    Args:
+        epochs: Passes over the client's examples.
+        batch_size: Examples a step.
+        learning_rate: Above 0; where the schedule begins.
+        momentum: In [0, 1).
+        weight_decay: At least 0.
+        steps: Instead of ``epochs``, how many batches; a client with fewer goes over its examples again. A client without
+            examples takes none.
+        proximal: μ of FedProx, at least 0: μ/2·‖w − w₀‖² is added to the loss, w₀ being the model that the client was sent.
+        schedule: How the learning rate falls: not at all, in a straight line, or as half a cosine.
+        schedule_rounds: Over how many rounds it falls, stays at its last value after them; by default over the steps that each
+            client takes in one round.
+        final_learning_rate: The part of the learning rate that is left at the end of the schedule, from 0 to 1.
+
+    Raises:
+        ValueError: A number out of range, or a schedule's number without a schedule.
+
+    Example:
+        >>> local = LocalTraining(learning_rate=0.1, schedule="linear", schedule_rounds=5)
+        >>> [round(local.rate(round_index, 0, 1), 3) for round_index in (0, 2, 4, 9)]
+        [0.1, 0.05, 0.0, 0.0]
+
+    Source: McMahan et al. 2017, https://arxiv.org/abs/1602.05629 (FedAvg); Li et al. 2020, "Federated Optimization in
+    Heterogeneous Networks", https://arxiv.org/abs/1812.06127 (FedProx).
+    """
+
+    epochs: int = 1
+    batch_size: int = 10
+    learning_rate: float = 0.05
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    steps: int | None = None
+    proximal: float = 0.0
+    schedule: Schedule = "constant"
+    schedule_rounds: int | None = None
+    final_learning_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        integer("local_epochs", self.epochs, at_least=1)
+        integer("batch_size", self.batch_size, at_least=1)
+        positive("learning_rate", self.learning_rate)
+        non_negative("weight_decay", self.weight_decay)
+        non_negative("proximal", self.proximal)
+        if not 0 <= finite("momentum", self.momentum) < 1:
+            raise ValueError(f"momentum = {self.momentum!r}: must be at least 0 and below 1")
+        if self.steps is not None:
+            integer("local_steps", self.steps, at_least=1)
+            if self.epochs != 1:
+                raise ValueError(f"local_epochs = {self.epochs} and local_steps = {self.steps}: give one of them")
+        one_of("schedule", self.schedule, get_args(Schedule))
+        if self.schedule_rounds is not None:
+            integer("schedule_rounds", self.schedule_rounds, at_least=1)
+        if not 0 <= finite("final_learning_rate", self.final_learning_rate) <= 1:
+            raise ValueError(f"final_learning_rate = {self.final_learning_rate!r}: must be from 0 to 1")
+        if self.schedule == "constant" and (self.schedule_rounds is not None or self.final_learning_rate):
+            raise ValueError("schedule = 'constant': has no schedule_rounds and no final_learning_rate; name a schedule")
+
+    def rate(self, round_index: int, step: int, steps: int) -> float:
+        """The learning rate of one of a client's steps in a round."""
+        done, all_of_them = (round_index, self.schedule_rounds) if self.schedule_rounds else (step, steps)
+        progress = min(1.0, done / (all_of_them - 1)) if all_of_them > 1 else 0.0
+        match self.schedule:
+            case "constant":
+                return self.learning_rate
+            case "linear":
+                left = 1 - progress
+            case "cosine":
+                left = (1 + math.cos(math.pi * progress)) / 2
+        return self.learning_rate * (self.final_learning_rate + (1 - self.final_learning_rate) * left)
+
+    def batches(self, examples: int, seed: int) -> list[torch.Tensor]:
+        """The batches of a round, each the numbers of its examples, shuffled anew in each pass."""
+        shuffles = torch.Generator().manual_seed(seed)
+        found: list[torch.Tensor] = []
+        passes = 0
+        while examples and (passes < self.epochs if self.steps is None else len(found) < self.steps):
+            found += torch.randperm(examples, generator=shuffles).split(self.batch_size)
+            passes += 1
+        return found[: self.steps]
+
+    def steps_of(self, examples: int) -> int:
+        """How many steps a client with so many examples takes in a round."""
+        if not examples:
+            return 0
+        return self.epochs * math.ceil(examples / self.batch_size) if self.steps is None else self.steps
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One client's training in one round.
+
+    Args:
+        client: Its number.
+        inputs: ``(examples, *shape)``.
+        targets: ``(examples, *)``.
+        seed: Of its shuffles and of its dropout: nobody else's.
+        round_index: From 0.
+    """
+
+    client: int
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    seed: int
+    round_index: int
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What a client made of the model.
+
+    Args:
+        client: Its number.
+        update: ``(dim,)``, trained minus sent parameters.
+        loss: The mean over its batches; not a number where it had none.
+        fault: What was raised while it trained, in a line: then the update is zero.
+    """
+
+    client: int
+    update: torch.Tensor
+    loss: float
+    fault: str = ""
+
+
+def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable parameters by name, in the order of the flat vector; one that two layers share comes once."""
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def flat_parameters(module: nn.Module) -> torch.Tensor:
+    """The trainable parameters as one vector, ``(dim,)``, a copy."""
+    return torch.cat([p.detach().reshape(-1) for p in trainable(module).values()])
+
+
+class OneByOne:
+    """Trains one client at a time.
+
+    Args:
+        model: Is copied; the copy stands on ``device``.
+        loss: Mean loss of a batch from the module's output and the targets.
+        local: What a client does.
+        device: Where to compute.
+        precision: In which numbers layers compute.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        local: LocalTraining,
+        device: torch.device,
+        precision: Precision = "float32",
+    ) -> None:
+        self._worker = FlatModel(deepcopy(model).to(device))
+        self._constants = Constants(self._worker.module)
+        self._loss, self._local, self._device, self._precision = loss, local, device, precision
+
+    def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
+        """What each client makes of a model, which stays as it is."""
+        start = flat_parameters(model).to(self._device)
+        for job in jobs:
+            vector, loss = self.trained(start, job)
+            yield Trained(job.client, difference(vector, start), loss)
+
+    def trained(self, start: torch.Tensor, job: Job) -> tuple[torch.Tensor, float]:
+        """The trained parameters as one vector, ``(dim,)``, which the next call overwrites, and the mean loss over batches."""
+        with own_generators(self._device):
+            # What torch.manual_seed does, without its costly bookkeeping for devices that are not there.
+            torch.default_generator.manual_seed(job.seed)
+            if self._device.type == "cuda":
+                torch.cuda.manual_seed(job.seed)
+            return self._worker.vector, self._steps(start, job)
+
+    def _steps(self, start: torch.Tensor, job: Job) -> float:
+        local, worker = self._local, self._worker
+        vector, gradient = worker.vector, worker.gradient
+        velocity = torch.zeros_like(vector) if local.momentum else None
+        worker.module.train()
+        with torch.no_grad():
+            vector.copy_(start)
+        self._constants.restore()
+        batches = local.batches(len(job.inputs), job.seed)
+        total = torch.zeros((), device=self._device)
+        for number, batch in enumerate(batches):
+            rows = batch.to(job.inputs.device)
+            inputs = job.inputs[rows].to(self._device, non_blocking=True)
+            gradient.zero_()
+            with computing(self._precision, self._device), in_range(self._device):
+                loss = self._loss(worker.module(inputs), job.targets[rows].to(self._device, non_blocking=True))
+            loss.backward()
+            with torch.no_grad():
+                if local.weight_decay:
+                    gradient.add_(vector, alpha=local.weight_decay)
+                if local.proximal:
+                    gradient.add_(vector - start, alpha=local.proximal)
+                step = gradient if velocity is None else velocity.mul_(local.momentum).add_(gradient)
+                vector.add_(step, alpha=-local.rate(job.round_index, number, len(batches)))
+                total += loss.detach()
+        return float(total) / len(batches) if batches else math.nan

@@ -1,0 +1,425 @@
+"""One pass of an unmodified module through the models of many clients at once.
+
+The module's own ``forward`` runs once, under ``torch.func.vmap`` over the clients' parameters and batches. What costs most is
+put into the form that a processor likes best: convolutions, poolings and group norms of all clients are one operation in which
+every client is a group of channels, channels last; linear layers are one batched matrix product. All else goes the way of
+``vmap``. What cannot be done for all at once fails, and clients then train one by one.
+
+Letters: K, clients at once; B, examples of each.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import vmap
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+from torch.overrides import TorchFunctionMode
+
+from hubbub.errors import ConfigError, HubbubError
+from hubbub.training.simulation.functional import called
+
+__all__ = ["NotStackableError", "Product", "StackedModel"]
+
+# A gradient of stacked weights, (K, out, in), that is not yet multiplied out: slopes (K, B, out) and rows (K, B, in).
+Product = tuple[torch.Tensor, torch.Tensor]
+# Of one layer in one direction: from inputs and from the state, with a bias each or without.
+_WITH_BIAS, _WITHOUT = 4, 2
+# Fewer weights than this torch multiplies with a rounding to the weights' own size for each example.
+_APART = 4096
+Dims = Sequence[int | None]
+# Outputs of all clients, and the dimension of each that counts the clients.
+Rule = Callable[..., tuple[Any, Any]]
+
+
+class NotStackableError(HubbubError):
+    """A module, or a layer of it, that does not run for many clients at once."""
+
+
+class StackedModel:
+    """A module that runs for K clients at once, each with parameters of its own.
+
+    Args:
+        module: In training mode; its parameters are stand-ins, those of the clients are given to each call.
+        clients: K.
+    """
+
+    def __init__(self, module: nn.Module, clients: int) -> None:
+        self._module, self._clients = module, clients
+        self._names = {id(p): name for name, p in module.named_parameters()}
+
+    def __call__(
+        self,
+        parameters: Mapping[str, torch.Tensor],
+        inputs: torch.Tensor,
+        counts: Sequence[int],
+        generators: Sequence[torch.Generator],
+        products: dict[str, list[Product]] | None = None,
+    ) -> torch.Tensor:
+        """The outputs, ``(K, B, *)``.
+
+        Args:
+            parameters: The trainable ones by name, each ``(K, *shape)``.
+            inputs: ``(K, B, *shape)``.
+            counts: How many of the B examples are each client's; those after them are padding.
+            generators: What each client draws dropout from.
+            products: Takes, when the outputs are differentiated, the gradients of linear layers' weights, which torch then
+                does not see. A weight has one from each place where it is used; what else hangs on it is torch's.
+        """
+
+        def forward(own: Mapping[str, torch.Tensor], batch: torch.Tensor) -> torch.Tensor:
+            with _Rewriting(self._names, own, counts, generators, products):
+                output = called(self._module, own, batch)
+            if not isinstance(output, torch.Tensor):
+                raise NotStackableError(f"its output is a {type(output).__name__}")
+            return output
+
+        try:
+            found: torch.Tensor = vmap(forward, in_dims=(0, 0), out_dims=0)(dict(parameters), inputs)
+        except (torch.OutOfMemoryError, ConfigError):
+            raise
+        except Exception as error:
+            raise NotStackableError(f"{type(error).__name__}: {error}") from error
+        return found
+
+
+class _Physical(torch.autograd.Function):
+    """Hands a rule the tensors that hold all clients; ``vmap`` gives them to nobody else."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(rule: Rule, plain: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+        """What no client's own tensor is part of."""
+        return plain(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept: autograd records what a rule does."""
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, rule: Rule, plain: object, *tensors: torch.Tensor) -> tuple[Any, Any]:
+        """The rule's output, and where its clients' dimension is."""
+        return rule(info.batch_size, dims[2:], *tensors)
+
+
+class _Rewriting(TorchFunctionMode):
+    """Inside, costly layers take the forms of :data:`_FORMS`."""
+
+    def __init__(
+        self,
+        names: Mapping[int, str],
+        own: Mapping[str, torch.Tensor],
+        counts: Sequence[int],
+        generators: Sequence[torch.Generator],
+        products: dict[str, list[Product]] | None,
+    ) -> None:
+        super().__init__()
+        self.names, self.own, self.counts, self.generators = names, own, counts, generators
+        self._products = products
+
+    def products_of(self, weight: torch.Tensor) -> list[Product] | None:
+        """Where the gradients of a layer's weights are put, if they are kept apart."""
+        if self._products is None or weight.numel() < _APART:
+            return None
+        return next((self._products.setdefault(name, []) for name, own in self.own.items() if own is weight), None)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """What a layer does here."""
+        form = _FORMS.get(func)
+        found = NotImplemented if form is None else form(self, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {})) if found is NotImplemented else found
+
+
+def _apply(rule: Rule, plain: Callable[..., Any], *tensors: torch.Tensor | None) -> Any:
+    """What a rule makes of all clients' tensors."""
+    given = [tensor for tensor in tensors if tensor is not None]
+    return _Physical.apply(rule, plain, *given)  # type: ignore[no-untyped-call] # torch leaves it without types
+
+
+def _in_channels(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor:
+    """``(B, K·C, *)``: every client a group of channels, channels last."""
+    stacked = x.unsqueeze(1).expand(-1, clients, *x.shape[1:]) if dim is None else x.movedim(dim, 1)
+    merged = stacked.flatten(1, 2)
+    return merged.contiguous(memory_format=torch.channels_last) if merged.ndim == 4 else merged.contiguous()
+
+
+def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callable[..., Any]:
+    def form(
+        _: _Rewriting,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Any:
+        if x.ndim != spatial + 2:
+            return NotImplemented
+
+        def rule(
+            clients: int, dims: Dims, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+        ) -> tuple[torch.Tensor, int]:
+            grouped = _in_channels(x, dims[0], clients)
+            own = _stack(weight, dims[1], clients).flatten(0, 1)
+            shift = None if bias is None else _stack(bias, dims[2], clients).flatten()
+            out = function(grouped, own, shift, stride, padding, dilation, groups * clients)
+            return out.unflatten(1, (clients, -1)), 1
+
+        def plain(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+            return function(x, weight, bias, stride, padding, dilation, groups)
+
+        return _apply(rule, plain, x, weight, bias)
+
+    return form
+
+
+def _pooling(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    def form(_: _Rewriting, x: torch.Tensor, *options: Any, return_indices: bool = False, **named: Any) -> Any:
+        if x.ndim != 4 or return_indices:
+            return NotImplemented
+
+        def rule(clients: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+            return function(_in_channels(x, dims[0], clients), *options, **named).unflatten(1, (clients, -1)), 1
+
+        return _apply(rule, lambda x: function(x, *options, **named), x)
+
+    return form
+
+
+def _group_norm(
+    _: _Rewriting,
+    x: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> Any:
+    if (weight is None) != (bias is None):
+        return NotImplemented
+
+    def rule(clients: int, dims: Dims, x: torch.Tensor, *scales: torch.Tensor) -> tuple[torch.Tensor, int]:
+        own = [_stack(scale, dim, clients).flatten() for scale, dim in zip(scales, dims[1:], strict=True)]
+        out = F.group_norm(_in_channels(x, dims[0], clients), num_groups * clients, *_pair(own), eps=eps)
+        return out.unflatten(1, (clients, -1)), 1
+
+    def plain(x: torch.Tensor, *scales: torch.Tensor) -> torch.Tensor:
+        return F.group_norm(x, num_groups, *_pair(scales), eps=eps)
+
+    return _apply(rule, plain, x, weight, bias)
+
+
+def _pair(scales: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    return (scales[0], scales[1]) if scales else (None, None)
+
+
+class _Affine(torch.autograd.Function):
+    """Rows times each client's weights, plus its bias; the gradient of the weights has their own order in memory.
+
+    Autograd alone would make it in the other one, in which a step takes several times as long as a pass over them.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, products: list[Product] | None
+    ) -> torch.Tensor:
+        """``(K, B, in)``, ``(K, out, in)`` and ``(K, out)`` to ``(K, B, out)``."""
+        ctx.save_for_backward(rows, weight)
+        ctx.products = products
+        across = weight.transpose(1, 2)
+        return torch.bmm(rows, across) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, across)
+
+    @staticmethod
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of those that need one."""
+        rows, weight = ctx.saved_tensors
+        of_rows, of_weight, of_bias, _ = ctx.needs_input_grad
+        apart = ctx.products is not None
+        if of_weight and apart:
+            ctx.products.append((slope, rows))
+        return (
+            torch.bmm(slope, weight) if of_rows else None,
+            torch.bmm(slope.transpose(1, 2), rows) if of_weight and not apart else None,
+            slope.sum(dim=1) if of_bias else None,
+            None,
+        )
+
+
+def _linear(mode: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+    products = mode.products_of(weight)
+
+    def rule(
+        clients: int, dims: Dims, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, int]:
+        stacked = _stack(x, dims[0], clients)
+        rows, across = stacked.reshape(clients, -1, stacked.shape[-1]), _stack(weight, dims[1], clients)
+        shift = None if bias is None else _stack(bias, dims[2], clients)
+        given = _narrowed(rows), _narrowed(across), None if shift is None else _narrowed(shift)
+        # Narrowed numbers would be added to wide ones.
+        apart = products if given[1] is across else None
+        out = _Affine.apply(*given, apart)  # type: ignore[no-untyped-call] # torch leaves it without types
+        return out.reshape(*stacked.shape[:-1], -1), 0
+
+    return _apply(rule, F.linear, x, weight, bias)
+
+
+def _narrowed(x: torch.Tensor) -> torch.Tensor:
+    """In the numbers in which layers compute."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+def _embedding(_: _Rewriting, x: torch.Tensor, weight: torch.Tensor, *options: Any, **named: Any) -> Any:
+    return F.embedding(_within(x, len(weight)), weight, *options, **named)
+
+
+def _plain_embedding(_: _Rewriting, weight: torch.Tensor, indices: torch.Tensor, *options: Any, **named: Any) -> Any:
+    return torch.embedding(weight, _within(indices, len(weight)), *options, **named)
+
+
+def _within(indices: torch.Tensor, rows: int) -> Any:
+    """The same, all of rows that are there: ``vmap`` lays the clients' tables end to end, and would read a neighbour's."""
+
+    def checked(x: torch.Tensor) -> torch.Tensor:
+        lowest, highest = (int(bound) for bound in torch.aminmax(x)) if x.numel() else (0, 0)
+        if lowest < 0 or highest >= rows:
+            raise IndexError(f"index out of range: an embedding of {rows} rows is asked for those from {lowest} to {highest}")
+        return x.clone()
+
+    def rule(_: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int | None]:
+        return checked(x), dims[0]
+
+    return _apply(rule, checked, indices)
+
+
+def _stack(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor:
+    """``(K, *shape)``; what all clients share is repeated."""
+    return x.unsqueeze(0).expand(clients, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
+def _view(_: _Rewriting, x: torch.Tensor, *shape: Any, **named: Any) -> Any:
+    """A view of one client's tensor may be a copy of what all of them have."""
+    if named or not all(isinstance(part, int | tuple | list) for part in shape):
+        return NotImplemented
+    return x.reshape(*shape)
+
+
+def _dropout(feature: bool) -> Callable[..., Any]:
+    def form(mode: _Rewriting, x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        if not training or p == 0 or inplace or (feature and x.ndim < 3):
+            return NotImplemented
+
+        def rule(clients: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+            stacked = _stack(x, dims[0], clients)
+            shape = stacked.shape[2:3] + (1,) * (stacked.ndim - 3) if feature else stacked.shape[2:]
+            kept = torch.zeros(clients, stacked.shape[1], *shape, dtype=x.dtype, device=x.device)
+            for own, count, generator in zip(kept, mode.counts, mode.generators, strict=False):
+                # As the client's own pass would draw it, from its own generator: padding draws nothing.
+                own[:count] = torch.empty_like(own[:count]).bernoulli_(1 - p, generator=generator)
+            return stacked * kept.div_(1 - p), 0
+
+        def plain(x: torch.Tensor) -> torch.Tensor:
+            raise NotStackableError("dropout of what is the same for all clients")
+
+        return _apply(rule, plain, x)
+
+    return form
+
+
+def _lstm(mode: _Rewriting, x: torch.Tensor, state: Any, weights: Any, *options: Any) -> Any:
+    # Packed sequences are called with other arguments.
+    if not isinstance(state, tuple | list) or len(options) != 6 or x.ndim != 3:
+        return NotImplemented
+    bias, _, dropout, training, bidirectional, batch_first = options
+    if dropout and training:
+        return NotImplemented
+    # The layer keeps its weights in a list of its own, in which the clients' own do not stand in for them.
+    own = [mode.own.get(mode.names.get(id(weight), ""), weight) for weight in weights]
+
+    def rule(clients: int, dims: Dims, *tensors: torch.Tensor) -> tuple[Any, Any]:
+        inputs, *others = (_stack(tensor, dim, clients) for tensor, dim in zip(tensors, dims, strict=True))
+        in_time = inputs.transpose(1, 2) if batch_first else inputs
+        out, hidden, cells = _stacked_lstm(in_time, others[:2], others[2:], bias=bias, bidirectional=bidirectional)
+        return (out.transpose(1, 2) if batch_first else out, hidden, cells), (0, 0, 0)
+
+    def plain(x: torch.Tensor, hidden: torch.Tensor, cells: torch.Tensor, *weights: torch.Tensor) -> Any:
+        return torch.lstm(x, (hidden, cells), weights, *options)
+
+    return _apply(rule, plain, x, *state, *own)
+
+
+def _stacked_lstm(
+    inputs: torch.Tensor, state: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], *, bias: bool, bidirectional: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Outputs, last hidden states and last cells, as :class:`torch.nn.LSTM` has them, for K clients.
+
+    Args:
+        inputs: ``(K, T, B, features)``.
+        state: Hidden states and cells, ``(K, layers · directions, B, hidden)`` each.
+        weights: As ``torch.lstm`` takes them, each ``(K, *shape)``.
+        bias: Whether there are biases.
+        bidirectional: Whether a second pass goes backwards in time.
+
+    Returns:
+        ``(K, T, B, directions · hidden)``, and twice ``(K, layers · directions, B, hidden)``.
+
+    Source: Hochreiter and Schmidhuber 1997; gates in torch's order: input, forget, cell, output.
+    """
+    each, directions = _WITH_BIAS if bias else _WITHOUT, 2 if bidirectional else 1
+    hidden, cells = state
+    last_hidden, last_cells, out = [], [], inputs
+    for first in range(0, len(weights) // each, directions):
+        outputs = []
+        for number in range(first, first + directions):
+            backwards = number - first == 1
+            own = weights[number * each : (number + 1) * each]
+            made, h, c = _lstm_pass(out.flip(1) if backwards else out, hidden[:, number], cells[:, number], own)
+            outputs.append(made.flip(1) if backwards else made)
+            last_hidden.append(h)
+            last_cells.append(c)
+        out = torch.cat(outputs, dim=-1) if bidirectional else outputs[0]
+    return out, torch.stack(last_hidden, dim=1), torch.stack(last_cells, dim=1)
+
+
+def _lstm_pass(
+    inputs: torch.Tensor, h: torch.Tensor, c: torch.Tensor, weights: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One layer in one direction."""
+    clients, length, batch, _ = inputs.shape
+    from_inputs, from_state = (weight.transpose(1, 2) for weight in weights[:2])
+    rows = inputs.reshape(clients, length * batch, -1)
+    if len(weights) == _WITH_BIAS:
+        gates = torch.baddbmm((weights[2] + weights[3]).unsqueeze(1), rows, from_inputs)
+    else:
+        gates = torch.bmm(rows, from_inputs)
+    width, outputs = h.shape[-1], []
+    for at_step in gates.view(clients, length, batch, 4 * width).unbind(1):
+        all_gates = torch.baddbmm(at_step, h, from_state)
+        let_in, forget = all_gates[..., : 2 * width].sigmoid().chunk(2, dim=-1)
+        c = forget * c + let_in * all_gates[..., 2 * width : 3 * width].tanh()
+        h = all_gates[..., 3 * width :].sigmoid() * c.tanh()
+        outputs.append(h)
+    return torch.stack(outputs, dim=1), h, c
+
+
+# By the function that a layer calls first: what it calls in its turn is not seen here.
+_FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.conv1d: _convolution(torch.conv1d, 1),
+    torch.conv2d: _convolution(torch.conv2d, 2),
+    torch.max_pool2d: _pooling(torch.max_pool2d),
+    F.max_pool2d: _pooling(F.max_pool2d),
+    F.avg_pool2d: _pooling(F.avg_pool2d),
+    F.adaptive_avg_pool2d: _pooling(F.adaptive_avg_pool2d),
+    F.group_norm: _group_norm,
+    F.linear: _linear,
+    F.embedding: _embedding,
+    torch.embedding: _plain_embedding,
+    F.dropout: _dropout(feature=False),
+    F.dropout2d: _dropout(feature=True),
+    torch.lstm: _lstm,
+    torch.Tensor.view: _view,
+}

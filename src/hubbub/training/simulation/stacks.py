@@ -1,0 +1,285 @@
+"""Many clients at once: their models are stacked, and every step is taken for all of them.
+
+A stack has always the same shape: where clients are fewer, or have fewer examples in a batch, the rest is padding that changes
+nothing. So what a client contributes depends on the model, its own data and its seed, and on no other client.
+"""
+
+import ctypes
+import math
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from functools import cache
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub.training.simulation.execution import Precision
+from hubbub.training.simulation.functional import Constants, computing, difference, in_range
+from hubbub.training.simulation.local import Job, LocalTraining, Loss, Trained, trainable
+from hubbub.training.simulation.stacked_module import NotStackableError, Product, StackedModel
+
+__all__ = ["Stacks", "keep_freed_memory"]
+
+# What torch's cross entropy does not count.
+_IGNORED = -100
+# Bytes of examples that are fetched at a time.
+_FETCHED = 1 << 22
+# Of mallopt(3).
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_KEPT = 256 * 2**20
+
+
+class Stacks:
+    """Trains K clients at a time.
+
+    Args:
+        model: Is copied; the copy stands on ``device``.
+        loss: Mean loss of a batch from the module's output and the targets.
+        local: What a client does.
+        device: Where to compute.
+        precision: In which numbers layers compute.
+        clients: K.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        local: LocalTraining,
+        device: torch.device,
+        precision: Precision = "float32",
+        *,
+        clients: int,
+    ) -> None:
+        module = deepcopy(model).to(device).train()
+        self._constants = Constants(module)
+        for parameter in module.parameters():
+            # The clients' own stand in for them.
+            parameter.requires_grad_(False)
+        self._model = StackedModel(module, clients)
+        self.clients = clients
+        self._loss, self._local, self._device, self._precision = loss, local, device, precision
+        self._entropy = _is_cross_entropy(loss)
+        # Where nothing else is added to them, gradients of linear layers are multiplied out into the parameters themselves.
+        self._apart = not (local.weight_decay or local.proximal)
+
+    def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
+        """What each client makes of a model, which stays as it is.
+
+        Raises:
+            NotStackableError: The module does not run for many clients at once.
+        """
+        start = {name: p.detach().to(self._device) for name, p in trainable(model).items()}
+        for first in range(0, len(jobs), self.clients):
+            yield from self._chunk(start, jobs[first : first + self.clients])
+
+    def _chunk(self, start: dict[str, torch.Tensor], jobs: Sequence[Job]) -> Iterator[Trained]:
+        own = {name: self._copies(p).requires_grad_() for name, p in start.items()}
+        stepper = _Stepper(self._local, list(own.values()), list(start.values()))
+        self._constants.restore()
+        feed = _Feed(self._local, jobs, self.clients, self._device)
+        generators = [torch.Generator(self._device).manual_seed(job.seed) for job in jobs]
+        total = torch.zeros(self.clients, dtype=torch.float64, device=self._device)
+        for step in range(feed.steps):
+            inputs, targets, counts = feed.batch(step)
+            # Of a client that has no batch left, or of padding, nothing is learnt.
+            active = torch.tensor([count > 0 for count in counts], device=self._device)
+            losses, gradients = self._slopes(own, counts, generators, inputs, targets, active)
+            resting = [i for i, count in enumerate(counts[: len(jobs)]) if not count]
+            stepper.step(gradients, feed.rates(step), resting)
+            total += losses
+        with torch.no_grad():
+            updates = torch.cat([difference(p, start[name]).reshape(self.clients, -1) for name, p in own.items()], dim=1)
+        for job, update, loss, steps in zip(jobs, updates, total.tolist(), feed.own_steps, strict=False):
+            yield Trained(job.client, update, loss / steps if steps else math.nan)
+
+    def _copies(self, p: torch.Tensor) -> torch.Tensor:
+        """One for each client, ``(K, *shape)``."""
+        return p.unsqueeze(0).repeat(self.clients, *[1] * p.ndim)
+
+    def _slopes(
+        self,
+        own: Mapping[str, torch.Tensor],
+        counts: Sequence[int],
+        generators: Sequence[torch.Generator],
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        active: torch.Tensor,
+    ) -> tuple[torch.Tensor, list[torch.Tensor | Product | None]]:
+        """Each client's mean loss, ``(K,)``, 0 where it learns nothing, and the gradients."""
+        products: dict[str, list[Product]] | None = {} if self._apart else None
+        with computing(self._precision, self._device):
+            output = self._model(own, inputs, counts, generators, products)
+            with in_range(self._device):
+                losses = torch.where(active, self._losses(output, targets, counts), 0.0)
+        try:
+            gradients = torch.autograd.grad(losses.sum(), list(own.values()), allow_unused=True)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            # Such as a forward that is done again on the way back, outside of the stack.
+            raise NotStackableError(f"{type(error).__name__}: {error}") from error
+        return losses.detach(), [
+            _together(found, (products or {}).get(name)) for name, found in zip(own, gradients, strict=True)
+        ]
+
+    def _losses(self, output: torch.Tensor, targets: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+        """Each client's mean loss over its own examples, ``(K,)``; where it has none, any number."""
+        if self._entropy_of(targets):
+            each = F.cross_entropy(output.flatten(0, 1), targets.flatten(0, 1), reduction="none", ignore_index=_IGNORED)
+            return each.reshape(self.clients, -1).sum(dim=1) / (targets != _IGNORED).flatten(1).sum(dim=1)
+        none = output.new_zeros(())
+        return torch.stack(
+            [
+                self._loss(out[:count], target[:count]) if count else none
+                for out, target, count in zip(output, targets, counts, strict=True)
+            ]
+        )
+
+    def _entropy_of(self, targets: torch.Tensor) -> bool:
+        """Whether the loss is cross entropy with classes as targets."""
+        return self._entropy and not targets.is_floating_point()
+
+
+class _Feed:
+    """The batches of a chunk's clients, in stacks of one shape."""
+
+    def __init__(self, local: LocalTraining, jobs: Sequence[Job], clients: int, device: torch.device) -> None:
+        self._local, self._jobs, self._device = local, jobs, device
+        batches = [local.batches(len(job.inputs), job.seed) for job in jobs]
+        self.own_steps = [len(own) for own in batches]
+        self.steps = max(self.own_steps, default=0)
+        self._idle = [0] * (clients - len(jobs))
+        # The numbers of each batch's examples, -1 where there is none: (K, steps, B).
+        self._rows = torch.full((clients, self.steps, local.batch_size), -1)
+        for table, own in zip(self._rows, batches, strict=False):
+            if own:
+                table[: len(own)] = nn.utils.rnn.pad_sequence([*own, table[0]], batch_first=True, padding_value=-1)[:-1]
+        self._counts = (self._rows >= 0).sum(dim=2).T.tolist()
+        # Batches are fetched for several steps at a time, since each call for a client costs as much as a batch.
+        own_bytes = sum(math.prod(part.shape[1:]) * part.element_size() for part in (jobs[0].inputs, jobs[0].targets))
+        self._at_once = max(1, _FETCHED // max(1, own_bytes * clients * local.batch_size))
+        self._fetched: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+        """Inputs ``(K, B, *)``, targets ``(K, B, *)``, and how many of the B are each client's own; steps in their order."""
+        if step % self._at_once == 0:
+            self._fetched = self._fetch(step, min(step + self._at_once, self.steps))
+        inputs, targets = self._fetched[step % self._at_once]
+        # Always laid out alike: by gaps between clients, which tell how long the others go on, torch picks its algorithms.
+        return inputs.contiguous(), targets.contiguous(), self._counts[step]
+
+    def _fetch(self, first: int, stop: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Inputs and targets of some steps."""
+        rows, like = self._rows[:, first:stop], self._jobs[0]
+        clients, steps, size = rows.shape
+        # Padded with an example of its own: of zeros a module might make what is not a number.
+        at = torch.where(rows >= 0, rows, rows[:, :, :1]).clamp_(min=0).flatten(1).to(like.inputs.device)
+        inputs, targets = (
+            torch.zeros(clients, steps * size, *part.shape[1:], dtype=part.dtype, device=part.device)
+            for part in (like.inputs, like.targets)
+        )
+        for job, own, x, y in zip(self._jobs, at, inputs, targets, strict=False):
+            if len(job.inputs):
+                torch.index_select(job.inputs, 0, own, out=x)
+                torch.index_select(job.targets, 0, own, out=y)
+        # What is padded is not counted by cross entropy; other losses never see it.
+        missing = (rows < 0).flatten(1).to(targets.device)
+        targets[missing] = _IGNORED if not targets.is_floating_point() else 0
+        moved = (part.to(self._device, non_blocking=True).split(size, dim=1) for part in (inputs, targets))
+        return list(zip(*moved, strict=True))
+
+    def rates(self, step: int) -> list[float]:
+        """Each client's learning rate, 0 where it takes no step."""
+        found = [
+            self._local.rate(job.round_index, step, steps) if step < steps else 0.0
+            for job, steps in zip(self._jobs, self.own_steps, strict=True)
+        ]
+        return found + [0.0] * len(self._idle)
+
+
+class _Stepper:
+    """SGD on stacked parameters, each client with a learning rate of its own: the same arithmetic whatever others do."""
+
+    def __init__(self, local: LocalTraining, own: list[torch.Tensor], start: list[torch.Tensor]) -> None:
+        self._local, self._own, self._start = local, own, start
+        self._velocity = [torch.zeros_like(p) for p in own] if local.momentum else None
+        self._places = {p.untyped_storage()._cdata for p in own}
+        # Then all who take a step have one rate.
+        self._one_rate = local.schedule == "constant" or local.schedule_rounds is not None
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[torch.Tensor | Product | None], rates: Sequence[float], resting: Sequence[int]) -> None:
+        """Move the parameters of every client but those that rest: what a module makes of padding may be no number.
+
+        How long others go on must not change what a client has learnt, and 0 times what is not a number is none.
+        """
+        local = self._local
+        gradients = [self._apart_from_own(gradient) for gradient in gradients]
+        scale = -max(rates) if self._one_rate else -torch.tensor(rates, dtype=self._own[0].dtype, device=self._own[0].device)
+        for i, (p, gradient) in enumerate(zip(self._own, gradients, strict=True)):
+            direction = torch.zeros_like(p) if gradient is None else gradient
+            # Never in place: autograd may give two parameters one gradient.
+            if local.weight_decay and isinstance(direction, torch.Tensor):
+                direction = direction.add(p, alpha=local.weight_decay)
+            if local.proximal and isinstance(direction, torch.Tensor):
+                direction = direction.add(p - self._start[i], alpha=local.proximal)
+            if self._velocity is not None:
+                direction = _add(self._velocity[i].mul_(local.momentum), direction, 1.0)
+            kept = p[resting] if resting else None
+            _add(p, direction, scale)
+            if kept is not None:
+                p[resting] = kept
+
+    def _apart_from_own(self, gradient: torch.Tensor | Product | None) -> torch.Tensor | Product | None:
+        """The same; what of a product is a parameter itself, or part of one, is copied before parameters move."""
+        if not isinstance(gradient, tuple):
+            return gradient
+        slope, rows = (part.clone() if part.untyped_storage()._cdata in self._places else part for part in gradient)
+        return slope, rows
+
+
+def _add(to: torch.Tensor, gradient: torch.Tensor | Product, scale: float | torch.Tensor) -> torch.Tensor:
+    """Add a gradient, times a number or times one of each client, ``(K,)``; a product is not written out before."""
+    if isinstance(gradient, tuple):
+        slope, rows = gradient
+        if isinstance(scale, torch.Tensor):
+            return to.baddbmm_((slope * scale.view(-1, 1, 1)).transpose(1, 2), rows)
+        return to.baddbmm_(slope.transpose(1, 2), rows, alpha=scale)
+    if isinstance(scale, torch.Tensor):
+        return to.addcmul_(gradient, scale.view(-1, *[1] * (to.ndim - 1)))
+    return to.add_(gradient, alpha=scale)
+
+
+def _together(gradient: torch.Tensor | None, products: Sequence[Product] | None) -> torch.Tensor | Product | None:
+    """The gradient of a parameter, from what torch found and from the layers that kept theirs apart."""
+    if not products:
+        return gradient
+    slope, rows = products[0] if len(products) == 1 else (torch.cat(parts, dim=1) for parts in zip(*products, strict=True))
+    return (slope, rows) if gradient is None else torch.baddbmm(gradient, slope.transpose(1, 2), rows)
+
+
+def _is_cross_entropy(loss: Loss) -> bool:
+    """Whether a loss is torch's plain cross entropy, which is computed for all clients at once."""
+    if isinstance(loss, nn.CrossEntropyLoss):
+        plain = loss.weight is None and loss.label_smoothing == 0 and loss.reduction == "mean"
+        return plain and loss.ignore_index == _IGNORED
+    return loss is F.cross_entropy
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Have this process keep up to 256 MiB that it has freed, instead of giving every large block back at once.
+
+    Each step of training frees what the next one needs again; a block that is given back comes back page by page, each with a
+    fault, which costs stacked steps a fifth of their time. Where the C library is not GNU's, nothing changes.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    library = ctypes.CDLL(None)
+    # The largest threshold that the library takes.
+    library.mallopt(_MMAP_THRESHOLD, 32 * 2**20)
+    library.mallopt(_TRIM_THRESHOLD, _KEPT)
+    library.mallopt(_TOP_PAD, 16 * 2**20)

@@ -1,0 +1,504 @@
+"""What a run's folder proves about itself: each claim computed again from the files alone, and none of the code that they name.
+
+Who can write to the folder can write a consistent false one, so a verdict is as good as the head of the ledger that somebody
+kept elsewhere. Of a published folder it proves that its files are those that were given to others under a head, and no more.
+"""
+
+import hashlib
+import math
+import os
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hubbub._util import files, strict_json
+from hubbub.accounting import rounded_up
+from hubbub.accounting.statement import no_less
+from hubbub.accounting.wording import unit_word
+from hubbub.errors import HubbubError, LedgerError, ParticipationError, RunFolderError
+from hubbub.ledger.actual_cost import Spent, spent
+from hubbub.ledger.chain import Chain, read_chain, record_hash
+from hubbub.ledger.history import History, published_files
+from hubbub.ledger.ledger import key_digest, require_fitting
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism.participation import RandomParticipation
+from hubbub.mechanism.strategies.record import strategy_arrays
+from hubbub.noise.lattice import Lattice
+from hubbub.training import RunStore
+from hubbub.training.clipping import AdaptiveClipping, ClipNorms
+from hubbub.training.run_folder.record import key_ahead, read_metrics, unknown_releases
+from hubbub.training.run_folder.state import (
+    START,
+    Checkpoint,
+    finished_model,
+    metadata,
+    model_digest,
+    parse,
+    read_start,
+)
+from hubbub.training.warm_start import breaks, goes_on_from
+
+__all__ = ["PUBLICATION", "Check", "Verdict", "verify"]
+
+# The last record of a published run's ledger, with the digests of all that was published beside it.
+PUBLICATION = "published.json"
+
+# Of numbers that were computed by other versions of the same formulas.
+_TOLERANCE = 1e-9
+# Letters of what differs.
+_SHOWN = 80
+_MODEL, _SERVER = "model.safetensors", "state/server.safetensors"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One claim, whether it holds, and what was found."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All claims about a run; epsilon is ``None`` where the record does not let it be computed."""
+
+    checks: tuple[Check, ...]
+    head: str | None
+    epsilon: float | None
+    delta: float | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every claim holds."""
+        return all(check.ok for check in self.checks)
+
+
+def verify(folder: Path, head: str | None = None) -> Verdict:
+    """Read a run's folder, or one that was published, change nothing, and say what holds.
+
+    Args:
+        folder: Of a run, at work, interrupted, finished or closed; or what ``hubbub publish`` made of one.
+        head: A head of the ledger that was kept elsewhere; of a published folder the one that ``hubbub publish`` told.
+
+    Raises:
+        RunFolderError: The folder is neither.
+    """
+    if not os.path.lexists(folder / "ledger.jsonl") and os.path.lexists(folder / PUBLICATION):
+        return _published(folder, head)
+    if not (folder / "ledger.jsonl").is_file():
+        raise RunFolderError(f"{folder}: is no run (ledger.jsonl not there); name the folder that 'hubbub train' made")
+    checks: list[Check] = []
+    try:
+        chain = read_chain(folder / "ledger.jsonl")
+        checks.append(_chain(chain))
+        if head is not None:
+            checks.append(_kept_head(chain, head))
+        history = History.of(chain.records[1:])
+        promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
+        cost = spent(promise, history)
+        checks += [
+            _rounds(promise, history),
+            _promise(promise, chain.records[0]),
+            _participation(promise, history, cost),
+            _releases(folder, promise, history),
+            *_clip_norms(folder, promise, history),
+            *_start(folder, promise),
+            *_continuity(folder, promise),
+            _secrets(folder, chain, history),
+            *_checkpoint(folder, chain, history),
+            _epsilon(folder, promise, history, cost),
+            *_model(folder, chain),
+            _files(folder, promise, history),
+            _coverage(folder, promise, history, head),
+        ]
+    except (HubbubError, ValueError, TypeError, OverflowError) as error:
+        where = "" if "ledger.jsonl" in str(error) or "safetensors" in str(error) else "ledger.jsonl: "
+        checks.append(Check("record", False, f"{where}{error}; nothing that stands on it was checked"))
+        return Verdict(tuple(checks), None, None, None)
+    return Verdict(tuple(checks), chain.head, cost.guarantee.epsilon, promise.delta)
+
+
+def _claim(name: str, faults: Iterable[str], found: str) -> Check:
+    """A claim that holds where there is no fault."""
+    wrong: list[str] = []
+    try:
+        wrong += faults
+    except HubbubError as error:
+        wrong.append(str(error))
+    return Check(name, not wrong, "; ".join(wrong[:3]) or found)
+
+
+def _chain(chain: Chain) -> Check:
+    torn = f"; a crash left {len(chain.torn)} bytes behind them, which resume removes" if chain.torn else ""
+    return Check("chain", True, f"{len(chain.records)} records, each bound to all before it, head {chain.head}{torn}")
+
+
+def _kept_head(chain: Chain, head: str) -> Check:
+    try:
+        chain.require_head(head)
+    except LedgerError as error:
+        return Check("head", False, str(error))
+    since = len(chain.hashes) - 1 - chain.hashes.index(head.lower())
+    return Check("head", True, f"the kept head is in the ledger, {since} records before its end")
+
+
+def _rounds(promise: Promise, history: History) -> Check:
+    states = [entry.state for entry in history.rounds]
+    counted = ", ".join(f"{states.count(state)} {state}" for state in ("committed", "aborted", "begun") if state in states)
+    detail = f"{len(states)} of {promise.rounds} rounds charged ({counted or 'none'}) in {_count(len(history.epochs), 'start')}"
+    try:
+        require_fitting(promise, history)
+    except ValueError as error:
+        return Check("rounds", False, f"{detail}; ledger.jsonl: {error}")
+    except ParticipationError:
+        pass  # has a line of its own
+    return Check("rounds", True, detail + ("; simulation, not for release" if promise.simulation else ""))
+
+
+def _promise(promise: Promise, stated: Mapping[str, Any]) -> Check:
+    """Everything that the promise states, computed again from the strategy's own numbers."""
+    key = stated.get("key")
+    wrong = [] if isinstance(key, str) and len(key) == 64 else [f"key = {str(key)[:80]!r}: must be 64 hexadecimal digits"]
+    wrong += _differences({"kind": "promise", "key": key, **promise.record()}, stated)
+    if promise.mechanism is None:
+        return _claim("promise", wrong, "nothing is promised: epsilon is infinite")
+    again = promise.after(promise.rounds, promise.delta)
+    sensitivity = f"sensitivity {rounded_up(again.l2_sensitivity or 0.0)} of {again.sensitivity_of}"
+    detail = f"{sensitivity}, noise {promise.mechanism.stddev:.6g}, epsilon {rounded_up(again.epsilon)}"
+    return _claim("promise", wrong, f"computed again from the strategy: {detail}")
+
+
+def _participation(promise: Promise, history: History, cost: Spent) -> Check:
+    mechanism = promise.mechanism
+    if mechanism is None or not history.joined:
+        random = mechanism is not None and isinstance(mechanism.participation, RandomParticipation)
+        unlisted = "cohorts are drawn at random, and of them there is no list" if random else "nobody took part yet"
+        return Check("participation", True, unlisted if mechanism else "nothing is promised")
+    unit = unit_word(promise.privacy_unit)
+    broken = {client: joined for client, joined in history.joined.items() if not mechanism.participation.allows(joined)}
+    if not broken:
+        most = max(len(joined) for joined in history.joined.values())
+        return Check(
+            "participation",
+            True,
+            f"{len(history.joined)} {unit}s, each in at most {_count(most, 'round')}, kept {mechanism.participation}",
+        )
+    client, joined = next(iter(broken.items()))
+    return Check(
+        "participation",
+        False,
+        f"{len(broken)} {unit}s broke {mechanism.participation}, such as {client} in rounds {joined}; as it happened "
+        f"epsilon is {rounded_up(cost.happened.epsilon)}",
+    )
+
+
+def _releases(folder: Path, promise: Promise, history: History) -> Check:
+    """Every committed release fits its digest and lies on the lattice; there is none that the ledger does not know."""
+    store, all_kept = RunStore(folder), promise.terms.keep_releases
+    needed = {t for t, entry in enumerate(history.rounds) if entry.state == "committed"}
+    try:
+        kept = set(store.released())
+    except HubbubError as error:
+        return Check("releases", False, str(error))
+
+    def faults() -> Iterator[str]:
+        if all_kept and (missing := needed - kept):
+            yield f"of round {min(missing)} the release is missing"
+        if unknown := unknown_releases(kept, [entry.state for entry in history.rounds]):
+            yield f"a release of round {unknown[0]} is there, which the ledger does not know as committed"
+        for round_index in sorted(kept & needed):
+            yield from _release(store, promise, history, round_index)
+
+    others = "" if all_kept else " (others were not kept)"
+    return _claim("releases", faults(), f"{len(kept)} releases, each as its digest in the ledger{others}")
+
+
+def _release(store: RunStore, promise: Promise, history: History, round_index: int) -> Iterator[str]:
+    content, entry = store.release_content(round_index), history.rounds[round_index]
+    if hashlib.sha256(content).hexdigest() != entry.release:
+        yield f"of round {round_index} the release is not the one that was committed"
+        return
+    release = store.parse_release(round_index, content, _dim(promise))
+    if promise.simulation or promise.mechanism is None:
+        return
+    if entry.clip_norm is None or not Lattice(entry.clip_norm, promise.lattice_bits).holds(release):
+        yield f"of round {round_index} the release is off the lattice of its clip_norm = {entry.clip_norm} in ledger.jsonl"
+
+
+def _dim(promise: Promise) -> int | None:
+    """Numbers in a release, where the promise says it; beside the model's one more where the clip norm moves."""
+    parameters = promise.terms.parameters
+    return None if parameters is None else parameters + promise.terms.adaptive
+
+
+def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Check]:
+    """Where the clip norm moves, that of each round follows from the releases before it, as far as they are kept."""
+    rule, mechanism = promise.terms.adaptive_clipping, promise.mechanism
+    if mechanism is None or not isinstance(rule, Mapping):
+        return
+    norms = ClipNorms(AdaptiveClipping(**rule), mechanism.noise_multiplier, promise.settings["expected_cohort_size"])
+    store, clip_norm = RunStore(folder), norms.first
+    kept, wrong, followed = set(store.released()), [], 0
+    for round_index, entry in enumerate(history.rounds):
+        if clip_norm is None:
+            # After a release that was not kept: from what the ledger says.
+            clip_norm = (entry.clip_norm or math.nan) / norms.bound(1.0)
+        if not _equal(entry.clip_norm, norms.bound(clip_norm)):
+            wrong = [
+                f"of round {round_index} it is {entry.clip_norm!r} in ledger.jsonl, by the releases {norms.bound(clip_norm)!r}"
+            ]
+            break
+        if entry.state == "committed":
+            release = store.parse_release(round_index, store.release_content(round_index)) if round_index in kept else None
+            clip_norm = None if release is None else norms.following(clip_norm, release)
+            followed += release is not None
+    found = f"each follows from the releases before it ({followed} of {len(history.rounds)} rounds were followed)"
+    yield _claim("clip norms", wrong, found)
+
+
+def _start(folder: Path, promise: Promise) -> Iterator[Check]:
+    """The model that the run began with is the one that its promise names."""
+    store, stated = RunStore(folder), promise.terms.initial_model
+    if stated is None or not os.path.lexists(folder / START):
+        return
+    try:
+        model, _ = read_start(store)
+        # What only a run has that goes on from a finished one, every such run has.
+        whole = model_digest(model) == stated and bool(finished_model(store)) == (promise.terms.extends is not None)
+    except RunFolderError as error:
+        yield Check("start", False, str(error))
+        return
+    yield Check("start", whole, f"{START} is {'' if whole else 'not '}the model that the ledger says that the run began with")
+
+
+def _continuity(folder: Path, promise: Promise) -> Iterator[Check]:
+    """A run that goes on from a finished one began with that one's model, and charges it."""
+    if found := goes_on_from(folder, promise):
+        yield _claim("continuity", breaks(folder, promise), found)
+    elif os.path.lexists(folder / START) and (why := finished_model(RunStore(folder))):
+        yield Check("continuity", False, why)
+
+
+def _secrets(folder: Path, chain: Chain, history: History) -> Check:
+    """Keys are those that the ledger names, for their owner only; of a closed run none is left."""
+    store = RunStore(folder)
+    kept = store.secret_files()
+    open_ones = [path for path in [*kept, folder / "ledger.jsonl"] if stat.S_IMODE(path.lstat().st_mode) & 0o077]
+    if open_ones:
+        return Check("secrets", False, f"{open_ones[0].relative_to(folder)} may be read by others; change its mode to 0600")
+    if history.closed:
+        left = f"{kept[0].relative_to(folder)} is still there; close the run again" if kept else "the keys were destroyed"
+        return Check("secrets", not kept, left)
+    drawn = [epoch.key for epoch in history.epochs if epoch.key is not None]
+    if len(set(drawn)) != len(drawn):
+        return Check("secrets", False, "two starts drew their noise from one key")
+    found = f"{_count(len(drawn), 'key')} of noise, a new one at each start; {len(kept)} secret files, for their owner only"
+    return _claim("secrets", _keys(store, chain.records[0].get("key"), history), found)
+
+
+def _keys(store: RunStore, own: object, history: History) -> Iterator[str]:
+    """Keys that are not those of the ledger; a folder that was given away without its keys has none to compare."""
+    if ahead := key_ahead(store.epochs(), len(history.epochs)):
+        yield f"{ahead} is there, the ledger has {len(history.epochs)} epochs: it was rolled back"
+    if not store.has_keys():
+        return
+    secret = store.secret()
+    if key_digest(secret, secret) != own:
+        yield "state/keys/run is not the key that the ledger was written under"
+        return
+    for number, epoch in enumerate(history.epochs):
+        if epoch.key is not None and key_digest(secret, store.noise_key(number)) != epoch.key:
+            yield f"state/keys/epoch-{number} is not the key that this run's noise was drawn from"
+
+
+def _checkpoint(folder: Path, chain: Chain, history: History) -> Iterator[Check]:
+    """The checkpoint is whole and goes with this ledger; a closed run has given up its noise and resumes no more."""
+    path = folder / "state" / "checkpoint.json"
+    if history.closed or not os.path.lexists(path):
+        return
+    try:
+        checkpoint = Checkpoint(path, again=False)
+    except RunFolderError as error:
+        yield Check("checkpoint", False, str(error))
+        return
+    fits = chain.rounds_at(checkpoint.head) == checkpoint.rounds
+    which = "as this ledger had it" if fits else "with a head that this ledger never had, which was rolled back"
+    yield Check("checkpoint", fits, f"{path.relative_to(folder)} holds the state after {checkpoint.rounds} rounds, {which}")
+
+
+def _epsilon(folder: Path, promise: Promise, history: History, cost: Spent) -> Check:
+    """What was released costs what was stated: in the guarantee for all rounds, in the metrics for those so far."""
+    promised = promise.after(promise.rounds, promise.delta)
+
+    def faults() -> Iterator[str]:
+        yield from cost.warnings()[:1] if cost.worse else ()
+        try:
+            stated = strict_json.loads(files.read(folder / "guarantee.json", at_most=2**20))
+            # Who computed it then may be another version than today's.
+            computed = promised.as_json() | {"versions": _versions(stated)}
+            yield from (f"guarantee.json: {difference}" for difference in _differences(computed, stated))
+        except OSError as error:
+            yield f"guarantee.json: cannot be read ({error.strerror})"
+        except (ValueError, TypeError) as error:
+            yield f"guarantee.json: {error}"
+        yield from _shown(folder, promise, len(history.rounds))
+
+    so_far, whole = rounded_up(cost.guarantee.epsilon), rounded_up(promised.epsilon)
+    beside = f" and {_count(len(promise.earlier), 'earlier run')}" if promise.earlier else ""
+    charged = f"{so_far} for the {len(history.rounds)} rounds charged{beside}"
+    return _claim(
+        "epsilon", faults(), f"{charged}, {whole} for all {promise.rounds}, at delta {no_less(promise.delta)}, as stated"
+    )
+
+
+def _versions(stated: object) -> object:
+    """The versions of libraries that a guarantee names, where they are text; nothing follows from them."""
+    versions = stated.get("versions") if isinstance(stated, Mapping) else None
+    named = isinstance(versions, Mapping) and all(isinstance(v, str) and v.isprintable() for v in versions.values())
+    return versions if named else "names and versions of libraries"
+
+
+def _shown(folder: Path, promise: Promise, charged: int) -> Iterator[str]:
+    rows, _ = read_metrics(folder / "metrics.jsonl")
+    if not rows:
+        return
+    last, shown = rows[-1]["round_index"], rows[-1]["epsilon"]
+    if last >= charged:
+        yield f"metrics.jsonl: goes to round {last}, the ledger has {charged} rounds"
+        return
+    after = promise.after(min(last + 1, promise.rounds), promise.delta).epsilon
+    if not _equal(math.inf if shown is None else shown, after):
+        yield f"metrics.jsonl: epsilon = {shown!r} after round {last}, computed again it is {after!r}"
+
+
+def _model(folder: Path, chain: Chain) -> Iterator[Check]:
+    """The model is whole, and names the head of the ledger that it was released under."""
+    if not os.path.lexists(folder / _MODEL):
+        return
+    try:
+        content = files.read(folder / _MODEL, at_most=2**36)
+        parse(content)
+        known = metadata(content).get("ledger_head") in chain.hashes
+        yield Check("model", known, f"{_MODEL} was released under {'a' if known else 'no'} head of this ledger")
+    except OSError as error:
+        yield Check("model", False, f"{_MODEL}: cannot be read ({error.strerror})")
+    except ValueError as error:
+        yield Check("model", False, f"{_MODEL}: {error}")
+
+
+def _files(folder: Path, promise: Promise, history: History) -> Check:
+    """The model, and the settings that it was made by, are those that the ledger binds since the last round."""
+    bound, made = history.files or {}, [name for name in (_MODEL, _SERVER) if os.path.lexists(folder / name)]
+    # The model of a federation is kept after each round, and bound after the last of a start.
+    unbound = [name for name in made if name not in bound and (name == _MODEL or history.next_round >= promise.rounds)]
+    if unbound:
+        again = f"hubbub resume {folder}" if unbound == [_MODEL] else "start its ServerApp again"
+        return Check("files", False, f"{unbound[0]} is bound by no record of the ledger; {again} makes the record")
+    if history.files is None:
+        ended = "was closed before it had a model" if history.closed else "has not made its model yet"
+        return Check("files", True, f"the run {ended}: no record of the ledger binds model, settings or guarantee")
+    return _claim("files", RunStore(folder).changed(bound), f"byte for byte what the ledger binds: {', '.join(sorted(bound))}")
+
+
+def _coverage(folder: Path, promise: Promise, history: History, head: str | None) -> Check:
+    """How far the proof goes: which files nothing above was compared with."""
+    store, mechanism = RunStore(folder), promise.mechanism
+    covered = {"ledger.jsonl", *(history.files or {})}
+    covered |= {f"state/releases/{t}.safetensors" for t, entry in enumerate(history.rounds) if entry.state == "committed"}
+    if mechanism and strategy_arrays(mechanism.strategy):
+        covered.add("strategy.safetensors")
+    if "initial_model" in promise.settings:
+        covered.add(START)
+    if store.has_keys() and not history.closed:
+        covered |= {"state/keys/run"}
+        covered |= {f"state/keys/epoch-{number}" for number, epoch in enumerate(history.epochs) if epoch.key is not None}
+    with suppress(RunFolderError):
+        if not history.closed:
+            named = Checkpoint(folder / "state" / "checkpoint.json", again=False).names
+            covered |= {"state/checkpoint.json", *(f"state/{name}" for name in named)}
+    left = _left(folder, covered)
+    said = f"no digest binds these: {', '.join(left)}" if left else "every file was compared with the ledger"
+    forged = "; who can write to the folder can forge all of it: compare the head with one that was kept elsewhere"
+    return Check("coverage", True, said if head else said + forged)
+
+
+def _left(folder: Path, covered: Collection[str]) -> list[str]:
+    """The files that are not covered, in order; a folder of which none is has one entry."""
+    found = set[str]()
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder)
+        if not path.is_symlink() and path.is_dir():
+            continue
+        if name.as_posix() not in covered:
+            top = [above.as_posix() for above in reversed(name.parents) if above.name and above.as_posix() != "state"]
+            alone = next((above for above in top if not any(one.startswith(f"{above}/") for one in covered)), None)
+            found.add(ascii(f"{alone}/" if alone else name.as_posix())[1:-1])
+    return sorted(found)
+
+
+def _published(folder: Path, head: str | None) -> Verdict:
+    """Of a published folder: that its files are those of a record, and that this record is the one of a head."""
+    try:
+        stated = strict_json.loads_canonical(files.read(folder / PUBLICATION, at_most=2**20))
+        if not isinstance(stated, dict) or set(stated) != {"before", "head", "record"}:
+            raise ValueError("it must name before, head and record")
+        before, own, record = stated["before"], stated["head"], stated["record"]
+        if not isinstance(before, str) or not isinstance(record, dict) or record_hash(before, record) != own:
+            raise ValueError("its head does not follow from its record")
+        bound = published_files(record)
+    except OSError as error:
+        return Verdict((Check("record", False, f"{PUBLICATION}: cannot be read ({error.strerror})"),), None, None, None)
+    except (ValueError, TypeError, KeyError) as error:
+        return Verdict((Check("record", False, f"{PUBLICATION}: {error}"),), None, None, None)
+    checks = [Check("record", True, f"{PUBLICATION} is the record of a ledger with head {own}")]
+    if head is not None:
+        same = head.lower() == own
+        checks.append(Check("head", same, f"the head is {'' if same else 'not '}the one that was told, {head[:80]!r}"))
+    changed = RunStore(folder).changed(bound)
+    checks.append(_claim("files", changed, f"byte for byte what that record binds: {', '.join(sorted(bound))}"))
+    left = _left(folder, {PUBLICATION, *bound})
+    said = f"no digest binds these: {', '.join(left)}; " if left else ""
+    told = "" if head else "compare the head with the one that the publisher tells, since all of it can be forged together; "
+    reach = f"{said}{told}that the guarantee holds is proved by the run alone: hubbub verify RUN --head {own}"
+    checks.append(Check("coverage", True, reach))
+    return Verdict(tuple(checks), own, None, None)
+
+
+def _differences(computed: Any, stated: Any, name: str = "") -> list[str]:
+    """Where what is stated is not what was computed: numbers to nine digits, all else exactly."""
+    if isinstance(computed, Mapping) and isinstance(stated, Mapping):
+        return [
+            difference
+            for key in sorted({*computed, *stated}, key=str)
+            for difference in _differences(computed.get(key), stated.get(key), f"{name}.{key}" if name else str(key))
+        ]
+    if isinstance(computed, list | tuple) and isinstance(stated, list) and len(computed) == len(stated):
+        pairs = enumerate(zip(computed, stated, strict=True))
+        return [difference for number, (own, theirs) in pairs for difference in _differences(own, theirs, f"{name}[{number}]")]
+    alike = type(computed) is type(stated) and computed == stated
+    if alike or (isinstance(computed, float) and _equal(stated, computed)):
+        return []
+    theirs, own = str(stated), str(computed)
+    # Long ones from a little before they part.
+    same = next((i for i, pair in enumerate(zip(theirs, own, strict=False)) if pair[0] != pair[1]), min(len(theirs), len(own)))
+    start = max(0, same - 20) if max(len(theirs), len(own)) > _SHOWN else 0
+    theirs, own = (("…" if start else "") + text[start : start + _SHOWN] for text in (theirs, own))
+    return [f"{name or 'it'} is stated as {theirs!r}, computed again it is {own!r}"]
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' if number != 1 else ''}"
+
+
+def _equal(stated: object, computed: float) -> bool:
+    """Whether a number is the computed one, to nine digits; whole numbers may stand for floats, as in JSON."""
+    if isinstance(stated, bool) or not isinstance(stated, int | float):
+        return False
+    try:
+        return stated == computed or math.isclose(stated, computed, rel_tol=_TOLERANCE)
+    except OverflowError:
+        return False
