@@ -76,7 +76,9 @@ def test_the_code_on_choosing_a_strategy_gives_what_stands_there() -> None:
 
 
 def test_the_settings_on_choosing_a_strategy_make_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = re.findall(r"```toml\n(.*?)```", CHOOSING.read_text(), re.DOTALL)
+    first, second = re.findall(
+        r"^```toml\n(.*?)^```", CHOOSING.read_text().partition("\n## In a config\n")[2], re.DOTALL | re.MULTILINE
+    )
     for name, content in (("first.toml", first), ("second.toml", second)):
         (tmp_path / name).write_text(content)
     monkeypatch.chdir(tmp_path)
