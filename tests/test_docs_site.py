@@ -198,7 +198,7 @@ def test_the_page_of_the_errors_has_all_of_them() -> None:
 def test_the_numbers_beside_the_peers_are_the_measured_ones() -> None:
     measured = set(re.findall(r"[\d.,]*\d", (ROOT / "benchmarks" / "README.md").read_text()))
     rows = re.findall(r"^\| .* \| (?:yes|\*\*no\*\*|–) \|$", (DOCS / "results.md").read_text(), re.MULTILINE)
-    assert len(rows) > 25
+    assert len(rows) > 12
     for row in rows:
         _, *numbers, _ = row.strip("| ").split(" | ")
         for number in re.findall(r"[\d.,]*\d", " ".join(numbers)):
