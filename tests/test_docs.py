@@ -1,6 +1,5 @@
 import doctest
 import json
-import math
 import re
 import runpy
 import shlex
@@ -45,16 +44,13 @@ def test_no_link_of_a_page_is_broken(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", CHOOSING], ids=lambda page: page.name)
-def test_the_command_lines_of_a_page_are_real(page: Path, tmp_path: Path) -> None:
-    text = page.read_text().replace("\\\n", " ")
+def test_the_command_lines_of_a_page_are_real(tmp_path: Path) -> None:
+    text = CHOOSING.read_text().replace("\\\n", " ")
     lines = re.findall(r"^\$ (hubbub (?:account|calibrate|compare|factorize) .*)$", text, re.MULTILINE)
-    assert len(lines) > 2
+    assert len(lines) > 4
     for line in lines:
         # Published matrices are not ours to bring along: of these commands the flags must be real.
         command = re.sub(r"factorize .*_pb.*", "factorize --help", line)
-        # Nor are these two runs.
-        command = re.sub(r"account runs/.*", "account --help", command)
         ended = subprocess.run(
             [sys.executable, "-m", *shlex.split(command, comments=True)],
             capture_output=True,
@@ -80,7 +76,9 @@ def test_the_code_on_choosing_a_strategy_gives_what_stands_there() -> None:
 
 
 def test_the_settings_on_choosing_a_strategy_make_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = re.findall(r"```toml\n(.*?)```", CHOOSING.read_text(), re.DOTALL)
+    first, second = re.findall(
+        r"^```toml\n(.*?)^```", CHOOSING.read_text().partition("\n## In a config\n")[2], re.DOTALL | re.MULTILINE
+    )
     for name, content in (("first.toml", first), ("second.toml", second)):
         (tmp_path / name).write_text(content)
     monkeypatch.chdir(tmp_path)
@@ -134,16 +132,8 @@ def test_all_numbers_on_choosing_a_strategy_come_out_again() -> None:
             assert known["lower_bound"] * (1 - 1e-9) <= now["squared_error"] <= known["squared_error"] * (1 + 1e-5), name
 
 
-def test_the_errors_in_the_readme_are_the_measured_ones() -> None:
-    script = _script()
-    text = (ROOT / "README.md").read_text()
-    families = ("identity", "tree-full", "blt", "banded", "dense")
-    for key, label in (("once", "one round"), ("separated", "20 rounds, 100 apart")):
-        (line,) = re.findall(rf"^\| {label} \| (.*)$", text, re.MULTILINE)
-        stated = [re.search(r"[0-9.]+[0-9]", cell)[0] for cell in line.split("|")[:5]]
-        for family, shown in zip(families, stated, strict=True):
-            error = MEASURED[f"{key} | {script.row_named(key, family)}"]["squared_error"]
-            assert 0 <= float(shown) - math.sqrt(error) < 0.01, (key, family)
+def test_the_readme_fits_on_two_screens() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 90
 
 
 def test_every_public_module_lists_what_it_offers() -> None:

@@ -80,7 +80,7 @@ WAYS = {
 }
 # How long it took is no part of this, nor is what is marked as the operator's.
 UNSHOWN = re.compile(r"\d+ (?:client|example)s/s|Private, not for release: .*")
-# For the operator's eyes, by docs/keeping-runs.md; all else in a run's folder shows its name and its length at least.
+# For the operator's eyes, by docs/extending.md; all else in a run's folder shows its name and its length at least.
 OPERATORS = {"metrics.jsonl", "report.html", "private-fairness.json", "report.png"}
 
 

@@ -1,122 +1,132 @@
-"""The reference: a page for each public module, and one for each room that lists its modules."""
+"""The reference: what is public, a page for each package, from ``__all__`` and the docstrings."""
 
 import ast
-import re
-from collections.abc import Iterable
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-from repository import SOURCE, is_public, module_name
+from repository import PACKAGES, SOURCE
 
-# The rooms in the order in which a reader meets them; those that are not named here come last.
-ORDER = ("accounting", "strategies", "factorization", "noise", "gaussian", "training", "flower", "secagg", "audit", "datasets")
 TOP = "hubbub"
+# Public modules of a package without names of its own.
+MODULES = {
+    TOP: ("participation", "mechanism", "workloads", "utility", "verification", "tracking", "testing", "errors"),
+    f"{TOP}.secagg": ("paillier", "threshold", "packing", "textbook", "key_files"),
+    f"{TOP}.strategies": ("toeplitz", "stamped"),
+}
 
 
-def modules() -> dict[str, Path]:
-    """All public modules by name."""
-    return {module_name(file): file for file in sorted(SOURCE.rglob("*.py")) if is_public(file)}
+def file_of(module: str) -> Path | None:
+    """The source file of a module or package, if there is one."""
+    place = SOURCE.joinpath(*module.split("."))
+    return next((file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file()), None)
 
 
-def exported(file: Path) -> list[str]:
+def offered(module: str) -> list[str]:
     """The names in a module's ``__all__``, those between underscores left out."""
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    for node in _tree(module).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
             return [str(name) for name in ast.literal_eval(node.value) if not name.startswith("__")]
     return []
 
 
-def origins(name: str, file: Path) -> dict[str, str]:
-    """Where each public name of a package is defined, by its full name there."""
-    imported = {
-        alias.asname or alias.name: f"{node.module}.{alias.name}"
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    return {public: imported.get(public, f"{name}.{public}") for public in exported(file)}
+def sections(page: str) -> list[str]:
+    """The modules whose names stand on a page: the package, those that it offers as names, and its public modules."""
+    inside = [f"{page}.{name}" for name in offered(page) if file_of(f"{page}.{name}") and not _defines(page, name)]
+    named = [f"{page}.{name}" for name in MODULES.get(page, ())]
+    for module in named:
+        if file_of(module) is None:
+            raise FileNotFoundError(f"docs/site/api.py names {module}")
+    return [page, *dict.fromkeys([*named, *inside])]
 
 
-def together(file: Path) -> list[str]:
-    """The public names that one statement gives values to at once, of which the reference knows nothing by itself."""
-    targets = [node.targets[0] for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.Assign)]
-    names = [
-        part.id for target in targets if isinstance(target, ast.Tuple) for part in target.elts if isinstance(part, ast.Name)
-    ]
-    return [name for name in names if name in exported(file)]
-
-
-def first_line(file: Path) -> str:
-    """What a module says of itself in a line."""
-    return (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n")[0]
-
-
-def rooms(found: Iterable[str], packages: set[str]) -> dict[str, list[str]]:
-    """The modules of each package, and under the top name those that stand in none."""
-    known = [f"{TOP}.{room}" for room in ORDER if f"{TOP}.{room}" in packages]
-    ordered = [*known, *sorted(packages - set(known))]
-    grouped: dict[str, list[str]] = {TOP: [], **{name: [] for name in ordered}}
-    for name in found:
-        package = ".".join(name.split(".")[:2])
-        grouped[package if package in packages else TOP].append(name)
-    return grouped
+def names(module: str) -> list[str]:
+    """The public functions, classes and constants of a module."""
+    return [name for name in offered(module) if not file_of(f"{module}.{name}") or _defines(module, name)]
 
 
 def pages() -> dict[str, str]:
     """The Markdown of the reference by its pages' names."""
-    found = modules()
-    packages = {name for name, file in found.items() if file.name == "__init__.py" and name.count(".") == 1}
-    made = {f"api/{name}.md": _module(name, file) for name, file in found.items()}
-    made["api/index.md"] = _index(rooms(found, packages), found)
-    return made
+    listed = [TOP, *(f"{TOP}.{name}" for name in PACKAGES)]
+    return {"api/index.md": _index(listed), **{f"api/{name}.md": _page(name) for name in listed}}
 
 
-_HEAD = """# API reference
-
-Every public name, from the docstrings: a page for each module. What one imports most often:
-"""
-
-
-def _index(grouped: dict[str, list[str]], found: dict[str, Path]) -> str:
-    parts = [_HEAD, _front_doors()]
-    for room, names in grouped.items():
-        rows = "".join(f"| [`{name}`]({name}.md) | {_cell(first_line(found[name]))} |\n" for name in names)
-        parts.append(f"## {room.split('.')[-1]}\n\n| module | |\n|---|---|\n{rows}")
-    return "\n".join(parts)
+def _index(listed: list[str]) -> str:
+    rows = []
+    for page in listed:
+        for module in sections(page):
+            links = ", ".join(f"[`{name}`]({page}.md#{module}.{name})" for name in names(module))
+            if links:
+                rows.append(f"| [`{module}`]({page}.md#{module}) | {links} |\n")
+    return "# API reference\n\nEvery public name, from the docstrings.\n\n| module | names |\n|---|---|\n" + "".join(rows)
 
 
-def _front_doors() -> str:
-    doors = {
-        "train, simulate": "hubbub.training.train SimulatedPopulation RunPlan LocalTraining private_gradients ReleasePath",
-        "account": "hubbub.accounting.epsilon delta calibrate guarantee",
-        "promise": "hubbub.mechanism.Mechanism hubbub.mechanism.participation.PoissonSampling MinSeparation FixedEpochs",
-        "Flower": "hubbub.flower.DPFedAvgFixed DPFedAvgAdaptive MatrixFactorizationDP clipping_mod LocalGrid",
-        "finished runs": "hubbub.load hubbub.verification.verify",
-    }
-    found, lines = modules(), []
-    for what, names in doors.items():
-        room, links = "", []
-        for name in names.split():
-            room, _, last = name.rpartition(".") if "." in name else (room, "", name)
-            links.append(_link(last, origins(room, found[room])[last], found))
-        lines.append(f"* {what}: {', '.join(links)}")
-    return "\n".join(lines) + "\n"
+def _page(page: str) -> str:
+    head = f"---\ntitle: {page}\nsearch:\n  boost: 0.5\n---\n\n# {page} {{ #{page} }}\n"
+    return head + "\n".join(_section(page, module) for module in sections(page))
 
 
-def _link(shown: str, target: str, found: Iterable[str]) -> str:
-    return f"[`{shown}`]({target}.md)" if target in found else f"[`{shown}`][{target}]"
+def _section(page: str, module: str) -> str:
+    text = "" if module == page else f"\n## {module} {{ #{module} }}\n"
+    text += f"\n{(ast.get_docstring(_tree(module)) or '').splitlines()[0]}\n"
+    return text + "".join(_entry(module, name) for name in names(module))
 
 
-def _module(name: str, file: Path) -> str:
-    head = f"---\ntitle: {name}\nsearch:\n  boost: 0.5\n---\n\n::: {name}\n    options:\n"
-    if file.name != "__init__.py":
-        also = "".join(f"\n## `{public}` {{ #{name}.{public} }}\n\nA constant.\n" for public in together(file))
-        return f"{head}      show_root_heading: true\n{also}"
-    places, found = origins(name, file), modules()
-    own = [public for public, place in places.items() if place == f"{name}.{public}" and place not in found]
-    text = f"{head}      show_root_heading: true\n      members: {own or 'false'}\n"
-    others = [f"* {_link(public, place, found)}" for public, place in places.items() if public not in own]
-    return text + ("\n## Imported from here\n\n" + "\n".join(others) + "\n" if others else "")
+def _entry(module: str, name: str) -> str:
+    home = _home(module, name)
+    shown = f"{module}.{name}"
+    if home is None:
+        return f"\n### `{shown}` {{ #{shown} }}\n\nA constant.\n"
+    # Who follows a link to the name that one imports, and who follows one to the place of its definition, arrives here.
+    anchor = f'\n<a id="{shown}"></a>\n' if f"{home}.{name}" != shown else ""
+    options = f'    options:\n      heading: "{shown}"\n      heading_level: 3\n      show_root_heading: true\n'
+    return f"{anchor}\n::: {home}.{name}\n{options}"
 
 
-def _cell(text: str) -> str:
-    return re.sub(r":[a-z]+:`~?([^`]+)`", r"`\1`", text).replace("``", "`").replace("|", "\\|")
+def _home(module: str, name: str) -> str | None:
+    """The module that defines a name, and None where one statement gives values to several at once."""
+    if any(name in found for found in _defined(module)):
+        return module if (name,) in _defined(module) else None
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if name == (alias.asname or alias.name):
+                    return _home(str(node.module), alias.name)
+    raise LookupError(f"{module}.{name}")
+
+
+def _defines(module: str, name: str) -> bool:
+    return any(name in found for found in _defined(module)) or _imports_from_a_file(module, name)
+
+
+def _imports_from_a_file(module: str, name: str) -> bool:
+    """Whether a package takes a name from one of its modules, rather than that module itself."""
+    return any(
+        isinstance(node, ast.ImportFrom)
+        and node.module != module
+        and name in {alias.asname or alias.name for alias in node.names}
+        for node in ast.walk(_tree(module))
+    )
+
+
+def _defined(module: str) -> list[tuple[str, ...]]:
+    """The names that the statements of a module define, by statement."""
+    return list(_definitions(_tree(module)))
+
+
+def _definitions(tree: ast.Module) -> Iterator[tuple[str, ...]]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            yield (node.name,)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                parts = target.elts if isinstance(target, ast.Tuple) else [target]
+                yield tuple(part.id for part in parts if isinstance(part, ast.Name))
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    file = file_of(module)
+    if file is None:
+        raise FileNotFoundError(module)
+    return ast.parse(file.read_text(encoding="utf-8"))

@@ -6,6 +6,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "src"
+# The packages of which a user imports names, in the order in which a reader meets them: each has a page in the reference.
+PACKAGES = (
+    *("accounting", "strategies", "factorization", "noise", "gaussian", "training", "flower"),
+    *("secagg", "audit", "datasets", "models"),
+)
 # Pages that live beside docs/, by the name that they have on the site.
 BESIDE = {
     "ARCHITECTURE.md": "architecture.md",
@@ -19,21 +24,10 @@ _FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".bib": "bibtex", ".c": "c"}
 
 
-def is_public(module: Path) -> bool:
-    """Whether a source file is a module of the public API."""
-    inside = module.relative_to(SOURCE).with_suffix("").parts
-    return (
-        module.suffix == ".py"
-        and "templates" not in inside
-        and not any(part.startswith("_") for part in inside[:-1])
-        and (inside[-1] == "__init__" or not inside[-1].startswith("_"))
-    )
-
-
-def module_name(module: Path) -> str:
-    """The name by which a source file is imported."""
-    parts = module.relative_to(SOURCE).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def reference_page(path: str) -> str | None:
+    """The page of the reference for a source file of a package, if its package has one."""
+    package = path.removeprefix("src/").split("/")[1]
+    return f"api/hubbub.{package}.md" if package in PACKAGES and path.endswith(".py") else None
 
 
 def page_of(path: str) -> str:
@@ -53,8 +47,8 @@ def page_of(path: str) -> str:
         return page_of(posixpath.join(path, "README.md"))
     if path.endswith(".ipynb"):
         return path.removesuffix(".ipynb") + ".md"
-    if path.startswith("src/") and is_public(file):
-        return f"api/{module_name(file)}.md"
+    if path.startswith("src/hubbub/") and (page := reference_page(path)):
+        return page
     return f"files/{path}.md"
 
 
