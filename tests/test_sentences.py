@@ -132,14 +132,14 @@ has no privacy guarantee | neither clipped nor noised :: without privacy :: test
 differential privacy for each :: every run :: test_delta_is_never_shown_below_what_it_is
 standard deviation of the noise | in clip norms, at most :: cards :: test_rho_is_that_of_the_stated_sensitivity_and_noise
 """,
-    "accounting/actual_cost.py": """
+    "ledger/actual_cost.py": """
 as promised and not kept | worse than promised | were promised | was promised | nothing bounds what \
 | the correlated noise has :: breaches :: \
 test_a_run_that_broke_its_pattern_is_not_said_to_have_kept_it
 the sum of the column norms | the most rounds of one :: breaches :: theorem: the triangle inequality; Pythagoras
 of a simulation has a key | came from a known seed :: breaches :: definition: of a simulation
 """,
-    "accounting/multi_run.py": """
+    "ledger/multi_run.py": """
 over the same people | that of each run, as its own :: several runs :: \
 test_a_run_that_is_hidden_is_not_said_to_be_bare_because_another_is
 """,
@@ -148,7 +148,7 @@ the run of ledger | nothing bounds | Gaussian noise | tree aggregation | shares 
 | groups that take turns :: charges :: \
 test_a_run_that_is_charged_beside_is_told_in_full
 """,
-    "engine/finished.py": """
+    "experiment/engine/finished.py": """
 bounds what those who see releases alone :: every run that is published :: test_the_card_says_whom_epsilon_is_against
 metadata name the head :: every run that is published :: test_the_card_says_whom_epsilon_is_against
 Accuracy on public test data :: public test data :: test_the_card_says_whom_epsilon_is_against

@@ -122,14 +122,14 @@ def number(text: str) -> float:
     return value
 
 
-def whole_option(words: str, metavar: str = "N") -> Any:
+def whole_option(words: str, metavar: str = "N", panel: str | None = None) -> Any:
     """A flag for a :func:`whole` number."""
-    return typer.Option(parser=whole, metavar=metavar, help=words)
+    return typer.Option(parser=whole, metavar=metavar, help=words, rich_help_panel=panel)
 
 
-def real_option(words: str) -> Any:
+def real_option(words: str, panel: str | None = None) -> Any:
     """A flag for a :func:`number`."""
-    return typer.Option(parser=number, metavar="X", help=words)
+    return typer.Option(parser=number, metavar="X", help=words, rich_help_panel=panel)
 
 
 _CONFIG = "A TOML file; 'hubbub new run.toml' writes one to start from."

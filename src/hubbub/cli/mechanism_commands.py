@@ -41,6 +41,16 @@ __all__ = ["COMMANDS"]
 _RUNS = "Folders of runs over the same people, instead of a mechanism."
 _RELATIVE = "Noise over clip norm × largest column norm of C; σ/C for independent noise."
 _ABSOLUTE = "Noise over the clip norm alone, as the Gboard publications state it."
+_PANEL = "Parts of --mechanism, one by one"
+StrategyName = Annotated[
+    str | None, typer.Option("--strategy", help="A strategy's name.", rich_help_panel=_PANEL, show_default=False)
+]
+BandsPart = Annotated[int | None, whole_option("Its bands.", panel=_PANEL)]
+BuffersPart = Annotated[int | None, whole_option("Its buffers.", panel=_PANEL)]
+NormPart = Annotated[float | None, real_option("Squared norm of the columns of a banded C.", panel=_PANEL)]
+MatrixPart = Annotated[
+    str | None, typer.Option("--matrix", help="A file of C.", rich_help_panel=_PANEL, show_default=False)
+]
 _OBJECTIVE = "What is least: the mean error over rounds, or the max."
 
 
@@ -62,6 +72,11 @@ def account(
     max_cohort_size: MaxCohortSize = None,
     cycle_length: CycleLength = None,
     bins: Bins = None,
+    strategy: StrategyName = None,
+    bands: BandsPart = None,
+    buffers: BuffersPart = None,
+    column_norm_squared: NormPart = None,
+    matrix: MatrixPart = None,
     accountant: Accountant = "tight",
     neighboring_relation: Relation = None,
     as_json: AsJson = False,
@@ -91,7 +106,8 @@ def account(
     )
     if delta is None:
         raise typer.BadParameter("--delta is missing; name --rounds and --delta of a mechanism, or the folders of runs")
-    asked = accounts.Wanted(mechanism, rounds, who)
+    parts = {"bands": bands, "buffers": buffers, "column-norm-squared": column_norm_squared}
+    asked = accounts.Wanted(_named(mechanism, strategy, matrix, parts), rounds, who)
     statement = accounts.Statement(delta, neighboring_relation, accountant, as_json, in_full)
     accounts.account(asked, (noise_multiplier, clip_noise_multiplier), statement)
 
@@ -111,6 +127,11 @@ def calibrate(
     max_cohort_size: MaxCohortSize = None,
     cycle_length: CycleLength = None,
     bins: Bins = None,
+    strategy: StrategyName = None,
+    bands: BandsPart = None,
+    buffers: BuffersPart = None,
+    column_norm_squared: NormPart = None,
+    matrix: MatrixPart = None,
     accountant: Accountant = "tight",
     neighboring_relation: Relation = None,
     as_json: AsJson = False,
@@ -127,7 +148,27 @@ def calibrate(
         accounts.CohortFlags(sampling_probability, cohort_size, population, max_cohort_size, cycle_length, bins),
     )
     statement = accounts.Statement(delta, neighboring_relation, accountant, as_json)
-    accounts.calibrate(accounts.Wanted(mechanism, rounds, who), epsilon, statement)
+    parts = {"bands": bands, "buffers": buffers, "column-norm-squared": column_norm_squared}
+    accounts.calibrate(accounts.Wanted(_named(mechanism, strategy, matrix, parts), rounds, who), epsilon, statement)
+
+
+def _named(mechanism: str, strategy: str | None, matrix: str | None, parts: dict[str, float | None]) -> str:
+    """What ``--mechanism`` would be for the flags that name its parts.
+
+    Raises:
+        BadParameter: Both are given, or parts that a matrix has of its own.
+    """
+    given = {name: value for name, value in parts.items() if value is not None}
+    if strategy is None and matrix is None and not given:
+        return mechanism
+    if mechanism != "identity":
+        raise typer.BadParameter(f"--mechanism {mechanism}: say --strategy, --matrix and their numbers in it, or alone")
+    if matrix is not None:
+        if strategy is not None or given:
+            raise typer.BadParameter("--matrix: a file says its strategy by itself; leave --strategy and its numbers out")
+        return matrix
+    options = ",".join(f"{name}={value!r}" for name, value in given.items())
+    return f"{strategy or 'identity'}:{options}" if options else str(strategy)
 
 
 def factorize(
