@@ -10,9 +10,10 @@ from repository import PACKAGES, SOURCE
 TOP = "hubbub"
 # Public modules of a package without names of its own.
 MODULES = {
-    TOP: ("participation", "mechanism", "workloads", "utility", "verification", "tracking", "testing", "errors"),
+    TOP: ("testing", "errors", "experiment.tracking"),
+    f"{TOP}.mechanism": ("participation", "workloads", "utility"),
+    f"{TOP}.mechanism.strategies": ("toeplitz", "stamped"),
     f"{TOP}.secagg": ("paillier", "threshold", "packing", "textbook", "key_files"),
-    f"{TOP}.strategies": ("toeplitz", "stamped"),
 }
 
 
@@ -47,8 +48,11 @@ def names(module: str) -> list[str]:
 
 def pages() -> dict[str, str]:
     """The Markdown of the reference by its pages' names."""
-    listed = [TOP, *(f"{TOP}.{name}" for name in PACKAGES)]
-    return {"api/index.md": _index(listed), **{f"api/{name}.md": _page(name) for name in listed}}
+    packages = [f"{TOP}.{name}" for name in PACKAGES]
+    shown: set[str] = set()
+    # What the top passes on is described on the page of its package.
+    made = {f"api/{name}.md": _page(name, shown) for name in [*packages, TOP]}
+    return {"api/index.md": _index([TOP, *packages]), **made}
 
 
 def _index(listed: list[str]) -> str:
@@ -61,26 +65,29 @@ def _index(listed: list[str]) -> str:
     return "# API reference\n\nEvery public name, from the docstrings.\n\n| module | names |\n|---|---|\n" + "".join(rows)
 
 
-def _page(page: str) -> str:
+def _page(page: str, shown: set[str]) -> str:
     head = f"---\ntitle: {page}\nsearch:\n  boost: 0.5\n---\n\n# {page} {{ #{page} }}\n"
-    return head + "\n".join(_section(page, module) for module in sections(page))
+    return head + "\n".join(_section(page, module, shown) for module in sections(page))
 
 
-def _section(page: str, module: str) -> str:
+def _section(page: str, module: str, shown: set[str]) -> str:
     text = "" if module == page else f"\n## {module} {{ #{module} }}\n"
     text += f"\n{(ast.get_docstring(_tree(module)) or '').splitlines()[0]}\n"
-    return text + "".join(_entry(module, name) for name in names(module))
+    return text + "".join(_entry(module, name, shown) for name in names(module))
 
 
-def _entry(module: str, name: str) -> str:
-    home = _home(module, name)
-    shown = f"{module}.{name}"
+def _entry(module: str, name: str, shown: set[str]) -> str:
+    public, home = f"{module}.{name}", _home(module, name)
     if home is None:
-        return f"\n### `{shown}` {{ #{shown} }}\n\nA constant.\n"
+        return f"\n### `{public}` {{ #{public} }}\n\nA constant.\n"
+    defined = f"{home}.{name}"
     # Who follows a link to the name that one imports, and who follows one to the place of its definition, arrives here.
-    anchor = f'\n<a id="{shown}"></a>\n' if f"{home}.{name}" != shown else ""
-    options = f'    options:\n      heading: "{shown}"\n      heading_level: 3\n      show_root_heading: true\n'
-    return f"{anchor}\n::: {home}.{name}\n{options}"
+    anchor = f'<a id="{public}"></a>' if defined != public else ""
+    if defined in shown:
+        return f"\n{anchor}`{public}`: [`{defined}`][{defined}]\n"
+    shown.add(defined)
+    options = f'    options:\n      heading: "{public}"\n      heading_level: 3\n      show_root_heading: true\n'
+    return f"\n{anchor}\n\n::: {defined}\n{options}"
 
 
 def _home(module: str, name: str) -> str | None:

@@ -8,8 +8,8 @@ ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "src"
 # The packages of which a user imports names, in the order in which a reader meets them: each has a page in the reference.
 PACKAGES = (
-    *("accounting", "strategies", "factorization", "noise", "gaussian", "training", "flower"),
-    *("secagg", "audit", "datasets", "models"),
+    *("mechanism", "mechanism.strategies", "mechanism.gaussian", "accounting", "factorization", "noise", "ledger"),
+    *("training", "flower", "secagg", "audit", "verification", "datasets", "models"),
 )
 # Pages that live beside docs/, by the name that they have on the site.
 BESIDE = {
@@ -26,8 +26,9 @@ _LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".bib": "bibtex
 
 def reference_page(path: str) -> str | None:
     """The page of the reference for a source file of a package, if its package has one."""
-    package = path.removeprefix("src/").split("/")[1]
-    return f"api/hubbub.{package}.md" if package in PACKAGES and path.endswith(".py") else None
+    inside = path.removeprefix("src/hubbub/").replace("/", ".")
+    found = [package for package in PACKAGES if inside.startswith(f"{package}.") and path.endswith(".py")]
+    return f"api/hubbub.{max(found, key=len)}.md" if found else None
 
 
 def page_of(path: str) -> str:
