@@ -244,7 +244,9 @@ def test_bench_writes_nine_plots_and_their_numbers(capsys: pytest.CaptureFixture
 def test_bench_says_that_phe_is_not_there(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     find = module.importlib.util.find_spec
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None if name == "phe" else find(name))
-    monkeypatch.setattr(module, "draw_operation_times", lambda title, subtitle, sizes, seconds: subtitle.encode())
+    monkeypatch.setattr(
+        "hubbub.report.pictures.draw_operation_times", lambda title, subtitle, sizes, seconds: subtitle.encode()
+    )
     text = output(capsys, ["paillier", "bench", "--bits", "256", "--sizes", "10", "-o", "out"])
     assert "phe is not installed" in text
     assert "phe is not installed" in Path("out/bench.png").read_text()

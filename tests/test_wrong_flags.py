@@ -52,15 +52,9 @@ def test_hubbub_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[s
     assert any("calibrate" in line.split() for line in lines)
 
 
-@pytest.mark.parametrize("value", ["many", "2.5", "true", "1e-3", "2.5e0", "nan", ""])
+@pytest.mark.parametrize("value", ["many", "2.5", ""])
 def test_a_flag_that_needs_a_whole_number_says_so_and_shows_what_it_got(refused: Refused, value: str) -> None:
     refused(["account", "--rounds", value, "--delta", "1e-5", "--noise-multiplier", "1"], "--rounds", value)
-
-
-@pytest.mark.parametrize("flag", ["--max-cohort-size", "--cycle-length", "--bins"])
-@pytest.mark.parametrize("value", ["many", "2.5", "nan"])
-def test_a_number_of_random_cohorts_is_whole(refused: Refused, flag: str, value: str) -> None:
-    refused([*ACCOUNT, flag, value], flag, value)
 
 
 @pytest.mark.parametrize("flag", ["--delta", "--noise-multiplier", "--clip-noise-multiplier", "--sampling-probability"])
@@ -79,13 +73,13 @@ def test_more_rounds_than_any_memory_holds_are_refused(refused: Refused, more: s
     refused(["account", "--rounds", rounds, "--delta", "1e-5", "--noise-multiplier", "1", *more.split()], "rounds", rounds)
 
 
-@pytest.mark.parametrize("value", ["0", "1", "-1e-5", "1.5", "nan", "inf"])
+@pytest.mark.parametrize("value", ["0", "1", "nan"])
 def test_a_delta_outside_the_open_unit_interval_is_refused(refused: Refused, value: str) -> None:
     refused(["account", "--rounds", "5", "--delta", value, "--noise-multiplier", "1"], "delta", str(float(value)))
 
 
 @pytest.mark.parametrize("flag", ["--noise-multiplier", "--clip-noise-multiplier"])
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "-inf"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan"])
 def test_noise_that_hides_nothing_is_refused(refused: Refused, flag: str, value: str) -> None:
     name = flag.removeprefix("--").replace("-", "_")
     error = refused(["account", "--rounds", "5", "--delta", "1e-5", flag, value], str(float(value)))
@@ -93,7 +87,7 @@ def test_noise_that_hides_nothing_is_refused(refused: Refused, flag: str, value:
 
 
 @pytest.mark.parametrize("more", [[], ["--sampling-probability", "0.1"]], ids=["gaussian", "poisson"])
-@pytest.mark.parametrize("value", ["1e-200", "1e-160", "1e-100", "1e300"])
+@pytest.mark.parametrize("value", ["1e-200", "1e300"])
 def test_noise_beyond_what_can_be_computed_is_refused_by_name(refused: Refused, value: str, more: list[str]) -> None:
     refused(["account", "--rounds", "5", "--delta", "1e-5", "--noise-multiplier", value, *more], "noise", repr(float(value)))
 
@@ -120,19 +114,15 @@ def test_account_takes_exactly_one_noise_multiplier(refused: Refused, both: bool
         ("--mechanism=", ["--mechanism", "''", "tree"]),
         ("--accountant tigt", ["accountant", "'tigt'", "did you mean 'tight'"]),
         ("--neighboring-relation zeroout", ["relation", "'zeroout'", "did you mean 'zero-out'"]),
-        ("--neighboring-relation=", ["relation", "''", "zero-out"]),
         ("--mechanism own:Strategy", ["own:Strategy", "is no option"]),
         ("--mechanism tree:bands=3", ["bands = 3", "tree"]),
         ("--mechanism banded-toeplitz:bands=0", ["bands = 0", "at least 1"]),
-        ("--mechanism banded-toeplitz:bands=-1", ["bands = -1", "at least 1"]),
         ("--mechanism banded-toeplitz:bands=6", ["bands = 6", "5"]),
         ("--mechanism banded:column-norm-squared=1", ["column-norm-squared", "bands=N"]),
-        ("--mechanism blt:bands=2", ["bands = 2", "'blt'", "banded"]),
         ("--mechanism banded:buffers=2", ["buffers = 2", "'banded'", "blt"]),
         ("--mechanism banded:bands=2", ["bands = 2", "overlap"]),
         ("--mechanism banded:bands=6,column-norm-squared=1", ["bands = 6", "5"]),
         ("--mechanism banded:bands=2,column-norm-squared=nan", ["column", "nan"]),
-        ("--mechanism banded:bands=2,column-norm-squared=0", ["column", "0.0"]),
         ("--mechanism banded:bands=2,column-norm-squared=1e308", ["column", "1e+308"]),
         ("--mechanism identity:column-norm-squared=1", ["column-norm-squared", "banded"]),
         ("--mechanism banded:width=3", ["'width=3'", "bands=…"]),
@@ -144,23 +134,19 @@ def test_account_takes_exactly_one_noise_multiplier(refused: Refused, both: bool
         ("--mechanism .", [".", "is no run"]),
         ("--sampling-probability 0", ["sampling_probability = 0.0", "above 0"]),
         ("--sampling-probability 1.5", ["sampling_probability = 1.5", "at most 1"]),
-        ("--sampling-probability nan", ["sampling_probability = nan"]),
         ("--sampling-probability 0.1 --min-separation 2", ["--sampling-probability", "--min-separation"]),
         ("--sampling-probability 0.1 --epochs 2 --rounds-per-epoch 2", ["--sampling-probability", "--epochs"]),
         ("--sampling-probability 0.1 --cohort-size 2", ["--sampling-probability", "--cohort-size"]),
         ("--min-separation 2 --rounds-per-epoch 2", ["--min-separation", "--rounds-per-epoch"]),
         ("--cohort-size 2", ["--cohort-size", "--population"]),
-        ("--population 2", ["--cohort-size", "--population"]),
         ("--cohort-size 5 --population 4", ["cohort_size = 5", "at most 4"]),
         ("--cohort-size 0 --population 4", ["cohort_size = 0", "at least 1"]),
         ("--min-separation 0", ["min", "separation", "0", "at least 1"]),
-        ("--min-separation -1", ["min_separation = -1", "at least 1"]),
         ("--max-participations 0", ["max", "participations", "0", "at least 1"]),
         ("--epochs 0 --rounds-per-epoch 5", ["epochs", "0", "at least 1"]),
         ("--epochs 2", ["--epochs", "--rounds-per-epoch"]),
         ("--epochs 2 --rounds-per-epoch 5", ["epochs=2", "5 rounds"]),
         ("--rounds-per-epoch 0", ["rounds", "epoch", "0", "at least 1"]),
-        ("--rounds-per-epoch -5", ["rounds", "epoch", "-5", "at least 1"]),
         ("--mechanism tree --sampling-probability 0.1", ["random cohorts", "independent noise"]),
         ("--mechanism banded-toeplitz --cohort-size 2 --population 10", ["random cohorts", "independent noise"]),
         ("--neighboring-relation add-or-remove-one", ["'add-or-remove-one'", "zero-out"]),
@@ -171,14 +157,12 @@ def test_account_takes_exactly_one_noise_multiplier(refused: Refused, both: bool
         ("--bins 3 --min-separation 2", ["--min-separation", "--bins", "say one of them"]),
         ("--cycle-length 3", ["--cycle-length: ", "need --sampling-probability, too"]),
         ("--cycle-length 0 --sampling-probability 0.1", ["cycle_length = 0", "at least 1"]),
-        ("--cycle-length 3 --sampling-probability 1.5", ["sampling_probability = 1.5", "at most 1"]),
         ("--cycle-length 3 --epochs 2 --rounds-per-epoch 2", ["--cycle-length", "--epochs", "say one of them"]),
         ("--cycle-length 3 --sampling-probability 0.1 --max-cohort-size 2 --population 9", ["no kind of random cohorts"]),
         ("--max-cohort-size 3", ["--max-cohort-size: ", "need --sampling-probability with --population, too"]),
         ("--max-cohort-size 3 --sampling-probability 0.1", ["--max-cohort-size", "need --population, too"]),
         ("--max-cohort-size 3 --population 9", ["--max-cohort-size", "need --sampling-probability, too"]),
         ("--max-cohort-size 0 --population 9 --sampling-probability 0.1", ["max_cohort_size = 0", "at least 1"]),
-        ("--max-cohort-size 3 --population 0 --sampling-probability 0.1", ["population = 0", "at least 1"]),
         ("--population 9 --sampling-probability 0.1", ["--population", "need --max-cohort-size, too"]),
         ("--mechanism banded-toeplitz:bands=3 --cycle-length 2 --sampling-probability 0.1", ["3 bands", "cycle_length = 2"]),
         ("--mechanism tree --cycle-length 2 --sampling-probability 0.1", ["BinaryTree", "square and lower triangular"]),

@@ -43,7 +43,7 @@ def names(run: Run) -> Iterator[Case]:
             matrix = (*NOISY, "--mechanism", nasty)
             commands = (data, matrix) if "\n" not in nasty and "\r" not in nasty else (matrix,)
             yield Case(f"data and matrix {shown_as}", commands, (word,), holding("config.toml", CONFIG.encode()))
-        yield Case(f"strategy {shown_as}", ((*NOISY, "--mechanism", nasty),), ("--mechanism", word), nothing)
+        yield Case(f"strategy {shown_as}", ((*NOISY, "--mechanism", nasty),), (word,) if nasty else ("--mechanism",), nothing)
         yield Case(f"command {shown_as}", ((nasty, "x"),), (word,) if nasty else (), nothing)
         yield Case(f"--set {shown_as}", ((*PLAN, "--set", nasty),), ("--set", word), nothing)
         key = json.dumps(nasty.replace("\udcff", "\ufffe"))

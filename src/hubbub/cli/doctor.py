@@ -42,8 +42,8 @@ def doctor(*, as_json: bool) -> int:
     screen = console()
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
-        beside = f"{finding.state:<5} {finding.name:<{width}} "
-        say(screen, beside + finding.text, indent=len(beside))
+        label = f"{finding.state:<5} {finding.name:<{width}} "
+        say(screen, label + finding.text, indent=len(label))
     say(screen, f"{bad} of {len(findings)} must be seen to." if bad else "All is well.")
     return int(bad > 0)
 
@@ -92,7 +92,7 @@ def _randomness() -> Iterator[Finding]:
 
 
 def _sampler() -> Iterator[Finding]:
-    """Rows of noise are made again from their keys: on another machine they must come out the same to go on with a run."""
+    """Rows of noise are made again from their keys: on another machine they must come out the same to resume a run."""
     import torch
 
     from hubbub.noise import SecureSource
@@ -109,7 +109,7 @@ def _sampler() -> Iterator[Finding]:
 
 
 def _disk() -> Iterator[Finding]:
-    """A charge must be on disk before its noise exists."""
+    """A cost must be on record on disk before its noise exists."""
     with tempfile.TemporaryDirectory(dir=Path.cwd() if os.access(Path.cwd(), os.W_OK) else None) as folder:
         file = Path(folder, "ledger")
         with file.open("ab") as opened:

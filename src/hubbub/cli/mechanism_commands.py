@@ -48,9 +48,7 @@ StrategyName = Annotated[
 BandsPart = Annotated[int | None, whole_option("Its bands.", panel=_PANEL)]
 BuffersPart = Annotated[int | None, whole_option("Its buffers.", panel=_PANEL)]
 NormPart = Annotated[float | None, real_option("Squared norm of the columns of a banded C.", panel=_PANEL)]
-MatrixPart = Annotated[
-    str | None, typer.Option("--matrix", help="A file of C.", rich_help_panel=_PANEL, show_default=False)
-]
+MatrixPart = Annotated[str | None, typer.Option("--matrix", help="A file of C.", rich_help_panel=_PANEL, show_default=False)]
 _OBJECTIVE = "What is least: the mean error over rounds, or the max."
 
 

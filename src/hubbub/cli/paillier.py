@@ -178,7 +178,7 @@ def _progress(bits: int) -> Iterator[Callable[[int], None]]:
 
 OPERATIONS, STAGES = ("add", "add a constant", "multiply by a constant"), ("encrypt", "decrypt", "total")
 _LEAST_BITS, _MOST_BITS = 256, 4096
-# Of a key, beside the operand: a sign, the factor of a product and phe's room for overflows.
+# Of a key, in addition to the operand: a sign, the factor of a product and phe's room for overflows.
 _ROOM = 24
 _REPEATS, _SHORTEST = 9, 2e-4
 # Numbers in one call: the way that arrays are encrypted. phe takes them one by one.

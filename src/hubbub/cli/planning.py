@@ -147,7 +147,7 @@ def _costs(made: _Planned) -> dict[str, Any]:
     """The cost by name, for programs; ``None`` stands for what is not known, or is not there."""
     plan, parameters, measured = made.plan, made.parameters, made.measured
     terms = encryption_of(made.config, plan.expected_cohort_size)
-    loud = estimates.noise_estimate(plan, workload_of(made.config), parameters, terms.noise_rows if terms else 0)
+    noise = estimates.noise_estimate(plan, workload_of(made.config), parameters, terms.noise_rows if terms else 0)
     numbers = None if parameters is None else parameters + plan.clip_norms.further
     rows = estimates.remembered_rows(plan)
     encryption = estimates.encryption_costs(plan, terms, parameters, made.clients) if terms and parameters else {}
@@ -164,8 +164,8 @@ def _costs(made: _Planned) -> dict[str, Any]:
         "clip_norm_moves": bool(plan.clip_norms.further),
         "update_noise_multiplier": plan.clip_norms.split.update_multiplier if plan.clip_norms.split else None,
         "epsilon_after": estimates.epsilons(plan.promise(), plan.delta) if plan.mechanism else None,
-        "noise_stddev_on_mean": loud.mean_stddev if loud else None,
-        "noise": asdict(loud) if loud else None,
+        "noise_stddev_on_mean": noise.mean_stddev if noise else None,
+        "noise": asdict(noise) if noise else None,
         "noise_rows": rows,
         "parameters": parameters,
         "noise_memory_bytes": None if numbers is None else estimates.remembered_bytes(rows, numbers),

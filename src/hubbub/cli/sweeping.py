@@ -46,7 +46,7 @@ class Asked:
 
 
 def sweep(source: Path, asked: Asked) -> None:
-    """Begin a sweep of a config file, or go on with that of a folder; exits 1 where a cell has failed."""
+    """Begin a sweep of a config file, or resume that of a folder; exits 1 if a cell has failed."""
     integer("--jobs", asked.jobs, at_least=1, at_most=_MOST_JOBS)
     screen = console(stderr=asked.as_json)
     if source.is_dir():

@@ -332,7 +332,7 @@ class Tracked:
 
     @contextmanager
     def opened(self, screen: Console, run_name: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        """A function that is shown each row of metrics; a tracker that fails is given up, and the run goes on."""
+        """A function that is shown each row of metrics; a tracker that fails is dropped, and the run continues."""
         stack = ExitStack()
         try:
             writers = self._writers(stack, run_name)

@@ -137,7 +137,7 @@ class TrainingConfig:
     With ``privacy.unit = "example"`` there is no local training: ``cohort_size`` is the expected batch size, and
     ``learning_rate`` and ``momentum`` are those of SGD (or Adam, with ``server_optimizer = "fedadam"``).
     ``plan``, ``workers``, ``device`` and ``precision`` say how fast, and change nothing of what is promised.
-    ``extends`` is the folder of a finished run: training goes on from its model, and it is one of ``privacy.earlier_runs``.
+    ``extends`` is the folder of a finished run: training starts from its model, and it is one of ``privacy.earlier_runs``.
     """
 
     rounds: Count = 50
@@ -195,7 +195,7 @@ class PrivacyConfig:
     """``[privacy]``: what is promised. Give ``noise_multiplier``, or ``epsilon`` and the noise that meets it is computed.
 
     With ``clipping = "adaptive"`` the clip norm begins with ``clip_norm`` and follows a quantile of the updates' norms.
-    ``earlier_runs`` are folders of runs over the same people: their charges are where this one starts, and are in its epsilon.
+    ``earlier_runs`` are folders of runs over the same people: their privacy cost is in the epsilon of this one.
     """
 
     mode: Annotated[str, _rule(_checks.one_of, MODES)] = "dp-fedavg"
@@ -467,7 +467,7 @@ def _require_consistent(config: Config) -> None:
     counted = [Path(run).expanduser().absolute() for run in config.privacy.earlier_runs or ()]
     if extends is not None and Path(extends).expanduser().absolute() not in counted:
         raise ConfigError(
-            f"training.extends = {extends!r}: what goes on from a run's model is charged with it; name it in "
+            f"training.extends = {extends!r}: the cost of what starts from a run's model counts that run; name it in "
             f"privacy.earlier_runs as well, or say 'hubbub extend {extends}'"
         )
 

@@ -102,7 +102,7 @@ def _random(config: Config, sampling: str, clients: int, size: int) -> tuple[Ran
             return FixedSizeSampling(size, clients), float(size)
         case "truncated-poisson":
             if wanted.max_cohort_size is None:
-                raise ConfigError("participation.max_cohort_size: is missing; truncated Poisson cohorts have at most so many")
+                raise ConfigError("participation.max_cohort_size: is missing; truncated Poisson sampling bounds cohorts by it")
             if wanted.max_cohort_size < size:
                 raise ConfigError(
                     f"participation.max_cohort_size = {wanted.max_cohort_size}: is below training.cohort_size = {size}, what "
@@ -111,7 +111,7 @@ def _random(config: Config, sampling: str, clients: int, size: int) -> tuple[Ran
             return TruncatedPoissonSampling(size / clients, wanted.max_cohort_size, clients), float(size)
         case "cyclic-poisson":
             if wanted.cycle_length is None:
-                raise ConfigError("participation.cycle_length: is missing; cyclic Poisson cohorts take turns in so many groups")
+                raise ConfigError("participation.cycle_length: is missing; cyclic Poisson sampling has this many groups")
             if wanted.cycle_length * size > clients:
                 raise ConfigError(
                     f"participation.cycle_length = {wanted.cycle_length}: a group of {clients / wanted.cycle_length:g} of "
@@ -228,7 +228,7 @@ def clipping_of(config: Config) -> Clipping | None:
     if config.secagg.scheme != "none" and config.training.engine == "flower":
         raise ConfigError(
             f'privacy.clipping = "adaptive" with secagg.scheme = {config.secagg.scheme!r} and training.engine = "flower": '
-            "this engine's clients are not told how their indicators enter the sum; fix the clip norm, or take the strategy "
+            "this engine's clients do not learn how their indicators enter the sum; fix the clip norm, or take the strategy "
             "hubbub.flower.DPFedAvgAdaptive(secagg=...)"
         )
     try:
@@ -247,33 +247,33 @@ def encryption_of(config: Config, expected: float) -> Encryption | None:
     Raises:
         ConfigError: Numbers that do not go together.
     """
-    told = config.secagg
-    if told.scheme == "none":
+    secagg = config.secagg
+    if secagg.scheme == "none":
         return None
     if importlib.util.find_spec("gmpy2") is None:
-        raise ConfigError(f"secagg.scheme = {told.scheme!r}: gmpy2 is not installed; pip install 'hubbub[secagg]'")
+        raise ConfigError(f"secagg.scheme = {secagg.scheme!r}: gmpy2 is not installed; pip install 'hubbub[secagg]'")
     most = math.ceil(expected)
-    if told.min_contributions > most:
+    if secagg.min_contributions > most:
         raise ConfigError(
-            f"secagg.min_contributions = {told.min_contributions}: cohorts have {most}, so that no sum would be opened; ask "
+            f"secagg.min_contributions = {secagg.min_contributions}: cohorts have {most}, so that no sum would be opened; ask "
             "for fewer, or raise training.cohort_size"
         )
-    threshold = told.threshold or (told.holders if told.noise_by == "holders" else told.holders // 2 + 1)
-    survivors = told.min_survivors or (most if told.noise_by == "clients" else None)
+    threshold = secagg.threshold or (secagg.holders if secagg.noise_by == "holders" else secagg.holders // 2 + 1)
+    survivors = secagg.min_survivors or (most if secagg.noise_by == "clients" else None)
     if survivors is not None and survivors > most:
         raise ConfigError(f"secagg.min_survivors = {survivors}: cohorts have {most}; ask for fewer")
-    if told.clip != 1.0 and config.privacy.mode != "none":
-        raise ConfigError(f'secagg.clip = {told.clip}: is for privacy.mode = "none"; here privacy.clip_norm bounds updates')
-    if told.noise_by != "server" and config.privacy.mode == "none":
-        raise ConfigError(f'secagg.noise_by = {told.noise_by!r}: with privacy.mode = "none" there is no noise; leave it out')
+    if secagg.clip != 1.0 and config.privacy.mode != "none":
+        raise ConfigError(f'secagg.clip = {secagg.clip}: is for privacy.mode = "none"; here privacy.clip_norm bounds updates')
+    if secagg.noise_by != "server" and config.privacy.mode == "none":
+        raise ConfigError(f'secagg.noise_by = {secagg.noise_by!r}: with privacy.mode = "none" there is no noise; leave it out')
     return Encryption(
-        key_bits=told.key_bits,
-        bits=told.bits,
-        holders=told.holders,
+        key_bits=secagg.key_bits,
+        bits=secagg.bits,
+        holders=secagg.holders,
         threshold=threshold,
-        noise_by=told.noise_by,  # type: ignore[arg-type] # checked by the config
-        min_contributions=max(told.min_contributions, survivors or 1),
+        noise_by=secagg.noise_by,  # type: ignore[arg-type] # checked by the config
+        min_contributions=max(secagg.min_contributions, survivors or 1),
         min_survivors=survivors,
-        clip=told.clip,
+        clip=secagg.clip,
         in_process=config.training.engine == "process",
     )

@@ -39,7 +39,7 @@ _LARGEST_MODEL = 2**36
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """What a run begins with that goes on from a finished one.
+    """What a run begins with that starts from a finished one.
 
     Args:
         folder: Of the finished run.
@@ -58,7 +58,7 @@ def start_from(config: Config, following: RunPlan, module: nn.Module, clients: i
     """What the finished run hands on that settings name in ``training.extends``; ``module`` holds its model then.
 
     Args:
-        config: Of the run that goes on.
+        config: Of the run that starts.
         following: Its plan.
         module: Its module as it is made.
         clients: How many there are.
@@ -89,7 +89,7 @@ def start_from(config: Config, following: RunPlan, module: nn.Module, clients: i
 
 
 def extension(folder: Path) -> configs.Layer:
-    """The settings by which a run goes on from a finished one, but for the number of its rounds.
+    """The settings by which a run starts from a finished one, but for the number of its rounds.
 
     They are those of the finished run; numbers that only followed from its rounds are left to be computed anew. Its privacy
     cost is counted, and that of whatever else started from it. A clip norm that moved begins where it ended.
@@ -100,12 +100,12 @@ def extension(folder: Path) -> configs.Layer:
     layer, before = configs.load(_own(folder)), _settings(folder)
     training, privacy = layer.setdefault("training", {}), layer.setdefault("privacy", {})
     participation = layer.setdefault("participation", {})
-    rounds, told = before.training.rounds, before.participation
-    for key, period in (("max_participations", told.min_separation), ("epochs", told.rounds_per_epoch)):
-        if period and getattr(told, key) == math.ceil(rounds / period):
+    rounds, pattern = before.training.rounds, before.participation
+    for key, period in (("max_participations", pattern.min_separation), ("epochs", pattern.rounds_per_epoch)):
+        if period and getattr(pattern, key) == math.ceil(rounds / period):
             participation.pop(key, None)
     runs = [str(folder.absolute()), *(str(run) for run in related(folder) if run != folder.resolve())]
-    # What the finished run was charged with itself stands in its ledger.
+    # What the finished run counted itself stands in its ledger.
     training["extends"], privacy["earlier_runs"] = runs[0], runs
     if (clip_norm := _last_clip_norm(before, read_run(folder))) is not None:
         privacy["clip_norm"] = clip_norm

@@ -210,7 +210,7 @@ def _config(path: Path) -> tuple[str, Mapping[str, Mapping[str, Any]]]:
 
 
 def _strength(folder: Path, recorded: Recorded) -> Strength | None:
-    """The norm of each release on disk beside what its noise has by expectation."""
+    """The norm of each release on disk and what its noise has by expectation."""
     mechanism, store = recorded.promise.mechanism, RunStore(folder)
     kept = [t for t in store.released() if t < len(recorded.history.rounds)]
     if mechanism is None or not kept or recorded.promise.noise_in_sums:

@@ -36,7 +36,7 @@ class CellSummary:
         name: Of its folder.
         settings: Its values on the grid, by dotted key.
         state: ``"finished"``, ``"interrupted"``, ``"waiting"`` or ``"failed"``.
-        rounds: How many were charged.
+        rounds: How many have begun.
         epsilon: Of what it released, alone; infinite without privacy, ``None`` where its ledger does not say.
         delta: Of the same.
         accuracy: On test examples, of a finished run.
@@ -208,11 +208,11 @@ class SweepSummary:
 
 def _point(sweep: SweepSummary, point: PointSummary) -> dict[str, Any]:
     spreads = {"accuracy": point.accuracy, "loss": point.loss, "train_accuracy": point.train_accuracy}
-    told: dict[str, Any] = {"settings": {key: value for (key, _), value in zip(sweep.axes, point.values, strict=True)}}
+    found: dict[str, Any] = {"settings": {key: value for (key, _), value in zip(sweep.axes, point.values, strict=True)}}
     for name, spread in spreads.items():
-        told[name] = spread and spread.mean
-        told[f"{name}_deviation"] = spread and spread.deviation
-    return {**told, "epsilon": point.epsilon, "state": point.state, "best": point.best, "frontier": point.frontier}
+        found[name] = spread and spread.mean
+        found[f"{name}_deviation"] = spread and spread.deviation
+    return {**found, "epsilon": point.epsilon, "state": point.state, "best": point.best, "frontier": point.frontier}
 
 
 def _plain(value: Any) -> Any:

@@ -11,12 +11,62 @@ import typer.main
 
 from hubbub import factorization
 from hubbub.cli.app import app
-from malformed.base import Case, Run, Word
+from malformed.base import ACCOUNT, CALIBRATE, GAUSSIAN, NOISY, Case, Run, Word
 from malformed.contents import attacks, flipped, opened, some, tensors_file
 from malformed.damages import holding, nothing
-from malformed.flags import NO_REAL_FLAG, NO_WHOLE_FLAG, given
 from malformed.matrices import npy
 from malformed.settings import swapped
+
+FACTORIZE, COMPARE = ("factorize", "banded", "--rounds", "6"), ("compare", "--rounds", "6")
+SHARES = ("paillier", "shares", "-o", "keys", "--bits", "2048")
+RANDOM = ("--sampling-probability", "0.5")
+# Each command with a flag that takes a whole number: one that many commands share is tried in one of them.
+WHOLE_FLAGS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (NOISY, "--rounds"),
+    (CALIBRATE, "--min-separation"),
+    (NOISY, "--max-participations"),
+    ((*CALIBRATE, "--rounds-per-epoch", "2"), "--epochs"),
+    (NOISY, "--rounds-per-epoch"),
+    ((*CALIBRATE, "--population", "9"), "--cohort-size"),
+    ((*NOISY, "--cohort-size", "2"), "--population"),
+    ((*CALIBRATE, *RANDOM, "--population", "9"), "--max-cohort-size"),
+    ((*NOISY, *RANDOM), "--cycle-length"),
+    (CALIBRATE, "--bins"),
+    (FACTORIZE[:2], "--rounds"),
+    (FACTORIZE, "--bands"),
+    (("factorize", "blt", "--rounds", "6"), "--buffers"),
+    (COMPARE[:1], "--rounds"),
+    (COMPARE, "--bands"),
+    (("paillier", "keygen", "-o", "keys"), "--bits"),
+    ((*SHARES, "--threshold", "1"), "--holders"),
+    ((*SHARES, "--holders", "3"), "--threshold"),
+    ((*SHARES, "--holders", "3", "--threshold", "2"), "--min-contributions"),
+    (("paillier", "bench", "-o", "b"), "--bits"),
+)
+REAL_FLAGS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (NOISY, "--delta"),
+    (CALIBRATE, "--sampling-probability"),
+    (ACCOUNT, "--noise-multiplier"),
+    (ACCOUNT, "--clip-noise-multiplier"),
+    (CALIBRATE, "--epsilon"),
+    *((GAUSSIAN, flag) for flag in ("--epsilon", "--delta", "--sensitivity")),
+    (FACTORIZE, "--momentum"),
+    (COMPARE, "--momentum"),
+)
+ODD = ("-inf", "1e999", "0,5", "½", "ten", " ", "\x1b[31m3", "1e", "NaN(1)", "[3]", "3;4", "1\u202e2", "None", "--3")
+NO_WHOLE_FLAG = (*ODD, "-7", "0x10", "1.0", "9" * 5000, "1e-3", "1.5e0", "infinity")
+NO_REAL_FLAG = (*ODD, "-0.5", "0x1p3", "1d5", "9" * 5000, "1e-400", "infinity", "-1e-5")
+
+
+def given(flag: str, text: str) -> tuple[Word, Word]:
+    """How a message may name a flag and what it got."""
+    values = [repr(text[:40])]
+    for kind in (int, float):
+        try:
+            values.append(repr(kind(text)))
+        except ValueError:
+            continue
+    return (flag, flag[2:].replace("-", "_")), tuple(values)
 
 
 def commands(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -48,16 +98,28 @@ def misspelt_flags(run: Run) -> Iterator[Case]:
         )
 
 
-FACTORIZE: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "--rounds": (("factorize", "banded"), NO_WHOLE_FLAG),
-    "--bands": (("factorize", "banded", "--rounds", "6"), NO_WHOLE_FLAG),
-    "--buffers": (("factorize", "blt", "--rounds", "6"), NO_WHOLE_FLAG),
-    "--momentum": (("factorize", "banded", "--rounds", "6"), (*NO_REAL_FLAG, "1", "1.5")),
-    "--min-separation": (("factorize", "banded", "--rounds", "6"), NO_WHOLE_FLAG),
-    "--max-participations": (("factorize", "banded", "--rounds", "6", "--min-separation", "2"), NO_WHOLE_FLAG),
-    "--epochs": (("factorize", "banded", "--rounds", "6", "--rounds-per-epoch", "2"), NO_WHOLE_FLAG),
-    "--rounds-per-epoch": (("factorize", "banded", "--rounds", "6"), NO_WHOLE_FLAG),
-}
+def numbers_of_flags(run: Run) -> Iterator[Case]:
+    for known, values in ((WHOLE_FLAGS, NO_WHOLE_FLAG), (REAL_FLAGS, NO_REAL_FLAG)):
+        for (base, flag), text in itertools.product(known, values):
+            # A value is shown as long as a line may be.
+            named, shown = given(flag, text)
+            words = (named, (*shown, text[:40]))
+            yield Case(f"{' '.join(base[:2])} {flag} {text[:40]!r}", ((*base, flag, text),), words, nothing)
+    outside = {"--bits": "2047 1024 16386", "--holders": "0 101", "--threshold": "0 4", "--min-contributions": "0"}
+    for base, flag in WHOLE_FLAGS:
+        if base[:2] in (("paillier", "keygen"), ("paillier", "shares")):
+            for text in outside[flag].split():
+                yield Case(f"{' '.join(base[:2])} {flag} {text}", ((*base, flag, text),), given(flag, text), nothing)
+    for text in ("128", "257", "8192"):
+        yield Case(f"bench --bits {text}", (("paillier", "bench", "-o", "b", "--bits", text),), given("--bits", text), nothing)
+    for text in ("1", "1.5"):
+        yield Case(f"momentum {text}", ((*FACTORIZE, "--momentum", text),), given("--momentum", text), nothing)
+    for name, values in {"banded-toeplitz:bands=": NO_WHOLE_FLAG, "banded:bands=2,column-norm-squared=": NO_REAL_FLAG}.items():
+        for text in values:
+            words = ((*given("", text)[1], "is no option", text[:40]),)
+            yield Case(f"{name}{text[:40]!r}", ((*NOISY, "--mechanism", f"{name}{text}"),), words, nothing)
+
+
 WORDS: dict[tuple[str, ...], str] = {
     ("factorize", "banded", "--rounds", "6"): "--objective",
     ("compare", "--rounds", "6"): "--objective",
@@ -69,16 +131,8 @@ WORDS: dict[tuple[str, ...], str] = {
 ODD_WORDS = ("", " ", "mena", "MEAN ", "nan", "1", "\x1b[31m", "../x", "x" * 500, "true", "[mean]", "mean,max", "½", "--", "%s")
 
 
-def numbers_of_strategies(run: Run) -> Iterator[Case]:
-    """``hubbub factorize`` and ``hubbub compare``."""
-    for flag, (base, values) in FACTORIZE.items():
-        for text in values:
-            yield Case(f"factorize {flag} {text[:40]!r}", ((*base, flag, text),), given(flag, text), nothing)
-            if flag in ("--bands", "--momentum", "--buffers", "--min-separation") and base[1] == "banded":
-                line = ("compare", "--rounds", "6", flag, text)
-                yield Case(f"compare {flag} {text[:40]!r}", (line,), given(flag, text), nothing)
-    for text in NO_WHOLE_FLAG:
-        yield Case(f"compare --rounds {text[:40]!r}", (("compare", "--rounds", text),), given("--rounds", text), nothing)
+def words_of_flags(run: Run) -> Iterator[Case]:
+    """Words that are none, and files that cannot be written."""
     for text in (*ODD_WORDS, "banded,", ",tree", "banded;tree", "file", "banded,banded,nothing"):
         yield Case(
             f"compare --families {text[:20]!r}", (("compare", "--rounds", "6", "--families", text),), ("--families",), nothing
@@ -96,27 +150,7 @@ def numbers_of_strategies(run: Run) -> Iterator[Case]:
         yield Case(f"{command} --plot {text!r}", (line,), ("--plot",), nothing)
 
 
-def _given(flag: str, text: str) -> tuple[Word, ...]:
-    """As :func:`given`, of a flag whose value is shown as long as a line may be."""
-    return given(flag, text) if len(text) < 40 else (flag, text[:40])
-
-
 def paillier_commands(run: Run) -> Iterator[Case]:
-    shares = ("paillier", "shares", "-o", "keys", "--bits", "2048")
-    bases = {
-        "--bits": ("paillier", "keygen", "-o", "keys"),
-        "--holders": (*shares, "--threshold", "1"),
-        "--threshold": (*shares, "--holders", "3"),
-        "--min-contributions": (*shares, "--holders", "3", "--threshold", "2"),
-    }
-    outside = {"--bits": ("2047", "1024", "512", "16386", "2049"), "--holders": ("101",), "--threshold": ("4",)}
-    for flag, base in bases.items():
-        for text in (*NO_WHOLE_FLAG, "0", "-1", "true", *outside.get(flag, ())):
-            yield Case(f"{flag} {text[:30]!r}", ((*base, flag, text),), _given(flag, text), nothing)
-    for text in (*NO_WHOLE_FLAG, "0", "128", "255", "257", "8192"):
-        yield Case(
-            f"bench --bits {text[:30]!r}", (("paillier", "bench", "-o", "b", "--bits", text),), _given("--bits", text), nothing
-        )
     for text in (
         "",
         ",",
@@ -129,7 +163,6 @@ def paillier_commands(run: Run) -> Iterator[Case]:
         "1001",
         "10.5",
         "1e3",
-        "10,",
         "nan",
         "10 20",
         "\x1b[31m",
@@ -224,3 +257,12 @@ def strategy_files(run: Run) -> Iterator[Case]:
         yield case(
             f"more: {key!r}", tensors_file({**header, "__metadata__": {"hubbub": text}}, data), "no part of a strategy file"
         )
+
+
+def kept_heads(run: Run) -> Iterator[Case]:
+    head = json.loads(run.lines[-1])["hash"]
+    odd = ("", " ", "0", "0" * 64, head[:-1], head + "0", head[::-1], f"sha256:{head}", " " + head, "\x1b[31m" + head, "é" * 64)
+    more = (head[:-1] + "\u0430", "9" * 5000, "../" + head, "[/red]", "None", "nan", "-1", head + "\n", "\0", "\udcff")
+    for text in (*odd, *more):
+        commands = (("verify", "run", "--head", text), ("resume", "run", "--allow-import", "--head", text))
+        yield Case(repr(text[:100]), commands, ("head", "ledger.jsonl"), nothing)
