@@ -22,6 +22,7 @@ from hubbub.accounting.wording import crude_delta, unit_word
 from hubbub.cli.output import console, print_json, say
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment import config as configs
+from hubbub.experiment import engine
 from hubbub.experiment.build import build
 from hubbub.experiment.engine.apps import require_flower
 from hubbub.experiment.engine.folder import RunInFolder
@@ -142,7 +143,7 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
                 show(row)
                 track(row)
 
-            begun.train(config.training.engine, shown, allow_import=how.allow_import)
+            engine.train(begun, config.training.engine, shown, allow_import=how.allow_import)
     except (KeyboardInterrupt, WorkerError):
         say(screen)
         say(screen, f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds. Resume with: hubbub resume {folder}")

@@ -1,1 +1,33 @@
-"""A run at work: in its folder, by the clients of this process or by a Flower app."""
+"""A run with a folder, by one of two engines: in this process, or as an app of Flower."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hubbub.experiment.engine.folder import RunInFolder
+    from hubbub.training import Population
+
+__all__ = ["train"]
+
+
+def train(begun: "RunInFolder", engine: str, show: Callable[[dict[str, Any]], None], *, allow_import: bool = False) -> None:
+    """Do the rounds that are left, with an engine.
+
+    Args:
+        begun: The run.
+        engine: ``"process"``, or ``"flower"`` for a Flower app in this process.
+        show: Is given the line of each round.
+        allow_import: Whether clients of the app may import code that the settings name.
+    """
+    if engine == "flower":
+        from hubbub.experiment.engine.flower_app import run_locally
+
+        run_locally(begun, show, allow_import=allow_import)
+        return
+    population: Population = begun.run.population
+    if begun.run.encryption is not None:
+        from hubbub.experiment.engine.parties import parties
+
+        population = parties(begun, begun.run.encryption)
+    for row in begun.rounds(population):
+        show(row)

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -143,27 +143,6 @@ class RunInFolder:
     def write_guarantee(self) -> None:
         """Put what is promised into the folder."""
         files.write_atomic(self.folder / "guarantee.json", strict_json.canonical(self.promised.as_json()))
-
-    def train(self, engine: str, show: Callable[[dict[str, Any]], None], *, allow_import: bool = False) -> None:
-        """Do the rounds that are left, with an engine.
-
-        Args:
-            engine: ``"process"``, or ``"flower"`` for a Flower app in this process.
-            show: Is given the line of each round.
-            allow_import: Whether clients of the app may import code that the settings name.
-        """
-        if engine == "flower":
-            from hubbub.experiment.engine.flower_app import run_locally
-
-            run_locally(self, show, allow_import=allow_import)
-            return
-        population: Population = self.run.population
-        if self.run.encryption is not None:
-            from hubbub.experiment.engine.parties import parties
-
-            population = parties(self, self.run.encryption)
-        for row in self.rounds(population):
-            show(row)
 
     def rounds(self, population: Population) -> Iterator[dict[str, Any]]:
         """Train with these clients, round by round; each gives the line that it has left in the metrics."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from hubbub._util import files, strict_json
 from hubbub._util.checks import finite, integer
 from hubbub.errors import HubbubError, RunFolderError
+from hubbub.experiment import engine
 from hubbub.experiment.config import Config
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def finish(task: Task) -> None:
         begun = RunInFolder.gone_on_with(task.folder, allow_import=task.allow_import)
     else:
         begun = RunInFolder.begun(build(task.config, allow_import=task.allow_import), task.folder)
-    begun.train(begun.run.config.training.engine, lambda _: None, allow_import=task.allow_import)
+    engine.train(begun, begun.run.config.training.engine, lambda _: None, allow_import=task.allow_import)
     loss, accuracy = begun.finish()
     _keep(begun, loss, accuracy)
 
