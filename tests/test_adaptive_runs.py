@@ -175,7 +175,7 @@ def test_settings_that_do_not_go_together_are_refused_by_name(changes: dict[str,
 
 def test_encrypted_sums_of_the_flower_engine_are_refused_with_the_way_round_it() -> None:
     encrypted_there = settings(training={"engine": "flower"}, secagg={"scheme": "paillier", "key_bits": 2048})
-    with pytest.raises(ConfigError, match=r"this engine's clients are not told .* hubbub\.flower\.DPFedAvgAdaptive"):
+    with pytest.raises(ConfigError, match=r"this engine's clients do not learn .* hubbub\.flower\.DPFedAvgAdaptive"):
         build(encrypted_there)
 
 
