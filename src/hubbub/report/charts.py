@@ -263,12 +263,12 @@ def _ends(
 
 # In the order of a round; what comes last is between rounds.
 PHASES = {
-    "choose": "sample the cohort",
-    "sum": "train, clip, sum",
-    "promise": "record the cost",
-    "hide": "add noise, open",
+    "sample": "sample the cohort",
+    "aggregate": "train, clip, sum",
+    "record": "record the cost",
+    "noise": "add noise, open",
     "persist": "write to disk",
-    "learn": "update the model",
+    "update": "update the model",
     "account": "compute epsilon",
     "evaluate": "measure the model",
 }
