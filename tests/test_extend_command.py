@@ -274,7 +274,7 @@ def test_settings_that_go_on_from_a_run_are_trained_only_with_its_charge(
     (place / "run.toml").write_text(SETTINGS.replace("rounds = 6", "rounds = 4"))
     by_hand = ("train", "run.toml", "--out", "two", *PLAIN, "--set", 'training.extends="one"')
     assert hubbub(*by_hand) == 2
-    assert "what goes on from a run's model is charged with it" in capsys.readouterr().err
+    assert "the cost of what starts from a run's model counts that run" in capsys.readouterr().err
     assert hubbub(*by_hand, "--set", 'privacy.earlier_runs=["one"]') == 0
     assert hubbub("verify", "two") == 0
     by_hand = (*by_hand[:3], "three", *by_hand[4:], "--set", 'privacy.earlier_runs=["one"]')
