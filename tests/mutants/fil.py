@@ -12,7 +12,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "FIL-1: entries that are not finite are not looked for",
-        "_checks.real_array",
+        "checks.real_array",
         "~np.isfinite(array)",
         "np.isneginf(array)",
         "test_wrong_matrices.py::test_fil_1_what_is_no_strategy_is_refused_with_row_and_column[NaN-C.npy]",

@@ -33,7 +33,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "a delta of 0 or 1 is one",
-        "_checks.open_unit",
+        "checks.open_unit",
         "0 < number < 1",
         "0 <= number <= 1",
         "test_bad_numbers.py::test_num_4_no_door_of_python_or_flower_takes_a_delta_that_is_none[1-of nothing]",
