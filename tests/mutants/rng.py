@@ -7,7 +7,7 @@ KEYS = "test_keys_of_runs.py"
 MUTANTS: list[Mutant] = [
     Mutant(
         "keys come from a generator that scripts seed",
-        "randomness.fresh_key",
+        "prf.fresh_key",
         "os.urandom",
         "np.random.bytes",
         "test_noise.py::test_rng_1_a_global_seed_does_not_reach_the_noise",
@@ -65,7 +65,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "keys of 64 bits",
-        "randomness.fresh_key",
+        "prf.fresh_key",
         "os.urandom",
         "os.urandom(8).ljust",
         f"{KEYS}::test_rng_6_every_key_is_256_bits_of_the_operating_system",
@@ -86,7 +86,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "without the system's randomness keys are made from the time",
-        "randomness.fresh_key",
+        "prf.fresh_key",
         "return os.urandom(KEY_BYTES)",
         (
             "try:\n"
@@ -112,7 +112,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "cohorts of a fixed size come from Python's generator",
-        "randomness.uniform_choice",
+        "prf.uniform_choice",
         ("order = np.argsort(bits(key, population), kind='stable')\nreturn sorted((int(i) for i in order[:size]))"),
         "return sorted(__import__('random').sample(range(population), size))",
         f"{KEYS}::test_rng_9_cohorts_are_drawn_from_a_secret_key_and_by_no_generator_that_can_be_seeded[fixed size]",
