@@ -575,7 +575,7 @@ def test_metrics_and_the_screen_show_an_aborted_round_and_name_nobody_in_public(
             for row in yielded:
                 show(row)
         assert "round 3/4  aborted, its privacy cost stays spent: nothing was decrypted: holder 2" in told.getvalue()
-        assert told.getvalue().count("not released") == 1
+        assert told.getvalue().count("aborted, its privacy cost stays spent") == 1
     rows, _ = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [row.get("released", True) for row in rows] == [True, True, False, True]
     assert rows[2]["fault"] == "nothing was decrypted: holder 2 answered falsely"
