@@ -255,13 +255,13 @@ def test_a_plan_by_which_bits_hang_on_places_is_refused_for_secure_sums(monkeypa
     model, local = Layers(), LocalTraining()
     clients = [(job.inputs, job.targets) for job in jobs(PAIR)]
     sound = SimulatedPopulation(clients, F.cross_entropy, local, execution=Execution("batched-3"))
-    assert sound.prepare(model, 4).plan == "batched-3"
+    assert sound.choose(model, 4).plan == "batched-3"
     lean(monkeypatch)
     named = SimulatedPopulation(clients, F.cross_entropy, local, execution=Execution("batched-3"))
     with pytest.raises(ConfigError, match="plan = 'batched-3': on this machine a client's last bits depend on where it stands"):
         named.collect([0, 1], model, 1.0, 0)
     for_experiments = SimulatedPopulation(clients, F.cross_entropy, local, lattice=False, execution=Execution("batched-3"))
-    assert for_experiments.prepare(model, 4).plan == "batched-3"
+    assert for_experiments.choose(model, 4).plan == "batched-3"
 
 
 def test_auto_takes_no_plan_by_which_bits_hang_on_places(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,11 +270,11 @@ def test_auto_takes_no_plan_by_which_bits_hang_on_places(monkeypatch: pytest.Mon
     monkeypatch.setattr(choice, "_WORTH", 1)
     monkeypatch.setattr(Probe, "_seconds", lambda *_: 1.0)
     first, second = (SimulatedPopulation(clients, F.cross_entropy, LocalTraining()) for _ in range(2))
-    assert first.prepare(Layers(), 3).plan == "batched-3"
+    assert first.choose(Layers(), 3).plan == "batched-3"
     lean(monkeypatch)
-    assert second.prepare(Layers(), 3).plan == "one-by-one"
+    assert second.choose(Layers(), 3).plan == "one-by-one"
     # What was chosen for one model is tried anew with the next.
-    assert first.prepare(Layers(), 3).plan == "one-by-one"
+    assert first.choose(Layers(), 3).plan == "one-by-one"
 
 
 def test_a_plan_is_tried_without_a_look_at_anybody_s_data(monkeypatch: pytest.MonkeyPatch) -> None:
