@@ -74,9 +74,9 @@ def save(path: str | Path, answer: Optimized[Strategy], *, seconds: float | None
         OSError: The file cannot be written; what was there stands.
 
     Example:
-        >>> from hubbub.mechanism.strategies import toeplitz
+        >>> from hubbub.factorization import toeplitz
         >>> from hubbub.mechanism.workloads import prefix_sum
-        >>> save("/dev/null", factorization.toeplitz.optimize(prefix_sum(rounds=8), bands=2))
+        >>> save("/dev/null", toeplitz.optimize(prefix_sum(rounds=8), bands=2))
         Traceback (most recent call last):
         ValueError: path = /dev/null: must end in .safetensors
     """
