@@ -7,8 +7,6 @@ if TYPE_CHECKING:
     from hubbub.experiment.engine.folder import RunInFolder
     from hubbub.training import Population
 
-__all__ = ["train"]
-
 
 def train(begun: "RunInFolder", engine: str, show: Callable[[dict[str, Any]], None], *, allow_import: bool = False) -> None:
     """Do the rounds that are left, with an engine.
