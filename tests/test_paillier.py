@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import random
 import secrets
 from typing import Any
 
@@ -136,6 +137,11 @@ def test_shapes_are_kept_and_results_are_python_integers() -> None:
     assert {type(x) for x in private.decrypt(public.encrypt(np.array([1, 2])))} == {int}
 
 
+def test_clients_are_summed_with_sum() -> None:
+    private = small()
+    assert private.decrypt(sum(private.public_key.encrypt([i, -i]) for i in range(10))) == [45, -45]
+
+
 def test_threads_decrypt_the_same_numbers_in_the_same_order() -> None:
     private, values = small(), list(range(-10, 13))
     c = private.public_key.encrypt(values)
@@ -153,6 +159,40 @@ def test_everything_up_to_half_of_n_comes_back_and_nothing_above_is_taken() -> N
                 refuse(value)
 
 
+@pytest.mark.parametrize("exponent_bits", [1, 7, 64, 65])
+@pytest.mark.parametrize("window", [1, 4, 10, 16])
+def test_the_table_of_powers_gives_powers(exponent_bits: int, window: int) -> None:
+    modulus, base = 2**89 - 1, 12345
+    table = randomizers.Table(gmpy2.mpz(base), gmpy2.mpz(modulus), exponent_bits, window)
+    for exponent in {0, 1, 2**exponent_bits - 1, secrets.randbits(exponent_bits)}:
+        assert table.power(exponent) == pow(base, exponent, modulus)
+    with pytest.raises(ValueError, match="exponent has"):
+        table.power(2**exponent_bits)
+    with pytest.raises(ValueError, match="exponent has"):
+        table.power(-1)
+
+
+def test_random_powers_reach_every_exponent_and_no_other() -> None:
+    """Of 64 exponents one is missed by 2,000 uniform draws with probability below 1e-11."""
+    table = randomizers.Table(gmpy2.mpz(3), gmpy2.mpz(2**89 - 1), 6, 4)
+    assert set(table.random_powers(2000)) == {pow(3, a, 2**89 - 1) for a in range(64)}
+
+
+def test_the_table_grows_with_use_and_stays_within_memory() -> None:
+    windows = [randomizers.best_window(count, 1024, 4096) for count in (1, 215, 2000, 10**6)]
+    assert windows == sorted(windows)
+    assert (windows[0], windows[-1]) == (0, 10)
+    for bits in (2048, 3072, 4096):
+        window = randomizers.best_window(10**9, bits // 2, 2 * bits)
+        assert math.ceil(bits / 2 / window) * 2**window * bits // 4 <= randomizers.LARGEST_TABLE
+    private = small()
+    private.public_key.prepare(10**6)
+    table = private.public_key._source.prepare(1)[1]
+    assert table is not None
+    assert table.window == 10
+    assert private.decrypt(private.public_key.encrypt([5] * 3)) == [5] * 3
+
+
 # Refusals.
 
 
@@ -163,6 +203,47 @@ def test_the_reference_invalid_ciphertexts_are_refused(key: dict[str, Any]) -> N
     for case in key["invalid_ciphertexts"]:
         with pytest.raises(ValueError, match=r"client 'c7'\[1\] (is|has)"):
             public.ciphertext([good, number(case["c"])], name="client 'c7'")
+
+
+def test_what_is_wrong_with_an_integer_is_told() -> None:
+    public = small().public_key
+    wrong = {
+        0: "is 0:",
+        -1: "is negative",
+        public.n**2: r"is n\^2:",
+        public.n**2 + 1: r"is above n\^2",
+        public.n: "has a factor",
+    }
+    for c, message in wrong.items():
+        with pytest.raises(ValueError, match=f"^integers {message}"):
+            public.ciphertext(c)
+
+
+def test_pai_1_a_thousand_integers_that_are_no_ciphertexts_are_refused() -> None:
+    private = small()
+    public = private.public_key
+    n, p, q = public.n, private.p, private.q
+    draw = random.Random(1)  # noqa: S311
+    good = [int(c) for c in public.encrypt([1, 2, 3]).integers]
+    hostile = [0, n, n * n, n * n + 1, -1, p, q, p * p, n * (n - 1)]
+    hostile += [p * draw.randrange(1, n * q) for _ in range(331)] + [n * draw.randrange(1, n) for _ in range(330)]
+    hostile += [draw.randrange(n * n, n**3) for _ in range(165)] + [-draw.randrange(1, n * n) for _ in range(165)]
+    assert len(hostile) == 1000
+    for bad in hostile:
+        mixed = list(good)
+        mixed.insert(draw.randrange(4), bad)
+        with pytest.raises(ValueError, match=r"client 'c3'\[[0-3]\]"):
+            public.ciphertext(mixed, name="client 'c3'")
+
+
+def test_a_forged_ciphertext_is_not_decrypted() -> None:
+    """One that was put together without the check: a factor in common with n is found at the latest by decryption."""
+    private = small()
+    good = private.public_key.encrypt(1).integers[0]
+    for bad in (0, private.p, private.q * 7, private.public_key.n):
+        forged = paillier.Ciphertext(private.public_key, (2,), (good, gmpy2.mpz(bad)))
+        with pytest.raises(ValueError, match="integer 1 in C order"):
+            private.decrypt(forged)
 
 
 def test_keys_do_not_mix() -> None:

@@ -113,6 +113,9 @@ def test_pai_7_nobody_hands_in_the_randomness_of_a_ciphertext() -> None:
     for name, wanted in forms.items():
         kind, _, method = name.partition(".")
         assert list(inspect.signature(getattr(known[kind], method)).parameters) == wanted
+    assert not [
+        file.name for file in SECAGG.parent.rglob("*.py") if re.search(r"import textbook|secagg\.textbook", file.read_text())
+    ]
     # All randomisers are units of their own; c = ρ mod n for an encryption of 0 with c = ρ.
     drawn = [int(c) % N for c in PUBLIC.encrypt([0] * 300).integers]
     assert len(set(drawn)) == 300

@@ -94,6 +94,15 @@ def test_arrays_are_added_entry_by_entry_in_any_order(columns: list[list[int]], 
     assert total.integers == (sum(parts) + constant).integers
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**512), st.sampled_from([1, -1]))
+def test_any_number_up_to_half_of_n_comes_back(size: int, sign: int) -> None:
+    private = small()
+    value = sign * (size % (private.public_key.n // 2 + 1))
+    assert private.decrypt(private.public_key.encrypt(value)) == value
+    assert private.decrypt(private.public_key.encrypt([value, -value])) == [value, -value]
+
+
 def test_every_unit_is_the_ciphertext_of_one_number_with_one_randomness() -> None:
     """n = 143, all of it: plaintext and randomness, and the units mod n², are as many, and correspond one to one."""
     n = 11 * 13
@@ -157,6 +166,23 @@ def test_packed_sums_under_encryption_are_the_sums_of_whole_numbers(
     assert plan.contributions(total) == len(clients)
     exact = steps.sum(axis=0) + noises.sum(axis=0) + server
     assert plan.unpack_steps(total, contributions=len(clients)).tolist() == exact.tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(rounds())
+def test_one_contribution_above_the_limit_is_refused_whatever_is_in_it(
+    given_: tuple[packing.Packing, np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    plan, steps, noises, server = given_
+    private = small()
+    public = private.public_key
+    parts = [plan.pack_steps(steps[i % len(steps)], noises[i % len(steps)]) for i in range(plan.max_clients + 1)]
+    encrypted = [public.encrypt(part) for part in parts]
+    at_the_limit = private.decrypt(sum(encrypted[:-1]) + plan.pack_noise(server))
+    assert plan.contributions(at_the_limit) == plan.max_clients
+    assert plan.unpack_steps(at_the_limit).size == steps.shape[1]
+    with pytest.raises(ValueError, match="no sum of 1 to max_clients"):
+        plan.unpack(private.decrypt(sum(encrypted) + plan.pack_noise(server)))
 
 
 # Shares.

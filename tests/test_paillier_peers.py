@@ -36,6 +36,8 @@ import torch
 import hubbub.secagg
 from hubbub.secagg import packing, paillier, primes, randomizers, textbook, threshold
 from hubbub.secagg.paillier import PrivateKey, PublicKey
+from hubbub.secagg.proofs import Proof
+from hubbub.secagg.threshold import proved
 from small_keys import SMALL_SAFE, other, plain, small
 
 SECAGG = Path(hubbub.secagg.__file__).parent
@@ -57,6 +59,12 @@ def test_pai_7_a_thousand_encryptions_of_zero_share_no_randomness(private: Priva
     # c/c' = (1 + n)^(m − m') is what one randomiser would leave; here the quotients are 1 mod n nowhere.
     assert len({c % public.n for c in batch}) == 1000
     assert 1 not in batch
+
+
+def test_encryptions_before_there_is_a_table_share_no_randomness() -> None:
+    n = small().public_key.n
+    made = [c for _ in range(50) for c in PublicKey(n, True).encrypt([0] * 3).integers]
+    assert len({c % n for c in made}) == 150
 
 
 def test_rerandomized_ciphertexts_are_new_each() -> None:
@@ -183,6 +191,11 @@ def test_a_modulus_has_exactly_the_bits_that_were_asked_for(bits: int) -> None:
         assert math.gcd(p * q, (p - 1) * (q - 1)) == 1
 
 
+def test_all_defaults_are_3072_bits() -> None:
+    assert paillier.generate.__defaults__ == (3072,)
+    assert packing.Packing().key_bits == 3072
+
+
 # Checks that can fail, and can pass.
 
 
@@ -206,6 +219,14 @@ def test_pai_1_pai_7_what_has_a_factor_in_common_with_n_is_refused_wherever_it_a
             use(bad)
     for good in (2, 5, p + 2, 3 * q + 1):
         use(good)
+
+
+@pytest.mark.parametrize("bad", [*SMALL_SAFE, 0, PUBLIC.n])
+def test_a_proof_about_what_is_no_unit_does_not_hold(bad: int) -> None:
+    honest = SHARES[0].partial(7)
+    assert proved(PUBLIC, honest)
+    assert not proved(PUBLIC, replace(honest, integers=(bad,)))
+    assert not proved(PUBLIC, replace(honest, integers=(bad,), proof=Proof(0, 0)))
 
 
 def test_primes_of_which_one_divides_the_other_less_one_are_refused() -> None:
