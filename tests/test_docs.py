@@ -128,8 +128,8 @@ def test_all_numbers_on_choosing_a_strategy_come_out_again() -> None:
     for key in script.SETTINGS:
         for name, row in script.rows_of(key):
             known, now = MEASURED[f"{key} | {name}"], row()
-            # A search may come nearer, within what the bound left open; where it stops is decided by last bits of the machine.
-            assert known["lower_bound"] * (1 - 1e-9) <= now["squared_error"] <= known["squared_error"] * (1 + 1e-5), name
+            # A search may come nearer, within what the bound left open.
+            assert known["lower_bound"] * (1 - 1e-9) <= now["squared_error"] <= known["squared_error"] * (1 + 1e-6), name
 
 
 def test_the_readme_fits_on_two_screens() -> None:

@@ -222,6 +222,8 @@ def _trimmed(ratio: Ratio, share: float) -> Ratio:
 # A grid is refined until delta falls by less than this part of itself: a third of that is left.
 _TOLERANCE = 1e-3
 _FEWEST_POINTS, _MOST_POINTS = 256, 2048
+# A delta below 1e-30 needs more of them.
+_MOST_POINTS_OF_DELTA = 4096
 # Smaller shifts count as this one.
 _LEAST_SHIFT = 1e-6
 # Sums of positive numbers: up to 30 levels of 3000 roundings each.
@@ -282,7 +284,7 @@ class BinsLaw:
         points, log_tail = _FEWEST_POINTS, _FIRST_LOG_TAIL
         while self._cut(log_tail) > _CUT * enough > 0 and self._amplified(2 * log_tail):
             log_tail *= 2
-        while best > enough and points <= _MOST_POINTS and self._amplified(log_tail):
+        while best > enough and points <= _MOST_POINTS_OF_DELTA and self._amplified(log_tail):
             losses, mass = self._atoms(points, log_tail)
             above = losses > epsilon
             value = float(mass[above] @ -np.expm1(epsilon - losses[above])) * (1 + _ROUNDING)

@@ -21,9 +21,9 @@ __all__ = ["error", "error_and_movement", "least_error", "row_weights"]
 # The gradient at the end, relative to the value: the value is off by its square.
 _SHORT = 1e-6
 _MEMORY = 20
-# Of the search with bounds, for columns that overlap. It may stop at one short step: it is begun again where that was, until it
-# gains no more than this.
-_MOST_EVALUATIONS = 4000
+# Of the search with bounds, for columns that overlap. It may stop at one short step: it is begun again where that was, with a
+# shorter first step, until it gains no more than this.
+_MOST_EVALUATIONS = 8000
 _GAIN = 1e-6
 
 
@@ -91,25 +91,25 @@ def _within_bounds(function: ValueAndGradient, start: Array, monotone: bool) -> 
     def coefficients(x: Array) -> Array:
         return np.cumsum(x[::-1])[::-1] if monotone else x
 
-    first = np.append(-np.diff(start), start[-1]) if monotone else start
+    point = np.append(-np.diff(start), start[-1]) if monotone else start
     # scipy's first step has length 1: a hundredth of the start in these units.
-    unit = float(np.linalg.norm(first)) / 100
-    scale = function(start)[0]
-
-    def scaled(x: Array) -> tuple[float, Array]:
-        value, gradient = function(coefficients(unit * x))
-        return value / scale, (np.cumsum(gradient) if monotone else gradient) * (unit / scale)
-
-    x, value, evaluations, gain = first / unit, 1.0, 0, 1.0
+    unit = float(np.linalg.norm(point)) / 100
+    scale, value, evaluations, gain = function(start)[0], 1.0, 0, 1.0
     while gain > _GAIN and evaluations < _MOST_EVALUATIONS:
+
+        def scaled(x: Array, unit: float = unit) -> tuple[float, Array]:
+            value, gradient = function(coefficients(unit * x))
+            return value / scale, (np.cumsum(gradient) if monotone else gradient) * (unit / scale)
+
         left = _MOST_EVALUATIONS - evaluations
         found = optimize.minimize(
             scaled,
-            x,
+            point / unit,
             jac=True,
             method="L-BFGS-B",
             bounds=[(0, None)] * len(start),
             options={"maxfun": left, "maxiter": left, "ftol": 1e-14, "gtol": 1e-9, "maxcor": _MEMORY},
         )
-        x, gain, value, evaluations = found.x, 1 - float(found.fun) / value, float(found.fun), evaluations + int(found.nfev)
-    return Minimum(coefficients(unit * x), value * scale, found.jac, evaluations)
+        point, gain, value = unit * found.x, 1 - float(found.fun) / value, float(found.fun)
+        evaluations, unit = evaluations + int(found.nfev), unit / 10
+    return Minimum(coefficients(point), value * scale, found.jac, evaluations)
