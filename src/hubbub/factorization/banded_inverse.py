@@ -41,7 +41,9 @@ _TIGHT = 1e-6
 # What the sensitivity is computed from: c as it is, |c|, or the least sequence above |c| that does not increase.
 Movement = Literal["signed", "magnitude", "majorant"]
 
-_SHORT, _MEMORY, _MOST_EVALUATIONS = 1e-6, 50, 1000
+_SHORT, _MOST_EVALUATIONS = 1e-6, 3000
+# Whose search remembers all of its steps.
+_MOST_BANDS = 256
 # Of the last search, which has no sharp end where its function is not smooth: rounds times evaluations.
 _MOST_WORK = 3 * 10**7
 # A series that grows beyond this is outside of the unit disc.
@@ -121,7 +123,7 @@ def least_error(a: Array, weights: Array, start: Array, separation: int, partici
     found = minimize(
         function,
         min(inside, start, key=lambda d: function(d)[0]),
-        memory=_MEMORY,
+        memory=None if bands <= _MOST_BANDS else 50,
         most_evaluations=min(_MOST_EVALUATIONS, max(100, _MOST_WORK // len(a))),
         gradient_tolerance=_SHORT,
     )

@@ -4,8 +4,8 @@ scipy's L-BFGS-B carries bounds, works through its vectors several times a step 
 throws a root of a power series out of the unit disc. Here the first step is short, a value that is not finite is stepped back
 from, and the work beside the function is 4·memory passes over a vector.
 
-Source: Nocedal and Wright 2006, "Numerical Optimization", Algorithms 7.4 and 7.5; the line search is Algorithm 2.6 of
-Lewis and Overton 2013, https://doi.org/10.1007/s10107-012-0514-2.
+Source: Nocedal and Wright 2006, "Numerical Optimization", Algorithms 7.4 and 7.5, and equation 6.17 for the matrix; the line
+search, and what the matrix does at kinks, are Algorithm 2.6 and section 3 of Lewis and Overton 2013, https://doi.org/10.1007/s10107-012-0514-2.
 """
 
 import math
@@ -51,6 +51,9 @@ class _Memory:
         if product > 1e-14 * math.sqrt(float(np.vdot(step, step)) * float(np.vdot(change, change))):
             self.pairs = [*self.pairs, (step, change, product)][-self.most :]
 
+    def __bool__(self) -> bool:
+        return bool(self.pairs)
+
     def direction(self, gradient: Array) -> Array:
         """Minus the inverse Hessian times the gradient."""
         d = -gradient
@@ -66,11 +69,34 @@ class _Memory:
         return d
 
 
+class _Matrix:
+    """The inverse Hessian by all steps since the first, as a matrix: BFGS, which finds its way along a kink as well."""
+
+    inverse: Array | None = None
+
+    def __bool__(self) -> bool:
+        return self.inverse is not None
+
+    def add(self, step: Array, change: Array) -> None:
+        product = float(step @ change)
+        if product > 0:
+            if self.inverse is None:
+                self.inverse = np.eye(len(step)) * (product / float(change @ change))
+            turned = self.inverse @ change
+            crossed = np.outer(step, turned)
+            length = 1 + float(change @ turned) / product
+            self.inverse = self.inverse + (length * np.outer(step, step) - crossed - crossed.T) / product
+
+    def direction(self, gradient: Array) -> Array:
+        """Minus the inverse Hessian times the gradient."""
+        return -gradient if self.inverse is None else -(self.inverse @ gradient)
+
+
 def minimize(
     value_and_gradient: ValueAndGradient,
     start: Array,
     *,
-    memory: int = 5,
+    memory: int | None = 5,
     most_evaluations: int = 1000,
     gradient_tolerance: float = 0.0,
     first_step: float = 1e-2,
@@ -85,7 +111,8 @@ def minimize(
         value_and_gradient: Of a point in the shape of ``start``; must return a new gradient array each time, and ``inf`` with
             any gradient outside of the domain.
         start: A point of finite value, any shape; not changed.
-        memory: How many steps are remembered, two vectors each.
+        memory: How many steps are remembered, two vectors each; ``None`` for all of them, in a square matrix: for flat points
+            and functions that have kinks.
         most_evaluations: Of ``value_and_gradient``; at least 1 is made.
         gradient_tolerance: Ends when ‖gradient‖·‖point‖ is at most this part of the value.
         first_step: Length of the first step, relative to ‖start‖.
@@ -104,12 +131,12 @@ def minimize(
     if not math.isfinite(value):
         raise ValueError(f"start: its value is {value}: must be finite")
     best = Minimum(start, value, gradient, 1)
-    remembered = _Memory(memory)
+    remembered = _remembered(memory)
     while not (stop is not None and stop(best)):
         size = float(np.linalg.norm(best.gradient))
         if size * float(np.linalg.norm(best.point)) <= gradient_tolerance * abs(best.value) or size == 0:
             break
-        if remembered.pairs:
+        if remembered:
             direction = remembered.direction(best.gradient)
         elif curvature is not None:
             direction = best.gradient / -curvature
@@ -117,10 +144,10 @@ def minimize(
             direction = best.gradient * (-first_step * max(float(np.linalg.norm(best.point)), 1e-8) / size)
         found = _search(value_and_gradient, best, direction, most_evaluations)
         if found.value >= best.value - _ROUNDING * abs(best.value):
-            if not remembered.pairs or found.evaluations >= most_evaluations:
+            if not remembered or found.evaluations >= most_evaluations:
                 return Minimum(best.point, best.value, best.gradient, found.evaluations)
             # The remembered curvature may have misled: try once along the gradient itself.
-            remembered, best = _Memory(memory), Minimum(best.point, best.value, best.gradient, found.evaluations)
+            remembered, best = _remembered(memory), Minimum(best.point, best.value, best.gradient, found.evaluations)
             first_step, curvature = 1e-6, None
             continue
         remembered.add(found.point - best.point, found.gradient - best.gradient)
@@ -128,6 +155,10 @@ def minimize(
         if best.evaluations >= most_evaluations:
             break
     return best
+
+
+def _remembered(memory: int | None) -> _Memory | _Matrix:
+    return _Matrix() if memory is None else _Memory(memory)
 
 
 def _search(value_and_gradient: ValueAndGradient, at: Minimum, direction: Array, most_evaluations: int) -> Minimum:
@@ -148,7 +179,7 @@ def _search(value_and_gradient: ValueAndGradient, at: Minimum, direction: Array,
             if value < best.value:
                 best = Minimum(point, value, gradient, evaluations)
             if float(np.vdot(gradient, direction)) >= _CURVATURE * slope:
-                break
+                return Minimum(point, value, gradient, evaluations)
             low = step
             step = 2 * step if math.isinf(high) else (low + high) / 2
     return Minimum(best.point, best.value, best.gradient, evaluations)
