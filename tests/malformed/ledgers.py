@@ -80,13 +80,14 @@ WRONG = {
     "table": {"a": 1},
     "huge": 10**30,
 }
-# What a record may hold: any text for a unit, any settings, no mechanism, a bound on participations that no client reaches,
-# and a clip norm of the same lattice.
+# What a record may hold: any text for a unit, any settings, no mechanism, no shares (this run has none), a bound on participations
+# that no client reaches, and a clip norm of the same lattice.
 FREE = {
     ("privacy_unit", "text"),
     ("max_participations", "huge"),
     ("settings", "table"),
     ("mechanism", "null"),
+    ("shares", "null"),
     ("clip_norm", "1.5"),
 }
 KINDS_OF_RECORD = {"promise": 0, "epoch": 1, "begin": 2, "commit": 3, "abort": 11}
