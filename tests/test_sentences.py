@@ -148,6 +148,9 @@ the run of ledger | nothing bounds | Gaussian noise | tree aggregation | shares 
 | groups that take turns :: charges :: \
 test_a_run_that_is_charged_beside_is_told_in_full
 """,
+    "training/plan.py": """
+is public and the same whoever takes part :: cohort sizes of the number of clients :: definition: of a fixed divisor
+""",
     "experiment/engine/finished.py": """
 bounds what those who see releases alone :: every run that is published :: test_the_card_says_whom_epsilon_is_against
 metadata name the head :: every run that is published :: test_the_card_says_whom_epsilon_is_against

@@ -80,8 +80,8 @@ WRONG = {
     "table": {"a": 1},
     "huge": 10**30,
 }
-# What a record may hold: any text for a unit, any settings, no mechanism, no shares (this run has none), a bound on participations
-# that no client reaches, and a clip norm of the same lattice.
+# What a record may hold: any text for a unit, any settings, no mechanism, no shares (this run has none), a bound on
+# participations that no client reaches, and a clip norm of the same lattice.
 FREE = {
     ("privacy_unit", "text"),
     ("max_participations", "huge"),

@@ -223,7 +223,7 @@ class Plan:
         clip_norm: The largest L2 norm of one client's update, or the rule by which it moves.
         delta: Of the guarantee.
         expected_cohort_size: The fixed number that sums are divided by; by default what the participation gives for the number
-            of clients, which is then public, and the statement says so.
+            of clients. That divisor is then public, and the statement says so.
         server: What the server does with the mean.
         neighboring_relation: By default that of the participation.
         seed: Of shuffles; in a simulation also of cohorts and noise.
@@ -258,7 +258,8 @@ class Plan:
         further: tuple[Assumption, ...] = ()
         if size is None:
             size = participation.expected_cohort_size(clients, rounds)
-            further = (Assumption(f"the number of clients, {clients:,}, is public: sums are divided by {size:g}", "operator"),)
+            divisor = f"the divisor of the sums, {size:g}, made of {clients:,} clients, is public and the same whoever takes part"
+            further = (Assumption(divisor, "operator"),)
             if size <= 0:
                 raise ConfigError(
                     f"clients: there are {clients}, too few for {rounds} rounds of {participation}; take more clients or fewer "

@@ -1,0 +1,136 @@
+"""The names of ``import hubbub``: a first program says each fact once, and what follows from it is what the long way makes."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import hubbub
+from hubbub.errors import ConfigError
+from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import Participation
+from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.training import RunPlan
+
+CLIENTS, ROUNDS = 60, 12
+EACH: list[Participation] = [
+    hubbub.SingleParticipation(),
+    hubbub.FixedEpochs(3, 4),
+    hubbub.MinSeparation(4, 3),
+    hubbub.MinSeparation(4, 1),
+    hubbub.PoissonSampling(0.2),
+    hubbub.FixedSizeSampling(5, CLIENTS),
+    hubbub.TruncatedPoissonSampling(0.2, 12, CLIENTS),
+    hubbub.CyclicPoissonSampling(0.5, 3),
+    hubbub.BallsInBinsSampling(4),
+]
+
+
+def test_the_public_names_are_sorted_there_and_described() -> None:
+    assert hubbub.__all__ == sorted(hubbub.__all__)
+    assert set(hubbub.__all__) <= set(dir(hubbub))
+    for name in hubbub.__all__:
+        assert name == "__version__" or inspect.getdoc(getattr(hubbub, name)), name
+
+
+def test_each_public_name_has_an_example_that_runs() -> None:
+    for name in set(hubbub.__all__) - {"__version__"}:
+        named = getattr(hubbub, name)
+        assert ">>>" in (inspect.getdoc(named) or ""), name
+
+
+def test_a_name_that_there_is_not_is_refused_by_name() -> None:
+    with pytest.raises(AttributeError, match="'hubbub' has no attribute 'plan'"):
+        hubbub.plan  # noqa: B018 # the attribute is what is asked for
+
+
+def test_what_a_type_checker_sees_is_what_a_program_gets() -> None:
+    """The imports for type checkers name the same objects as those at run time."""
+    tree = ast.parse(Path(hubbub.__file__).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert set(seen) == set(hubbub.__all__)
+    for name, module in seen.items():
+        assert getattr(hubbub, name) is getattr(sys.modules[module or ""], name), name
+
+
+def test_the_front_door_loads_no_tensors_until_they_are_needed() -> None:
+    program = (
+        "import sys, hubbub\n"
+        "m = hubbub.calibrate(rounds=3, participation=hubbub.PoissonSampling(0.5), epsilon=4.0, delta=1e-5)\n"
+        "hubbub.guarantee(m, 1e-5)\n"
+        "print('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize("participation", EACH, ids=str)
+def test_a_plan_is_the_run_plan_that_says_everything(participation: Participation) -> None:
+    mechanism = Mechanism(Identity(ROUNDS), participation, 1.5)
+    size = participation.expected_cohort_size(CLIENTS, ROUNDS)
+    server = hubbub.ServerOptimizer("fedavgm", 0.5)
+    short = hubbub.Plan(mechanism, 0.7, 1e-6, size, server, seed=4, noise="simulation").for_clients(CLIENTS)
+    long = RunPlan(ROUNDS, participation, size, mechanism, clip_norm=0.7, delta=1e-6, server=server, seed=4, noise="simulation")
+    assert short == long
+    by_default = hubbub.Plan(mechanism, 0.7, 1e-6, None, server, seed=4, noise="simulation").for_clients(CLIENTS)
+    assert by_default.expected_cohort_size == size
+    assert by_default.promise().after(ROUNDS, 1e-6).epsilon == long.promise().after(ROUNDS, 1e-6).epsilon
+
+
+def test_a_divisor_that_was_made_of_the_clients_is_an_assumption_of_the_statement() -> None:
+    mechanism = Mechanism(Identity(ROUNDS), hubbub.PoissonSampling(0.2), 1.5)
+    sentence = "the divisor of the sums, 12, made of 60 clients, is public and the same whoever takes part"
+    for plan, said in ((hubbub.Plan(mechanism, 1.0, 1e-5), True), (hubbub.Plan(mechanism, 1.0, 1e-5, 12.0), False)):
+        answer = plan.for_clients(CLIENTS).promise().after(ROUNDS, 1e-5)
+        assert (sentence in answer.statement()) == said
+
+
+@pytest.mark.parametrize("participation", [hubbub.SingleParticipation(), hubbub.MinSeparation(4, 1)], ids=str)
+def test_too_few_clients_for_a_cohort_are_refused_with_the_next_step(participation: Participation) -> None:
+    plan = hubbub.Plan(Mechanism(Identity(ROUNDS), participation, 1.0), 1.0, 1e-5)
+    with pytest.raises(ConfigError, match=r"clients: there are 3, too few for 12 rounds .*take more clients or fewer rounds"):
+        plan.for_clients(3)
+
+
+@pytest.mark.parametrize("participation", EACH, ids=str)
+def test_cohorts_have_the_expected_size_on_average_and_patterns_never_run_out(participation: Participation) -> None:
+    """Whole runs: of random cohorts within five standard errors, of patterns as many as are expected in every round."""
+    nothing = [(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64))] * CLIENTS
+    sizes = []
+    size = participation.expected_cohort_size(CLIENTS, ROUNDS)
+    for seed in range(20):
+        plan = hubbub.Plan(Mechanism(Identity(ROUNDS), participation, 1.0), 1.0, 1e-5, seed=seed, noise="simulation")
+        population = hubbub.SimulatedPopulation(nothing, nn.functional.cross_entropy)
+        sizes += [result.clients for result in hubbub.train(plan, population, nn.Linear(2, 2))]
+    mean = sum(sizes) / len(sizes)
+    if isinstance(participation, hubbub.SingleParticipation | hubbub.MinSeparation | hubbub.FixedSizeSampling):
+        assert set(sizes) == {int(size)}
+    else:
+        # A round's variance is at most its mean; a false alarm in 6e-7 of seeds. What a truncated draw loses is a little.
+        assert abs(mean - size) <= 5 * (size / len(sizes)) ** 0.5 + (0.05 * size if "Truncated" in str(participation) else 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rounds": 3}, "participation: is missing"),
+        ({"participation": hubbub.PoissonSampling(0.1)}, "strategy and rounds: give one"),
+        ({"strategy": Identity(3), "rounds": 3, "participation": hubbub.PoissonSampling(0.1)}, "strategy and rounds: give one"),
+        ({"rounds": 2.5, "participation": hubbub.PoissonSampling(0.1)}, "rounds = 2.5"),
+    ],
+)
+def test_what_does_not_say_each_fact_once_is_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        hubbub.calibrate(**given, epsilon=1.0, delta=1e-5)  # type: ignore[arg-type]
+
+
+def test_rounds_stand_for_independent_noise() -> None:
+    one = hubbub.calibrate(rounds=8, participation=hubbub.MinSeparation(4, 2), epsilon=2.0, delta=1e-5)
+    assert one == hubbub.calibrate(Identity(8), hubbub.MinSeparation(4, 2), epsilon=2.0, delta=1e-5)
+    banded = hubbub.calibrate(toeplitz.square_root(8, 4), hubbub.MinSeparation(4, 2), epsilon=2.0, delta=1e-5)
+    assert banded != one
