@@ -86,7 +86,7 @@ def makers(model: nn.Module, local: LocalTraining, precision: Any = "float32") -
 # --- clients ---
 
 
-@pytest.mark.parametrize("local", [pytest.param(LocalTraining(), marks=pytest.mark.slow), ALL], ids=["plain", "all"])
+@pytest.mark.parametrize("local", [LocalTraining(), ALL], ids=["plain", "all"])
 @pytest.mark.parametrize("name", MODELS)
 def test_clients_train_as_on_a_processor(name: str, local: LocalTraining) -> None:
     torch.manual_seed(0)
@@ -266,8 +266,6 @@ SETTINGS: dict[str, Any] = {
     "privacy": {"noise_multiplier": 1.0, "delta": 1e-3},
     "data": {"name": "digits", "clients": 40},
 }
-# The others take a minute together.
-_FIRST = "secure", "examples", "stacked"
 CHANGES: dict[str, dict[str, Any]] = {
     "secure": {},
     "simulation": {"privacy": {"noise": "simulation"}},
@@ -286,7 +284,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", [kind if kind in _FIRST else pytest.param(kind, marks=pytest.mark.slow) for kind in CHANGES])
+@pytest.mark.parametrize("kind", CHANGES)
 def test_a_run_is_trained_resumed_verified_and_extended(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run.toml").write_text(configs.dump(configs.resolve(SETTINGS, CHANGES[kind])))
     begin, folder = Ledger.begin, tmp_path / "run"

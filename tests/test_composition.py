@@ -239,6 +239,7 @@ def test_compositions_agree_with_a_contour_integral(q: float, z: float, rounds: 
     assert exact * (1 - 1e-7) <= ours <= exact + 1.3 * tolerance(ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("q", "z", "rounds", "delta"),
     [(0.05, 2.0, 700, 1e-6), (0.1, 4.0, 2000, 1e-8), (0.5, 6.0, 90, 1e-20)],

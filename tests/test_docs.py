@@ -29,6 +29,7 @@ def test_the_code_of_the_readme_runs(capsys: pytest.CaptureFixture) -> None:
     assert re.search(r"9 epsilon [34]\.", capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_the_example_of_an_own_model_runs_and_is_short(capsys: pytest.CaptureFixture) -> None:
     runpy.run_path(str(ROOT / "examples" / "own_model.py"), run_name="__main__")
     shown = capsys.readouterr().out
@@ -44,6 +45,7 @@ def test_no_link_of_a_page_is_broken(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+@pytest.mark.slow
 def test_the_command_lines_of_a_page_are_real(tmp_path: Path) -> None:
     text = CHOOSING.read_text().replace("\\\n", " ")
     lines = re.findall(r"^\$ (hubbub (?:account|calibrate|compare|factorize) .*)$", text, re.MULTILINE)

@@ -94,6 +94,7 @@ def pages(site: Path) -> Iterator[Path]:
     return (page for page in site.rglob("*.html") if page.name != "404.html" and "reports" not in page.parts)
 
 
+@pytest.mark.slow
 def test_nothing_of_the_site_is_fetched_from_outside(site: Path) -> None:
     for page in site.rglob("*.html"):
         for asked in parts(page).asked:
@@ -225,6 +226,7 @@ def test_the_code_of_a_page_runs(page: str, section: str, tmp_path: Path, monkey
         exec(compile(code, f"{page}.md", "exec"), names)  # noqa: S102 # our own page
 
 
+@pytest.mark.slow
 def test_the_model_and_data_of_the_page_make_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(blocks("central", OWN, "python")[0])
     (tmp_path / "run.toml").write_text(blocks("central", OWN, "toml")[0])

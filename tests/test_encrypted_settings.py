@@ -106,6 +106,7 @@ def test_what_does_not_go_together_is_refused_by_name(changes: dict[str, dict[st
     assert words in str(refusal.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("secagg", "words"),
     [
@@ -170,6 +171,7 @@ def test_keys_of_other_holders_than_the_settings_say_are_refused(keys: Path, tmp
             parties(begun, run.encryption)
 
 
+@pytest.mark.slow
 def test_pai_16_without_gmpy2_all_else_works_and_encryption_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(configs.dump(settings()))
     code = (

@@ -113,6 +113,7 @@ def federation(file: Path, holder: Path | None) -> LocalGrid:
 # The same run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shared", "noise_by", "mode"), [(False, "server", "dp-fedavg"), (True, "holders", "dp-ftrl")], ids=["owner", "holders"]
 )

@@ -199,6 +199,7 @@ def require_guarantee_counts_both_runs(seen: Seen) -> None:
         assert delta == pytest.approx(seen.task.DELTA, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_flw_5_a_federation_stays_private_when_a_node_is_killed_and_the_server_starts_again(
     tmp_path: Path, task: ModuleType
 ) -> None:

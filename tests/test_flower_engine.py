@@ -82,6 +82,7 @@ def test_a_simulation_on_flower_releases_bit_for_bit_what_it_releases_in_process
         assert {key: ours[key] for key in kept} == {key: theirs[key] for key in kept}
 
 
+@pytest.mark.slow
 def test_a_secure_run_on_flower_releases_the_same_under_the_same_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = run_file(tmp_path, "secure")
     for engine in ("process", "flower"):
@@ -97,6 +98,7 @@ def test_a_secure_run_on_flower_releases_the_same_under_the_same_keys(tmp_path: 
     assert not any((tmp_path / "flower" / "app").rglob("*key*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "then"), [("process", "flower"), ("flower", "process")])
 def test_a_run_that_was_interrupted_goes_on_with_the_other_engine(tmp_path: Path, first: str, then: str) -> None:
     file = run_file(tmp_path)
@@ -284,6 +286,7 @@ def federation(file: Path, nodes: int = 100, partition: Callable[[int], dict[str
     return LocalGrid(client_app(file), num_nodes=nodes, node_config=partition, run_config={"allow-import": False})
 
 
+@pytest.mark.slow
 def test_a_deployed_server_leaves_the_run_that_the_process_would_have_left(tmp_path: Path) -> None:
     file = run_file(tmp_path)
     hubbub("train", file, "--out", tmp_path / "process")
@@ -326,6 +329,7 @@ def test_a_node_too_few_and_two_that_are_one_client_are_refused(tmp_path: Path) 
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_deployment_refuses_what_it_cannot_keep(tmp_path: Path) -> None:
     file = run_file(tmp_path)
     with pytest.raises(ConfigError, match=r"run-folder = 'runs/x'.*--run-config"):
@@ -390,6 +394,7 @@ def test_the_example_in_the_repository_is_what_the_command_writes(tmp_path: Path
     assert written(tmp_path / "flower_quickstart") == written(EXAMPLE)
 
 
+@pytest.mark.slow
 def test_a_new_app_of_another_name_runs_as_its_readme_says(tmp_path: Path) -> None:
     folder = tmp_path / "my_app"
     hubbub("flower", "new", folder)

@@ -92,6 +92,7 @@ def watched(path: Path) -> Dying:
 MOMENTS = ("HolderNoise.row", "GridHolders.add_noise", "Holder.open", "EncryptedSum.open", "ReleasePath.commit")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("anywhere", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_pai_17_flw_5_processes_that_die_use_no_row_and_open_no_round_twice(tmp_path: Path, anywhere: bool) -> None:
     def made(name: str) -> Path:

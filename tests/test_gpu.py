@@ -20,12 +20,12 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "e
 """
 
 
-@pytest.mark.parametrize("part", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
-def test_what_runs_on_a_gpu(part: str, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_what_runs_on_a_gpu(tmp_path: Path) -> None:
     found = None if torch.cuda.is_available() else library(tmp_path)
     if found is None and not torch.cuda.is_available():
         pytest.skip("needs a GPU, or a C++ compiler for one that is pretended")
     inside = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    command = [sys.executable, "-c", PROGRAM, str(found or ""), str(CASES), "-m", part, f"--basetemp={tmp_path / 'cases'}"]
+    command = [sys.executable, "-c", PROGRAM, str(found or ""), str(CASES), f"--basetemp={tmp_path / 'cases'}"]
     done = subprocess.run(command, env=inside, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

@@ -54,6 +54,7 @@ def tables(text: str) -> list[list[list[str]]]:
     return [table for table in found if table]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "further", "headers"),
     [

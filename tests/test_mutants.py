@@ -14,9 +14,8 @@ def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]
         yield opened
 
 
-@pytest.mark.parametrize(
-    "mutant", [pytest.param(mutant, marks=pytest.mark.slow if mutant.slow else (), id=mutant.what) for mutant in ALL]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", ALL, ids=[mutant.what for mutant in ALL])
 def test_a_mutant_is_noticed_by_its_test(mutant: Mutant, laboratory: Laboratory) -> None:
     outcome, output = laboratory.outcome(mutant, mutant.test)
     assert mutant.noticed(outcome, output), f"{outcome}\n{output}"

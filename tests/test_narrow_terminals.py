@@ -94,6 +94,7 @@ def on_a_terminal(columns: int, *words: str) -> list[str]:
 ACCOUNT = ("account", "--rounds", "100", "--delta", "1e-5", "--noise-multiplier", "1", "--sampling-probability", "0.1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [ACCOUNT, ("train", "nowhere.toml"), ("plan", "nowhere.toml")])
 @pytest.mark.parametrize("columns", [40, 60])
 def test_commands_and_refusals_fit_a_narrow_terminal(columns: int, words: tuple[str, ...]) -> None:

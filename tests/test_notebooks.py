@@ -64,6 +64,7 @@ def near(one: str, other: str) -> bool:
     return abs(a - b) <= max(last, abs(a) / 10_000) or max(abs(a), abs(b)) < Decimal("1e-7")
 
 
+@pytest.mark.slow
 @each
 def test_a_notebook_runs_without_a_warning_and_says_again_what_is_stored(path: Path) -> None:
     again, stored = EXECUTE["executed"](path), read(path)

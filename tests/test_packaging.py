@@ -70,6 +70,7 @@ def bare(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     return program.parent
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_whole_and_nothing_else(built: tuple[Path, Path]) -> None:
     names = {name for name in zipfile.ZipFile(built[1]).namelist() if ".dist-info/" not in name}
     assert names == {name.removeprefix("src/") for name in ours() if name.startswith("src/hubbub/")}
@@ -101,6 +102,7 @@ def test_the_installed_package_says_its_version_and_helps(bare: Path, tmp_path: 
         assert "train" in run(*command, "--help", cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_from_the_package_alone_one_trains_and_reads_a_report(bare: Path, tmp_path: Path) -> None:
     assert "hubbub train run.toml" in run(bare / "hubbub", "new", "run.toml", cwd=tmp_path)
     done = json.loads(
@@ -126,6 +128,7 @@ def test_importing_loads_no_library_and_helping_no_heavy_one(bare: Path, tmp_pat
         assert not HEAVY & set(last.split()), arguments
 
 
+@pytest.mark.slow
 def test_a_program_that_uses_the_installed_package_is_type_checked(bare: Path, tmp_path: Path) -> None:
     (tmp_path / "consumer.py").write_text(CONSUMER)
     told = run(

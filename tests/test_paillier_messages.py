@@ -298,6 +298,7 @@ def test_more_clients_than_agreed_are_refused() -> None:
     assert len(server.sum.senders) == 16
 
 
+@pytest.mark.slow
 def test_what_no_eye_tells_from_a_contribution_spoils_the_sum_and_nothing_of_it_is_read() -> None:
     """Changed in the ciphertext with a new digest, or with slots that run over: the sum is refused when it is opened.
 

@@ -118,6 +118,7 @@ def outcomes() -> dict[str, str]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_no_test_of_phe_is_lost() -> None:
     """A later phe may have more; they run too."""
     found = Counter(name.rpartition(".")[0] for name in outcomes())

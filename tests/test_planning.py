@@ -39,6 +39,7 @@ def written(folder: Path, *layers: configs.Layer) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fleet", FLEETS.values(), ids=FLEETS)
 @pytest.mark.parametrize("flag", ["--neighbours", "--no-neighbours"])
 def test_a_plan_of_a_hundred_thousand_clients_loads_no_tensors_and_no_data(

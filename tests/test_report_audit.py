@@ -55,6 +55,7 @@ def changed(audited: Path, folder: Path, change: Callable[[dict[str, Any]], obje
     return folder / "audit.json"
 
 
+@pytest.mark.slow
 def test_an_audit_that_lies_in_a_runs_folder_is_in_its_report(audited: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("report", str(audited)) == 0
     text = (audited / "report.html").read_text()

@@ -112,6 +112,7 @@ def test_a_public_page_has_nothing_of_clients_in_it(runs: dict[str, Path]) -> No
         assert "For the operator" not in open_page
 
 
+@pytest.mark.slow
 def test_what_a_run_is_called_cannot_write_into_the_page(runs: dict[str, Path], tmp_path: Path) -> None:
     evil = tmp_path / '<script>alert(1)<!--"&'
     evil.symlink_to(runs["independent"])
@@ -126,6 +127,7 @@ def test_what_a_run_is_called_cannot_write_into_the_page(runs: dict[str, Path], 
         renamed.rename(runs["bare"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [r"$\frac{a", "$x$", "_hidden", "two\nlines", "日本 😀", "b\x01\x1b[31m"])
 def test_a_name_is_a_label_whatever_is_in_it(
     runs: dict[str, Path], tmp_path: Path, name: str, recwarn: pytest.WarningsRecorder
@@ -163,6 +165,7 @@ def edited(run: Path, folder: Path, edit: Callable[[dict], object]) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_what_was_spent_is_told_by_the_ledger_and_not_by_the_metrics(runs: dict[str, Path], tmp_path: Path) -> None:
     run = edited(runs["independent"], tmp_path / "independent", lambda row: row.update(epsilon=1e-9))
     assert page([summary(run)]) == page([summary(runs["independent"])])
@@ -170,6 +173,7 @@ def test_what_was_spent_is_told_by_the_ledger_and_not_by_the_metrics(runs: dict[
     assert [summary(run).epsilon_after(count) for count in range(1, 7)] == pytest.approx(kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edit", [lambda row: row.pop("private"), lambda row: row.update(private=[])], ids=["none", "empty"])
 def test_held_out_numbers_are_private_whatever_the_metrics_say(
     runs: dict[str, Path], tmp_path: Path, edit: Callable[[dict], object]
@@ -181,6 +185,7 @@ def test_held_out_numbers_are_private_whatever_the_metrics_say(
     assert not summary(run).public
 
 
+@pytest.mark.slow
 def test_a_public_page_shows_of_several_runs_what_is_public(runs: dict[str, Path]) -> None:
     both = [summary(runs["independent"]), summary(runs["held out"])]
     text = page(both, public=True)
@@ -199,6 +204,7 @@ def test_a_run_looks_the_same_in_every_chart(runs: dict[str, Path]) -> None:
         assert set(re.findall(r"var\(--series-(\d)\)", drawn)) == {"2", *others}, words
 
 
+@pytest.mark.slow
 def test_who_broke_a_pattern_is_not_told_to_all(runs: dict[str, Path]) -> None:
     run = summary(runs["correlated"])
     broken = replace(run.cost, breaches=("2 clients broke it, such as 0123abcd in rounds [0, 1]",))
@@ -242,6 +248,7 @@ def test_numbers_that_are_none_of_a_run_are_not_drawn(runs: dict[str, Path], tmp
         summary(edited(runs["independent"], tmp_path / "number", lambda row: row.update(private=5)))
 
 
+@pytest.mark.slow
 def test_several_runs_are_laid_over_one_another(runs: dict[str, Path], tmp_path: Path) -> None:
     answer = CliRunner().invoke(app, ["report", *map(str, runs.values()), "-o", str(tmp_path / "all.html")])
     assert answer.exit_code == 0, answer.output
@@ -294,6 +301,7 @@ def test_what_cannot_be_reported_is_refused_by_name(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "dark"), [(1100, False), (360, False), (1100, True)])
 def test_a_browser_shows_all_of_it_whatever_the_window(runs: dict[str, Path], tmp_path: Path, width: int, dark: bool) -> None:
     seen = looked_at(page([summary(runs["correlated"]), summary(runs["adaptive"])]), tmp_path, width=width, dark=dark)
@@ -316,6 +324,7 @@ def test_on_paper_nothing_is_folded(runs: dict[str, Path], tmp_path: Path) -> No
     assert sheets >= printed(folded, tmp_path / "without") + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["independent", "correlated", "bare"])
 def test_where_the_time_went_adds_up_to_what_the_metrics_say(runs: dict[str, Path], name: str) -> None:
     run = summary(runs[name])
@@ -329,6 +338,7 @@ def test_where_the_time_went_adds_up_to_what_the_metrics_say(runs: dict[str, Pat
     assert "Where the time went" not in page([run], public=True)
 
 
+@pytest.mark.slow
 def test_phases_of_several_runs_are_dots_of_their_own(runs: dict[str, Path], tmp_path: Path) -> None:
     before = edited(runs["bare"], tmp_path / "of-before", lambda row: row.pop("phases"))
     text = page([summary(runs["independent"]), summary(before), summary(runs["correlated"])])
@@ -348,6 +358,7 @@ def test_what_encryption_cost_is_summed_over_rounds_and_clients(runs: dict[str, 
     assert found["all clients send"] == ["15 kB", "15 kB", "90 kB"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "most"), [({"pattern": "fixed-epochs"}, 2), ({"pattern": "single"}, 1), ({"pattern": "min-separation"}, 2)]
 )

@@ -305,7 +305,8 @@ print((peak() - before) * 1024)
 """
 
 
-@pytest.mark.parametrize(("clients", "dim"), [(5_000, 4000), pytest.param(100_000, 1000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("clients", "dim"), [(5_000, 4000), (100_000, 1000)])
 def test_res_6_the_memory_of_a_round_does_not_grow_with_its_clients(clients: int, dim: int) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", MANY, str(clients), str(dim)]

@@ -347,6 +347,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_grid_of_any_shape_has_a_page_with_its_pictures(shape: str) -> None:
     axes, titles = SHAPES[shape]

@@ -117,6 +117,7 @@ def test_what_a_population_calls_its_statistics_makes_none_of_them_public() -> N
     assert tracking.scalars(row, private=True) == {"public/epsilon": 1.0, "public/loss": 0.1, "private/accuracy": 0.5}
 
 
+@pytest.mark.slow
 def test_tensorboard_finds_every_number_of_the_run(tmp_path: Path) -> None:
     assert trained(tmp_path / "run", "--tensorboard", str(tmp_path / "events")) == 0
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

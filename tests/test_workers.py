@@ -52,6 +52,7 @@ def populations(plan: str, *, lattice: bool) -> tuple[SimulatedPopulation, Simul
     return alone, shared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "lattice"), [("batched-3", False), pytest.param("one-by-one", True, marks=pytest.mark.slow)])
 def test_workers_change_no_bit_of_a_sum_nor_of_what_the_operator_is_told(plan: str, lattice: bool) -> None:
     torch.manual_seed(0)
@@ -83,6 +84,7 @@ def test_a_run_on_workers_is_the_run_of_one_process() -> None:
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_cli_13_cli_14_a_client_that_fails_in_a_worker_adds_nothing_and_a_machine_that_does_ends_the_round() -> None:
     bad = [*CLIENTS[:3], *((torch.full((2, 1, 12, 12), value), torch.zeros(2, dtype=torch.int64)) for value in (7.0, 8.0))]
     population = SimulatedPopulation(bad, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one", 2))
@@ -156,6 +158,7 @@ class Dies:
         raise AssertionError(task, model, clients)
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_while_it_starts_is_not_waited_for() -> None:
     # More than a line between processes holds at a time.
     model = nn.Linear(300, 1000)

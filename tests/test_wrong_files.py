@@ -136,6 +136,7 @@ def damaged_archive(kind: str) -> bytes:
             return Path("impossible.npz").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["text", "empty", "torn", "overwritten", "other shapes", "one array", "pickled", "of impossible size"]
 )

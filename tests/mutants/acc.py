@@ -40,7 +40,6 @@ MUTANTS: list[Mutant] = [
         "2.0 ** (-50)",
         "0.0",
         "test_mixtures.py::test_acc_11_one_release_of_a_mixture_is_never_stated_below_60_digits_and_hardly_above[few]",
-        slow=True,
     ),
     Mutant(
         "calibration stops one step too early",
@@ -177,6 +176,5 @@ MUTANTS: list[Mutant] = [
             "trained it')"
         ),
         "test_extend_command.py::test_acc_12_a_model_that_the_releases_do_not_make_is_refused",
-        slow=True,
     ),
 ]

@@ -307,7 +307,6 @@ MUTANTS: list[Mutant] = [
         ("if b'\"begin\"' not in content:\n    os.fsync(descriptor)"),
         POWER,
         TWICE,
-        slow=True,
     ),
     Mutant(
         "no fsync of COMMIT",
@@ -316,7 +315,6 @@ MUTANTS: list[Mutant] = [
         ("if b'\"commit\"' not in content:\n    os.fsync(descriptor)"),
         POWER,
         NOT_COMMITTED,
-        slow=True,
     ),
     Mutant(
         "no fsync of the folder of releases",
@@ -328,7 +326,6 @@ MUTANTS: list[Mutant] = [
             *STOPS,
             "Violation: I2: the release of round 0 was seen by the world, and is not on disk",
         ),
-        slow=True,
     ),
     Mutant(
         "no fsync of the folder of keys",
@@ -337,7 +334,6 @@ MUTANTS: list[Mutant] = [
         ("if path.parent.name != 'keys':\n    sync(path.parent)"),
         POWER,
         STOPS,
-        slow=True,
     ),
     Mutant(
         "no fsync of a file before its rename",
@@ -346,7 +342,6 @@ MUTANTS: list[Mutant] = [
         "",
         POWER,
         STOPS,
-        slow=True,
     ),
     Mutant(
         "no fsync of the folder after mkdir",
@@ -355,7 +350,6 @@ MUTANTS: list[Mutant] = [
         "",
         POWER,
         TWICE,
-        slow=True,
     ),
     Mutant(
         "no rename: the file is written in its place",
@@ -444,7 +438,6 @@ MUTANTS: list[Mutant] = [
         ),
         POWER,
         STOPS,
-        slow=True,
     ),
     Mutant(
         "one key for all epochs",
@@ -461,7 +454,6 @@ MUTANTS: list[Mutant] = [
         "fresh_key() if not self.ledger.epochs else self._store.noise_key(0)",
         POWER,
         ONE_KEY,
-        slow=True,
     ),
     Mutant(
         "an interrupted round stays open",
@@ -503,7 +495,6 @@ MUTANTS: list[Mutant] = [
         ),
         POWER,
         STOPS,
-        slow=True,
     ),
     Mutant(
         "releases are forgotten before the checkpoint",
@@ -512,6 +503,5 @@ MUTANTS: list[Mutant] = [
         ("parts = {f'checkpoint-{rounds}.safetensors': tensors}\nself._forget_before(rounds)"),
         POWER,
         STOPS,
-        slow=True,
     ),
 ]

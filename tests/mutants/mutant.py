@@ -15,7 +15,6 @@ class Mutant:
         new: What stands there instead; nothing, where statements are left out.
         test: Who must notice: ``test_file.py::test_name``, with the parameters of the quickest case where it has many.
         shown_by: Texts of which the failure must say one, where a test may fail for more than one reason.
-        slow: Whether it takes seconds, so that it is left out of the quick tests.
     """
 
     what: str
@@ -24,7 +23,6 @@ class Mutant:
     new: str
     test: str
     shown_by: tuple[str, ...] = ()
-    slow: bool = False
 
     def noticed(self, outcome: str, output: str) -> bool:
         """Whether a test that ended so has noticed it, for the right reason."""
