@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hubbub.accounting.calibrate import calibrate
     from hubbub.accounting.composition import delta, epsilon
     from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee
-    from hubbub.experiment.engine.finished import FinishedRun, load
+    from hubbub.experiment.engine.finished import load
     from hubbub.mechanism import Mechanism
     from hubbub.mechanism.participation import (
         BallsInBinsSampling,
@@ -50,7 +50,6 @@ __all__ = [
     "BallsInBinsSampling",
     "CyclicPoissonSampling",
     "ExamplePopulation",
-    "FinishedRun",
     "FixedEpochs",
     "FixedSizeSampling",
     "LocalTraining",
@@ -78,7 +77,7 @@ __all__ = [
 # What loads tensors is loaded when it is asked for.
 _HOMES = {
     **dict.fromkeys(("PrivacyGuarantee", "calibrate", "delta", "epsilon", "guarantee"), "hubbub.accounting"),
-    **dict.fromkeys(("FinishedRun", "load"), "hubbub.experiment.engine.finished"),
+    "load": "hubbub.experiment.engine.finished",
     **dict.fromkeys(("Mechanism",), "hubbub.mechanism"),
     **dict.fromkeys(
         [name for name in __all__ if name.endswith(("Sampling", "Participation"))], "hubbub.mechanism.participation"

@@ -102,6 +102,14 @@ class PrivacyGuarantee:
         sensitivity_of: How far one unit moves all releases of a pattern; of random cohorts one round that it takes part in.
         noise_by: Who adds the noise, where clients bring none along.
         setting: One line of who is trusted with what; empty for a server that sees each update.
+
+    Example:
+        >>> from hubbub.mechanism import Mechanism
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> answer = guarantee(Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=4.0), delta=1e-5)
+        >>> print(answer.sentence().partition(", by")[0])
+        (1.357, 1e-05)-differential privacy for each client (zero-out relation) over 4 rounds
     """
 
     epsilon: float

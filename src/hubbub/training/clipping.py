@@ -50,6 +50,12 @@ class AdaptiveClipping:
     Raises:
         ValueError: A number out of range.
 
+    Example:
+        >>> rule = AdaptiveClipping(initial_clip_norm=0.1, target_quantile=0.5)
+        >>> split = rule.split(noise_multiplier=1.0, expected_cohort_size=100)
+        >>> round(split.update_multiplier, 4)  # the updates have a little more noise, since the count is seen as well
+        1.005
+
     Source: Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping", Algorithm 1 and Theorem 1,
     https://arxiv.org/abs/1905.03871.
     """

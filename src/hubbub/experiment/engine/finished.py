@@ -74,11 +74,16 @@ def load(run: str | Path, *, allow_import: bool = False) -> FinishedRun:
         ConfigError: The settings cannot be read, or name code that may not be imported.
         DataError: The data that they name are missing.
 
-    Example::
-
-        run = hubbub.load("runs/digits-1")
-        print(run.guarantee.sentence())
-        probabilities = run.model(images).softmax(dim=1)
+    Example:
+        >>> import subprocess, sys, tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "run.toml").write_text('training.rounds = 1\\ndata.name = "digits"\\nprivacy.epsilon = 2.0\\n')
+        >>> command = [sys.executable, "-m", "hubbub", "train", "run.toml", "--out", "run"]
+        >>> _ = subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        >>> run = load(folder / "run")
+        >>> run.guarantee.epsilon <= 2.0
+        True
+        >>> loss, accuracy = run.evaluate()
     """
     folder = Path(run)
     recorded = read_run(folder)
