@@ -5,7 +5,7 @@ from mutants.mutant import Mutant
 MUTANTS: list[Mutant] = [
     Mutant(
         "PAI-1: what has a factor in common with n is a ciphertext",
-        "ciphertext.checked",
+        "PublicKey.ciphertext",
         "gmpy2.gcd(product, n) != 1",
         "product == 0 and len(integers) == 0",
         (
@@ -15,9 +15,9 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "PAI-1: numbers out of range are reduced",
-        "ciphertext.checked",
-        ("integers = [mpz(c) for c in flat]\nn, n_square = (mpz(public_key.n), public_key.n_square)"),
-        ("n, n_square = (mpz(public_key.n), public_key.n_square)\nintegers = [mpz(c) % n_square for c in flat]"),
+        "PublicKey.ciphertext",
+        ("integers = [mpz(c) for c in flat]\nn, n_square = (mpz(self.n), self.n_square)"),
+        ("n, n_square = (mpz(self.n), self.n_square)\nintegers = [mpz(c) % n_square for c in flat]"),
         "test_paillier_hostile.py::test_pai_1_what_is_no_ciphertext_is_refused_by_the_name_of_the_client[beyond n squared]",
     ),
     Mutant(
@@ -53,7 +53,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "PAI-6: keys of 1024 bits will do",
-        "secagg.paillier",
+        "secagg.ciphertext",
         "2048",
         "512",
         "test_paillier.py::test_pai_6_a_public_key_that_arrives_is_large_and_has_no_small_factor",

@@ -1,4 +1,4 @@
-"""Encrypted whole numbers that can be added and multiplied by constants, as values with a shape; and how they are made.
+"""Public keys, and encrypted whole numbers that can be added and multiplied by constants, as values with a shape.
 
 Nothing here authenticates: whoever holds a ciphertext can make related ones. Messages are signed or sent over an authenticated
 channel, and only sums are decrypted.
@@ -9,30 +9,188 @@ https://doi.org/10.1007/3-540-48910-X_16.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import signal
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from multiprocessing import get_context, parent_process
-from typing import TYPE_CHECKING
+from typing import Any, Self
 
 import gmpy2
 from gmpy2 import mpz
 
-from hubbub.secagg.integers import flatten, where
+from hubbub._util.checks import integer, shown
+from hubbub.secagg.integers import MOST_WORKERS, flatten, where, whole
+from hubbub.secagg.primes import ROUNDS
+from hubbub.secagg.randomizers import Randomizers
 
-if TYPE_CHECKING:
-    from hubbub.secagg.paillier import PublicKey
-    from hubbub.secagg.randomizers import Randomizers
+__all__ = ["LARGEST_BITS", "SMALLEST_BITS", "Ciphertext", "PublicKey", "width"]
 
-__all__ = ["Ciphertext", "checked", "encrypted", "width"]
-
+SMALLEST_BITS, LARGEST_BITS = 2048, 16_384
+# An n from outside has no prime factor below it.
+_SMALL_FACTORS = 2**16
 # Numbers that a process encrypts at a time: for so many an interrupted call waits.
 _TASK = 64
+
+
+@dataclass(frozen=True, repr=False)
+class PublicKey:
+    """What everybody may know: n. Two public keys of the same n are the same key.
+
+    This constructor takes any size, for vectors and tests; a key that arrives is taken by :meth:`received`.
+
+    Args:
+        n: An odd product of two primes.
+        short_exponents: Whether the owner of the primes says that both are 3 mod 4 with gcd(p − 1, q − 1) = 2. Then encryption
+            is about sixteen times faster; otherwise it takes the textbook form.
+    """
+
+    n: int
+    short_exponents: bool = field(default=False, compare=False)
+    n_square: mpz = field(init=False, compare=False)
+    key_id: str = field(init=False, compare=False)
+    _source: Randomizers = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        n = whole("n", self.n)
+        if n < 15 or n % 2 == 0 or gmpy2.is_power(mpz(n)) or gmpy2.is_prime(mpz(n), ROUNDS):
+            raise ValueError(f"n = {shown(n)}: must be the product of two different odd primes")
+        if not isinstance(self.short_exponents, bool):
+            raise TypeError(f"short_exponents = {shown(self.short_exponents)}: must be True or False")
+        message = b"hubbub paillier key " + n.to_bytes((n.bit_length() + 7) // 8, "big")
+        object.__setattr__(self, "n", n)
+        object.__setattr__(self, "n_square", mpz(n) ** 2)
+        object.__setattr__(self, "key_id", hashlib.sha256(message).hexdigest()[:32])
+        object.__setattr__(self, "_source", Randomizers(n, self.short_exponents))
+
+    @classmethod
+    def received(cls, n: int, short_exponents: bool = False) -> Self:
+        """A public key that came from outside; compare its ``key_id`` with the one that its owner tells you.
+
+        Raises:
+            ValueError: n has fewer than 2048 bits, or a small factor, or is no product of two different primes for sure.
+        """
+        bits = whole("n", n).bit_length()
+        if not SMALLEST_BITS <= bits <= LARGEST_BITS:
+            raise ValueError(f"n has {bits} bits: a public key has from {SMALLEST_BITS} to {LARGEST_BITS}")
+        key = cls(n, short_exponents)
+        factor = int(gmpy2.gcd(key.n, gmpy2.primorial(_SMALL_FACTORS)))
+        if factor != 1:
+            raise ValueError(f"n has the factor {factor}: the product of two large primes has no small one")
+        return key
+
+    def __repr__(self) -> str:
+        return f"PublicKey(bits={self.bits}, key_id={self.key_id!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.n, self.short_exponents)
+
+    @property
+    def bits(self) -> int:
+        """The size of n."""
+        return self.n.bit_length()
+
+    def encrypt(self, values: object, *, workers: int = 1) -> Ciphertext:
+        """Whole numbers under fresh randomness, one ciphertext each.
+
+        Args:
+            values: A whole number, or nested lists or a NumPy array of them, each from −(n − 1)/2 to (n − 1)/2.
+            workers: How many processes share the work, this one included.
+
+        Raises:
+            TypeError: A value is no whole number.
+            ValueError: A value does not fit. No message shows a value.
+            RuntimeError: A process ended before its work did.
+
+        Example:
+            >>> from hubbub.secagg.paillier import PrivateKey
+            >>> private = PrivateKey.from_primes(2**61 - 1, 2**60 + 33)  # far too small, for tests
+            >>> private.decrypt(private.public_key.encrypt([1, -2]) * 3 + 4)
+            [7, -2]
+        """
+        plain, shape = flatten("values", values)
+        self.require_fit("values", plain, shape)
+        share = integer("workers", workers, at_least=1, at_most=MOST_WORKERS)
+        return Ciphertext(self, shape, tuple(_encrypted(self, plain, share)))
+
+    def ciphertext(self, integers: object, *, key_id: str | None = None, name: str = "integers") -> Ciphertext:
+        """Integers that came from outside, after checks of their range and that each is a unit.
+
+        Args:
+            integers: One, or nested lists or an object array of them.
+            key_id: Of the key that the sender names, if it does; must be this one's.
+            name: Of the integers in messages, such as "client 'c7'".
+
+        Raises:
+            TypeError: An entry is no whole number.
+            ValueError: Another key, or an entry that no encryption under this key gives.
+        """
+        if key_id is not None and key_id != self.key_id:
+            raise ValueError(f"{name}: encrypted under the key {shown(key_id)}, not under {self.key_id!r}")
+        if isinstance(integers, Ciphertext):
+            flat, shape = list[int](self.require_own(name, integers).integers), integers.shape
+        else:
+            flat, shape = flatten(name, integers)
+        integers = [mpz(c) for c in flat]
+        n, n_square = mpz(self.n), self.n_square
+        product = mpz(1)
+        for i, c in enumerate(integers):
+            if not 0 < c < n_square:
+                how = ("0" if c == 0 else "negative") if c <= 0 else ("n^2" if c == n_square else "above n^2")
+                raise ValueError(f"{where(name, i, shape)} is {how}: must be from 1 to n^2 - 1")
+            product = product * (c % n) % n
+        # One gcd for all: a product is a unit exactly when each factor is.
+        if gmpy2.gcd(product, n) != 1:
+            first = next(i for i, c in enumerate(integers) if gmpy2.gcd(c, n) != 1)
+            raise ValueError(f"{where(name, first, shape)} has a factor in common with n: it is no ciphertext")
+        return Ciphertext(self, shape, tuple(integers))
+
+    def require_own(self, name: str, sums: object) -> Ciphertext:
+        """A ciphertext of this key, or a refusal."""
+        if not isinstance(sums, Ciphertext):
+            raise TypeError(f"{name} is a {type(sums).__name__}: must be a Ciphertext; PublicKey.ciphertext checks integers")
+        if sums.public_key != self:
+            raise ValueError(f"{name}: encrypted under the key {sums.public_key.key_id!r}, not under {self.key_id!r}")
+        return sums
+
+    def require_fit(self, name: str, values: list[int], shape: tuple[int, ...]) -> None:
+        """Refuse numbers beyond n/2; the message says where and how long, not what."""
+        most = self.n // 2
+        for i, value in enumerate(values):
+            if not -most <= value <= most:
+                raise ValueError(
+                    f"{where(name, i, shape)} has {value.bit_length()} bits and does not fit: a key of {self.bits} bits takes "
+                    f"whole numbers from -(n - 1)/2 to (n - 1)/2"
+                )
+
+    def randomizers(self, count: int) -> list[mpz]:
+        """Fresh encryptions of zero as bare integers, each to be used once and kept secret until then."""
+        return self._source.draw(count)
+
+    def prepare(self, encryptions: int) -> None:
+        """Build now the table of powers that pays for so many encryptions; otherwise it grows with use."""
+        self._source.prepare(integer("encryptions", encryptions, at_least=1))
+
+    def precompute(self, count: int) -> None:
+        """Make the randomness of so many encryptions ahead of time; each then costs two multiplications.
+
+        It is used up once, in this process alone: a forked or pickled key has none. Whoever reads this process's memory reads
+        what is encrypted with it later.
+
+        Args:
+            count: Beside what is in stock; 2·``bits`` bits of memory each.
+        """
+        self._source.store(integer("count", count, at_least=1))
+
+    @property
+    def precomputed(self) -> int:
+        """How many encryptions still have their randomness in stock."""
+        return self._source.stock
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,11 +233,7 @@ class Ciphertext:
                     f"key can be added"
                 )
             return self._times(list(other.integers), other.shape)
-        constants, shape = self._constants("the constant that is added", other)
-        if shape == () and constants == [0]:
-            return self
-        n = mpz(self.public_key.n)
-        return self._times([1 + n * (constant % n) for constant in constants], shape)
+        return self._plus("the constant that is added", other, 1)
 
     # `sum` begins with 0.
     __radd__ = __add__
@@ -91,10 +245,7 @@ class Ciphertext:
 
     def __sub__(self, other: object) -> Ciphertext:
         """The differences."""
-        if isinstance(other, Ciphertext):
-            return self + -other
-        constants, shape = self._constants("the constant that is subtracted", other)
-        return self._times([1 + mpz(self.public_key.n) * (-constant % self.public_key.n) for constant in constants], shape)
+        return self + -other if isinstance(other, Ciphertext) else self._plus("the constant that is subtracted", other, -1)
 
     def __rsub__(self, other: object) -> Ciphertext:
         """Whole numbers in the clear less these."""
@@ -107,7 +258,8 @@ class Ciphertext:
         constants, shape = self._constants("the factor", factor)
         pairs, shape = self._pairs([mpz(constant) for constant in constants], shape)
         n_square = self.public_key.n_square
-        return Ciphertext(self.public_key, shape, tuple([_power(c, k, n_square) for c, k in pairs]))
+        # A negative power by inversion: its residue mod n would be as long as n.
+        return Ciphertext(self.public_key, shape, tuple([gmpy2.powmod(c, k, n_square) for c, k in pairs]))
 
     __rmul__ = __mul__
 
@@ -120,6 +272,11 @@ class Ciphertext:
         constants, shape = flatten(name, values)
         self.public_key.require_fit(name, constants, shape)
         return constants, shape
+
+    def _plus(self, name: str, values: object, sign: int) -> Ciphertext:
+        constants, shape = self._constants(name, values)
+        n = mpz(self.public_key.n)
+        return self if (constants, shape) == ([0], ()) else self._times([1 + n * (sign * m % n) for m in constants], shape)
 
     def _times(self, factors: list[mpz], shape: tuple[int, ...]) -> Ciphertext:
         """Products mod n², which are sums of what is encrypted."""
@@ -138,64 +295,27 @@ class Ciphertext:
         raise ValueError(f"the shapes {self.shape} and {shape} do not fit: must be equal, or one a single number")
 
 
-def checked(public_key: PublicKey, name: str, values: object) -> Ciphertext:
-    """Integers from outside as a ciphertext: each from 1 to n² − 1 and a unit mod n."""
-    flat, shape = flatten(name, values)
-    integers = [mpz(c) for c in flat]
-    n, n_square = mpz(public_key.n), public_key.n_square
-    product = mpz(1)
-    for i, c in enumerate(integers):
-        if not 0 < c < n_square:
-            raise ValueError(f"{where(name, i, shape)} {_misplaced(c, n_square)}: must be from 1 to n^2 - 1")
-        product = product * (c % n) % n
-    # One gcd for all: a product is a unit exactly when each factor is.
-    if gmpy2.gcd(product, n) != 1:
-        first = next(i for i, c in enumerate(integers) if gmpy2.gcd(c, n) != 1)
-        raise ValueError(f"{where(name, first, shape)} has a factor in common with n: it is no ciphertext")
-    return Ciphertext(public_key, shape, tuple(integers))
-
-
-def _misplaced(c: mpz, n_square: mpz) -> str:
-    """How an integer is out of range."""
-    if c <= 0:
-        return "is 0" if c == 0 else "is negative"
-    return "is n^2" if c == n_square else "is above n^2"
-
-
-def _power(c: mpz, k: mpz, n_square: mpz) -> mpz:
-    """c^k, for a negative k by inversion: its residue mod n would be as long as n."""
-    return gmpy2.powmod(c, k, n_square) if k >= 0 else gmpy2.powmod(gmpy2.invert(c, n_square), -k, n_square)
-
-
 def width(key_bits: int) -> int:
     """The bytes of one ciphertext under a key of so many bits."""
     return -(-2 * key_bits // 8)
 
 
-def encrypted(public: PublicKey, source: Randomizers, plain: list[int], workers: int) -> list[mpz]:
-    """The ciphertexts of secret numbers that fit: each with a randomiser of its own, from the stock or made afresh.
+def _encrypted(public: PublicKey, plain: list[int], workers: int) -> list[mpz]:
+    """The ciphertexts of secret numbers that fit, each with a randomiser of its own, from the stock or made afresh.
 
-    Args:
-        public: The key.
-        source: Its randomisers; what is in stock is used up first.
-        plain: From −(n − 1)/2 to (n − 1)/2.
-        workers: How many processes make what the stock does not give; with 1 this one does. They get the public key and the
-            numbers through pipes, and draw their own randomness.
-
-    Raises:
-        RuntimeError: A process ended before its work did.
+    What the stock does not give is made by as many processes as there are workers, or in this one. They get the public key and
+    the numbers through pipes, and draw their own randomness.
     """
-    stock = source.take(len(plain))
+    stock = public._source.take(len(plain))
     done, left = _hidden(public, plain[: len(stock)], stock), plain[len(stock) :]
     share = -(-len(left) // workers)
     if len(left) <= share:
-        source.prepare(len(left))
-        return done + _hidden(public, left, source.make(len(left)))
+        return done + _hidden(public, left, public._source.draw(len(left)))
     size = min(share, _TASK)
     tasks = [left[i : i + size] for i in range(0, len(left), size)]
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_follow_parent)
     try:
-        made = b"".join(pool.map(partial(_task, public, share), tasks))
+        return done + [c for made in pool.map(partial(_task, public, share), tasks) for c in made]
     except BrokenProcessPool:
         raise RuntimeError(
             "a process that encrypted a part of the numbers ended before its work did; do it in one, with workers = 1 "
@@ -203,8 +323,6 @@ def encrypted(public: PublicKey, source: Randomizers, plain: list[int], workers:
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
-    step = width(public.bits)
-    return done + [mpz(int.from_bytes(made[i : i + step], "little")) for i in range(0, len(made), step)]
 
 
 def _follow_parent() -> None:
@@ -220,11 +338,10 @@ def _follow_parent() -> None:
     threading.Thread(target=end_with_it, daemon=True).start()
 
 
-def _task(public: PublicKey, share: int, plain: list[int]) -> bytes:
-    """Ciphertexts one after another, in a process that draws its own randomness."""
+def _task(public: PublicKey, share: int, plain: list[int]) -> list[mpz]:
+    """Ciphertexts, in a process that draws its own randomness."""
     key = _prepared(public, share)
-    made = _hidden(key, plain, key._source.make(len(plain)))
-    return b"".join([int(c).to_bytes(width(key.bits), "little") for c in made])
+    return _hidden(key, plain, key._source.make(len(plain)))
 
 
 @lru_cache(maxsize=1)

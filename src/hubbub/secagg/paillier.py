@@ -17,166 +17,18 @@ Source: Paillier 1999, https://doi.org/10.1007/3-540-48910-X_16, sections 4 and 
 112 bits of security, 3072 bits 128).
 """
 
-import hashlib
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Self
 
 import gmpy2
 from gmpy2 import mpz
 
-from hubbub._util.checks import integer, shown
-from hubbub.secagg.ciphertext import Ciphertext, checked, encrypted
-from hubbub.secagg.integers import MOST_WORKERS, flatten, in_threads, nest, where, whole
+from hubbub._util.checks import integer
+from hubbub.secagg.ciphertext import LARGEST_BITS, SMALLEST_BITS, Ciphertext, PublicKey
+from hubbub.secagg.integers import MOST_WORKERS, in_threads, nest, whole
 from hubbub.secagg.primes import ROUNDS, far_apart, fit_short_exponents, prime_pair
-from hubbub.secagg.randomizers import Randomizers
 
 __all__ = ["SMALLEST_BITS", "Ciphertext", "PrivateKey", "PublicKey", "generate"]
-
-SMALLEST_BITS = 2048
-_LARGEST_BITS = 16_384
-# An n from outside has no prime factor below it.
-_SMALL_FACTORS = 2**16
-
-
-@dataclass(frozen=True, repr=False)
-class PublicKey:
-    """What everybody may know: n. Two public keys of the same n are the same key.
-
-    This constructor takes any size, for vectors and tests; a key that arrives is taken by :meth:`received`.
-
-    Args:
-        n: An odd product of two primes.
-        short_exponents: Whether the owner of the primes says that both are 3 mod 4 with gcd(p − 1, q − 1) = 2. Then encryption
-            is about sixteen times faster; otherwise it takes the textbook form.
-    """
-
-    n: int
-    short_exponents: bool = field(default=False, compare=False)
-    n_square: mpz = field(init=False, compare=False)
-    key_id: str = field(init=False, compare=False)
-    _source: Randomizers = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        n = whole("n", self.n)
-        if n < 15 or n % 2 == 0 or gmpy2.is_power(mpz(n)) or gmpy2.is_prime(mpz(n), ROUNDS):
-            raise ValueError(f"n = {shown(n)}: must be the product of two different odd primes")
-        if not isinstance(self.short_exponents, bool):
-            raise TypeError(f"short_exponents = {shown(self.short_exponents)}: must be True or False")
-        message = b"hubbub paillier key " + n.to_bytes((n.bit_length() + 7) // 8, "big")
-        object.__setattr__(self, "n", n)
-        object.__setattr__(self, "n_square", mpz(n) ** 2)
-        object.__setattr__(self, "key_id", hashlib.sha256(message).hexdigest()[:32])
-        object.__setattr__(self, "_source", Randomizers(n, self.short_exponents))
-
-    @classmethod
-    def received(cls, n: int, short_exponents: bool = False) -> Self:
-        """A public key that came from outside; compare its ``key_id`` with the one that its owner tells you.
-
-        Raises:
-            ValueError: n has fewer than 2048 bits, or a small factor, or is no product of two different primes for sure.
-        """
-        bits = whole("n", n).bit_length()
-        if not SMALLEST_BITS <= bits <= _LARGEST_BITS:
-            raise ValueError(f"n has {bits} bits: a public key has from {SMALLEST_BITS} to {_LARGEST_BITS}")
-        key = cls(n, short_exponents)
-        factor = int(gmpy2.gcd(key.n, gmpy2.primorial(_SMALL_FACTORS)))
-        if factor != 1:
-            raise ValueError(f"n has the factor {factor}: the product of two large primes has no small one")
-        return key
-
-    def __repr__(self) -> str:
-        return f"PublicKey(bits={self.bits}, key_id={self.key_id!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.n, self.short_exponents)
-
-    @property
-    def bits(self) -> int:
-        """The size of n."""
-        return self.n.bit_length()
-
-    def encrypt(self, values: object, *, workers: int = 1) -> Ciphertext:
-        """Whole numbers under fresh randomness, one ciphertext each.
-
-        Args:
-            values: A whole number, or nested lists or a NumPy array of them, each from −(n − 1)/2 to (n − 1)/2.
-            workers: How many processes share the work, this one included.
-
-        Raises:
-            TypeError: A value is no whole number.
-            ValueError: A value does not fit. No message shows a value.
-            RuntimeError: A process ended before its work did.
-
-        Example:
-            >>> private = PrivateKey.from_primes(2**61 - 1, 2**60 + 33)  # far too small, for tests
-            >>> private.decrypt(private.public_key.encrypt([1, -2]) * 3 + 4)
-            [7, -2]
-        """
-        plain, shape = flatten("values", values)
-        self.require_fit("values", plain, shape)
-        share = integer("workers", workers, at_least=1, at_most=MOST_WORKERS)
-        return Ciphertext(self, shape, tuple(encrypted(self, self._source, plain, share)))
-
-    def ciphertext(self, integers: object, *, key_id: str | None = None, name: str = "integers") -> Ciphertext:
-        """Integers that came from outside, after checks of their range and that each is a unit.
-
-        Args:
-            integers: One, or nested lists or an object array of them.
-            key_id: Of the key that the sender names, if it does; must be this one's.
-            name: Of the integers in messages, such as "client 'c7'".
-
-        Raises:
-            TypeError: An entry is no whole number.
-            ValueError: Another key, or an entry that no encryption under this key gives.
-        """
-        if key_id is not None and key_id != self.key_id:
-            raise ValueError(f"{name}: encrypted under the key {shown(key_id)}, not under {self.key_id!r}")
-        if isinstance(integers, Ciphertext):
-            self.require_own(name, integers)
-            integers = nest(integers.integers, integers.shape)
-        return checked(self, name, integers)
-
-    def require_own(self, name: str, sums: object) -> Ciphertext:
-        """A ciphertext of this key, or a refusal."""
-        if not isinstance(sums, Ciphertext):
-            raise TypeError(f"{name} is a {type(sums).__name__}: must be a Ciphertext; PublicKey.ciphertext checks integers")
-        if sums.public_key != self:
-            raise ValueError(f"{name}: encrypted under the key {sums.public_key.key_id!r}, not under {self.key_id!r}")
-        return sums
-
-    def require_fit(self, name: str, values: list[int], shape: tuple[int, ...]) -> None:
-        """Refuse numbers beyond n/2; the message says where and how long, not what."""
-        most = self.n // 2
-        for i, value in enumerate(values):
-            if not -most <= value <= most:
-                raise ValueError(
-                    f"{where(name, i, shape)} has {value.bit_length()} bits and does not fit: a key of {self.bits} bits takes "
-                    f"whole numbers from -(n - 1)/2 to (n - 1)/2"
-                )
-
-    def randomizers(self, count: int) -> list[mpz]:
-        """Fresh encryptions of zero as bare integers, each to be used once and kept secret until then."""
-        return self._source.draw(count)
-
-    def prepare(self, encryptions: int) -> None:
-        """Build now the table of powers that pays for so many encryptions; otherwise it grows with use."""
-        self._source.prepare(integer("encryptions", encryptions, at_least=1))
-
-    def precompute(self, count: int) -> None:
-        """Make the randomness of so many encryptions ahead of time; each then costs two multiplications.
-
-        It is used up once, in this process alone: a forked or pickled key has none. Whoever reads this process's memory reads
-        what is encrypted with it later.
-
-        Args:
-            count: Beside what is in stock; 2·``bits`` bits of memory each.
-        """
-        self._source.store(integer("count", count, at_least=1))
-
-    @property
-    def precomputed(self) -> int:
-        """How many encryptions still have their randomness in stock."""
-        return self._source.stock
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -247,7 +99,7 @@ def generate(bits: int = 3072) -> PrivateKey:
     Raises:
         ValueError: Fewer bits, or an odd number of them.
     """
-    size = integer("bits", bits, at_least=SMALLEST_BITS, at_most=_LARGEST_BITS)
+    size = integer("bits", bits, at_least=SMALLEST_BITS, at_most=LARGEST_BITS)
     if size % 2:
         raise ValueError(f"bits = {size}: must be even, for two primes of one length")
     return PrivateKey(*prime_pair(size))
