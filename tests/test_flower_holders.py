@@ -17,7 +17,7 @@ from safetensors.numpy import save
 from hubbub._util import strict_json
 from hubbub.errors import SumNotOpenedError
 from hubbub.flower import hold
-from hubbub.flower.holders import opened
+from hubbub.flower.holder_messages import opened
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.secagg_server import GridHolders
 from hubbub.ledger.promise import Promise

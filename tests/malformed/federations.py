@@ -14,9 +14,9 @@ from flwr.serverapp.strategy import FedAvg
 import paillier_nodes
 from hubbub._util import strict_json
 from hubbub.flower.arrays import Layout
-from hubbub.flower.holders import HolderFolder, request_of, round_of
-from hubbub.flower.messages import Held, encrypted_vector, single_arrays
-from hubbub.flower.secagg_client import agreement_of
+from hubbub.flower.holder_messages import Held, agreement_of, request_of, round_of
+from hubbub.flower.holders import HolderFolder
+from hubbub.flower.messages import encrypted_vector, single_arrays
 from hubbub.flower.state import ServerState
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism

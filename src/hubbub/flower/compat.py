@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import Strategy
 
 from hubbub._util.checks import finite, integer, positive, scale
 from hubbub.errors import ConfigError
-from hubbub.flower.messages import CLIP_NORM, NORM_BIT, first_config
+from hubbub.flower.messages import CLIP_NORM, NORM_BIT
 from hubbub.flower.options import RunArguments
 from hubbub.flower.strategies import DPFedAvgAdaptive, DPFedAvgFixed
 
@@ -196,7 +196,7 @@ def _with_flowers_key(messages: Iterable[Message]) -> list[Message]:
     """The messages of a round, each with the clip norm where Flower's mods look for it."""
     messages = list(messages)
     for message in messages:
-        config = first_config(message.content)
+        config = next(iter(message.content.config_records.values()))
         config[_FLOWER_CLIP_NORM] = config[CLIP_NORM]
     return messages
 

@@ -9,13 +9,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from hubbub._util.checks import integer
 from hubbub.errors import ConfigError, ParticipationError
 from hubbub.mechanism.participation import (
     BallsInBinsSampling,
@@ -27,41 +26,6 @@ from hubbub.mechanism.participation import (
 from hubbub.training.cohorts import draw, eligible
 from hubbub.training.release import ReleasePath
 
-__all__ = [
-    "ACTION",
-    "AGREEMENT",
-    "CLIP_NORM",
-    "COUNT_SCALE",
-    "ENABLED",
-    "ENCRYPTED",
-    "FAILED_PRECONDITION",
-    "HELLO",
-    "LATTICE_BITS",
-    "NOISE_STDDEV",
-    "NORM_BIT",
-    "QUERY",
-    "RECORD",
-    "ROUND_INDEX",
-    "Asked",
-    "Held",
-    "Identity",
-    "Node",
-    "Template",
-    "addressed",
-    "average_cohort",
-    "clients_of",
-    "cohort",
-    "connected",
-    "encrypted_vector",
-    "first_config",
-    "identity_of",
-    "is_training",
-    "norm_bit",
-    "said",
-    "single_arrays",
-    "unheard",
-]
-
 # Names of the published design (Flower's DPFedAvg wrappers and their clients).
 CLIP_NORM = "dpfedavg_clip_norm"
 NOISE_STDDEV = "dpfedavg_noise_stddev"
@@ -71,16 +35,9 @@ NORM_BIT = "dpfedavg_norm_bit"
 COUNT_SCALE = "dpfedavg_count_scale"
 # Of the lattice, where it is not the finest.
 LATTICE_BITS = "dpfedavg_lattice_bits"
-# Of secure aggregation: what was agreed, the round, from 0, and what a client sends.
-AGREEMENT = "hubbub_agreement"
+# Of secure aggregation: the round, from 0, and what a client sends.
 ROUND_INDEX = "hubbub_round_index"
 ENCRYPTED = "hubbub_encrypted"
-# What the holder's function is registered under, and the type of messages to it.
-ACTION = "paillier"
-QUERY = f"{MessageType.QUERY}.{ACTION}"
-# The one record that every message has.
-RECORD = "paillier"
-HELLO = "hello"
 # Flower's MOD_FAILED_PRECONDITION: of a mod that cannot keep its word, and of a holder that refuses.
 FAILED_PRECONDITION = 6
 _LONGEST_REASON = 200
@@ -89,6 +46,12 @@ _MOST_FAULTS = 4
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 # Of a strategy that does not say which part of the nodes it samples.
 _LEAST_PART = 0.001
+# How long a round waits for the nodes that the wrapped strategy wants to be there.
+_PATIENCE = 600.0
+_LOG = logging.getLogger("flwr")
+
+# By what clients are known for a whole run: their keys, where the grid tells any, else the numbers of their nodes.
+Identity = Literal["key", "node"]
 
 
 def is_training(message_type: str) -> bool:
@@ -142,6 +105,11 @@ class Asked:
         why = str(error) if self.reasons else _QUOTED.sub("'…'", str(error))
         self._fault(self.clients.index(client), f"{type(error).__name__}: {why}")
 
+    def log_faults(self, where: str) -> None:
+        """Log what counts as nothing."""
+        for fault in self.faults:
+            _LOG.info("%s: counted as nothing: %s", where, fault)
+
     def _fault(self, index: int | None, why: str) -> None:
         if len(self.faults) >= _MOST_FAULTS * max(1, len(self.messages)):
             # Whoever answers without end fills neither memory nor log.
@@ -154,16 +122,15 @@ class Asked:
 @contextmanager
 def unheard() -> Iterator[None]:
     """Keep to itself what a wrapped strategy logs of stand-ins and of the one synthetic reply, which would mislead."""
-    logger = logging.getLogger("flwr")
-    logger.addFilter(_worth_hearing)
+
+    def worth_hearing(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING
+
+    _LOG.addFilter(worth_hearing)
     try:
         yield
     finally:
-        logger.removeFilter(_worth_hearing)
-
-
-def _worth_hearing(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.WARNING
+        _LOG.removeFilter(worth_hearing)
 
 
 class Template(Grid):
@@ -213,17 +180,11 @@ class Template(Grid):
         """As the grid does."""
         return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Refused: a strategy that talks to clients by itself would see what they send."""
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        """A strategy that talks to clients by itself would see what they send."""
         raise ConfigError("strategy: sends messages while it configures a round; wrap one that averages, such as FedAvg")
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Refused, as :meth:`push_messages`."""
-        return self.push_messages([])  # type: ignore[return-value] # it never returns
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Refused, as :meth:`push_messages`."""
-        return self.push_messages([])  # type: ignore[return-value] # it never returns
+    push_messages = pull_messages = send_and_receive = _refuse
 
 
 def addressed(content: RecordDict, message_type: str, nodes: Mapping[str, int], ttl: float | None) -> Asked:
@@ -264,21 +225,6 @@ def norm_bit(content: RecordDict) -> int | None:
     return None
 
 
-def first_config(content: RecordDict) -> ConfigRecord:
-    """The configuration of a message, its first; added where there is none."""
-    for record in content.config_records.values():
-        return record
-    content["config"] = ConfigRecord()
-    return content.config_records["config"]
-
-
-_LOG = logging.getLogger("flwr")
-# How long a round waits for the nodes that the wrapped strategy wants to be there.
-_PATIENCE = 600.0
-
-Identity = Literal["key", "node"]
-
-
 class Node(NamedTuple):
     """A node that is connected; ``public_key`` is empty where the grid tells none."""
 
@@ -297,11 +243,6 @@ def connected(grid: Grid, wanted: int) -> list[Node]:
             )
         time.sleep(0.5)
     return [Node(int(node.node_id), bytes(node.public_key or b"")) for node in nodes]
-
-
-def identity_of(nodes: Sequence[Node]) -> Identity:
-    """By what clients are known for a whole run: their keys, where the grid tells any, else the numbers of their nodes."""
-    return "key" if any(node.public_key for node in nodes) else "node"
 
 
 def clients_of(nodes: Sequence[Node], identity: Identity, *, keys_enforced: bool) -> dict[str, int]:
@@ -344,49 +285,18 @@ def average_cohort(participation: Participation, clients: int) -> float:
 def cohort(
     participation: Participation, round_index: int, nodes: dict[str, int], size: float, path: ReleasePath
 ) -> dict[str, int]:
-    """The clients that are asked, and the node of each: by coins that nobody filters, or ``size`` of those that may join."""
+    """The clients that are asked, and the node of each: by coins that nobody filters, or ``size`` of those that may join.
+
+    Raises:
+        ParticipationError: Nobody that is connected may join the round.
+    """
     if isinstance(participation, RandomParticipation):
         chosen = draw(participation, round_index, list(nodes), size, keys=path.cohort_keys, ledger=path.ledger)
-        return {str(client): nodes[str(client)] for client in chosen}
-    chosen = eligible(round_index, list(nodes), int(size), keys=path.cohort_keys, ledger=path.ledger)
-    if not chosen:
+    elif not (chosen := eligible(round_index, list(nodes), int(size), keys=path.cohort_keys, ledger=path.ledger)):
         raise ParticipationError(
             f"round {round_index + 1}: none of {len(nodes)} connected clients may join, by {participation}; wait until others "
             "are connected"
         )
-    if len(chosen) < size:
+    elif len(chosen) < size:
         _LOG.warning("configure_train: only %s of %s clients may join; the noise is that of the full cohort", len(chosen), size)
     return {str(client): nodes[str(client)] for client in chosen}
-
-
-@dataclass(frozen=True)
-class Held:
-    """What a node says that it holds.
-
-    Args:
-        holder: The number of its share, from 1; 1 for a whole key; 0 for nothing.
-        key_id: Of the key that is shared, or of the whole key.
-    """
-
-    holder: int = 0
-    key_id: str = ""
-
-    def record(self) -> ConfigRecord:
-        """As the answer to a hello."""
-        return ConfigRecord({"holder": self.holder, "key-id": self.key_id})
-
-    @classmethod
-    def of(cls, content: RecordDict) -> "Held":
-        """What an answer says."""
-        record = said(content)
-        key_id = record.get("key-id")
-        if not isinstance(key_id, str):
-            raise TypeError("names no key")
-        return cls(integer("holder", record.get("holder"), at_least=0, at_most=100), key_id)
-
-
-def said(content: RecordDict) -> ConfigRecord:
-    """The one record that every message has."""
-    if RECORD not in content.config_records:
-        raise ValueError(f"has no ConfigRecord {RECORD!r}")
-    return content.config_records[RECORD]

@@ -1,10 +1,8 @@
 """The clients of an in-process run on a Flower grid: whatever they send, the round goes on and the clip norm holds."""
 
-import logging
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
@@ -27,7 +25,6 @@ ROUND_INDEX = "round-index"
 TRAIN_LOSS = "train_loss"
 # Flower's code of an app that failed.
 _APP_RAISED = 2
-_LOG = logging.getLogger("flwr")
 
 
 class GridPopulation(Population):
@@ -102,24 +99,20 @@ class GridPopulation(Population):
             return
 
         def answer(message: Message, _: Context) -> Message:
+            if self._model is None:
+                raise ConfigError("inject: nobody has asked this population to train a model")
             (told,) = message.content.config_records.values()
-            return self._injected_reply(message, adversary, integer(ROUND_INDEX, told[ROUND_INDEX], at_least=0))
+            # What the client got, not what the server has.
+            model = deepcopy(self._model)
+            load(model, single_arrays(message.content))
+            update = adversarial_update(adversary, model, integer(ROUND_INDEX, told[ROUND_INDEX], at_least=0))
+            if update is None:
+                return Message(Error(_APP_RAISED, "the adversary does not answer"), reply_to=message)
+            before = flat_parameters(model)
+            after = (before.to(torch.float64) + update.cpu()).to(before.dtype)
+            return Message(trained(model, after, math.nan), reply_to=message)
 
         self._grid.craft(self._nodes[str(client)], answer)
-
-    def _injected_reply(self, message: Message, adversary: Adversary, round_index: int) -> Message:
-        """What an adversary answers to a training message."""
-        if self._model is None:
-            raise ConfigError("inject: nobody has asked this population to train a model")
-        # What the client got, not what the server has.
-        model = deepcopy(self._model)
-        load(model, single_arrays(message.content))
-        update = adversarial_update(adversary, model, round_index)
-        if update is None:
-            return Message(Error(_APP_RAISED, "the adversary does not answer"), reply_to=message)
-        before = flat_parameters(model)
-        after = (before.to(torch.float64) + update.cpu()).to(before.dtype)
-        return Message(trained(model, after, math.nan), reply_to=message)
 
     def collect(
         self,
@@ -133,13 +126,30 @@ class GridPopulation(Population):
 
         With a ``split`` each client's indicator is one more coordinate, ``(dim + 1,)``.
         """
-        layout, sent = _layout(model), _numbers(model)
+        layout, sent = layout_of(model), _numbers(model)
         asked, replies = self.ask(cohort, model, clip_norm, round_index)
-        clipping = _Clipping(clip_norm, split, self._lattice)
-        total = self._sum(asked, dict(asked.contents(replies)), layout, sent, clipping)
-        for fault in asked.faults:
-            _LOG.info("round %s: counted as nothing: %s", round_index + 1, fault)
-        return total
+        answers = dict(asked.contents(replies))
+        lattice = None
+        if self._lattice and clip_norm is not None:
+            lattice = Lattice(split.joint_norm(clip_norm) if split else clip_norm)
+        total = torch.zeros(layout.dim + (split is not None), dtype=torch.int64 if lattice else torch.float64)
+        clipped, losses = 0, []
+        # In the order of the cohort, not of the answers: in floating point that is another sum.
+        for client in [client for client in asked.clients if client in answers]:
+            try:
+                update = layout.update(single_arrays(answers[client]), sent)
+                if not bool(torch.isfinite(update).all()):
+                    raise ValueError("its update is not finite")
+                part, was_clipped = bounded(update, clip_norm, lattice, split)
+                losses.append(_loss(answers[client]))
+            except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not hang on it
+                asked.refuse(client, error)
+                continue
+            total += part
+            clipped += was_clipped
+        asked.log_faults(f"round {round_index + 1}")
+        private = statistics(len(asked.clients), clipped, losses)
+        return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
 
     def ask(
         self,
@@ -147,7 +157,7 @@ class GridPopulation(Population):
         model: nn.Module,
         clip_norm: float | None,
         round_index: int,
-        further: Mapping[str, int | float | bytes] | None = None,
+        further: Mapping[str, float | bytes] | None = None,
     ) -> tuple[Asked, Iterable[Message]]:
         """Have the cohort train a model: who was asked, and what came.
 
@@ -158,79 +168,45 @@ class GridPopulation(Population):
             round_index: From 0.
             further: Settings that clients are told beside.
         """
-        told: dict[str, int | float | bytes] = {"server-round": round_index + 1, ROUND_INDEX: round_index, **(further or {})}
+        told: dict[str, float | bytes] = {"server-round": round_index + 1, ROUND_INDEX: round_index, **(further or {})}
         if clip_norm is not None:
             told[CLIP_NORM] = float(clip_norm)
         self._model = model
-        arrays = _record(_layout(model), _numbers(model))
+        arrays = _record(layout_of(model), _numbers(model))
         content = RecordDict({"arrays": arrays, "config": ConfigRecord({**told})})
         nodes = {str(client): self._nodes[str(client)] for client in cohort}
         asked = addressed(content, MessageType.TRAIN, nodes, self._timeout)
         return asked, self._grid.send_and_receive(asked.messages, timeout=self._timeout) if cohort else []
-
-    @staticmethod
-    def _sum(
-        asked: Asked, answers: Mapping[str, RecordDict], layout: Layout, sent: list[torch.Tensor], clipping: "_Clipping"
-    ) -> LatticeSum | PlainSum:
-        lattice, split = clipping.lattice, clipping.split
-        total = torch.zeros(layout.dim + (split is not None), dtype=torch.int64 if lattice else torch.float64)
-        clipped, losses = 0, []
-        # In the order of the cohort, not of the answers: in floating point that is another sum.
-        for client in [client for client in asked.clients if client in answers]:
-            try:
-                update = layout.update(single_arrays(answers[client]), sent)
-                if not bool(torch.isfinite(update).all()):
-                    raise ValueError("its update is not finite")
-                part, was_clipped = bounded(update, clipping.clip_norm, lattice, split)
-                losses.append(_loss(answers[client]))
-            except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not hang on it
-                asked.refuse(client, error)
-                continue
-            total += part
-            clipped += was_clipped
-        private = statistics(len(asked.clients), clipped, losses)
-        return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
-
-
-@dataclass(frozen=True)
-class _Clipping:
-    """How the updates of a round are clipped, and whether they are summed as integers."""
-
-    clip_norm: float | None
-    split: CountSplit | None
-    on_lattice: bool
-
-    @property
-    def lattice(self) -> Lattice | None:
-        """The lattice of the sum."""
-        if not self.on_lattice or self.clip_norm is None:
-            return None
-        return Lattice(self.split.joint_norm(self.clip_norm) if self.split else self.clip_norm)
 
 
 def load(model: nn.Module, arrays: ArrayRecord) -> None:
     """Put the parameters that a message brought into a client's model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     with torch.no_grad():
-        for parameter, flat in zip(parameters, _layout(model).tensors(arrays), strict=True):
+        for parameter, flat in zip(parameters, layout_of(model).tensors(arrays), strict=True):
             parameter.copy_(flat.view(parameter.shape))
 
 
 def trained(model: nn.Module, vector: torch.Tensor, loss: float) -> RecordDict:
     """A client's answer: its trained parameters, given as one vector ``(dim,)``, under the model's names, and its loss."""
-    layout = _layout(model)
+    layout = layout_of(model)
     parts = vector.detach().cpu().split([math.prod(shape) for shape in layout.shapes])
     return RecordDict({"arrays": _record(layout, list(parts)), "metrics": MetricRecord({TRAIN_LOSS: float(loss)})})
 
 
-def _layout(model: nn.Module) -> Layout:
+def layout_of(model: nn.Module) -> Layout:
+    """The layout of a model's trainable parameters.
+
+    Raises:
+        ConfigError: One is of a dtype that NumPy arrays do not hold.
+    """
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    names = tuple(name for name, _ in named)
+    names, shapes = tuple(name for name, _ in named), tuple(tuple(p.shape) for _, p in named)
     dtypes = tuple(str(p.dtype).removeprefix("torch.") for _, p in named)
     for name, dtype in zip(names, dtypes, strict=True):
         if dtype not in ("float16", "float32", "float64"):
             raise ConfigError(f"model: parameter {name!r} is of {dtype}, which NumPy arrays do not hold; use float32")
-    return Layout(names, tuple(tuple(p.shape) for _, p in named), dtypes, names)
+    return Layout(names, shapes, dtypes, names)
 
 
 def _numbers(model: nn.Module) -> list[torch.Tensor]:

@@ -25,30 +25,17 @@ import torch
 from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from hubbub._util import strict_json
 from hubbub._util.checks import integer, shown
 from hubbub.errors import HubbubError, KeyFileError, NoiseExhaustedError, SumNotOpenedError
-from hubbub.flower.messages import (
-    ACTION,
-    AGREEMENT,
-    ENCRYPTED,
-    FAILED_PRECONDITION,
-    HELLO,
-    RECORD,
-    ROUND_INDEX,
-    Held,
-    is_training,
-    norm_bit,
-    said,
-    single_arrays,
-)
+from hubbub.flower.holder_messages import ACTION, AGREEMENT, HELLO, RECORD, Held, agreement_of, said
+from hubbub.flower.messages import ENCRYPTED, FAILED_PRECONDITION, ROUND_INDEX, is_training, norm_bit, single_arrays
 from hubbub.flower.mods import App, Request, Sent, refusal
 from hubbub.secagg import key_files
 from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import KeyShare
 
-__all__ = ["FOLDER", "KEY_ID", "SEED", "SHARE", "agreement_of", "encrypting_mod", "hold"]
+__all__ = ["FOLDER", "KEY_ID", "SEED", "SHARE", "encrypting_mod", "hold"]
 
 # In a node's configuration: the key under which alone it encrypts.
 KEY_ID = "paillier-key-id"
@@ -58,7 +45,6 @@ SHARE, FOLDER, SEED = "paillier-share", "paillier-folder", "paillier-noise-seed"
 # What the server is told the reason of; of the others, such as a file that cannot be read, the owner of the node alone.
 _TOLD = (ValueError, TypeError, NoiseExhaustedError, SumNotOpenedError)
 _PINNED = "hubbub-encrypting"
-_LARGEST_AGREEMENT = 10_000
 _LOG = logging.getLogger("flwr")
 
 
@@ -107,28 +93,6 @@ def encrypting_mod(msg: Message, context: Context, call_next: App) -> Message:
     content = RecordDict({"encrypted": ConfigRecord({ENCRYPTED: data})})
     content["metrics"] = MetricRecord({"num-examples": 1})
     return Message(content, reply_to=msg)
-
-
-def agreement_of(data: object) -> Agreement:
-    """The agreement that came as strict JSON."""
-    if not isinstance(data, bytes):
-        raise ValueError(
-            f"there is no {AGREEMENT!r} in the configuration, so that nothing would be encrypted; the server's strategy needs "
-            "secagg, or the client no encrypting_mod"
-        )
-    if len(data) > _LARGEST_AGREEMENT:
-        raise ValueError(f"{AGREEMENT}: has {len(data)} bytes, an agreement at most {_LARGEST_AGREEMENT}")
-    return _read(data)
-
-
-@functools.lru_cache(maxsize=4)
-def _read(data: bytes) -> Agreement:
-    """An agreement, kept with its key's table of powers, which pays over the rounds of a process."""
-    try:
-        record = strict_json.loads(data)
-    except ValueError as error:
-        raise ValueError(f"{AGREEMENT}: is no strict JSON ({error})") from error
-    return Agreement.from_record(record)
 
 
 def _require_room(agreement: Agreement, request: Request, sent: Sent) -> None:

@@ -6,6 +6,7 @@ A holder that is silent or lies is named, and another one asked in its place as 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 
@@ -18,31 +19,24 @@ from torch import nn
 from hubbub._util import files, strict_json
 from hubbub._util.checks import positive
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
-from hubbub.flower.holders import ARRAYS, CLIP_NORM, NOISE, OPEN, PROMISE, ROUND, opened, request_records
+from hubbub.flower import holder_messages as messages
+from hubbub.flower.holder_messages import AGREEMENT, HELLO, NOISE, OPEN, ROUND, Held, said
 from hubbub.flower.messages import (
-    AGREEMENT,
     COUNT_SCALE,
     FAILED_PRECONDITION,
-    HELLO,
     LATTICE_BITS,
-    NOISE_STDDEV,
-    QUERY,
-    RECORD,
     ROUND_INDEX,
     Asked,
-    Held,
     addressed,
     encrypted_vector,
-    said,
 )
-from hubbub.flower.population import GridPopulation
+from hubbub.flower.population import GridPopulation, layout_of
 from hubbub.flower.secagg import Paillier
-from hubbub.flower.server_run import Summing
+from hubbub.flower.summing import Summing
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.strategies.record import strategy_arrays
 from hubbub.noise.lattice import Lattice
-from hubbub.noise.steps import share_stddev
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.key_holder import Opened, combined
 from hubbub.secagg.packing import Packing
@@ -50,18 +44,10 @@ from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import ThresholdKey
 from hubbub.training.aggregate import Adversary, Population
 from hubbub.training.clipping import CountSplit
-from hubbub.training.encrypted import EncryptedSum, Opening, Steps
+from hubbub.training.encrypted import EncryptedSum, Steps
 from hubbub.training.encryption import Encryption
 
-__all__ = [
-    "EncryptedGridPopulation",
-    "EncryptedRounds",
-    "EncryptedSumming",
-    "GridHolders",
-    "added",
-    "kept_agreement",
-    "told_of",
-]
+__all__ = ["EncryptedGridPopulation", "EncryptedRounds", "EncryptedSumming", "GridHolders", "kept_agreement"]
 
 # How long all nodes, most of which hold nothing, are waited for.
 _HELLO_PATIENCE = 60.0
@@ -70,7 +56,18 @@ _LOG = logging.getLogger("flwr")
 
 
 class GridHolders:
-    """The holders of the key, behind the nodes of a grid."""
+    """The holders of the key, behind the nodes of a grid.
+
+    Args:
+        grid: The grid, when it is needed.
+        agreement: What was agreed.
+        public: The key that they share; ``None`` where one owns it whole.
+        promise: What the run promises, of which holders who add noise are told.
+        timeout: Seconds that they are waited for, each time.
+
+    Raises:
+        ValueError: The agreement is on another key, or holders are to add noise that nothing promises.
+    """
 
     def __init__(
         self,
@@ -85,33 +82,41 @@ class GridHolders:
         self._grid, self._agreement, self._public = grid, agreement, public
         self._timeout = positive("timeout", timeout)
         self._key_id = agreement.public_key.key_id if public is None else public.key_id
+        self._holders, self._needed = (public.holders, public.threshold) if public else (1, 1)
         self._hello: dict[str, bytes] = {}
         if agreement.noising_holders:
             if promise is None or promise.mechanism is None:
                 raise ValueError("promise: is missing or promises no privacy, and the holders are to add noise")
             arrays = strategy_arrays(promise.mechanism.strategy)
             contiguous = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in arrays.items()}
-            self._hello = {PROMISE: strict_json.canonical({**promise.record(), "kind": "promise"}), ARRAYS: save(contiguous)}
+            self._hello = {
+                messages.PROMISE: strict_json.canonical({**promise.record(), "kind": "promise"}),
+                messages.ARRAYS: save(contiguous),
+            }
         self._nodes: dict[int, list[int]] = {}
 
     def find(self) -> Mapping[int, tuple[int, ...]]:
         """The nodes that say that they hold each share, by its number, ascending; all that are connected are asked."""
         nodes = {str(int(node)): int(node) for node in self._grid().get_node_ids()}
         found: dict[int, list[int]] = {}
-        for node, content in self._ask(nodes, HELLO, {**self._hello}, {}):
+        for node, content in self._ask(nodes, HELLO, self._hello):
             try:
                 held = Held.of(content)
             except (TypeError, ValueError) as error:
                 _LOG.warning("node %s: says nothing that can be read of what it holds: %s", node, error)
                 continue
-            if held.holder and held.key_id == self._key_id and held.holder <= (self._public.holders if self._public else 1):
+            if held.holder and held.key_id == self._key_id and held.holder <= self._holders:
                 found.setdefault(held.holder, []).append(int(node))
         self._nodes = {number: sorted(found[number]) for number in sorted(found)}
         return {number: tuple(some) for number, some in self._nodes.items()}
 
     def require_there(self) -> None:
-        """Ask all connected nodes what they hold, before anything is charged."""
-        found, needed = self.find(), max(self._public.threshold if self._public else 1, self._agreement.noising_holders)
+        """Ask all connected nodes what they hold, before anything is charged.
+
+        Raises:
+            SumNotOpenedError: Fewer holders answered than a round takes.
+        """
+        found, needed = self.find(), max(self._needed, self._agreement.noising_holders)
         if len(found) >= needed:
             return
         there = f"the holders {', '.join(map(str, found))}" if found else "no holder"
@@ -121,20 +126,24 @@ class GridHolders:
         )
 
     def add_noise(self, aggregator: Aggregator, clip_norm: float) -> None:
-        """Add the noise of every holder to a sum."""
-        self._find_where_missing(self._agreement.noising_holders)
-        numbers = range(1, self._agreement.noising_holders + 1)
+        """Add the noise of every holder to a sum.
+
+        Raises:
+            SumNotOpenedError: That of a holder is missing; it is named.
+        """
+        rows = self._agreement.noising_holders
+        if len(self._nodes) < rows:
+            self.find()
         # Of two that claim one share nobody can tell whose noise it is.
-        nodes = {str(n): self._nodes[n][0] for n in numbers if len(self._nodes.get(n, ())) == 1}
-        told: dict[str, int | float] = {ROUND: aggregator.round_index, CLIP_NORM: float(clip_norm)}
-        missing = set(numbers)
-        for number, content in self._ask(nodes, NOISE, {**told}, {}):
-            name = f"holder {number}"
+        nodes = {str(n): some[0] for n, some in self._nodes.items() if n <= rows and len(some) == 1}
+        told = {ROUND: aggregator.round_index, messages.CLIP_NORM: float(clip_norm)}
+        missing = set(range(1, rows + 1))
+        for number, content in self._ask(nodes, NOISE, told):
             try:
-                aggregator.add_noise(name, said(content).get("noise"))
+                aggregator.add_noise(f"holder {number}", said(content).get("noise"))
                 missing.discard(int(number))
             except (TypeError, ValueError) as error:
-                _LOG.warning("%s: its noise is refused: %s", name, error)
+                _LOG.warning("holder %s: its noise is refused: %s", number, error)
         if missing:
             names = tuple(f"holder {number}" for number in sorted(missing))
             self._nodes = {}
@@ -151,10 +160,14 @@ class GridHolders:
         return self.open(aggregator)
 
     def open(self, aggregator: Aggregator) -> Steps:
-        """What a sum says, ``(size,)`` whole steps, from as many holders as it takes."""
-        request, where = aggregator.request(), f"round {aggregator.round_index + 1}"
-        needed = self._public.threshold if self._public else 1
-        self._find_where_missing(needed)
+        """What a sum says, ``(size,)`` whole steps, from as many holders as it takes.
+
+        Raises:
+            SumNotOpenedError: Too few opened it; those who were silent or answered falsely are named.
+        """
+        request, where, needed = aggregator.request(), f"round {aggregator.round_index + 1}", self._needed
+        if len(self._nodes) < needed:
+            self.find()
         waiting = self._claims(where)
         answers: dict[int, Opened] = {}
         silent, liars = list[str](), list[str]()
@@ -167,7 +180,7 @@ class GridHolders:
                     f"{where}: {len(answers)} of {needed} holders that it takes opened the sum{what}", (*silent, *liars)
                 )
             waiting = [one for one in waiting if one not in batch]
-            came = self._opened(batch, aggregator, request_records(request))
+            came = self._opened(batch, aggregator, messages.request_records(request))
             answers.update(came)
             silent += [f"holder {number}" for number, _ in batch if number not in came]
             if len(answers) < needed:
@@ -185,9 +198,7 @@ class GridHolders:
                 if who:
                     _LOG.warning("%s: opened without %s, who %s", where, ", ".join(who), what)
             # Whoever did not help is asked again when others are missing.
-            self._nodes = {
-                number: nodes for number, nodes in self._nodes.items() if f"holder {number}" not in {*silent, *liars}
-            }
+            self._nodes = {n: nodes for n, nodes in self._nodes.items() if f"holder {n}" not in {*silent, *liars}}
             return steps
 
     def _claims(self, where: str) -> list[tuple[int, int]]:
@@ -207,22 +218,17 @@ class GridHolders:
         found: dict[int, Opened] = {}
         for number, content in self._ask(nodes, OPEN, {ROUND: aggregator.round_index}, records):
             try:
-                found[int(number)] = opened(content, int(number), aggregator, self._public)
+                found[int(number)] = messages.opened(content, int(number), aggregator, self._public)
             except (TypeError, ValueError) as error:
                 _LOG.warning("holder %s: its answer is refused: %s", number, error)
         return found
-
-    def _find_where_missing(self, needed: int) -> None:
-        """Ask who is there, where fewer holders are known than are needed."""
-        if len(self._nodes) < needed:
-            self.find()
 
     def _ask(
         self,
         nodes: Mapping[str, int],
         action: str,
-        told: Mapping[str, int | float | bytes],
-        records: Mapping[str, ConfigRecord],
+        told: Mapping[str, int | float] | Mapping[str, bytes],
+        records: Mapping[str, ConfigRecord] | None = None,
     ) -> list[tuple[str, RecordDict]]:
         """The answers of some nodes; what went wrong is logged."""
         if not nodes:
@@ -230,7 +236,7 @@ class GridHolders:
         agreed = strict_json.canonical(self._agreement.record())
         first = ConfigRecord({"action": action, AGREEMENT: agreed, **told})
         patience = min(self._timeout, _HELLO_PATIENCE) if action == HELLO else self._timeout
-        asked = addressed(RecordDict({RECORD: first, **records}), QUERY, nodes, patience)
+        asked = addressed(RecordDict({messages.RECORD: first, **(records or {})}), messages.QUERY, nodes, patience)
         answers = list(asked.contents(self._grid().send_and_receive(asked.messages, timeout=patience)))
         for fault in asked.faults:
             # That a client's app holds nothing is as it should be.
@@ -241,11 +247,17 @@ class GridHolders:
 
 @dataclass(frozen=True)
 class EncryptedSumming:
-    """How the encrypted replies of one round are summed."""
+    """How the encrypted replies of one round are summed.
+
+    Args:
+        plain: How they would be summed in the clear: clip norm, indicator and shares of noise are the same.
+        aggregator: The sum as it comes in.
+        holders: Who opens it.
+    """
 
     plain: Summing
     aggregator: Aggregator
-    opening: Opening
+    holders: GridHolders
 
     @property
     def lattice(self) -> Lattice:
@@ -254,28 +266,51 @@ class EncryptedSumming:
 
     def config(self) -> dict[str, float | bool | bytes]:
         """What clients are told: how to clip, and to encrypt."""
-        told: dict[str, float | bool | bytes] = {**self.plain.config(), **told_of(self.aggregator, self.lattice)}
+        told: dict[str, float | bool | bytes] = {
+            **self.plain.config(),
+            AGREEMENT: strict_json.canonical(self.aggregator.agreement.record()),
+            ROUND_INDEX: self.aggregator.round_index,
+            LATTICE_BITS: self.lattice.bits,
+        }
         if self.plain.split:
             # Nobody but the client can put its indicator into what it encrypts.
             told[COUNT_SCALE] = self.plain.split.count_scale(self.plain.clip_norm)
         return told
 
-    def of(self, asked: Asked, replies: Iterable[Message], arrays: ArrayRecord) -> tuple[EncryptedSum, int, int]:
-        """The sum of a round; as :meth:`.Summing.of`."""
-        came, counted = added(self.aggregator, asked, replies)
-        return EncryptedSum(self.aggregator, self.lattice, self.opening, {}), came, counted
+    def of(self, asked: Asked, replies: Iterable[Message], _: ArrayRecord | None = None) -> tuple[EncryptedSum, int, int]:
+        """The sum of a round; as :meth:`.Summing.of`. A client is known to it by the number of its node."""
+        nodes = {client: message.metadata.dst_node_id for client, message in zip(asked.clients, asked.messages, strict=True)}
+        came = 0
+        for client, content in asked.contents(replies):
+            came += 1
+            try:
+                self.aggregator.add(str(nodes[client]), encrypted_vector(content))
+            except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not hang on it
+                asked.refuse(client, error)
+        opening = partial(self.holders.noised, lattice=self.lattice)
+        return EncryptedSum(self.aggregator, self.lattice, opening, {}), came, len(self.aggregator.senders)
 
 
 class EncryptedRounds:
-    """Secure aggregation over a run."""
+    """Secure aggregation over a run; :meth:`reach` comes before the first round.
+
+    Args:
+        secagg: The key, and how long holders are waited for.
+        encryption: The terms.
+        packing: How numbers lie in plaintexts.
+        promise: What the run promises.
+        dim: Numbers in a sum.
+        folder: Of the run; ``None`` keeps the agreement in memory.
+    """
+
+    _grid: Grid
 
     def __init__(
         self, secagg: Paillier, encryption: Encryption, packing: Packing, promise: Promise, dim: int, folder: Path | None
     ) -> None:
         self.agreement = kept_agreement(folder, lambda run: encryption.agreement(secagg.key, packing, dim, run))
-        self._holders = GridHolders(self._reached, self.agreement, secagg.shared, promise, secagg.timeout)
+        self._holders = GridHolders(lambda: self._grid, self.agreement, secagg.shared, promise, secagg.timeout)
         self._earlier: set[bytes] = set()
-        self._grid: Grid | None = None
         self._met = False
 
     def reach(self, grid: Grid) -> None:
@@ -287,42 +322,19 @@ class EncryptedRounds:
 
     def summing(self, plain: Summing, round_index: int) -> EncryptedSumming:
         """How the replies of a round are summed."""
-        aggregator = Aggregator(self.agreement, round_index, self._earlier)
-        return EncryptedSumming(plain, aggregator, lambda total: self._holders.noised(total, plain.lattice))
-
-    def _reached(self) -> Grid:
-        if self._grid is None:
-            raise ConfigError("secagg: no round was configured yet, so that no holder can be reached")
-        return self._grid
-
-
-def told_of(aggregator: Aggregator, lattice: Lattice) -> dict[str, int | bytes]:
-    """What clients are told of the sum that they encrypt for."""
-    return {
-        AGREEMENT: strict_json.canonical(aggregator.agreement.record()),
-        ROUND_INDEX: aggregator.round_index,
-        LATTICE_BITS: lattice.bits,
-    }
-
-
-def added(aggregator: Aggregator, asked: Asked, replies: Iterable[Message]) -> tuple[int, int]:
-    """Add what came to a sum; returns how many replies came, and how many of them are in it.
-
-    A client is known to the sum by the number of its node. What is refused is among ``asked.faults``, with the node.
-    """
-    nodes = {client: message.metadata.dst_node_id for client, message in zip(asked.clients, asked.messages, strict=True)}
-    came = 0
-    for client, content in asked.contents(replies):
-        came += 1
-        try:
-            aggregator.add(str(nodes[client]), encrypted_vector(content))
-        except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not hang on it
-            asked.refuse(client, error)
-    return came, len(aggregator.senders)
+        return EncryptedSumming(plain, Aggregator(self.agreement, round_index, self._earlier), self._holders)
 
 
 def kept_agreement(folder: Path | None, make: Callable[[str], Agreement]) -> Agreement:
-    """The agreement of a run, under a name that no other run has; the same at every start."""
+    """The agreement of a run, under a name that no other run has; the same at every start.
+
+    Args:
+        folder: Of the run; ``None`` keeps nothing.
+        make: From the run's name to the agreement.
+
+    Raises:
+        RunFolderError: What was agreed on cannot be read, or was something else.
+    """
     path = None if folder is None else folder / "state" / "agreement.json"
     if path is None or not path.exists():
         agreement = make(token_hex(16))
@@ -350,11 +362,16 @@ def _next(waiting: Iterable[tuple[int, int]], count: int, answered: set[int]) ->
     return list(batch.items())
 
 
-_LOG = logging.getLogger("flwr")
-
-
 class EncryptedGridPopulation(Population):
-    """As :class:`.GridPopulation`, of clients whose app has ``mods=[encrypting_mod]``: nobody reads a single update."""
+    """As :class:`.GridPopulation`, of clients whose app has ``mods=[encrypting_mod]``: nobody reads a single update.
+
+    Args:
+        population: The clients.
+        agreement: What was agreed.
+        holders: Who open the sums.
+        lattice_bits: Of the lattice on which clients round their updates.
+        mechanism: Says whether the clients bring noise along.
+    """
 
     def __init__(
         self, population: GridPopulation, agreement: Agreement, holders: GridHolders, *, lattice_bits: int, mechanism: Mechanism
@@ -393,16 +410,11 @@ class EncryptedGridPopulation(Population):
         """
         if clip_norm is None or split is not None:
             raise ConfigError(f"clip_norm = {clip_norm}: clients encrypt updates of one bounded norm for the whole run")
-        lattice = Lattice(clip_norm, self._lattice_bits)
-        aggregator = Aggregator(self._agreement, round_index, self._earlier)
-        told: dict[str, int | float | bytes] = {**told_of(aggregator, lattice)}
-        if shares := self._mechanism.shares:
-            stddev = share_stddev(self._mechanism.noise_multiplier, clip_norm, shares.clients, lattice.bits)
-            told[NOISE_STDDEV] = stddev * lattice.step
-        asked, replies = self._population.ask(cohort, model, clip_norm, round_index, told)
-        added(aggregator, asked, replies)
-        for fault in asked.faults:
-            _LOG.info("round %s: counted as nothing: %s", round_index + 1, fault)
+        plain = Summing(layout_of(model), clip_norm, None, self._mechanism, self._lattice_bits)
+        summing = EncryptedSumming(plain, Aggregator(self._agreement, round_index, self._earlier), self._holders)
+        asked, replies = self._population.ask(cohort, model, clip_norm, round_index, summing.config())
+        total, _, _ = summing.of(asked, replies)
+        asked.log_faults(f"round {round_index + 1}")
         # Of nothing there is no sum, and no digest.
-        _ = aggregator.total
-        return EncryptedSum(aggregator, lattice, lambda total: self._holders.noised(total, lattice), {})
+        _ = summing.aggregator.total
+        return total

@@ -1,6 +1,7 @@
 """A strategy of Flower made private: it sees what clients send as a noised mean alone, and every round is charged first."""
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
@@ -15,10 +16,11 @@ from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import crude_delta
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.flower.arrays import Layout
-from hubbub.flower.messages import Identity, Node, Template, average_cohort, connected, identity_of
+from hubbub.flower.messages import Identity, Node, Template, average_cohort, connected
 from hubbub.flower.options import Options, StrategyArguments, independent_noise, require_averaging
-from hubbub.flower.server_run import Fixed, PrivateRun, Summing
+from hubbub.flower.server_run import Fixed, PrivateRun
 from hubbub.flower.state import recorded, require_same_mechanism
+from hubbub.flower.summing import Summing
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.training.clipping import AdaptiveClipping, Clipping
@@ -140,9 +142,8 @@ class PrivateStrategy(Strategy):
             _LOG.warning("%s", remark)
         self._warn_of_too_few(grid, left)
         if left < num_rounds:
-            why = f"rounds = {self.mechanism.rounds}"
-            if self.rounds_charged + left < self.mechanism.rounds:
-                why = f"stop_epsilon = {self._options.stop_epsilon:g}"
+            used_up = self.rounds_charged + left == self.mechanism.rounds
+            why = f"rounds = {self.mechanism.rounds}" if used_up else f"stop_epsilon = {self._options.stop_epsilon:g}"
             _LOG.warning("%s allows %s of the %s rounds asked for, after %s before", why, left, num_rounds, self.rounds_charged)
         result = super().start(grid, arrays, left, timeout, train_config, evaluate_config, evaluate_fn)
         if not result.arrays:
@@ -252,7 +253,7 @@ class PrivateStrategy(Strategy):
         identity: Identity | None = before.get("identity", None if self._options.keys_enforced else "key")
         if stated is None or identity is None:
             nodes = self._connected(grid)
-            identity = identity or identity_of(nodes)
+            identity = identity or ("key" if any(node.public_key for node in nodes) else "node")
             if stated is None:
                 stated = average_cohort(self.mechanism.participation, len(nodes))
                 _LOG.warning(
@@ -266,16 +267,10 @@ class PrivateStrategy(Strategy):
     def _rounds_left(self, wanted: int) -> int:
         """How many more rounds the promise has, at most as many as are wanted."""
         done, stop = self.rounds_charged, self._options.stop_epsilon
-        low, high = 0, max(min(wanted, self.mechanism.rounds - done), 0)
+        most = max(min(wanted, self.mechanism.rounds - done), 0)
         if stop is None:
-            return high
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.guarantee(rounds=done + middle).epsilon <= stop:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+            return most
+        return bisect_right(range(done + 1, done + most + 1), stop, key=lambda rounds: self.guarantee(rounds=rounds).epsilon)
 
     def _content(
         self, run: PrivateRun, summing: "Summing | EncryptedSumming", arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -1,0 +1,171 @@
+"""What the server and the holders of the key say to each other on a grid, as records: both sides read them here.
+
+The server asks with ``query.paillier`` messages: who holds what (*hello*), noise of a round, and to open a sum. The parts of a
+large request are records of their own, which Flower carries one by one. Nothing in them is secret but what a sum says, in the
+answer of the one owner of a whole key.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from flwr.app import ConfigRecord, MessageType, RecordDict
+
+from hubbub._util import strict_json
+from hubbub._util.checks import integer, shown
+from hubbub.secagg.aggregator import Aggregator, Request
+from hubbub.secagg.key_holder import Opened
+from hubbub.secagg.proofs import Proof
+from hubbub.secagg.protocol import Agreement, as_bytes, width
+from hubbub.secagg.threshold import Partial, ThresholdKey
+
+# What the holder's function is registered under, the type of messages to it, and the one record that every message has.
+ACTION = RECORD = "paillier"
+QUERY = f"{MessageType.QUERY}.{ACTION}"
+HELLO, NOISE, OPEN = "hello", "noise", "open"
+# In that record, and in the configuration of clients' messages: what was agreed.
+AGREEMENT = "hubbub_agreement"
+ROUND, CLIP_NORM, PROMISE, ARRAYS = "round", "clip-norm", "promise", "arrays"
+_LARGEST_AGREEMENT, _MOST_ROUNDS = 10_000, 2**31
+# That a decrypted number, which may be negative, needs beyond the bits of the key.
+_SPARE_BYTES = 1
+# Of the two numbers of a proof: more than one of a key of 16,384 bits has.
+_LONGEST_PROOF = 16_384
+
+
+def said(content: RecordDict) -> ConfigRecord:
+    """The one record that every message has."""
+    if RECORD not in content.config_records:
+        raise ValueError(f"has no ConfigRecord {RECORD!r}")
+    return content.config_records[RECORD]
+
+
+def agreement_of(data: object) -> Agreement:
+    """The agreement that came as strict JSON; of the last few the tables of powers are kept, which pay over rounds.
+
+    Raises:
+        ValueError: There is none, or it cannot be read.
+    """
+    if not isinstance(data, bytes):
+        raise ValueError(
+            f"there is no {AGREEMENT!r} in the configuration, so that nothing would be encrypted; the server's strategy needs "
+            "secagg, or the client no encrypting_mod"
+        )
+    if len(data) > _LARGEST_AGREEMENT:
+        raise ValueError(f"{AGREEMENT}: has {len(data)} bytes, an agreement at most {_LARGEST_AGREEMENT}")
+    return _read(data)
+
+
+@lru_cache(maxsize=4)
+def _read(data: bytes) -> Agreement:
+    try:
+        record = strict_json.loads(data)
+    except ValueError as error:
+        raise ValueError(f"{AGREEMENT}: is no strict JSON ({error})") from error
+    return Agreement.from_record(record)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a node says that it holds, in answer to a hello.
+
+    Args:
+        holder: The number of its share, from 1; 1 for a whole key; 0 for nothing.
+        key_id: Of the key that is shared, or of the whole key.
+    """
+
+    holder: int = 0
+    key_id: str = ""
+
+    def record(self) -> ConfigRecord:
+        """As the answer is sent."""
+        return ConfigRecord({"holder": self.holder, "key-id": self.key_id})
+
+    @classmethod
+    def of(cls, content: RecordDict) -> "Held":
+        """What an answer says.
+
+        Raises:
+            TypeError, ValueError: It cannot be read.
+        """
+        record = said(content)
+        key_id = record.get("key-id")
+        if not isinstance(key_id, str):
+            raise TypeError("names no key")
+        return cls(integer("holder", record.get("holder"), at_least=0, at_most=100), key_id)
+
+
+def request_records(request: Request) -> dict[str, ConfigRecord]:
+    """What a holder is asked to open: its messages, each in a record of its own."""
+    named = (("contribution", request.contributions), ("noise", request.noise))
+    parts = {f"{name}-{i}": part for name, some in named for i, part in enumerate(some)}
+    return {name: ConfigRecord({"data": data}) for name, data in {**parts, "total": request.total}.items()}
+
+
+def request_of(content: RecordDict, round_index: int, *, contributions: int, noise: int) -> Request:
+    """The request that came, of at most so many messages of each kind.
+
+    Raises:
+        ValueError: It is damaged, or has more.
+    """
+    parts = [_parts(content, *kind) for kind in (("contribution", contributions), ("noise", noise))]
+    return Request(round_index, parts[0], parts[1], _data(content, "total"))
+
+
+def round_of(record: ConfigRecord) -> int:
+    """The round of a message, from 0."""
+    return integer(ROUND, record.get(ROUND), at_least=0, at_most=_MOST_ROUNDS)
+
+
+def answer_record(answer: Opened, key_bits: int) -> ConfigRecord:
+    """A holder's answer: its part and the proof of it, or, of the owner of the whole key, what the sum says."""
+    if not isinstance(answer, Partial):
+        size = key_bits // 8 + _SPARE_BYTES
+        return ConfigRecord({"plaintexts": b"".join(int(m).to_bytes(size, "little", signed=True) for m in answer)})
+    proof = {"challenge": int(answer.proof.challenge), "response": int(answer.proof.response)}
+    numbers = {name: number.to_bytes((number.bit_length() + 7) // 8, "little") for name, number in proof.items()}
+    return ConfigRecord({"holder": answer.holder, "parts": b"".join(as_bytes(answer.integers, key_bits)), **numbers})
+
+
+def opened(content: RecordDict, holder: int, aggregator: Aggregator, public: ThresholdKey | None) -> Opened:
+    """The answer that came from a holder; whether it is true is not looked at.
+
+    Raises:
+        ValueError: It cannot be read, or states another holder.
+    """
+    record, total = said(content), aggregator.total
+    bits, count = aggregator.agreement.public_key.bits, len(total.integers)
+    if public is None:
+        return tuple(_integers(record, "plaintexts", count, bits // 8 + _SPARE_BYTES, signed=True))
+    if record.get("holder") != holder:
+        raise ValueError(f"answers as holder {shown(record.get('holder'))}")
+    parts = tuple(_integers(record, "parts", count, width(bits)))
+    proof = Proof(*(int.from_bytes(_bytes(record, name, _LONGEST_PROOF), "little") for name in ("challenge", "response")))
+    return Partial(public.key_id, holder, total.shape, tuple(int(c) for c in total.integers), parts, proof)
+
+
+def _parts(content: RecordDict, name: str, most: int) -> tuple[bytes, ...]:
+    count = sum(found.startswith(f"{name}-") for found in content)
+    if count > most:
+        raise ValueError(f"has {count} records of {name}, at most {most} were agreed on")
+    return tuple(_data(content, f"{name}-{i}") for i in range(count))
+
+
+def _data(content: RecordDict, name: str) -> bytes:
+    record = content.get(name)
+    if not isinstance(record, ConfigRecord):
+        raise ValueError(f"has no ConfigRecord {name!r}")
+    return _bytes(record, "data")
+
+
+def _bytes(record: ConfigRecord, name: str, at_most: int | None = None) -> bytes:
+    value = record.get(name)
+    if not isinstance(value, bytes) or (at_most is not None and len(value) > at_most):
+        raise ValueError(f"{name}: must be bytes" + ("" if at_most is None else f", at most {at_most}"))
+    return value
+
+
+def _integers(record: ConfigRecord, name: str, count: int, size: int, *, signed: bool = False) -> list[int]:
+    data = _bytes(record, name)
+    if len(data) != count * size:
+        raise ValueError(f"{name}: has {len(data)} bytes, {count} numbers of {size} were asked for")
+    return [int.from_bytes(data[i : i + size], "little", signed=signed) for i in range(0, len(data), size)]
