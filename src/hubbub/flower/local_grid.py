@@ -5,19 +5,18 @@ own serialisation, arrays by their bytes, which nobody can change. So no side ca
 adds is not there: no process, no port, no waiting, and no Ray.
 """
 
-import copy
 import hashlib
 import logging
 import random
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -30,14 +29,14 @@ from hubbub.errors import ConfigError
 from hubbub.flower.messages import is_training
 from hubbub.flower.mods import App
 
-__all__ = ["LocalGrid", "LocalRun", "OwnGenerators", "copied", "delivered", "received", "returned", "stamp"]
+__all__ = ["LocalGrid", "LocalRun", "received"]
 
 # What Flower writes for the SuperLink, on whose behalf a ServerApp sends; the one run and task of this process take it too.
 _SERVER = 1
 # Far from the indices of nodes and partitions: who takes one for the other finds nothing, not somebody else's data.
 _FIRST_NODE = 1001
-# Flower's codes of errors.
-_APP_RAISED, _NODE_UNAVAILABLE = 2, 5
+# Flower's codes of errors; the last of a ClientApp whose process ended without a reply, as where that cannot be sent.
+_APP_RAISED, _NODE_UNAVAILABLE, _APP_CRASHED = 2, 5, 8
 _log = logging.getLogger("flwr")
 
 # One message, several, or none.
@@ -113,7 +112,7 @@ class LocalGrid(Grid):
         self._replies: dict[str, list[Message]] = {}
         self._crafted: dict[int, App] = {}
         self._message_ids = map(str, count(1))
-        self._generators = OwnGenerators()
+        self._generators = _OwnGenerators()
 
     def run_app(self, server_app: ServerApp, run_config: UserConfig | None = None) -> Context:
         """Run a ServerApp to its end, as ``flwr run`` does.
@@ -205,20 +204,16 @@ class LocalGrid(Grid):
             ValueError, TypeError: A message that is none, is itself a reply, or holds what cannot be sent; no node worked yet.
         """
         messages = list(messages)
-        # A strategy puts the same records in all its messages: they are serialised once.
-        arrived: dict[int, RecordDict] = {}
         for message in messages:
             _require_instruction(message)
-            if id(message.content) not in arrived:
-                arrived[id(message.content)] = received(message.content)
+        arrived = [received(message.content) for message in messages]
         silent = frozenset(self.drop)
         message_ids = []
         with self._generators.in_place():
-            for message in messages:
-                message_id = stamp(message, next(self._message_ids))
-                message_ids.append(message_id)
+            for message, content in zip(messages, arrived, strict=True):
+                message_ids.append(_stamp(message, next(self._message_ids)))
                 if message.metadata.dst_node_id not in silent:
-                    self._replies[message_id] = self._ask(message, arrived[id(message.content)])
+                    self._replies[message_ids[-1]] = self._ask(message, content)
         return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -239,7 +234,7 @@ class LocalGrid(Grid):
             reply.metadata.__dict__["_src_node_id"] = _SERVER
         if reply is None:
             return []
-        stamp(reply, next(self._message_ids))
+        _stamp(reply, next(self._message_ids))
         arriving = reply if self.reply_filter is None else self.reply_filter(reply)
         if arriving is None:
             return []
@@ -251,11 +246,13 @@ class LocalGrid(Grid):
         context = self._context(node_id)
         crafted = self._crafted.get(node_id) if is_training(message.metadata.message_type) else None
         try:
-            answer: object = (crafted or self._client_app)(delivered(message, content), context)
+            arrived = Message(content, node_id, message.metadata.message_type)
+            arrived.metadata.__dict__.update(message.metadata.__dict__)
+            answer: object = (crafted or self._client_app)(arrived, context)
         except Exception as error:  # noqa: BLE001 # whatever a ClientApp raises is an error reply, as on a SuperNode
             _log.error("ClientApp raised an exception", exc_info=error)
             return Message(Error(_APP_RAISED, f"{type(error)}:<'{error}'>"), reply_to=message)
-        return returned(answer, message)
+        return _returned(answer, message)
 
     def _context(self, node_id: int) -> Context:
         if node_id not in self._contexts:
@@ -280,30 +277,12 @@ def _require_instruction(message: object) -> None:
         raise ValueError(f"messages: the one to node {message.metadata.dst_node_id} is a reply; only the nodes reply here")
 
 
-# Flower's code for a ClientApp whose process ended without a reply, as it does when the reply cannot be sent.
-_APP_CRASHED = 8
-
-_Record = ArrayRecord | MetricRecord | ConfigRecord
-
-
 def received(content: RecordDict) -> RecordDict:
     """What arrives of records that are sent."""
     return RecordDict({name: _received(record) for name, record in content.items()})
 
 
-def copied(content: RecordDict) -> RecordDict:
-    """Another copy of what was received, at a tenth of the cost."""
-    return RecordDict({name: _copied(record) for name, record in content.items()})
-
-
-def delivered(message: Message, content: RecordDict) -> Message:
-    """The message as the node gets it: the metadata of ``message``, a copy of the received ``content``."""
-    arrived = Message(copied(content), message.metadata.dst_node_id, message.metadata.message_type)
-    arrived.metadata.__dict__.update(message.metadata.__dict__)
-    return arrived
-
-
-def returned(answer: object, message: Message) -> Message | None:
+def _returned(answer: object, message: Message) -> Message | None:
     """What the server gets of a ClientApp's answer to ``message``: nothing of one in another's name, as at a SuperLink."""
     if not isinstance(answer, Message):
         reason = f"the ClientApp returned {type(answer).__name__}, not a Message"
@@ -325,85 +304,57 @@ def returned(answer: object, message: Message) -> Message | None:
     return reply
 
 
-def stamp(message: Message, message_id: str) -> str:
+def _stamp(message: Message, message_id: str) -> str:
     """Give the message its id, which is for the grid to give, and return it."""
     message.metadata.__dict__["_message_id"] = message_id
     return message_id
 
 
-def _received(record: _Record) -> _Record:
+def _received(record: ArrayRecord | MetricRecord | ConfigRecord) -> ArrayRecord | MetricRecord | ConfigRecord:
     if not isinstance(record, ArrayRecord):
         return type(record).inflate(record.deflate())
-    arrays = ArrayRecord()
-    for name, array in record.items():
-        # Fields can be set to anything after an array was made; its constructor takes only what can be sent.
-        arrays[name] = Array(array.dtype, tuple(array.shape), array.stype, array.data)
-    return arrays
+    # Fields can be set to anything after an array was made; its constructor takes only what can be sent.
+    return ArrayRecord(
+        {name: Array(array.dtype, tuple(array.shape), array.stype, array.data) for name, array in record.items()}
+    )
 
 
-def _copied(record: _Record) -> _Record:
-    if not isinstance(record, ArrayRecord):
-        values: Any = record.copy()
-        for name, value in record.items():
-            # Lists are all that can be changed in place.
-            if isinstance(value, list):
-                values[name] = list(value)
-        return cast(MetricRecord | ConfigRecord, values)
-    arrays = record.copy()
-    for name, array in record.items():
-        arrays[name] = copy.copy(array)
-    return arrays
-
-
-_States = dict[str, Any]
-
-
-class OwnGenerators:
-    """One side's stream of Python's, NumPy's and torch's global generators (of the CPU); torch's once torch is loaded.
+class _OwnGenerators:
+    """One side's stream of Python's, NumPy's and torch's global generators (of the CPU).
 
     It begins at a point given by the other side's generators, and far from theirs: who seeds those repeats both, and the two
     never draw the same numbers. Not for secrets.
     """
 
     def __init__(self) -> None:
-        self._states: _States = {}
+        self._states: tuple[Any, Any, torch.Tensor] | None = None
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Inside, this side's stream goes on; outside, nothing of it is seen."""
-        others = _read()
-        _write(_begin(others) | self._states)
+        others = self._read()
+        self._write(self._states or self._begin(*others))
         try:
             yield
         finally:
-            self._states = _read()
-            _write(others)
+            self._states = self._read()
+            self._write(others)
 
+    @staticmethod
+    def _read() -> tuple[Any, Any, torch.Tensor]:
+        return random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 # an app may draw from it
 
-def _read() -> _States:
-    states: _States = {"random": random.getstate(), "numpy": np.random.get_state()}  # noqa: NPY002 # an app may draw from it
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        states["torch"] = torch.get_rng_state()
-    return states
+    @staticmethod
+    def _write(states: tuple[Any, Any, torch.Tensor]) -> None:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002 # as above
+        torch.set_rng_state(states[2])
 
-
-def _write(states: _States) -> None:
-    random.setstate(states["random"])
-    np.random.set_state(states["numpy"])  # noqa: NPY002 # as above
-    if "torch" in states:
-        sys.modules["torch"].set_rng_state(states["torch"])
-
-
-def _begin(others: _States) -> _States:
-    told = [repr(others["random"]).encode(), others["numpy"][1].tobytes()]
-    if "torch" in others:
-        told.append(others["torch"].numpy().tobytes())
-    digest = hashlib.sha256(b"".join(told)).digest()
-    states: _States = {
-        "random": random.Random(digest).getstate(),  # noqa: S311 # what apps expect, not secrets
-        "numpy": np.random.RandomState(np.frombuffer(digest, dtype=np.uint32)).get_state(),
-    }
-    if "torch" in others:
-        states["torch"] = sys.modules["torch"].Generator().manual_seed(int.from_bytes(digest[:7])).get_state()
-    return states
+    @staticmethod
+    def _begin(python: Any, numpy: Any, of_torch: torch.Tensor) -> tuple[Any, Any, torch.Tensor]:
+        digest = hashlib.sha256(repr(python).encode() + numpy[1].tobytes() + of_torch.numpy().tobytes()).digest()
+        return (
+            random.Random(digest).getstate(),  # noqa: S311 # what apps expect, not secrets
+            np.random.RandomState(np.frombuffer(digest, dtype=np.uint32)).get_state(),
+            torch.Generator().manual_seed(int.from_bytes(digest[:7])).get_state(),
+        )
