@@ -41,22 +41,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DPFedAvgAdaptive": "strategies",
-    "DPFedAvgFixed": "strategies",
+    **dict.fromkeys((name for name in __all__ if name.startswith("DifferentialPrivacy")), "compat"),
+    **dict.fromkeys(("DPFedAvgAdaptive", "DPFedAvgFixed", "MatrixFactorizationDP"), "strategies"),
+    **dict.fromkeys(("clipping_mod", "noising_mod", "timer_mod"), "mods"),
+    **dict.fromkeys(("encrypting_mod", "hold"), "secagg_client"),
     "DPNumPyClient": "numpy_client",
-    "DifferentialPrivacyClientSideAdaptiveClipping": "compat",
-    "DifferentialPrivacyClientSideFixedClipping": "compat",
-    "DifferentialPrivacyServerSideAdaptiveClipping": "compat",
-    "DifferentialPrivacyServerSideFixedClipping": "compat",
     "GridPopulation": "population",
     "LocalGrid": "local_grid",
-    "MatrixFactorizationDP": "strategies",
     "Paillier": "secagg",
-    "clipping_mod": "mods",
-    "encrypting_mod": "secagg_client",
-    "hold": "secagg_client",
-    "noising_mod": "mods",
-    "timer_mod": "mods",
 }
 
 

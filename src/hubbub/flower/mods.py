@@ -1,7 +1,7 @@
 """What becomes of a client's update before it leaves the client: clipped, in whole steps where it is encrypted, and hidden
 where the server leaves that to clients.
 
-Both doors of a client, the mods and the wrapper of a ``NumPyClient``, come here, so that the same update gives the same reply.
+Mods and the wrapper of a ``NumPyClient`` both come here, so that the same update gives the same reply.
 """
 
 import copy
@@ -19,18 +19,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 
 from hubbub._util.checks import finite, lattice_bits, positive, scale, shown
 from hubbub._util.prf import fresh_key
+from hubbub.flower import messages
 from hubbub.flower.arrays import Layout
-from hubbub.flower.messages import (
-    CLIP_NORM,
-    COUNT_SCALE,
-    ENABLED,
-    FAILED_PRECONDITION,
-    LATTICE_BITS,
-    NOISE_STDDEV,
-    NORM_BIT,
-    is_training,
-    norm_bit,
-)
+from hubbub.flower.messages import CLIP_NORM, COUNT_SCALE, ENABLED, NOISE_STDDEV, NORM_BIT, is_training, norm_bit
 from hubbub.mechanism.discrete_gaussian import discrete_gaussian
 from hubbub.noise.lattice import Lattice
 from hubbub.training.clipping import clip
@@ -76,7 +67,7 @@ class Request:
         if noise is not None and counted and COUNT_SCALE not in config:
             raise KeyError(f"the server's configuration has no {COUNT_SCALE!r}, without which the indicator cannot be hidden")
         count_scale = scale(COUNT_SCALE, config[COUNT_SCALE]) if counted and COUNT_SCALE in config else None
-        bits = lattice_bits(LATTICE_BITS, config.get(LATTICE_BITS, 24))
+        bits = lattice_bits(messages.LATTICE_BITS, config.get(messages.LATTICE_BITS, 24))
         return cls(scale(CLIP_NORM, config[CLIP_NORM]), counted, noise, count_scale, bits)
 
     @property
@@ -309,10 +300,14 @@ def timer_mod(min_seconds: float, *, clock: Callable[[], float] = time.time) -> 
         if not is_training(msg.metadata.message_type):
             return call_next(msg, context)
         try:
-            now = finite("clock", clock())
-            last = _last_training(context.state)
-            if last is not None:
-                _require_pause(now - last, pause)
+            now, before = finite("clock", clock()), context.state.get(_TIMER)
+            passed = math.inf if before is None else now - finite(f"context.state[{_TIMER!r}]", before.get(_LAST))
+            if passed < 0:
+                raise ValueError(
+                    f"the clock went back by {-passed:.0f} s since this client took part; it waits until it has caught up"
+                )
+            if passed < pause:
+                raise ValueError(f"took part {passed:.0f} s ago, and may again {pause:g} s after that")
         except (TypeError, ValueError) as error:
             return refusal(msg, "timer_mod", error)
         # Before the app runs: taking part counts from the beginning, whatever becomes of it.
@@ -320,18 +315,6 @@ def timer_mod(min_seconds: float, *, clock: Callable[[], float] = time.time) -> 
         return call_next(msg, context)
 
     return timed
-
-
-def _last_training(state: RecordDict) -> float | None:
-    record = state.get(_TIMER)
-    return None if record is None else finite(f"context.state[{_TIMER!r}]", record.get(_LAST))
-
-
-def _require_pause(passed: float, pause: float) -> None:
-    if passed < 0:
-        raise ValueError(f"the clock went back by {-passed:.0f} s since this client took part; it waits until it has caught up")
-    if passed < pause:
-        raise ValueError(f"took part {passed:.0f} s ago, and may again {pause:g} s after that")
 
 
 def _config(content: RecordDict) -> tuple[str, ConfigRecord]:
@@ -358,4 +341,4 @@ def refusal(msg: Message, mod: str, error: object) -> Message:
     why = error.args[0] if isinstance(error, KeyError) else error
     # The server's log repeats no reasons of clients, so that this one must stand in the client's own.
     _LOG.warning("%s: %s", mod, why)
-    return Message(Error(code=FAILED_PRECONDITION, reason=f"{mod}: {why}"), reply_to=msg)
+    return Message(Error(code=messages.FAILED_PRECONDITION, reason=f"{mod}: {why}"), reply_to=msg)

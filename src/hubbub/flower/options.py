@@ -13,19 +13,8 @@ from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    RandomParticipation,
-    SingleParticipation,
-    TruncatedPoissonSampling,
-    every_round,
-)
+from hubbub.mechanism import participation as patterns
+from hubbub.mechanism.participation import MinSeparation, Participation, PoissonSampling, RandomParticipation
 from hubbub.mechanism.strategies import Identity
 
 if TYPE_CHECKING:
@@ -88,25 +77,20 @@ class Options:
     secagg: "Paillier | None" = None
 
     def __post_init__(self) -> None:
-        if self.num_sampled_clients is not None:
-            integer("num_sampled_clients", self.num_sampled_clients, at_least=1)
-        if self.sampling_probability is not None:
-            probability("sampling_probability", self.sampling_probability)
-        one_of("noise_at", self.noise_at, get_args(NoiseAt))
-        one_of("buffers", self.buffers, get_args(Buffers))
-        one_of("on_failure", self.on_failure, get_args(OnFailure))
-        one_of("evaluation", self.evaluation, get_args(Evaluation))
+        for name, least in (("num_sampled_clients", 1), ("simulation_seed", 0)):
+            if getattr(self, name) is not None:
+                integer(name, getattr(self, name), at_least=least)
+        for name, words in (("noise_at", NoiseAt), ("buffers", Buffers), ("on_failure", OnFailure), ("evaluation", Evaluation)):
+            one_of(name, getattr(self, name), get_args(words))
+        checks = (("sampling_probability", probability), ("stop_epsilon", scale), ("expected_cohort_size", positive))
+        for name, check in checks:
+            if getattr(self, name) is not None:
+                check(name, getattr(self, name))
+        open_unit("delta", self.delta)
         if not isinstance(self.keys_enforced, bool):
             raise TypeError(f"keys_enforced = {self.keys_enforced!r}: must be True or False")
-        if self.stop_epsilon is not None:
-            scale("stop_epsilon", self.stop_epsilon)
-        open_unit("delta", self.delta)
         if self.state is not None:
             object.__setattr__(self, "state", _own_folder(self.state))
-        if self.expected_cohort_size is not None:
-            positive("expected_cohort_size", self.expected_cohort_size)
-        if self.simulation_seed is not None:
-            integer("simulation_seed", self.simulation_seed, at_least=0)
         if self.head is not None and not isinstance(self.head, str):
             raise TypeError(f"head = {self.head!r}: must be the text that ledger_head gave")
         if self.secagg is not None:
@@ -172,18 +156,18 @@ class Options:
                 f"sampling_probability = {self.sampling_probability}: the mechanism has {mechanism.participation}; leave it out"
             )
         match mechanism.participation:
-            case FixedSizeSampling() | TruncatedPoissonSampling():
+            case patterns.FixedSizeSampling() | patterns.TruncatedPoissonSampling():
                 raise ConfigError(
                     f"participation = {mechanism.participation}: counts on a population of a fixed number, while nodes come "
                     "and go; use PoissonSampling, which amplifies as well, or a pattern"
                 )
-            case PoissonSampling() | CyclicPoissonSampling() | BallsInBinsSampling():
+            case PoissonSampling() | patterns.CyclicPoissonSampling() | patterns.BallsInBinsSampling():
                 if self.num_sampled_clients is not None:
                     raise ConfigError(
                         f"num_sampled_clients = {self.num_sampled_clients}: coins draw the cohorts, {mechanism.participation}; "
                         "leave it out, and say expected_cohort_size where the number of clients is known"
                     )
-            case SingleParticipation() | FixedEpochs() | MinSeparation():
+            case patterns.SingleParticipation() | patterns.FixedEpochs() | MinSeparation():
                 if self.num_sampled_clients is None:
                     raise ConfigError("num_sampled_clients: is missing; say how many clients are asked in a round")
         if self.noise_at == "clients" and type(mechanism.strategy) is not Identity:
@@ -205,16 +189,13 @@ class Options:
             if self.keys_enforced
             else "each person runs one node at a time; nodes are known by what they say of themselves"
         )
-        found = [Assumption(keys, "operator")]
+        stated = [keys]
         if self.on_failure == "abort":
-            found.append(Assumption("whether a client's reply is missing does not depend on the data", "operator"))
+            stated.append("whether a client's reply is missing does not depend on the data")
         if self.state is None:
-            found.append(
-                Assumption(
-                    "the run is not started again: its ledger is in memory, and a further start is a further run", "operator"
-                )
-            )
-        return (*found, *(self.encryption.further() if self.encryption else ()))
+            stated.append("the run is not started again: its ledger is in memory, and a further start is a further run")
+        further = self.encryption.further() if self.encryption else ()
+        return (*(Assumption(text, "operator") for text in stated), *further)
 
     def not_covered(self) -> tuple[str, ...]:
         """What costs extra."""
@@ -250,9 +231,8 @@ def independent_noise(options: Options, noise_multiplier: float, rounds: int) ->
             f"num_sampled_clients = {size!r} and sampling_probability = {sampling!r}: give one of the two; by the first that "
             "many clients are asked, by the second each client by a coin of its own"
         )
-    participation: Participation = every_round(integer("rounds", rounds, at_least=1))
-    if sampling is not None:
-        participation = PoissonSampling(sampling)
+    pattern = patterns.every_round(integer("rounds", rounds, at_least=1))
+    participation: Participation = pattern if sampling is None else PoissonSampling(sampling)
     return Mechanism(Identity(rounds), participation, noise_multiplier, shares=options.shares())
 
 
