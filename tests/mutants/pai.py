@@ -74,14 +74,14 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "PAI-8: ciphertexts of earlier rounds are added again",
-        "Aggregator._checked",
+        "Aggregator._taken",
         ("len(fresh) < len(ciphertext.integers) or digest in self._earlier or (not self._ciphertexts.isdisjoint(fresh))"),
         "len(fresh) < len(ciphertext.integers) or not self._ciphertexts.isdisjoint(fresh)",
         "test_paillier_messages.py::test_pai_8_messages_of_an_earlier_round_are_refused_under_a_new_header",
     ),
     Mutant(
         "PAI-8: ciphertexts of this round are added again",
-        "Aggregator._checked",
+        "Aggregator._taken",
         "self._ciphertexts.isdisjoint(fresh)",
         "fresh",
         "test_paillier_messages.py::test_pai_8_messages_that_came_before_are_refused",

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -101,11 +102,10 @@ class Aggregator:
                 f"client {shown(sender)}: the packing has room for {self.agreement.packing.max_clients} contributions, which "
                 "have come"
             )
-        integers = self._checked(Kind.CONTRIBUTION, f"client {shown(sender)}", sender, data)
-        self._add(integers)
+        taken = self._taken(Kind.CONTRIBUTION, f"client {shown(sender)}", sender, data)
         self._senders.append(sender)
-        if self._keep and isinstance(data, bytes):
-            self._kept[sender] = data
+        if self._keep:
+            self._kept[sender] = taken
 
     def add_noise(self, sender: str, data: object) -> None:
         """Add noise, which counts as no contribution.
@@ -121,10 +121,7 @@ class Aggregator:
             raise ValueError(f"{sender}: its noise of this round is in the sum already")
         if len(self._noise) >= (self.agreement.noising_holders or self.agreement.server_noise):
             raise ValueError(f"{sender}: sent noise that was not agreed on")
-        integers = self._checked(Kind.NOISE, sender, sender, data)
-        self._add(integers)
-        if isinstance(data, bytes):
-            self._noise[sender] = data
+        self._noise[sender] = self._taken(Kind.NOISE, sender, sender, data)
 
     def add_own_noise(self, steps: npt.NDArray[np.int64]) -> None:
         """Encrypt the server's noise, ``(size,)`` whole steps, and add it."""
@@ -177,8 +174,8 @@ class Aggregator:
             )
         return steps
 
-    def _checked(self, kind: Kind, name: str, sender: str, data: object) -> Ciphertext:
-        """The ciphertexts of a message that came, or a refusal."""
+    def _taken(self, kind: Kind, name: str, sender: str, data: object) -> bytes:
+        """A message that came, after its ciphertexts were added to the sum; or a refusal, and the sum is as it was."""
         agreed = self.agreement
         message = Message.from_bytes(data, agreed.public_key.bits, name, at_most=agreed.ciphertexts)
         require_of(agreed, self.round_index, kind, message, name)
@@ -195,10 +192,8 @@ class Aggregator:
             raise ValueError(f"{name}: sent a ciphertext that was there before; each is made afresh")
         self._earlier.add(digest)
         self._ciphertexts |= fresh
-        return ciphertext
-
-    def _add(self, ciphertext: Ciphertext) -> None:
         self._total = ciphertext if self._total is None else self._total + ciphertext
+        return cast(bytes, data)
 
 
 def require_of(agreement: Agreement, round_index: int, kind: Kind, message: Message, name: str) -> None:

@@ -84,8 +84,11 @@ def write_public(path: str | Path, key: PublicKey | ThresholdKey, *, allow_small
     Raises:
         KeyFileError: The name is taken or cannot be written, or the key is too small.
     """
-    fields = _threshold_fields(key) if isinstance(key, ThresholdKey) else _public_fields(key)
-    _write(path, fields, allow_small=allow_small, mode=0o644)
+    if isinstance(key, ThresholdKey):
+        fields = _threshold_fields(key)
+    else:
+        fields = {**_head(_PUBLIC, key.key_id, key.bits), "n": hex(key.n), "short_exponents": key.short_exponents}
+    _create(path, fields, fields["bits"], allow_small=allow_small, mode=0o644)
 
 
 def write_phe_public(path: str | Path, key: PublicKey) -> None:
@@ -96,8 +99,7 @@ def write_phe_public(path: str | Path, key: PublicKey) -> None:
     """
     text = urlsafe_b64encode(key.n.to_bytes((key.bits + 7) // 8, "big")).decode().rstrip("=")
     fields = {"kty": _PHE, "alg": _PHE_FORM, "key_ops": ["encrypt"], "n": text, "kid": f"hubbub {key.key_id}"}
-    _require_large(path, key.bits)
-    _create(path, fields, mode=0o644)
+    _create(path, fields, key.bits, mode=0o644)
 
 
 def write_private(path: str | Path, key: PrivateKey, *, allow_small: bool = False) -> None:
@@ -111,8 +113,9 @@ def write_private(path: str | Path, key: PrivateKey, *, allow_small: bool = Fals
     Raises:
         KeyFileError: The name is taken or cannot be written, or the key is too small.
     """
-    fields = {**_head(_PRIVATE, key.public_key.key_id, key.public_key.bits), "p": hex(key.p), "q": hex(key.q)}
-    _write(path, fields, allow_small=allow_small, mode=0o600)
+    public = key.public_key
+    fields = {**_head(_PRIVATE, public.key_id, public.bits), "p": hex(key.p), "q": hex(key.q)}
+    _create(path, fields, public.bits, allow_small=allow_small, mode=0o600)
 
 
 def write_share(path: str | Path, share: KeyShare, *, allow_small: bool = False) -> None:
@@ -126,9 +129,9 @@ def write_share(path: str | Path, share: KeyShare, *, allow_small: bool = False)
     Raises:
         KeyFileError: The name is taken or cannot be written, or the key is too small.
     """
-    parts = {"holder": share.holder, "secret": hex(share.secret), "public": _threshold_fields(share.public)}
-    fields = {**_head(_SHARE, share.public.key_id, share.public.public_key.bits), **parts}
-    _write(path, fields, allow_small=allow_small, mode=0o600)
+    key, bits = share.public, share.public.public_key.bits
+    parts = {"holder": share.holder, "secret": hex(share.secret), "public": _threshold_fields(key)}
+    _create(path, {**_head(_SHARE, key.key_id, bits), **parts}, bits, allow_small=allow_small, mode=0o600)
 
 
 def read_public(path: str | Path) -> PublicKey | ThresholdKey:
@@ -140,7 +143,13 @@ def read_public(path: str | Path) -> PublicKey | ThresholdKey:
     record = _read(path, secret=False)
     if record.fields.get("kty") == _PHE:
         return _phe_public(record)
-    return _threshold_key(record) if _kind(record, _PUBLIC, _THRESHOLD) == _THRESHOLD else _public_key(record)
+    if _kind(record, _PUBLIC, _THRESHOLD) == _THRESHOLD:
+        return _threshold_key(record)
+    n, short = record.number("n"), record.fields["short_exponents"]
+    _require_sound(record, n, short_exponents=short is True)
+    key = record.made(PublicKey, n, short)
+    _require_said(record, key.key_id, key.bits)
+    return key
 
 
 def read_private(path: str | Path) -> PrivateKey:
@@ -151,7 +160,12 @@ def read_private(path: str | Path) -> PrivateKey:
     """
     record = _read(path, secret=True)
     if record.fields.get("kty") == _PHE:
-        return _phe_private(record)
+        record.require_fields({"kty", "key_ops", "p", "q", "pub"}, {"kid"})
+        public = _phe_public(record.inner("pub"))
+        key = record.made(PrivateKey.from_primes, record.base64("p"), record.base64("q"))
+        if key.public_key != public:
+            raise record.error("pub.n", "is not the product of p and q")
+        return key
     _kind(record, _PRIVATE)
     key = record.made(PrivateKey.from_primes, record.number("p"), record.number("q"))
     _require_said(record, key.public_key.key_id, key.public_key.bits)
@@ -178,25 +192,10 @@ def _head(kind: str, key_id: str, bits: int) -> dict[str, Any]:
     return {"format": kind, "version": _VERSION, **small, "key_id": key_id, "bits": bits}
 
 
-def _public_fields(key: PublicKey) -> dict[str, Any]:
-    return {**_head(_PUBLIC, key.key_id, key.bits), "n": hex(key.n), "short_exponents": key.short_exponents}
-
-
 def _threshold_fields(key: ThresholdKey) -> dict[str, Any]:
     counts = {"holders": key.holders, "threshold": key.threshold, "min_contributions": key.min_contributions}
     numbers = {"n": hex(key.n), "base": hex(key.base), "verification": [hex(unit) for unit in key.verification]}
     return {**_head(_THRESHOLD, key.key_id, key.public_key.bits), **counts, **numbers}
-
-
-def _write(path: str | Path, fields: dict[str, Any], *, allow_small: bool, mode: int) -> None:
-    if not allow_small:
-        _require_large(path, fields["bits"])
-    _create(path, fields, mode=mode)
-
-
-def _require_large(path: str | Path, bits: int) -> None:
-    if bits < SMALLEST_BITS:
-        raise KeyFileError(f"{path}: a key of {bits} bits hides nothing: must have at least {SMALLEST_BITS}")
 
 
 def _kind(record: _Record, *expected: str) -> str:
@@ -234,14 +233,6 @@ def _require_sound(record: _Record, n: int, *, short_exponents: bool) -> None:
         raise record.error("n", "is no product of two primes that are 3 mod 4, as this kind of key has them")
 
 
-def _public_key(record: _Record) -> PublicKey:
-    n, short = record.number("n"), record.fields["short_exponents"]
-    _require_sound(record, n, short_exponents=short is True)
-    key = record.made(PublicKey, n, short)
-    _require_said(record, key.key_id, key.bits)
-    return key
-
-
 def _threshold_key(record: _Record) -> ThresholdKey:
     n, base, units = record.number("n"), record.number("base"), record.numbers("verification")
     holders, threshold, least = (record.count(name) for name in ("holders", "threshold", "min_contributions"))
@@ -259,15 +250,6 @@ def _phe_public(record: _Record) -> PublicKey:
         raise record.error("alg", f"must be {_PHE_FORM!r}, of kty {_PHE!r}")
     # Whether its primes fit short exponents is not said.
     return record.made(PublicKey.received, record.base64("n"))
-
-
-def _phe_private(record: _Record) -> PrivateKey:
-    record.require_fields({"kty", "key_ops", "p", "q", "pub"}, {"kid"})
-    public = _phe_public(record.inner("pub"))
-    key = record.made(PrivateKey.from_primes, record.base64("p"), record.base64("q"))
-    if key.public_key != public:
-        raise record.error("pub.n", "is not the product of p and q")
-    return key
 
 
 @dataclass(frozen=True, repr=False)
@@ -321,12 +303,8 @@ class _Record:
     def base64(self, field: str) -> int:
         """A whole number that stands as text in base64url without padding."""
         value = self.fields[field]
-        if (
-            not isinstance(value, str)
-            or not 0 < len(value) <= _MOST_DIGITS
-            or len(value) % 4 == 1
-            or not _BASE64.fullmatch(value)
-        ):
+        well_formed = isinstance(value, str) and len(value) <= _MOST_DIGITS and _BASE64.fullmatch(value)
+        if not well_formed or len(value) % 4 == 1:
             raise self.error(field, "must be a number as text, in base64url")
         return int.from_bytes(urlsafe_b64decode(value + "=" * (-len(value) % 4)), "big")
 
@@ -364,19 +342,25 @@ def _read(path: str | Path, *, secret: bool) -> _Record:
         content = files.read(where, at_most=_MOST_BYTES)
     except OSError as error:
         raise KeyFileError(f"{where}: cannot be read: {error.strerror}") from error
-    fields = _parsed(content)
+    try:
+        fields = strict_json.loads(content)
+    except ValueError:
+        # The parser's own error would carry the text along.
+        fields = None
     if not isinstance(fields, dict):
         raise KeyFileError(f"{where}: is no key file: must be one JSON object, every name in it once")
     return _Record(where, fields)
 
 
-def _create(path: str | Path, fields: dict[str, Any], *, mode: int) -> None:
+def _create(path: str | Path, fields: dict[str, Any], bits: int, *, mode: int, allow_small: bool = False) -> None:
     """Write a new file, whole or not at all, durably; a name that is taken is left alone, even if it is taken at this moment.
 
     Raises:
-        KeyFileError: The name is taken, or the folder cannot be written.
+        KeyFileError: The name is taken, the folder cannot be written, or the key is too small.
     """
     where = Path(path)
+    if bits < SMALLEST_BITS and not allow_small:
+        raise KeyFileError(f"{path}: a key of {bits} bits hides nothing: must have at least {SMALLEST_BITS}")
     temporary = where.with_name(f".{where.name}.{secrets.token_hex(4)}")
     try:
         files.write_atomic(temporary, strict_json.canonical(fields) + b"\n", mode=mode)
@@ -397,11 +381,3 @@ def _require_closed(path: Path) -> None:
             f"{path}: is secret, and others may read or change it (mode {stat.S_IMODE(mode):04o}); type: chmod 600 "
             f"{shlex.quote(str(path))}"
         )
-
-
-def _parsed(content: bytes) -> Any:
-    """What a text says, or nothing: the parser's own error would carry the text along."""
-    try:
-        return strict_json.loads(content)
-    except ValueError:
-        return None

@@ -163,10 +163,10 @@ class Holder:
             require_of(agreed, request.round_index, Kind.SUM, message, "the sum")
             return agreed.public_key.ciphertext(list(message.integers), name="the sum")
         summing = Aggregator(agreed, request.round_index)
-        for data in request.contributions:
-            summing.add(_sender(agreed, data), data)
-        for data in request.noise:
-            summing.add_noise(_sender(agreed, data), data)
+        for add, parts in ((summing.add, request.contributions), (summing.add_noise, request.noise)):
+            for data in parts:
+                stated = Message.from_bytes(data, agreed.public_key.bits, "a message of the sum", at_most=agreed.ciphertexts)
+                add(stated.sender, data)
         summing.request()
         return summing.total
 
@@ -178,12 +178,8 @@ class Holder:
             told = strict_json.loads(files.read(self._path, at_most=_LARGEST))
             if told["agreement"] != self.agreement.digest.hex():
                 raise ValueError("it is another run's")
-            return _Done(
-                integer("next_round", told["next_round"], at_least=0),
-                _digest(told["request"]),
-                integer("noise_round", told["noise_round"], at_least=-1),
-                _digest(told["noise"]),
-            )
+            rounds = [integer(name, told[name], at_least=least) for name, least in (("next_round", 0), ("noise_round", -1))]
+            return _Done(rounds[0], _digest(told["request"]), rounds[1], _digest(told["noise"]))
         except (ValueError, TypeError, KeyError, OSError) as error:
             raise RunFolderError(f"{self._path}: cannot be read ({error}); give this holder a folder of its own") from error
 
@@ -224,12 +220,9 @@ def combined(
             raise SumNotOpenedError(f"round {aggregator.round_index + 1}: the owner of the key did not answer")
         return aggregator.read(whole[0]), ()
     asked = (public.key_id, aggregator.total.shape, tuple(int(c) for c in aggregator.total.integers))
-    partials, liars = [], tuple[str, ...]()
-    for answer in given:
-        if isinstance(answer, Partial) and (answer.key_id, answer.shape, answer.ciphertexts) == asked:
-            partials.append(answer)
-        elif isinstance(answer, Partial):
-            liars += (f"holder {answer.holder}",)
+    given_parts = [answer for answer in given if isinstance(answer, Partial)]
+    partials = [part for part in given_parts if (part.key_id, part.shape, part.ciphertexts) == asked]
+    liars = tuple(f"holder {part.holder}" for part in given_parts if part not in partials)
     while True:
         try:
             return aggregator.read(combine(public, partials, aggregator.total)), liars
@@ -239,12 +232,6 @@ def combined(
         except ValueError as error:
             false = f"; false answers of {', '.join(liars)}" if liars else ""
             raise SumNotOpenedError(f"round {aggregator.round_index + 1}: {error}{false}", liars) from error
-
-
-def _sender(agreement: Agreement, data: object) -> str:
-    """The sender that a message states."""
-    message = Message.from_bytes(data, agreement.public_key.bits, "a message of the sum", at_most=agreement.ciphertexts)
-    return message.sender
 
 
 def _digest(text: object) -> bytes:
