@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from hubbub._util.checks import integer, one_of, positive
 from hubbub.errors import ConfigError
@@ -61,11 +61,7 @@ class Paillier:
     @property
     def key(self) -> PublicKey:
         """Under which everybody encrypts."""
-        if isinstance(self.public, ThresholdKey):
-            return self.public.public_key
-        if isinstance(self.public, PublicKey):
-            return self.public
-        raise TypeError("secagg.public: is still a file")
+        return self.shared.public_key if self.shared else cast(PublicKey, self.public)
 
     @property
     def least(self) -> int:
@@ -78,12 +74,12 @@ class Paillier:
         Args:
             min_survivors: With noise by the clients, how many of them bring the whole noise together.
         """
-        shared = self.shared
+        holders, threshold = (self.shared.holders, self.shared.threshold) if self.shared else (1, 1)
         return Encryption(
             key_bits=self.key.bits,
             bits=self.bits,
-            holders=shared.holders if shared else 1,
-            threshold=shared.threshold if shared else 1,
+            holders=holders,
+            threshold=threshold,
             noise_by=self.noise_by,
             min_contributions=max(self.least, min_survivors or 1),
             min_survivors=min_survivors,

@@ -15,8 +15,8 @@ A node holds what its configuration names, ``--node-config 'paillier-share="/srv
 hold nothing. A node may hold a share and train as well.
 """
 
-import functools
 import logging
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -116,26 +116,25 @@ def _pin(agreement: Agreement, round_index: int, context: Context, *, noised: bo
     wanted = context.node_config.get(KEY_ID, key_id)
     if wanted != key_id:
         raise ValueError(f"the server's key is {key_id!r}, this node encrypts under {shown(wanted)} only ({KEY_ID})")
-    before = context.state.get(_PINNED)
-    if isinstance(before, ConfigRecord):
-        if before["key-id"] != key_id:
-            raise ValueError(f"the server's key is {key_id!r}, before it was {before['key-id']!r}")
-        if before["run"] != agreement.run:
-            raise ValueError(f"the server's run is {agreement.run!r}, before it was {before['run']!r}")
-        if before["agreement"] != agreement.digest.hex():
-            raise ValueError("the terms of secure aggregation are others than before in this run")
-        if before["noised"] != noised:
-            raise ValueError("whether clients add noise is otherwise than before in this run")
-        if round_index < integer("next-round", before["next-round"], at_least=0):
-            raise ValueError(f"this client has answered round {round_index + 1} or a later one already")
-    kept: dict[str, str | int | bool] = {
+    kept: dict[str, str | bool] = {
         "key-id": key_id,
         "run": agreement.run,
         "agreement": agreement.digest.hex(),
         "noised": noised,
-        "next-round": round_index + 1,
     }
-    context.state[_PINNED] = ConfigRecord({**kept})
+    before = context.state.get(_PINNED)
+    if isinstance(before, ConfigRecord):
+        for name, otherwise in (
+            ("key-id", f"the server's key is {key_id!r}, before it was {before['key-id']!r}"),
+            ("run", f"the server's run is {agreement.run!r}, before it was {before['run']!r}"),
+            ("agreement", "the terms of secure aggregation are others than before in this run"),
+            ("noised", "whether clients add noise is otherwise than before in this run"),
+        ):
+            if before[name] != kept[name]:
+                raise ValueError(otherwise)
+        if round_index < integer("next-round", before["next-round"], at_least=0):
+            raise ValueError(f"this client has answered round {round_index + 1} or a later one already")
+    context.state[_PINNED] = ConfigRecord({**kept, "next-round": round_index + 1})
 
 
 def _encrypted(
@@ -208,7 +207,7 @@ def _answer(msg: Message, context: Context) -> Message:
         return Message(Error(code=FAILED_PRECONDITION, reason=f"paillier: {why}"), reply_to=msg)
 
 
-@functools.lru_cache(maxsize=16)
+@lru_cache(maxsize=16)
 def _key(path: Path, inode: int, changed: int) -> KeyShare | PrivateKey:
     """What a file holds, a share or the whole key; checked once in a process for as long as the file is the same."""
     try:

@@ -58,7 +58,24 @@ class _Round:
 
 
 class PrivateRun:
-    """A run that is open."""
+    """A run that is open.
+
+    Args:
+        strategy: The wrapped one.
+        mechanism: How sums are hidden.
+        clipping: A clip norm, or the rule by which it moves.
+        options: All that was asked for.
+        layout: Of the model.
+        fixed: What the run fixes when it begins.
+
+    Attributes:
+        state: Ledger, noise and clip norm, in memory or in the run's folder.
+        arrays: The model after the rounds so far; ``None`` before the first.
+
+    Raises:
+        ConfigError: The model has buffers, and nothing says that they stay as they are.
+        LedgerError: The folder holds another run.
+    """
 
     def __init__(
         self, strategy: Strategy, mechanism: Mechanism, clipping: Clipping, options: Options, layout: Layout, fixed: Fixed
@@ -70,14 +87,14 @@ class PrivateRun:
                 "and they stay as they are for the whole run"
             )
         self.layout = layout
-        self._strategy, self._mechanism, self._clipping, self._options = strategy, mechanism, clipping, options
         self.fixed = fixed
+        self._strategy, self._mechanism, self._clipping, self._options = strategy, mechanism, clipping, options
         self._norms = ClipNorms(clipping, mechanism.noise_multiplier, fixed.expected_cohort_size)
         self._under_way: _Round | None = None
         self._aborted = 0
         self.arrays: ArrayRecord | None = None
         self._dim = layout.dim + self._norms.further
-        self._state = ServerState(
+        self.state = ServerState(
             self._promise(),
             layout,
             dim=self._dim,
@@ -86,41 +103,44 @@ class PrivateRun:
             folder=options.folder,
             head=options.head,
         )
-        self._state.clip_norm = clipping.initial_clip_norm if isinstance(clipping, AdaptiveClipping) else clipping
-        self._encrypted = self._begun_encryption()
+        self.state.clip_norm = clipping.initial_clip_norm if isinstance(clipping, AdaptiveClipping) else clipping
+        self._encrypted: EncryptedRounds | None = None
+        if (secagg := options.secagg) and (encryption := options.encryption):
+            # Only a run that encrypts needs gmpy2.
+            from hubbub.flower import secagg_server
 
-    @property
-    def state(self) -> ServerState:
-        """Ledger, noise, clip norm."""
-        return self._state
+            packing = secagg.packing(mechanism, options.num_sampled_clients or 0)
+            self._encrypted = secagg_server.EncryptedRounds(
+                secagg, encryption, packing, self.state.promise, self._dim, options.folder
+            )
 
     @property
     def round_index(self) -> int:
         """Of the next round."""
-        return self._state.path.next_round
+        return self.state.path.next_round
 
     def resume(self, initial: ArrayRecord, grid: Grid) -> None:
         """Take up what the folder holds: the model, the clip norm, and a release that nobody has learnt from yet."""
         # First all that is read, so that a folder that is refused stays as it is; a round under way is settled by the start.
-        held = self._state.restore(self._strategy)
+        held = self.state.restore(self._strategy)
         self._require_model_of_this_run(held)
-        self._state.path.start()
+        self.state.path.start()
         if held is None:
-            self._state.save(initial, self._strategy)
+            self.state.save(initial, self._strategy)
             return
         self.arrays = held
-        late = list(self._state.path.released(self._state.rounds, self.round_index))
+        late = list(self.state.path.released(self.state.rounds, self.round_index))
         for release in late:
             # Some strategies know what they sent only from having sent it.
             floating = self.layout.floating(self.arrays)
             Template.ask(self._strategy, self.round_index, floating, ConfigRecord(), grid)
             self.arrays = self._learn(release, self.arrays)
         if late:
-            self._state.save(self.arrays, self._strategy)
+            self.state.save(self.arrays, self._strategy)
         _LOG.info("Going on after %s rounds of the run in %s", self.round_index, self._options.folder)
 
     def _require_model_of_this_run(self, held: ArrayRecord | None) -> None:
-        done, clip_norm = len(self._state.path.ledger.rounds), self._state.clip_norm
+        done, clip_norm = len(self.state.path.ledger.rounds), self.state.clip_norm
         if held is None and done:
             raise RunFolderError(
                 f"{self._options.folder}: its ledger has {done} rounds, and state/server.safetensors, the model after them, is "
@@ -135,8 +155,8 @@ class PrivateRun:
     def abort_what_was_left(self) -> None:
         """A round that was begun and never finished stays charged; whoever answers it comes too late."""
         self._under_way = None
-        if pending := self._state.path.ledger.pending():
-            self._state.path.abort(pending)
+        if pending := self.state.path.ledger.pending():
+            self.state.path.abort(pending)
 
     def reach_holders(self, grid: Grid) -> None:
         """See that the holders of the key are connected, if any are needed, before the first round of a start is charged."""
@@ -145,8 +165,8 @@ class PrivateRun:
 
     def summing(self) -> "Summing | EncryptedSumming":
         """How the next round's replies are summed."""
-        split, bits = self._norms.split, self._state.promise.lattice_bits
-        plain = Summing(self.layout, self._state.clip_norm, split, self._mechanism, bits)
+        split, bits = self._norms.split, self.state.promise.lattice_bits
+        plain = Summing(self.layout, self.state.clip_norm, split, self._mechanism, bits)
         return self._encrypted.summing(plain, self.round_index) if self._encrypted else plain
 
     def begin(
@@ -158,7 +178,7 @@ class PrivateRun:
         ttl: float | None,
     ) -> list[Message]:
         """Draw the cohort among the connected nodes, charge the round, and make its messages."""
-        path, size = self._state.path, self._options.num_sampled_clients or self.fixed.expected_cohort_size
+        path, size = self.state.path, self._options.num_sampled_clients or self.fixed.expected_cohort_size
         clients = clients_of(nodes, self.fixed.identity, keys_enforced=self._options.keys_enforced)
         chosen = cohort(self._mechanism.participation, path.next_round, clients, size, path)
         lattice = summing.lattice
@@ -172,7 +192,7 @@ class PrivateRun:
 
     def finish(self, replies: Iterable[Message]) -> ArrayRecord | None:
         """Sum what came, release it with noise, and let the strategy learn; ``None`` where the round is discarded."""
-        under_way, state = self._under_way, self._state
+        under_way, state = self._under_way, self.state
         if under_way is None:
             raise ConfigError("aggregate_train: no round is under way; call configure_train first")
         asked = under_way.asked
@@ -207,8 +227,8 @@ class PrivateRun:
 
     def _discard(self, under_way: _Round, why: str) -> None:
         _LOG.warning("aggregate_train: %s; the round is discarded and stays charged, the model is left as it was", why)
-        self._state.path.abort(under_way.ticket)
-        self._state.save(under_way.arrays, self._strategy)
+        self.state.path.abort(under_way.ticket)
+        self.state.save(under_way.arrays, self._strategy)
 
     def _discarded(self, came: int, counted: int, asked: int) -> str:
         """Why the round is discarded, by the published rules alone; empty where it is released."""
@@ -221,11 +241,17 @@ class PrivateRun:
 
     def _learn(self, release: torch.Tensor, arrays: ArrayRecord) -> ArrayRecord:
         """The model after a release: the wrapped strategy sees the noised mean, as the only reply there is."""
-        state, layout = self._state, self.layout
+        state, layout = self.state, self.layout
         state.clip_norm = self._norms.following(state.clip_norm, release)
         mean = release[: layout.dim] / self.fixed.expected_cohort_size
+        weight = MetricRecord({getattr(self._strategy, "weighted_by_key", "num-examples"): 1})
+        name = getattr(self._strategy, "arrayrecord_key", "arrays")
+        content = RecordDict({name: layout.moved(arrays, mean), "metrics": weight})
+        # Made outside of any task, as after a restart there is no message to reply to.
+        nobody = Metadata(0, "", 0, 0, "", "", time.time(), 1.0, MessageType.TRAIN)
+        only: Message = Message(content, metadata=nobody)  # type: ignore[call-overload]
         with unheard():
-            made, _ = self._strategy.aggregate_train(self.round_index, [self._synthetic(layout.moved(arrays, mean))])
+            made, _ = self._strategy.aggregate_train(self.round_index, [only])
         if made is None:
             raise ConfigError(f"strategy: {type(self._strategy).__name__} made no model of the mean; wrap one that averages")
         model = layout.completed(made, arrays)
@@ -237,36 +263,16 @@ class PrivateRun:
             )
         return model
 
-    def _synthetic(self, floating: ArrayRecord) -> Message:
-        weight = MetricRecord({getattr(self._strategy, "weighted_by_key", "num-examples"): 1})
-        name = getattr(self._strategy, "arrayrecord_key", "arrays")
-        nobody = Metadata(0, "", 0, 0, "", "", time.time(), 1.0, MessageType.TRAIN)
-        # Made outside of any task, as after a restart there is no message to reply to.
-        message: Message = Message(RecordDict({name: floating, "metrics": weight}), metadata=nobody)  # type: ignore[call-overload]
-        return message
-
-    def _begun_encryption(self) -> "EncryptedRounds | None":
-        secagg, encryption, options = self._options.secagg, self._options.encryption, self._options
-        if secagg is None or encryption is None:
-            return None
-        from hubbub.flower.secagg_server import EncryptedRounds
-
-        packing = secagg.packing(self._mechanism, options.num_sampled_clients or 0)
-        return EncryptedRounds(secagg, encryption, packing, self._state.promise, self._dim, options.folder)
-
     def _promise(self) -> Promise:
         adaptive = isinstance(self._clipping, AdaptiveClipping)
-        how = {"adaptive_clipping": repr(self._clipping)} if adaptive else {"clip_norm": self._clipping}
-        return self._options.promise(
-            self._mechanism,
-            {
-                "engine": "flower",
-                "arrays": self.layout.digest(),
-                "expected_cohort_size": self.fixed.expected_cohort_size,
-                "identity": self.fixed.identity,
-                "noise_at": self._options.noise_at,
-                "on_failure": self._options.on_failure,
-                "keep_releases": False,
-                **how,
-            },
-        )
+        settings = {
+            "engine": "flower",
+            "arrays": self.layout.digest(),
+            "expected_cohort_size": self.fixed.expected_cohort_size,
+            "identity": self.fixed.identity,
+            "noise_at": self._options.noise_at,
+            "on_failure": self._options.on_failure,
+            "keep_releases": False,
+            **({"adaptive_clipping": repr(self._clipping)} if adaptive else {"clip_norm": self._clipping}),
+        }
+        return self._options.promise(self._mechanism, settings)

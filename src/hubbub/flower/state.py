@@ -40,7 +40,25 @@ _OWNERS: WeakValueDictionary[Path, "ServerState"] = WeakValueDictionary()
 
 
 class ServerState:
-    """A run that is open: its release path, which is not started yet, and the folder that it is kept in."""
+    """A run that is open: its release path, which is not started yet, and the folder that it is kept in.
+
+    Args:
+        promise: What the run promises.
+        layout: Of the model.
+        dim: Numbers in a sum.
+        clients: The most in a cohort.
+        seed: Of the noise and the cohorts of a simulation.
+        folder: Where it is kept; ``None`` keeps it in memory.
+        head: A head of the ledger that was kept elsewhere.
+
+    Attributes:
+        rounds: How many rounds the model that is kept has learnt from.
+        clip_norm: Of the next round.
+
+    Raises:
+        LedgerError: The folder holds another run, one that was closed, or one behind ``head``.
+        RunFolderError: It is damaged, or another process is at work in it.
+    """
 
     def __init__(
         self,
@@ -73,9 +91,9 @@ class ServerState:
         self._closed = False
         try:
             # Whoever sums for this path takes nothing but what holds its share of the noise, or opens no sum without it.
-            in_sums = promise.noise_in_sums
+            noise = promise.noise_in_sums
             self._path = ReleasePath(
-                promise, dim, clients=clients, seed=seed, store=self._store, head=head, noise_in_sums=in_sums
+                promise, dim, clients=clients, seed=seed, store=self._store, head=head, noise_in_sums=noise
             )
         except BaseException:
             self.close()
@@ -107,7 +125,11 @@ class ServerState:
         self._lock.close()
 
     def restore(self, strategy: Strategy) -> ArrayRecord | None:
-        """The model after :attr:`rounds` rounds, the wrapped strategy's arrays put back; ``None`` where the run begins."""
+        """The model after :attr:`rounds` rounds, the wrapped strategy's arrays put back; ``None`` where the run begins.
+
+        Raises:
+            RunFolderError: The file is damaged, of other rounds than the ledger has, or of another model or strategy.
+        """
         if self._file is None or not self._file.exists():
             return None
         try:
@@ -179,15 +201,15 @@ def _known(strategy: Strategy) -> dict[str, _Entries]:
     """The arrays that a strategy keeps from round to round, under a name that says where."""
     found: dict[str, _Entries] = {}
     for attribute, value in vars(strategy).items():
-        parts: dict[str, object] = {}
+        kind, parts = "", dict[str, object]()
         if isinstance(value, ArrayRecord):
-            parts = {f"record/{attribute}/{name}": array.numpy() for name, array in value.items()}
+            kind, parts = "record", {name: array.numpy() for name, array in value.items()}
         elif isinstance(value, dict):
-            parts = {f"dict/{attribute}/{key}": entries for key, entries in value.items()}
+            kind, parts = "dict", value
         elif isinstance(value, list):
-            parts = {f"list/{attribute}/{i:06d}": entries for i, entries in enumerate(value)}
+            kind, parts = "list", {f"{i:06d}": entries for i, entries in enumerate(value)}
         if all(isinstance(entries, np.ndarray | np.generic) for entries in parts.values()):
-            found.update({name: np.array(entries) for name, entries in parts.items()})
+            found.update({f"{kind}/{attribute}/{key}": np.array(entries) for key, entries in parts.items()})
     return {name: entries for name, entries in found.items() if entries.dtype.kind in "fiub"}
 
 
