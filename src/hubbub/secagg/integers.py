@@ -39,12 +39,8 @@ def flatten(name: str, values: object) -> tuple[list[int], tuple[int, ...]]:
     Raises:
         TypeError: An entry is no whole number; the message says where, not what.
     """
-    if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
-        return values.ravel().tolist(), values.shape
-    if isinstance(values, np.ndarray) and values.dtype.kind != "O":
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "iuO":
         raise TypeError(f"{name} has dtype {values.dtype}: must be whole numbers, such as int64")
-    if isinstance(values, list | tuple) and set(map(type, values)) <= {int, mpz}:
-        return list(values), (len(values),)
     if not isinstance(values, list | tuple | np.ndarray):
         return [whole(name, values)], ()
     try:

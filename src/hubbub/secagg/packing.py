@@ -27,8 +27,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+import gmpy2
 import numpy as np
 import numpy.typing as npt
+from gmpy2 import mpz
 
 from hubbub._util.checks import integer, scale, shown
 
@@ -44,9 +46,6 @@ _LARGEST_SUM = 2**52
 _TOP_BITS = 3
 # So far may too many contributions run over and still be seen as such: 256 times too many.
 _FENCE_BITS = 8
-_WORD = 64
-# Integers at a time, so that their numbers stay in the processor's cache.
-_CHUNK = 512
 
 
 @dataclass(frozen=True)
@@ -150,9 +149,8 @@ class Packing:
         point = FixedPoint(self.bits, self.clip)
         object.__setattr__(self, "bits", point.bits)
         object.__setattr__(self, "clip", point.clip)
-        object.__setattr__(self, "max_clients", integer("max_clients", self.max_clients, at_least=1, at_most=_MOST_CLIENTS))
-        object.__setattr__(self, "key_bits", integer("key_bits", self.key_bits, at_least=64, at_most=2**16))
-        object.__setattr__(self, "noise", integer("noise", self.noise, at_least=0))
+        for name, least, most in (("max_clients", 1, _MOST_CLIENTS), ("key_bits", 64, 2**16), ("noise", 0, None)):
+            object.__setattr__(self, name, integer(name, getattr(self, name), at_least=least, at_most=most))
         if self.largest_sum > _LARGEST_SUM:
             raise ValueError(
                 f"max_clients = {self.max_clients} and noise = {shown(self.noise)}: with {self.bits} bits a sum may exceed "
@@ -359,42 +357,19 @@ def joined(numbers: npt.NDArray[np.int64], width: int, count: int) -> list[int]:
         numbers: ``(size,)``, each from −2^(width−1) to 2^(width−1) − 1.
         width: Of a slot in bits, up to 63.
         count: The slots of one integer.
+
+    Example:
+        >>> joined(np.array([1, -2, 3]), width=8, count=2)
+        [-511, 3]
     """
     bias, half = _bias(width, count), 1 << (width - 1)
-    whole: list[int] = []
-    for start in range(0, numbers.size, _CHUNK * count):
-        part = numbers[start : start + _CHUNK * count]
-        lifted = np.full(-(-part.size // count) * count, half, dtype=np.uint64)
-        lifted[: part.size] = part + half
-        rows = np.ascontiguousarray(lifted.reshape(-1, count).T)
-        words = np.zeros((_words(width, count), rows.shape[1]), dtype="<u8")
-        for slot, row in enumerate(rows):
-            word, shift = divmod(slot * width, _WORD)
-            words[word] |= row << np.uint64(shift)
-            if shift + width > _WORD:
-                words[word + 1] |= row >> np.uint64(_WORD - shift)
-        whole.extend(int.from_bytes(integer.tobytes(), "little") - bias for integer in words.T)
-    return whole
+    lifted = (numbers + half).tolist() + [half] * (-numbers.size % count)
+    return [int(gmpy2.pack(lifted[i : i + count], width)) - bias for i in range(0, len(lifted), count)]
 
 
 def taken_apart(lifted: list[int], width: int, count: int) -> npt.NDArray[np.int64]:
     """``(len(lifted) · count,)``: the numbers in integers to which the bias was added, each below 2^(width·count)."""
-    numbers = np.empty((len(lifted), count), dtype=np.int64)
-    length = _words(width, count)
-    mask = np.uint64((1 << width) - 1)
-    for start in range(0, len(lifted), _CHUNK):
-        part = b"".join(integer.to_bytes(length * _WORD // 8, "little") for integer in lifted[start : start + _CHUNK])
-        words = np.ascontiguousarray(np.frombuffer(part, dtype="<u8").reshape(-1, length).T)
-        for slot in range(count):
-            word, shift = divmod(slot * width, _WORD)
-            row = words[word] >> np.uint64(shift)
-            if shift + width > _WORD:
-                row |= words[word + 1] << np.uint64(_WORD - shift)
-            numbers[start : start + _CHUNK, slot] = row & mask
-    numbers -= 1 << (width - 1)
-    return numbers.ravel()
-
-
-def _words(width: int, count: int) -> int:
-    """The words that hold all slots of an integer."""
-    return -(-width * count // _WORD)
+    # gmpy2 leaves out the slots above the last that is not zero.
+    rows = [gmpy2.unpack(mpz(integer), width) for integer in lifted]
+    numbers = [int(number) for row in rows for number in row + [0] * (count - len(row))]
+    return np.array(numbers, dtype=np.int64) - (1 << (width - 1))
