@@ -24,7 +24,7 @@ from hubbub._util.checks import finite, integer, positive, scale
 from hubbub.errors import ConfigError
 from hubbub.flower.messages import CLIP_NORM, NORM_BIT
 from hubbub.flower.options import RunArguments
-from hubbub.flower.strategies import DPFedAvgAdaptive, DPFedAvgFixed
+from hubbub.flower.strategies import DPFedAvgAdaptive, DPFedAvgFixed, PrivateStrategy
 
 __all__ = [
     "DifferentialPrivacyClientSideAdaptiveClipping",
@@ -37,7 +37,25 @@ __all__ = [
 _FLOWER_CLIP_NORM, _FLOWER_NORM_BIT = "clipping_norm", "norm_bit"
 
 
-class DifferentialPrivacyServerSideFixedClipping(DPFedAvgFixed):
+class _FlowersNames(PrivateStrategy):
+    """Flower's attributes of a strategy."""
+
+    @property
+    def noise_multiplier(self) -> float:
+        """As it was given.
+
+        With adaptive clipping it is that of updates and count together; Flower's class has that of the updates alone, which
+        is more.
+        """
+        return self.mechanism.noise_multiplier
+
+    @property
+    def clipping_norm(self) -> float:
+        """Of the next round."""
+        return self.clip_norm
+
+
+class DifferentialPrivacyServerSideFixedClipping(_FlowersNames, DPFedAvgFixed):
     """Flower's class of this name, in the arguments; :class:`.DPFedAvgFixed` in what is done.
 
     Args:
@@ -81,35 +99,33 @@ class DifferentialPrivacyServerSideFixedClipping(DPFedAvgFixed):
         )
         self.num_sampled_clients = num_sampled_clients
 
-    @property
-    def noise_multiplier(self) -> float:
-        """As it was given."""
-        return self.mechanism.noise_multiplier
-
-    @property
-    def clipping_norm(self) -> float:
-        """As it was given."""
-        return self.clip_norm
-
     def privacy_spent(self) -> PrivacySpent:
         """What the ledger holds, with or without an ``accountant``; :meth:`guarantee` says under which assumptions."""
         spent = self.guarantee()
         return PrivacySpent(float(spent.epsilon), spent.delta, self.rounds_charged, str(spent.accountant))
 
 
-class DifferentialPrivacyClientSideFixedClipping(DifferentialPrivacyServerSideFixedClipping):
+class _ClientsClip(PrivateStrategy):
+    """A strategy that tells Flower's mods the clip norm, too."""
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+        """As ever, with the clip norm where Flower's mods look for it as well."""
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        for message in messages:
+            told = next(iter(message.content.config_records.values()))
+            told[_FLOWER_CLIP_NORM] = told[CLIP_NORM]
+        return messages
+
+
+class DifferentialPrivacyClientSideFixedClipping(_ClientsClip, DifferentialPrivacyServerSideFixedClipping):
     """As :class:`DifferentialPrivacyServerSideFixedClipping`, for clients that clip; the server clips again all the same.
 
     The clients have ``clipping_mod``, or still Flower's own ``fixedclipping_mod``. The latter clips buffers too, and fails on
     arrays of whole numbers: with ``buffers="keep"`` use ``clipping_mod``. A client with neither is clipped here.
     """
 
-    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
-        """As ever, with the clip norm under Flower's name as well."""
-        return _with_flowers_key(super().configure_train(server_round, arrays, config, grid))
 
-
-class DifferentialPrivacyServerSideAdaptiveClipping(DPFedAvgAdaptive):
+class DifferentialPrivacyServerSideAdaptiveClipping(_FlowersNames, DPFedAvgAdaptive):
     """Flower's class of this name, in the arguments; :class:`.DPFedAvgAdaptive` in what is done.
 
     Unlike Flower's the clipping norm grows while more updates are clipped than ``target_clipped_quantile`` says, and shrinks
@@ -164,18 +180,8 @@ class DifferentialPrivacyServerSideAdaptiveClipping(DPFedAvgAdaptive):
         self.target_clipped_quantile = target_clipped_quantile
         self.clip_norm_lr = clip_norm_lr
 
-    @property
-    def noise_multiplier(self) -> float:
-        """As it was given: of updates and count together. Flower's class has here that of the updates alone, which is more."""
-        return self.mechanism.noise_multiplier
 
-    @property
-    def clipping_norm(self) -> float:
-        """Of the next round."""
-        return self.clip_norm
-
-
-class DifferentialPrivacyClientSideAdaptiveClipping(DifferentialPrivacyServerSideAdaptiveClipping):
+class DifferentialPrivacyClientSideAdaptiveClipping(_ClientsClip, DifferentialPrivacyServerSideAdaptiveClipping):
     """As :class:`DifferentialPrivacyServerSideAdaptiveClipping`, for clients that clip; the server clips again all the same.
 
     The clients have ``clipping_mod``, or still Flower's own ``adaptiveclipping_mod``: its ``norm_bit`` says that an update
@@ -183,22 +189,9 @@ class DifferentialPrivacyClientSideAdaptiveClipping(DifferentialPrivacyServerSid
     noised count.
     """
 
-    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
-        """As ever, with the clip norm under Flower's name as well."""
-        return _with_flowers_key(super().configure_train(server_round, arrays, config, grid))
-
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """As ever, with what Flower's mod says of the norm in this package's words."""
         return super().aggregate_train(server_round, map(_with_our_bit, replies))
-
-
-def _with_flowers_key(messages: Iterable[Message]) -> list[Message]:
-    """The messages of a round, each with the clip norm where Flower's mods look for it."""
-    messages = list(messages)
-    for message in messages:
-        config = next(iter(message.content.config_records.values()))
-        config[_FLOWER_CLIP_NORM] = config[CLIP_NORM]
-    return messages
 
 
 def _with_our_bit(reply: Message) -> Message:

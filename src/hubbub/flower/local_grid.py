@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from itertools import count
 from typing import Any
 
@@ -160,11 +160,8 @@ class LocalGrid(Grid):
         if not isinstance(mods, list):
             raise ConfigError("craft: this version of Flower does not tell the mods of a ClientApp, within which to answer")
         self._crafted.pop(node_id, None)
-        if answer is None:
-            return
-        for mod in reversed(mods):
-            answer = partial(mod, call_next=answer)
-        self._crafted[node_id] = answer
+        if answer is not None:
+            self._crafted[node_id] = reduce(lambda inner, mod: partial(mod, call_next=inner), reversed(mods), answer)
 
     @property
     def run(self) -> Any:
@@ -205,7 +202,11 @@ class LocalGrid(Grid):
         """
         messages = list(messages)
         for message in messages:
-            _require_instruction(message)
+            if not isinstance(message, Message):
+                raise TypeError(f"messages: {_checks.shown(message)} is not a flwr.app.Message")
+            if not message.has_content() or message.metadata.reply_to_message_id:
+                to = message.metadata.dst_node_id
+                raise ValueError(f"messages: the one to node {to} is a reply; only the nodes reply here")
         arrived = [received(message.content) for message in messages]
         silent = frozenset(self.drop)
         message_ids = []
@@ -236,29 +237,23 @@ class LocalGrid(Grid):
             return []
         _stamp(reply, next(self._message_ids))
         arriving = reply if self.reply_filter is None else self.reply_filter(reply)
-        if arriving is None:
-            return []
-        return arriving if isinstance(arriving, list) else [arriving]
+        return arriving if isinstance(arriving, list) else [arriving] if arriving else []
 
     def _answer(self, message: Message, content: RecordDict) -> Message | None:
         """What arrives of the ClientApp's reply, or the error that a SuperNode makes of what it raises."""
         node_id = message.metadata.dst_node_id
-        context = self._context(node_id)
+        if node_id not in self._contexts:
+            config = dict(self._node_config(node_id - _FIRST_NODE))
+            self._contexts[node_id] = Context(TaskIdentity.run_id, node_id, config, RecordDict(), dict(self._run_config))
         crafted = self._crafted.get(node_id) if is_training(message.metadata.message_type) else None
         try:
             arrived = Message(content, node_id, message.metadata.message_type)
             arrived.metadata.__dict__.update(message.metadata.__dict__)
-            answer: object = (crafted or self._client_app)(arrived, context)
+            answer: object = (crafted or self._client_app)(arrived, self._contexts[node_id])
         except Exception as error:  # noqa: BLE001 # whatever a ClientApp raises is an error reply, as on a SuperNode
             _log.error("ClientApp raised an exception", exc_info=error)
             return Message(Error(_APP_RAISED, f"{type(error)}:<'{error}'>"), reply_to=message)
         return _returned(answer, message)
-
-    def _context(self, node_id: int) -> Context:
-        if node_id not in self._contexts:
-            config = dict(self._node_config(node_id - _FIRST_NODE))
-            self._contexts[node_id] = Context(TaskIdentity.run_id, node_id, config, RecordDict(), dict(self._run_config))
-        return self._contexts[node_id]
 
 
 def _identify() -> None:
@@ -268,13 +263,6 @@ def _identify() -> None:
             getattr(TaskIdentity, name)
         except RuntimeError:
             setattr(TaskIdentity, name, _SERVER)
-
-
-def _require_instruction(message: object) -> None:
-    if not isinstance(message, Message):
-        raise TypeError(f"messages: {_checks.shown(message)} is not a flwr.app.Message")
-    if not message.has_content() or message.metadata.reply_to_message_id:
-        raise ValueError(f"messages: the one to node {message.metadata.dst_node_id} is a reply; only the nodes reply here")
 
 
 def received(content: RecordDict) -> RecordDict:
@@ -292,10 +280,8 @@ def _returned(answer: object, message: Message) -> Message | None:
     if (said.reply_to_message_id, said.src_node_id) != (asked.message_id, asked.dst_node_id):
         return None
     try:
-        if answer.has_error():
-            reply = Message(Error(answer.error.code, answer.error.reason), reply_to=message)
-        else:
-            reply = Message(received(answer.content), reply_to=message)
+        sent = Error(answer.error.code, answer.error.reason) if answer.has_error() else received(answer.content)
+        reply = Message(sent, reply_to=message)
         # These are the sender's word as well, and nobody checks them on the way.
         reply.metadata.group_id = said.group_id
         reply.metadata.message_type = said.message_type

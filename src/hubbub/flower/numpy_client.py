@@ -89,7 +89,9 @@ class DPNumPyClient(NumPyClient):
             raise RuntimeError("fit failed; see the client's log") from None
         if len(trained) != len(before):
             raise ValueError(f"fit returned {len(trained)} arrays, {len(before)} were sent: return them all, in the same order")
-        after, bit = _record(trained), _bit(metrics) if request.counted else None
+        after, bit = _record(trained), metrics.get(NORM_BIT) if request.counted else None
+        if bit is not None and not isinstance(bit, int):
+            raise TypeError(f"{NORM_BIT} = {shown(bit)}: must be 0 or 1; the name is kept for the indicator of the clip")
         if request.noise_stddev is not None:
             hidden, count = sent.hidden(after, request, bit)
             arrays = [hidden.get(name, array).numpy() for name, array in before.items()]
@@ -104,11 +106,3 @@ class DPNumPyClient(NumPyClient):
 def _record(arrays: Sequence[npt.ArrayLike]) -> ArrayRecord:
     """A copy of the arrays, named by their positions."""
     return ArrayRecord({str(position): Array(np.asarray(array)) for position, array in enumerate(arrays)})
-
-
-def _bit(metrics: dict[str, Scalar]) -> int | None:
-    """The indicator of a wrapped client that clips by itself."""
-    value = metrics.get(NORM_BIT)
-    if value is not None and not isinstance(value, int):
-        raise TypeError(f"{NORM_BIT} = {shown(value)}: must be 0 or 1; the name is kept for the indicator of the clip")
-    return value
