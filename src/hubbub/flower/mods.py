@@ -77,7 +77,11 @@ class Request:
 
 
 class Sent:
-    """The arrays that a client was sent, kept before its app may change them."""
+    """The arrays that a client was sent, kept before its app may change them.
+
+    Args:
+        arrays: As they came.
+    """
 
     def __init__(self, arrays: ArrayRecord) -> None:
         self._layout = Layout.of(arrays)
@@ -188,6 +192,10 @@ def clipping_mod(msg: Message, context: Context, call_next: App) -> Message:
         The reply; an error of the app as it is; or an error of code 6 where there is no usable ``dpfedavg_clip_norm``, the
         reply's arrays are not those that were sent, or noise is asked for which no :func:`noising_mod` around this mod adds.
 
+    Example:
+        >>> from flwr.clientapp import ClientApp
+        >>> app = ClientApp(mods=[clipping_mod])
+
     Source: McMahan et al. 2018, "Learning Differentially Private Recurrent Language Models", Algorithm 1,
     https://arxiv.org/abs/1710.06963; the bit: Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping",
     Algorithm 1, https://arxiv.org/abs/1905.03871.
@@ -235,6 +243,10 @@ def noising_mod(msg: Message, context: Context, call_next: App) -> Message:
     Returns:
         The noised reply; or an error of code 6 where the app failed or replied with an error, the configuration is incomplete,
         the reply's arrays are not those that were sent, or the noise is more than can be drawn.
+
+    Example:
+        >>> from flwr.clientapp import ClientApp
+        >>> app = ClientApp(mods=[noising_mod, clipping_mod])
 
     Source: Kairouz et al. 2021, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation",
     https://arxiv.org/abs/2102.06387 (shares); Canonne et al. 2020, https://arxiv.org/abs/2004.00010 (the exact noise).
@@ -290,6 +302,10 @@ def timer_mod(min_seconds: float, *, clock: Callable[[], float] = time.time) -> 
 
     Raises:
         ValueError: The pause is not above 0.
+
+    Example:
+        >>> from flwr.clientapp import ClientApp
+        >>> app = ClientApp(mods=[timer_mod(min_seconds=24 * 3600), clipping_mod])
 
     Source: Xu et al. 2023, "Federated Learning of Gboard Language Models with Differential Privacy",
     https://arxiv.org/abs/2305.18465.

@@ -58,7 +58,12 @@ class StrategyArguments(RunArguments, total=False):
 
 @dataclass(frozen=True)
 class Options:
-    """What a private strategy is told beside its mechanism and its clip norm; see :class:`.DPFedAvgFixed` for each."""
+    """The settings of a private strategy beside its mechanism and its clip norm; see :class:`.DPFedAvgFixed` for each.
+
+    Raises:
+        ConfigError: Two that do not go together.
+        TypeError, ValueError: One of another type, or out of range.
+    """
 
     num_sampled_clients: int | None = None
     sampling_probability: float | None = None
@@ -149,7 +154,11 @@ class Options:
         return None if self.secagg is None else self.secagg.encryption(self.min_survivors)
 
     def require_fitting(self, mechanism: Mechanism) -> None:
-        """Refuse a mechanism whose cohorts these terms cannot draw or whose promise nobody can keep."""
+        """Refuse a mechanism whose cohorts these terms cannot draw or whose promise nobody can keep.
+
+        Raises:
+            ConfigError: Names the setting and the next step.
+        """
         stated = getattr(mechanism.participation, "sampling_probability", None)
         if self.sampling_probability not in (None, stated):
             raise ConfigError(
@@ -224,7 +233,16 @@ class Options:
 
 
 def independent_noise(options: Options, noise_multiplier: float, rounds: int) -> Mechanism:
-    """The mechanism of DP-FedAvg: fresh noise in each of at most so many rounds, which any client may join."""
+    """The mechanism of DP-FedAvg: fresh noise in each of at most so many rounds, which any client may join.
+
+    Args:
+        options: Whose cohorts, and whose shares of the noise.
+        noise_multiplier: Of each round.
+        rounds: The most.
+
+    Raises:
+        ConfigError: Cohorts of a fixed size and by Poisson sampling at once, or neither.
+    """
     size, sampling = options.num_sampled_clients, options.sampling_probability
     if (size is None) == (sampling is None):
         raise ConfigError(
@@ -237,7 +255,12 @@ def independent_noise(options: Options, noise_multiplier: float, rounds: int) ->
 
 
 def require_averaging(strategy: object) -> Strategy:
-    """The wrapped strategy, which must be one that averages."""
+    """The wrapped strategy, which must be one that averages.
+
+    Raises:
+        TypeError: It is no strategy of the Message API.
+        ConfigError: It is private itself, looks at single updates, or trains in no round.
+    """
     if isinstance(strategy, type) and issubclass(strategy, Strategy):
         raise TypeError(f"strategy = {strategy.__name__}: is a class; make one of it, {strategy.__name__}()")
     if not isinstance(strategy, Strategy):

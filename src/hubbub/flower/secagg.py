@@ -34,6 +34,11 @@ class Paillier:
         KeyFileError: The file is missing, damaged or of another kind, or the key is not sound.
         ConfigError: Noise by the holders, and one owner has the whole key.
         ValueError: A number out of range.
+
+    Example:
+        >>> from hubbub.secagg import paillier
+        >>> Paillier(paillier.generate(2048).public_key, min_contributions=10).summary()
+        'Paillier, 2048 bits; sums of 10 and more are opened by the owner of the key'
     """
 
     public: str | Path | PublicKey | ThresholdKey

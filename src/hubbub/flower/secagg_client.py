@@ -177,6 +177,9 @@ def hold(app: ClientApp) -> ClientApp:
     Raises:
         TypeError: It is no ``ClientApp``.
         ValueError: It has a query of this name already.
+
+    Example:
+        >>> app = hold(ClientApp(mods=[encrypting_mod]))
     """
     if not isinstance(app, ClientApp):
         raise TypeError(f"app = {shown(app)}: must be a flwr.clientapp.ClientApp")

@@ -347,6 +347,12 @@ class DPFedAvgFixed(PrivateStrategy):
         ConfigError: Settings that do not go together, or a strategy that does not average.
         ValueError: A number out of range.
 
+    Example:
+        >>> from flwr.serverapp.strategy import FedAvg
+        >>> strategy = DPFedAvgFixed(FedAvg(), clip_norm=1.0, noise_multiplier=4.0, num_sampled_clients=50)
+        >>> 3.34 < strategy.guarantee(rounds=10).epsilon < 3.35
+        True
+
     Source: McMahan et al. 2018, "Learning Differentially Private Recurrent Language Models",
     https://arxiv.org/abs/1710.06963.
     """
@@ -382,6 +388,12 @@ class DPFedAvgAdaptive(PrivateStrategy):
     Raises:
         ConfigError: Settings that do not go together, or a strategy that does not average.
         ValueError: A number out of range, or noise on the count that leaves none for the updates.
+
+    Example:
+        >>> from flwr.serverapp.strategy import FedAvg
+        >>> strategy = DPFedAvgAdaptive(FedAvg(), noise_multiplier=2.0, num_sampled_clients=50, target_quantile=0.7)
+        >>> strategy.clip_norm
+        0.1
 
     Source: Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping", Algorithm 1 and Theorem 1,
     https://arxiv.org/abs/1905.03871.
@@ -422,6 +434,16 @@ class MatrixFactorizationDP(PrivateStrategy):
         ConfigError: Settings that do not go together, a promise that nobody enforces (``keys_enforced``), or a strategy that
             does not average.
         ValueError: A number out of range.
+
+    Example:
+        >>> from flwr.serverapp.strategy import FedAvgM
+        >>> from hubbub.mechanism.strategies import toeplitz
+        >>> mechanism = Mechanism(toeplitz.square_root(rounds=40, bands=4), MinSeparation(4, 10), noise_multiplier=4.0)
+        >>> strategy = MatrixFactorizationDP(
+        ...     FedAvgM(), mechanism=mechanism, clip_norm=1.0, num_sampled_clients=50, keys_enforced=True
+        ... )
+        >>> strategy.rounds_charged
+        0
 
     Source: Kairouz et al. 2021, "Practical and Private (Deep) Learning without Sampling or Shuffling",
     https://arxiv.org/abs/2103.00039; Choquette-Choo et al. 2023, https://arxiv.org/abs/2211.06530.

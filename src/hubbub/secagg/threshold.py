@@ -22,9 +22,11 @@ Source: Damgård & Jurik 2001, https://doi.org/10.1007/3-540-44586-2_9, section 
 
 import hashlib
 import math
+import operator
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, NoReturn
 
 import gmpy2
@@ -198,11 +200,7 @@ class KeyShare:
             raise ValueError(f"contributions has {len(named)}: holders decrypt sums of at least {needed}")
         checked = {name: self.public.ciphertext(given, name=name) for name, given in named.items()}
         _require_distinct(checked, self.public.n)
-        first, *others = checked.values()
-        total = first
-        for other in others:
-            total = total + other
-        return self._partial(total, workers)
+        return self._partial(reduce(operator.add, checked.values()), workers)
 
     def _partial(self, sums: Ciphertext, workers: int) -> Partial:
         threads = integer("workers", workers, at_least=1, at_most=MOST_WORKERS)
@@ -211,8 +209,7 @@ class KeyShare:
         key = self.public
         exponent = key.delta * self.secret
         raised = in_threads(lambda part: _powers(part, 2 * exponent, mpz(key.n)), list(sums.integers), threads)
-        parts = tuple(int(x) for x in raised)
-        ciphertexts = tuple(int(c) for c in sums.integers)
+        parts, ciphertexts = tuple(map(int, raised)), tuple(map(int, sums.integers))
         proof = prove(_statement(key, self.holder, ciphertexts, parts), exponent)
         return Partial(key.key_id, self.holder, sums.shape, ciphertexts, parts, proof)
 
@@ -233,12 +230,7 @@ class LyingHolderError(HubbubError):
 
 
 def generate(
-    bits: int = 3072,
-    *,
-    holders: int,
-    threshold: int,
-    min_contributions: int = 1,
-    progress: Callable[[int], None] | None = None,
+    bits: int = 3072, *, holders: int, threshold: int, min_contributions: int = 1, progress: Callable[[int], None] | None = None
 ) -> tuple[ThresholdKey, tuple[KeyShare, ...]]:
     """A new key whose secret is shared out, from the randomness of the operating system; n has exactly ``bits`` bits.
 
@@ -317,6 +309,12 @@ def combine(public: ThresholdKey, partials: Iterable[Partial], ciphertext: objec
     Raises:
         LyingHolderError: A proof does not hold; the holders are named.
         ValueError: Too few partials, two of one holder, or of different keys or ciphertexts.
+
+    Example:
+        >>> public, shares = deal(2**40 - 437, 2**40 - 4637, holders=3, threshold=2)  # far too small, for tests
+        >>> sums = public.encrypt([1, -2]) + public.encrypt([3, 4])
+        >>> combine(public, [share.partial(sums) for share in shares[1:]])
+        [4, 2]
     """
     given = list(partials)
     _require_together(public, given)
@@ -403,11 +401,8 @@ def _require_together(public: ThresholdKey, partials: list[Partial]) -> None:
 
 def _lagrange(delta: int, holders: list[int]) -> list[int]:
     """Δ·Π (−j)/(i − j) over the other holders j: whole numbers, some negative."""
-    weights = []
-    for i in holders:
-        others = [j for j in holders if j != i]
-        weights.append(delta * math.prod(-j for j in others) // math.prod(i - j for j in others))
-    return weights
+    others = {i: [j for j in holders if j != i] for i in holders}
+    return [delta * math.prod(-j for j in js) // math.prod(i - j for j in js) for i, js in others.items()]
 
 
 def proved(public: ThresholdKey, part: Partial) -> bool:
