@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
+from typing import TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -53,6 +54,8 @@ __all__ = ["EncryptedGridPopulation", "EncryptedRounds", "EncryptedSumming", "Gr
 _HELLO_PATIENCE = 60.0
 _LARGEST = 100_000
 _LOG = logging.getLogger("flwr")
+# What is read of an answer.
+_Read = TypeVar("_Read")
 
 
 class GridHolders:
@@ -97,17 +100,12 @@ class GridHolders:
 
     def find(self) -> Mapping[int, tuple[int, ...]]:
         """The nodes that say that they hold each share, by its number, ascending; all that are connected are asked."""
-        nodes = {str(int(node)): int(node) for node in self._grid().get_node_ids()}
+        nodes = {int(node): int(node) for node in self._grid().get_node_ids()}
         found: dict[int, list[int]] = {}
-        for node, content in self._ask(nodes, HELLO, self._hello):
-            try:
-                held = Held.of(content)
-            except (TypeError, ValueError) as error:
-                _LOG.warning("node %s: says nothing that can be read of what it holds: %s", node, error)
-                continue
+        for node, held in sorted(self._ask(nodes, HELLO, self._hello, lambda _, content: Held.of(content)).items()):
             if held.holder and held.key_id == self._key_id and held.holder <= self._holders:
-                found.setdefault(held.holder, []).append(int(node))
-        self._nodes = {number: sorted(found[number]) for number in sorted(found)}
+                found.setdefault(held.holder, []).append(node)
+        self._nodes = dict(sorted(found.items()))
         return {number: tuple(some) for number, some in self._nodes.items()}
 
     def require_there(self) -> None:
@@ -135,15 +133,13 @@ class GridHolders:
         if len(self._nodes) < rows:
             self.find()
         # Of two that claim one share nobody can tell whose noise it is.
-        nodes = {str(n): some[0] for n, some in self._nodes.items() if n <= rows and len(some) == 1}
+        nodes = {n: some[0] for n, some in self._nodes.items() if n <= rows and len(some) == 1}
         told = {ROUND: aggregator.round_index, messages.CLIP_NORM: float(clip_norm)}
-        missing = set(range(1, rows + 1))
-        for number, content in self._ask(nodes, NOISE, told):
-            try:
-                aggregator.add_noise(f"holder {number}", said(content).get("noise"))
-                missing.discard(int(number))
-            except (TypeError, ValueError) as error:
-                _LOG.warning("holder %s: its noise is refused: %s", number, error)
+
+        def add(number: int, content: RecordDict) -> None:
+            aggregator.add_noise(f"holder {number}", said(content).get("noise"))
+
+        missing = set(range(1, rows + 1)).difference(self._ask(nodes, NOISE, told, add))
         if missing:
             names = tuple(f"holder {number}" for number in sorted(missing))
             self._nodes = {}
@@ -165,24 +161,30 @@ class GridHolders:
         Raises:
             SumNotOpenedError: Too few opened it; those who were silent or answered falsely are named.
         """
-        request, where, needed = aggregator.request(), f"round {aggregator.round_index + 1}", self._needed
-        if len(self._nodes) < needed:
-            self.find()
+        records, where, needed = (
+            messages.request_records(aggregator.request()),
+            f"round {aggregator.round_index + 1}",
+            self._needed,
+        )
         waiting = self._claims(where)
         answers: dict[int, Opened] = {}
         silent, liars = list[str](), list[str]()
+
+        def read(number: int, content: RecordDict) -> Opened:
+            return messages.opened(content, number, aggregator, self._public)
+
         while True:
-            batch = _next(waiting, needed - len(answers), set(answers))
-            if not batch:
+            next_ones = [n for n, nodes in waiting.items() if nodes and n not in answers][: needed - len(answers)]
+            if not next_ones:
                 self._nodes = {}
                 what = "".join(f"; {what}: {', '.join(who)}" for what, who in (("silent", silent), ("false", liars)) if who)
                 raise SumNotOpenedError(
                     f"{where}: {len(answers)} of {needed} holders that it takes opened the sum{what}", (*silent, *liars)
                 )
-            waiting = [one for one in waiting if one not in batch]
-            came = self._opened(batch, aggregator, messages.request_records(request))
+            batch = {n: waiting[n].pop(0) for n in next_ones}
+            came = self._ask(batch, OPEN, {ROUND: aggregator.round_index}, read, records)
             answers.update(came)
-            silent += [f"holder {number}" for number, _ in batch if number not in came]
+            silent += [f"holder {number}" for number in batch if number not in came]
             if len(answers) < needed:
                 continue
             try:
@@ -201,48 +203,44 @@ class GridHolders:
             self._nodes = {n: nodes for n, nodes in self._nodes.items() if f"holder {n}" not in {*silent, *liars}}
             return steps
 
-    def _claims(self, where: str) -> list[tuple[int, int]]:
-        """Each share and a node that says that it holds it."""
-        claims = [(number, node) for number, nodes in self._nodes.items() for node in nodes]
-        if self._public is None and len(claims) > 1:
-            names = tuple(f"node {node}" for _, node in claims)
+    def _claims(self, where: str) -> dict[int, list[int]]:
+        """The nodes that say that they hold each share, by its number; all are asked where fewer are known than it takes."""
+        if len(self._nodes) < self._needed:
+            self.find()
+        if self._public is None and len(claims := self._nodes.get(1, [])) > 1:
+            names = tuple(f"node {node}" for node in claims)
             self._nodes = {}
             raise SumNotOpenedError(f"{where}: {' and '.join(names)} claim the whole key, which has one owner", names)
-        return claims
-
-    def _opened(
-        self, batch: Iterable[tuple[int, int]], aggregator: Aggregator, records: Mapping[str, ConfigRecord]
-    ) -> dict[int, Opened]:
-        """The answers of some holders that can be read."""
-        nodes = {str(number): node for number, node in batch}
-        found: dict[int, Opened] = {}
-        for number, content in self._ask(nodes, OPEN, {ROUND: aggregator.round_index}, records):
-            try:
-                found[int(number)] = messages.opened(content, int(number), aggregator, self._public)
-            except (TypeError, ValueError) as error:
-                _LOG.warning("holder %s: its answer is refused: %s", number, error)
-        return found
+        return {number: list(nodes) for number, nodes in self._nodes.items()}
 
     def _ask(
         self,
-        nodes: Mapping[str, int],
+        nodes: Mapping[int, int],
         action: str,
-        told: Mapping[str, int | float] | Mapping[str, bytes],
+        told: Mapping[str, float] | Mapping[str, bytes],
+        read: Callable[[int, RecordDict], _Read],
         records: Mapping[str, ConfigRecord] | None = None,
-    ) -> list[tuple[str, RecordDict]]:
-        """The answers of some nodes; what went wrong is logged."""
+    ) -> dict[int, _Read]:
+        """What some nodes answer, by the numbers that they are asked under; what went wrong is logged, and left out."""
         if not nodes:
-            return []
+            return {}
         agreed = strict_json.canonical(self._agreement.record())
         first = ConfigRecord({"action": action, AGREEMENT: agreed, **told})
         patience = min(self._timeout, _HELLO_PATIENCE) if action == HELLO else self._timeout
-        asked = addressed(RecordDict({messages.RECORD: first, **(records or {})}), messages.QUERY, nodes, patience)
-        answers = list(asked.contents(self._grid().send_and_receive(asked.messages, timeout=patience)))
+        content = RecordDict({messages.RECORD: first, **(records or {})})
+        asked = addressed(content, messages.QUERY, {str(number): node for number, node in nodes.items()}, patience)
+        found: dict[int, _Read] = {}
+        for number, answer in asked.contents(self._grid().send_and_receive(asked.messages, timeout=patience)):
+            try:
+                found[int(number)] = read(int(number), answer)
+            except (TypeError, ValueError) as error:
+                who = "node" if action == HELLO else "holder"
+                _LOG.warning("secagg, %s: what %s %s answers is refused: %s", action, who, number, error)
         for fault in asked.faults:
             # That a client's app holds nothing is as it should be.
             usual = action == HELLO and f"(error {FAILED_PRECONDITION})" not in fault
             _LOG.log(logging.DEBUG if usual else logging.WARNING, "secagg, %s: %s", action, fault)
-        return answers
+        return found
 
 
 @dataclass(frozen=True)
@@ -351,15 +349,6 @@ def kept_agreement(folder: Path | None, make: Callable[[str], Agreement]) -> Agr
             f"{path}: clients and holders agreed on other terms; restore it, or start a new run in a new folder"
         )
     return agreement
-
-
-def _next(waiting: Iterable[tuple[int, int]], count: int, answered: set[int]) -> list[tuple[int, int]]:
-    """The next holders to ask, each share once."""
-    batch: dict[int, int] = {}
-    for number, node in waiting:
-        if len(batch) < count and number not in batch and number not in answered:
-            batch[number] = node
-    return list(batch.items())
 
 
 class EncryptedGridPopulation(Population):
