@@ -16,13 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from hubbub.errors import ConfigError, ParticipationError
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    Participation,
-    PoissonSampling,
-    RandomParticipation,
-)
+from hubbub.mechanism.participation import Participation, RandomParticipation
 from hubbub.training.cohorts import draw, eligible
 from hubbub.training.release import ReleasePath
 
@@ -196,7 +190,11 @@ def addressed(content: RecordDict, message_type: str, nodes: Mapping[str, int], 
 
 
 def single_arrays(content: RecordDict) -> ArrayRecord:
-    """The only array record of a reply."""
+    """The only array record of a reply.
+
+    Raises:
+        ValueError: There is none, or more than one.
+    """
     records = list(content.array_records.values())
     if len(records) != 1:
         raise ValueError(f"has {len(records)} ArrayRecords, a reply has one")
@@ -204,7 +202,11 @@ def single_arrays(content: RecordDict) -> ArrayRecord:
 
 
 def encrypted_vector(content: RecordDict) -> bytes:
-    """The encrypted vector of a reply, which has nothing else but how many examples it stands for."""
+    """The encrypted vector of a reply, which has nothing else but how many examples it stands for.
+
+    Raises:
+        ValueError: It is missing, or there are arrays in the clear.
+    """
     if content.array_records:
         raise ValueError("sent arrays in the clear; its app needs encrypting_mod, the first in the list of mods")
     found = [record[ENCRYPTED] for record in content.config_records.values() if ENCRYPTED in record]
@@ -214,7 +216,11 @@ def encrypted_vector(content: RecordDict) -> bytes:
 
 
 def norm_bit(content: RecordDict) -> int | None:
-    """What the client says of its norm; ``None`` where it says nothing that it may."""
+    """What the client says of its norm; ``None`` where it says nothing.
+
+    Raises:
+        ValueError: It is no whole number.
+    """
     for record in content.metric_records.values():
         if NORM_BIT in record:
             value = record[NORM_BIT]
@@ -233,7 +239,11 @@ class Node(NamedTuple):
 
 
 def connected(grid: Grid, wanted: int) -> list[Node]:
-    """The nodes that are connected, in order; waits until as many are as are wanted."""
+    """The nodes that are connected, in order; waits until as many are as are wanted.
+
+    Raises:
+        ParticipationError: They did not come.
+    """
     deadline = time.monotonic() + _PATIENCE
     while len(nodes := sorted(grid.get_nodes(), key=lambda node: int(node.node_id))) < max(1, wanted):
         if time.monotonic() > deadline:
@@ -251,6 +261,9 @@ def clients_of(nodes: Sequence[Node], identity: Identity, *, keys_enforced: bool
     A client is known by its node's registered public key, so that a restart makes no new client of it. A grid that tells no
     keys may stand before a SuperLink that admits registered ones only, which gives a key the same number every time. Of
     several nodes with one key only one can be asked.
+
+    Raises:
+        ParticipationError: Keys are enforced, and no node has one.
     """
     if identity == "node":
         return {f"node {node.node_id}": node.node_id for node in nodes}
@@ -267,19 +280,6 @@ def clients_of(nodes: Sequence[Node], identity: Identity, *, keys_enforced: bool
             "--enable-supernode-auth, or, where nothing is promised of who joins when, leave keys_enforced out"
         )
     return found
-
-
-def average_cohort(participation: Participation, clients: int) -> float:
-    """How many of so many clients a round has on average, where coins decide."""
-    match participation:
-        case PoissonSampling(sampling_probability):
-            return sampling_probability * clients
-        case CyclicPoissonSampling(sampling_probability, cycle_length):
-            return sampling_probability * clients / cycle_length
-        case BallsInBinsSampling(bins):
-            return clients / bins
-        case _:
-            raise ConfigError(f"expected_cohort_size: is missing; say how many clients a round has with {participation}")
 
 
 def cohort(

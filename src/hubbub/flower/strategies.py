@@ -16,7 +16,7 @@ from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import crude_delta
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.flower.arrays import Layout
-from hubbub.flower.messages import Identity, Node, Template, average_cohort, connected
+from hubbub.flower.messages import Identity, Node, Template, connected
 from hubbub.flower.options import Options, StrategyArguments, independent_noise, require_averaging
 from hubbub.flower.server_run import Fixed, PrivateRun
 from hubbub.flower.state import recorded, require_same_mechanism
@@ -255,7 +255,7 @@ class PrivateStrategy(Strategy):
             nodes = self._connected(grid)
             identity = identity or ("key" if any(node.public_key for node in nodes) else "node")
             if stated is None:
-                stated = average_cohort(self.mechanism.participation, len(nodes))
+                stated = self.mechanism.participation.expected_cohort_size(len(nodes), self.mechanism.rounds)
                 _LOG.warning(
                     "Sums are divided by %g for the whole run, for the %s nodes that are connected now; say "
                     "expected_cohort_size where others will come",
