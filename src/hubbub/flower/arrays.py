@@ -3,8 +3,9 @@
 import hashlib
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +66,12 @@ class Layout:
     @property
     def dim(self) -> int:
         """Numbers in the vector."""
-        return sum(math.prod(shape) for shape in self.shapes)
+        return sum(self.sizes)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers in each floating array."""
+        return [math.prod(shape) for shape in self.shapes]
 
     def digest(self) -> str:
         """By what a later start knows that it trains the same model."""
@@ -75,6 +81,11 @@ class Layout:
     def floating(self, arrays: ArrayRecord) -> ArrayRecord:
         """The floating arrays alone, in the vector's order."""
         return ArrayRecord({name: arrays[name] for name in self.names})
+
+    def record(self, parts: Iterable[npt.NDArray[Any]]) -> ArrayRecord:
+        """The floating arrays, given flat, in their shapes."""
+        named = zip(self.names, self.shapes, parts, strict=True)
+        return ArrayRecord({name: Array(part.reshape(shape)) for name, shape, part in named})
 
     def tensors(self, arrays: ArrayRecord) -> list[torch.Tensor]:
         """The floating arrays, each flat; read without believing what the record says of them."""
@@ -100,12 +111,9 @@ class Layout:
 
     def moved(self, arrays: ArrayRecord, step: torch.Tensor) -> ArrayRecord:
         """The floating arrays after a step, ``(dim,)``, in their own dtypes."""
-        sizes = [math.prod(shape) for shape in self.shapes]
-        moved = {}
-        for name, shape, part in zip(self.names, self.shapes, step.split(sizes), strict=True):
-            before = torch.from_numpy(arrays[name].numpy().reshape(-1).copy())
-            moved[name] = Array((before + part.to(before.dtype)).numpy().reshape(shape))
-        return ArrayRecord(moved)
+        before = [torch.from_numpy(arrays[name].numpy().reshape(-1).copy()) for name in self.names]
+        moved = zip(before, step.split(self.sizes), strict=True)
+        return self.record((flat + part.to(flat.dtype)).numpy() for flat, part in moved)
 
     def completed(self, floating: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
         """New floating arrays in the model's dtypes, beside the buffers as they were, in the model's order."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
 from hubbub._util.checks import finite, lattice_bits, positive, scale, shown
 from hubbub._util.prf import fresh_key
@@ -100,14 +100,12 @@ class Sent:
         bounded, was_clipped = clip(update, clip_norm)
         if not was_clipped:
             return reply, True
-        sizes = [math.prod(shape) for shape in self._layout.shapes]
         pairs = [(a.numpy(), b.numpy()) for a, b in zip(after, self._before, strict=True)]
-        steps = [part.numpy() for part in bounded.split(sizes)]
+        steps = [part.numpy() for part in bounded.split(self._layout.sizes)]
         moved = [_moved(a, b, step) for (a, b), step in zip(pairs, steps, strict=True)]
         if _norm(moved, self._before) > clip_norm:
             moved = [_towards(m, b, step) for m, (_, b), step in zip(moved, pairs, steps, strict=True)]
-        shaped = zip(self._layout.names, self._layout.shapes, moved, strict=True)
-        fresh = {name: Array(array.reshape(shape)) for name, shape, array in shaped}
+        fresh = self._layout.record(moved)
         return ArrayRecord({name: fresh.get(name, array) for name, array in reply.items()}), False
 
     @property
@@ -142,10 +140,9 @@ class Sent:
         # A step is a power of two: the division is exact, and rounding up never takes noise away.
         stddev = math.ceil(request.noise_stddev / request.lattice.step)
         noised = steps.numpy() + discrete_gaussian(fresh_key(), stddev, len(steps))
-        sizes = np.cumsum([math.prod(shape) for shape in self._layout.shapes])
-        parts = zip(self._layout.names, self._layout.shapes, np.split(noised, sizes), strict=False)
-        record = ArrayRecord({name: Array(part.reshape(shape)) for name, shape, part in parts})
-        return record, int(noised[-1]) if request.count_scale is not None else None
+        parts = np.split(noised, np.cumsum(self._layout.sizes))
+        # Behind the last array there is nothing, or the indicator.
+        return self._layout.record(parts[:-1]), int(noised[-1]) if request.count_scale is not None else None
 
 
 def within_by_all(within: bool, bit: int | None) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import nn
 
@@ -172,7 +172,7 @@ class GridPopulation(Population):
         if clip_norm is not None:
             told[CLIP_NORM] = float(clip_norm)
         self._model = model
-        arrays = _record(layout_of(model), _numbers(model))
+        arrays = layout_of(model).record(numbers.numpy() for numbers in _numbers(model))
         content = RecordDict({"arrays": arrays, "config": ConfigRecord({**told})})
         nodes = {str(client): self._nodes[str(client)] for client in cohort}
         asked = addressed(content, MessageType.TRAIN, nodes, self._timeout)
@@ -190,8 +190,8 @@ def load(model: nn.Module, arrays: ArrayRecord) -> None:
 def trained(model: nn.Module, vector: torch.Tensor, loss: float) -> RecordDict:
     """A client's answer: its trained parameters, given as one vector ``(dim,)``, under the model's names, and its loss."""
     layout = layout_of(model)
-    parts = vector.detach().cpu().split([math.prod(shape) for shape in layout.shapes])
-    return RecordDict({"arrays": _record(layout, list(parts)), "metrics": MetricRecord({TRAIN_LOSS: float(loss)})})
+    arrays = layout.record(part.numpy() for part in vector.detach().cpu().split(layout.sizes))
+    return RecordDict({"arrays": arrays, "metrics": MetricRecord({TRAIN_LOSS: float(loss)})})
 
 
 def layout_of(model: nn.Module) -> Layout:
@@ -211,11 +211,6 @@ def layout_of(model: nn.Module) -> Layout:
 
 def _numbers(model: nn.Module) -> list[torch.Tensor]:
     return [p.detach().cpu().reshape(-1) for p in model.parameters() if p.requires_grad]
-
-
-def _record(layout: Layout, parts: list[torch.Tensor]) -> ArrayRecord:
-    named = zip(layout.names, layout.shapes, parts, strict=True)
-    return ArrayRecord({name: Array(part.numpy().reshape(shape)) for name, shape, part in named})
 
 
 def _loss(content: RecordDict) -> float:
