@@ -115,7 +115,7 @@ class Asked:
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """Keep to itself what a wrapped strategy logs of stand-ins and of the one synthetic reply, which would mislead."""
+    """Keep to itself what a wrapped strategy logs of synthetic nodes and of the one synthetic reply, which would mislead."""
 
     def worth_hearing(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.WARNING
@@ -128,7 +128,7 @@ def unheard() -> Iterator[None]:
 
 
 class Template(Grid):
-    """The message that a strategy would send to each of its clients, learnt by letting it configure a round for stand-ins.
+    """The message that a strategy would send to each of its clients, learnt by letting it configure a round for synthetic nodes.
 
     So whatever it puts into its configuration is kept, and whom it would have sampled is not.
     """
@@ -147,7 +147,7 @@ class Template(Grid):
     def ask(
         cls, strategy: Strategy, server_round: int, floating: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """What the strategy sends to stand-ins in a round."""
+        """What the strategy sends to synthetic nodes in a round."""
         with unheard():
             return list(strategy.configure_train(server_round, floating, config, cls(grid, strategy)))
 

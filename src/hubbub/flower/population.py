@@ -1,4 +1,4 @@
-"""The clients of an in-process run on a Flower grid: whatever they send, the round goes on and the clip norm holds."""
+"""The clients of an in-process run on a Flower grid: whatever they send, the round is finished and the clip norm holds."""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -142,7 +142,7 @@ class GridPopulation(Population):
                     raise ValueError("its update is not finite")
                 part, was_clipped = bounded(update, clip_norm, lattice, split)
                 losses.append(_loss(answers[client]))
-            except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not hang on it
+            except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not depend on it
                 asked.refuse(client, error)
                 continue
             total += part

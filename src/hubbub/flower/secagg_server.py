@@ -109,7 +109,7 @@ class GridHolders:
         return {number: tuple(some) for number, some in self._nodes.items()}
 
     def require_there(self) -> None:
-        """Ask all connected nodes what they hold, before anything is charged.
+        """Ask all connected nodes what they hold, before anything is spent.
 
         Raises:
             SumNotOpenedError: Fewer holders answered than a round takes.
@@ -283,7 +283,7 @@ class EncryptedSumming:
             came += 1
             try:
                 self.aggregator.add(str(nodes[client]), encrypted_vector(content))
-            except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not hang on it
+            except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not depend on it
                 asked.refuse(client, error)
         opening = partial(self.holders.noised, lattice=self.lattice)
         return EncryptedSum(self.aggregator, self.lattice, opening, {}), came, len(self.aggregator.senders)

@@ -153,13 +153,13 @@ class PrivateRun:
             )
 
     def abort_what_was_left(self) -> None:
-        """A round that was begun and never finished stays charged; whoever answers it comes too late."""
+        """A round that was begun and never finished is aborted; whoever answers it comes too late."""
         self._under_way = None
         if pending := self.state.path.ledger.pending():
             self.state.path.abort(pending)
 
     def reach_holders(self, grid: Grid) -> None:
-        """See that the holders of the key are connected, if any are needed, before the first round of a start is charged."""
+        """See that the holders of the key are connected, if any are needed, before the first round of a start costs anything."""
         if self._encrypted:
             self._encrypted.reach(grid)
 
@@ -177,7 +177,7 @@ class PrivateRun:
         nodes: Sequence[Node],
         ttl: float | None,
     ) -> list[Message]:
-        """Draw the cohort among the connected nodes, charge the round, and make its messages."""
+        """Sample the cohort among the connected nodes, record the cost of the round, and make its messages."""
         path, size = self.state.path, self._options.num_sampled_clients or self.fixed.expected_cohort_size
         clients = clients_of(nodes, self.fixed.identity, keys_enforced=self._options.keys_enforced)
         chosen = cohort(self._mechanism.participation, path.next_round, clients, size, path)

@@ -178,7 +178,7 @@ class ServerState:
 
 
 def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:
-    """How many rounds the ledger of a folder has charged, and the record of its promise; (0, {}) where there is none."""
+    """How many rounds the ledger of a folder has recorded, and the record of its promise; (0, {}) where there is none."""
     path = None if folder is None else folder / "ledger.jsonl"
     if path is None or not path.exists():
         return 0, {}

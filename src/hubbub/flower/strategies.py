@@ -1,4 +1,4 @@
-"""A strategy of Flower made private: it sees what clients send as a noised mean alone, and every round is charged first."""
+"""A strategy of Flower made private: it sees what clients send as a noised mean alone, after its cost was recorded."""
 
 import logging
 from bisect import bisect_right
@@ -64,11 +64,11 @@ class PrivateStrategy(Strategy):
     # What is promised.
 
     def guarantee(self, delta: float | None = None, *, rounds: int | None = None) -> PrivacyGuarantee:
-        """The guarantee of the rounds that were charged so far, those of earlier starts among them; before the first, of none.
+        """The guarantee of the rounds begun so far, those of earlier starts among them; before the first, of zero rounds.
 
         Args:
             delta: Strictly between 0 and 1; by default the strategy's.
-            rounds: Of so many rounds in place of those charged: what a run will cost.
+            rounds: Of this number of rounds in place of those begun: what a run will cost.
 
         Raises:
             ValueError: A number out of range.
@@ -80,7 +80,7 @@ class PrivateStrategy(Strategy):
         return promise.after(self.rounds_charged if rounds is None else rounds, self._options.delta if delta is None else delta)
 
     def statement(self, delta: float | None = None) -> str:
-        """The guarantee of the rounds charged so far in full, with the facts of the run: fit for publication."""
+        """The guarantee of the rounds begun so far in full, with the facts of the run: fit for publication."""
         run = self._run
         if run is None or run.state.closed:
             return self.guarantee(delta).statement()
@@ -125,7 +125,7 @@ class PrivateStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run rounds, as every strategy does; a run that was begun before goes on with the model that it had.
+        """Run rounds, as every strategy does; a run that was begun before resumes with the model that it had.
 
         It makes fewer rounds where the mechanism or ``stop_epsilon`` has no more.
 
@@ -154,7 +154,7 @@ class PrivateStrategy(Strategy):
         return result
 
     def resumed(self, initial_arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
-        """The model that the run goes on with: the one that it had, or the initial one where it begins."""
+        """The model that the run resumes with: the one that it had, or the initial one where it begins."""
         return self._open(initial_arrays, grid).arrays or initial_arrays
 
     def summary(self) -> None:
@@ -174,13 +174,13 @@ class PrivateStrategy(Strategy):
         self.strategy.summary()
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
-        """Draw the cohort, charge the round, and make its messages.
+        """Sample the cohort, record the cost of the round, and make its messages.
 
         Raises:
-            BudgetError: The round would exceed ``stop_epsilon``, or the mechanism has none left; nothing was charged.
+            BudgetError: The round would exceed ``stop_epsilon``, or the mechanism has no round left; nothing was spent.
             ParticipationError: No connected client may join.
             ConfigError: The wrapped strategy cannot be asked for one message to all.
-            SumNotOpenedError: The holders that open encrypted sums are not connected; nothing was charged.
+            SumNotOpenedError: The holders that open encrypted sums are not connected; nothing was spent.
         """
         run = self._open(arrays, grid)
         run.abort_what_was_left()
@@ -212,7 +212,7 @@ class PrivateStrategy(Strategy):
             raise ConfigError("aggregate_train: no round is under way; call configure_train first")
         arrays = self._run.finish(replies)
         spent = self.guarantee()
-        # Nothing that hangs on what clients sent, but through the release.
+        # Nothing that depends on what clients sent, but through the release.
         public: dict[str, int | float | list[int] | list[float]] = {
             "round": self.rounds_charged,
             "released": int(arrays is not None),
@@ -312,7 +312,7 @@ class DPFedAvgFixed(PrivateStrategy):
 
     Each client's update, all floating arrays as one vector, is held to ``clip_norm``; the sum gets Gaussian noise of standard
     deviation ``noise_multiplier`` × ``clip_norm``; the result, over a fixed public number, is all that ``strategy`` ever sees,
-    as one reply. A round is charged before its messages leave.
+    as one reply. The cost of a round is recorded before its messages leave.
 
     Args:
         strategy: One of Flower's Message API that averages, such as ``FedAvg(...)`` or ``FedAdam(...)``.

@@ -76,7 +76,7 @@ class Summing:
             try:
                 total += self._noised(content, len(asked.messages)) if self.mechanism.shares else self._clipped(content, sent)
                 counted += 1
-            except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not hang on it
+            except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not depend on it
                 asked.refuse(client, error)
         return LatticeSum(total, self.lattice, {}), came, counted
 

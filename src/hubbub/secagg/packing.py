@@ -18,7 +18,7 @@ A value is clipped to ±clip and rounded to the nearest whole multiple of step =
 the same for everybody; no exponent goes along with a value, since that would tell its magnitude.
 
 Source: Zhang et al. 2020, "BatchCrypt", https://www.usenix.org/conference/atc20/presentation/zhang-chengliang (many quantised
-values in one plaintext, with guard bits for their sum); phe, docs/caveats (what a public exponent gives away).
+values in one plaintext, with guard bits for their sum); phe, docs/caveats (what a public exponent discloses).
 """
 
 import math

@@ -10,7 +10,7 @@ Source: Damgård, Jurik and Nielsen 2010, "A generalization of Paillier's public
 voting", https://doi.org/10.1007/s10207-010-0119-9, section 4.2 (both primes 3 mod 4, gcd(p − 1, q − 1) = 2); FIPS 186-5,
 appendix A.1.3 (two top bits, distance); Wiener 2003, "Safe prime generation with a combined sieve",
 https://eprint.iacr.org/2003/186; the second test of a safe prime is Pocklington's, for q prime and 2^(p − 1) = 1 mod p prove p;
-Brandt and Damgård 1993, https://doi.org/10.1007/3-540-48071-4_26, for how little a search from a random start gives away.
+Brandt and Damgård 1993, https://doi.org/10.1007/3-540-48071-4_26, for how little a search from a random start discloses.
 """
 
 import math
