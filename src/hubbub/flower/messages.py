@@ -128,7 +128,7 @@ def unheard() -> Iterator[None]:
 
 
 class Template(Grid):
-    """The message that a strategy would send to each of its clients, learnt by letting it configure a round for synthetic nodes.
+    """The message that a strategy would send to each of its clients, learnt by a round that it configures for synthetic nodes.
 
     So whatever it puts into its configuration is kept, and whom it would have sampled is not.
     """

@@ -159,7 +159,7 @@ class PrivateRun:
             self.state.path.abort(pending)
 
     def reach_holders(self, grid: Grid) -> None:
-        """See that the holders of the key are connected, if any are needed, before the first round of a start costs anything."""
+        """See that the holders of the key, if any, are connected before the first round of a start costs anything."""
         if self._encrypted:
             self._encrypted.reach(grid)
 
