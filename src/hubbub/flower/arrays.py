@@ -42,7 +42,11 @@ class Layout:
 
     @classmethod
     def of(cls, arrays: ArrayRecord) -> "Layout":
-        """The layout of a model."""
+        """The layout of a model.
+
+        Raises:
+            ConfigError: An array cannot be trained as it is stored, or none can.
+        """
         names, shapes, dtypes = [], [], []
         for name, array in arrays.items():
             if array.stype != "numpy.ndarray":
@@ -88,7 +92,11 @@ class Layout:
         return ArrayRecord({name: Array(part.reshape(shape)) for name, shape, part in named})
 
     def tensors(self, arrays: ArrayRecord) -> list[torch.Tensor]:
-        """The floating arrays, each flat; read without believing what the record says of them."""
+        """The floating arrays, each flat; read without believing what the record says of them.
+
+        Raises:
+            ValueError: They are not the model's.
+        """
         if unknown := set(arrays) - set(self.order):
             raise ValueError(f"has the array {min(unknown)!r}, which the model has not")
         return [self._flat(arrays, name, shape) for name, shape in zip(self.names, self.shapes, strict=True)]
@@ -142,7 +150,11 @@ class Layout:
 
 
 def read(array: Array) -> npt.NDArray[np.generic]:
-    """The entries of an array that came from outside: its header is compared with its length before any memory is taken."""
+    """The entries of an array that came from outside: its header is compared with its length before any memory is taken.
+
+    Raises:
+        ValueError: It is no plain NumPy array, or of another length than it says.
+    """
     if array.stype != "numpy.ndarray":
         raise ValueError("an array is not stored as NumPy stores it")
     stream = io.BytesIO(array.data)

@@ -93,11 +93,11 @@ class PrivateRun:
         self._under_way: _Round | None = None
         self._aborted = 0
         self.arrays: ArrayRecord | None = None
-        self._dim = layout.dim + self._norms.further
+        dim = layout.dim + self._norms.further
         self.state = ServerState(
             self._promise(),
             layout,
-            dim=self._dim,
+            dim=dim,
             clients=options.num_sampled_clients or _MOST_CLIENTS,
             seed=options.simulation_seed or 0,
             folder=options.folder,
@@ -111,7 +111,7 @@ class PrivateRun:
 
             packing = secagg.packing(mechanism, options.num_sampled_clients or 0)
             self._encrypted = secagg_server.EncryptedRounds(
-                secagg, encryption, packing, self.state.promise, self._dim, options.folder
+                secagg, encryption, packing, self.state.promise, dim, options.folder
             )
 
     @property
@@ -120,7 +120,15 @@ class PrivateRun:
         return self.state.path.next_round
 
     def resume(self, initial: ArrayRecord, grid: Grid) -> None:
-        """Take up what the folder holds: the model, the clip norm, and a release that nobody has learnt from yet."""
+        """Take up what the folder holds: the model, the clip norm, and a release that nobody has learnt from yet.
+
+        Args:
+            initial: The model of a run that begins here.
+            grid: That the wrapped strategy may ask what it sent.
+
+        Raises:
+            RunFolderError: The model is missing, damaged, or of another run; the folder stays as it is.
+        """
         # First all that is read, so that a folder that is refused stays as it is; a round under way is settled by the start.
         held = self.state.restore(self._strategy)
         self._require_model_of_this_run(held)
@@ -177,7 +185,18 @@ class PrivateRun:
         nodes: Sequence[Node],
         ttl: float | None,
     ) -> list[Message]:
-        """Sample the cohort among the connected nodes, record the cost of the round, and make its messages."""
+        """Sample the cohort among the connected nodes, record the cost of the round, and make its messages.
+
+        Args:
+            content: What every client gets.
+            arrays: The model that is sent.
+            summing: How the replies will be summed.
+            nodes: Those that are connected.
+            ttl: Seconds that a message may wait.
+
+        Raises:
+            ParticipationError: None of them may join.
+        """
         path, size = self.state.path, self._options.num_sampled_clients or self.fixed.expected_cohort_size
         clients = clients_of(nodes, self.fixed.identity, keys_enforced=self._options.keys_enforced)
         chosen = cohort(self._mechanism.participation, path.next_round, clients, size, path)
@@ -191,7 +210,12 @@ class PrivateRun:
         return asked.messages
 
     def finish(self, replies: Iterable[Message]) -> ArrayRecord | None:
-        """Sum what came, release it with noise, and let the strategy learn; ``None`` where the round is discarded."""
+        """Sum what came, release it with noise, and let the strategy learn; ``None`` where the round is discarded.
+
+        Raises:
+            ConfigError: No round is under way, or the strategy makes no finite model of the mean.
+            SumNotOpenedError: Too many rounds in a row could not be opened.
+        """
         under_way, state = self._under_way, self.state
         if under_way is None:
             raise ConfigError("aggregate_train: no round is under way; call configure_train first")

@@ -54,6 +54,7 @@ class ServerState:
     Attributes:
         rounds: How many rounds the model that is kept has learnt from.
         clip_norm: Of the next round.
+        closed: Whether the folder was given back, so that another strategy may resume the run.
 
     Raises:
         LedgerError: The folder holds another run, one that was closed, or one behind ``head``.
@@ -88,7 +89,7 @@ class ServerState:
             self._lock.enter_context(self._store.locked())
             finalize(self, self._lock.close)
             _OWNERS[place] = self
-        self._closed = False
+        self.closed = False
         try:
             # Whoever sums for this path takes nothing but what holds its share of the noise, or opens no sum without it.
             noise = promise.noise_in_sums
@@ -110,18 +111,13 @@ class ServerState:
     @property
     def path(self) -> ReleasePath:
         """The way from a sum to a release."""
-        if self._closed:
+        if self.closed:
             raise LedgerError("state: another strategy has gone on with this run; use that one")
         return self._path
 
-    @property
-    def closed(self) -> bool:
-        """Whether the folder was given back, and another may go on with the run."""
-        return self._closed
-
     def close(self) -> None:
         """Give the folder back."""
-        self._closed = True
+        self.closed = True
         self._lock.close()
 
     def restore(self, strategy: Strategy) -> ArrayRecord | None:

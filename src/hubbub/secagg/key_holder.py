@@ -10,6 +10,7 @@ send. A server that makes contributions of its own can get at a single client's.
 
 import hashlib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -140,16 +141,13 @@ class Holder:
     def _counted(self, plaintexts: tuple[int, ...], request: Request) -> tuple[int, ...]:
         """What the owner of the whole key has opened, if it counts enough contributions."""
         needed = self.agreement.min_contributions
-        try:
-            enough = self.agreement.packing.contributions(plaintexts) >= needed
-        except ValueError:
-            enough = False
-        if not enough:
-            raise SumNotOpenedError(
-                f"round {request.round_index + 1}: {self.name} opened no sum of {needed} contributions or more, and keeps it",
-                (self.name,),
-            )
-        return plaintexts
+        with suppress(ValueError):
+            if self.agreement.packing.contributions(plaintexts) >= needed:
+                return plaintexts
+        raise SumNotOpenedError(
+            f"round {request.round_index + 1}: {self.name} opened no sum of {needed} contributions or more, and keeps it",
+            (self.name,),
+        )
 
     def _formed(self, request: Request) -> Ciphertext:
         """The sum, made of the messages by the server's own rules, or the server's where that was agreed."""

@@ -47,14 +47,8 @@ _SQUARING, _BUILDING, _BARE = 1.4, 2.2, 1.6
 
 def best_window(powers: int, exponent_bits: int, modulus_bits: int) -> int:
     """The window with which so many powers, the table included, take least; 0 where no table pays."""
-
-    def size(window: int) -> int:
-        return -(-exponent_bits // window) * 2**window * modulus_bits // 8 if window else 0
-
-    def cost(window: int) -> float:
-        return _cost(powers, exponent_bits, window, best_passes(powers, exponent_bits, window))
-
-    return min((window for window in WINDOWS if size(window) <= LARGEST_TABLE), key=cost)
+    fitting = [w for w in WINDOWS if w == 0 or -(-exponent_bits // w) * 2**w * modulus_bits // 8 <= LARGEST_TABLE]
+    return min(fitting, key=lambda w: _cost(powers, exponent_bits, w, best_passes(powers, exponent_bits, w)))
 
 
 def best_passes(powers: int, exponent_bits: int, window: int) -> int:
