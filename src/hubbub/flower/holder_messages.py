@@ -18,6 +18,28 @@ from hubbub.secagg.proofs import Proof
 from hubbub.secagg.protocol import Agreement, as_bytes, width
 from hubbub.secagg.threshold import Partial, ThresholdKey
 
+__all__ = [
+    "ACTION",
+    "AGREEMENT",
+    "ARRAYS",
+    "CLIP_NORM",
+    "HELLO",
+    "NOISE",
+    "OPEN",
+    "PROMISE",
+    "QUERY",
+    "RECORD",
+    "ROUND",
+    "Held",
+    "agreement_of",
+    "answer_record",
+    "opened",
+    "request_of",
+    "request_records",
+    "round_of",
+    "said",
+]
+
 # What the holder's function is registered under, the type of messages to it, and the one record that every message has.
 ACTION = RECORD = "paillier"
 QUERY = f"{MessageType.QUERY}.{ACTION}"

@@ -20,6 +20,31 @@ from hubbub.mechanism.participation import Participation, RandomParticipation
 from hubbub.training.cohorts import draw, eligible
 from hubbub.training.release import ReleasePath
 
+__all__ = [
+    "CLIP_NORM",
+    "COUNT_SCALE",
+    "ENABLED",
+    "ENCRYPTED",
+    "FAILED_PRECONDITION",
+    "LATTICE_BITS",
+    "NOISE_STDDEV",
+    "NORM_BIT",
+    "ROUND_INDEX",
+    "Asked",
+    "Identity",
+    "Node",
+    "Template",
+    "addressed",
+    "clients_of",
+    "cohort",
+    "connected",
+    "encrypted_vector",
+    "is_training",
+    "norm_bit",
+    "single_arrays",
+    "unheard",
+]
+
 # Names of the published design (Flower's DPFedAvg wrappers and their clients).
 CLIP_NORM = "dpfedavg_clip_norm"
 NOISE_STDDEV = "dpfedavg_noise_stddev"
