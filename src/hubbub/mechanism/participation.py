@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from hubbub._util.checks import integer, one_of, probability
 
@@ -38,34 +38,59 @@ __all__ = [
 ]
 
 
-def _distinct(rounds: Sequence[int]) -> list[int] | None:
-    """The rounds in order, or ``None`` where one is negative or comes twice."""
-    ordered = sorted(integer("round_index", r, at_least=-(2**63)) for r in rounds)
-    if any(r < 0 for r in ordered) or any(a == b for a, b in itertools.pairwise(ordered)):
-        return None
-    return ordered
+class _Law(NamedTuple):
+    """Which rounds one client may join: at most ``most``, all before ``end``, ``apart`` or more (or ``multiples`` of it) apart."""
+
+    apart: int = 1
+    multiples: bool = False
+    most: float = math.inf
+    end: float = math.inf
+
+    def fits(self, gap: int) -> bool:
+        """Whether two rounds that follow one another may be so far apart."""
+        return gap >= self.apart and not (self.multiples and gap % self.apart)
+
+
+class _Participation:
+    """What every participation answers about the rounds of one client."""
+
+    @property
+    def _law(self) -> _Law:
+        """By default chance excludes nothing."""
+        return _Law()
+
+    def allows(self, rounds: Sequence[int]) -> bool:
+        """Whether one client may take part in all of these rounds, in whatever order they are given."""
+        law, ordered = self._law, sorted(integer("round_index", r, at_least=-(2**63)) for r in rounds)
+        within = not ordered or (ordered[0] >= 0 and ordered[-1] < law.end)
+        return within and len(ordered) <= law.most and all(law.fits(b - a) for a, b in itertools.pairwise(ordered))
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
+        law = self._law
+        return len(rounds) < law.most and round_index < law.end and (not rounds or law.fits(round_index - rounds[-1]))
 
 
 @dataclass(frozen=True)
-class SingleParticipation:
-    """Each client takes part in one round at most."""
+class SingleParticipation(_Participation):
+    """Each client takes part in one round at most.
+
+    Example:
+        >>> SingleParticipation().allows([7]), SingleParticipation().allows([7, 9])
+        (True, False)
+    """
+
+    @property
+    def _law(self) -> _Law:
+        return _Law(most=1)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """How many of so many clients a round has: as many as leave enough for each of ``rounds`` rounds."""
         return float(clients // rounds)
 
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds."""
-        ordered = _distinct(rounds)
-        return ordered is not None and len(ordered) <= 1
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
-        return not rounds
-
 
 @dataclass(frozen=True)
-class FixedEpochs:
+class FixedEpochs(_Participation):
     """Each client takes part in at most ``epochs`` rounds, which lie exactly ``rounds_per_epoch`` apart.
 
     A client that skips an epoch keeps its place: rounds r, r + 2b are allowed.
@@ -84,27 +109,17 @@ class FixedEpochs:
         integer("epochs", self.epochs, at_least=1)
         integer("rounds_per_epoch", self.rounds_per_epoch, at_least=1)
 
+    @property
+    def _law(self) -> _Law:
+        return _Law(self.rounds_per_epoch, multiples=True, end=self.epochs * self.rounds_per_epoch)
+
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """How many of so many clients a round has on average."""
         return clients / self.rounds_per_epoch
 
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds."""
-        ordered = _distinct(rounds)
-        return (
-            ordered is not None
-            and all(r < self.epochs * self.rounds_per_epoch for r in ordered)
-            and len({r % self.rounds_per_epoch for r in ordered}) <= 1
-        )
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
-        gap = round_index - rounds[-1] if rounds else self.rounds_per_epoch
-        return round_index < self.epochs * self.rounds_per_epoch and gap > 0 and gap % self.rounds_per_epoch == 0
-
 
 @dataclass(frozen=True)
-class MinSeparation:
+class MinSeparation(_Participation):
     """Each client takes part at most ``max_participations`` times, any two at least ``min_separation`` rounds apart.
 
     ``min_separation`` is b: a client that joins round r may join again in round r + b. Google's accounting notebook and
@@ -124,27 +139,23 @@ class MinSeparation:
         integer("min_separation", self.min_separation, at_least=1)
         integer("max_participations", self.max_participations, at_least=1)
 
+    @property
+    def _law(self) -> _Law:
+        return _Law(self.min_separation, most=self.max_participations)
+
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """How many of so many clients a round has: as many as are free in each round."""
         return float(min(clients // min(self.min_separation, rounds), clients * self.max_participations // rounds))
 
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds."""
-        ordered = _distinct(rounds)
-        return (
-            ordered is not None
-            and len(ordered) <= self.max_participations
-            and all(b - a >= self.min_separation for a, b in itertools.pairwise(ordered))
-        )
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
-        return len(rounds) < self.max_participations and (not rounds or round_index - rounds[-1] >= self.min_separation)
-
 
 @dataclass(frozen=True)
-class PoissonSampling:
-    """In every round each client takes part with the same probability, by a coin of its own."""
+class PoissonSampling(_Participation):
+    """In every round each client takes part with the same probability, by a coin of its own.
+
+    Example:
+        >>> PoissonSampling(0.1).expected_cohort_size(clients=500, rounds=20)
+        50.0
+    """
 
     sampling_probability: float
 
@@ -155,18 +166,16 @@ class PoissonSampling:
         """How many of so many clients a round has on average."""
         return self.sampling_probability * clients
 
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds: chance excludes none."""
-        return _distinct(rounds) is not None
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, in order, may join a later one: chance excludes none."""
-        return not rounds or round_index > rounds[-1]
-
 
 @dataclass(frozen=True)
-class FixedSizeSampling:
-    """In every round a cohort of ``cohort_size`` of the ``population`` clients is drawn, each equally likely."""
+class FixedSizeSampling(_Participation):
+    """In every round a cohort of ``cohort_size`` of the ``population`` clients is drawn, each equally likely.
+
+    Example:
+        >>> FixedSizeSampling(cohort_size=10, population=9)
+        Traceback (most recent call last):
+        ValueError: cohort_size = 10: must be at most 9
+    """
 
     cohort_size: int
     population: int
@@ -179,17 +188,9 @@ class FixedSizeSampling:
         """How many clients a round has."""
         return float(self.cohort_size)
 
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds: chance excludes none."""
-        return _distinct(rounds) is not None
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, in order, may join a later one: chance excludes none."""
-        return not rounds or round_index > rounds[-1]
-
 
 @dataclass(frozen=True)
-class TruncatedPoissonSampling:
+class TruncatedPoissonSampling(_Participation):
     """Poisson cohorts, of which one that is larger than ``max_cohort_size`` is cut to that many, each subset equally likely.
 
     Source: Ganesh et al. 2025, https://arxiv.org/abs/2508.15089.
@@ -208,18 +209,10 @@ class TruncatedPoissonSampling:
         """How many of so many clients a round has on average, at most."""
         return min(self.sampling_probability * clients, float(self.max_cohort_size))
 
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds: chance excludes none."""
-        return _distinct(rounds) is not None
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, in order, may join a later one: chance excludes none."""
-        return not rounds or round_index > rounds[-1]
-
 
 @dataclass(frozen=True)
-class CyclicPoissonSampling:
-    """Each client belongs for good to one of ``cycle_length`` groups; in round t Poisson cohorts are drawn from one of them.
+class CyclicPoissonSampling(_Participation):
+    """Each client belongs permanently to one of ``cycle_length`` groups; in round t Poisson cohorts are drawn from one of them.
 
     It is group t mod ``cycle_length``, whose clients take part with the same probability, each by a coin of its own. A client's
     group depends neither on the data nor on the other clients.
@@ -227,6 +220,10 @@ class CyclicPoissonSampling:
     Args:
         sampling_probability: Of a client in a round of its group.
         cycle_length: b: the rounds of one client lie multiples of it apart.
+
+    Example:
+        >>> CyclicPoissonSampling(sampling_probability=0.5, cycle_length=4).allows([1, 5, 13])
+        True
 
     Source: Choquette-Choo et al. 2023, Algorithm 2 and Theorem 5, https://arxiv.org/abs/2306.08153.
     """
@@ -238,21 +235,17 @@ class CyclicPoissonSampling:
         probability("sampling_probability", self.sampling_probability)
         integer("cycle_length", self.cycle_length, at_least=1)
 
+    @property
+    def _law(self) -> _Law:
+        return _Law(self.cycle_length, multiples=True)
+
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """How many of so many clients a round has on average."""
         return self.sampling_probability * clients / self.cycle_length
 
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds: those of one group."""
-        return _of_one_slot(rounds, self.cycle_length)
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
-        return _next_of_slot(rounds, round_index, self.cycle_length)
-
 
 @dataclass(frozen=True)
-class BallsInBinsSampling:
+class BallsInBinsSampling(_Participation):
     """Each client draws one of ``bins`` slots, once for the whole run, and joins the rounds slot, slot + bins, and so on.
 
     No client's slot depends on the other clients. With ``bins`` slots a round has a ``bins``-th of the clients on average, and
@@ -267,27 +260,13 @@ class BallsInBinsSampling:
         # No strategy has more rounds, and slots without a round are of no use.
         integer("bins", self.bins, at_least=1, at_most=10**7)
 
+    @property
+    def _law(self) -> _Law:
+        return _Law(self.bins, multiples=True)
+
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """How many of so many clients a round has on average."""
         return clients / self.bins
-
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds: those of one slot."""
-        return _of_one_slot(rounds, self.bins)
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
-        return _next_of_slot(rounds, round_index, self.bins)
-
-
-def _of_one_slot(rounds: Sequence[int], slots: int) -> bool:
-    ordered = _distinct(rounds)
-    return ordered is not None and len({r % slots for r in ordered}) <= 1
-
-
-def _next_of_slot(rounds: Sequence[int], round_index: int, slots: int) -> bool:
-    gap = round_index - rounds[-1] if rounds else slots
-    return gap > 0 and gap % slots == 0
 
 
 Pattern = SingleParticipation | FixedEpochs | MinSeparation
@@ -344,21 +323,18 @@ def participation_of(record: Mapping[str, Any]) -> Participation:
     return participation
 
 
+_WORDS = {
+    PoissonSampling: "poisson",
+    FixedSizeSampling: "fixed-size",
+    TruncatedPoissonSampling: "truncated-poisson",
+    CyclicPoissonSampling: "cyclic-poisson",
+    BallsInBinsSampling: "balls-in-bins",
+}
+
+
 def sampling_word(participation: Participation) -> str:
-    """``"pattern"``, or the kind of random cohorts."""
-    match participation:
-        case SingleParticipation() | FixedEpochs() | MinSeparation():
-            return "pattern"
-        case PoissonSampling():
-            return "poisson"
-        case TruncatedPoissonSampling():
-            return "truncated-poisson"
-        case CyclicPoissonSampling():
-            return "cyclic-poisson"
-        case BallsInBinsSampling():
-            return "balls-in-bins"
-        case FixedSizeSampling():
-            return "fixed-size"
+    """``"pattern"``, or the kind of random cohorts, as settings name it."""
+    return _WORDS.get(type(participation), "pattern")
 
 
 def require_participation(value: object) -> None:
