@@ -39,7 +39,7 @@ __all__ = [
 
 
 class _Law(NamedTuple):
-    """Which rounds one client may join: at most ``most``, all before ``end``, ``apart`` or more (or ``multiples`` of it) apart."""
+    """Which rounds one client may join: at most ``most``, all before ``end``, ``apart`` apart, or ``multiples`` of it."""
 
     apart: int = 1
     multiples: bool = False
