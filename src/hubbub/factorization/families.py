@@ -17,14 +17,7 @@ from hubbub.mechanism.participation import (
     RandomParticipation,
     SingleParticipation,
 )
-from hubbub.mechanism.strategies import (
-    BinaryTree,
-    Fourier,
-    Identity,
-    Strategy,
-    dense,
-    toeplitz,
-)
+from hubbub.mechanism.strategies import BinaryTree, Fourier, Identity, Strategy, dense, toeplitz
 from hubbub.mechanism.strategies.strategy import WithLeadingPart
 from hubbub.mechanism.workloads import Workload
 

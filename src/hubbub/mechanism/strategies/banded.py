@@ -12,10 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._util.checks import Array, integer, real_array
-from hubbub.mechanism.participation import (
-    Participation,
-    covering,
-)
+from hubbub.mechanism.participation import Participation, covering
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.mechanism.strategies.matrices import worst_rounds
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round, substituted

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hubbub._util.checks import Array, integer, open_unit, real_array, rounds_count
-from hubbub.mechanism.participation import (
-    Participation,
-    covering,
-)
+from hubbub.mechanism.participation import Participation, covering
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.blt_sums import Problem, squared_sensitivity

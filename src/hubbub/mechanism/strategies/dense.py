@@ -11,9 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._util.checks import Array, real_array
-from hubbub.mechanism.participation import (
-    Participation,
-)
+from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
 from hubbub.mechanism.strategies.matrices import gram_root, triangular_form
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, bands_of, require_round, substituted

@@ -11,11 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from hubbub._util.checks import Array
-from hubbub.mechanism.participation import (
-    MinSeparation,
-    Participation,
-    covering,
-)
+from hubbub.mechanism.participation import MinSeparation, Participation, covering
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round, substituted

@@ -17,13 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._util.checks import Array, integer, real_array, rounds_count
-from hubbub.mechanism.participation import (
-    FixedEpochs,
-    MinSeparation,
-    Participation,
-    SingleParticipation,
-    covering,
-)
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, covering
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.mechanism.strategies.matrices import triangular_form
 from hubbub.mechanism.strategies.strategy import (
