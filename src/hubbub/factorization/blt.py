@@ -20,7 +20,7 @@ from hubbub._util.checks import Array, integer, one_of
 from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.threads import on_one_thread
-from hubbub.mechanism.participation import Participation, SingleParticipation
+from hubbub.mechanism.participation import Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.blt import _MOST_STRETCHES, BufferedLinearToeplitz, _learning_rate, squared_errors
 from hubbub.mechanism.strategies.blt_sums import (
@@ -239,7 +239,7 @@ def optimize(
     integer("buffers", buffers, at_least=1, at_most=_MOST_BUFFERS)
     one_of("objective", objective, ("mean", "max"))
     rate, n = _learning_rate(workload), workload.rounds
-    b, k = matrices.worst_rounds(participation, n)
+    b, k = worst_rounds(participation, n)
     if k > _MOST_STRETCHES:
         raise ValueError(
             f"participation = {participation}: allows {k:,} participations in {n:,} rounds; optimize for at most "
@@ -266,7 +266,7 @@ def optimize(
 def _bound(workload: Workload, participation: Participation, objective: Objective) -> float:
     """What no Toeplitz strategy is below."""
     n = workload.rounds
-    b, k = matrices.worst_rounds(participation, n)
+    b, k = worst_rounds(participation, n)
     root = matrices.root_series(workload.momentum, n)
     bound = _learning_rate(workload) ** 2 * toeplitz_bound(root, b, k, objective == "mean")
     if n > _SUMMED or (k == 1 and objective == "max"):

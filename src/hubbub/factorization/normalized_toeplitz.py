@@ -19,7 +19,7 @@ from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.lbfgs import minimize
 from hubbub.factorization.optimized import Optimized
 from hubbub.factorization.threads import on_one_thread
-from hubbub.mechanism.participation import Participation, SingleParticipation
+from hubbub.mechanism.participation import Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.matrices import correlate, divide, transposed_divide
 from hubbub.mechanism.strategies.normalized_toeplitz import NormalizedToeplitz
@@ -146,7 +146,7 @@ def optimize(
     """
     matrices.require_equal_rates(workload)
     integer("bands", bands, at_least=1, at_most=workload.rounds)
-    separation, participations = matrices.worst_rounds(participation, workload.rounds)
+    separation, participations = worst_rounds(participation, workload.rounds)
     if bands > separation and participations > 1:
         raise ValueError(
             f"bands = {bands}: must be at most {separation}, the separation of {participation!r}, or columns of one client "

@@ -36,8 +36,8 @@ from hubbub.factorization.diagonal import Dual, Effort, alone, maximize
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.pencils import Poles, pivots, row_gram
 from hubbub.factorization.threads import on_one_thread
-from hubbub.mechanism.participation import Participation, SingleParticipation
-from hubbub.mechanism.strategies.matrices import triangular_form, worst_rounds
+from hubbub.mechanism.participation import Participation, SingleParticipation, worst_rounds
+from hubbub.mechanism.strategies.matrices import triangular_form
 from hubbub.mechanism.strategies.semiseparable import Recursion, Semiseparable, column_norms
 from hubbub.mechanism.workloads import Workload
 

@@ -25,7 +25,7 @@ from hubbub.factorization.lbfgs import minimize
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.threads import on_one_thread
 from hubbub.factorization.toeplitz_search import error_and_movement, least_error
-from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation
+from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.matrices import columns_at, columns_at_transposed, correlate, divide, multiply
 from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
@@ -75,7 +75,7 @@ def banded_bound(a: Array, weights: Array, c: Array, separation: int, participat
         a: ``(rounds,)``, the first column of the workload.
         weights: ``(rounds,)``, positive.
         c: ``(bands,)``, the best that was found; the bound holds for whatever it is.
-        separation: See :func:`hubbub.factorization.toeplitz.worst_rounds`.
+        separation: See :func:`hubbub.mechanism.participation.worst_rounds`.
         participations: See there.
     """
     n, b = len(a), len(c)
@@ -195,7 +195,7 @@ def banded_inverse_bound(a: Array, weights: Array, d: Array, separation: int, pa
         a: ``(rounds,)``, the first column of the workload.
         weights: ``(rounds,)``, positive.
         d: ``(bands,)``, the best first column of C⁻¹ that was found; the bound holds for whatever it is.
-        separation: See :func:`hubbub.factorization.toeplitz.worst_rounds`.
+        separation: See :func:`hubbub.mechanism.participation.worst_rounds`.
         participations: See there.
     """
     n, b = len(a), len(d)
@@ -274,7 +274,7 @@ def optimize(
     matrices.require_equal_rates(workload)
     integer("bands", bands, at_least=1, at_most=workload.rounds)
     weights = toeplitz_search.row_weights(workload.rounds, one_of("objective", objective, ("mean", "max")))
-    separation, participations = matrices.worst_rounds(participation, workload.rounds)
+    separation, participations = worst_rounds(participation, workload.rounds)
     a, start = workload.coefficients(), matrices.root_series(workload.momentum, bands)
     bounds = []
     if bands <= separation:

@@ -71,7 +71,7 @@ def least_error(
         a: ``(rounds,)``, the first column of A.
         weights: ``(rounds,)``, see :func:`row_weights`.
         start: ``(bands,)``, positive, not increasing.
-        separation: d of :func:`worst_rounds`.
+        separation: d of :func:`hubbub.mechanism.participation.worst_rounds`.
         participations: r.
         monotone: Whether rounds may lie further apart than d.
     """

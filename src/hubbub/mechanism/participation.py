@@ -34,7 +34,9 @@ __all__ = [
     "participation_of",
     "participation_record",
     "require_participation",
+    "require_pattern",
     "sampling_word",
+    "worst_rounds",
 ]
 
 
@@ -299,6 +301,43 @@ def covering(participation: Participation, rounds: int) -> Pattern:
             return every_round(rounds)
         case CyclicPoissonSampling(cycle_length=slots) | BallsInBinsSampling(bins=slots):
             return FixedEpochs(math.ceil(rounds / slots), slots)
+
+
+def require_pattern(participation: Participation) -> Pattern:
+    """Refuse random cohorts, where a strategy is sought for the rounds of one client.
+
+    Raises:
+        ValueError: The participation is random.
+        TypeError: The value is of none of the participations.
+    """
+    require_participation(participation)
+    if isinstance(participation, RandomParticipation):
+        raise ValueError(
+            f"participation = {participation!r}: random cohorts promise no set of rounds to optimize for; optimize for a "
+            "pattern, such as SingleParticipation(), and calibrate the noise for the random cohorts"
+        )
+    return participation
+
+
+def worst_rounds(participation: Participation, rounds: int) -> tuple[int, int]:
+    """d and r: of non-negative columns that do not grow, the worst rounds of one client are 0, d, …, (r − 1)·d.
+
+    One participation is d = ``rounds`` and r = 1.
+
+    Raises:
+        ValueError: Participation is random, which is no pattern.
+
+    Example:
+        >>> worst_rounds(MinSeparation(min_separation=3, max_participations=9), rounds=10)
+        (3, 4)
+    """
+    match require_pattern(participation):
+        case SingleParticipation():
+            return rounds, 1
+        case FixedEpochs(r, d) | MinSeparation(d, r):
+            d = min(d, rounds)
+            r = min(r, -(-rounds // d))
+            return (d, r) if r > 1 else (rounds, 1)
 
 
 def participation_record(participation: Participation) -> dict[str, Any]:

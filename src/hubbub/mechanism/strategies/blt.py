@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hubbub._util.checks import Array, integer, open_unit, real_array, rounds_count
-from hubbub.mechanism.participation import Participation, covering
+from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.blt_sums import Problem, squared_sensitivity
@@ -112,9 +112,7 @@ class BufferedLinearToeplitz:
     def matrix(self) -> Array:
         """C as a dense matrix, ``(rounds, rounds)``."""
         require_dense(self.rounds)
-        padded = np.concatenate([np.zeros(self.rounds - 1), self.coefficients(self.rounds)])
-        windows = np.lib.stride_tricks.sliding_window_view(padded, self.rounds)
-        return np.array(windows[:, ::-1])
+        return matrices.matrix(self.coefficients(self.rounds), self.rounds)
 
     def leading(self, rounds: int) -> "BufferedLinearToeplitz":
         """The first ``rounds`` rounds."""
@@ -129,7 +127,7 @@ class BufferedLinearToeplitz:
         Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763, with no demand on c_0.
         """
         pattern = covering(participation, self.rounds)
-        b, k = matrices.worst_rounds(pattern, self.rounds)
+        b, k = worst_rounds(pattern, self.rounds)
         if min(self.output_scales) >= 0 and k <= _MOST_STRETCHES:
             problem = Problem(self.rounds, b, k, mean=False)
             logs = np.log1p(-np.array(self.forgetting))

@@ -1,7 +1,7 @@
 """Tree aggregation: every dyadic interval of rounds has one noise of its own.
 
-C has a row for each dyadic interval that is complete within the rounds, in the order of completion. How sums are estimated
-from those noisy intervals is the decoder's choice, which changes N and leaves C:
+C has a row for each dyadic interval that is complete within the rounds, in the order of completion; one of height h is
+[i·2ʰ, (i+1)·2ʰ). How sums are estimated from those noisy intervals is the decoder's choice, which changes N and leaves C:
 
 * ``"plain"`` adds up the at most log₂ n intervals that tile a prefix;
 * ``"online"`` replaces each of them by its best estimate from all the intervals inside it;
@@ -11,16 +11,13 @@ All three stream with the memory of log₂ n rows. The noise of the full decoder
 the past, that of a round depends only on the sums over the finished left halves of the intervals which the round lies in: the
 triangular matrix with the same X is applied to z by those few sums, and never built.
 
+Entries of C are 0 or 1, so a client that joins the rounds π moves C·x by the root of Σ (number of rounds of π in the interval)²
+over the intervals, and no signs can do better. The largest is found by a dynamic programme over functions on the boundary
+between two subtrees, which has no bound on n.
+
 Source: Dwork et al. 2010; Chan et al. 2011; Honaker 2015, "Efficient Use of Differentially Private Binary Trees"; Kairouz et
-al. 2021, "Practical and Private (Deep) Learning without Sampling or Shuffling", https://arxiv.org/abs/2103.00039.
-
-The dyadic intervals of rounds that trees are made of, and how much of them one client can touch.
-
-An interval of height h is [i·2ʰ, (i+1)·2ʰ). Entries of a tree's C are 0 or 1, so a client that joins the rounds π moves C·x by
-the root of Σ (number of rounds of π in the interval)² over its intervals, and no signs can do better.
-
-Source: Kairouz et al. 2021, Appendix D, https://arxiv.org/abs/2103.00039. The dynamic programme here is over functions on
-the boundary between two subtrees and has no bound on n.
+al. 2021, "Practical and Private (Deep) Learning without Sampling or Shuffling", Appendix D for the sensitivity,
+https://arxiv.org/abs/2103.00039.
 """
 
 import math
