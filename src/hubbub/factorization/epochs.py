@@ -1,22 +1,18 @@
 """The least error of all strategies for clients that come back once an epoch, and the strategy that reaches it.
 
-Sums of inverses of matrices that couple neighboring rounds, with weights that couple the rounds of one client.
-
-Letters: b residues, k epochs, round r + e·b is epoch e of residue r; V one k × k block a residue, P tridiagonal over rounds, s
-shifts and c weights of the poles. With the rounds of a residue side by side, P + s·V is block tridiagonal with one more pair of
-blocks in its corners: the last residue of an epoch is coupled to the first of the next. Residue 0 is eliminated as a border of
-the chain of the others; G are the pivots of the chain from its end, T its inverse.
-
-All arrays are ``(residues, poles, epochs, epochs)``; O(b·k³) time a pole.
-
-Letters: b residues (rounds of an epoch), k epochs, A workload, W the diagonal matrix of weights w of its rows, M = Aᵀ·W·A,
-X = CᵀC with blocks X_r of the rounds of residue r, V a positive definite k × k block V_r for each residue, its diagonal v_r.
+Letters: b residues (rounds of an epoch), k epochs, round r + e·b is epoch e of residue r; A workload, W the diagonal matrix of
+weights w of its rows, M = Aᵀ·W·A, P = M⁻¹, X = CᵀC with blocks X_r of the rounds of residue r, V a positive definite k × k
+block V_r for each residue, its diagonal v_r, s shifts and c weights of the poles.
 
 For any C: tr M·X⁻¹ ≥ t² / tr V·X with t the trace of (V^(1/2)·M·V^(1/2))^(1/2), and tr V_r·X_r ≤ v_r · sensitivity², since a
 client may contribute vectors with the inner products V_r / v_r. With V = H·Hᵀ, t is the sum of the singular values of
 K = W^(1/2)·A·H, which is at least ⟨K, U⟩ / ‖U‖ for every U: what proves the bound is that U, near the polar factor of K, has
 no norm above 1 + δ, by a Cholesky factor of (1 + δ)²·I − Uᵀ·U. At the optimum X_r is diagonal: from X_r·V_r·X_r = M_r, and
 diagonal D_r with the same diagonals' sum, follows V_r = D_r⁻¹·M_r·D_r⁻¹, which the iteration averages with the V_r before.
+
+P is tridiagonal over rounds. With the rounds of a residue side by side, P + s·V is block tridiagonal with one more pair of
+blocks in its corners: the last residue of an epoch is coupled to the first of the next. Residue 0 is eliminated as a border of
+the chain of the others; arrays of a sweep are ``(residues, poles, epochs, epochs)``, in O(b·k³) time a pole.
 
 Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2211.06530 (the problem and its dual).
 """

@@ -1,7 +1,10 @@
 """A strategy by its name, made for a workload and a participation: what a config, a command or a sweep asks for."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hubbub import factorization
 from hubbub._util.checks import integer, one_of
@@ -46,6 +49,22 @@ _WITH_BUFFERS = ("blt", "time-varying")
 _WITH_OBJECTIVE = ("optimal-toeplitz", "banded", "banded-inverse", *_WITH_BUFFERS, "dense")
 _WITH_MATRIX = ("dense", "file")
 _BUFFERS = {"blt": 4, "time-varying": 6}
+_CLOSED: dict[str, Callable[[int], Strategy]] = {
+    "identity": Identity,
+    "tree": BinaryTree,
+    "tree-online": partial(BinaryTree, decoder="online"),
+    "tree-full": partial(BinaryTree, decoder="full"),
+    "fourier": Fourier,
+}
+_OPTIMIZED: dict[str, Callable[..., Optimized[Any]]] = {
+    "optimal-toeplitz": factorization.toeplitz.optimize,
+    "normalized-toeplitz": factorization.normalized_toeplitz.optimize,
+    "banded": factorization.banded.optimize,
+    "banded-inverse": factorization.banded_inverse.optimize,
+    "blt": factorization.blt.optimize,
+    "time-varying": factorization.semiseparable.optimize,
+    "dense": factorization.dense.optimize,
+}
 _INVERSE_BANDS = 16
 _MOST_BY_MATRIX = 20_000
 
@@ -114,13 +133,23 @@ def strategy_of(family: Family, workload: Workload, participation: Participation
     Raises:
         ConfigError: Random cohorts with correlated noise of least error, or a matrix of too few rounds.
         ValueError: What the family refuses; the message says why.
+
+    Example:
+        >>> strategy_of(Family("banded-toeplitz", bands=3), Workload(rounds=100), MinSeparation(10, 10)).coefficients
+        (1.0, 0.5, 0.375)
     """
     made = _closed_form(family, workload, participation)
     return _optimized(family, workload, participation).strategy if made is None else made
 
 
 def answer_of(family: Family, workload: Workload, participation: Participation) -> Optimized[Strategy]:
-    """The same with its error and a bound; of a family that is not optimized these are computed from its matrix."""
+    """The same with its error and a bound; of a family that is not optimized these are computed from its matrix.
+
+    Example:
+        >>> answer = answer_of(Family("tree"), Workload(rounds=4), SingleParticipation())
+        >>> answer.squared_error, answer.lower_bound < 2
+        (3.7499999999999996, True)
+    """
     made = _closed_form(family, workload, participation)
     if made is None:
         return _optimized(family, workload, participation)
@@ -131,55 +160,40 @@ def answer_of(family: Family, workload: Workload, participation: Participation) 
         )
     objective: Objective = family.objective or "mean"
     errors = utility.squared_errors(workload, made) * made.sensitivity(participation).value ** 2
-    return Optimized(
-        strategy=made,
-        workload=workload,
-        participation=participation,
-        objective=objective,
-        squared_error=float(errors.mean() if objective == "mean" else errors.max()),
-        lower_bound=lower_bound(workload, participation, objective),
-        bound_family="every strategy",
-        iterations=0,
-    )
+    error = float(errors.mean() if objective == "mean" else errors.max())
+    bound = lower_bound(workload, participation, objective)
+    return Optimized(made, workload, participation, objective, error, bound, "every strategy", iterations=0)
 
 
 def _closed_form(family: Family, workload: Workload, participation: Participation) -> Strategy | None:
     rounds = workload.rounds
     if family.matrix is not None:
         return _from_file(family.matrix, rounds)
-    match family.name:
-        case "identity":
-            return Identity(rounds)
-        case "tree":
-            return BinaryTree(rounds)
-        case "tree-online":
-            return BinaryTree(rounds, decoder="online")
-        case "tree-full":
-            return BinaryTree(rounds, decoder="full")
-        case "fourier":
-            return Fourier(rounds)
-        case "banded-toeplitz":
-            return toeplitz.square_root(rounds, family.bands or default_bands(participation, rounds))
-        case _:
-            return None
+    if family.name == "banded-toeplitz":
+        return toeplitz.square_root(rounds, family.bands or default_bands(participation, rounds))
+    return _CLOSED[family.name](rounds) if family.name in _CLOSED else None
 
 
 def _from_file(matrix: str, rounds: int) -> Strategy:
     strategy = strategy_file.load(matrix) if Path(matrix).suffix == ".safetensors" else dense.load(matrix)
     if strategy.rounds < rounds:
         raise ConfigError(f"rounds = {rounds}: the matrix {matrix} has {strategy.rounds} rounds")
-    if strategy.rounds == rounds:
-        return strategy
-    if not isinstance(strategy, WithLeadingPart):
+    if strategy.rounds > rounds and not isinstance(strategy, WithLeadingPart):
         raise ConfigError(
             f"rounds = {rounds}: the strategy of {matrix} has {strategy.rounds} rounds and cannot be cut; run all"
         )
-    return strategy.leading(rounds)
+    return strategy.leading(rounds) if strategy.rounds > rounds else strategy
 
 
 def _optimized(family: Family, workload: Workload, participation: Participation) -> Optimized[Strategy]:
-    objective: Objective = family.objective or "mean"
-    bands = family.bands or default_bands(participation, workload.rounds)
+    options: dict[str, Any] = {}
+    if family.name in _WITH_OBJECTIVE:
+        options["objective"] = family.objective or "mean"
+    if family.name in _WITH_BUFFERS:
+        options["buffers"] = family.buffers or _BUFFERS[family.name]
+    if family.name in _WITH_BANDS:
+        few = _INVERSE_BANDS if family.name == "banded-inverse" else default_bands(participation, workload.rounds)
+        options["bands"] = family.bands or min(few, workload.rounds)
     if isinstance(participation, CyclicPoissonSampling):
         # Its price depends on the largest column norm alone, as that of one participation does.
         participation = SingleParticipation()
@@ -188,27 +202,4 @@ def _optimized(family: Family, workload: Workload, participation: Participation)
             f"strategy = {family.name!r} with {type(participation).__name__}: random cohorts are accounted for independent "
             "noise only; use the identity strategy, cyclic Poisson cohorts, or a participation pattern"
         )
-    answer: Optimized[Strategy]
-    match family.name:
-        case "optimal-toeplitz":
-            answer = factorization.toeplitz.optimize(workload, bands=bands, participation=participation, objective=objective)
-        case "normalized-toeplitz":
-            answer = factorization.normalized_toeplitz.optimize(workload, bands=bands, participation=participation)
-        case "banded":
-            answer = factorization.banded.optimize(workload, bands, participation=participation, objective=objective)
-        case "banded-inverse":
-            few = family.bands or min(_INVERSE_BANDS, workload.rounds)
-            answer = factorization.banded_inverse.optimize(
-                workload, bands=few, participation=participation, objective=objective
-            )
-        case "blt":
-            buffers = family.buffers or _BUFFERS[family.name]
-            answer = factorization.blt.optimize(workload, buffers=buffers, participation=participation, objective=objective)
-        case "time-varying":
-            buffers = family.buffers or _BUFFERS[family.name]
-            answer = factorization.semiseparable.optimize(
-                workload, buffers=buffers, participation=participation, objective=objective
-            )
-        case _:
-            answer = factorization.dense.optimize(workload, participation=participation, objective=objective)
-    return answer
+    return _OPTIMIZED[family.name](workload, participation=participation, **options)

@@ -1,29 +1,21 @@
 """Lower-triangular matrices that a few states stream: the optimum for one participation, and fewer states for it.
 
-Lower-triangular matrices that a few states stream: C_ii = d_i and C_ij = a_i·Φ_{i−1}···Φ_{j+1}·b_j below the diagonal.
+Letters: C_ii = d_i and C_ij = a_i·Φ_{i−1}···Φ_{j+1}·b_j below the diagonal, with d ``(n,)``, a outputs and b inputs
+``(n, states)``, Φ transitions, ``(n, states)`` where they are diagonal or ``(n, states, states)``; y = C⁻¹·z is
+y_t = (z_t − a_t·s_t) / d_t with states s_{t+1} = Φ_t·s_t + b_t·y_t. A workload, η learning rates, β momentum, m its buffer,
+θ = A·y the error of the models; W and V diagonal matrices of weights w and v that prove the bound.
 
-Letters: d diagonal ``(n,)``, a outputs and b inputs ``(n, states)``, Φ transitions, ``(n, states)`` where they are diagonal or
-``(n, states, states)``; y = C⁻¹·z is y_t = (z_t − a_t·s_t) / d_t with states s_{t+1} = Φ_t·s_t + b_t·y_t. A workload,
-η learning rates, β momentum, m its buffer, θ = A·y the error of the models.
+With U·S·R a singular value decomposition of W^(1/2)·A·V^(1/2), X = V^(−1/2)·Rᵀ·S·R·V^(−1/2) is optimal where the weights are.
+Without momentum X = Σ c_q·(P + s_q·V)⁻¹, of which each term has rows that are multiples of the row before: Z_{i+1,j} = ρ_i·Z_ij
+for i ≥ j, so that a state for each pole streams it.
 
-Of the dense optimum X = Σ c_q·(P + s_q·V)⁻¹ each term has rows that are multiples of the row before: Z_{i+1,j} = ρ_i·Z_ij for
-i ≥ j, so that a state for each pole streams it.
-
-The least error of all strategies under one participation, and the strategy that reaches it.
-
-Letters: A workload, W and V diagonal matrices of weights w and v that prove the bound, U·S·R a singular value decomposition of
-W^(1/2)·A·V^(1/2), so that X = V^(−1/2)·Rᵀ·S·R·V^(−1/2) is optimal where the weights are.
+Fewer states give nearly the same matrix, by balanced truncation that changes from round to round: with K = Σ of what earlier
+rounds make of s, and Q = Σ of what s makes of rounds from t on, both ``(states, states)`` for each round, the singular values
+of a root of Q times a root of K are those of the block of C below and left of round t; the states of the largest are kept.
 
 Source: Denisov et al. 2022, https://arxiv.org/abs/2202.08312; for the largest error the least value is the square of the norm
-γ₂ of A, see Edmonds, Nikolov and Ullman 2020, https://arxiv.org/abs/1911.08339.
-
-Fewer states for nearly the same lower-triangular matrix: balanced truncation that changes from round to round.
-
-Letters: C_ii = d_i and C_ij = a_i·Φ_{i−1}···Φ_{j+1}·b_j below the diagonal, states s of round t; K = Σ of what earlier rounds
-make of s, Q = Σ of what s makes of rounds from t on, both ``(states, states)`` for each round. The singular values of a root of
-Q times a root of K are those of the block of C below and left of round t; the states that belong to the largest are kept.
-
-Source: Chahlaoui and Van Dooren 2005, "Model reduction of time-varying systems", https://doi.org/10.1007/3-540-27909-1_5.
+γ₂ of A, see Edmonds, Nikolov and Ullman 2020, https://arxiv.org/abs/1911.08339; Chahlaoui and Van Dooren 2005, "Model reduction
+of time-varying systems", https://doi.org/10.1007/3-540-27909-1_5, for fewer states.
 """
 
 import math
@@ -286,13 +278,5 @@ def optimize(
     errors = squared_errors(workload, few)
     squared_sensitivity = float(column_norms(few).max())
     error = float(errors.mean() if objective == "mean" else errors.max())
-    return Optimized(
-        Semiseparable(*few),
-        workload,
-        participation,
-        objective,
-        squared_error=error * squared_sensitivity,
-        lower_bound=dual.bound,
-        bound_family="every strategy",
-        iterations=dual.evaluations,
-    )
+    squared, found = error * squared_sensitivity, Semiseparable(*few)
+    return Optimized(found, workload, participation, objective, squared, dual.bound, "every strategy", dual.evaluations)

@@ -9,7 +9,7 @@ that c is taken from: those of at most b coefficients, where c is banded. At a s
 where it is the first one, c is the best of all, and the bound equals its error: it
 has been so wherever we looked at columns that do not run out of rounds.
 
-Letters: those of :mod:`hubbub.factorization.toeplitz`; p_k in how many of a client's columns coefficient k counts.
+Letters: those of :mod:`hubbub.factorization.toeplitz_search`; p_k in how many of a client's columns coefficient k counts.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Lower-triangular Toeplitz C: how far it moves, and the coefficients of least error.
 
-Letters, beside those of the room: a, c, β first columns of A, C and B = A·C⁻¹ (β = a/c as power series); d, r the worst rounds
+Letters: n rounds, b bands, a, c, β first columns of A, C and B = A·C⁻¹ (β = a/c as power series); d, r the worst rounds
 of one client, 0, d, 2d, …, r of them; v the sum of the columns of C at those rounds.
 
 Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2306.08153; McKenna 2024, https://arxiv.org/abs/2405.15913; Kalinin
