@@ -108,7 +108,9 @@ def warm_start(workload: Workload, weights: Array, bands: int) -> Array:
     rounds = workload.rounds
     if rounds < 2 * _FEWEST_ROUNDS or bands < 2 * _FEWEST_BANDS:
         return _inside(np.tile(_root(workload, bands), (rounds, 1)))
-    half = _halved(workload)
+    # The same training in half the rounds: two steps at a time.
+    rates = workload.learning_rates
+    half = Workload(rounds // 2, workload.momentum**2, None if rates is None else rates[: 2 * (rounds // 2) : 2])
     share = np.add.reduceat(weights, np.arange(0, rounds - rounds % 2, 2))
     search = Search(half, share / share.sum(), warm_start(half, share, bands // 2))
     coarse = search.columns(search.run(_COARSE, _MOST_EVALUATIONS).point)
@@ -170,13 +172,6 @@ def _inside(C: Array) -> Array:
     for j in range(max(0, rounds - bands + 1), rounds):
         C[j, rounds - j :] = 0.0
     return C / _norms(C)
-
-
-def _halved(workload: Workload) -> Workload:
-    """The same training in half the rounds: two steps at a time."""
-    rounds = workload.rounds // 2
-    rates = workload.learning_rates
-    return Workload(rounds, workload.momentum**2, None if rates is None else rates[: 2 * rounds : 2])
 
 
 def _root(workload: Workload, bands: int) -> Array:

@@ -79,10 +79,7 @@ class BandedError:
             weigh: Gives another function of the errors instead of f, and its gradient by them, which becomes the weights.
         """
         inverse, transfer = self._forward(C)
-        if weigh is not None:
-            value, self.weights = weigh(self.errors)
-        else:
-            value = float(self.weights @ self.errors)
+        value, self.weights = weigh(self.errors) if weigh else (float(self.weights @ self.errors), self.weights)
         if not np.isfinite(value):
             return np.inf, np.zeros_like(C)
         self._backward(inverse, transfer)
@@ -106,12 +103,9 @@ class BandedError:
             width = min(self.bands, K.shape[1] - e)
             K[: n - e, e : e + width] += C[e:, :width] * diagonal[: n - e, None]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, C: Array) -> tuple[list[Array], list[Array]]:
         """The band of P and the error of each query; L and H of each block. A step too far overflows, which is its answer."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._moved_forward(C)
-
-    def _moved_forward(self, C: Array) -> tuple[list[Array], list[Array]]:
         self._fill(C)
         inverse, transfer = [], []
         for r, e in self._blocks():

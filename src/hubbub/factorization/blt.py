@@ -23,7 +23,7 @@ from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.threads import on_one_thread
 from hubbub.mechanism.participation import Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies import matrices
-from hubbub.mechanism.strategies.blt import _MOST_STRETCHES, BufferedLinearToeplitz, _learning_rate, squared_errors
+from hubbub.mechanism.strategies.blt import MOST_STRETCHES, BufferedLinearToeplitz, squared_errors
 from hubbub.mechanism.strategies.blt_sums import (
     Problem,
     binomial_sums,
@@ -237,12 +237,12 @@ def optimize(
     """
     integer("buffers", buffers, at_least=1, at_most=_MOST_BUFFERS)
     one_of("objective", objective, ("mean", "max"))
-    rate, n = _learning_rate(workload), workload.rounds
+    rate, n = matrices.require_equal_rates(workload), workload.rounds
     b, k = worst_rounds(participation, n)
-    if k > _MOST_STRETCHES:
+    if k > MOST_STRETCHES:
         raise ValueError(
             f"participation = {participation}: allows {k:,} participations in {n:,} rounds; optimize for at most "
-            f"{_MOST_STRETCHES:,}, such as with a larger min_separation"
+            f"{MOST_STRETCHES:,}, such as with a larger min_separation"
         )
     found = search(Problem(n, b, k, objective == "mean", workload.momentum), buffers)
     strategy = BufferedLinearToeplitz(n, tuple(found.forgetting.tolist()), tuple(found.output_scales.tolist()))

@@ -227,14 +227,8 @@ def maximize(workload: Workload, classes: Classes, objective: str, effort: Effor
     start = _log_shares(np.bincount(classes[joined], np.sqrt(n - np.flatnonzero(joined)), count))
     if objective == "max":
         start = np.concatenate([start, _log_shares(np.ones(n))])
-    found = fixed_point(
-        improved,
-        start,
-        tolerance=effort.residual,
-        most=effort.evaluations,
-        within=floored,
-        importance=important,
-    )
+    residual, most = effort.residual, effort.evaluations
+    found = fixed_point(improved, start, tolerance=residual, most=most, within=floored, importance=important)
     v, w = weights(found.point)
     gram = row_gram(bands, 1 / w)
     poles = _resolving(bands, gram, v, w, effort.poles)

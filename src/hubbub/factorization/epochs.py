@@ -18,6 +18,7 @@ Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2211.06530 (the proble
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -154,16 +155,15 @@ def best_for_epochs(workload: Workload, epochs: int, residues: int, objective: s
     size = residues * epochs**2
 
     def parts(point: Array) -> tuple[Array, Array]:
-        V = _constant_diagonal(_exponential(point[:size].reshape(residues, epochs, epochs)))
+        logarithms = point[:size].reshape(residues, epochs, epochs)
+        V = _constant_diagonal(_with_eigenvalues(np.exp, 0.5 * (logarithms + np.swapaxes(logarithms, 1, 2))))
         return V, np.full(n, 1 / n) if objective == "mean" else _shares(point[size:])
 
     def improved(point: Array) -> Array:
         V, w = parts(point)
         X, errors = _blocks(problem, V, w)
-        new = _logarithm(_constant_diagonal(_mean_of(V, _rebalanced(X, V)))).ravel()
-        if objective == "mean":
-            return new
-        return np.concatenate([new, np.log(_shares(np.log(errors)))])
+        new = _with_eigenvalues(np.log, _constant_diagonal(_mean_of(V, _rebalanced(X, V)))).ravel()
+        return new if objective == "mean" else np.concatenate([new, np.log(_shares(np.log(errors)))])
 
     start = np.zeros((residues, epochs, epochs))
     rising = np.sqrt(n - np.arange(n)).reshape(epochs, residues).mean(axis=0)
@@ -267,9 +267,7 @@ def _mean_of(V: Array, other: Array) -> Array:
     values, vectors = np.linalg.eigh(V)
     root = (vectors * np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
     inverse = (vectors / np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
-    values, vectors = np.linalg.eigh(inverse @ other @ inverse)
-    middle = (vectors * np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
-    return np.asarray(root @ middle @ root)
+    return np.asarray(root @ _with_eigenvalues(np.sqrt, inverse @ other @ inverse) @ root)
 
 
 def _constant_diagonal(V: Array) -> Array:
@@ -280,14 +278,10 @@ def _constant_diagonal(V: Array) -> Array:
     return np.asarray(V * factors[:, :, None] * factors[:, None, :] / means.sum())
 
 
-def _logarithm(V: Array) -> Array:
+def _with_eigenvalues(function: Callable[[Array], Array], V: Array) -> Array:
+    """The symmetric matrices with the function's values of the eigenvalues instead."""
     values, vectors = np.linalg.eigh(V)
-    return np.asarray((vectors * np.log(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2))
-
-
-def _exponential(logarithms: Array) -> Array:
-    values, vectors = np.linalg.eigh(0.5 * (logarithms + np.swapaxes(logarithms, 1, 2)))
-    return np.asarray((vectors * np.exp(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2))
+    return np.asarray((vectors * function(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2))
 
 
 def _shares(logarithms: Array) -> Array:

@@ -25,18 +25,10 @@ from hubbub.mechanism.strategies.matrices import correlate, divide, transposed_d
 from hubbub.mechanism.strategies.normalized_toeplitz import NormalizedToeplitz
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["least_mean_error", "mean_error", "optimize"]
-
-
+__all__ = ["mean_error", "optimize"]
 # Entries of the last rows that are held at a time: 8 MB a matrix.
 _CHUNK = 1_000_000
 _SHORT, _MEMORY = 1e-6, 20
-
-
-def least_mean_error(start: Array, rounds: int, momentum: float) -> tuple[Array, int]:
-    """The coefficients of least :func:`mean_error` that are found from ``start``, and how many evaluations it took."""
-    found = minimize(lambda c: mean_error(c, rounds, momentum), start, memory=_MEMORY, gradient_tolerance=_SHORT)
-    return found.point / np.linalg.norm(found.point), found.evaluations
 
 
 def mean_error(c: Array, rounds: int, momentum: float) -> tuple[float, Array]:
@@ -144,7 +136,7 @@ def optimize(
 
     Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
     """
-    matrices.require_equal_rates(workload)
+    rate = matrices.require_equal_rates(workload)
     integer("bands", bands, at_least=1, at_most=workload.rounds)
     separation, participations = worst_rounds(participation, workload.rounds)
     if bands > separation and participations > 1:
@@ -152,10 +144,11 @@ def optimize(
             f"bands = {bands}: must be at most {separation}, the separation of {participation!r}, or columns of one client "
             "overlap; use fewer bands, or toeplitz.optimize"
         )
-    c, evaluations = least_mean_error(matrices.root_series(workload.momentum, bands), workload.rounds, workload.momentum)
-    rate = float(workload.coefficients()[0])
-    strategy = NormalizedToeplitz(workload.rounds, tuple(c.tolist()))
-    mean = mean_error(c, workload.rounds, workload.momentum)[0]
-    error = rate**2 * mean * strategy.sensitivity(participation).value ** 2
+    n, beta = workload.rounds, workload.momentum
+    start = matrices.root_series(beta, bands)
+    found = minimize(lambda c: mean_error(c, n, beta), start, memory=_MEMORY, gradient_tolerance=_SHORT)
+    c = found.point / np.linalg.norm(found.point)
+    strategy = NormalizedToeplitz(n, tuple(c.tolist()))
+    error = rate**2 * mean_error(c, n, beta)[0] * strategy.sensitivity(participation).value ** 2
     bound = lower_bound(workload, participation, "mean")
-    return Optimized(strategy, workload, participation, "mean", error, bound, "every strategy", evaluations)
+    return Optimized(strategy, workload, participation, "mean", error, bound, "every strategy", found.evaluations)

@@ -98,7 +98,13 @@ def squared_errors(workload: Workload, recursion: Recursion) -> Array:
     gains = np.column_stack([inputs, np.ones(n), rates])
     seeing = np.column_stack([outputs, np.zeros((n, 2))]) / diagonal[:, None]
     diagonal_steps = transitions.ndim == 2
-    steps = np.column_stack([transitions, np.full(n, beta), np.ones(n)]) if diagonal_steps else _padded(transitions, beta)
+    # Φ of (s, m, θ) but for what m adds to θ.
+    if diagonal_steps:
+        steps = np.column_stack([transitions, np.full(n, beta), np.ones(n)])
+    else:
+        steps = np.zeros((n, states + 2, states + 2))
+        steps[:, :states, :states] = transitions
+        steps[:, -2, -2], steps[:, -1, -1] = beta, 1.0
     errors = np.empty(n)
     for t, gain in enumerate(gains):
         c = own @ seeing[t]
@@ -117,15 +123,6 @@ def squared_errors(workload: Workload, recursion: Recursion) -> Array:
         own += half.T
         errors[t] = own[-1, -1]
     return errors
-
-
-def _padded(transitions: Array, beta: float) -> Array:
-    """Φ of (s, m, θ) but for what m adds to θ, ``(n, states + 2, states + 2)``."""
-    n, states, _ = transitions.shape
-    steps = np.zeros((n, states + 2, states + 2))
-    steps[:, :states, :states] = transitions
-    steps[:, -2, -2], steps[:, -1, -1] = beta, 1.0
-    return steps
 
 
 # The gap is quadratic in what is left of the weights of a mean, but linear for the largest error.
@@ -191,7 +188,9 @@ def reduced(recursion: Recursion, states: int) -> Recursion:
     b[:-1] = np.einsum("tij,tj->ti", to[1:], inputs[:-1])
     mixing = np.zeros((n, states, states))
     mixing[:-1] = to[1:] @ (transitions[:-1, :, None] * back[:-1])
-    return _unit_columns(_triangular(Recursion(diagonal, a, mixing, b)))
+    few = _triangular(Recursion(diagonal, a, mixing, b))
+    factors = column_norms(few) ** -0.5
+    return Recursion(few.diagonal * factors, few.outputs, few.transitions, few.inputs * factors[:, None])
 
 
 def _projections(made: Array, observed: Array, states: int) -> tuple[Array, Array]:
@@ -223,12 +222,6 @@ def _triangular(recursion: Recursion) -> Recursion:
         turn, mixing[t] = np.linalg.qr(transitions[t] @ turn)
         b[t] = inputs[t] @ turn
     return Recursion(diagonal, a, np.triu(mixing), b)
-
-
-def _unit_columns(recursion: Recursion) -> Recursion:
-    factors = column_norms(recursion) ** -0.5
-    diagonal, outputs, transitions, inputs = recursion
-    return Recursion(diagonal * factors, outputs, transitions, inputs * factors[:, None])
 
 
 @on_one_thread

@@ -21,13 +21,12 @@ from hubbub.mechanism.strategies.blt_sums import squared_errors as inverse_error
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["BufferedLinearToeplitz", "squared_errors"]
+__all__ = ["MOST_STRETCHES", "BufferedLinearToeplitz", "squared_errors"]
 
 # Up to this many participations the sum over them is shorter than that over the coefficients.
-_MOST_STRETCHES = 2**16
+MOST_STRETCHES = 2**16
 # A few units in the last place of each coefficient.
 _ROUNDING = 1e-14
-_SOURCE = "Kalinin and Lampert 2024, Theorem 2"
 
 
 @dataclass(frozen=True)
@@ -128,11 +127,10 @@ class BufferedLinearToeplitz:
         """
         pattern = covering(participation, self.rounds)
         b, k = worst_rounds(pattern, self.rounds)
-        if min(self.output_scales) >= 0 and k <= _MOST_STRETCHES:
-            problem = Problem(self.rounds, b, k, mean=False)
-            logs = np.log1p(-np.array(self.forgetting))
-            squared = squared_sensitivity(problem, logs, np.array(self.output_scales))[0]
-            return Sensitivity(math.sqrt(squared), exact=True, source=_SOURCE)
+        if min(self.output_scales) >= 0 and k <= MOST_STRETCHES:
+            logs, omega = np.log1p(-np.array(self.forgetting)), np.array(self.output_scales)
+            squared = squared_sensitivity(Problem(self.rounds, b, k, mean=False), logs, omega)[0]
+            return Sensitivity(math.sqrt(squared), exact=True, source="Kalinin and Lampert 2024, Theorem 2")
         stated = matrices.sensitivity(self.coefficients(self.rounds), self.rounds, pattern)
         # Scales of both signs cancel: rounded against us.
         size = 1 + float(np.abs(self.output_scales).sum())
@@ -164,17 +162,8 @@ def squared_errors(workload: Workload, strategy: BufferedLinearToeplitz) -> Arra
     """
     if workload.rounds != strategy.rounds:
         raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
-    rate, n = _learning_rate(workload), workload.rounds
+    rate, n = matrices.require_equal_rates(workload), workload.rounds
     errors = rate**2 * inverse_errors(np.array(strategy.forgetting), np.array(strategy.output_scales), workload.momentum, n)
     if not np.isfinite(errors).all():
         raise ValueError(f"output_scales = {strategy.output_scales}: the noise grows beyond float64 in {n} rounds")
     return errors
-
-
-def _learning_rate(workload: Workload) -> float:
-    """The one learning rate of all rounds."""
-    if not workload.toeplitz:
-        raise ValueError(
-            "learning_rates differ between rounds: then the best strategy is not Toeplitz; use banded.optimize, or equal rates"
-        )
-    return 1.0 if workload.learning_rates is None else workload.learning_rates[0]

@@ -115,12 +115,13 @@ def first_column(name: str, values: npt.ArrayLike, rounds: int) -> tuple[float, 
     return tuple(column.tolist())
 
 
-def require_equal_rates(workload: Workload) -> None:
-    """Refuse a workload that is not Toeplitz."""
+def require_equal_rates(workload: Workload) -> float:
+    """The one learning rate of all rounds; a workload whose rates differ, which is not Toeplitz, is refused."""
     if not workload.toeplitz:
         raise ValueError(
             "workload.learning_rates differ: a Toeplitz strategy is for equal ones; use banded.optimize, which takes any"
         )
+    return 1.0 if workload.learning_rates is None else workload.learning_rates[0]
 
 
 def matrix(column: npt.ArrayLike, rounds: int) -> Array:

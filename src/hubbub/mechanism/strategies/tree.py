@@ -36,7 +36,6 @@ from hubbub.mechanism.participation import (
     Participation,
     SingleParticipation,
     covering,
-    require_participation,
 )
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round
@@ -106,7 +105,6 @@ class BinaryTree:
         Exact, but for a full decoder that stops within a tree, which is bounded by the intervals of the whole tree, and for
         thousands of participations a few rounds apart.
         """
-        require_participation(participation)
         exact = self.decoder != "full" or self.rounds % self._forest.rounds_per_tree == 0
         match covering(participation, self.rounds):
             case SingleParticipation():
@@ -126,7 +124,11 @@ class BinaryTree:
         kept = len(memory) - (t & (1 << top) - 1).bit_count()
         ended = t + 1 == self._forest.rounds_per_tree
         if self.decoder == "full":
-            row = total = self._conditional_row(t, draw(round_index), memory)
+            precision, coefficients = self._conditional(t)
+            row = (1 / math.sqrt(precision)) * draw(round_index)
+            for coefficient, finished in zip(coefficients, memory, strict=True):
+                row = row - (coefficient / precision) * finished
+            total = row
             for finished in memory[kept:]:
                 total = total + finished
             return row, () if ended else (*memory[:kept], total)
@@ -166,14 +168,6 @@ class BinaryTree:
             variance = own
         return estimate
 
-    def _conditional_row(self, t: int, z: Row, memory: Memory) -> Row:
-        """The full decoder's noise of round t of a tree, given its sums over finished halves."""
-        precision, coefficients = self._conditional(t)
-        row = (1 / math.sqrt(precision)) * z
-        for coefficient, finished in zip(coefficients, memory, strict=True):
-            row = row - (coefficient / precision) * finished
-        return row
-
     def _conditional(self, t: int) -> tuple[float, list[float]]:
         """The density of the noise y of round t is exp(−precision·y²/2 − y·Σ coefficient·(sum over a finished half)).
 
@@ -184,7 +178,7 @@ class BinaryTree:
         for height in range(self._forest.height, 0, -1):
             start = t >> height << height
             middle = start + (1 << height - 1)
-            total = outside + self._counted(start, height)
+            total = outside + (self.completed or start + (1 << height) <= self._forest.rounds_per_tree)
             if t >= middle:
                 coefficients.append(total)
                 outside = total
@@ -195,9 +189,6 @@ class BinaryTree:
             coefficients = [fraction * coefficient for coefficient in coefficients]
             outside = fraction * total
         return outside + 1, coefficients
-
-    def _counted(self, start: int, height: int) -> bool:
-        return self.completed or start + (1 << height) <= self._forest.rounds_per_tree
 
     def _sum_variance(self, start: int, height: int) -> float:
         """Of the noise in the sum over an interval, by the intervals inside it."""
