@@ -11,7 +11,6 @@ f = Σ w_i·‖B_i‖² by K is −2·Lᵀ·S_new,·P on the band of K. Three pr
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -29,12 +28,11 @@ _LOST = 1e-9
 Weigh = Callable[[Array], tuple[float, Array]]
 
 
-@dataclass(frozen=True)
 class _Band:
     """Entries near the diagonal of a square matrix; [j, i − j + above] is (i, j), which makes dense blocks views."""
 
-    store: Array
-    above: int
+    def __init__(self, rounds: int, above: int, below: int) -> None:
+        self.store, self.above = np.zeros((rounds, above + below + 1)), above
 
     def transposed(self, columns: slice, rows: slice) -> Array:
         """A view of the transpose of the block, ``(columns, rows)``, each row of it contiguous."""
@@ -43,10 +41,6 @@ class _Band:
         shape = (columns.stop - columns.start, rows.stop - rows.start)
         view: Array = as_strided(self.store.reshape(-1)[first:], shape, (8 * stride, 8))
         return view
-
-
-def _zeros(rounds: int, above: int, below: int) -> _Band:
-    return _Band(np.zeros((rounds, above + below + 1)), above)
 
 
 class BandedError:
@@ -65,9 +59,8 @@ class BandedError:
         reach = min(n, bands - 1 + len(inverse_bands) - 1)
         self.block = t = min(n, block or int(np.clip(reach // 6, 48, 96)))
         self.reach = max(reach, t)
-        self._K = _zeros(n, t, self.reach + t)
-        self._G = _zeros(n, t, self.reach + t)
-        self._P = _zeros(n, self.reach + t, self.reach + t)
+        self._K, self._G = (_Band(n, t, self.reach + t) for _ in range(2))
+        self._P = _Band(n, self.reach + t, self.reach + t)
         self.errors = np.empty(n)
         self.column_norms = np.empty(n)
 

@@ -64,8 +64,7 @@ def error_and_movement(
         a: ``(rounds,)``, the first column of A.
         weights: ``(rounds,)``, see :func:`hubbub.factorization.toeplitz_search.row_weights`.
         bands: How many coefficients d has.
-        separation: See :func:`hubbub.mechanism.participation.worst_rounds`.
-        participations: See there.
+        separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
         movement: What v is the sum of columns of.
     """
     n = len(a)
@@ -108,8 +107,7 @@ def least_error(a: Array, weights: Array, start: Array, separation: int, partici
         a: ``(rounds,)``, the first column of A.
         weights: ``(rounds,)``.
         start: ``(bands,)``; the answer is not worse.
-        separation: See :func:`hubbub.mechanism.participation.worst_rounds`.
-        participations: See there.
+        separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
         movement: See :func:`error_and_movement`.
     """
     bands = len(start)

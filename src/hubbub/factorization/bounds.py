@@ -52,7 +52,12 @@ def lower_bound(workload: Workload, participation: Participation, objective: str
 
 
 def classes_of(rounds: int, participation: Participation) -> Classes:
-    """Classes of rounds that one client may join together, as many of them as the participation gives."""
+    """Classes of rounds that one client may join together, as many of them as the participation gives.
+
+    Example:
+        >>> classes_of(6, MinSeparation(min_separation=2, max_participations=2))
+        array([0, 1, 2, 0, 1, 2])
+    """
     match require_pattern(participation):
         case SingleParticipation():
             return alone(rounds)

@@ -82,6 +82,12 @@ class Family:
 
     Raises:
         ConfigError: Something that the family does not have.
+
+    Example:
+        >>> Family("tree", bands=3)
+        Traceback (most recent call last):
+        hubbub.errors.ConfigError: bands = 3: strategy 'tree' has none; leave it out, or use one of banded-toeplitz, \
+optimal-toeplitz, normalized-toeplitz, banded, banded-inverse
     """
 
     name: str
@@ -115,7 +121,12 @@ class Family:
 
 
 def default_bands(participation: Participation, rounds: int) -> int:
-    """As many bands as leave the columns of one client apart."""
+    """As many bands as leave the columns of one client apart.
+
+    Example:
+        >>> default_bands(MinSeparation(min_separation=10, max_participations=4), rounds=1000)
+        10
+    """
     match participation:
         case (
             MinSeparation(min_separation=separation)
@@ -178,11 +189,13 @@ def _from_file(matrix: str, rounds: int) -> Strategy:
     strategy = strategy_file.load(matrix) if Path(matrix).suffix == ".safetensors" else dense.load(matrix)
     if strategy.rounds < rounds:
         raise ConfigError(f"rounds = {rounds}: the matrix {matrix} has {strategy.rounds} rounds")
-    if strategy.rounds > rounds and not isinstance(strategy, WithLeadingPart):
+    if strategy.rounds == rounds:
+        return strategy
+    if not isinstance(strategy, WithLeadingPart):
         raise ConfigError(
             f"rounds = {rounds}: the strategy of {matrix} has {strategy.rounds} rounds and cannot be cut; run all"
         )
-    return strategy.leading(rounds) if strategy.rounds > rounds else strategy
+    return strategy.leading(rounds)
 
 
 def _optimized(family: Family, workload: Workload, participation: Participation) -> Optimized[Strategy]:

@@ -28,7 +28,12 @@ _GAIN = 1e-6
 
 
 def row_weights(rounds: int, objective: str) -> Array:
-    """``(rounds,)``: what the square of β_j counts for in the mean of the squared errors, or in the last, the largest."""
+    """``(rounds,)``: what the square of β_j counts for in the mean of the squared errors, or in the last, the largest.
+
+    Example:
+        >>> row_weights(4, "mean")
+        array([1.  , 0.75, 0.5 , 0.25])
+    """
     return np.ones(rounds) if objective == "max" else 1 - np.arange(rounds) / rounds
 
 

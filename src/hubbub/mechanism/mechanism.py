@@ -50,6 +50,10 @@ class NoiseShares:
 
     Raises:
         ValueError: Fewer than 1, more than 10⁹ clients or than 10¹² numbers, or no such lattice.
+
+    Example:
+        >>> NoiseShares(clients=100).least_stddev(noise_multiplier=2.0) == 2 * 2**24 // 10 + 1
+        True
     """
 
     clients: int

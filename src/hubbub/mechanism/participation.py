@@ -195,6 +195,10 @@ class FixedSizeSampling(_Participation):
 class TruncatedPoissonSampling(_Participation):
     """Poisson cohorts, of which one that is larger than ``max_cohort_size`` is cut to that many, each subset equally likely.
 
+    Example:
+        >>> TruncatedPoissonSampling(0.1, max_cohort_size=40, population=500).expected_cohort_size(clients=500, rounds=20)
+        40.0
+
     Source: Ganesh et al. 2025, https://arxiv.org/abs/2508.15089.
     """
 
@@ -252,6 +256,10 @@ class BallsInBinsSampling(_Participation):
 
     No client's slot depends on the other clients. With ``bins`` slots a round has a ``bins``-th of the clients on average, and
     every client takes part once in ``bins`` rounds.
+
+    Example:
+        >>> BallsInBinsSampling(bins=10).allows([4, 14, 34]), BallsInBinsSampling(bins=10).allows([4, 15])
+        (True, False)
 
     Source: Chua et al. 2025, https://arxiv.org/abs/2412.16802; jax_privacy calls ``bins`` the cycle length.
     """
@@ -341,7 +349,12 @@ def worst_rounds(participation: Participation, rounds: int) -> tuple[int, int]:
 
 
 def participation_record(participation: Participation) -> dict[str, Any]:
-    """A participation by name and numbers, as strict JSON values."""
+    """A participation by name and numbers, as strict JSON values.
+
+    Example:
+        >>> participation_record(FixedEpochs(2, 50))
+        {'name': 'FixedEpochs', 'epochs': 2, 'rounds_per_epoch': 50}
+    """
     return {"name": type(participation).__name__, **asdict(participation)}
 
 
@@ -372,7 +385,12 @@ _WORDS = {
 
 
 def sampling_word(participation: Participation) -> str:
-    """``"pattern"``, or the kind of random cohorts, as settings name it."""
+    """``"pattern"``, or the kind of random cohorts, as settings name it.
+
+    Example:
+        >>> sampling_word(FixedEpochs(2, 50)), sampling_word(BallsInBinsSampling(bins=10))
+        ('pattern', 'balls-in-bins')
+    """
     return _WORDS.get(type(participation), "pattern")
 
 
@@ -391,5 +409,10 @@ def require_participation(value: object) -> None:
 
 
 def every_round(rounds: int) -> MinSeparation:
-    """The pattern that allows everything: each client in each of ``rounds`` rounds."""
+    """The pattern that allows everything: each client in each of ``rounds`` rounds.
+
+    Example:
+        >>> every_round(3)
+        MinSeparation(min_separation=1, max_participations=3)
+    """
     return MinSeparation(min_separation=1, max_participations=rounds)

@@ -48,7 +48,13 @@ _ROUNDING = 1e-13
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """An L2 sensitivity that knows its standing: never below the truth, equal to it where ``exact``."""
+    """An L2 sensitivity that knows its standing: never below the truth, equal to it where ``exact``.
+
+    Args:
+        value: In units of the norm of one contribution.
+        exact: Whether some client moves C·x as far.
+        source: The theorem or the search that gave it.
+    """
 
     value: float
     exact: bool

@@ -48,7 +48,13 @@ def noising_matrix(strategy: Strategy) -> Array:
 
 
 def largest_row_norm(strategy: Strategy) -> float:
-    """The largest L2 norm of a row of N: how much more a round's noise varies than z does."""
+    """The largest L2 norm of a row of N: how much more a round's noise varies than z does.
+
+    Example:
+        >>> from hubbub.mechanism.strategies import Dense
+        >>> largest_row_norm(Dense([[1.0, 0.0], [0.75, 1.0]]))
+        1.25
+    """
     C = np.asarray(strategy.matrix(), dtype=np.float64)
     N = solve_triangular(C, np.eye(len(C)), lower=True) if is_triangular(C) else noising_matrix(strategy)
     return float(np.linalg.norm(N, axis=1).max())

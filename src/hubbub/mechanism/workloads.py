@@ -30,6 +30,12 @@ class Workload:
     Raises:
         ValueError: A learning rate of 0 makes A singular; it is refused, as is one whose square float64 does not hold, and a
             wrong count.
+
+    Example:
+        >>> Workload(rounds=3, momentum=0.5, learning_rates=(1.0, 1.0, 0.5)).matrix()
+        array([[1.   , 0.   , 0.   ],
+               [1.5  , 1.   , 0.   ],
+               [1.625, 1.25 , 0.5  ]])
     """
 
     rounds: int

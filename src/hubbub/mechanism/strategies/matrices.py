@@ -125,7 +125,14 @@ def require_equal_rates(workload: Workload) -> float:
 
 
 def matrix(column: npt.ArrayLike, rounds: int) -> Array:
-    """``(rounds, rounds)``, lower triangular with this first column."""
+    """``(rounds, rounds)``, lower triangular with this first column.
+
+    Example:
+        >>> matrix([1.0, 0.5], rounds=3)
+        array([[1. , 0. , 0. ],
+               [0.5, 1. , 0. ],
+               [0. , 0.5, 1. ]])
+    """
     padded = np.zeros(rounds)
     padded[: len(np.atleast_1d(column))] = column
     return np.tril(linalg.toeplitz(padded))

@@ -117,7 +117,9 @@ class Semiseparable:
         if all((part >= 0).all() for part in recursion[1:]):
             return of_columns(norms, participation) if single else of_matrix(self.matrix(), participation)
         # Numbers of both signs cancel: rounded against us, by what each round's additions may take.
-        magnitude, rounding = magnitudes(recursion), self.rounds * (4 + 2 * self.buffers) * _ROUNDOFF
+        # The squared norm that each column would have if nothing cancelled.
+        magnitude = column_norms(Recursion(*(np.abs(part) for part in recursion)))
+        rounding = self.rounds * (4 + 2 * self.buffers) * _ROUNDOFF
         if single and (norms > _LEAST_KEPT * magnitude).all():
             return of_columns(norms + rounding * magnitude, participation)
         stated = of_matrix(self.matrix(), participation)
@@ -161,11 +163,6 @@ def column_norms(recursion: Recursion) -> Array:
         G += np.multiply.outer(outputs[j + 1], outputs[j + 1])
         norms[j] += inputs[j] @ G @ inputs[j]
     return norms
-
-
-def magnitudes(recursion: Recursion) -> Array:
-    """``(n,)``: the squared norm that each column would have if nothing cancelled; that of the column where nothing does."""
-    return column_norms(Recursion(*(np.abs(part) for part in recursion)))
 
 
 def dense(recursion: Recursion) -> Array:
