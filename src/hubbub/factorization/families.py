@@ -44,10 +44,13 @@ DESCRIPTIONS = {
 }
 # Families in closed form, whose errors are computed from their matrices: in time of the cube of the rounds.
 BY_MATRIX = ("identity", "tree", "tree-online", "tree-full", "banded-toeplitz", "fourier")
-_WITH_BANDS = ("banded-toeplitz", "optimal-toeplitz", "normalized-toeplitz", "banded", "banded-inverse")
-_WITH_BUFFERS = ("blt", "time-varying")
-_WITH_OBJECTIVE = ("optimal-toeplitz", "banded", "banded-inverse", *_WITH_BUFFERS, "dense")
-_WITH_MATRIX = ("dense", "file")
+# What can be said of a family, and of which.
+_OPTIONS = {
+    "bands": ("banded-toeplitz", "optimal-toeplitz", "normalized-toeplitz", "banded", "banded-inverse"),
+    "buffers": ("blt", "time-varying"),
+    "objective": ("optimal-toeplitz", "banded", "banded-inverse", "blt", "time-varying", "dense"),
+    "matrix": ("dense", "file"),
+}
 _BUFFERS = {"blt": 4, "time-varying": 6}
 _CLOSED: dict[str, Callable[[int], Strategy]] = {
     "identity": Identity,
@@ -98,20 +101,14 @@ optimal-toeplitz, normalized-toeplitz, banded, banded-inverse
 
     def __post_init__(self) -> None:
         one_of("strategy", self.name, DESCRIPTIONS)
-        for key, families in (
-            ("bands", _WITH_BANDS),
-            ("buffers", _WITH_BUFFERS),
-            ("objective", _WITH_OBJECTIVE),
-            ("matrix", _WITH_MATRIX),
-        ):
+        for key, families in _OPTIONS.items():
             value = getattr(self, key)
             if value is not None and self.name not in families:
                 raise ConfigError(
                     f"{key} = {value!r}: strategy {self.name!r} has none; leave it out, or use one of {', '.join(families)}"
                 )
-        for key in ("bands", "buffers"):
-            if getattr(self, key) is not None:
-                integer(key, getattr(self, key), at_least=1)
+            if value is not None and key in ("bands", "buffers"):
+                integer(key, value, at_least=1)
         if self.objective is not None:
             one_of("objective", self.objective, ("mean", "max"))
         if self.objective and self.matrix is not None:
@@ -200,11 +197,11 @@ def _from_file(matrix: str, rounds: int) -> Strategy:
 
 def _optimized(family: Family, workload: Workload, participation: Participation) -> Optimized[Strategy]:
     options: dict[str, Any] = {}
-    if family.name in _WITH_OBJECTIVE:
+    if family.name in _OPTIONS["objective"]:
         options["objective"] = family.objective or "mean"
-    if family.name in _WITH_BUFFERS:
+    if family.name in _BUFFERS:
         options["buffers"] = family.buffers or _BUFFERS[family.name]
-    if family.name in _WITH_BANDS:
+    if family.name in _OPTIONS["bands"]:
         few = _INVERSE_BANDS if family.name == "banded-inverse" else default_bands(participation, workload.rounds)
         options["bands"] = family.bands or min(few, workload.rounds)
     if isinstance(participation, CyclicPoissonSampling):

@@ -4,8 +4,9 @@ C = T·D⁻¹ with T the banded Toeplitz matrix of c and D the diagonal of its c
 only. B = A·D·T⁻¹ has Toeplitz rows up to row n − b, and the last b − 1 follow from them by the recursion of momentum:
 B_i = B_{i−1} + M_i and M_i = β·M_{i−1} + D_i·(T⁻¹)_i.
 
-Letters, beside those of the room: c coefficients, γ = 1/c the first column of T⁻¹, s = ‖c‖, β momentum, i = n − b + p the last
-rows, t = n − b − j from −(b − 1) up in place of the column j, so that entry (i, j) of T⁻¹ is γ_{t+p}.
+Letters: A workload, C strategy, B = A·C⁻¹, n rounds, b bands, c coefficients, γ = 1/c the first column of T⁻¹, s = ‖c‖, β
+momentum, i = n − b + p the last rows, t = n − b − j from −(b − 1) up in place of the column j, so that entry (i, j) of T⁻¹ is
+γ_{t+p}.
 
 Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
 """

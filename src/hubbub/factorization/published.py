@@ -3,7 +3,7 @@
 Letters: C strategy, B = A·C⁻¹ decoder, A workload, all ``(rounds, rounds)``.
 
 Nothing that a file or its page states is taken over. C must be lower triangular and have the bands that it is said to have,
-B·C must be the workload, and the norms of its columns, which the noise is calibrated by, are computed and told.
+B·C must be the workload, and the norms of its columns, which the noise is calibrated by, are computed and reported.
 """
 
 import math

@@ -1,7 +1,7 @@
 """A strategy in a file: its numbers and arrays as safetensors, with where they come from.
 
 Arrays are float64, ``strategy.<field>`` and ``workload.learning_rates``; all else is one strict JSON object, the entry
-``hubbub`` of the file's metadata. Nothing that a file names is imported, and nothing that it states is believed: the strategy
+``hubbub`` of the file's metadata. Nothing that a file names is imported, and nothing that it states is trusted: the strategy
 is made by its constructor, which checks it, and computes its sensitivity itself; a sensitivity is not even stored. The stated
 error and bound are what somebody wrote, until they are computed again.
 """

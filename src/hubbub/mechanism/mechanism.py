@@ -46,7 +46,7 @@ class NoiseShares:
         dim: Numbers in a sum, at most. It costs nothing to leave room: shares of a few steps are told from one Gaussian by less
             than a float holds.
         lattice_bits: Of the lattice of the sums, from 8 to 24: a clip norm has at least 2^lattice_bits steps. Of fewer steps a
-            share costs more, which is charged.
+            share costs more privacy, which is accounted for.
 
     Raises:
         ValueError: Fewer than 1, more than 10⁹ clients or than 10¹² numbers, or no such lattice.

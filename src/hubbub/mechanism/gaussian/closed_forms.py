@@ -74,7 +74,13 @@ class Formula:
             return self.factor(delta) / noise_multiplier
         if self.b is None:
             return exact.epsilon(delta, noise_multiplier)
-        return _fixed_point(self.b, delta, 1 / noise_multiplier)
+        # ε = h(h/2 + b(ε)√2), which noise of 1/h meets exactly.
+        b, h = self.b, 1 / noise_multiplier
+        limit = max(b(math.inf, delta), 0.0)
+        most = h * (h / 2 + _ROOT_2 * limit)
+        if b(most, delta) == limit:
+            return most
+        return bracket(lambda epsilon: epsilon >= h * (h / 2 + _ROOT_2 * b(epsilon, delta)), 0.0, most)[1]
 
     def covers(self, epsilon: float) -> bool:
         """Whether the theorem does."""
@@ -87,16 +93,6 @@ class Formula:
             raise ValueError(
                 f"delta = {delta!r}: the calibration {name!r} is for delta {rule} {self.delta_limit!r}; use 'analytic'"
             )
-
-
-def _fixed_point(b: Callable[[float, float], float], delta: float, h: float) -> float:
-    """The epsilon at which ε = h(h/2 + b(ε)√2), which noise of 1/h meets exactly."""
-    limit = max(b(math.inf, delta), 0.0)
-    most = h * (h / 2 + _ROOT_2 * limit)
-    if b(most, delta) == limit:
-        return most
-    _, enough = bracket(lambda epsilon: epsilon >= h * (h / 2 + _ROOT_2 * b(epsilon, delta)), 0.0, most)
-    return enough
 
 
 def _zhao_1(epsilon: float, delta: float) -> float:

@@ -262,7 +262,11 @@ def redistributed(shares: npt.ArrayLike, known: Known, *, epsilon: float, delta:
 
     Source: Phan et al. 2019, Theorem 3, https://arxiv.org/abs/1906.01444.
     """
-    r = _shares(shares)
+    r = real_array("shares", shares, ndim=1)
+    for k in np.flatnonzero(r < 0)[:1]:
+        raise ValueError(f"shares[{k}] = {r[k]}: must not be negative")
+    if abs(math.fsum(r) - 1) > 1e-9:
+        raise ValueError(f"shares of sum {math.fsum(r)!r}: must sum to 1; divide them by their sum")
     relative = r * len(r)
     sensitivity = mahalanobis("shares", relative, known)
     sigma = computed("extended", epsilon, delta, 1.0).noise_multiplier * sensitivity
@@ -325,13 +329,3 @@ def _delta(epsilon: float, mu: float) -> float:
 
 def _known(known: Known) -> str:
     return WITHIN_BALL if isinstance(known, Ball) else EVERY_DIFFERENCE
-
-
-def _shares(shares: npt.ArrayLike) -> Array:
-    r = real_array("shares", shares, ndim=1)
-    for k in np.flatnonzero(r < 0)[:1]:
-        raise ValueError(f"shares[{k}] = {r[k]}: must not be negative")
-    total = math.fsum(r)
-    if abs(total - 1) > 1e-9:
-        raise ValueError(f"shares of sum {total!r}: must sum to 1; divide them by their sum")
-    return r
