@@ -182,9 +182,8 @@ def _proved(problem: _Problem, V: Array, w: Array) -> float:
     by_residue = weighted.reshape(n, k, b).transpose(2, 0, 1)
     K = by_residue @ roots
     if problem.by_poles:
-        gram = row_gram(problem.workload.inverse_bands(), 1 / w)
         # The polar factor is W^(1/2)·A·X⁻¹·H⁻ᵀ.
-        X = whole_inverse(gram, V, _poles(problem, gram, V))
+        X = whole_inverse(*_pencil(problem, V, w))
         solved = cho_solve(cho_factor(X), weighted.T).T.reshape(n, k, b).transpose(2, 0, 1)
         U = np.swapaxes(np.linalg.solve(roots, np.swapaxes(solved, 1, 2)), 1, 2)
     else:
@@ -201,8 +200,7 @@ def _proved(problem: _Problem, V: Array, w: Array) -> float:
 def _blocks(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array]:
     """The diagonal blocks of the optimal X for V and w, and w · the errors of its rows (empty where they are not needed)."""
     if problem.by_poles:
-        gram = row_gram(problem.workload.inverse_bands(), 1 / w)
-        return inverse_blocks(gram, V, _poles(problem, gram, V)), np.empty(0)
+        return inverse_blocks(*_pencil(problem, V, w)), np.empty(0)
     root, values, left = _decomposed(problem, V, w)
     b, k = problem.residues, problem.epochs
     columns = (np.sqrt(values)[:, None] * root).reshape(-1, k, b).transpose(2, 1, 0)
@@ -223,12 +221,13 @@ def _decomposed(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array, Ar
     return right @ inverse.reshape(n, n), values, left
 
 
-def _poles(problem: _Problem, gram: Array, V: Array) -> Poles:
-    """Poles for the spectrum of the pencil; the interval decides how good they are, not whether their sum is safe."""
+def _pencil(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array, Poles]:
+    """P, V and poles for their spectrum; its interval decides how good the poles are, not whether their sum is safe."""
+    gram = row_gram(problem.workload.inverse_bands(), 1 / w)
     # V_r is at most k·v_r·I, and no eigenvalue of M·V above its trace.
     lowest = 1 / (problem.epochs * float(unshifted(gram) @ np.tile(V[:, 0, 0], problem.epochs)))
     highest = 4 * float(gram[0].max()) / float(np.linalg.eigvalsh(V)[:, 0].min())
-    return inverse_root_poles(lowest, highest, _POLES)
+    return gram, V, inverse_root_poles(lowest, highest, _POLES)
 
 
 def _strategy(problem: _Problem, V: Array, w: Array) -> Array:
@@ -236,8 +235,7 @@ def _strategy(problem: _Problem, V: Array, w: Array) -> Array:
     n, b = problem.workload.rounds, problem.residues
     root = np.empty((0, n))
     if problem.by_poles:
-        gram = row_gram(problem.workload.inverse_bands(), 1 / w)
-        X = whole_inverse(gram, V, _poles(problem, gram, V))
+        X = whole_inverse(*_pencil(problem, V, w))
     else:
         root, values, _ = _decomposed(problem, V, w)
         root = np.sqrt(values)[:, None] * root

@@ -22,16 +22,7 @@ from scipy.special import ellipj, ellipkm1
 
 from hubbub._util.checks import Array
 
-__all__ = [
-    "Poles",
-    "column_gram",
-    "inverse_diagonal",
-    "inverse_root_poles",
-    "pivots",
-    "rounding",
-    "row_gram",
-    "unshifted",
-]
+__all__ = ["Poles", "column_gram", "inverse_diagonal", "inverse_root_poles", "pivots", "rounding", "row_gram", "unshifted"]
 
 # Ripples are looked at on this many points each; the highest of them is missed by less than 0.1 % of its height.
 _POINTS = 40

@@ -133,9 +133,8 @@ def matrix(column: npt.ArrayLike, rounds: int) -> Array:
                [0.5, 1. , 0. ],
                [0. , 0.5, 1. ]])
     """
-    padded = np.zeros(rounds)
-    padded[: len(np.atleast_1d(column))] = column
-    return np.tril(linalg.toeplitz(padded))
+    first = np.atleast_1d(column)
+    return linalg.toeplitz(np.pad(first, (0, rounds - len(first))), np.zeros(rounds))
 
 
 def columns_at(c: Array, rounds: int, separation: int, participations: int) -> Array:
