@@ -5,8 +5,9 @@ import numpy as np
 from hubbub._util.checks import Array, one_of
 from hubbub.factorization.epochs import best_for_epochs
 from hubbub.factorization.optimized import Objective, Optimized
-from hubbub.factorization.semiseparable import best_recursion, best_weights, root_of_weights, row_errors, squared_errors
+from hubbub.factorization.semiseparable import best_recursion, best_weights, root_of_weights, squared_errors
 from hubbub.factorization.threads import on_one_thread
+from hubbub.mechanism import utility
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, require_pattern
 from hubbub.mechanism.strategies.dense import Dense
 from hubbub.mechanism.strategies.semiseparable import Semiseparable
@@ -93,8 +94,8 @@ def _for_one(workload: Workload, objective: Objective) -> tuple[Dense | Semisepa
         recursion, dual = best_recursion(workload, objective)
         return Semiseparable(*recursion), squared_errors(workload, recursion), dual.bound, dual.evaluations
     dual = best_weights(workload, objective)
-    C = root_of_weights(workload, dual.v, dual.w)
-    return Dense(C), row_errors(workload, C), dual.bound, dual.evaluations
+    strategy = Dense(root_of_weights(workload, dual.v, dual.w))
+    return strategy, utility.squared_errors(workload, strategy), dual.bound, dual.evaluations
 
 
 def _for_epochs(
@@ -118,4 +119,5 @@ def _for_epochs(
             f"{workload.momentum}; use banded.optimize"
         )
     optimum = best_for_epochs(workload, k, b, objective)
-    return Dense(optimum.C), row_errors(workload, optimum.C), optimum.bound, optimum.iterations
+    strategy = Dense(optimum.C)
+    return strategy, utility.squared_errors(workload, strategy), optimum.bound, optimum.iterations

@@ -21,7 +21,6 @@ of time-varying systems", https://doi.org/10.1007/3-540-27909-1_5, for fewer sta
 import math
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from hubbub._util.checks import Array, integer, one_of
 from hubbub.factorization.diagonal import Dual, Effort, alone, maximize
@@ -40,7 +39,6 @@ __all__ = [
     "optimize",
     "reduced",
     "root_of_weights",
-    "row_errors",
     "squared_errors",
 ]
 
@@ -147,11 +145,6 @@ def root_of_weights(workload: Workload, v: Array, w: Array) -> Array:
     # S^(1/2)·R·V^(−1/2) has the inner products of X; the square of small singular values would be lost in X itself.
     C = triangular_form(np.sqrt(S)[:, None] * R / root)
     return np.asarray(C / np.linalg.norm(C, axis=0))
-
-
-def row_errors(workload: Workload, C: Array) -> Array:
-    """The squared norms of the rows of A·C⁻¹, ``(n,)``."""
-    return np.asarray(np.square(solve_triangular(C, workload.matrix().T, lower=True, trans="T")).sum(axis=0))
 
 
 # Singular values below this part of the largest are rounding.

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, get_args
 
 from hubbub._util.checks import integer, one_of, probability
@@ -48,29 +49,30 @@ class _Law(NamedTuple):
     most: float = math.inf
     end: float = math.inf
 
-    def fits(self, gap: int) -> bool:
-        """Whether two rounds that follow one another may be so far apart."""
-        return gap >= self.apart and not (self.multiples and gap % self.apart)
-
 
 class _Participation:
     """What every participation answers about the rounds of one client."""
 
-    @property
+    @cached_property
     def _law(self) -> _Law:
         """By default chance excludes nothing."""
         return _Law()
 
     def allows(self, rounds: Sequence[int]) -> bool:
         """Whether one client may take part in all of these rounds, in whatever order they are given."""
-        law, ordered = self._law, sorted(integer("round_index", r, at_least=-(2**63)) for r in rounds)
-        within = not ordered or (ordered[0] >= 0 and ordered[-1] < law.end)
-        return within and len(ordered) <= law.most and all(law.fits(b - a) for a, b in itertools.pairwise(ordered))
+        ordered = sorted(integer("round_index", r, at_least=-(2**63)) for r in rounds)
+        apart, multiples, most, end = self._law
+        gaps = (b - a for a, b in itertools.pairwise(ordered))
+        within = not ordered or (ordered[0] >= 0 and ordered[-1] < end)
+        return within and len(ordered) <= most and all(gap >= apart and not (multiples and gap % apart) for gap in gaps)
 
     def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
         """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
-        law = self._law
-        return len(rounds) < law.most and round_index < law.end and (not rounds or law.fits(round_index - rounds[-1]))
+        apart, multiples, most, end = self._law
+        if not rounds:
+            return round_index < end
+        gap = round_index - rounds[-1]
+        return gap >= apart and not (multiples and gap % apart) and len(rounds) < most and round_index < end
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class SingleParticipation(_Participation):
         (True, False)
     """
 
-    @property
+    @cached_property
     def _law(self) -> _Law:
         return _Law(most=1)
 
@@ -111,7 +113,7 @@ class FixedEpochs(_Participation):
         integer("epochs", self.epochs, at_least=1)
         integer("rounds_per_epoch", self.rounds_per_epoch, at_least=1)
 
-    @property
+    @cached_property
     def _law(self) -> _Law:
         return _Law(self.rounds_per_epoch, multiples=True, end=self.epochs * self.rounds_per_epoch)
 
@@ -141,7 +143,7 @@ class MinSeparation(_Participation):
         integer("min_separation", self.min_separation, at_least=1)
         integer("max_participations", self.max_participations, at_least=1)
 
-    @property
+    @cached_property
     def _law(self) -> _Law:
         return _Law(self.min_separation, most=self.max_participations)
 
@@ -241,7 +243,7 @@ class CyclicPoissonSampling(_Participation):
         probability("sampling_probability", self.sampling_probability)
         integer("cycle_length", self.cycle_length, at_least=1)
 
-    @property
+    @cached_property
     def _law(self) -> _Law:
         return _Law(self.cycle_length, multiples=True)
 
@@ -270,7 +272,7 @@ class BallsInBinsSampling(_Participation):
         # No strategy has more rounds, and slots without a round are of no use.
         integer("bins", self.bins, at_least=1, at_most=10**7)
 
-    @property
+    @cached_property
     def _law(self) -> _Law:
         return _Law(self.bins, multiples=True)
 

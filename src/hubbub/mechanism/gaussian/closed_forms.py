@@ -58,22 +58,22 @@ class Formula:
     epsilon_limit: float = math.inf
     epsilon_closed: bool = False
 
-    def noise(self, epsilon: float, delta: float) -> float:
-        """For sensitivity 1."""
+    def noise(self, epsilon: float, delta: float, sensitivity: float) -> float:
+        """The standard deviation that it asks for."""
         if self.factor is not None:
-            return self.factor(delta) / epsilon
+            return self.factor(delta) / epsilon * sensitivity
         if self.b is None:
-            return exact.noise_multiplier(epsilon, delta)
+            return exact.noise_multiplier(epsilon, delta, sensitivity)
         b = self.b(epsilon, delta)
         # Rounded up: where epsilon is huge, zhao1 and the exact noise are the same float64.
-        return (b + math.sqrt(b * b + epsilon)) / (epsilon * _ROOT_2) * (1 + 2.0**-49)
+        return (b + math.sqrt(b * b + epsilon)) / (epsilon * _ROOT_2) * (1 + 2.0**-49) * sensitivity
 
-    def epsilon(self, delta: float, noise_multiplier: float) -> float:
-        """What it claims for sensitivity 1."""
+    def epsilon(self, delta: float, noise_multiplier: float, exactly: float) -> float:
+        """What it claims for sensitivity 1, where ``exactly`` is true."""
         if self.factor is not None:
             return self.factor(delta) / noise_multiplier
         if self.b is None:
-            return exact.epsilon(delta, noise_multiplier)
+            return exactly
         # ε = h(h/2 + b(ε)√2), which noise of 1/h meets exactly.
         b, h = self.b, 1 / noise_multiplier
         limit = max(b(math.inf, delta), 0.0)
@@ -286,7 +286,7 @@ def computed(name: str, epsilon: float, delta: float, sensitivity: float = 1.0) 
     formula = FORMULAS[one_of("name", name, FORMULAS)]
     eps, claim, size = scale("epsilon", epsilon), open_unit("delta", delta), scale("sensitivity", sensitivity)
     formula.require_delta(name, claim)
-    sigma = exact.noise_multiplier(eps, claim, size) if name == "analytic" else formula.noise(eps, claim) * size
+    sigma = formula.noise(eps, claim, size)
     attained = exact.delta(eps, sigma, size)
     return Calibration(name, eps, claim, size, sigma, attained, formula.covers(eps), formula.source)
 
@@ -313,5 +313,5 @@ def claimed_epsilon(name: str, delta: float, noise_multiplier: float, sensitivit
     sigma = scale("noise_multiplier", noise_multiplier)
     formula.require_delta(name, given)
     truth = exact.epsilon(given, sigma, size)
-    claim = truth if name == "analytic" else formula.epsilon(given, sigma / size)
+    claim = formula.epsilon(given, sigma / size, truth)
     return Claim(name, given, size, sigma, claim, truth, formula.covers(claim), formula.source)
