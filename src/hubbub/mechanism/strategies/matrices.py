@@ -134,7 +134,7 @@ def matrix(column: npt.ArrayLike, rounds: int) -> Array:
                [0. , 0.5, 1. ]])
     """
     first = np.atleast_1d(column)
-    return linalg.toeplitz(np.pad(first, (0, rounds - len(first))), np.zeros(rounds))
+    return np.asarray(linalg.toeplitz(np.pad(first, (0, rounds - len(first))), np.zeros(rounds)))
 
 
 def columns_at(c: Array, rounds: int, separation: int, participations: int) -> Array:
