@@ -3,7 +3,6 @@
 Letters: x the point, g(x) where the map takes it, f = g(x) − x what is left.
 """
 
-import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -81,8 +80,7 @@ def _mixed(points: list[Array], left: list[Array], metric: Array) -> Array:
     x, f = points[-1], left[-1]
     if len(points) == 1:
         return x + f
-    dx = np.stack([b - a for a, b in itertools.pairwise(points)])
-    df = np.stack([b - a for a, b in itertools.pairwise(left)])
+    dx, df = np.diff(points, axis=0), np.diff(left, axis=0)
     # Normal equations of a handful of unknowns: a slightly wrong mixture only costs a step.
     gram = (df * metric) @ df.T
     gram[np.diag_indices(len(gram))] *= 1 + 1e-12

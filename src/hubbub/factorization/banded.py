@@ -1,23 +1,18 @@
 """The banded strategy of least mean or largest error, found on coarse rounds first, with a proof of how near it is.
 
-The banded strategy of least error, found on coarse rounds first, with a proof of how near it is.
-
-Letters as in :mod:`hubbub.factorization.banded`. As a function of j/n and d/b the optimal C[j + d, j] is that of a problem with
-fewer rounds and bands times a sequence that is known: the root of the workload. So each level starts where the one with half
-the rounds ended, which for n = 2000 and b = 400 is within 1e-4 of the optimum, and is searched by L-BFGS in the entries of C.
+Letters as in :mod:`hubbub.factorization.banded_error`. As a function of j/n and d/b the optimal C[j + d, j] is that of a
+problem with fewer rounds and bands times a sequence that is known: the root of the workload. So each level starts where the one
+with half the rounds ended, which for n = 2000 and b = 400 is within 1e-4 of the optimum, and is searched by L-BFGS in the
+entries of C.
 
 Columns are normalized inside of the objective, which leaves the length of each free. It is chosen as the root of the second
 derivative there: longer columns are moved less. That saves a quarter of the evaluations.
 
-The banded strategy whose largest error is least, by the weights of the rounds that make it the best for their mean.
-
-Letters as in :mod:`hubbub.factorization.banded`. The largest error is the largest mean over weights w ≥ 0 with Σ w = 1, so the
-least of it is the largest over w of the least weighted mean, which is concave in w: any w gives a bound, by
-:mod:`hubbub.factorization.certificate`.
-
-w is found by the method of multipliers with exponentials: μ·log Σ w_i·exp(errors_i/μ) is minimized, then w_i becomes
-w_i·exp(errors_i/μ), normalized. The minimum for the old w and μ is that of the mean for the new w, so each step also gives a
-bound. Powers of the errors with a growing exponent, or steps of w along the errors, take tens of times as many evaluations.
+The largest error is the largest mean over weights w ≥ 0 with Σ w = 1, so the least of it is the largest over w of the least
+weighted mean, which is concave in w: any w gives a bound, by :mod:`hubbub.factorization.certificate`. w is found by the method
+of multipliers with exponentials: μ·log Σ w_i·exp(errors_i/μ) is minimized, then w_i becomes w_i·exp(errors_i/μ), normalized.
+The minimum for the old w and μ is that of the mean for the new w, so each step also gives a bound. Powers of the errors with a
+growing exponent, or steps of w along the errors, take tens of times as many evaluations.
 
 Source: Tseng and Bertsekas 1993, "On the convergence of the exponential multiplier method for convex programming",
 https://doi.org/10.1007/BF01581236.
@@ -36,9 +31,8 @@ from hubbub.factorization.certificate import MOST_ROUNDS, lower_bound
 from hubbub.factorization.lbfgs import Minimum, minimize
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.threads import on_one_thread
-from hubbub.mechanism.participation import FixedEpochs, Participation, SingleParticipation
+from hubbub.mechanism.participation import FixedEpochs, Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies.banded import Banded
-from hubbub.mechanism.strategies.matrices import worst_rounds
 from hubbub.mechanism.utility import squared_errors
 from hubbub.mechanism.workloads import Workload
 
@@ -114,7 +108,9 @@ def warm_start(workload: Workload, weights: Array, bands: int) -> Array:
     rounds = workload.rounds
     if rounds < 2 * _FEWEST_ROUNDS or bands < 2 * _FEWEST_BANDS:
         return _inside(np.tile(_root(workload, bands), (rounds, 1)))
-    half = _halved(workload)
+    # The same training in half the rounds: two steps at a time.
+    rates = workload.learning_rates
+    half = Workload(rounds // 2, workload.momentum**2, None if rates is None else rates[: 2 * (rounds // 2) : 2])
     share = np.add.reduceat(weights, np.arange(0, rounds - rounds % 2, 2))
     search = Search(half, share / share.sum(), warm_start(half, share, bands // 2))
     coarse = search.columns(search.run(_COARSE, _MOST_EVALUATIONS).point)
@@ -150,14 +146,8 @@ class Search:
             # With a second derivative of 2, ‖g‖²/4 is how far the optimum is below.
             return float(np.vdot(at.gradient, at.gradient)) / 4 <= goal * at.value
 
-        found = minimize(
-            self._value_and_gradient,
-            self.point,
-            memory=self.memory,
-            most_evaluations=max(1, most),
-            curvature=2.0,
-            stop=near,
-        )
+        function, most = self._value_and_gradient, max(1, most)
+        found = minimize(function, self.point, memory=self.memory, most_evaluations=most, curvature=2.0, stop=near)
         self.exhausted = not near(found)
         self.point = found.point
         return found
@@ -182,13 +172,6 @@ def _inside(C: Array) -> Array:
     for j in range(max(0, rounds - bands + 1), rounds):
         C[j, rounds - j :] = 0.0
     return C / _norms(C)
-
-
-def _halved(workload: Workload) -> Workload:
-    """The same training in half the rounds: two steps at a time."""
-    rounds = workload.rounds // 2
-    rates = workload.learning_rates
-    return Workload(rounds, workload.momentum**2, None if rates is None else rates[: 2 * rounds : 2])
 
 
 def _root(workload: Workload, bands: int) -> Array:

@@ -11,7 +11,6 @@ f = Σ w_i·‖B_i‖² by K is −2·Lᵀ·S_new,·P on the band of K. Three pr
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -29,12 +28,11 @@ _LOST = 1e-9
 Weigh = Callable[[Array], tuple[float, Array]]
 
 
-@dataclass(frozen=True)
 class _Band:
     """Entries near the diagonal of a square matrix; [j, i − j + above] is (i, j), which makes dense blocks views."""
 
-    store: Array
-    above: int
+    def __init__(self, rounds: int, above: int, below: int) -> None:
+        self.store, self.above = np.zeros((rounds, above + below + 1)), above
 
     def transposed(self, columns: slice, rows: slice) -> Array:
         """A view of the transpose of the block, ``(columns, rows)``, each row of it contiguous."""
@@ -43,10 +41,6 @@ class _Band:
         shape = (columns.stop - columns.start, rows.stop - rows.start)
         view: Array = as_strided(self.store.reshape(-1)[first:], shape, (8 * stride, 8))
         return view
-
-
-def _zeros(rounds: int, above: int, below: int) -> _Band:
-    return _Band(np.zeros((rounds, above + below + 1)), above)
 
 
 class BandedError:
@@ -65,9 +59,8 @@ class BandedError:
         reach = min(n, bands - 1 + len(inverse_bands) - 1)
         self.block = t = min(n, block or int(np.clip(reach // 6, 48, 96)))
         self.reach = max(reach, t)
-        self._K = _zeros(n, t, self.reach + t)
-        self._G = _zeros(n, t, self.reach + t)
-        self._P = _zeros(n, self.reach + t, self.reach + t)
+        self._K, self._G = (_Band(n, t, self.reach + t) for _ in range(2))
+        self._P = _Band(n, self.reach + t, self.reach + t)
         self.errors = np.empty(n)
         self.column_norms = np.empty(n)
 
@@ -79,10 +72,7 @@ class BandedError:
             weigh: Gives another function of the errors instead of f, and its gradient by them, which becomes the weights.
         """
         inverse, transfer = self._forward(C)
-        if weigh is not None:
-            value, self.weights = weigh(self.errors)
-        else:
-            value = float(self.weights @ self.errors)
+        value, self.weights = weigh(self.errors) if weigh else (float(self.weights @ self.errors), self.weights)
         if not np.isfinite(value):
             return np.inf, np.zeros_like(C)
         self._backward(inverse, transfer)
@@ -106,12 +96,9 @@ class BandedError:
             width = min(self.bands, K.shape[1] - e)
             K[: n - e, e : e + width] += C[e:, :width] * diagonal[: n - e, None]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, C: Array) -> tuple[list[Array], list[Array]]:
         """The band of P and the error of each query; L and H of each block. A step too far overflows, which is its answer."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._moved_forward(C)
-
-    def _moved_forward(self, C: Array) -> tuple[list[Array], list[Array]]:
         self._fill(C)
         inverse, transfer = [], []
         for r, e in self._blocks():

@@ -1,6 +1,6 @@
 """Toeplitz C whose inverse is banded: the coefficients of C⁻¹ of least error.
 
-Letters, beside those of :mod:`hubbub.factorization.toeplitz`: d the coefficients of C⁻¹, c = 1/d those of C, β = a·d.
+Letters, beside those of :mod:`hubbub.factorization.toeplitz_search`: d the coefficients of C⁻¹, c = 1/d those of C, β = a·d.
 
 Source: Kalinin et al. 2025, "Back to Square Roots", https://arxiv.org/abs/2505.12128.
 """
@@ -19,7 +19,7 @@ from hubbub.factorization.lbfgs import Minimum, ValueAndGradient, minimize
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.threads import on_one_thread
 from hubbub.factorization.toeplitz import banded_inverse_bound
-from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation
+from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.banded_inverse import BandedInverse, square_root_of
 from hubbub.mechanism.strategies.matrices import (
@@ -62,10 +62,9 @@ def error_and_movement(
 
     Args:
         a: ``(rounds,)``, the first column of A.
-        weights: ``(rounds,)``, see :func:`hubbub.factorization.toeplitz.row_weights`.
+        weights: ``(rounds,)``, see :func:`hubbub.factorization.toeplitz_search.row_weights`.
         bands: How many coefficients d has.
-        separation: See :func:`hubbub.factorization.toeplitz.worst_rounds`.
-        participations: See there.
+        separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
         movement: What v is the sum of columns of.
     """
     n = len(a)
@@ -108,8 +107,7 @@ def least_error(a: Array, weights: Array, start: Array, separation: int, partici
         a: ``(rounds,)``, the first column of A.
         weights: ``(rounds,)``.
         start: ``(bands,)``; the answer is not worse.
-        separation: See :func:`hubbub.factorization.toeplitz.worst_rounds`.
-        participations: See there.
+        separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
         movement: See :func:`error_and_movement`.
     """
     bands = len(start)
@@ -196,7 +194,7 @@ def optimize(
     start = np.array(square_root_of(workload, bands).noising_coefficients)
     n, a = workload.rounds, workload.coefficients()
     weights = toeplitz_search.row_weights(n, one_of("objective", objective, ("mean", "max")))
-    separation, participations = matrices.worst_rounds(participation, n)
+    separation, participations = worst_rounds(participation, n)
     movement: Movement = "majorant" if isinstance(participation, MinSeparation) else "magnitude"
     found = least_error(a, weights, start, separation, participations, "signed" if participations == 1 else movement)
     d = found.point / found.point[0]

@@ -1,10 +1,10 @@
 """Buffered linear Toeplitz strategies of least error, by descent along exact gradients.
 
 Letters: θ the decay of a buffer, ω its output scale, c_0 = 1 and c_i = Σ_l ω_l·θ_l^(i−1) the coefficients of C. The generating
-function of c is ∏(1 − θ̂_l·x)/∏(1 − θ_l·x); where 1 > θ_1 > θ̂_1 > θ_2 > … > θ̂_d > 0 interlace, c is positive and decreases, and
-the coefficients b_i = w_0 + Σ_l w_l·θ̂_l^i of B = A·C⁻¹ are sums of positive terms, so that no sum here cancels. δ = 1 − θ and
-δ̂ = 1 − θ̂ are what is computed with: near θ = 1, θ itself has lost their digits. The search is free in the variables
-p_0 = logit δ_1 and p_i = the logarithm of the i-th of the 2d − 1 gaps between the logits of δ_1 < δ̂_1 < δ_2 < … < δ̂_d.
+function of c is ∏(1 − θ̂_l·x)/∏(1 − θ_l·x); where 1 > θ_1 > θ̂_1 > θ_2 > … > θ̂_d > 0 interlace, c is positive and decreases,
+and the coefficients b_i = w_0 + Σ_l w_l·θ̂_l^i of B = A·C⁻¹ are sums of positive terms, so that no sum here cancels. δ = 1 − θ
+and δ̂ = 1 − θ̂ are what is computed with: near θ = 1, θ itself has lost their digits. The search is free in the variables p_0 =
+logit δ_1 and p_i = the logarithm of the i-th of the 2d − 1 gaps between the logits of δ_1 < δ̂_1 < δ_2 < … < δ̂_d.
 
 Source: Dvijotham, McMahan, Pillutla, Steinke and Thakurta 2024, https://arxiv.org/abs/2404.16706; McMahan, Xu and Zhang 2024,
 https://arxiv.org/abs/2408.08868.
@@ -12,6 +12,7 @@ https://arxiv.org/abs/2408.08868.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import OptimizeResult, minimize
@@ -20,9 +21,9 @@ from hubbub._util.checks import Array, integer, one_of
 from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.threads import on_one_thread
-from hubbub.mechanism.participation import Participation, SingleParticipation
+from hubbub.mechanism.participation import Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies import matrices
-from hubbub.mechanism.strategies.blt import _MOST_STRETCHES, BufferedLinearToeplitz, _learning_rate, squared_errors
+from hubbub.mechanism.strategies.blt import MOST_STRETCHES, BufferedLinearToeplitz, squared_errors
 from hubbub.mechanism.strategies.blt_sums import (
     Problem,
     binomial_sums,
@@ -119,8 +120,7 @@ def search(problem: Problem, buffers: int) -> Found:
     return Found(np.clip(delta[::2], _LEAST, 1 - _EPSILON), scales[::2], error, evaluations)
 
 
-@dataclass(frozen=True, eq=False)
-class _End:
+class _End(NamedTuple):
     logits: Array
     log_loss: float
     evaluations: int
@@ -160,8 +160,7 @@ def _descend(start: Array, problem: Problem, stall: float) -> _End:
 
 
 def _logits(p: Array) -> Array:
-    logits: Array = np.cumsum(np.concatenate([p[:1], np.exp(p[1:])]))
-    return logits
+    return np.cumsum(np.concatenate([p[:1], np.exp(p[1:])]))
 
 
 def _scales(u: Array) -> tuple[Array, Array, Array, Array, Array]:
@@ -238,12 +237,12 @@ def optimize(
     """
     integer("buffers", buffers, at_least=1, at_most=_MOST_BUFFERS)
     one_of("objective", objective, ("mean", "max"))
-    rate, n = _learning_rate(workload), workload.rounds
-    b, k = matrices.worst_rounds(participation, n)
-    if k > _MOST_STRETCHES:
+    rate, n = matrices.require_equal_rates(workload), workload.rounds
+    b, k = worst_rounds(participation, n)
+    if k > MOST_STRETCHES:
         raise ValueError(
             f"participation = {participation}: allows {k:,} participations in {n:,} rounds; optimize for at most "
-            f"{_MOST_STRETCHES:,}, such as with a larger min_separation"
+            f"{MOST_STRETCHES:,}, such as with a larger min_separation"
         )
     found = search(Problem(n, b, k, objective == "mean", workload.momentum), buffers)
     strategy = BufferedLinearToeplitz(n, tuple(found.forgetting.tolist()), tuple(found.output_scales.tolist()))
@@ -251,24 +250,9 @@ def optimize(
     if n <= _SUMMED:
         errors = squared_errors(workload, strategy)
         error = float(errors.mean() if objective == "mean" else errors[-1])
-    return Optimized(
-        strategy=strategy,
-        workload=workload,
-        participation=participation,
-        objective=objective,
-        squared_error=error * strategy.sensitivity(participation).value ** 2,
-        lower_bound=_bound(workload, participation, objective),
-        bound_family="every lower-triangular Toeplitz strategy",
-        iterations=found.evaluations,
-    )
-
-
-def _bound(workload: Workload, participation: Participation, objective: Objective) -> float:
-    """What no Toeplitz strategy is below."""
-    n = workload.rounds
-    b, k = matrices.worst_rounds(participation, n)
-    root = matrices.root_series(workload.momentum, n)
-    bound = _learning_rate(workload) ** 2 * toeplitz_bound(root, b, k, objective == "mean")
-    if n > _SUMMED or (k == 1 and objective == "max"):
-        return bound
-    return max(bound, lower_bound(workload, participation, objective))
+    # What no Toeplitz strategy is below.
+    bound = rate**2 * toeplitz_bound(matrices.root_series(workload.momentum, n), b, k, objective == "mean")
+    if n <= _SUMMED and (k > 1 or objective == "mean"):
+        bound = max(bound, lower_bound(workload, participation, objective))
+    squared, family = error * strategy.sensitivity(participation).value ** 2, "every lower-triangular Toeplitz strategy"
+    return Optimized(strategy, workload, participation, objective, squared, bound, family, found.evaluations)

@@ -11,14 +11,7 @@ import numpy as np
 
 from hubbub._util.checks import one_of
 from hubbub.factorization.diagonal import Classes, Effort, alone, maximize
-from hubbub.mechanism.participation import (
-    FixedEpochs,
-    MinSeparation,
-    Participation,
-    RandomParticipation,
-    SingleParticipation,
-    require_participation,
-)
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, require_pattern
 from hubbub.mechanism.workloads import Workload
 
 __all__ = ["classes_of", "lower_bound"]
@@ -59,14 +52,13 @@ def lower_bound(workload: Workload, participation: Participation, objective: str
 
 
 def classes_of(rounds: int, participation: Participation) -> Classes:
-    """Classes of rounds that one client may join together, as many of them as the participation gives."""
-    require_participation(participation)
-    if isinstance(participation, RandomParticipation):
-        raise ValueError(
-            f"participation = {participation!r}: random cohorts promise no set of rounds to optimize for; give a pattern, "
-            "such as SingleParticipation() or MinSeparation(...)"
-        )
-    match participation:
+    """Classes of rounds that one client may join together, as many of them as the participation gives.
+
+    Example:
+        >>> classes_of(6, MinSeparation(min_separation=2, max_participations=2))
+        array([0, 1, 2, 0, 1, 2])
+    """
+    match require_pattern(participation):
         case SingleParticipation():
             return alone(rounds)
         case FixedEpochs(epochs, rounds_per_epoch):
@@ -76,5 +68,4 @@ def classes_of(rounds: int, participation: Participation) -> Classes:
         case MinSeparation(min_separation, max_participations):
             # A stride that is wider than must be leaves no class with more rounds than a client may join.
             most = min(max_participations, -(-rounds // min_separation))
-            stride = max(min_separation, -(-rounds // most))
-            return np.arange(rounds) % stride
+            return np.arange(rounds) % max(min_separation, -(-rounds // most))

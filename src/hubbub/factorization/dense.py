@@ -5,16 +5,10 @@ import numpy as np
 from hubbub._util.checks import Array, one_of
 from hubbub.factorization.epochs import best_for_epochs
 from hubbub.factorization.optimized import Objective, Optimized
-from hubbub.factorization.semiseparable import best_recursion, best_weights, root_of_weights, row_errors, squared_errors
+from hubbub.factorization.semiseparable import best_recursion, best_weights, root_of_weights, squared_errors
 from hubbub.factorization.threads import on_one_thread
-from hubbub.mechanism.participation import (
-    FixedEpochs,
-    MinSeparation,
-    Participation,
-    RandomParticipation,
-    SingleParticipation,
-    require_participation,
-)
+from hubbub.mechanism import utility
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, require_pattern
 from hubbub.mechanism.strategies.dense import Dense
 from hubbub.mechanism.strategies.semiseparable import Semiseparable
 from hubbub.mechanism.workloads import Workload
@@ -68,43 +62,25 @@ def optimize(
     error = float(errors.mean() if objective == "mean" else errors.max())
     # Columns of a recursion have norm 1 as they are made.
     sensitivity = 1.0 if isinstance(strategy, Semiseparable) else strategy.sensitivity(participation).value
-    return Optimized(
-        strategy,
-        workload,
-        participation,
-        objective,
-        squared_error=error * sensitivity**2,
-        lower_bound=bound,
-        bound_family="every strategy",
-        iterations=iterations,
-    )
+    squared = error * sensitivity**2
+    return Optimized(strategy, workload, participation, objective, squared, bound, "every strategy", iterations)
 
 
 def _optimum(
     workload: Workload, participation: Participation, objective: Objective
 ) -> tuple[Dense | Semiseparable, Array, float, int]:
     """The strategy, the squared error of each round for unit noise, the bound, and the number of evaluations."""
-    require_participation(participation)
     n = workload.rounds
-    if isinstance(participation, RandomParticipation):
-        raise ValueError(
-            f"participation = {participation!r}: random cohorts promise no set of rounds to optimize for; optimize for a "
-            "pattern, such as SingleParticipation()"
-        )
-    match participation:
-        case SingleParticipation():
-            return _for_one(workload, objective)
-        case FixedEpochs(epochs, rounds_per_epoch):
-            if n <= rounds_per_epoch:
-                return _for_one(workload, objective)
-            return _for_epochs(workload, FixedEpochs(min(epochs, -(-n // rounds_per_epoch)), rounds_per_epoch), objective)
-        case MinSeparation(min_separation, max_participations):
-            if max_participations == 1 or n <= min_separation:
-                return _for_one(workload, objective)
+    match require_pattern(participation):
+        case FixedEpochs(epochs, b) if n > b:
+            return _for_epochs(workload, FixedEpochs(min(epochs, -(-n // b)), b), objective)
+        case MinSeparation(b, most) if most > 1 and n > b:
             raise ValueError(
                 f"participation = {participation!r}: the best dense strategy is known for SingleParticipation and FixedEpochs "
-                f"only; use banded.optimize with at most {min_separation} bands"
+                f"only; use banded.optimize with at most {b} bands"
             )
+        case _:
+            return _for_one(workload, objective)
 
 
 def _for_one(workload: Workload, objective: Objective) -> tuple[Dense | Semiseparable, Array, float, int]:
@@ -118,29 +94,30 @@ def _for_one(workload: Workload, objective: Objective) -> tuple[Dense | Semisepa
         recursion, dual = best_recursion(workload, objective)
         return Semiseparable(*recursion), squared_errors(workload, recursion), dual.bound, dual.evaluations
     dual = best_weights(workload, objective)
-    C = root_of_weights(workload, dual.v, dual.w)
-    return Dense(C), row_errors(workload, C), dual.bound, dual.evaluations
+    strategy = Dense(root_of_weights(workload, dual.v, dual.w))
+    return strategy, utility.squared_errors(workload, strategy), dual.bound, dual.evaluations
 
 
 def _for_epochs(
     workload: Workload, pattern: FixedEpochs, objective: Objective
 ) -> tuple[Dense | Semiseparable, Array, float, int]:
-    n, epochs, rounds_per_epoch = workload.rounds, pattern.epochs, pattern.rounds_per_epoch
-    if n != epochs * rounds_per_epoch:
+    n, k, b = workload.rounds, pattern.epochs, pattern.rounds_per_epoch
+    if n != k * b:
         raise ValueError(
-            f"workload.rounds = {n}: must be epochs · rounds_per_epoch = {epochs * rounds_per_epoch} for {pattern!r}; plan "
-            "whole epochs, or use banded.optimize"
+            f"workload.rounds = {n}: must be epochs · rounds_per_epoch = {k * b} for {pattern!r}; plan whole epochs, or use "
+            "banded.optimize"
         )
     if workload.momentum and objective == "max":
         raise ValueError(
             f"workload.momentum = {workload.momentum}: the largest error over epochs needs a momentum of 0 here; optimize the "
             "mean, or use banded.optimize"
         )
-    most = _MOST_DECOMPOSED if workload.momentum or objective == "max" or rounds_per_epoch == 1 else _MOST_IN_EPOCHS
+    most = _MOST_DECOMPOSED if workload.momentum or objective == "max" or b == 1 else _MOST_IN_EPOCHS
     if n > most:
         raise ValueError(
             f"workload.rounds = {n}: must be at most {most} for {pattern!r}, objective = {objective!r} and momentum = "
             f"{workload.momentum}; use banded.optimize"
         )
-    optimum = best_for_epochs(workload, epochs, rounds_per_epoch, objective)
-    return Dense(optimum.C), row_errors(workload, optimum.C), optimum.bound, optimum.iterations
+    optimum = best_for_epochs(workload, k, b, objective)
+    strategy = Dense(optimum.C)
+    return strategy, utility.squared_errors(workload, strategy), optimum.bound, optimum.iterations

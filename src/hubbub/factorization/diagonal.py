@@ -1,14 +1,19 @@
 """The dual of the least error with one weight for each class of rounds, in time linear in the rounds.
 
-Sums of inverses of ill-conditioned banded matrices, by sums, products and quotients of positive numbers alone.
+Letters: A workload of momentum β and learning rates η, W and V diagonal matrices of weights w and v ≥ 0, X = CᵀC, M = Aᵀ·W·A,
+L = A⁻¹ lower banded, t = tr (V^(1/2)·M·V^(1/2))^(1/2), classes of rounds with Σ X_ii ≤ sensitivity² over each, s shifts and c
+weights of the poles, D = Σ c_q/√s_q, u the unit roundoff.
 
-Letters: A workload of momentum β and learning rates η, W and V diagonal matrices of weights w and v ≥ 0, M = Aᵀ·W·A, s shifts
-and c weights of the poles, t = tr (V^(1/2)·M·V^(1/2))^(1/2), D = Σ c_q/√s_q, u the unit roundoff.
+Whatever C: Σ_i w_i·‖(A·C⁻¹)_i‖² = tr M·X⁻¹ ≥ t² / tr V·X by the inequality of Cauchy and Schwarz, and tr V·X is at most
+sensitivity² times the sum over classes of v where v is the same throughout a class. The largest t² / Σ v is a fixed point: v of
+a class becomes Σ v_i·X_ii there, and for the largest error w_i becomes w_i·E_i, with X and the errors E those of the optimum
+for the v and w before.
 
-(M⁻¹ + s·V)⁻¹ is what is left of the covariance of x = Aᵀ·y, with independent y of variances w, once each x_j was observed with
-precision s·v_j. With z_j = α·z_{j−1} + y_j and x_j = β·x_{j−1} + η_j·z_j (rounds in reversed order, α = 1) that is a Kalman
-smoother of two states. Written as z = ρ·x + e with variances φ of x and ψ of e, and what later rounds say as
-c·(z + r·x)² + a·x², no step subtracts. Nothing cancels, however uneven rates and weights are.
+t is proved by sums, products and quotients of positive numbers alone: (M⁻¹ + s·V)⁻¹ is what is left of the covariance of x =
+Aᵀ·y, with independent y of variances w, once each x_j was observed with precision s·v_j. With z_j = α·z_{j−1} + y_j and x_j =
+β·x_{j−1} + η_j·z_j (rounds in reversed order, α = 1) that is a Kalman smoother of two states. Written as z = ρ·x + e with
+variances φ of x and ψ of e, and what later rounds say as c·(z + r·x)² + a·x², no step subtracts. Nothing cancels, however
+uneven rates and weights are.
 
 So the rounding of a step is that of the rates, β and variances it uses: each answer is the exact one of a problem with entries
 of A changed relatively by at most γ = m·u·(1 + ℓ), with ℓ the number of factors β that an entry has on average, and of
@@ -17,18 +22,9 @@ The first changes the trace by at most γ·n·D·t: of N = KᵀK for K = W^(1/2)
 2·‖δK·e‖·‖K·e‖ for the columns e of (I + s·N)⁻¹, with ‖δK‖ ≤ γ·‖K‖ ≤ γ·t and ‖K·(I + s·N)⁻¹‖ ≤ √n/(2√s), Frobenius norms.
 Without momentum there is one state, and the second kind alone.
 
-Source: Rauch, Tung and Striebel 1965 for the smoother, https://doi.org/10.2514/3.3166; Demmel et al. 1999,
+Source: Denisov et al. 2022, https://arxiv.org/abs/2202.08312 (the fixed point for one participation and the mean error); Rauch,
+Tung and Striebel 1965 for the smoother, https://doi.org/10.2514/3.3166; Demmel et al. 1999,
 https://doi.org/10.1016/S0024-3795(99)00134-2, for accuracy without subtractions.
-
-Letters: A workload, W and V diagonal matrices of weights w and v ≥ 0, X = CᵀC, M = Aᵀ·W·A, L = A⁻¹ lower banded, t = tr of
-(V^(1/2)·M·V^(1/2))^(1/2), classes of rounds with Σ X_ii ≤ sensitivity² over each.
-
-Whatever C: Σ_i w_i·‖(A·C⁻¹)_i‖² = tr M·X⁻¹ ≥ t² / tr V·X by the inequality of Cauchy and Schwarz, and tr V·X is at most
-sensitivity² times the sum over classes of v where v is the same throughout a class. The largest t² / Σ v is a fixed point: v of
-a class becomes Σ v_i·X_ii there, and for the largest error w_i becomes w_i·E_i, with X and the errors E those of the optimum
-for the v and w before.
-
-Source: Denisov et al. 2022, https://arxiv.org/abs/2202.08312 (the fixed point for one participation and the mean error).
 """
 
 import math
@@ -231,14 +227,8 @@ def maximize(workload: Workload, classes: Classes, objective: str, effort: Effor
     start = _log_shares(np.bincount(classes[joined], np.sqrt(n - np.flatnonzero(joined)), count))
     if objective == "max":
         start = np.concatenate([start, _log_shares(np.ones(n))])
-    found = fixed_point(
-        improved,
-        start,
-        tolerance=effort.residual,
-        most=effort.evaluations,
-        within=floored,
-        importance=important,
-    )
+    residual, most = effort.residual, effort.evaluations
+    found = fixed_point(improved, start, tolerance=residual, most=most, within=floored, importance=important)
     v, w = weights(found.point)
     gram = row_gram(bands, 1 / w)
     poles = _resolving(bands, gram, v, w, effort.poles)

@@ -1,16 +1,8 @@
 """The least error of all strategies for clients that come back once an epoch, and the strategy that reaches it.
 
-Sums of inverses of matrices that couple neighboring rounds, with weights that couple the rounds of one client.
-
-Letters: b residues, k epochs, round r + e·b is epoch e of residue r; V one k × k block a residue, P tridiagonal over rounds, s
-shifts and c weights of the poles. With the rounds of a residue side by side, P + s·V is block tridiagonal with one more pair of
-blocks in its corners: the last residue of an epoch is coupled to the first of the next. Residue 0 is eliminated as a border of
-the chain of the others; G are the pivots of the chain from its end, T its inverse.
-
-All arrays are ``(residues, poles, epochs, epochs)``; O(b·k³) time a pole.
-
-Letters: b residues (rounds of an epoch), k epochs, A workload, W the diagonal matrix of weights w of its rows, M = Aᵀ·W·A,
-X = CᵀC with blocks X_r of the rounds of residue r, V a positive definite k × k block V_r for each residue, its diagonal v_r.
+Letters: b residues (rounds of an epoch), k epochs, round r + e·b is epoch e of residue r; A workload, W the diagonal matrix of
+weights w of its rows, M = Aᵀ·W·A, P = M⁻¹, X = CᵀC with blocks X_r of the rounds of residue r, V a positive definite k × k
+block V_r for each residue, its diagonal v_r, s shifts and c weights of the poles.
 
 For any C: tr M·X⁻¹ ≥ t² / tr V·X with t the trace of (V^(1/2)·M·V^(1/2))^(1/2), and tr V_r·X_r ≤ v_r · sensitivity², since a
 client may contribute vectors with the inner products V_r / v_r. With V = H·Hᵀ, t is the sum of the singular values of
@@ -18,10 +10,15 @@ K = W^(1/2)·A·H, which is at least ⟨K, U⟩ / ‖U‖ for every U: what prov
 no norm above 1 + δ, by a Cholesky factor of (1 + δ)²·I − Uᵀ·U. At the optimum X_r is diagonal: from X_r·V_r·X_r = M_r, and
 diagonal D_r with the same diagonals' sum, follows V_r = D_r⁻¹·M_r·D_r⁻¹, which the iteration averages with the V_r before.
 
+P is tridiagonal over rounds. With the rounds of a residue side by side, P + s·V is block tridiagonal with one more pair of
+blocks in its corners: the last residue of an epoch is coupled to the first of the next. Residue 0 is eliminated as a border of
+the chain of the others; arrays of a sweep are ``(residues, poles, epochs, epochs)``, in O(b·k³) time a pole.
+
 Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2211.06530 (the problem and its dual).
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -158,16 +155,15 @@ def best_for_epochs(workload: Workload, epochs: int, residues: int, objective: s
     size = residues * epochs**2
 
     def parts(point: Array) -> tuple[Array, Array]:
-        V = _constant_diagonal(_exponential(point[:size].reshape(residues, epochs, epochs)))
+        logarithms = point[:size].reshape(residues, epochs, epochs)
+        V = _constant_diagonal(_with_eigenvalues(np.exp, 0.5 * (logarithms + np.swapaxes(logarithms, 1, 2))))
         return V, np.full(n, 1 / n) if objective == "mean" else _shares(point[size:])
 
     def improved(point: Array) -> Array:
         V, w = parts(point)
         X, errors = _blocks(problem, V, w)
-        new = _logarithm(_constant_diagonal(_mean_of(V, _rebalanced(X, V)))).ravel()
-        if objective == "mean":
-            return new
-        return np.concatenate([new, np.log(_shares(np.log(errors)))])
+        new = _with_eigenvalues(np.log, _constant_diagonal(_mean_of(V, _rebalanced(X, V)))).ravel()
+        return new if objective == "mean" else np.concatenate([new, np.log(_shares(np.log(errors)))])
 
     start = np.zeros((residues, epochs, epochs))
     rising = np.sqrt(n - np.arange(n)).reshape(epochs, residues).mean(axis=0)
@@ -186,9 +182,8 @@ def _proved(problem: _Problem, V: Array, w: Array) -> float:
     by_residue = weighted.reshape(n, k, b).transpose(2, 0, 1)
     K = by_residue @ roots
     if problem.by_poles:
-        gram = row_gram(problem.workload.inverse_bands(), 1 / w)
         # The polar factor is W^(1/2)·A·X⁻¹·H⁻ᵀ.
-        X = whole_inverse(gram, V, _poles(problem, gram, V))
+        X = whole_inverse(*_pencil(problem, V, w))
         solved = cho_solve(cho_factor(X), weighted.T).T.reshape(n, k, b).transpose(2, 0, 1)
         U = np.swapaxes(np.linalg.solve(roots, np.swapaxes(solved, 1, 2)), 1, 2)
     else:
@@ -205,8 +200,7 @@ def _proved(problem: _Problem, V: Array, w: Array) -> float:
 def _blocks(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array]:
     """The diagonal blocks of the optimal X for V and w, and w · the errors of its rows (empty where they are not needed)."""
     if problem.by_poles:
-        gram = row_gram(problem.workload.inverse_bands(), 1 / w)
-        return inverse_blocks(gram, V, _poles(problem, gram, V)), np.empty(0)
+        return inverse_blocks(*_pencil(problem, V, w)), np.empty(0)
     root, values, left = _decomposed(problem, V, w)
     b, k = problem.residues, problem.epochs
     columns = (np.sqrt(values)[:, None] * root).reshape(-1, k, b).transpose(2, 1, 0)
@@ -227,12 +221,13 @@ def _decomposed(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array, Ar
     return right @ inverse.reshape(n, n), values, left
 
 
-def _poles(problem: _Problem, gram: Array, V: Array) -> Poles:
-    """Poles for the spectrum of the pencil; the interval decides how good they are, not whether their sum is safe."""
+def _pencil(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array, Poles]:
+    """P, V and poles for their spectrum; its interval decides how good the poles are, not whether their sum is safe."""
+    gram = row_gram(problem.workload.inverse_bands(), 1 / w)
     # V_r is at most k·v_r·I, and no eigenvalue of M·V above its trace.
     lowest = 1 / (problem.epochs * float(unshifted(gram) @ np.tile(V[:, 0, 0], problem.epochs)))
     highest = 4 * float(gram[0].max()) / float(np.linalg.eigvalsh(V)[:, 0].min())
-    return inverse_root_poles(lowest, highest, _POLES)
+    return gram, V, inverse_root_poles(lowest, highest, _POLES)
 
 
 def _strategy(problem: _Problem, V: Array, w: Array) -> Array:
@@ -240,8 +235,7 @@ def _strategy(problem: _Problem, V: Array, w: Array) -> Array:
     n, b = problem.workload.rounds, problem.residues
     root = np.empty((0, n))
     if problem.by_poles:
-        gram = row_gram(problem.workload.inverse_bands(), 1 / w)
-        X = whole_inverse(gram, V, _poles(problem, gram, V))
+        X = whole_inverse(*_pencil(problem, V, w))
     else:
         root, values, _ = _decomposed(problem, V, w)
         root = np.sqrt(values)[:, None] * root
@@ -271,9 +265,7 @@ def _mean_of(V: Array, other: Array) -> Array:
     values, vectors = np.linalg.eigh(V)
     root = (vectors * np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
     inverse = (vectors / np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
-    values, vectors = np.linalg.eigh(inverse @ other @ inverse)
-    middle = (vectors * np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
-    return np.asarray(root @ middle @ root)
+    return np.asarray(root @ _with_eigenvalues(np.sqrt, inverse @ other @ inverse) @ root)
 
 
 def _constant_diagonal(V: Array) -> Array:
@@ -284,14 +276,10 @@ def _constant_diagonal(V: Array) -> Array:
     return np.asarray(V * factors[:, :, None] * factors[:, None, :] / means.sum())
 
 
-def _logarithm(V: Array) -> Array:
+def _with_eigenvalues(function: Callable[[Array], Array], V: Array) -> Array:
+    """The symmetric matrices with the function's values of the eigenvalues instead."""
     values, vectors = np.linalg.eigh(V)
-    return np.asarray((vectors * np.log(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2))
-
-
-def _exponential(logarithms: Array) -> Array:
-    values, vectors = np.linalg.eigh(0.5 * (logarithms + np.swapaxes(logarithms, 1, 2)))
-    return np.asarray((vectors * np.exp(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2))
+    return np.asarray((vectors * function(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2))
 
 
 def _shares(logarithms: Array) -> Array:

@@ -1,7 +1,10 @@
 """A strategy by its name, made for a workload and a participation: what a config, a command or a sweep asks for."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hubbub import factorization
 from hubbub._util.checks import integer, one_of
@@ -17,14 +20,7 @@ from hubbub.mechanism.participation import (
     RandomParticipation,
     SingleParticipation,
 )
-from hubbub.mechanism.strategies import (
-    BinaryTree,
-    Fourier,
-    Identity,
-    Strategy,
-    dense,
-    toeplitz,
-)
+from hubbub.mechanism.strategies import BinaryTree, Fourier, Identity, Strategy, dense, toeplitz
 from hubbub.mechanism.strategies.strategy import WithLeadingPart
 from hubbub.mechanism.workloads import Workload
 
@@ -48,11 +44,30 @@ DESCRIPTIONS = {
 }
 # Families in closed form, whose errors are computed from their matrices: in time of the cube of the rounds.
 BY_MATRIX = ("identity", "tree", "tree-online", "tree-full", "banded-toeplitz", "fourier")
-_WITH_BANDS = ("banded-toeplitz", "optimal-toeplitz", "normalized-toeplitz", "banded", "banded-inverse")
-_WITH_BUFFERS = ("blt", "time-varying")
-_WITH_OBJECTIVE = ("optimal-toeplitz", "banded", "banded-inverse", *_WITH_BUFFERS, "dense")
-_WITH_MATRIX = ("dense", "file")
+# What can be said of a family, and of which.
+_OPTIONS = {
+    "bands": ("banded-toeplitz", "optimal-toeplitz", "normalized-toeplitz", "banded", "banded-inverse"),
+    "buffers": ("blt", "time-varying"),
+    "objective": ("optimal-toeplitz", "banded", "banded-inverse", "blt", "time-varying", "dense"),
+    "matrix": ("dense", "file"),
+}
 _BUFFERS = {"blt": 4, "time-varying": 6}
+_CLOSED: dict[str, Callable[[int], Strategy]] = {
+    "identity": Identity,
+    "tree": BinaryTree,
+    "tree-online": partial(BinaryTree, decoder="online"),
+    "tree-full": partial(BinaryTree, decoder="full"),
+    "fourier": Fourier,
+}
+_OPTIMIZED: dict[str, Callable[..., Optimized[Any]]] = {
+    "optimal-toeplitz": factorization.toeplitz.optimize,
+    "normalized-toeplitz": factorization.normalized_toeplitz.optimize,
+    "banded": factorization.banded.optimize,
+    "banded-inverse": factorization.banded_inverse.optimize,
+    "blt": factorization.blt.optimize,
+    "time-varying": factorization.semiseparable.optimize,
+    "dense": factorization.dense.optimize,
+}
 _INVERSE_BANDS = 16
 _MOST_BY_MATRIX = 20_000
 
@@ -70,6 +85,12 @@ class Family:
 
     Raises:
         ConfigError: Something that the family does not have.
+
+    Example:
+        >>> Family("tree", bands=3)
+        Traceback (most recent call last):
+        hubbub.errors.ConfigError: bands = 3: strategy 'tree' has none; leave it out, or use one of banded-toeplitz, \
+optimal-toeplitz, normalized-toeplitz, banded, banded-inverse
     """
 
     name: str
@@ -80,20 +101,14 @@ class Family:
 
     def __post_init__(self) -> None:
         one_of("strategy", self.name, DESCRIPTIONS)
-        for key, families in (
-            ("bands", _WITH_BANDS),
-            ("buffers", _WITH_BUFFERS),
-            ("objective", _WITH_OBJECTIVE),
-            ("matrix", _WITH_MATRIX),
-        ):
+        for key, families in _OPTIONS.items():
             value = getattr(self, key)
             if value is not None and self.name not in families:
                 raise ConfigError(
                     f"{key} = {value!r}: strategy {self.name!r} has none; leave it out, or use one of {', '.join(families)}"
                 )
-        for key in ("bands", "buffers"):
-            if getattr(self, key) is not None:
-                integer(key, getattr(self, key), at_least=1)
+            if value is not None and key in ("bands", "buffers"):
+                integer(key, value, at_least=1)
         if self.objective is not None:
             one_of("objective", self.objective, ("mean", "max"))
         if self.objective and self.matrix is not None:
@@ -103,7 +118,12 @@ class Family:
 
 
 def default_bands(participation: Participation, rounds: int) -> int:
-    """As many bands as leave the columns of one client apart."""
+    """As many bands as leave the columns of one client apart.
+
+    Example:
+        >>> default_bands(MinSeparation(min_separation=10, max_participations=4), rounds=1000)
+        10
+    """
     match participation:
         case (
             MinSeparation(min_separation=separation)
@@ -121,13 +141,23 @@ def strategy_of(family: Family, workload: Workload, participation: Participation
     Raises:
         ConfigError: Random cohorts with correlated noise of least error, or a matrix of too few rounds.
         ValueError: What the family refuses; the message says why.
+
+    Example:
+        >>> strategy_of(Family("banded-toeplitz", bands=3), Workload(rounds=100), MinSeparation(10, 10)).coefficients
+        (1.0, 0.5, 0.375)
     """
     made = _closed_form(family, workload, participation)
     return _optimized(family, workload, participation).strategy if made is None else made
 
 
 def answer_of(family: Family, workload: Workload, participation: Participation) -> Optimized[Strategy]:
-    """The same with its error and a bound; of a family that is not optimized these are computed from its matrix."""
+    """The same with its error and a bound; of a family that is not optimized these are computed from its matrix.
+
+    Example:
+        >>> answer = answer_of(Family("tree"), Workload(rounds=4), SingleParticipation())
+        >>> answer.squared_error, answer.lower_bound < 2
+        (3.7499999999999996, True)
+    """
     made = _closed_form(family, workload, participation)
     if made is None:
         return _optimized(family, workload, participation)
@@ -138,37 +168,18 @@ def answer_of(family: Family, workload: Workload, participation: Participation) 
         )
     objective: Objective = family.objective or "mean"
     errors = utility.squared_errors(workload, made) * made.sensitivity(participation).value ** 2
-    return Optimized(
-        strategy=made,
-        workload=workload,
-        participation=participation,
-        objective=objective,
-        squared_error=float(errors.mean() if objective == "mean" else errors.max()),
-        lower_bound=lower_bound(workload, participation, objective),
-        bound_family="every strategy",
-        iterations=0,
-    )
+    error = float(errors.mean() if objective == "mean" else errors.max())
+    bound = lower_bound(workload, participation, objective)
+    return Optimized(made, workload, participation, objective, error, bound, "every strategy", iterations=0)
 
 
 def _closed_form(family: Family, workload: Workload, participation: Participation) -> Strategy | None:
     rounds = workload.rounds
     if family.matrix is not None:
         return _from_file(family.matrix, rounds)
-    match family.name:
-        case "identity":
-            return Identity(rounds)
-        case "tree":
-            return BinaryTree(rounds)
-        case "tree-online":
-            return BinaryTree(rounds, decoder="online")
-        case "tree-full":
-            return BinaryTree(rounds, decoder="full")
-        case "fourier":
-            return Fourier(rounds)
-        case "banded-toeplitz":
-            return toeplitz.square_root(rounds, family.bands or default_bands(participation, rounds))
-        case _:
-            return None
+    if family.name == "banded-toeplitz":
+        return toeplitz.square_root(rounds, family.bands or default_bands(participation, rounds))
+    return _CLOSED[family.name](rounds) if family.name in _CLOSED else None
 
 
 def _from_file(matrix: str, rounds: int) -> Strategy:
@@ -185,8 +196,14 @@ def _from_file(matrix: str, rounds: int) -> Strategy:
 
 
 def _optimized(family: Family, workload: Workload, participation: Participation) -> Optimized[Strategy]:
-    objective: Objective = family.objective or "mean"
-    bands = family.bands or default_bands(participation, workload.rounds)
+    options: dict[str, Any] = {}
+    if family.name in _OPTIONS["objective"]:
+        options["objective"] = family.objective or "mean"
+    if family.name in _BUFFERS:
+        options["buffers"] = family.buffers or _BUFFERS[family.name]
+    if family.name in _OPTIONS["bands"]:
+        few = _INVERSE_BANDS if family.name == "banded-inverse" else default_bands(participation, workload.rounds)
+        options["bands"] = family.bands or min(few, workload.rounds)
     if isinstance(participation, CyclicPoissonSampling):
         # Its price depends on the largest column norm alone, as that of one participation does.
         participation = SingleParticipation()
@@ -195,27 +212,4 @@ def _optimized(family: Family, workload: Workload, participation: Participation)
             f"strategy = {family.name!r} with {type(participation).__name__}: random cohorts are accounted for independent "
             "noise only; use the identity strategy, cyclic Poisson cohorts, or a participation pattern"
         )
-    answer: Optimized[Strategy]
-    match family.name:
-        case "optimal-toeplitz":
-            answer = factorization.toeplitz.optimize(workload, bands=bands, participation=participation, objective=objective)
-        case "normalized-toeplitz":
-            answer = factorization.normalized_toeplitz.optimize(workload, bands=bands, participation=participation)
-        case "banded":
-            answer = factorization.banded.optimize(workload, bands, participation=participation, objective=objective)
-        case "banded-inverse":
-            few = family.bands or min(_INVERSE_BANDS, workload.rounds)
-            answer = factorization.banded_inverse.optimize(
-                workload, bands=few, participation=participation, objective=objective
-            )
-        case "blt":
-            buffers = family.buffers or _BUFFERS[family.name]
-            answer = factorization.blt.optimize(workload, buffers=buffers, participation=participation, objective=objective)
-        case "time-varying":
-            buffers = family.buffers or _BUFFERS[family.name]
-            answer = factorization.semiseparable.optimize(
-                workload, buffers=buffers, participation=participation, objective=objective
-            )
-        case _:
-            answer = factorization.dense.optimize(workload, participation=participation, objective=objective)
-    return answer
+    return _OPTIMIZED[family.name](workload, participation=participation, **options)

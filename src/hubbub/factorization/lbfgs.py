@@ -5,8 +5,8 @@ throws a root of a power series out of the unit disc. Here the first step is sho
 from, and the work beside the function is 4·memory passes over a vector.
 
 Source: Nocedal and Wright 2006, "Numerical Optimization", Algorithms 7.4 and 7.5, and equation 6.17 for the matrix; the line
-search, and what the matrix does at kinks, are Algorithm 2.6 and section 3 of Lewis and Overton 2013, https://doi.org/10.1007/s10107-012-0514-2.
-"""
+search, and what the matrix does at kinks, are Algorithm 2.6 and section 3 of Lewis and Overton 2013,
+https://doi.org/10.1007/s10107-012-0514-2."""
 
 import math
 from collections.abc import Callable

@@ -4,8 +4,9 @@ C = T·D⁻¹ with T the banded Toeplitz matrix of c and D the diagonal of its c
 only. B = A·D·T⁻¹ has Toeplitz rows up to row n − b, and the last b − 1 follow from them by the recursion of momentum:
 B_i = B_{i−1} + M_i and M_i = β·M_{i−1} + D_i·(T⁻¹)_i.
 
-Letters, beside those of the room: c coefficients, γ = 1/c the first column of T⁻¹, s = ‖c‖, β momentum, i = n − b + p the last
-rows, t = n − b − j from −(b − 1) up in place of the column j, so that entry (i, j) of T⁻¹ is γ_{t+p}.
+Letters: A workload, C strategy, B = A·C⁻¹, n rounds, b bands, c coefficients, γ = 1/c the first column of T⁻¹, s = ‖c‖, β
+momentum, i = n − b + p the last rows, t = n − b − j from −(b − 1) up in place of the column j, so that entry (i, j) of T⁻¹ is
+γ_{t+p}.
 
 Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
 """
@@ -19,24 +20,16 @@ from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.lbfgs import minimize
 from hubbub.factorization.optimized import Optimized
 from hubbub.factorization.threads import on_one_thread
-from hubbub.mechanism.participation import Participation, SingleParticipation
+from hubbub.mechanism.participation import Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.matrices import correlate, divide, transposed_divide
 from hubbub.mechanism.strategies.normalized_toeplitz import NormalizedToeplitz
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["least_mean_error", "mean_error", "optimize"]
-
-
+__all__ = ["mean_error", "optimize"]
 # Entries of the last rows that are held at a time: 8 MB a matrix.
 _CHUNK = 1_000_000
 _SHORT, _MEMORY = 1e-6, 20
-
-
-def least_mean_error(start: Array, rounds: int, momentum: float) -> tuple[Array, int]:
-    """The coefficients of least :func:`mean_error` that are found from ``start``, and how many evaluations it took."""
-    found = minimize(lambda c: mean_error(c, rounds, momentum), start, memory=_MEMORY, gradient_tolerance=_SHORT)
-    return found.point / np.linalg.norm(found.point), found.evaluations
 
 
 def mean_error(c: Array, rounds: int, momentum: float) -> tuple[float, Array]:
@@ -144,18 +137,19 @@ def optimize(
 
     Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
     """
-    matrices.require_equal_rates(workload)
+    rate = matrices.require_equal_rates(workload)
     integer("bands", bands, at_least=1, at_most=workload.rounds)
-    separation, participations = matrices.worst_rounds(participation, workload.rounds)
+    separation, participations = worst_rounds(participation, workload.rounds)
     if bands > separation and participations > 1:
         raise ValueError(
             f"bands = {bands}: must be at most {separation}, the separation of {participation!r}, or columns of one client "
             "overlap; use fewer bands, or toeplitz.optimize"
         )
-    c, evaluations = least_mean_error(matrices.root_series(workload.momentum, bands), workload.rounds, workload.momentum)
-    rate = float(workload.coefficients()[0])
-    strategy = NormalizedToeplitz(workload.rounds, tuple(c.tolist()))
-    mean = mean_error(c, workload.rounds, workload.momentum)[0]
-    error = rate**2 * mean * strategy.sensitivity(participation).value ** 2
+    n, beta = workload.rounds, workload.momentum
+    start = matrices.root_series(beta, bands)
+    found = minimize(lambda c: mean_error(c, n, beta), start, memory=_MEMORY, gradient_tolerance=_SHORT)
+    c = found.point / np.linalg.norm(found.point)
+    strategy = NormalizedToeplitz(n, tuple(c.tolist()))
+    error = rate**2 * mean_error(c, n, beta)[0] * strategy.sensitivity(participation).value ** 2
     bound = lower_bound(workload, participation, "mean")
-    return Optimized(strategy, workload, participation, "mean", error, bound, "every strategy", evaluations)
+    return Optimized(strategy, workload, participation, "mean", error, bound, "every strategy", found.evaluations)

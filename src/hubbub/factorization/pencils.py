@@ -1,20 +1,13 @@
 """Inverse square roots of large banded matrices, as sums of inverses in time linear in the rounds.
 
-Inverse square roots of large matrices as short sums of inverses, safe for bounds.
-
 Letters: s shifts, c weights, r(x) = Σ c_q / (x + s_q) ≈ x^(−1/2) on [lowest, highest], N poles, K′ the complete elliptic
-integral of the complementary modulus.
+integral of the complementary modulus; L = A⁻¹·diag(scale) lower banded, P = L·Lᵀ, V the diagonal matrix of weights v ≥ 0, F and
+G the Schur complements of P + s·V on a window of rounds from which all earlier, or all later, rounds were eliminated.
 
 For a symmetric positive T, Σ c_q·(T + s_q·I)⁻¹ has the trace of r(T). The r made here is never above x^(−1/2), for any x > 0
 and not only in the interval: so tr r(T) is a bound from below on tr T^(−1/2) whatever the spectrum of T is. That it lies below
 outside of the interval, too, is since √x·r(x) has at most 2N − 1 extrema on x > 0 (its derivative has a numerator of degree
 2N − 1 in x), which are the N maxima of equal height and N − 1 minima within the interval; it falls to 0 on both sides.
-
-Sums of inverses of narrow banded matrices, in time linear in the rounds: the heart of the dense optimum.
-
-Letters: L = A⁻¹·diag(scale) lower banded, P = L·Lᵀ, V the diagonal matrix of weights v ≥ 0, s shifts and c weights of the
-poles, F and G the Schur complements of P + s·V on a window of rounds from which all earlier, or all later, rounds were
-eliminated.
 
 With M = Aᵀ·W·A the matrix X = V^(−1/2)·(V^(1/2)·M·V^(1/2))^(1/2)·V^(−1/2) is Σ c_q·(P + s_q·V)⁻¹ for P = M⁻¹, and P has one
 diagonal beside the main one (two with momentum). On a window as wide as that, the inverse is that of F + G − (P + s·V).
@@ -29,16 +22,7 @@ from scipy.special import ellipj, ellipkm1
 
 from hubbub._util.checks import Array
 
-__all__ = [
-    "Poles",
-    "column_gram",
-    "inverse_diagonal",
-    "inverse_root_poles",
-    "pivots",
-    "rounding",
-    "row_gram",
-    "unshifted",
-]
+__all__ = ["Poles", "column_gram", "inverse_diagonal", "inverse_root_poles", "pivots", "rounding", "row_gram", "unshifted"]
 
 # Ripples are looked at on this many points each; the highest of them is missed by less than 0.1 % of its height.
 _POINTS = 40

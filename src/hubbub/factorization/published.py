@@ -3,7 +3,7 @@
 Letters: C strategy, B = A·C⁻¹ decoder, A workload, all ``(rounds, rounds)``.
 
 Nothing that a file or its page states is taken over. C must be lower triangular and have the bands that it is said to have,
-B·C must be the workload, and the norms of its columns, which the noise is calibrated by, are computed and told.
+B·C must be the workload, and the norms of its columns, which the noise is calibrated by, are computed and reported.
 """
 
 import math
@@ -103,14 +103,10 @@ def learning_rates(path: str | Path) -> tuple[float, ...]:
     rates = read_tensor_proto(path)
     if rates.ndim != 1 or not rates.size:
         raise DataError(f"{path}: has shape {rates.shape}: must be (rounds,), a learning rate a round")
-    wrong = np.flatnonzero(~((rates > 0) & (rates < math.inf)))
-    if wrong.size:
-        raise DataError(f"{path}: learning_rates[{wrong[0]}] = {rates[wrong[0]]}: must be above 0 and finite")
     try:
-        Workload(len(rates), learning_rates=tuple(rates.tolist()))
+        return Workload(len(rates), learning_rates=tuple(rates.tolist())).learning_rates or ()
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
-    return tuple(rates.tolist())
 
 
 def cooldown(rounds: int, fraction: float = 0.25, last: float = 0.05) -> tuple[float, ...]:

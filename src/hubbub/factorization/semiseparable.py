@@ -1,43 +1,34 @@
 """Lower-triangular matrices that a few states stream: the optimum for one participation, and fewer states for it.
 
-Lower-triangular matrices that a few states stream: C_ii = d_i and C_ij = a_i·Φ_{i−1}···Φ_{j+1}·b_j below the diagonal.
+Letters: C_ii = d_i and C_ij = a_i·Φ_{i−1}···Φ_{j+1}·b_j below the diagonal, with d ``(n,)``, a outputs and b inputs
+``(n, states)``, Φ transitions, ``(n, states)`` where they are diagonal or ``(n, states, states)``; y = C⁻¹·z is
+y_t = (z_t − a_t·s_t) / d_t with states s_{t+1} = Φ_t·s_t + b_t·y_t. A workload, η learning rates, β momentum, m its buffer,
+θ = A·y the error of the models; W and V diagonal matrices of weights w and v that prove the bound.
 
-Letters: d diagonal ``(n,)``, a outputs and b inputs ``(n, states)``, Φ transitions, ``(n, states)`` where they are diagonal or
-``(n, states, states)``; y = C⁻¹·z is y_t = (z_t − a_t·s_t) / d_t with states s_{t+1} = Φ_t·s_t + b_t·y_t. A workload,
-η learning rates, β momentum, m its buffer, θ = A·y the error of the models.
+With U·S·R a singular value decomposition of W^(1/2)·A·V^(1/2), X = V^(−1/2)·Rᵀ·S·R·V^(−1/2) is optimal where the weights are.
+Without momentum X = Σ c_q·(P + s_q·V)⁻¹, of which each term has rows that are multiples of the row before: Z_{i+1,j} = ρ_i·Z_ij
+for i ≥ j, so that a state for each pole streams it.
 
-Of the dense optimum X = Σ c_q·(P + s_q·V)⁻¹ each term has rows that are multiples of the row before: Z_{i+1,j} = ρ_i·Z_ij for
-i ≥ j, so that a state for each pole streams it.
-
-The least error of all strategies under one participation, and the strategy that reaches it.
-
-Letters: A workload, W and V diagonal matrices of weights w and v that prove the bound, U·S·R a singular value decomposition of
-W^(1/2)·A·V^(1/2), so that X = V^(−1/2)·Rᵀ·S·R·V^(−1/2) is optimal where the weights are.
+Fewer states give nearly the same matrix, by balanced truncation that changes from round to round: with K = Σ of what earlier
+rounds make of s, and Q = Σ of what s makes of rounds from t on, both ``(states, states)`` for each round, the singular values
+of a root of Q times a root of K are those of the block of C below and left of round t; the states of the largest are kept.
 
 Source: Denisov et al. 2022, https://arxiv.org/abs/2202.08312; for the largest error the least value is the square of the norm
-γ₂ of A, see Edmonds, Nikolov and Ullman 2020, https://arxiv.org/abs/1911.08339.
-
-Fewer states for nearly the same lower-triangular matrix: balanced truncation that changes from round to round.
-
-Letters: C_ii = d_i and C_ij = a_i·Φ_{i−1}···Φ_{j+1}·b_j below the diagonal, states s of round t; K = Σ of what earlier rounds
-make of s, Q = Σ of what s makes of rounds from t on, both ``(states, states)`` for each round. The singular values of a root of
-Q times a root of K are those of the block of C below and left of round t; the states that belong to the largest are kept.
-
-Source: Chahlaoui and Van Dooren 2005, "Model reduction of time-varying systems", https://doi.org/10.1007/3-540-27909-1_5.
+γ₂ of A, see Edmonds, Nikolov and Ullman 2020, https://arxiv.org/abs/1911.08339; Chahlaoui and Van Dooren 2005, "Model reduction
+of time-varying systems", https://doi.org/10.1007/3-540-27909-1_5, for fewer states.
 """
 
 import math
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from hubbub._util.checks import Array, integer, one_of
 from hubbub.factorization.diagonal import Dual, Effort, alone, maximize
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.pencils import Poles, pivots, row_gram
 from hubbub.factorization.threads import on_one_thread
-from hubbub.mechanism.participation import Participation, SingleParticipation
-from hubbub.mechanism.strategies.matrices import triangular_form, worst_rounds
+from hubbub.mechanism.participation import Participation, SingleParticipation, worst_rounds
+from hubbub.mechanism.strategies.matrices import triangular_form
 from hubbub.mechanism.strategies.semiseparable import Recursion, Semiseparable, column_norms
 from hubbub.mechanism.workloads import Workload
 
@@ -48,7 +39,6 @@ __all__ = [
     "optimize",
     "reduced",
     "root_of_weights",
-    "row_errors",
     "squared_errors",
 ]
 
@@ -106,7 +96,13 @@ def squared_errors(workload: Workload, recursion: Recursion) -> Array:
     gains = np.column_stack([inputs, np.ones(n), rates])
     seeing = np.column_stack([outputs, np.zeros((n, 2))]) / diagonal[:, None]
     diagonal_steps = transitions.ndim == 2
-    steps = np.column_stack([transitions, np.full(n, beta), np.ones(n)]) if diagonal_steps else _padded(transitions, beta)
+    # Φ of (s, m, θ) but for what m adds to θ.
+    if diagonal_steps:
+        steps = np.column_stack([transitions, np.full(n, beta), np.ones(n)])
+    else:
+        steps = np.zeros((n, states + 2, states + 2))
+        steps[:, :states, :states] = transitions
+        steps[:, -2, -2], steps[:, -1, -1] = beta, 1.0
     errors = np.empty(n)
     for t, gain in enumerate(gains):
         c = own @ seeing[t]
@@ -125,15 +121,6 @@ def squared_errors(workload: Workload, recursion: Recursion) -> Array:
         own += half.T
         errors[t] = own[-1, -1]
     return errors
-
-
-def _padded(transitions: Array, beta: float) -> Array:
-    """Φ of (s, m, θ) but for what m adds to θ, ``(n, states + 2, states + 2)``."""
-    n, states, _ = transitions.shape
-    steps = np.zeros((n, states + 2, states + 2))
-    steps[:, :states, :states] = transitions
-    steps[:, -2, -2], steps[:, -1, -1] = beta, 1.0
-    return steps
 
 
 # The gap is quadratic in what is left of the weights of a mean, but linear for the largest error.
@@ -158,11 +145,6 @@ def root_of_weights(workload: Workload, v: Array, w: Array) -> Array:
     # S^(1/2)·R·V^(−1/2) has the inner products of X; the square of small singular values would be lost in X itself.
     C = triangular_form(np.sqrt(S)[:, None] * R / root)
     return np.asarray(C / np.linalg.norm(C, axis=0))
-
-
-def row_errors(workload: Workload, C: Array) -> Array:
-    """The squared norms of the rows of A·C⁻¹, ``(n,)``."""
-    return np.asarray(np.square(solve_triangular(C, workload.matrix().T, lower=True, trans="T")).sum(axis=0))
 
 
 # Singular values below this part of the largest are rounding.
@@ -199,7 +181,9 @@ def reduced(recursion: Recursion, states: int) -> Recursion:
     b[:-1] = np.einsum("tij,tj->ti", to[1:], inputs[:-1])
     mixing = np.zeros((n, states, states))
     mixing[:-1] = to[1:] @ (transitions[:-1, :, None] * back[:-1])
-    return _unit_columns(_triangular(Recursion(diagonal, a, mixing, b)))
+    few = _triangular(Recursion(diagonal, a, mixing, b))
+    factors = column_norms(few) ** -0.5
+    return Recursion(few.diagonal * factors, few.outputs, few.transitions, few.inputs * factors[:, None])
 
 
 def _projections(made: Array, observed: Array, states: int) -> tuple[Array, Array]:
@@ -231,12 +215,6 @@ def _triangular(recursion: Recursion) -> Recursion:
         turn, mixing[t] = np.linalg.qr(transitions[t] @ turn)
         b[t] = inputs[t] @ turn
     return Recursion(diagonal, a, np.triu(mixing), b)
-
-
-def _unit_columns(recursion: Recursion) -> Recursion:
-    factors = column_norms(recursion) ** -0.5
-    diagonal, outputs, transitions, inputs = recursion
-    return Recursion(diagonal * factors, outputs, transitions, inputs * factors[:, None])
 
 
 @on_one_thread
@@ -286,13 +264,5 @@ def optimize(
     errors = squared_errors(workload, few)
     squared_sensitivity = float(column_norms(few).max())
     error = float(errors.mean() if objective == "mean" else errors.max())
-    return Optimized(
-        Semiseparable(*few),
-        workload,
-        participation,
-        objective,
-        squared_error=error * squared_sensitivity,
-        lower_bound=dual.bound,
-        bound_family="every strategy",
-        iterations=dual.evaluations,
-    )
+    squared, found = error * squared_sensitivity, Semiseparable(*few)
+    return Optimized(found, workload, participation, objective, squared, dual.bound, "every strategy", dual.evaluations)

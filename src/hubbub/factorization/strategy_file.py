@@ -1,7 +1,7 @@
 """A strategy in a file: its numbers and arrays as safetensors, with where they come from.
 
 Arrays are float64, ``strategy.<field>`` and ``workload.learning_rates``; all else is one strict JSON object, the entry
-``hubbub`` of the file's metadata. Nothing that a file names is imported, and nothing that it states is believed: the strategy
+``hubbub`` of the file's metadata. Nothing that a file names is imported, and nothing that it states is trusted: the strategy
 is made by its constructor, which checks it, and computes its sensitivity itself; a sensitivity is not even stored. The stated
 error and bound are what somebody wrote, until they are computed again.
 """
@@ -146,22 +146,25 @@ def _stated(content: bytes) -> Mapping[str, Any]:
     for name, described in header.items():
         if name != _RATES and not name.startswith(_STRATEGY):
             raise ValueError(f"array {name[:80]!r}: is no part of a strategy file")
-        _require_array(name[:80], table(f"array {name[:80]!r}", described))
+        which = f"array {name[:80]!r}"
+        array = table(which, described)
+        if array.get("dtype") != "F64":
+            raise ValueError(f"{which}: dtype = {str(array.get('dtype'))[:20]!r}, must be 'F64'")
+        shape = array.get("shape")
+        if not isinstance(shape, list) or not 1 <= len(shape) <= _MOST_AXES:
+            raise ValueError(f"{which}: shape = {str(shape)[:40]}: must have 1 to {_MOST_AXES} axes")
+        for size in shape:
+            integer(f"{which}: shape", size, at_least=1, at_most=_LARGEST)
     return table(_ENTRY, strict_json.loads(metadata[_ENTRY].encode()))
 
 
-def _require_array(name: str, described: Mapping[str, Any]) -> None:
-    if described.get("dtype") != "F64":
-        raise ValueError(f"array {name!r}: dtype = {str(described.get('dtype'))[:20]!r}, must be 'F64'")
-    shape = described.get("shape")
-    if not isinstance(shape, list) or not 1 <= len(shape) <= _MOST_AXES:
-        raise ValueError(f"array {name!r}: shape = {str(shape)[:40]}: must have 1 to {_MOST_AXES} axes")
-    for size in shape:
-        integer(f"array {name!r}: shape", size, at_least=1, at_most=_LARGEST)
-
-
 def _stored(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Stored:
-    _require_keys(stated)
+    if type(stated.get("schema")) is not int or stated["schema"] != _SCHEMA:
+        raise ValueError(f"schema = {str(stated.get('schema'))[:40]!r}: this hubbub reads {_SCHEMA}; use the one that wrote it")
+    if missing := sorted(_KEYS - set(stated)):
+        raise ValueError(f"{missing[0]}: is missing")
+    if unknown := sorted(set(stated) - _KEYS):
+        raise ValueError(f"{unknown[0][:80]!r}: is no part of a strategy file")
     strategy = _strategy(table("strategy", stated["strategy"]), arrays)
     workload = _workload(table("workload", stated["workload"]), arrays.get(_RATES), strategy.rounds)
     seconds = stated["seconds"]
@@ -181,15 +184,6 @@ def _stored(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Stored:
         seconds=None if seconds is None else non_negative("seconds", seconds),
         command=_text("command", stated["command"]),
     )
-
-
-def _require_keys(stated: Mapping[str, Any]) -> None:
-    if type(stated.get("schema")) is not int or stated["schema"] != _SCHEMA:
-        raise ValueError(f"schema = {str(stated.get('schema'))[:40]!r}: this hubbub reads {_SCHEMA}; use the one that wrote it")
-    if missing := sorted(_KEYS - set(stated)):
-        raise ValueError(f"{missing[0]}: is missing")
-    if unknown := sorted(set(stated) - _KEYS):
-        raise ValueError(f"{unknown[0][:80]!r}: is no part of a strategy file")
 
 
 def _strategy(numbers: Mapping[str, Any], arrays: Mapping[str, Array]) -> Strategy:

@@ -6,10 +6,10 @@ Let β·c = a modulo xⁿ, W = diag(w) the weights of the squares of β, J the r
 
 so the error Σ w_j·β_j² times ‖c‖² is at least ⟨J·f, a⟩² / λ, with λ the largest eigenvalue of T_fᵀ·(J·W·J)⁻¹·T_f on the series
 that c is taken from: those of at most b coefficients, where c is banded. At a stationary c, f = J·W·β/c makes c an eigenvector;
-where it is the first one, c is the best of all, and the bound equals its error: it
-has been so wherever we looked at columns that do not run out of rounds.
+where it is the first one, c is the best of all, and the bound equals its error: it has been so wherever we looked at columns
+that do not run out of rounds.
 
-Letters: those of :mod:`hubbub.factorization.toeplitz`; p_k in how many of a client's columns coefficient k counts.
+Letters: those of :mod:`hubbub.factorization.toeplitz_search`; p_k in how many of a client's columns coefficient k counts.
 """
 
 import math
@@ -18,17 +18,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import linalg
 
-from hubbub._util.checks import Array, integer, one_of
+from hubbub._util.checks import Array, one_of
 from hubbub.factorization import toeplitz_search
 from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.lbfgs import minimize
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.factorization.threads import on_one_thread
 from hubbub.factorization.toeplitz_search import error_and_movement, least_error
-from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation
+from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.matrices import columns_at, columns_at_transposed, correlate, divide, multiply
-from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
+from hubbub.mechanism.strategies.toeplitz import BandedToeplitz, square_root_of
 from hubbub.mechanism.workloads import Workload
 
 __all__ = ["banded_bound", "banded_inverse_bound", "least_error_and_bound", "optimize", "root_bound"]
@@ -75,8 +75,7 @@ def banded_bound(a: Array, weights: Array, c: Array, separation: int, participat
         a: ``(rounds,)``, the first column of the workload.
         weights: ``(rounds,)``, positive.
         c: ``(bands,)``, the best that was found; the bound holds for whatever it is.
-        separation: See :func:`hubbub.factorization.toeplitz.worst_rounds`.
-        participations: See there.
+        separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
     """
     n, b = len(a), len(c)
     counted = np.sqrt(columns_at_transposed(np.ones(n), b, separation, participations))
@@ -195,8 +194,7 @@ def banded_inverse_bound(a: Array, weights: Array, d: Array, separation: int, pa
         a: ``(rounds,)``, the first column of the workload.
         weights: ``(rounds,)``, positive.
         d: ``(bands,)``, the best first column of C⁻¹ that was found; the bound holds for whatever it is.
-        separation: See :func:`hubbub.factorization.toeplitz.worst_rounds`.
-        participations: See there.
+        separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
     """
     n, b = len(a), len(d)
     if n * b**2 > _MOST_WORK:
@@ -271,12 +269,10 @@ def optimize(
 
     Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
     """
-    matrices.require_equal_rates(workload)
-    integer("bands", bands, at_least=1, at_most=workload.rounds)
+    start = np.array(square_root_of(workload, bands).coefficients)
     weights = toeplitz_search.row_weights(workload.rounds, one_of("objective", objective, ("mean", "max")))
-    separation, participations = matrices.worst_rounds(participation, workload.rounds)
-    a, start = workload.coefficients(), matrices.root_series(workload.momentum, bands)
-    bounds = []
+    separation, participations = worst_rounds(participation, workload.rounds)
+    a, bounds = workload.coefficients(), []
     if bands <= separation:
         c, bound, evaluations = least_error_and_bound(a, weights, start, separation, participations)
         bounds.append((bound, f"every banded Toeplitz strategy of at most {bands} bands"))

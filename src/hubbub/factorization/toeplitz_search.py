@@ -1,6 +1,6 @@
 """Lower-triangular Toeplitz C: how far it moves, and the coefficients of least error.
 
-Letters, beside those of the room: a, c, β first columns of A, C and B = A·C⁻¹ (β = a/c as power series); d, r the worst rounds
+Letters: n rounds, b bands, a, c, β first columns of A, C and B = A·C⁻¹ (β = a/c as power series); d, r the worst rounds
 of one client, 0, d, 2d, …, r of them; v the sum of the columns of C at those rounds.
 
 Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2306.08153; McKenna 2024, https://arxiv.org/abs/2405.15913; Kalinin
@@ -28,7 +28,12 @@ _GAIN = 1e-6
 
 
 def row_weights(rounds: int, objective: str) -> Array:
-    """``(rounds,)``: what the square of β_j counts for in the mean of the squared errors, or in the last, the largest."""
+    """``(rounds,)``: what the square of β_j counts for in the mean of the squared errors, or in the last, the largest.
+
+    Example:
+        >>> row_weights(4, "mean")
+        array([1.  , 0.75, 0.5 , 0.25])
+    """
     return np.ones(rounds) if objective == "max" else 1 - np.arange(rounds) / rounds
 
 
@@ -71,7 +76,7 @@ def least_error(
         a: ``(rounds,)``, the first column of A.
         weights: ``(rounds,)``, see :func:`row_weights`.
         start: ``(bands,)``, positive, not increasing.
-        separation: d of :func:`worst_rounds`.
+        separation: d of :func:`hubbub.mechanism.participation.worst_rounds`.
         participations: r.
         monotone: Whether rounds may lie further apart than d.
     """

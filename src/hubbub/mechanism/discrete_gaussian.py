@@ -1,8 +1,8 @@
 """Discrete Gaussian noise: whole numbers x with probability ∝ e^{−x²/2s²}, as a function of a key.
 
 How long a client works must not tell what it drew (Jin et al. 2022). So nothing is drawn again: the number of random words, of
-passes and the shapes of all arrays are functions of s and of the length alone. (Which entries of a table are read does hang on
-the words: a program that shares the processor's cache is not kept from looking.) The price is a distance from the discrete
+passes and the shapes of all arrays are functions of s and of the length alone. (Which entries of a table are read does depend
+on the words: a program that shares the processor's cache is not kept from looking.) The price is a distance from the discrete
 Gaussian, :func:`statistical_distance`, which the accountant adds to delta.
 
 * **A table.** For a variance up to 140², the values' probabilities, whole multiples of 2⁻⁷⁰⁴, are cut and glued into buckets of

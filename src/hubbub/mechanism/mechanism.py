@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from hubbub._util.checks import Array, integer, lattice_bits, scale
+from hubbub._util.checks import integer, lattice_bits, scale
 from hubbub.errors import ConfigError, ParticipationError
 from hubbub.mechanism.participation import (
     FixedEpochs,
@@ -23,6 +23,7 @@ from hubbub.mechanism.participation import (
 )
 from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
 from hubbub.mechanism.strategies import OWN, Identity
+from hubbub.mechanism.strategies.matrices import is_triangular
 from hubbub.mechanism.strategies.strategy import Strategy, WithLeadingPart
 
 __all__ = ["MOST_STDDEV", "Mechanism", "NoiseBy", "NoiseShares", "whole_share"]
@@ -45,10 +46,14 @@ class NoiseShares:
         dim: Numbers in a sum, at most. It costs nothing to leave room: shares of a few steps are told from one Gaussian by less
             than a float holds.
         lattice_bits: Of the lattice of the sums, from 8 to 24: a clip norm has at least 2^lattice_bits steps. Of fewer steps a
-            share costs more, which is charged.
+            share costs more privacy, which is accounted for.
 
     Raises:
         ValueError: Fewer than 1, more than 10⁹ clients or than 10¹² numbers, or no such lattice.
+
+    Example:
+        >>> NoiseShares(clients=100).least_stddev(noise_multiplier=2.0) == 2 * 2**24 // 10 + 1
+        True
     """
 
     clients: int
@@ -97,14 +102,9 @@ class Mechanism:
     def __post_init__(self) -> None:
         require_participation(self.participation)
         object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
-        match self.participation:
-            case FixedEpochs(epochs, rounds_per_epoch) if (epochs - 1) * rounds_per_epoch >= self.rounds:
-                raise ParticipationError(
-                    f"FixedEpochs(epochs={epochs}, rounds_per_epoch={rounds_per_epoch}) starts its last epoch in round "
-                    f"{(epochs - 1) * rounds_per_epoch}: the strategy has {self.rounds} rounds"
-                )
-            case _:
-                pass
+        pattern = self.participation
+        if isinstance(pattern, FixedEpochs) and (last := (pattern.epochs - 1) * pattern.rounds_per_epoch) >= self.rounds:
+            raise ParticipationError(f"{pattern} starts its last epoch in round {last}: the strategy has {self.rounds} rounds")
         if self.shares is not None:
             _require_shareable(self, self.shares)
 
@@ -163,7 +163,9 @@ class Mechanism:
             return self.sensitivity
         if type(self.strategy) in OWN and isinstance(self.strategy, WithLeadingPart):
             return _sensitivity(self.strategy.leading(rounds), self.participation)
-        return of_matrix(_leading(self.strategy.matrix(), rounds), self.participation)
+        C = self.strategy.matrix()
+        # All rows where C is not lower triangular.
+        return of_matrix(C[:rounds, :rounds] if is_triangular(C) else np.ascontiguousarray(C[:, :rounds]), self.participation)
 
     def mu_after(self, rounds: int) -> float:
         """μ of what the first ``rounds`` rounds release, never more than :attr:`mu`.
@@ -206,12 +208,6 @@ def _require_shareable(mechanism: Mechanism, shares: NoiseShares) -> None:
 def _sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity:
     """Of our own strategies as they state it; of others computed from the matrix, whatever they state."""
     return strategy.sensitivity(participation) if type(strategy) in OWN else of_matrix(strategy.matrix(), participation)
-
-
-def _leading(C: Array, rounds: int) -> Array:
-    """The rows and columns of C that the first rounds use; all rows where C is not lower triangular."""
-    triangular = C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
-    return C[:rounds, :rounds] if triangular else np.ascontiguousarray(C[:, :rounds])
 
 
 def whole_share(stddev: Fraction, shares: int) -> int:

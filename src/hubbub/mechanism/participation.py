@@ -12,7 +12,8 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from functools import cached_property
+from typing import Any, NamedTuple, get_args
 
 from hubbub._util.checks import integer, one_of, probability
 
@@ -34,38 +35,66 @@ __all__ = [
     "participation_of",
     "participation_record",
     "require_participation",
+    "require_pattern",
     "sampling_word",
+    "worst_rounds",
 ]
 
 
-def _distinct(rounds: Sequence[int]) -> list[int] | None:
-    """The rounds in order, or ``None`` where one is negative or comes twice."""
-    ordered = sorted(integer("round_index", r, at_least=-(2**63)) for r in rounds)
-    if any(r < 0 for r in ordered) or any(a == b for a, b in itertools.pairwise(ordered)):
-        return None
-    return ordered
+class _Law(NamedTuple):
+    """Which rounds one client may join: at most ``most``, all before ``end``, ``apart`` apart, or ``multiples`` of it."""
+
+    apart: int = 1
+    multiples: bool = False
+    most: float = math.inf
+    end: float = math.inf
+
+
+class _Participation:
+    """What every participation answers about the rounds of one client."""
+
+    @cached_property
+    def _law(self) -> _Law:
+        """By default chance excludes nothing."""
+        return _Law()
+
+    def allows(self, rounds: Sequence[int]) -> bool:
+        """Whether one client may take part in all of these rounds, in whatever order they are given."""
+        ordered = sorted(integer("round_index", r, at_least=-(2**63)) for r in rounds)
+        apart, multiples, most, end = self._law
+        gaps = (b - a for a, b in itertools.pairwise(ordered))
+        within = not ordered or (ordered[0] >= 0 and ordered[-1] < end)
+        return within and len(ordered) <= most and all(gap >= apart and not (multiples and gap % apart) for gap in gaps)
+
+    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
+        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
+        apart, multiples, most, end = self._law
+        if not rounds:
+            return round_index < end
+        gap = round_index - rounds[-1]
+        return gap >= apart and not (multiples and gap % apart) and len(rounds) < most and round_index < end
 
 
 @dataclass(frozen=True)
-class SingleParticipation:
-    """Each client takes part in one round at most."""
+class SingleParticipation(_Participation):
+    """Each client takes part in one round at most.
+
+    Example:
+        >>> SingleParticipation().allows([7]), SingleParticipation().allows([7, 9])
+        (True, False)
+    """
+
+    @cached_property
+    def _law(self) -> _Law:
+        return _Law(most=1)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """How many of so many clients a round has: as many as leave enough for each of ``rounds`` rounds."""
         return float(clients // rounds)
 
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds."""
-        ordered = _distinct(rounds)
-        return ordered is not None and len(ordered) <= 1
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
-        return not rounds
-
 
 @dataclass(frozen=True)
-class FixedEpochs:
+class FixedEpochs(_Participation):
     """Each client takes part in at most ``epochs`` rounds, which lie exactly ``rounds_per_epoch`` apart.
 
     A client that skips an epoch keeps its place: rounds r, r + 2b are allowed.
@@ -84,27 +113,17 @@ class FixedEpochs:
         integer("epochs", self.epochs, at_least=1)
         integer("rounds_per_epoch", self.rounds_per_epoch, at_least=1)
 
+    @cached_property
+    def _law(self) -> _Law:
+        return _Law(self.rounds_per_epoch, multiples=True, end=self.epochs * self.rounds_per_epoch)
+
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """How many of so many clients a round has on average."""
         return clients / self.rounds_per_epoch
 
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds."""
-        ordered = _distinct(rounds)
-        return (
-            ordered is not None
-            and all(r < self.epochs * self.rounds_per_epoch for r in ordered)
-            and len({r % self.rounds_per_epoch for r in ordered}) <= 1
-        )
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
-        gap = round_index - rounds[-1] if rounds else self.rounds_per_epoch
-        return round_index < self.epochs * self.rounds_per_epoch and gap > 0 and gap % self.rounds_per_epoch == 0
-
 
 @dataclass(frozen=True)
-class MinSeparation:
+class MinSeparation(_Participation):
     """Each client takes part at most ``max_participations`` times, any two at least ``min_separation`` rounds apart.
 
     ``min_separation`` is b: a client that joins round r may join again in round r + b. Google's accounting notebook and
@@ -124,27 +143,23 @@ class MinSeparation:
         integer("min_separation", self.min_separation, at_least=1)
         integer("max_participations", self.max_participations, at_least=1)
 
+    @cached_property
+    def _law(self) -> _Law:
+        return _Law(self.min_separation, most=self.max_participations)
+
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """How many of so many clients a round has: as many as are free in each round."""
         return float(min(clients // min(self.min_separation, rounds), clients * self.max_participations // rounds))
 
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds."""
-        ordered = _distinct(rounds)
-        return (
-            ordered is not None
-            and len(ordered) <= self.max_participations
-            and all(b - a >= self.min_separation for a, b in itertools.pairwise(ordered))
-        )
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
-        return len(rounds) < self.max_participations and (not rounds or round_index - rounds[-1] >= self.min_separation)
-
 
 @dataclass(frozen=True)
-class PoissonSampling:
-    """In every round each client takes part with the same probability, by a coin of its own."""
+class PoissonSampling(_Participation):
+    """In every round each client takes part with the same probability, by a coin of its own.
+
+    Example:
+        >>> PoissonSampling(0.1).expected_cohort_size(clients=500, rounds=20)
+        50.0
+    """
 
     sampling_probability: float
 
@@ -155,18 +170,16 @@ class PoissonSampling:
         """How many of so many clients a round has on average."""
         return self.sampling_probability * clients
 
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds: chance excludes none."""
-        return _distinct(rounds) is not None
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, in order, may join a later one: chance excludes none."""
-        return not rounds or round_index > rounds[-1]
-
 
 @dataclass(frozen=True)
-class FixedSizeSampling:
-    """In every round a cohort of ``cohort_size`` of the ``population`` clients is drawn, each equally likely."""
+class FixedSizeSampling(_Participation):
+    """In every round a cohort of ``cohort_size`` of the ``population`` clients is drawn, each equally likely.
+
+    Example:
+        >>> FixedSizeSampling(cohort_size=10, population=9)
+        Traceback (most recent call last):
+        ValueError: cohort_size = 10: must be at most 9
+    """
 
     cohort_size: int
     population: int
@@ -179,18 +192,14 @@ class FixedSizeSampling:
         """How many clients a round has."""
         return float(self.cohort_size)
 
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds: chance excludes none."""
-        return _distinct(rounds) is not None
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, in order, may join a later one: chance excludes none."""
-        return not rounds or round_index > rounds[-1]
-
 
 @dataclass(frozen=True)
-class TruncatedPoissonSampling:
+class TruncatedPoissonSampling(_Participation):
     """Poisson cohorts, of which one that is larger than ``max_cohort_size`` is cut to that many, each subset equally likely.
+
+    Example:
+        >>> TruncatedPoissonSampling(0.1, max_cohort_size=40, population=500).expected_cohort_size(clients=500, rounds=20)
+        40.0
 
     Source: Ganesh et al. 2025, https://arxiv.org/abs/2508.15089.
     """
@@ -208,18 +217,10 @@ class TruncatedPoissonSampling:
         """How many of so many clients a round has on average, at most."""
         return min(self.sampling_probability * clients, float(self.max_cohort_size))
 
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds: chance excludes none."""
-        return _distinct(rounds) is not None
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, in order, may join a later one: chance excludes none."""
-        return not rounds or round_index > rounds[-1]
-
 
 @dataclass(frozen=True)
-class CyclicPoissonSampling:
-    """Each client belongs for good to one of ``cycle_length`` groups; in round t Poisson cohorts are drawn from one of them.
+class CyclicPoissonSampling(_Participation):
+    """Each client belongs permanently to one of ``cycle_length`` groups; in round t Poisson cohorts are drawn from one of them.
 
     It is group t mod ``cycle_length``, whose clients take part with the same probability, each by a coin of its own. A client's
     group depends neither on the data nor on the other clients.
@@ -227,6 +228,10 @@ class CyclicPoissonSampling:
     Args:
         sampling_probability: Of a client in a round of its group.
         cycle_length: b: the rounds of one client lie multiples of it apart.
+
+    Example:
+        >>> CyclicPoissonSampling(sampling_probability=0.5, cycle_length=4).allows([1, 5, 13])
+        True
 
     Source: Choquette-Choo et al. 2023, Algorithm 2 and Theorem 5, https://arxiv.org/abs/2306.08153.
     """
@@ -238,25 +243,25 @@ class CyclicPoissonSampling:
         probability("sampling_probability", self.sampling_probability)
         integer("cycle_length", self.cycle_length, at_least=1)
 
+    @cached_property
+    def _law(self) -> _Law:
+        return _Law(self.cycle_length, multiples=True)
+
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """How many of so many clients a round has on average."""
         return self.sampling_probability * clients / self.cycle_length
 
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds: those of one group."""
-        return _of_one_slot(rounds, self.cycle_length)
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
-        return _next_of_slot(rounds, round_index, self.cycle_length)
-
 
 @dataclass(frozen=True)
-class BallsInBinsSampling:
+class BallsInBinsSampling(_Participation):
     """Each client draws one of ``bins`` slots, once for the whole run, and joins the rounds slot, slot + bins, and so on.
 
     No client's slot depends on the other clients. With ``bins`` slots a round has a ``bins``-th of the clients on average, and
     every client takes part once in ``bins`` rounds.
+
+    Example:
+        >>> BallsInBinsSampling(bins=10).allows([4, 14, 34]), BallsInBinsSampling(bins=10).allows([4, 15])
+        (True, False)
 
     Source: Chua et al. 2025, https://arxiv.org/abs/2412.16802; jax_privacy calls ``bins`` the cycle length.
     """
@@ -267,27 +272,13 @@ class BallsInBinsSampling:
         # No strategy has more rounds, and slots without a round are of no use.
         integer("bins", self.bins, at_least=1, at_most=10**7)
 
+    @cached_property
+    def _law(self) -> _Law:
+        return _Law(self.bins, multiples=True)
+
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """How many of so many clients a round has on average."""
         return clients / self.bins
-
-    def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds: those of one slot."""
-        return _of_one_slot(rounds, self.bins)
-
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
-        return _next_of_slot(rounds, round_index, self.bins)
-
-
-def _of_one_slot(rounds: Sequence[int], slots: int) -> bool:
-    ordered = _distinct(rounds)
-    return ordered is not None and len({r % slots for r in ordered}) <= 1
-
-
-def _next_of_slot(rounds: Sequence[int], round_index: int, slots: int) -> bool:
-    gap = round_index - rounds[-1] if rounds else slots
-    return gap > 0 and gap % slots == 0
 
 
 Pattern = SingleParticipation | FixedEpochs | MinSeparation
@@ -322,8 +313,50 @@ def covering(participation: Participation, rounds: int) -> Pattern:
             return FixedEpochs(math.ceil(rounds / slots), slots)
 
 
+def require_pattern(participation: Participation) -> Pattern:
+    """Refuse random cohorts, where a strategy is sought for the rounds of one client.
+
+    Raises:
+        ValueError: The participation is random.
+        TypeError: The value is of none of the participations.
+    """
+    require_participation(participation)
+    if isinstance(participation, RandomParticipation):
+        raise ValueError(
+            f"participation = {participation!r}: random cohorts promise no set of rounds to optimize for; optimize for a "
+            "pattern, such as SingleParticipation(), and calibrate the noise for the random cohorts"
+        )
+    return participation
+
+
+def worst_rounds(participation: Participation, rounds: int) -> tuple[int, int]:
+    """d and r: of non-negative columns that do not grow, the worst rounds of one client are 0, d, …, (r − 1)·d.
+
+    One participation is d = ``rounds`` and r = 1.
+
+    Raises:
+        ValueError: Participation is random, which is no pattern.
+
+    Example:
+        >>> worst_rounds(MinSeparation(min_separation=3, max_participations=9), rounds=10)
+        (3, 4)
+    """
+    match require_pattern(participation):
+        case SingleParticipation():
+            return rounds, 1
+        case FixedEpochs(r, d) | MinSeparation(d, r):
+            d = min(d, rounds)
+            r = min(r, -(-rounds // d))
+            return (d, r) if r > 1 else (rounds, 1)
+
+
 def participation_record(participation: Participation) -> dict[str, Any]:
-    """A participation by name and numbers, as strict JSON values."""
+    """A participation by name and numbers, as strict JSON values.
+
+    Example:
+        >>> participation_record(FixedEpochs(2, 50))
+        {'name': 'FixedEpochs', 'epochs': 2, 'rounds_per_epoch': 50}
+    """
     return {"name": type(participation).__name__, **asdict(participation)}
 
 
@@ -344,21 +377,23 @@ def participation_of(record: Mapping[str, Any]) -> Participation:
     return participation
 
 
+_WORDS = {
+    PoissonSampling: "poisson",
+    FixedSizeSampling: "fixed-size",
+    TruncatedPoissonSampling: "truncated-poisson",
+    CyclicPoissonSampling: "cyclic-poisson",
+    BallsInBinsSampling: "balls-in-bins",
+}
+
+
 def sampling_word(participation: Participation) -> str:
-    """``"pattern"``, or the kind of random cohorts."""
-    match participation:
-        case SingleParticipation() | FixedEpochs() | MinSeparation():
-            return "pattern"
-        case PoissonSampling():
-            return "poisson"
-        case TruncatedPoissonSampling():
-            return "truncated-poisson"
-        case CyclicPoissonSampling():
-            return "cyclic-poisson"
-        case BallsInBinsSampling():
-            return "balls-in-bins"
-        case FixedSizeSampling():
-            return "fixed-size"
+    """``"pattern"``, or the kind of random cohorts, as settings name it.
+
+    Example:
+        >>> sampling_word(FixedEpochs(2, 50)), sampling_word(BallsInBinsSampling(bins=10))
+        ('pattern', 'balls-in-bins')
+    """
+    return _WORDS.get(type(participation), "pattern")
 
 
 def require_participation(value: object) -> None:
@@ -376,5 +411,10 @@ def require_participation(value: object) -> None:
 
 
 def every_round(rounds: int) -> MinSeparation:
-    """The pattern that allows everything: each client in each of ``rounds`` rounds."""
+    """The pattern that allows everything: each client in each of ``rounds`` rounds.
+
+    Example:
+        >>> every_round(3)
+        MinSeparation(min_separation=1, max_participations=3)
+    """
     return MinSeparation(min_separation=1, max_participations=rounds)

@@ -1,15 +1,12 @@
 """How far one client can move C·x: exact or a bound, and labelled as which.
 
-Letters: C strategy ``(rows, rounds)``, X = CᵀC its Gram matrix, π a set of rounds that one client may join, b the minimum
-separation, k the number of participations. A client that joins the rounds π contributes vectors u_i of norm at most 1;
-the squared sensitivity is the largest Σ_{i,j∈π} X_ij ⟨u_i, u_j⟩. It is at most Σ |X_ij|, and equal to that where signs of the
-u_i make every term positive, as for at most two rounds or no negative X_ij (Choquette-Choo et al. 2023,
+Letters: C strategy ``(rows, rounds)``, X = CᵀC its Gram matrix ``(n, n)``, or its magnitudes; π a set of rounds that one client
+may join, at most k of them, any two at least b apart. Who joins the rounds π contributes vectors u_i of norm at most 1; the
+squared sensitivity is the largest Σ_{i,j∈π} X_ij ⟨u_i, u_j⟩. It is at most Σ |X_ij|, and equal to that where signs of the u_i
+make every term positive, as for at most two rounds or no negative X_ij (Choquette-Choo et al. 2023,
 https://arxiv.org/abs/2211.06530). Dropping the absolute values where X has negative entries would understate it.
 
-Which rounds of one client move C·x the most: the largest Σ X_ij over sets of rounds that are far enough apart.
-
-Letters: X a symmetric matrix ``(n, n)``, the Gram matrix CᵀC or its magnitudes; π a set of at most k rounds, any two at least
-b apart. Every function gives the largest Σ_{i,j∈π} X_ij over such sets, or a bound from above that says so.
+Functions named ``best_of`` give the largest Σ X_ij over such sets, or a bound from above that says so.
 """
 
 import math
@@ -20,14 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._util.checks import Array, real_array
-from hubbub.mechanism.participation import (
-    FixedEpochs,
-    MinSeparation,
-    Participation,
-    SingleParticipation,
-    covering,
-    require_participation,
-)
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering, worst_rounds
 
 __all__ = [
     "Sensitivity",
@@ -58,7 +48,13 @@ _ROUNDING = 1e-13
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """An L2 sensitivity that knows its standing: never below the truth, equal to it where ``exact``."""
+    """An L2 sensitivity that knows its standing: never below the truth, equal to it where ``exact``.
+
+    Args:
+        value: In units of the norm of one contribution.
+        exact: Whether some client moves C·x as far.
+        source: The theorem or the search that gave it.
+    """
 
     value: float
     exact: bool
@@ -86,19 +82,14 @@ def of_columns(squared_norms: npt.ArrayLike, participation: Participation) -> Se
     Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", Algorithms 3 and 5,
     https://arxiv.org/abs/2306.08153.
     """
-    require_participation(participation)
     c = real_array("squared_norms", squared_norms, ndim=1, at_most=_LARGEST_SQUARE)
     if (c < 0).any():
         raise ValueError(f"squared_norms holds {c.min()}: must not be negative")
     match covering(participation, len(c)):
-        case SingleParticipation():
-            squared = float(c.max())
-        case FixedEpochs(epochs, rounds_per_epoch):
-            squared = max(
-                math.fsum(c[r : epochs * rounds_per_epoch : rounds_per_epoch]) for r in range(min(rounds_per_epoch, len(c)))
-            )
-        case MinSeparation(min_separation, max_participations):
-            squared = best_of_columns(c, min_separation, max_participations)
+        case FixedEpochs(epochs, b):
+            squared = max(math.fsum(c[r : epochs * b : b]) for r in range(min(b, len(c))))
+        case pattern:
+            squared = float(best_of_columns(c, *worst_rounds(pattern, len(c))))
     return Sensitivity(math.sqrt(squared), exact=True, source="column norms, Choquette-Choo et al. 2023, Algorithm 5")
 
 
@@ -122,16 +113,14 @@ def of_matrix(C: npt.ArrayLike, participation: Participation) -> Sensitivity:
 
     Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2211.06530 and https://arxiv.org/abs/2306.08153 (Theorem 2).
     """
-    require_participation(participation)
     strategy = real_array("C", C, ndim=2)
     X = strategy.T @ strategy
     match covering(participation, len(X)):
-        case SingleParticipation():
-            return of_columns(np.diag(X), SingleParticipation())
-        case FixedEpochs(epochs, rounds_per_epoch):
-            return _fixed_epochs(X, epochs, rounds_per_epoch)
-        case MinSeparation(min_separation, max_participations):
-            return _min_separation(X, MinSeparation(min_separation, max_participations))
+        case FixedEpochs(epochs, b):
+            last = min(len(X), epochs * b)
+            return _worst(X, (range(r, last, b) for r in range(min(b, last))))
+        case pattern:
+            return _min_separation(X, *worst_rounds(pattern, len(X)))
 
 
 def of_sets(C: npt.ArrayLike, sets: Iterable[Sequence[int]]) -> Sensitivity:
@@ -146,10 +135,10 @@ def of_sets(C: npt.ArrayLike, sets: Iterable[Sequence[int]]) -> Sensitivity:
         5.000000000000001
     """
     strategy = real_array("C", C, ndim=2)
-    return _worst(strategy.T @ strategy, (list(rounds) for rounds in sets))
+    return _worst(strategy.T @ strategy, sets)
 
 
-def _worst(X: Array, sets: Iterator[list[int]]) -> Sensitivity:
+def _worst(X: Array, sets: Iterable[Sequence[int]]) -> Sensitivity:
     """The largest bound of the given sets of rounds; exact if a set of that value attains it."""
     worst, exact = 0.0, True
     for rounds in sets:
@@ -170,21 +159,15 @@ def _spectral(X: Array, participations: int) -> float:
     return math.inf if len(X) > _MOST_EIGEN else float(np.linalg.eigvalsh(X)[-1]) * participations * (1 + _EIGEN_ERROR)
 
 
-def _fixed_epochs(X: Array, epochs: int, rounds_per_epoch: int) -> Sensitivity:
+def _min_separation(X: Array, b: int, k: int) -> Sensitivity:
+    """Of at most k rounds at least b apart, as many as there can be."""
     n = len(X)
-    last = min(n, epochs * rounds_per_epoch)
-    return _worst(X, (list(range(r, last, rounds_per_epoch)) for r in range(min(rounds_per_epoch, last))))
-
-
-def _min_separation(X: Array, pattern: MinSeparation) -> Sensitivity:
-    n, b = len(X), pattern.min_separation
-    k = min(pattern.max_participations, -(-n // b))
     if k == 1 or not np.triu(X, b).any():
-        return of_columns(np.diag(X), pattern)
+        return of_columns(np.diag(X), MinSeparation(b, k))
     if k == 2:
         return Sensitivity(math.sqrt(best_of_pairs(np.abs(X), b)), exact=True, source="every pair of rounds")
     if k == n:
-        return _worst(X, iter([list(range(n))]))
+        return _worst(X, [range(n)])
     if count_sets(n, b, k) <= _ENUMERABLE:
         return _worst(X, every_set(n, b, k))
     magnitude = np.abs(X)
@@ -193,15 +176,12 @@ def _min_separation(X: Array, pattern: MinSeparation) -> Sensitivity:
     if (found := _searched(magnitude, b, k)) is not None:
         value, source = found
         # Where no signs suit all rounds, the worst set may still need none: then its inner products themselves add up to it.
-        exact = balanced or _attained(X, b, k, value)
+        signed = None if balanced else _searched(X, b, k)
+        exact = balanced or (signed is not None and signed[0] >= value * (1 - _ROUNDING))
         return Sensitivity(math.sqrt(value), exact, source)
-    rows = Sensitivity(
-        math.sqrt(best_of_rows(magnitude, b, k)), exact=False, source="row-wise bound, Choquette-Choo et al. 2023"
-    )
-    if balanced:
-        return rows
-    spectral = Sensitivity(math.sqrt(_spectral(X, k)), exact=False, source="spectral bound, Choquette-Choo et al. 2023")
-    return min(rows, spectral, key=lambda answer: answer.value)
+    squares = {"row-wise": best_of_rows(magnitude, b, k), "spectral": math.inf if balanced else _spectral(X, k)}
+    bound = min(squares, key=lambda name: squares[name])
+    return Sensitivity(math.sqrt(squares[bound]), exact=False, source=f"{bound} bound, Choquette-Choo et al. 2023")
 
 
 def _searched(X: Array, separation: int, most: int) -> tuple[float, str] | None:
@@ -212,29 +192,33 @@ def _searched(X: Array, separation: int, most: int) -> tuple[float, str] | None:
     return None if banded is None else (banded, "every set of rounds, by their overlaps")
 
 
-def _attained(X: Array, separation: int, most: int, value: float) -> bool:
-    found = _searched(X, separation, most)
-    return found is not None and found[0] >= value * (1 - _ROUNDING)
-
-
 # Entries that are added up in about a second.
 _MOST_ADDITIONS = 300_000_000
 _MOST_TAILS = 2_000
 _MOST_STEPS = 150_000
 
 
-def best_of_columns(values: Array, separation: int, most: int) -> float:
-    """The largest sum of at most ``most`` of the values whose indices are ``separation`` apart, which is X diagonal.
+def best_of_columns(values: Array, separation: int, most: int) -> Array:
+    """The largest sum of at most ``most`` values along the last axis whose indices are ``separation`` apart: X diagonal.
 
     F_m[i] = max(F_m[i+1], c_i + F_{m-1}[i+b]): O(n·k) time, O(n) memory, no recursion.
+
+    Example:
+        >>> float(best_of_columns(np.array([1.0, 5.0, 1.0, 3.0]), separation=2, most=2))
+        8.0
     """
-    n = len(values)
+    n = values.shape[-1]
     separation = min(separation, n)
-    best = np.zeros(n + separation)
+    best = np.zeros((*values.shape[:-1], n + separation))
+    if values.ndim > 1 and most >= -(-n // separation):
+        # Many rows at once: O(n) however many participations there are.
+        for i in reversed(range(n)):
+            np.maximum(best[:, i + 1], values[:, i] + best[:, i + separation], out=best[:, i])
+        return np.asarray(best[:, 0])
     for _ in range(min(most, -(-n // separation))):
-        taken = values + best[separation:]
-        best[:n] = np.maximum.accumulate(taken[::-1])[::-1]
-    return float(best[0])
+        taken = values + best[..., separation:]
+        best[..., :n] = np.maximum.accumulate(taken[..., ::-1], axis=-1)[..., ::-1]
+    return np.asarray(best[..., 0])
 
 
 def best_of_pairs(X: Array, separation: int) -> float:
@@ -315,23 +299,8 @@ def best_of_rows(X: Array, separation: int, most: int) -> float:
         chosen = np.sort(X, axis=1)[:, -most:].sum(axis=1)
     else:
         # As many rows at a time as stay in the processor's cache.
-        chosen = np.concatenate([_best_of_each(rows, separation, most) for rows in np.array_split(X, -(-len(X) // 32))])
-    return best_of_columns(chosen, separation, most)
-
-
-def _best_of_each(rows: Array, separation: int, most: int) -> Array:
-    """:func:`best_of_columns` of each row."""
-    n = rows.shape[1]
-    separation = min(separation, n)
-    best = np.zeros((len(rows), n + separation))
-    if most >= -(-n // separation):
-        for i in reversed(range(n)):
-            np.maximum(best[:, i + 1], rows[:, i] + best[:, i + separation], out=best[:, i])
-        return best[:, 0]
-    for _ in range(most):
-        taken = rows + best[:, separation:]
-        best[:, :n] = np.maximum.accumulate(taken[:, ::-1], axis=1)[:, ::-1]
-    return best[:, 0]
+        chosen = np.concatenate([best_of_columns(rows, separation, most) for rows in np.array_split(X, -(-len(X) // 32))])
+    return float(best_of_columns(chosen, separation, most))
 
 
 def width(X: Array) -> int:

@@ -1,17 +1,17 @@
 """What the noise costs in accuracy: the error of A·N for unit noise, round by round.
 
-Letters: A workload ``(rounds, rounds)``, N noising matrix ``(rounds, rows)``, B = A·N. With noise of standard deviation σ the
-released model of round t has in each coordinate the error σ²·‖B_t‖².
+Letters: A workload ``(rounds, rounds)``, C strategy, N noising matrix ``(rounds, rows)``, B = A·N. With noise of standard
+deviation σ the released model of round t has in each coordinate the error σ²·‖B_t‖².
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, Protocol
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
 from hubbub._util.checks import Array
+from hubbub.mechanism.strategies.matrices import is_triangular
+from hubbub.mechanism.strategies.strategy import Strategy
 from hubbub.mechanism.workloads import Workload
 
 __all__ = [
@@ -30,22 +30,15 @@ __all__ = [
 _TOLERANCE = 1e-8
 
 
-class Streams(Protocol):
-    """The part of a strategy that this room needs."""
+def noising_matrix(strategy: Strategy) -> Array:
+    """N, ``(rounds, rows)``: what the strategy's stream makes of unit vectors.
 
-    @property
-    def rounds(self) -> int:
-        """Number of rounds."""
-
-    def matrix(self) -> Array:
-        """C, ``(rows, rounds)``."""
-
-    def step(self, round_index: int, draw: Callable[[int], Any], memory: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-        """The next row of N·z."""
-
-
-def noising_matrix(strategy: Streams) -> Array:
-    """N, ``(rounds, rows)``: what the strategy's stream makes of unit vectors."""
+    Example:
+        >>> from hubbub.mechanism.strategies import Dense
+        >>> noising_matrix(Dense([[1.0, 0.0], [0.5, 1.0]]))
+        array([[ 1. ,  0. ],
+               [-0.5,  1. ]])
+    """
     unit = np.eye(strategy.matrix().shape[0])
     rows, memory = [], ()
     for t in range(strategy.rounds):
@@ -54,18 +47,20 @@ def noising_matrix(strategy: Streams) -> Array:
     return np.stack(rows)
 
 
-def largest_row_norm(strategy: Streams) -> float:
-    """The largest L2 norm of a row of N: how much more a round's noise varies than z does."""
+def largest_row_norm(strategy: Strategy) -> float:
+    """The largest L2 norm of a row of N: how much more a round's noise varies than z does.
+
+    Example:
+        >>> from hubbub.mechanism.strategies import Dense
+        >>> largest_row_norm(Dense([[1.0, 0.0], [0.75, 1.0]]))
+        1.25
+    """
     C = np.asarray(strategy.matrix(), dtype=np.float64)
-    N = solve_triangular(C, np.eye(len(C)), lower=True) if _triangular(C) else noising_matrix(strategy)
+    N = solve_triangular(C, np.eye(len(C)), lower=True) if is_triangular(C) else noising_matrix(strategy)
     return float(np.linalg.norm(N, axis=1).max())
 
 
-def _triangular(C: Array) -> bool:
-    return C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
-
-
-def require_inverse(strategy: Streams) -> None:
+def require_inverse(strategy: Strategy) -> None:
     """Refuse a strategy whose stream is not what its matrix says: its noise would not be that of the guarantee.
 
     Raises:
@@ -80,7 +75,7 @@ def require_inverse(strategy: Streams) -> None:
         raise ValueError(f"strategy: N·C differs from I by {error:.3g}: its stream does not invert its matrix")
 
 
-def require_no_look_ahead(strategy: Streams) -> None:
+def require_no_look_ahead(strategy: Strategy) -> None:
     """Refuse a strategy that draws a row of z before the round that needs it.
 
     Such a row would be remembered over a restart and met by two sums in two copies of a run.
@@ -103,7 +98,7 @@ def require_no_look_ahead(strategy: Streams) -> None:
             raise ValueError(f"strategy: round {t} draws row {late[0]} of z, which belongs to a later round")
 
 
-def squared_errors(workload: Workload, strategy: Streams) -> Array:
+def squared_errors(workload: Workload, strategy: Strategy) -> Array:
     """The squared error of each released model for unit noise: ‖(A·N)_t‖², ``(rounds,)``.
 
     No sensitivity is in it: multiply by the squared standard deviation of z.
@@ -120,7 +115,7 @@ def squared_errors(workload: Workload, strategy: Streams) -> Array:
     if workload.rounds != strategy.rounds:
         raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
     C = np.asarray(strategy.matrix(), dtype=np.float64)
-    if _triangular(C):
+    if is_triangular(C):
         # N is C⁻¹, whatever the stream: B·C = A.
         B = solve_triangular(C, workload.matrix().T, trans="T", lower=True).T
     else:
@@ -128,16 +123,23 @@ def squared_errors(workload: Workload, strategy: Streams) -> Array:
     return np.asarray(np.square(B).sum(axis=1))
 
 
-def mean_squared_error(workload: Workload, strategy: Streams) -> float:
-    """The mean over rounds of :func:`squared_errors`."""
+def mean_squared_error(workload: Workload, strategy: Strategy) -> float:
+    """The mean over rounds of :func:`squared_errors`.
+
+    Example:
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> from hubbub.mechanism.workloads import prefix_sum
+        >>> mean_squared_error(prefix_sum(rounds=3), Identity(rounds=3))
+        2.0
+    """
     return float(squared_errors(workload, strategy).mean())
 
 
-def max_squared_error(workload: Workload, strategy: Streams) -> float:
+def max_squared_error(workload: Workload, strategy: Strategy) -> float:
     """The largest of :func:`squared_errors`."""
     return float(squared_errors(workload, strategy).max())
 
 
-def root_mean_squared_error(workload: Workload, strategy: Streams) -> float:
+def root_mean_squared_error(workload: Workload, strategy: Strategy) -> float:
     """The root of :func:`mean_squared_error`."""
     return math.sqrt(mean_squared_error(workload, strategy))

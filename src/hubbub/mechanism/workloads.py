@@ -30,6 +30,12 @@ class Workload:
     Raises:
         ValueError: A learning rate of 0 makes A singular; it is refused, as is one whose square float64 does not hold, and a
             wrong count.
+
+    Example:
+        >>> Workload(rounds=3, momentum=0.5, learning_rates=(1.0, 1.0, 0.5)).matrix()
+        array([[1.   , 0.   , 0.   ],
+               [1.5  , 1.   , 0.   ],
+               [1.625, 1.25 , 0.5  ]])
     """
 
     rounds: int
@@ -42,7 +48,10 @@ class Workload:
             raise ValueError(f"momentum = {self.momentum!r}: must be at least 0 and below 1")
         if self.learning_rates is None:
             return
-        rates = tuple(_rate(f"learning_rates[{t}]", rate) for t, rate in enumerate(self.learning_rates))
+        rates = tuple(positive(f"learning_rates[{t}]", rate) for t, rate in enumerate(self.learning_rates))
+        for t, rate in enumerate(rates):
+            if not 1e-100 <= rate <= 1e100:
+                raise ValueError(f"learning_rates[{t}] = {rate!r}: must be from 1e-100 to 1e100")
         if len(rates) != self.rounds:
             raise ValueError(f"learning_rates has {len(rates)} entries: must have one for each of {self.rounds} rounds")
         object.__setattr__(self, "learning_rates", rates)
@@ -87,14 +96,6 @@ class Workload:
     def toeplitz(self) -> bool:
         """Whether each column of A is the one before, shifted by a round."""
         return self.learning_rates is None or len(set(self.learning_rates)) == 1
-
-
-def _rate(name: str, value: object) -> float:
-    """A learning rate from 1e-100 to 1e100: beyond, the square of an entry of A or of its inverse is no number."""
-    number = positive(name, value)
-    if not 1e-100 <= number <= 1e100:
-        raise ValueError(f"{name} = {value!r}: must be from 1e-100 to 1e100")
-    return number
 
 
 def prefix_sum(rounds: int) -> Workload:

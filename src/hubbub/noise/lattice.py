@@ -61,7 +61,7 @@ class Lattice:
     def encode(self, update: torch.Tensor) -> tuple[torch.Tensor, bool]:
         """An update in steps, clipped to ``radius``, and whether it had to be.
 
-        An update with a number that is not finite counts as zero: whether a round is released must not hang on one client.
+        An update with a number that is not finite counts as zero: whether a round is released must not depend on one client.
         That the squares of the integers add up to at most ``radius``² is checked exactly.
 
         Args:

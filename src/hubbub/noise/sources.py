@@ -50,8 +50,22 @@ class NoiseSource(Protocol):
         """The segments of row ``index`` of z from number ``first`` on: the same numbers each time they are asked for."""
 
 
+def _row(source: NoiseSource, index: int, dim: int) -> torch.Tensor:
+    """Row ``index`` of z, ``(dim,)`` float64."""
+    row = torch.empty(dim, dtype=torch.float64)
+    fill, length = source.segments(index, 0), source.segment_length(row.device)
+    for start in range(0, dim, length):
+        fill(row[start : start + length])
+    return row
+
+
 class SimulationSource:
-    """Noise that everybody can draw who knows the seed. Not for release."""
+    """Noise that everybody can draw who knows the seed. Not for release.
+
+    Example:
+        >>> bool((SimulationSource(seed=0).row(0, dim=3) == SimulationSource(seed=0).row(0, dim=3)).all())
+        True
+    """
 
     def __init__(self, seed: int) -> None:
         self._key = derive(seed_key(seed), "noise")
@@ -62,6 +76,8 @@ class SimulationSource:
     def segment_length(device: torch.device) -> int:
         """2¹⁶ on a processor, 2²⁴ on any other device."""
         return _SEGMENT if device.type == "cpu" else _SEGMENT_ON_DEVICE
+
+    row = _row
 
     def segments(self, index: int, first: int) -> Segments:
         """The segments of row ``index`` of z, of the dtype and on the device of the tensors that are given."""
@@ -84,10 +100,6 @@ class SimulationSource:
 
         return fill
 
-    def row(self, index: int, dim: int) -> torch.Tensor:
-        """Row ``index`` of z, ``(dim,)`` float64."""
-        return _row(self, index, dim)
-
 
 class SecureSource:
     """AES-256 in counter mode under a secret key of 32 bytes, one derived key for each row.
@@ -96,6 +108,11 @@ class SecureSource:
 
     Raises:
         NoiseExhaustedError: From :meth:`segments`, in another process.
+
+    Example:
+        >>> first, second = (SecureSource(bytes(32)).row(index, dim=4) for index in (0, 1))
+        >>> first.dtype, bool((first != second).all())
+        (torch.float64, True)
     """
 
     def __init__(self, key: bytes) -> None:
@@ -107,6 +124,8 @@ class SecureSource:
         """2¹⁶ everywhere: segments are made on the processor, in float64."""
         return _SEGMENT
 
+    row = _row
+
     def segments(self, index: int, first: int) -> Segments:
         """The segments of row ``index`` of z, made in float64 and rounded to the dtype of the tensors that are given."""
         if os.getpid() != self._process:
@@ -116,10 +135,6 @@ class SecureSource:
             )
         words = word_stream(derive(self._key, index), first * _WORDS)
         return lambda out: _fill_wide(words, out)
-
-    def row(self, index: int, dim: int) -> torch.Tensor:
-        """Row ``index`` of z, ``(dim,)`` float64."""
-        return _row(self, index, dim)
 
 
 class IncarnationSource:
@@ -139,22 +154,11 @@ class IncarnationSource:
         """Draw the rows from ``first_row`` on from a new key."""
         self._incarnations.append((first_row, SecureSource(key)))
 
-    @staticmethod
-    def segment_length(device: torch.device) -> int:
-        """That of every secure source."""
-        return SecureSource.segment_length(device)
+    segment_length = staticmethod(SecureSource.segment_length)
 
     def segments(self, index: int, first: int) -> Segments:
         """The segments of row ``index`` of z."""
         return next(source for first_row, source in reversed(self._incarnations) if first_row <= index).segments(index, first)
-
-
-def _row(source: NoiseSource, index: int, dim: int) -> torch.Tensor:
-    row = torch.empty(dim, dtype=torch.float64)
-    fill, length = source.segments(index, 0), source.segment_length(row.device)
-    for start in range(0, dim, length):
-        fill(row[start : start + length])
-    return row
 
 
 def _fill_wide(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:

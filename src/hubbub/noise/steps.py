@@ -17,7 +17,12 @@ _DEVIATIONS = 13
 
 
 def step_of(clip_norm: float, bits: int) -> float:
-    """The distance of neighbouring points of a lattice: the power of two at or below 2^−bits clip norms."""
+    """The distance of neighbouring points of a lattice: the power of two at or below 2^−bits clip norms.
+
+    Example:
+        >>> step_of(clip_norm=0.7, bits=8) == 2.0**-9
+        True
+    """
     return math.ldexp(1.0, math.frexp(clip_norm)[1] - 1 - bits)
 
 
@@ -55,6 +60,11 @@ def require_room(clients: int, stddev: float) -> None:
 
     Raises:
         ConfigError: Too many clients, or too much noise.
+
+    Example:
+        >>> require_room(clients=1_000_000_000, stddev=1.0)
+        Traceback (most recent call last):
+        hubbub.errors.ConfigError: clients = 1000000000: a sum of so many is not exact; at most 134,217,728 can be in a cohort
     """
     most = 2 ** (MOST_BITS + 1)
     if integer("clients", clients, at_least=0) * most > LARGEST:

@@ -1,16 +1,12 @@
 """Published calibrations of one Gaussian release: their formulas, the budgets they are proved for, the delta they attain.
 
-Published formulas for the noise of one Gaussian release, and the budgets for which each is proved.
-
-All but two are one family: noise σ = Δ·(b + √(b² + ε)) / (ε√2) puts x = εσ/Δ − Δ/2σ at b√2, and more noise than that of the
-exact b is private too. So each formula is a bound on b, and the other way round claims ε = h(h/2 + b√2) for h = Δ/σ.
+All but two formulas are one family: noise σ = Δ·(b + √(b² + ε)) / (ε√2) puts x = εσ/Δ − Δ/2σ at b√2, and more noise than that
+of the exact b is private too. So each formula is a bound on b, and the other way round claims ε = h(h/2 + b√2) for h = Δ/σ.
 
 Letters: b as above, a the exact b, A = e^ε erfc(√ε), Δ the sensitivity.
 
 Source: Zhao et al. 2019, "Reviewing and Improving the Gaussian Mechanism for Differential Privacy", Theorems 3 to 5,
 https://arxiv.org/abs/1911.12060; each formula names its own.
-
-Calibrations of the Gaussian mechanism by the names under which they were published, each with the delta that it attains.
 """
 
 import math
@@ -62,23 +58,29 @@ class Formula:
     epsilon_limit: float = math.inf
     epsilon_closed: bool = False
 
-    def noise(self, epsilon: float, delta: float) -> float:
-        """For sensitivity 1."""
+    def noise(self, epsilon: float, delta: float, sensitivity: float) -> float:
+        """The standard deviation that it asks for."""
         if self.factor is not None:
-            return self.factor(delta) / epsilon
+            return self.factor(delta) / epsilon * sensitivity
         if self.b is None:
-            return exact.noise_multiplier(epsilon, delta)
+            return exact.noise_multiplier(epsilon, delta, sensitivity)
         b = self.b(epsilon, delta)
         # Rounded up: where epsilon is huge, zhao1 and the exact noise are the same float64.
-        return (b + math.sqrt(b * b + epsilon)) / (epsilon * _ROOT_2) * (1 + 2.0**-49)
+        return (b + math.sqrt(b * b + epsilon)) / (epsilon * _ROOT_2) * (1 + 2.0**-49) * sensitivity
 
-    def epsilon(self, delta: float, noise_multiplier: float) -> float:
-        """What it claims for sensitivity 1."""
+    def epsilon(self, delta: float, noise_multiplier: float, exactly: float) -> float:
+        """What it claims for sensitivity 1, where ``exactly`` is true."""
         if self.factor is not None:
             return self.factor(delta) / noise_multiplier
         if self.b is None:
-            return exact.epsilon(delta, noise_multiplier)
-        return _fixed_point(self.b, delta, 1 / noise_multiplier)
+            return exactly
+        # ε = h(h/2 + b(ε)√2), which noise of 1/h meets exactly.
+        b, h = self.b, 1 / noise_multiplier
+        limit = max(b(math.inf, delta), 0.0)
+        most = h * (h / 2 + _ROOT_2 * limit)
+        if b(most, delta) == limit:
+            return most
+        return bracket(lambda epsilon: epsilon >= h * (h / 2 + _ROOT_2 * b(epsilon, delta)), 0.0, most)[1]
 
     def covers(self, epsilon: float) -> bool:
         """Whether the theorem does."""
@@ -93,16 +95,6 @@ class Formula:
             )
 
 
-def _fixed_point(b: Callable[[float, float], float], delta: float, h: float) -> float:
-    """The epsilon at which ε = h(h/2 + b(ε)√2), which noise of 1/h meets exactly."""
-    limit = max(b(math.inf, delta), 0.0)
-    most = h * (h / 2 + _ROOT_2 * limit)
-    if b(most, delta) == limit:
-        return most
-    _, enough = bracket(lambda epsilon: epsilon >= h * (h / 2 + _ROOT_2 * b(epsilon, delta)), 0.0, most)
-    return enough
-
-
 def _zhao_1(epsilon: float, delta: float) -> float:
     a_0 = float(erfcx(math.sqrt(epsilon)))
     if 2 - a_0 <= 2 * delta:
@@ -113,54 +105,50 @@ def _zhao_1(epsilon: float, delta: float) -> float:
     return float(erfcinv(2 * delta / (1 - part)))
 
 
-def _simple(epsilon: float, delta: float) -> float:
-    return float(erfcinv(2 * delta))
-
-
-def _zhao_2(epsilon: float, delta: float) -> float:
-    # 2/(√(16δ + 1) − 1), without its difference; logarithms apart, because no quotient by a tiny delta is a float64.
-    return math.sqrt(max(0.0, math.log((math.sqrt(16 * delta + 1) + 1) / 8) - math.log(delta)))
-
-
-def _extended(epsilon: float, delta: float) -> float:
-    return math.sqrt(max(0.0, math.log(2 / math.pi) / 2 - math.log(delta)))
-
-
-def _vinterbo(epsilon: float, delta: float) -> float:
-    return math.sqrt(max(0.0, -math.log(delta) - math.log(4 * (1 - delta))))
-
-
-def _zcdp(epsilon: float, delta: float) -> float:
-    return math.sqrt(-math.log(delta))
-
-
-def _classical(delta: float) -> float:
-    return math.sqrt(2 * (math.log(1.25) - math.log(delta)))
-
-
-def _dwork_2006(delta: float) -> float:
-    return math.sqrt(2 * (math.log(2) - math.log(delta)))
+def _root(square: float) -> float:
+    return math.sqrt(max(0.0, square))
 
 
 _ZHAO = "https://arxiv.org/abs/1911.12060"
 FORMULAS = {
     "analytic": Formula("Balle and Wang 2018, Theorem 8, https://arxiv.org/abs/1805.06530"),
     "zhao1": Formula(f"Zhao et al. 2019, Theorem 4, {_ZHAO}", _zhao_1),
-    "simple": Formula(f"Zhao et al. 2019, Theorem 3 with its second term left out, {_ZHAO}", _simple, delta_limit=0.5),
-    "zhao2": Formula(f"Zhao et al. 2019, Theorem 5, {_ZHAO}", _zhao_2, delta_limit=0.5),
-    "vinterbo": Formula("Vinterbo 2020, https://arxiv.org/abs/2012.10523", _vinterbo, delta_limit=0.5, delta_closed=True),
+    "simple": Formula(
+        f"Zhao et al. 2019, Theorem 3 with its second term left out, {_ZHAO}",
+        lambda _, delta: float(erfcinv(2 * delta)),
+        delta_limit=0.5,
+    ),
+    "zhao2": Formula(
+        f"Zhao et al. 2019, Theorem 5, {_ZHAO}",
+        # 2/(√(16δ + 1) − 1), without its difference; logarithms apart, because no quotient by a tiny delta is a float64.
+        lambda _, delta: _root(math.log((math.sqrt(16 * delta + 1) + 1) / 8) - math.log(delta)),
+        delta_limit=0.5,
+    ),
+    "vinterbo": Formula(
+        "Vinterbo 2020, https://arxiv.org/abs/2012.10523",
+        lambda _, delta: _root(-math.log(delta) - math.log(4 * (1 - delta))),
+        delta_limit=0.5,
+        delta_closed=True,
+    ),
     "extended": Formula(
         "Phan et al. 2019, Theorem 2, https://arxiv.org/abs/1906.01444",
-        _extended,
+        lambda _, delta: _root(math.log(2 / math.pi) / 2 - math.log(delta)),
         delta_limit=math.sqrt(2 / math.pi),
         delta_closed=True,
     ),
-    "zcdp": Formula("Bun and Steinke 2016, Proposition 1.3, https://arxiv.org/abs/1605.02065", _zcdp),
+    "zcdp": Formula(
+        "Bun and Steinke 2016, Proposition 1.3, https://arxiv.org/abs/1605.02065", lambda _, delta: _root(-math.log(delta))
+    ),
     "classical": Formula(
-        "Dwork and Roth 2014, Theorem 3.22, https://doi.org/10.1561/0400000042", factor=_classical, epsilon_limit=1.0
+        "Dwork and Roth 2014, Theorem 3.22, https://doi.org/10.1561/0400000042",
+        factor=lambda delta: _root(2 * (math.log(1.25) - math.log(delta))),
+        epsilon_limit=1.0,
     ),
     "dwork2006": Formula(
-        "Dwork et al. 2006, https://doi.org/10.1007/11761679_29", factor=_dwork_2006, epsilon_limit=1.0, epsilon_closed=True
+        "Dwork et al. 2006, https://doi.org/10.1007/11761679_29",
+        factor=lambda delta: _root(2 * (math.log(2) - math.log(delta))),
+        epsilon_limit=1.0,
+        epsilon_closed=True,
     ),
 }
 
@@ -298,7 +286,7 @@ def computed(name: str, epsilon: float, delta: float, sensitivity: float = 1.0) 
     formula = FORMULAS[one_of("name", name, FORMULAS)]
     eps, claim, size = scale("epsilon", epsilon), open_unit("delta", delta), scale("sensitivity", sensitivity)
     formula.require_delta(name, claim)
-    sigma = exact.noise_multiplier(eps, claim, size) if name == "analytic" else formula.noise(eps, claim) * size
+    sigma = formula.noise(eps, claim, size)
     attained = exact.delta(eps, sigma, size)
     return Calibration(name, eps, claim, size, sigma, attained, formula.covers(eps), formula.source)
 
@@ -325,5 +313,5 @@ def claimed_epsilon(name: str, delta: float, noise_multiplier: float, sensitivit
     sigma = scale("noise_multiplier", noise_multiplier)
     formula.require_delta(name, given)
     truth = exact.epsilon(given, sigma, size)
-    claim = truth if name == "analytic" else formula.epsilon(given, sigma / size)
+    claim = formula.epsilon(given, sigma / size, truth)
     return Claim(name, given, size, sigma, claim, truth, formula.covers(claim), formula.source)

@@ -1,15 +1,5 @@
 """One Gaussian release: its exact delta, and epsilon and noise by inversion, rounded to the safe side.
 
-Differences of the Mills ratio R(x) = Φ(−x)/φ(x), to full relative precision, as scalars and fast.
-
-R falls, and so do its derivatives in size: |R⁽ⁿ⁾(x)| = ∫ sⁿ e^(−xs − s²/2) ds. Their ratios r_n = |R⁽ⁿ⁾| / |R⁽ⁿ⁻¹⁾| obey
-r_n = n / (x + r_{n+1}), which is Laplace's continued fraction of R = 1 / (x + r_1). Run from the far end it only adds positive
-numbers, so that one pass yields R and as many derivatives as a Taylor series needs, none with any cancellation.
-
-Source: Abramowitz and Stegun 1964, 26.2.14 (the continued fraction), 7.2.10 (the recurrence).
-
-The exact delta of one Gaussian release, and epsilon and the noise by inversion, rounded to the safe side.
-
 A query of L2 sensitivity Δ, released with Gaussian noise of standard deviation σ, is (ε, δ)-DP exactly for
 δ ≥ Φ(h/2 − εσ/Δ) − e^ε Φ(−h/2 − εσ/Δ) with h = Δ/σ.
 
@@ -17,8 +7,12 @@ Letters: x = εσ/Δ − h/2, R(x) = Φ(−x)/φ(x) the Mills ratio. Then δ = �
 where the textbook form subtracts two nearly equal numbers; below x = −1, where δ is large, 1 − δ is a sum of positive terms.
 Both roots are sought by Newton's method on the log odds of δ, whose slopes are closed: ∂δ/∂ε = −φ(x) R(x + h), ∂δ/∂h = φ(x).
 
+R falls, and so do its derivatives in size: |R⁽ⁿ⁾(x)| = ∫ sⁿ e^(−xs − s²/2) ds. Their ratios r_n = |R⁽ⁿ⁾| / |R⁽ⁿ⁻¹⁾| obey
+r_n = n / (x + r_{n+1}), which is Laplace's continued fraction of R = 1 / (x + r_1). Run from the far end it only adds positive
+numbers, so that one pass yields R and as many derivatives as a Taylor series needs, none with any cancellation.
+
 Source: Balle and Wang 2018, "Improving the Gaussian Mechanism for Differential Privacy", Theorem 8,
-https://arxiv.org/abs/1805.06530.
+https://arxiv.org/abs/1805.06530; Abramowitz and Stegun 1964, 26.2.14 (the continued fraction), 7.2.10 (the recurrence).
 """
 
 import math
@@ -130,7 +124,12 @@ def noise(name: str, value: object) -> float:
 
 
 def log_delta(epsilon: float, noise_multiplier: float, sensitivity: float = 1.0) -> float:
-    """The natural logarithm of :func:`delta`, rounded up; finite where delta itself underflows."""
+    """The natural logarithm of :func:`delta`, rounded up; finite where delta itself underflows.
+
+    Example:
+        >>> round(log_delta(epsilon=100.0, noise_multiplier=1.0), 3)
+        -4960.255
+    """
     sigma = noise("noise_multiplier", noise_multiplier)
     return _log_delta(non_negative("epsilon", epsilon), _ratio(sigma, scale("sensitivity", sensitivity)))[0]
 
@@ -220,12 +219,12 @@ def noise_multiplier(epsilon: float, delta: float, sensitivity: float = 1.0) -> 
     if start > _GREATEST and not _meets(eps, _GREATEST, target):
         raise ValueError(f"epsilon = {epsilon!r}: delta = {delta!r} would need noise above {_GREATEST:g}; allow more of either")
     sigma = newton(excess, min(start, _GREATEST)) * size
-    return pushed(sigma, lambda sigma: _is_private(eps, target, _ratio(sigma, size)))
 
+    def enough(sigma: float) -> bool:
+        # Not by delta alone: the epsilon stated for this noise shall not exceed what was asked for, not by an ulp.
+        return _meets(eps, _ratio(sigma, size), target) and _epsilon(target, _ratio(sigma, size)) <= eps
 
-def _is_private(eps: float, target: float, sigma: float) -> bool:
-    # Not by delta alone: the epsilon stated for this noise shall not exceed what was asked for, not by an ulp.
-    return _meets(eps, sigma, target) and _epsilon(target, sigma) <= eps
+    return pushed(sigma, enough)
 
 
 def _epsilon(target: float, sigma: float) -> float:

@@ -1,17 +1,9 @@
-"""Gaussian noise that is not the same in every direction, and how far two data sets differ in it.
-
-The most that two neighbouring data sets differ, in standard deviations of noise of any covariance: sup ‖Σ^(−1/2) u‖₂.
-
-Rounded up, and refused where a difference meets no noise.
-
-Source: Balle and Wang 2018, Theorem 8, https://arxiv.org/abs/1805.06530, for the whitened release.
-
-Gaussian noise that is not the same in every direction: what it guarantees, and how to split it.
+"""Gaussian noise that is not the same in every direction: what it guarantees, and how to split it.
 
 For noise N(0, Σ) and the set U of differences f(D) − f(D') of neighbouring data sets, the release is (ε, δ)-DP exactly where
-one of sensitivity μ = sup over u in U of ‖Σ^(−1/2) u‖₂ and noise 1 is: whiten. Where U is known only as an L2 ball, μ is its
-radius over the root of the least eigenvalue, so that uneven noise is waste; it gains where more is known, such as a clip norm
-for each block.
+one of sensitivity μ = sup over u in U of ‖Σ^(−1/2) u‖₂ and noise 1 is: whiten. μ is rounded up, and refused where a difference
+meets no noise. Where U is known only as an L2 ball, μ is its radius over the root of the least eigenvalue, so that uneven noise
+is waste; it gains where more is known, such as a clip norm for each block.
 
 Letters: K the number of coordinates, r_k the share of coordinate k, C_b and d_b the clip norm and the size of a block.
 
@@ -100,22 +92,18 @@ def mahalanobis(name: str, covariance: npt.ArrayLike, known: Known) -> float:
     else:
         matrix = _symmetric(name, covariance)
         variances = np.diag(matrix)
-    if (variances < 0).any():
-        k = int(np.argmax(variances < 0))
+    for k in np.flatnonzero(variances < 0)[:1]:
         raise ValueError(f"{name}[{k}] = {variances[k]}: a variance must not be negative")
-    if ((variances > 0) & (variances < _LEAST_VARIANCE)).any():
-        k = int(np.argmax((variances > 0) & (variances < _LEAST_VARIANCE)))
-        raise ValueError(f"{name}[{k}] = {variances[k]}: a variance must be 0 or at least {_LEAST_VARIANCE:g}")
-    rows = _rows(name, known, len(variances))
     noisy = variances > 0
-    _require_noise(name, noisy, rows)
+    for k in np.flatnonzero(noisy & (variances < _LEAST_VARIANCE))[:1]:
+        raise ValueError(f"{name}[{k}] = {variances[k]}: a variance must be 0 or at least {_LEAST_VARIANCE:g}")
+    _require_noise(name, noisy, known)
     if not noisy.any():
         return 0.0
     if matrix is None or not (matrix - np.diag(variances)).any():
         values, vectors, lost = variances[noisy], None, 0.0
     else:
-        if matrix[~noisy].any():
-            k = int(np.argmax(~noisy & matrix.any(axis=1)))
+        for k in np.flatnonzero(~noisy & matrix.any(axis=1))[:1]:
             raise ValueError(f"{name}[{k}, {k}] = 0 beside entries that are not: must be positive semidefinite")
         values, vectors, lost = _spectrum(name, matrix[np.ix_(noisy, noisy)])
     least = float(values.min()) - lost
@@ -132,26 +120,21 @@ def _symmetric(name: str, covariance: npt.ArrayLike) -> Array:
     matrix = real_array(name, covariance, ndim=2, at_most=1e50)
     if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"{name} has shape {matrix.shape}: must be square")
-    unlike = np.argwhere(matrix != matrix.T)
-    if unlike.size:
-        i, j = (int(k) for k in unlike[0])
+    for i, j in np.argwhere(matrix != matrix.T)[:1]:
         raise ValueError(f"{name}[{i}, {j}] = {matrix[i, j]} and [{j}, {i}] = {matrix[j, i]}: must be symmetric")
     return matrix
 
 
-def _rows(name: str, known: Known, dim: int) -> Array | None:
-    if isinstance(known, Ball):
-        return None
-    rows = known.array()
-    if rows.shape[1] != dim:
-        raise ValueError(f"differences have shape {rows.shape}: must have as many columns as {name} has coordinates, {dim}")
-    return rows
-
-
-def _require_noise(name: str, noisy: npt.NDArray[np.bool_], rows: Array | None) -> None:
-    bare = ~noisy if rows is None else ~noisy & rows.any(axis=0)
-    if bare.any():
-        k = int(np.argmax(bare))
+def _require_noise(name: str, noisy: npt.NDArray[np.bool_], known: Known) -> None:
+    bare = ~noisy
+    if isinstance(known, Differences):
+        rows = known.array()
+        if rows.shape[1] != len(noisy):
+            raise ValueError(
+                f"differences have shape {rows.shape}: must have as many columns as {name} has coordinates, {len(noisy)}"
+            )
+        bare = bare & rows.any(axis=0)
+    for k in np.flatnonzero(bare)[:1]:
         raise ValueError(
             f"{name}[{k}] = 0: coordinate {k} has no noise and may differ between neighbouring data sets, which hides nothing; "
             "give it noise, or state in differences that it never changes"
@@ -246,7 +229,14 @@ def with_covariance(
     mu = mahalanobis("covariance", covariance, known)
     sigma = np.array(covariance, dtype=np.float64)
     sigma.setflags(write=False)
-    return _claimed(HeterogeneousNoise(sigma, mu, float(epsilon), _delta(epsilon, mu), _assumptions(known)), delta)
+    attained = _delta(epsilon, mu)
+    if delta is not None and attained > open_unit("delta", delta):
+        needed = exact.noise_multiplier(epsilon, delta) * mu
+        raise ValueError(
+            f"delta = {delta!r}: this noise attains {shown(attained, 3)} at epsilon {float(epsilon):g}, not the claim; "
+            f"multiply its standard deviations by {shown(needed, 6)}"
+        )
+    return HeterogeneousNoise(sigma, mu, float(epsilon), attained, (PUBLIC_COVARIANCE, _known(known)))
 
 
 def redistributed(shares: npt.ArrayLike, known: Known, *, epsilon: float, delta: float) -> HeterogeneousNoise:
@@ -272,14 +262,18 @@ def redistributed(shares: npt.ArrayLike, known: Known, *, epsilon: float, delta:
 
     Source: Phan et al. 2019, Theorem 3, https://arxiv.org/abs/1906.01444.
     """
-    r = _shares(shares)
+    r = real_array("shares", shares, ndim=1)
+    for k in np.flatnonzero(r < 0)[:1]:
+        raise ValueError(f"shares[{k}] = {r[k]}: must not be negative")
+    if abs(math.fsum(r) - 1) > 1e-9:
+        raise ValueError(f"shares of sum {math.fsum(r)!r}: must sum to 1; divide them by their sum")
     relative = r * len(r)
     sensitivity = mahalanobis("shares", relative, known)
     sigma = computed("extended", epsilon, delta, 1.0).noise_multiplier * sensitivity
     variances = sigma**2 * relative
     mu = mahalanobis("shares", variances, known)
     variances.setflags(write=False)
-    return HeterogeneousNoise(variances, mu, float(epsilon), _delta(epsilon, mu), (PUBLIC_SHARES, *_assumptions(known)[1:]))
+    return HeterogeneousNoise(variances, mu, float(epsilon), _delta(epsilon, mu), (PUBLIC_SHARES, _known(known)))
 
 
 def for_blocks(clip_norms: Sequence[float], dims: Sequence[int], *, epsilon: float, delta: float) -> BlockNoise:
@@ -333,26 +327,5 @@ def _delta(epsilon: float, mu: float) -> float:
     return exact.delta(epsilon, math.nextafter(1 / max(mu, 1e-100), 0))
 
 
-def _claimed(noise: HeterogeneousNoise, delta: float | None) -> HeterogeneousNoise:
-    if delta is not None and noise.attained_delta > open_unit("delta", delta):
-        needed = exact.noise_multiplier(noise.epsilon, delta) * noise.mu
-        raise ValueError(
-            f"delta = {delta!r}: this noise attains {shown(noise.attained_delta, 3)} at epsilon {noise.epsilon:g}, not the "
-            f"claim; multiply its standard deviations by {shown(needed, 6)}"
-        )
-    return noise
-
-
-def _assumptions(known: Known) -> tuple[str, ...]:
-    return (PUBLIC_COVARIANCE, WITHIN_BALL if isinstance(known, Ball) else EVERY_DIFFERENCE)
-
-
-def _shares(shares: npt.ArrayLike) -> Array:
-    r = real_array("shares", shares, ndim=1)
-    if (r < 0).any():
-        k = int(np.argmax(r < 0))
-        raise ValueError(f"shares[{k}] = {r[k]}: must not be negative")
-    total = math.fsum(r)
-    if abs(total - 1) > 1e-9:
-        raise ValueError(f"shares of sum {total!r}: must sum to 1; divide them by their sum")
-    return r
+def _known(known: Known) -> str:
+    return WITHIN_BALL if isinstance(known, Ball) else EVERY_DIFFERENCE

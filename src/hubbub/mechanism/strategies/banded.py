@@ -12,18 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._util.checks import Array, integer, real_array
-from hubbub.mechanism.participation import (
-    Participation,
-    covering,
-)
+from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
-from hubbub.mechanism.strategies.matrices import worst_rounds
+from hubbub.mechanism.strategies.matrices import require_invertible
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round, substituted
 
 __all__ = ["Banded", "from_matrix"]
-
-# The inverse would overflow below this.
-_LEAST_DIAGONAL = 1e-100
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +45,9 @@ class Banded:
         bands, rounds = diagonals.shape
         if bands > rounds:
             raise ValueError(f"diagonals has shape {diagonals.shape}: must have at most as many bands as rounds")
-        zero = np.flatnonzero(np.abs(diagonals[0]) < _LEAST_DIAGONAL)
-        if zero.size:
-            raise ValueError(
-                f"diagonals[0, {zero[0]}] = {diagonals[0, zero[0]]}: the diagonal of C must not be 0, or C has no inverse"
-            )
+        require_invertible("diagonals[0, {0}]", diagonals[0])
         for d in range(1, bands):
-            beyond = np.flatnonzero(diagonals[d, rounds - d :])
-            if beyond.size:
-                j = rounds - d + int(beyond[0])
+            for j in (rounds - d + np.flatnonzero(diagonals[d, rounds - d :])).tolist():
                 raise ValueError(f"diagonals[{d}, {j}] = {diagonals[d, j]}: must be 0, as C has no row {j + d}")
         object.__setattr__(self, "diagonals", diagonals)
 

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hubbub._util.checks import Array, integer, open_unit, real_array, rounds_count
-from hubbub.mechanism.participation import (
-    Participation,
-    covering,
-)
+from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.blt_sums import Problem, squared_sensitivity
@@ -24,13 +21,12 @@ from hubbub.mechanism.strategies.blt_sums import squared_errors as inverse_error
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["BufferedLinearToeplitz", "squared_errors"]
+__all__ = ["MOST_STRETCHES", "BufferedLinearToeplitz", "squared_errors"]
 
 # Up to this many participations the sum over them is shorter than that over the coefficients.
-_MOST_STRETCHES = 2**16
+MOST_STRETCHES = 2**16
 # A few units in the last place of each coefficient.
 _ROUNDING = 1e-14
-_SOURCE = "Kalinin and Lampert 2024, Theorem 2"
 
 
 @dataclass(frozen=True)
@@ -115,9 +111,7 @@ class BufferedLinearToeplitz:
     def matrix(self) -> Array:
         """C as a dense matrix, ``(rounds, rounds)``."""
         require_dense(self.rounds)
-        padded = np.concatenate([np.zeros(self.rounds - 1), self.coefficients(self.rounds)])
-        windows = np.lib.stride_tricks.sliding_window_view(padded, self.rounds)
-        return np.array(windows[:, ::-1])
+        return matrices.matrix(self.coefficients(self.rounds), self.rounds)
 
     def leading(self, rounds: int) -> "BufferedLinearToeplitz":
         """The first ``rounds`` rounds."""
@@ -132,12 +126,11 @@ class BufferedLinearToeplitz:
         Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763, with no demand on c_0.
         """
         pattern = covering(participation, self.rounds)
-        b, k = matrices.worst_rounds(pattern, self.rounds)
-        if min(self.output_scales) >= 0 and k <= _MOST_STRETCHES:
-            problem = Problem(self.rounds, b, k, mean=False)
-            logs = np.log1p(-np.array(self.forgetting))
-            squared = squared_sensitivity(problem, logs, np.array(self.output_scales))[0]
-            return Sensitivity(math.sqrt(squared), exact=True, source=_SOURCE)
+        b, k = worst_rounds(pattern, self.rounds)
+        if min(self.output_scales) >= 0 and k <= MOST_STRETCHES:
+            logs, omega = np.log1p(-np.array(self.forgetting)), np.array(self.output_scales)
+            squared = squared_sensitivity(Problem(self.rounds, b, k, mean=False), logs, omega)[0]
+            return Sensitivity(math.sqrt(squared), exact=True, source="Kalinin and Lampert 2024, Theorem 2")
         stated = matrices.sensitivity(self.coefficients(self.rounds), self.rounds, pattern)
         # Scales of both signs cancel: rounded against us.
         size = 1 + float(np.abs(self.output_scales).sum())
@@ -169,17 +162,8 @@ def squared_errors(workload: Workload, strategy: BufferedLinearToeplitz) -> Arra
     """
     if workload.rounds != strategy.rounds:
         raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
-    rate, n = _learning_rate(workload), workload.rounds
+    rate, n = matrices.require_equal_rates(workload), workload.rounds
     errors = rate**2 * inverse_errors(np.array(strategy.forgetting), np.array(strategy.output_scales), workload.momentum, n)
     if not np.isfinite(errors).all():
         raise ValueError(f"output_scales = {strategy.output_scales}: the noise grows beyond float64 in {n} rounds")
     return errors
-
-
-def _learning_rate(workload: Workload) -> float:
-    """The one learning rate of all rounds."""
-    if not workload.toeplitz:
-        raise ValueError(
-            "learning_rates differ between rounds: then the best strategy is not Toeplitz; use banded.optimize, or equal rates"
-        )
-    return 1.0 if workload.learning_rates is None else workload.learning_rates[0]

@@ -1,14 +1,11 @@
 """Sums of geometric series behind the error of a buffered linear Toeplitz strategy, with momentum and without.
 
-Sums of geometric series and responses of linear recursions, to full precision where their poles come near 1.
+A pole r = 1 − δ is known by δ: where δ is 1e-9, r itself has lost half of its digits.
 
-A pole r = 1 − δ is known by δ: where δ is 1e-9, r itself has lost half of its digits. Letters: n a number of terms.
-
-The error of a buffered linear Toeplitz strategy for the workload of SGD with momentum.
-
-Letters: b_i = Σ_l w_l·r_l^i the coefficients of A·C⁻¹ for prefix sums, m_i = β·m_{i−1} + b_i those with momentum β, n rounds.
-Partial fractions of the generating function of m divide by r_l − β, which may be 0. Here everything follows from the recursion
-of m, summed: for u_l = Σ_i b_i·r_l^i, K_l = Σ_i m_i·r_l^i and E = Σ_i m_i² over i < n, with m = m_{n−1},
+Letters: n a number of terms or rounds, b_i = Σ_l w_l·r_l^i the coefficients of A·C⁻¹ for prefix sums, m_i = β·m_{i−1} + b_i
+those with momentum β. Partial fractions of the generating function of m divide by r_l − β, which may be 0. Here everything
+follows from the recursion of m, summed: for u_l = Σ_i b_i·r_l^i, K_l = Σ_i m_i·r_l^i and E = Σ_i m_i² over i < n, with
+m = m_{n−1},
 
     (1 − β·r_l)·K_l = u_l − β·r_l^n·m        (1 − β²)·E = Σ_l w_l·u_l + 2β·Σ_l w_l·(r_l·K_l − r_l^n·m) − β²·m²
 

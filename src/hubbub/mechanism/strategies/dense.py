@@ -1,27 +1,21 @@
 """Any lower-triangular C: one that was optimized elsewhere or published, or the best of all.
 
-Letters: C strategy ``(rounds, rounds)``, X = CᵀC, y rows of C⁻¹z, A workload, n rounds, b rounds of an epoch, k epochs.
+Letters: C strategy ``(rounds, rounds)``, X = CᵀC, n rounds.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import numpy.typing as npt
 
-from hubbub._util.checks import Array, real_array
-from hubbub.mechanism.participation import (
-    Participation,
-)
+from hubbub._util.checks import Array
+from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
-from hubbub.mechanism.strategies.matrices import gram_root, triangular_form
+from hubbub.mechanism.strategies.matrices import checked_triangular, gram_root, triangular_form
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, bands_of, require_round, substituted
 
 __all__ = ["Dense", "from_gram", "from_matrix", "load"]
-
-# Its inverse would overflow below this.
-_LEAST_DIAGONAL = 1e-100
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,19 +37,7 @@ class Dense:
     C: npt.ArrayLike
 
     def __post_init__(self) -> None:
-        C = real_array("C", self.C, ndim=2)
-        if C.shape[0] != C.shape[1]:
-            raise ValueError(f"C has shape {C.shape}: must be square, one row and one column a round")
-        above = np.argwhere(np.triu(C, 1))
-        if above.size:
-            i, j = (int(v) for v in above[0])
-            raise ValueError(
-                f"C[{i}, {j}] = {C[i, j]}: C must be lower triangular, or round {i} would need noise of a later round"
-            )
-        zero = np.flatnonzero(np.abs(np.diag(C)) < _LEAST_DIAGONAL)
-        if zero.size:
-            raise ValueError(f"C[{zero[0]}, {zero[0]}] = {C[zero[0], zero[0]]}: the diagonal of C must not be 0, or nearly so")
-        object.__setattr__(self, "C", C)
+        object.__setattr__(self, "C", checked_triangular(self.C))
 
     @property
     def rounds(self) -> int:

@@ -74,21 +74,15 @@ class Fourier:
     @cached_property
     def _matrix(self) -> Array:
         require_dense(self.rounds)
-        X = scipy.linalg.toeplitz(_autocorrelation(self.rounds))
+        # X is Toeplitz, and its spectrum is |λ|, with λ that of the kernel 1ⁿ0ⁿ.
+        magnitudes = np.zeros(self.rounds + 1)
+        magnitudes[0] = self.rounds
+        odd = np.arange(1, self.rounds + 1, 2)
+        magnitudes[odd] = 1 / np.sin(np.pi * odd / (2 * self.rounds))
+        X = scipy.linalg.toeplitz(np.fft.irfft(magnitudes, 2 * self.rounds)[: self.rounds])
         if self.decoder == "optimal":
             C = gram_root(X)
         else:
-            A = np.tri(self.rounds)
-            C = scipy.linalg.solve_triangular(np.linalg.cholesky(X), A, lower=True)
+            C = scipy.linalg.solve_triangular(np.linalg.cholesky(X), np.tri(self.rounds), lower=True)
         C.setflags(write=False)
         return C
-
-
-def _autocorrelation(rounds: int) -> Array:
-    """The first column of X, ``(rounds,)``: X is Toeplitz, and its spectrum is |λ|, with λ that of the kernel 1ⁿ0ⁿ."""
-    magnitudes = np.zeros(rounds + 1)
-    magnitudes[0] = rounds
-    odd = np.arange(1, rounds + 1, 2)
-    magnitudes[odd] = 1 / np.sin(np.pi * odd / (2 * rounds))
-    column: Array = np.fft.irfft(magnitudes, 2 * rounds)[:rounds]
-    return column

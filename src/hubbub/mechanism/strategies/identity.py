@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hubbub._util.checks import Array, rounds_count
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, covering
+from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round
 
@@ -46,11 +46,7 @@ class Identity:
 
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """The root of the largest number of rounds that one client may join; exact."""
-        match covering(participation, self.rounds):
-            case SingleParticipation():
-                most = 1
-            case FixedEpochs(most_often, apart) | MinSeparation(apart, most_often):
-                most = min(most_often, math.ceil(self.rounds / apart))
+        _, most = worst_rounds(covering(participation, self.rounds), self.rounds)
         return Sensitivity(math.sqrt(most), True, "orthogonal columns of norm 1: the most rounds of one client")
 
     def leading(self, rounds: int) -> "Identity":

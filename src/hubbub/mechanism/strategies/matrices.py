@@ -1,20 +1,16 @@
 """Matrices that strategies are made of: Toeplitz ones, their power series, and the triangular form of any other.
 
-Lower-triangular Toeplitz C by its first column: the matrix, the root of a workload, and how far one client moves C·x.
+A lower-triangular Toeplitz matrix is its first column, the coefficients of a power series: products, inverses and roots of such
+matrices are those of their series. Short series are divided by recursion, long ones by Newton's iteration with fast Fourier
+transforms, whose errors are relative to the largest coefficients.
 
-Power series cut to their first coefficients: what a lower-triangular Toeplitz matrix is, by its first column.
+The guarantee depends on any other C, tall or not triangular, only through X = CᵀC, and the error of the best decoder A·C⁺ is
+tr(A·X⁻¹·Aᵀ): so the square triangular matrix with the same X has the same sensitivity to every pattern, the error of the best
+decoder, and can be streamed.
 
-Products, inverses and roots of such matrices are those of their series. Short series are divided by recursion, long ones by
-Newton's iteration with fast Fourier transforms, whose errors are relative to the largest coefficients.
-
-Letters: a, c, u series, lists of coefficients from x⁰ up.
+Letters: a, c, u series, lists of coefficients from x⁰ up; C strategy, X = CᵀC.
 
 Source: Brent and Kung 1978, "Fast Algorithms for Manipulating Formal Power Series", https://doi.org/10.1145/322092.322099.
-
-Any C, tall or not triangular, as the one square lower-triangular C that has the same inner products of columns.
-
-The guarantee depends on C only through X = CᵀC, and the error of the best decoder A·C⁺ is tr(A·X⁻¹·Aᵀ): so the triangular
-matrix with the same X has the same sensitivity to every pattern, the error of the best decoder, and can be streamed.
 """
 
 import math
@@ -24,20 +20,13 @@ import numpy.typing as npt
 from scipy import fft, linalg
 
 from hubbub._util.checks import Array, real_array, rounds_count
-from hubbub.mechanism.participation import (
-    FixedEpochs,
-    MinSeparation,
-    Participation,
-    RandomParticipation,
-    SingleParticipation,
-    covering,
-    require_participation,
-)
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.mechanism.workloads import Workload
 
 __all__ = [
     "binomial",
+    "checked_triangular",
     "columns_at",
     "columns_at_transposed",
     "correlate",
@@ -45,14 +34,15 @@ __all__ = [
     "first_column",
     "gram_root",
     "inverse",
+    "is_triangular",
     "matrix",
     "multiply",
     "require_equal_rates",
+    "require_invertible",
     "root_series",
     "sensitivity",
     "transposed_divide",
     "triangular_form",
-    "worst_rounds",
 ]
 
 # The inverse would overflow below this.
@@ -78,25 +68,41 @@ def root_series(momentum: float, length: int, power: float = 0.5) -> Array:
     return multiply(series, binomial(momentum, -power, length), length) if momentum else series
 
 
-def worst_rounds(participation: Participation, rounds: int) -> tuple[int, int]:
-    """d and r: of non-negative c that does not increase, the worst rounds of one client are 0, d, …, (r − 1)·d.
+def is_triangular(C: Array) -> bool:
+    """Whether C is square and lower triangular.
+
+    Example:
+        >>> is_triangular(np.array([[1.0, 0.0], [0.5, 1.0]])), is_triangular(np.ones((3, 2)))
+        (True, False)
+    """
+    return C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
+
+
+def require_invertible(place: str, diagonal: Array) -> None:
+    """Refuse a 0 on the diagonal of C, or nearly one; ``place`` is what an entry is called, with {0} for its index."""
+    for i in np.flatnonzero(np.abs(diagonal) < _LEAST_DIAGONAL)[:1].tolist():
+        raise ValueError(f"{place.format(i)} = {diagonal[i]}: the diagonal of C must not be 0, or nearly so: C has no inverse")
+
+
+def checked_triangular(C: npt.ArrayLike) -> Array:
+    """C, ``(rounds, rounds)``, copied and read-only.
 
     Raises:
-        ValueError: Participation is random, which is no pattern.
+        ValueError: C is not square, not lower triangular, has a zero on its diagonal, or an entry that is not finite; the
+            message names row and column.
     """
-    require_participation(participation)
-    if isinstance(participation, RandomParticipation):
+    checked = real_array("C", C, ndim=2)
+    if checked.shape[0] != checked.shape[1]:
         raise ValueError(
-            f"participation = {participation!r}: random cohorts have no separation to optimize for; optimize for a "
-            "pattern, such as SingleParticipation(), and calibrate the noise for the random cohorts"
+            f"C has shape {checked.shape}: must be square, one row and one column a round; dense.from_matrix and stamped.stamp "
+            "take any other"
         )
-    match participation:
-        case SingleParticipation():
-            return rounds, 1
-        case FixedEpochs(r, d) | MinSeparation(d, r):
-            d = min(d, rounds)
-            r = min(r, -(-rounds // d))
-            return (d, r) if r > 1 else (rounds, 1)
+    for i, j in np.argwhere(np.triu(checked, 1))[:1].tolist():
+        raise ValueError(
+            f"C[{i}, {j}] = {checked[i, j]}: C must be lower triangular, or round {i} would need noise of a later round"
+        )
+    require_invertible("C[{0}, {0}]", np.diag(checked))
+    return checked
 
 
 def first_column(name: str, values: npt.ArrayLike, rounds: int) -> tuple[float, ...]:
@@ -105,24 +111,30 @@ def first_column(name: str, values: npt.ArrayLike, rounds: int) -> tuple[float, 
     column = real_array(name, values, ndim=1)
     if len(column) > rounds:
         raise ValueError(f"{name} has {len(column)} bands: must be at most rounds = {rounds}")
-    if abs(column[0]) < _LEAST_DIAGONAL:
-        raise ValueError(f"{name}[0] = {column[0]}: the diagonal of C must not be 0, or C has no inverse")
+    require_invertible(name + "[{0}]", column[:1])
     return tuple(column.tolist())
 
 
-def require_equal_rates(workload: Workload) -> None:
-    """Refuse a workload that is not Toeplitz."""
+def require_equal_rates(workload: Workload) -> float:
+    """The one learning rate of all rounds; a workload whose rates differ, which is not Toeplitz, is refused."""
     if not workload.toeplitz:
         raise ValueError(
             "workload.learning_rates differ: a Toeplitz strategy is for equal ones; use banded.optimize, which takes any"
         )
+    return 1.0 if workload.learning_rates is None else workload.learning_rates[0]
 
 
 def matrix(column: npt.ArrayLike, rounds: int) -> Array:
-    """``(rounds, rounds)``, lower triangular with this first column."""
-    padded = np.zeros(rounds)
-    padded[: len(np.atleast_1d(column))] = column
-    return np.tril(linalg.toeplitz(padded))
+    """``(rounds, rounds)``, lower triangular with this first column.
+
+    Example:
+        >>> matrix([1.0, 0.5], rounds=3)
+        array([[1. , 0. , 0. ],
+               [0.5, 1. , 0. ],
+               [0. , 0.5, 1. ]])
+    """
+    first = np.atleast_1d(column)
+    return np.asarray(linalg.toeplitz(np.pad(first, (0, rounds - len(first))), np.zeros(rounds)))
 
 
 def columns_at(c: Array, rounds: int, separation: int, participations: int) -> Array:

@@ -1,10 +1,7 @@
-"""Strategies of which only a matrix, or only bands and column norms, are known.
+"""Strategies that can be accounted for, not run: of which only the matrix, or only bands and column norms, are known.
 
-Any C, square or tall, known by its matrix alone: what is left of a strategy from outside once its code is gone.
-
-A banded strategy of which only the bands and the column norms are known, such as one that a publication describes.
-
-That is all that an account needs: columns whose rounds are at least ``bands`` apart do not overlap.
+The matrix is what is left of a strategy from outside once its code is gone. Bands and column norms are what a publication
+describes, and all that an account needs: columns whose rounds are at least ``bands`` apart do not overlap.
 """
 
 import math
@@ -15,7 +12,7 @@ import numpy.typing as npt
 
 from hubbub._util.checks import Array, integer, real_array, rounds_count, scale
 from hubbub.errors import ConfigError
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, covering
+from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row
 
@@ -79,6 +76,7 @@ class Columns:
         ValueError: More bands than rounds, or a number out of range.
 
     Example:
+        >>> from hubbub.mechanism.participation import MinSeparation
         >>> columns = Columns(rounds=2000, bands=400, squared_norm=0.2)
         >>> round(columns.sensitivity(MinSeparation(485, 3)).value ** 2, 12)
         0.6
@@ -99,20 +97,12 @@ class Columns:
 
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x: exact for columns that do not overlap, else a bound by adding their norms."""
-        match pattern := covering(participation, self.rounds):
-            case SingleParticipation():
-                separation = self.rounds
-            case FixedEpochs(rounds_per_epoch=separation) | MinSeparation(min_separation=separation):
-                pass
-        norms = of_columns(np.full(self.rounds, self.squared_norm), pattern)
+        pattern = covering(participation, self.rounds)
+        separation, participations = worst_rounds(pattern, self.rounds)
         if self.bands <= separation:
-            return norms
-        participations = round(norms.value**2 / self.squared_norm)
-        return Sensitivity(
-            participations * math.sqrt(self.squared_norm),
-            exact=False,
-            source="sum of the column norms: columns overlap",
-        )
+            return of_columns(np.full(self.rounds, self.squared_norm), pattern)
+        summed = participations * math.sqrt(self.squared_norm)
+        return Sensitivity(summed, exact=False, source="sum of the column norms: columns overlap")
 
     def matrix(self) -> Array:
         """Refused: the matrix is not known."""

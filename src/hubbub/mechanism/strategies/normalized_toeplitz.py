@@ -11,11 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from hubbub._util.checks import Array
-from hubbub.mechanism.participation import (
-    MinSeparation,
-    Participation,
-    covering,
-)
+from hubbub.mechanism.participation import MinSeparation, Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round, substituted
@@ -81,7 +77,7 @@ class NormalizedToeplitz:
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x: exact while the bands are no more than the separation, otherwise a bound."""
         pattern = covering(participation, self.rounds)
-        separation, participations = matrices.worst_rounds(pattern, self.rounds)
+        separation, participations = worst_rounds(pattern, self.rounds)
         if self.bands <= separation or participations == 1:
             return of_columns(np.ones(self.rounds), MinSeparation(separation, participations))
         if self.rounds <= _DENSE:

@@ -22,13 +22,23 @@ def strategy_arrays(strategy: Strategy) -> dict[str, Array]:
 
 
 def strategy_numbers(strategy: Strategy) -> dict[str, Any]:
-    """The name of a strategy's class, and what describes it beside its arrays; of a foreign class where it came from."""
-    if type(strategy) not in OWN:
-        kind = type(strategy)
+    """The name of a strategy's class, and what describes it beside its arrays; of a foreign class where it came from.
+
+    Example:
+        >>> from hubbub.mechanism.strategies import BinaryTree
+        >>> strategy_numbers(BinaryTree(rounds=8))
+        {'name': 'BinaryTree', 'rounds': 8, 'decoder': 'plain', 'rounds_per_tree': None, 'completed': False}
+        >>> from_parts(strategy_numbers(BinaryTree(rounds=8))) == BinaryTree(rounds=8)
+        True
+    """
+    kind = type(strategy)
+    if kind not in OWN:
         origin = strategy.origin if isinstance(strategy, Described) else f"{kind.__module__}.{kind.__qualname__}"
         return {"name": Described.__name__, "origin": origin, "rounds": strategy.rounds}
-    arrays = strategy_arrays(strategy)
-    return {"name": type(strategy).__name__, **{name: v for name, v in _values(strategy).items() if name not in arrays}}
+    return {
+        "name": kind.__name__,
+        **{name: v for name, v in _values(strategy).items() if not isinstance(v, tuple | np.ndarray)},
+    }
 
 
 def from_parts(parts: Mapping[str, Any]) -> Strategy:

@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._util.checks import Array, real_array
-from hubbub.mechanism.participation import Participation, SingleParticipation, covering
+from hubbub.mechanism.participation import Participation, SingleParticipation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
-from hubbub.mechanism.strategies.matrices import worst_rounds
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round
 
 __all__ = ["Recursion", "Semiseparable", "column_norms"]
@@ -72,22 +71,16 @@ class Semiseparable:
         inputs = real_array("inputs", self.inputs, ndim=2)
         each = (len(diagonal), outputs.shape[1])
         for name, array, expected in (
+            ("diagonal", diagonal, diagonal.shape),
             ("outputs", outputs, each),
             ("inputs", inputs, each),
             ("transitions", transitions, (*each, each[1]) if full else each),
         ):
             if array.shape != expected:
                 raise ValueError(f"{name} has shape {array.shape}: must be {expected} beside diagonal and outputs")
-        zero = np.flatnonzero(np.abs(diagonal) < _LEAST_DIAGONAL)
-        if zero.size:
-            raise ValueError(f"diagonal[{zero[0]}] = {diagonal[zero[0]]}: must not be 0, or C has no inverse")
-        for name, array in (
-            ("diagonal", diagonal),
-            ("outputs", outputs),
-            ("transitions", transitions),
-            ("inputs", inputs),
-        ):
             object.__setattr__(self, name, array)
+        for i in np.flatnonzero(np.abs(diagonal) < _LEAST_DIAGONAL)[:1].tolist():
+            raise ValueError(f"diagonal[{i}] = {diagonal[i]}: must not be 0, or C has no inverse")
 
     @property
     def rounds(self) -> int:
@@ -124,7 +117,9 @@ class Semiseparable:
         if all((part >= 0).all() for part in recursion[1:]):
             return of_columns(norms, participation) if single else of_matrix(self.matrix(), participation)
         # Numbers of both signs cancel: rounded against us, by what each round's additions may take.
-        magnitude, rounding = magnitudes(recursion), self.rounds * (4 + 2 * self.buffers) * _ROUNDOFF
+        # The squared norm that each column would have if nothing cancelled.
+        magnitude = column_norms(Recursion(*(np.abs(part) for part in recursion)))
+        rounding = self.rounds * (4 + 2 * self.buffers) * _ROUNDOFF
         if single and (norms > _LEAST_KEPT * magnitude).all():
             return of_columns(norms + rounding * magnitude, participation)
         stated = of_matrix(self.matrix(), participation)
@@ -163,15 +158,11 @@ def column_norms(recursion: Recursion) -> Array:
     norms = np.square(diagonal)
     for j in range(n - 2, -1, -1):
         # G becomes what rows j + 1 and on make of the state after round j.
-        G = _squared_from_right(transitions[j + 1], G)
+        step = transitions[j + 1]
+        G = G * np.multiply.outer(step, step) if step.ndim == 1 else step.T @ G @ step
         G += np.multiply.outer(outputs[j + 1], outputs[j + 1])
         norms[j] += inputs[j] @ G @ inputs[j]
     return norms
-
-
-def magnitudes(recursion: Recursion) -> Array:
-    """``(n,)``: the squared norm that each column would have if nothing cancelled; that of the column where nothing does."""
-    return column_norms(Recursion(*(np.abs(part) for part in recursion)))
 
 
 def dense(recursion: Recursion) -> Array:
@@ -186,10 +177,3 @@ def dense(recursion: Recursion) -> Array:
         states[:, :i] = step[:, None] * states[:, :i] if transitions.ndim == 2 else step @ states[:, :i]
         states[:, i] = inputs[i]
     return C
-
-
-def _squared_from_right(step: Array, G: Array) -> Array:
-    """Φᵀ·G·Φ."""
-    if step.ndim == 1:
-        return np.asarray(G * np.multiply.outer(step, step))
-    return np.asarray(step.T @ G @ step)

@@ -9,23 +9,17 @@ Source: Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import block_diag
 
 from hubbub._util.checks import Array, integer, real_array, rounds_count
-from hubbub.mechanism.participation import (
-    FixedEpochs,
-    MinSeparation,
-    Participation,
-    SingleParticipation,
-    covering,
-)
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
-from hubbub.mechanism.strategies.matrices import triangular_form
+from hubbub.mechanism.strategies.matrices import checked_triangular, is_triangular, triangular_form
 from hubbub.mechanism.strategies.strategy import (
     Draw,
     Memory,
@@ -41,7 +35,6 @@ __all__ = ["Stamped", "stamp"]
 
 # Up to this many rounds the whole matrix is looked at where a client may come twice within a stamp.
 _DENSE = 1024
-_LEAST_DIAGONAL = 1e-100
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +60,7 @@ class Stamped:
 
     def __post_init__(self) -> None:
         rounds_count(self.rounds)
-        C = real_array("C", self.C, ndim=2)
-        if C.shape[0] != C.shape[1] or np.triu(C, 1).any():
-            raise ValueError(f"C has shape {C.shape}: must be square and lower triangular; stamp() takes any strategy")
-        zero = np.flatnonzero(np.abs(np.diag(C)) < _LEAST_DIAGONAL)
-        if zero.size:
-            raise ValueError(f"C[{zero[0]}, {zero[0]}] = {C[zero[0], zero[0]]}: must not be 0, or nearly so")
+        C = checked_triangular(self.C)
         object.__setattr__(self, "C", real_array("C", C[: self.rounds, : self.rounds], ndim=2))
 
     @property
@@ -94,10 +82,7 @@ class Stamped:
     def matrix(self) -> Array:
         """C as a dense matrix, ``(rounds, rounds)``."""
         require_dense(self.rounds)
-        C = np.zeros((self.rounds, self.rounds))
-        for start, stop in self._stamps():
-            C[start:stop, start:stop] = self.stamp[: stop - start, : stop - start]
-        return C
+        return np.asarray(block_diag(*self._parts()))
 
     def leading(self, rounds: int) -> "Stamped":
         """The first ``rounds`` rounds."""
@@ -110,14 +95,12 @@ class Stamped:
         than a stamp it is a bound if there are many rounds.
         """
         match pattern := covering(participation, self.rounds):
-            case SingleParticipation():
-                return of_columns(self._squared_norms(), pattern)
-            case FixedEpochs(rounds_per_epoch=b) | MinSeparation(min_separation=b) if b >= len(self.stamp):
-                return of_columns(self._squared_norms(), pattern)
-            case FixedEpochs(epochs, rounds_per_epoch):
-                stated = self._fixed_epochs(epochs, rounds_per_epoch)
-            case MinSeparation(min_separation, max_participations):
-                stated = self._separated(MinSeparation(min_separation, max_participations))
+            case FixedEpochs(epochs, b) if b < len(self.stamp):
+                stated = self._fixed_epochs(epochs, b)
+            case MinSeparation(b) if b < len(self.stamp):
+                stated = self._separated(pattern)
+            case _:
+                return of_columns(np.concatenate([np.square(part).sum(axis=0) for part in self._parts()]), pattern)
         if stated.exact or self.rounds > _DENSE:
             return stated
         whole = of_matrix(self.matrix(), pattern)
@@ -130,29 +113,22 @@ class Stamped:
         row, kept = substituted(self.stamp[t, : t + 1], draw(round_index), memory, self.bands)
         return row, () if t + 1 == len(self.stamp) else kept
 
-    def _stamps(self) -> Iterator[tuple[int, int]]:
-        length = len(self.stamp)
-        for start in range(0, self.rounds, length):
-            yield start, min(start + length, self.rounds)
-
-    def _squared_norms(self) -> Array:
-        """``(rounds,)``: the squared norm of each column."""
-        return np.concatenate([np.square(part).sum(axis=0) for part in self._parts()])
-
     def _parts(self) -> list[Array]:
         """C₀ for each stamp, the last one cut."""
-        return [self.stamp[: stop - start, : stop - start] for start, stop in self._stamps()]
+        whole, rest = divmod(self.rounds, len(self.stamp))
+        return [self.stamp] * whole + [self.stamp[:rest, :rest]] * bool(rest)
 
     def _fixed_epochs(self, epochs: int, b: int) -> Sensitivity:
         """The sum over stamps of what a client of rounds r, r + b, … moves each: they are orthogonal, and so are its signs."""
-        grams = {len(part): part.T @ part for part in (self._parts()[0], self._parts()[-1])}
+        parts = self._parts()
+        grams = {len(part): part.T @ part for part in (parts[0], parts[-1])}
         known: dict[tuple[int, int, int], tuple[float, bool]] = {}
         last = min(self.rounds, epochs * b)
         worst, exact = 0.0, True
         for r in range(min(b, last)):
             total, attained = 0.0, True
-            for start, stop in self._stamps():
-                where = ((r - start) % b if start > r else r - start, min(stop, last) - start, stop - start)
+            for start, part in zip(range(0, self.rounds, len(self.stamp)), parts, strict=True):
+                where = ((r - start) % b if start > r else r - start, min(len(part), last - start), len(part))
                 if where[0] >= where[1]:
                     continue
                 if where not in known:
@@ -198,6 +174,5 @@ def stamp(strategy: Strategy, times: int) -> Stamped:
     """
     integer("times", times, at_least=1)
     C = strategy.matrix()
-    if C.shape[0] != C.shape[1] or np.triu(C, 1).any():
-        C = triangular_form(C)
+    C = C if is_triangular(C) else triangular_form(C)
     return Stamped(C, times * len(C))

@@ -18,9 +18,6 @@ from hubbub.mechanism.workloads import Workload
 
 __all__ = ["BandedToeplitz", "square_root", "square_root_of"]
 
-# A proof that leaves less to gain needs no second one.
-_TIGHT = 1e-6
-
 
 @dataclass(frozen=True)
 class BandedToeplitz:

@@ -1,7 +1,7 @@
 """Tree aggregation: every dyadic interval of rounds has one noise of its own.
 
-C has a row for each dyadic interval that is complete within the rounds, in the order of completion. How sums are estimated
-from those noisy intervals is the decoder's choice, which changes N and leaves C:
+C has a row for each dyadic interval that is complete within the rounds, in the order of completion; one of height h is
+[i·2ʰ, (i+1)·2ʰ). How sums are estimated from those noisy intervals is the decoder's choice, which changes N and leaves C:
 
 * ``"plain"`` adds up the at most log₂ n intervals that tile a prefix;
 * ``"online"`` replaces each of them by its best estimate from all the intervals inside it;
@@ -11,16 +11,13 @@ All three stream with the memory of log₂ n rows. The noise of the full decoder
 the past, that of a round depends only on the sums over the finished left halves of the intervals which the round lies in: the
 triangular matrix with the same X is applied to z by those few sums, and never built.
 
+Entries of C are 0 or 1, so a client that joins the rounds π moves C·x by the root of Σ (number of rounds of π in the interval)²
+over the intervals, and no signs can do better. The largest is found by a dynamic programme over functions on the boundary
+between two subtrees, which has no bound on n.
+
 Source: Dwork et al. 2010; Chan et al. 2011; Honaker 2015, "Efficient Use of Differentially Private Binary Trees"; Kairouz et
-al. 2021, "Practical and Private (Deep) Learning without Sampling or Shuffling", https://arxiv.org/abs/2103.00039.
-
-The dyadic intervals of rounds that trees are made of, and how much of them one client can touch.
-
-An interval of height h is [i·2ʰ, (i+1)·2ʰ). Entries of a tree's C are 0 or 1, so a client that joins the rounds π moves C·x by
-the root of Σ (number of rounds of π in the interval)² over its intervals, and no signs can do better.
-
-Source: Kairouz et al. 2021, Appendix D, https://arxiv.org/abs/2103.00039. The dynamic programme here is over functions on
-the boundary between two subtrees and has no bound on n.
+al. 2021, "Practical and Private (Deep) Learning without Sampling or Shuffling", Appendix D for the sensitivity,
+https://arxiv.org/abs/2103.00039.
 """
 
 import math
@@ -39,7 +36,6 @@ from hubbub.mechanism.participation import (
     Participation,
     SingleParticipation,
     covering,
-    require_participation,
 )
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round
@@ -109,7 +105,6 @@ class BinaryTree:
         Exact, but for a full decoder that stops within a tree, which is bounded by the intervals of the whole tree, and for
         thousands of participations a few rounds apart.
         """
-        require_participation(participation)
         exact = self.decoder != "full" or self.rounds % self._forest.rounds_per_tree == 0
         match covering(participation, self.rounds):
             case SingleParticipation():
@@ -129,7 +124,11 @@ class BinaryTree:
         kept = len(memory) - (t & (1 << top) - 1).bit_count()
         ended = t + 1 == self._forest.rounds_per_tree
         if self.decoder == "full":
-            row = total = self._conditional_row(t, draw(round_index), memory)
+            precision, coefficients = self._conditional(t)
+            row = (1 / math.sqrt(precision)) * draw(round_index)
+            for coefficient, finished in zip(coefficients, memory, strict=True):
+                row = row - (coefficient / precision) * finished
+            total = row
             for finished in memory[kept:]:
                 total = total + finished
             return row, () if ended else (*memory[:kept], total)
@@ -169,14 +168,6 @@ class BinaryTree:
             variance = own
         return estimate
 
-    def _conditional_row(self, t: int, z: Row, memory: Memory) -> Row:
-        """The full decoder's noise of round t of a tree, given its sums over finished halves."""
-        precision, coefficients = self._conditional(t)
-        row = (1 / math.sqrt(precision)) * z
-        for coefficient, finished in zip(coefficients, memory, strict=True):
-            row = row - (coefficient / precision) * finished
-        return row
-
     def _conditional(self, t: int) -> tuple[float, list[float]]:
         """The density of the noise y of round t is exp(−precision·y²/2 − y·Σ coefficient·(sum over a finished half)).
 
@@ -187,7 +178,7 @@ class BinaryTree:
         for height in range(self._forest.height, 0, -1):
             start = t >> height << height
             middle = start + (1 << height - 1)
-            total = outside + self._counted(start, height)
+            total = outside + (self.completed or start + (1 << height) <= self._forest.rounds_per_tree)
             if t >= middle:
                 coefficients.append(total)
                 outside = total
@@ -198,9 +189,6 @@ class BinaryTree:
             coefficients = [fraction * coefficient for coefficient in coefficients]
             outside = fraction * total
         return outside + 1, coefficients
-
-    def _counted(self, start: int, height: int) -> bool:
-        return self.completed or start + (1 << height) <= self._forest.rounds_per_tree
 
     def _sum_variance(self, start: int, height: int) -> float:
         """Of the noise in the sum over an interval, by the intervals inside it."""
