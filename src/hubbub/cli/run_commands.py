@@ -106,7 +106,7 @@ def extend(
 
     tracked = training.Tracked(tensorboard, mlflow, wandb, track_private)
     how = training.How(engine, None, workers, tracked, allow_import, as_json)
-    training.extend(run, training.Extension(rounds, assignments or [], out, head), how)
+    training.extend(run, rounds, assignments or [], out, head, how)
 
 
 def sweep(

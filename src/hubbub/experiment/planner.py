@@ -4,7 +4,7 @@ import importlib
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hubbub.accounting.calibrate import calibrate
 from hubbub.accounting.runs import RunCharge
@@ -21,8 +21,10 @@ from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.strategies import Strategy
 from hubbub.mechanism.workloads import Workload
 from hubbub.training.cohorts import require_feasible
-from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan
+
+if TYPE_CHECKING:
+    from hubbub.training.encryption import Encryption
 
 __all__ = [
     "DATA",
@@ -98,7 +100,7 @@ def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *ar
         raise ConfigError(f"{setting} = {name!r}: fails ({type(error).__name__}: {error})") from error
 
 
-def _settings(config: Config, encryption: Encryption | None) -> dict[str, Any]:
+def _settings(config: Config, encryption: "Encryption | None") -> dict[str, Any]:
     """What a client contributes depends on these; the rest of the settings is in the plan, or changes nothing."""
     if config.privacy.unit == "example":
         return {

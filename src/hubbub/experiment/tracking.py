@@ -26,8 +26,8 @@ __all__ = ["EXTRAS", "Write", "log", "mlflow", "require", "scalars", "tensorboar
 
 Write = Callable[[str, float, int], None]
 
-# The trackers by the extra that installs each, and the module that must then be there.
-EXTRAS = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
+# The trackers: each is installed by the extra of its name, and its module has that name, too.
+EXTRAS = ("tensorboard", "mlflow", "wandb")
 # All else is private, whatever it is called.
 _PUBLIC = ("epsilon", "clip_norm", "released", "loss", "accuracy")
 _NO_NUMBERS = ("round_index", "delta", "private", "fault")
@@ -157,7 +157,7 @@ def require(extra: str) -> None:
         ConfigError: It is not; the extra that installs it is named.
     """
     try:
-        importlib.import_module(EXTRAS[extra])
+        importlib.import_module(extra)
     except ImportError as error:
         raise ConfigError(f"{extra}: its package is not installed ({error}); pip install 'hubbub[{extra}]'") from error
 

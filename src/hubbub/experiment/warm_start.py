@@ -141,15 +141,13 @@ def _settings(folder: Path) -> Config:
 
 
 def require_same(config: Config) -> None:
-    """Refuse settings of other data or of another model than those of the finished run that they go on from, if from any.
+    """Refuse settings of other data or of another model than those of the finished run that they go on from.
 
     Raises:
         ConfigError: One that differs.
         RunFolderError: The finished run has no settings.
     """
-    if config.training.extends is None:
-        return
-    folder = Path(config.training.extends).expanduser()
+    folder = Path(str(config.training.extends)).expanduser()
     before = _settings(folder)
     for section, keys in _SAME.items():
         for key in keys:

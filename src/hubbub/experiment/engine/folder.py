@@ -42,7 +42,6 @@ from hubbub.training.evaluation import Fairness, fairness
 from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder.record import Metrics, read_metrics
 from hubbub.training.run_folder.state import keep_start
-from hubbub.training.warm_start import register, require_new
 
 __all__ = ["RunInFolder", "resolved"]
 
@@ -106,12 +105,16 @@ class RunInFolder:
     def _keep_start(self) -> None:
         """Put the model that a finished run ended with into the folder, where this run goes on from one."""
         if start := self.run.start:
+            from hubbub.training.warm_start import require_new
+
             require_new(start.folder, self.folder)
             keep_start(self.store, start.vector, start.optimizer)
 
     def _register(self) -> None:
         """Let the finished run that this one goes on from know of it, before the first round."""
         if start := self.run.start:
+            from hubbub.training.warm_start import register
+
             register(start.folder, self.folder, [charge.first for charge in self.run.plan.earlier])
 
     @property
