@@ -13,7 +13,6 @@ from hubbub.errors import BudgetError, ConfigError, HubbubError
 from hubbub.experiment.config import Config, TrainingConfig, strategy_name
 from hubbub.experiment.settings import clipping_of, encryption_of, participation_of, require_fitting_unit, server_of
 from hubbub.factorization.families import Family, strategy_of
-from hubbub.factorization.optimized import Objective
 from hubbub.ledger.multi_run import final_charges
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
@@ -24,6 +23,7 @@ from hubbub.training.cohorts import require_feasible
 from hubbub.training.plan import RunPlan
 
 if TYPE_CHECKING:
+    from hubbub.factorization.optimized import Objective
     from hubbub.training.encryption import Encryption
 
 __all__ = [

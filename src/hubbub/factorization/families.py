@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hubbub import factorization
 from hubbub._util.checks import integer, one_of
 from hubbub.errors import ConfigError
-from hubbub.factorization import Optimized, lower_bound, strategy_file
-from hubbub.factorization.optimized import Objective
 from hubbub.mechanism import utility
 from hubbub.mechanism.participation import (
     CyclicPoissonSampling,
@@ -27,6 +26,9 @@ from hubbub.mechanism.strategies import (
 )
 from hubbub.mechanism.strategies.strategy import WithLeadingPart
 from hubbub.mechanism.workloads import Workload
+
+if TYPE_CHECKING:
+    from hubbub.factorization.optimized import Objective, Optimized
 
 __all__ = ["BY_MATRIX", "DESCRIPTIONS", "Family", "answer_of", "default_bands", "strategy_of"]
 
@@ -75,7 +77,7 @@ class Family:
     name: str
     bands: int | None = None
     buffers: int | None = None
-    objective: Objective | None = None
+    objective: "Objective | None" = None
     matrix: str | None = None
 
     def __post_init__(self) -> None:
@@ -126,7 +128,7 @@ def strategy_of(family: Family, workload: Workload, participation: Participation
     return _optimized(family, workload, participation).strategy if made is None else made
 
 
-def answer_of(family: Family, workload: Workload, participation: Participation) -> Optimized[Strategy]:
+def answer_of(family: Family, workload: Workload, participation: Participation) -> "Optimized[Strategy]":
     """The same with its error and a bound; of a family that is not optimized these are computed from its matrix."""
     made = _closed_form(family, workload, participation)
     if made is None:
@@ -138,13 +140,13 @@ def answer_of(family: Family, workload: Workload, participation: Participation) 
         )
     objective: Objective = family.objective or "mean"
     errors = utility.squared_errors(workload, made) * made.sensitivity(participation).value ** 2
-    return Optimized(
+    return factorization.Optimized(
         strategy=made,
         workload=workload,
         participation=participation,
         objective=objective,
         squared_error=float(errors.mean() if objective == "mean" else errors.max()),
-        lower_bound=lower_bound(workload, participation, objective),
+        lower_bound=factorization.lower_bound(workload, participation, objective),
         bound_family="every strategy",
         iterations=0,
     )
@@ -172,6 +174,8 @@ def _closed_form(family: Family, workload: Workload, participation: Participatio
 
 
 def _from_file(matrix: str, rounds: int) -> Strategy:
+    from hubbub.factorization import strategy_file
+
     strategy = strategy_file.load(matrix) if Path(matrix).suffix == ".safetensors" else dense.load(matrix)
     if strategy.rounds < rounds:
         raise ConfigError(f"rounds = {rounds}: the matrix {matrix} has {strategy.rounds} rounds")
@@ -184,7 +188,7 @@ def _from_file(matrix: str, rounds: int) -> Strategy:
     return strategy.leading(rounds)
 
 
-def _optimized(family: Family, workload: Workload, participation: Participation) -> Optimized[Strategy]:
+def _optimized(family: Family, workload: Workload, participation: Participation) -> "Optimized[Strategy]":
     objective: Objective = family.objective or "mean"
     bands = family.bands or default_bands(participation, workload.rounds)
     if isinstance(participation, CyclicPoissonSampling):
