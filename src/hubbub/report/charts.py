@@ -11,7 +11,6 @@ from hubbub.accounting import rounded_up
 from hubbub.mechanism.strategies import Identity, Strategy
 from hubbub.mechanism.utility import noising_matrix
 from hubbub.report.drawing import DASHES, INK, MARKERS, SERIES, figure, legible, shown, styled
-from hubbub.report.pictures import signed_image
 from hubbub.report.summary import RunSummary
 
 __all__ = [
@@ -188,6 +187,8 @@ def _drawn(run: RunSummary) -> Strategy | None:
 
 @styled
 def _matrix(matrix: Array, name: str) -> str:
+    from hubbub.report.pictures import signed_image
+
     made, axes = figure(3.2, width=3.9)
     signed_image(made, axes, matrix, most=300)
     axes.grid(visible=False)

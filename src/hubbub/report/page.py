@@ -8,7 +8,6 @@ from typing import Any
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import library_versions, no_less, zcdp_standing
 from hubbub.report import charts
-from hubbub.report.audit import audit_bounds, audit_rows, audit_scores
 from hubbub.report.citations import bibtex, cited
 from hubbub.report.summary import RunSummary, whose
 
@@ -118,6 +117,8 @@ def _audit(run: RunSummary) -> dict[str, Any] | None:
     found = run.audit
     if found is None:
         return None
+    from hubbub.report.audit import audit_rows
+
     stated = found["stated"]
     return {
         "sentence": found["sentence"],
@@ -220,6 +221,8 @@ def _charts(runs: Sequence[RunSummary], *, public: bool) -> Iterator[Chart]:
         about = "Seconds of each round that went into encryption, adding and opening."
         yield Chart(f"Encryption{of}", charts.encryption([run]), about, private=True)
         if run.audit is not None:
+            from hubbub.report.audit import audit_bounds, audit_scores
+
             bounds = "What canaries showed of epsilon: a narrow bar beyond the line of what is stated disproves the guarantee."
             yield Chart(f"Audit{of}", audit_bounds(run.audit), bounds)
             scores = "Canaries that were there and that were not, as an adversary scores them, and what is claimed."
