@@ -20,20 +20,18 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import Run, build
+from hubbub.experiment.planner import strategy_word
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
 from hubbub.ledger.ledger import add_record
 from hubbub.ledger.promise import Extends, earlier_from
 from hubbub.mechanism.participation import (
     BallsInBinsSampling,
-    CyclicPoissonSampling,
     FixedEpochs,
-    FixedSizeSampling,
     MinSeparation,
     Participation,
-    PoissonSampling,
     SingleParticipation,
-    TruncatedPoissonSampling,
+    sampling_word,
 )
 from hubbub.mechanism.strategies import BandedToeplitz
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
@@ -140,8 +138,7 @@ class RunInFolder:
         population = self.run.population
         if self.run.config.training.engine != "process" or not isinstance(population, SimulatedPopulation):
             return ""
-        choice = population.choose(self.run.model, math.ceil(self.run.plan.expected_cohort_size))
-        return str(choice)
+        return str(population.choose(self.run.model, math.ceil(self.run.plan.expected_cohort_size)))
 
     def write_guarantee(self) -> None:
         """Put what is promised into the folder."""
@@ -150,11 +147,10 @@ class RunInFolder:
     def rounds(self, population: Population) -> Iterator[dict[str, Any]]:
         """Train with these clients, round by round; each gives the line that it has left in the metrics."""
         torch.set_num_threads(1)
-        metrics = Metrics(self.folder / "metrics.jsonl")
-        with metrics:
+        with Metrics(self.folder / "metrics.jsonl") as metrics:
             for result in train(self.run.plan, population, self.run.model, self.store, head=self.head):
                 row = self._row(result)
-                metrics.add({key: None if _is_not_finite(value) else value for key, value in row.items()})
+                metrics.add(strict_json.finite_only(row))
                 yield row
 
     def finish(self) -> tuple[float, float]:
@@ -234,10 +230,6 @@ def _promised(run: Run) -> PrivacyGuarantee:
     return run.plan.promise().after(run.plan.rounds, run.plan.delta)
 
 
-def _is_not_finite(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
-
-
 def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
     """The earlier runs that a run was told of, and the one that it goes on from."""
     path = folder / "ledger.jsonl"
@@ -250,18 +242,24 @@ def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
 
 
 def resolved(run: Run) -> configs.Config:
-    """Settings from which alone the run can be repeated."""
-    config, plan = run.config, run.plan
-    privacy = replace(config.privacy, epsilon=None, noise_multiplier=None)
+    """Settings from which alone the run can be repeated: files by their whole names, and all that followed from others."""
+    config, plan, terms = run.config, run.plan, run.encryption
+    sampling, participation = _named(plan.participation, config.participation)
+    privacy = replace(
+        config.privacy,
+        epsilon=None,
+        noise_multiplier=None,
+        sampling=sampling or config.privacy.sampling,
+        earlier_runs=config.privacy.earlier_runs and tuple(map(_whole, config.privacy.earlier_runs)),
+    )
     if plan.mechanism is not None:
-        strategy = plan.mechanism.strategy
-        name = config.privacy.strategy or ("identity" if config.privacy.mode == "dp-fedavg" else "banded-toeplitz")
+        strategy, name = plan.mechanism.strategy, config.privacy.strategy or strategy_word(config)
         privacy = replace(
             privacy,
             noise_multiplier=plan.mechanism.noise_multiplier,
             strategy=name,
             bands=strategy.bands if isinstance(strategy, BandedToeplitz) and ":" not in name else config.privacy.bands,
-            matrix=None if config.privacy.matrix is None else str(Path(config.privacy.matrix).expanduser().absolute()),
+            matrix=config.privacy.matrix and _whole(config.privacy.matrix),
             neighboring_relation=plan.promise().after(0, plan.delta).neighboring_relation,
         )
     if isinstance(plan.clip_norm, AdaptiveClipping) and plan.clip_norms.split is not None:
@@ -271,45 +269,30 @@ def resolved(run: Run) -> configs.Config:
             clip_norm_learning_rate=plan.clip_norm.clip_norm_learning_rate,
             clip_count_stddev=plan.clip_norms.split.count_stddev,
         )
-    if privacy.earlier_runs:
-        folders = tuple(str(Path(run).expanduser().absolute()) for run in privacy.earlier_runs)
-        privacy = replace(privacy, earlier_runs=folders)
-    sampling, participation = _named(plan.participation, config.participation)
-    privacy = replace(privacy, sampling=sampling or privacy.sampling)
-    data = config.data
-    if data.path:
-        data = replace(data, path=str(Path(data.path).expanduser().absolute()))
     size = None if isinstance(plan.participation, FixedEpochs | BallsInBinsSampling) else int(plan.expected_cohort_size)
-    # A run that goes on has the last bits of one that was never interrupted.
-    chosen = run.population.plan if isinstance(run.population, SimulatedPopulation) else config.training.plan
-    extends = config.training.extends
-    extends = None if extends is None else str(Path(extends).expanduser().absolute())
-    training = replace(config.training, cohort_size=size, plan=chosen, extends=extends)
-    return replace(config, training=training, privacy=privacy, participation=participation, data=data, secagg=_secagg(run))
-
-
-def _secagg(run: Run) -> configs.SecaggConfig:
-    """The section with what follows from others."""
-    told, terms = run.config.secagg, run.encryption
-    if terms is None:
-        return told
-    keys = None if told.keys is None else str(Path(told.keys).expanduser().absolute())
-    return replace(
-        told, threshold=terms.threshold, min_contributions=terms.min_contributions, min_survivors=terms.min_survivors, keys=keys
+    training = replace(
+        config.training,
+        cohort_size=size,
+        # A run that goes on has the last bits of one that was never interrupted.
+        plan=run.population.plan if isinstance(run.population, SimulatedPopulation) else config.training.plan,
+        extends=config.training.extends and _whole(config.training.extends),
     )
+    secagg = config.secagg
+    if terms is not None:
+        of_terms = {key: getattr(terms, key) for key in ("threshold", "min_contributions", "min_survivors")}
+        secagg = replace(secagg, keys=None if secagg.keys is None else _whole(secagg.keys), **of_terms)
+    data = replace(config.data, path=config.data.path and _whole(config.data.path))
+    return replace(config, training=training, privacy=privacy, participation=participation, data=data, secagg=secagg)
+
+
+def _whole(path: str) -> str:
+    """A file or folder by its whole name, so that it is found from any other folder."""
+    return str(Path(path).expanduser().absolute())
 
 
 def _named(participation: Participation, wanted: configs.ParticipationConfig) -> tuple[str | None, configs.ParticipationConfig]:
     """How a config names it: as ``privacy.sampling``, and by the section ``[participation]``."""
     match participation:
-        case PoissonSampling():
-            return "poisson", wanted
-        case FixedSizeSampling():
-            return "fixed-size", wanted
-        case TruncatedPoissonSampling():
-            return "truncated-poisson", wanted
-        case CyclicPoissonSampling():
-            return "cyclic-poisson", wanted
         case BallsInBinsSampling(bins):
             return "balls-in-bins", configs.ParticipationConfig(bins=bins)
         case SingleParticipation():
@@ -318,3 +301,5 @@ def _named(participation: Participation, wanted: configs.ParticipationConfig) ->
             return None, configs.ParticipationConfig(pattern="fixed-epochs", **asdict(pattern))
         case MinSeparation() as pattern:
             return None, configs.ParticipationConfig(pattern="min-separation", **asdict(pattern))
+        case _:
+            return sampling_word(participation), wanted
