@@ -31,6 +31,7 @@ __all__ = [
     "STRATEGIES",
     "Config",
     "dump",
+    "layer_of",
     "load",
     "merge",
     "overrides",
@@ -409,12 +410,21 @@ def resolve(*layers: Layer) -> Config:
     return config
 
 
-def dump(config: Config, header: str = "") -> str:
-    """The settings as TOML that :func:`load` reads; what is unset is left out."""
-    content = {
+def layer_of(config: Config) -> Layer:
+    """The settings as one layer that others are laid over; what is unset is left out."""
+    return {
         section: {key: value for key, value in keys.items() if value is not None} for section, keys in asdict(config).items()
     }
-    return header + tomli_w.dumps({section: keys for section, keys in content.items() if keys})
+
+
+def dump(config: Config, header: str = "") -> str:
+    """The settings as TOML that :func:`load` reads; what is unset is left out.
+
+    Example:
+        >>> resolve(tomllib.loads(dump(Config()))) == Config()
+        True
+    """
+    return header + tomli_w.dumps({section: keys for section, keys in layer_of(config).items() if keys})
 
 
 def _made(section: str, kind: type, keys: Mapping[str, Any]) -> Any:

@@ -23,7 +23,6 @@ from hubbub.training.cohorts import require_feasible
 from hubbub.training.plan import RunPlan
 
 if TYPE_CHECKING:
-    from hubbub.factorization.optimized import Objective
     from hubbub.training.encryption import Encryption
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "Size",
     "default_strategy",
     "made",
-    "make_strategy",
     "parameters_of",
     "planned",
     "strategy_word",
@@ -49,6 +47,8 @@ def planned(
 ) -> RunPlan:
     """The plan of a run, with all that a resumed one must have in common with it.
 
+    Its rounds are those of the settings, or fewer: as many as ``privacy.stop_epsilon`` has room for.
+
     Args:
         config: Checked settings.
         clients: How many there are.
@@ -60,26 +60,55 @@ def planned(
         ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
         ParticipationError: A pattern that the clients cannot keep.
         BudgetError: A budget that no noise meets, or that not even one round fits in.
+
+    Example:
+        >>> from hubbub.experiment.config import resolve
+        >>> plan = planned(resolve({"privacy": {"epsilon": 8.0}, "training": {"rounds": 10}}), clients=100)
+        >>> plan.rounds, plan.expected_cohort_size
+        (10, 10.0)
     """
-    before = _earlier(config) if earlier is None else earlier
-    return _plan(config, clients, before, allow_import)
-
-
-def make_strategy(
-    family: Family | str, workload: Workload, participation: Participation, *, allow_import: bool = False
-) -> Strategy:
-    """A strategy of a known family, or made by code of your own, ``"pkg.mod:Name"``, which is called with the rounds.
-
-    Raises:
-        ConfigError: A setting is missing or does not belong to the strategy.
-        ValueError: What the family refuses.
-    """
-    if isinstance(family, Family):
-        return strategy_of(family, workload, participation)
-    strategy: Strategy = made(family, {}, "strategy", allow_import, workload.rounds)
-    if not all(hasattr(strategy, part) for part in ("rounds", "matrix", "sensitivity", "step")):
-        raise ConfigError(f"strategy = {family!r}: made a {type(strategy).__name__}, not a strategy")
-    return strategy
+    training, privacy = config.training, config.privacy
+    earlier = _earlier(config) if earlier is None else earlier
+    require_fitting_unit(config)
+    size = training.cohort_size or max(1, clients // 10)
+    if size > clients:
+        raise ConfigError(f"training.cohort_size = {size}: there are {clients} {privacy.unit}s")
+    participation, expected = participation_of(config, clients, size)
+    encryption = encryption_of(config, expected)
+    shares = encryption.shares() if encryption else None
+    mechanism = None if privacy.mode == "none" else _mechanism(config, participation, earlier, allow_import, shares)
+    encrypted: dict[str, Any] = {}
+    if encryption:
+        encrypted = {"setting": encryption.setting(hidden=mechanism is not None)}
+    if encryption and mechanism:
+        encrypted |= {
+            "lattice_bits": encryption.lattice_bits,
+            "noise_by": "holders" if encryption.noise_by == "holders" else "server",
+            "further": encryption.further(),
+        }
+    unhidden = encryption.not_covered() if encryption and mechanism else ()
+    plan = RunPlan(
+        **encrypted,
+        not_covered=(*unhidden, FAIRNESS_IS_EXACT) if training.fairness else unhidden,
+        rounds=training.rounds,
+        participation=participation,
+        expected_cohort_size=expected,
+        mechanism=mechanism,
+        clip_norm=clipping_of(config),
+        delta=privacy.delta,
+        neighboring_relation=privacy.neighboring_relation,
+        accountant=privacy.accountant,
+        server=server_of(config),
+        seed=training.seed,
+        noise=privacy.noise,  # type: ignore[arg-type] # checked by the config
+        settings=_settings(config, encryption),
+        earlier=earlier,
+        privacy_unit=privacy.unit,
+    )
+    if privacy.stop_epsilon is not None:
+        plan = replace(plan, rounds=_rounds_within(plan.promise(), privacy.stop_epsilon, plan.delta))
+    require_feasible(participation, plan.rounds, clients, expected)
+    return plan
 
 
 def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *arguments: Any) -> Any:
@@ -140,50 +169,6 @@ def _earlier(config: Config) -> tuple[RunCharge, ...]:
     return runs
 
 
-def _plan(config: Config, clients: int, earlier: tuple[RunCharge, ...], allow_import: bool) -> RunPlan:
-    training, privacy = config.training, config.privacy
-    require_fitting_unit(config)
-    size = training.cohort_size or max(1, clients // 10)
-    if size > clients:
-        raise ConfigError(f"training.cohort_size = {size}: there are {clients} {privacy.unit}s")
-    participation, expected = participation_of(config, clients, size)
-    encryption = encryption_of(config, expected)
-    shares = encryption.shares() if encryption else None
-    mechanism = None if privacy.mode == "none" else _mechanism(config, participation, earlier, allow_import, shares)
-    encrypted: dict[str, Any] = {}
-    if encryption:
-        encrypted = {"setting": encryption.setting(hidden=mechanism is not None)}
-    if encryption and mechanism:
-        encrypted |= {
-            "lattice_bits": encryption.lattice_bits,
-            "noise_by": "holders" if encryption.noise_by == "holders" else "server",
-            "further": encryption.further(),
-        }
-    unhidden = encryption.not_covered() if encryption and mechanism else ()
-    plan = RunPlan(
-        **encrypted,
-        not_covered=(*unhidden, FAIRNESS_IS_EXACT) if training.fairness else unhidden,
-        rounds=training.rounds,
-        participation=participation,
-        expected_cohort_size=expected,
-        mechanism=mechanism,
-        clip_norm=clipping_of(config),
-        delta=privacy.delta,
-        neighboring_relation=privacy.neighboring_relation,
-        accountant=privacy.accountant,
-        server=server_of(config),
-        seed=training.seed,
-        noise=privacy.noise,  # type: ignore[arg-type] # checked by the config
-        settings=_settings(config, encryption),
-        earlier=earlier,
-        privacy_unit=privacy.unit,
-    )
-    if privacy.stop_epsilon is not None:
-        plan = replace(plan, rounds=_rounds_within(plan.promise(), privacy.stop_epsilon, plan.delta))
-    require_feasible(participation, plan.rounds, clients, expected)
-    return plan
-
-
 def _mechanism(
     config: Config,
     participation: Participation,
@@ -192,7 +177,7 @@ def _mechanism(
     shares: NoiseShares | None,
 ) -> Mechanism:
     privacy = config.privacy
-    strategy = make_strategy(_family(config), workload_of(config), participation, allow_import=allow_import)
+    strategy = _strategy(config, participation, allow_import)
     if privacy.noise_multiplier is not None:
         return Mechanism(strategy, participation, privacy.noise_multiplier, shares)
     if privacy.epsilon is None:
@@ -218,22 +203,23 @@ def _mechanism(
     )
 
 
-def _family(config: Config) -> Family | str:
-    """The family that the settings name, or code of one's own as it is."""
+def _strategy(config: Config, participation: Participation, allow_import: bool) -> Strategy:
+    """The strategy of the family that the settings name, or of code of one's own, which is called with the rounds alone."""
     privacy, rounds = config.privacy, config.training.rounds
     name = strategy_word(config)
     if privacy.mode == "dp-fedavg" and name != "identity":
         raise ConfigError(f'privacy.strategy = {name!r}: dp-fedavg has independent noise; say mode = "dp-ftrl"')
     if privacy.bands is not None and privacy.bands > rounds:
         raise ConfigError(f"privacy.bands = {privacy.bands}: must be at most training.rounds = {rounds}")
-    objective: Objective | None = privacy.objective  # type: ignore[assignment] # checked by the config
-    options = {"bands": privacy.bands, "buffers": privacy.buffers, "objective": objective, "matrix": privacy.matrix}
-    if ":" in name:
-        given = [key for key, value in options.items() if value is not None]
-        if given:
-            raise ConfigError(f"privacy.{given[0]} = {options[given[0]]!r}: code of your own, {name!r}, gets the rounds alone")
-        return name
-    return Family(name, privacy.bands, privacy.buffers, objective, privacy.matrix)
+    given = {key: value for key in ("bands", "buffers", "objective", "matrix") if (value := getattr(privacy, key)) is not None}
+    if ":" not in name:
+        return strategy_of(Family(name, **given), workload_of(config), participation)
+    for key, value in given.items():
+        raise ConfigError(f"privacy.{key} = {value!r}: code of your own, {name!r}, gets the rounds alone")
+    strategy: Strategy = made(name, {}, "strategy", allow_import, rounds)
+    if not all(hasattr(strategy, part) for part in ("rounds", "matrix", "sensitivity", "step")):
+        raise ConfigError(f"strategy = {name!r}: made a {type(strategy).__name__}, not a strategy")
+    return strategy
 
 
 def strategy_word(config: Config) -> str:
