@@ -170,13 +170,14 @@ def factorize(
     Of such a matrix, --bands is the most diagonals that it may have.
     """
     from hubbub.cli import factorize as command
-    from hubbub.factorization import families
+    from hubbub.factorization.families import Family
 
     read, separation, rotation = matrix is not None, (min_separation, max_participations), (epochs, rounds_per_epoch)
     command.factorize(
-        families.Family(family, None if read else bands, buffers, objective, matrix),  # type: ignore[arg-type] # it checks
+        Family(family, None if read else bands, buffers, objective, matrix),  # type: ignore[arg-type] # it checks
         command.SettingFlags(rounds, momentum, learning_rates, separation, rotation),
-        command.Claims(b_matrix, bands if read else None),
+        b_matrix,
+        bands if read else None,
         command.Outputs(output, plot, as_json, " ".join(["hubbub", *sys.argv[1:]])),
     )
 
@@ -205,9 +206,9 @@ def compare(
     from hubbub.cli import factorize as command
 
     separation, rotation = (min_separation, max_participations), (epochs, rounds_per_epoch)
-    flags = command.SettingFlags(rounds, momentum, learning_rates, separation, rotation)
-    knobs = command.Knobs(bands, buffers, objective)  # type: ignore[arg-type] # it checks
-    command.compare(flags.setting(), knobs, only, plot=plot, as_json=as_json)
+    setting = command.SettingFlags(rounds, momentum, learning_rates, separation, rotation).setting()
+    knobs = {"bands": bands, "buffers": buffers, "objective": objective}
+    command.compare(setting, knobs, only, plot=plot, as_json=as_json)
 
 
 def gaussian(
