@@ -16,17 +16,13 @@ from hubbub.report.summary import RunSummary
 __all__ = [
     "MOST_DRAWN",
     "PHASES",
-    "accuracy",
-    "clip_norms",
-    "clipped",
     "encryption",
     "epsilon",
-    "loss",
     "noise_matrix",
+    "over_rounds",
     "participations",
     "phase_seconds",
     "phases",
-    "seconds",
     "strategy_matrix",
     "strength",
 ]
@@ -38,31 +34,6 @@ _FEW = 40
 # What is larger is no number of a run, and no axis has room for it.
 _LARGEST = 1e30
 Row = Mapping[str, Any]
-
-
-def accuracy(runs: Sequence[RunSummary]) -> str:
-    """Accuracy over rounds."""
-    return _over_rounds(runs, "accuracy", "accuracy", percent=True)
-
-
-def loss(runs: Sequence[RunSummary]) -> str:
-    """Loss over rounds."""
-    return _over_rounds(runs, "loss", "loss")
-
-
-def clip_norms(runs: Sequence[RunSummary]) -> str:
-    """The clip norm of each round, of runs in which it moves."""
-    return _over_rounds(runs, "clip_norm", "clip norm")
-
-
-def clipped(runs: Sequence[RunSummary]) -> str:
-    """The part of a round's updates that were clipped."""
-    return _over_rounds(runs, "clipped_fraction", "updates clipped", percent=True)
-
-
-def seconds(runs: Sequence[RunSummary]) -> str:
-    """How long each round took."""
-    return _over_rounds(runs, "seconds", "seconds a round", zero=True)
 
 
 @styled
@@ -197,8 +168,16 @@ def _matrix(matrix: Array, name: str) -> str:
 
 
 @styled
-def _over_rounds(runs: Sequence[RunSummary], key: str, words: str, *, percent: bool = False, zero: bool = False) -> str:
-    """One number of each round's row; empty where no row has it."""
+def over_rounds(runs: Sequence[RunSummary], key: str, words: str, *, percent: bool = False, zero: bool = False) -> str:
+    """One number of each round's row; empty where no row has it.
+
+    Args:
+        runs: What is laid over one another.
+        key: Of the number.
+        words: What it is, for the axis.
+        percent: Whether it is a share.
+        zero: Whether the axis begins at 0.
+    """
     known = [(run, points) for run in runs if (points := _points(run.rows, key))]
     if not known:
         return ""

@@ -185,8 +185,8 @@ def _charts(runs: Sequence[RunSummary], *, public: bool) -> Iterator[Chart]:
         whose = "" if len(held_out) == len(evaluated) else f"{', '.join(held_out)}: "
         about = f"{whose}on held-out training data, without noise: for choosing settings, not for release."
         about = about[0].upper() + about[1:] if not whose else f"On public test data; {about}"
-    yield Chart("Accuracy", charts.accuracy(evaluated), about, private=bool(held_out))
-    yield Chart("Loss", charts.loss(evaluated), about, private=bool(held_out))
+    yield Chart("Accuracy", charts.over_rounds(evaluated, "accuracy", "accuracy", percent=True), about, private=bool(held_out))
+    yield Chart("Loss", charts.over_rounds(evaluated, "loss", "loss"), about, private=bool(held_out))
     yield Chart("Epsilon", charts.epsilon(runs), "What the rounds have cost, each as it was begun.")
     yield Chart(
         "Noise against signal",
@@ -194,8 +194,10 @@ def _charts(runs: Sequence[RunSummary], *, public: bool) -> Iterator[Chart]:
         "Of public numbers alone: the released sums, and the noise that the mechanism adds to each. The sum without its noise "
         "is estimated from both; where it is far below the noise, only many rounds together teach the model anything.",
     )
-    yield Chart("Clip norm", charts.clip_norms(runs), "As it followed the noised count of updates that were not clipped.")
-    yield Chart("Clipped", charts.clipped(runs), "The part of each round's updates that were clipped.", private=True)
+    norms = charts.over_rounds(runs, "clip_norm", "clip norm")
+    yield Chart("Clip norm", norms, "As it followed the noised count of updates that were not clipped.")
+    clipped = charts.over_rounds(runs, "clipped_fraction", "updates clipped", percent=True)
+    yield Chart("Clipped", clipped, "The part of each round's updates that were clipped.", private=True)
     for run in runs:
         of = f" of {run.name}" if len(runs) > 1 else ""
         yield Chart(
@@ -213,7 +215,8 @@ def _charts(runs: Sequence[RunSummary], *, public: bool) -> Iterator[Chart]:
             gap = "" if found.least_gap in (None, 1) else f" Nobody came again before {found.least_gap} rounds were over."
             about = f"Promised: {found.promised}.{gap}"
             yield Chart(f"Participation{of}", charts.participations(run), about, private=True)
-    yield Chart("Time", charts.seconds(runs), "Seconds of each round, all of it.", private=True)
+    seconds = charts.over_rounds(runs, "seconds", "seconds a round", zero=True)
+    yield Chart("Time", seconds, "Seconds of each round, all of it.", private=True)
     mean = "A round, on average; what is shorter than a microsecond stands at its mark."
     yield Chart("Where the time went", charts.phases(runs), "In all rounds." if len(runs) == 1 else mean, private=True)
     for run in runs:
