@@ -332,18 +332,11 @@ def _rows(setting: Setting, answer: Optimized[Strategy], facts: dict[str, Any]) 
 
 def _picture(family: Family, setting: Setting, answer: Optimized[Strategy]) -> bytes:
     # Drawing costs a second to import.
-    from hubbub.report.pictures import Errors, draw_matrices
+    from hubbub.report.pictures import draw_matrices
 
     words = setting.words()
-    errors = Errors(
-        roots=_root_errors(setting, answer.strategy),
-        objective=answer.objective,
-        root=answer.root_squared_error,
-        root_bound=math.sqrt(answer.lower_bound),
-        bound_family=answer.bound_family,
-    )
     title = f"{family.name}: {words['workload']}, {words['participation']}"
-    return draw_matrices(title, setting.workload, answer.strategy, errors)
+    return draw_matrices(title, answer, _root_errors(setting, answer.strategy))
 
 
 def _peak_memory() -> int:

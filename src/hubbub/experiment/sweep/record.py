@@ -186,24 +186,26 @@ def choice(runs: Sequence[Known]) -> Choice:
     """What publishing anything of these runs costs, chosen by looking at all of them."""
     if not runs:
         return Choice(0, None, None, "Nothing has been released yet.")
-    assumptions, warnings = _standing(runs)
-    lost = [run.name for run in runs if run.recorded is None]
-    if lost:
-        why = f"Not stated: the ledger of {', '.join(lost[:3])} cannot be read, and what that run has cost is not known."
-        return Choice(len(runs), None, None, why, (), why, assumptions, warnings)
+
+    def unknown(why: str, epsilon: float | None = None, delta: float | None = None) -> Choice:
+        return Choice(len(runs), epsilon, delta, why, (), why, *_standing(runs))
+
+    if lost := [run.name for run in runs if run.recorded is None]:
+        return unknown(
+            f"Not stated: the ledger of {', '.join(lost[:3])} cannot be read, and what that run has cost is not known."
+        )
     recorded = [run.recorded for run in runs if run.recorded is not None]
     delta = min(run.promise.delta for run in recorded)
     try:
         charges = run_charges(recorded)
         together = compose_runs(charges, delta)
     except (ConfigError, LedgerError) as error:
-        why = f"Not stated: {error}."
-        return Choice(len(runs), None, None, why, (), why, assumptions, warnings)
+        return unknown(f"Not stated: {error}.")
     if not together.private:
         why = f"No bound: {together.mechanism}, and a model that was trained without noise is hidden by nothing."
-        return Choice(len(runs), together.epsilon, delta, why, (), why, assumptions, warnings)
+        return unknown(why, together.epsilon, delta)
     trials, why = _trials(charges[: len(recorded)], charges[len(recorded) :], together, held_out=_held_out(runs))
-    return Choice(len(runs), together.epsilon, delta, together.sentence(), trials, why, assumptions, warnings)
+    return Choice(len(runs), together.epsilon, delta, together.sentence(), trials, why, *_standing(runs))
 
 
 def _trials(
