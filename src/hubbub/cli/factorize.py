@@ -269,11 +269,12 @@ def _answer(
     with console(stderr=True).status(f"{family.name}, {setting.workload.rounds:,} rounds …"):
         answer = answer_of(family, setting.workload, setting.participation) if found is None else found()
     seconds, waited = time.process_time() - cpu, time.perf_counter() - wall
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     facts = {
         **_facts(family, setting, answer),
         "cpu_seconds": seconds,
         "wall_seconds": waited,
-        "peak_memory_bytes": _peak_memory(),
+        "peak_memory_bytes": peak if sys.platform == "darwin" else 1024 * peak,
         "checks": checks,
         "output": None if outputs.file is None else str(outputs.file),
         "plot": None if outputs.plot is None else str(outputs.plot),
@@ -337,12 +338,6 @@ def _picture(family: Family, setting: Setting, answer: Optimized[Strategy]) -> b
     words = setting.words()
     title = f"{family.name}: {words['workload']}, {words['participation']}"
     return draw_matrices(title, answer, _root_errors(setting, answer.strategy))
-
-
-def _peak_memory() -> int:
-    """Bytes that this process has held at most."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,7 +99,10 @@ def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, no
         return None
     z = deviation(plan, noise_rows)
     each, last = z * float(levels.releases.max()), z * float(levels.models[plan.rounds - 1])
-    norm = None if parameters is None else _expected_norm(parameters)
+    # Of a vector of independent standard normal numbers, by expectation.
+    norm = (
+        None if parameters is None else math.sqrt(2) * math.exp(math.lgamma((parameters + 1) / 2) - math.lgamma(parameters / 2))
+    )
     return NoiseEstimate(
         sum_stddev=each * clip * plan.expected_cohort_size,
         mean_stddev=each * clip,
@@ -183,24 +186,16 @@ def agreed(plan: RunPlan, terms: Encryption, key: "PublicKey", parameters: int, 
         parameters: Of the model.
         name: That no other run has.
     """
-    packing = terms.packing(math.ceil(plan.expected_cohort_size), plan.mechanism, _largest(plan))
+    # Of a row of noise that one party adds, as the run itself finds it; of independent noise without tensors.
+    mechanism, largest = plan.mechanism, 0.0
+    if mechanism is not None and mechanism.shares is None:
+        largest = mechanism.stddev
+        if type(mechanism.strategy) is not Identity:
+            from hubbub.training.release import largest_deviation
+
+            largest = largest_deviation(mechanism)
+    packing = terms.packing(math.ceil(plan.expected_cohort_size), mechanism, largest)
     return terms.agreement(key, packing, parameters + plan.clip_norms.further, name)
-
-
-def _largest(plan: RunPlan) -> float:
-    """The largest standard deviation of a row of noise that one party adds, as the run itself finds it."""
-    if plan.mechanism is None or plan.mechanism.shares is not None:
-        return 0.0
-    if type(plan.mechanism.strategy) is Identity:
-        return plan.mechanism.stddev
-    from hubbub.training.release import largest_deviation
-
-    return largest_deviation(plan.mechanism)
-
-
-def _expected_norm(dim: int) -> float:
-    """Of a vector of independent standard normal numbers."""
-    return math.sqrt(2) * math.exp(math.lgamma((dim + 1) / 2) - math.lgamma(dim / 2))
 
 
 def _most_added(workload: Workload, rounds: int) -> float:
@@ -267,7 +262,9 @@ def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
         return NoiseLevels(_running_norms(first), _running_norms(_steps(workload, first)))
     if workload.rounds > MOST_ROUNDS:
         return None
-    N = _noising_matrix(strategy)
+    C = np.asarray(strategy.matrix(), dtype=np.float64)
+    triangular = C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
+    N = np.asarray(solve_triangular(C, np.eye(len(C)), lower=True)) if triangular else noising_matrix(strategy)
     return NoiseLevels(np.linalg.norm(N, axis=1), _added_up(workload, N))
 
 
@@ -309,13 +306,6 @@ def _steps(workload: Workload, releases: Array) -> Array:
 
 def _running_norms(column: Array) -> Array:
     return np.asarray(np.sqrt(np.cumsum(np.square(column))))
-
-
-def _noising_matrix(strategy: Strategy) -> Array:
-    C = np.asarray(strategy.matrix(), dtype=np.float64)
-    if C.shape[0] == C.shape[1] and not np.triu(C, 1).any():
-        return np.asarray(solve_triangular(C, np.eye(len(C)), lower=True))
-    return noising_matrix(strategy)
 
 
 def _added_up(workload: Workload, N: Array) -> Array:

@@ -59,7 +59,7 @@ def scalars(result: RoundResult | Mapping[str, Any], *, private: bool = False) -
                 continue
             parts = value if isinstance(value, Mapping) else {"": value}
             found |= {f"private/{name}/{part}".rstrip("/"): of_part for part, of_part in parts.items()}
-    return {name: float(value) for name, value in found.items() if _is_number(value)}
+    return {name: float(value) for name, value in found.items() if isinstance(value, int | float) and math.isfinite(value)}
 
 
 def log(result: RoundResult | Mapping[str, Any], write: Write, *, private: bool = False) -> None:
@@ -175,7 +175,3 @@ def _row(result: RoundResult) -> dict[str, Any]:
         "phases": result.phases,
         "private": tuple(set(result.statistics) - {"epsilon", "clip_norm", "released"}),
     }
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

@@ -79,7 +79,9 @@ def start_from(config: Config, following: RunPlan, module: nn.Module, clients: i
             f"data: has {clients} {config.privacy.unit}s, and {folder} was trained on {had}; a run goes on with the people "
             "that it had"
         )
-    _require_verified(folder)
+    for check in verify(folder).checks:
+        if not check.ok:
+            raise RunFolderError(f"{folder}: does not verify ({check.name}: {check.detail}); see hubbub verify {folder}")
     plan = _plan(before, recorded, following)
     require_alike(recorded, plan, following)
     handed = handed_on(recorded, plan, module)
@@ -172,12 +174,6 @@ def _require_recorded(recorded: Recorded, following: RunPlan, config: Config, fo
                 f"{name} = {value!r}: by its ledger {folder} had {stated.get(name)!r}, so that its config.toml was changed; "
                 "restore it"
             )
-
-
-def _require_verified(folder: Path) -> None:
-    for check in verify(folder).checks:
-        if not check.ok:
-            raise RunFolderError(f"{folder}: does not verify ({check.name}: {check.detail}); see hubbub verify {folder}")
 
 
 def _plan(before: Config, recorded: Recorded, following: RunPlan) -> RunPlan:

@@ -140,7 +140,14 @@ def local_holders(begun: RunInFolder, terms: Encryption) -> "Callable[[int], Use
     folder, clients = _holders_folder(begun), len(begun.run.population.clients)
     keys = _named_folder(begun) or folder
     if keys == folder and not (folder / key_files.PUBLIC).exists():
-        _deal(folder, terms)
+        files.make_folder(folder)
+        for key in fresh_keys(terms):
+            if isinstance(key, KeyShare):
+                key_files.write_share(folder / key_files.share_name(key.holder), key)
+            else:
+                key_files.write_private(folder / key_files.PRIVATE, key)
+        # The public one comes last, when all others are there.
+        key_files.write_public(folder / key_files.PUBLIC, key.public if isinstance(key, KeyShare) else key.public_key)
     plan = begun.run.plan
     seeds = derive(seed_key(plan.seed), "holders")
 
@@ -190,33 +197,17 @@ def encrypted(
             f"secagg.min_contributions = {terms.min_contributions}: holders of the key in {public} open sums of at least "
             f"{shared.min_contributions}; ask for as many"
         )
-    _require_same_streams(begun, terms)
+    if terms.noise_rows and begun.rounds_measured and not (begun.folder / "state" / "agreement.json").exists():
+        raise RunFolderError(
+            f"{begun.folder}: the holders' noise of its rounds was drawn in one process, and nodes cannot go on with it; "
+            "resume with --engine process"
+        )
     agreement = kept_agreement(begun.folder, lambda name: agreement_of(run, terms, key, name))
     holders = GridHolders(lambda: grid, agreement, shared, run.plan.promise(), timeout)
     holders.require_there()
     return EncryptedGridPopulation(
         population, agreement, holders, lattice_bits=terms.lattice_bits, mechanism=run.plan.mechanism
     )
-
-
-def _require_same_streams(begun: RunInFolder, terms: Encryption) -> None:
-    """Refuse to go on, with noise of holders on a grid, where those of one process have added it before."""
-    if terms.noise_rows and begun.rounds_measured and not (begun.folder / "state" / "agreement.json").exists():
-        raise RunFolderError(
-            f"{begun.folder}: the holders' noise of its rounds was drawn in one process, and nodes cannot go on with it; "
-            "resume with --engine process"
-        )
-
-
-def _deal(folder: Path, terms: Encryption) -> None:
-    """Make the keys of a federation in this process; the public one comes last, when all others are there."""
-    files.make_folder(folder)
-    for key in fresh_keys(terms):
-        if isinstance(key, KeyShare):
-            key_files.write_share(folder / key_files.share_name(key.holder), key)
-        else:
-            key_files.write_private(folder / key_files.PRIVATE, key)
-    key_files.write_public(folder / key_files.PUBLIC, key.public if isinstance(key, KeyShare) else key.public_key)
 
 
 def _holders_folder(begun: RunInFolder) -> Path:

@@ -186,7 +186,7 @@ def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> No
         ConfigError: A cell whose settings cannot be run; it is named.
         HubbubError: Data that are missing.
     """
-    from hubbub.experiment.build import client_side
+    from hubbub.experiment.build import build, client_side
     from hubbub.experiment.planner import planned
 
     clients: dict[Config, int] = {}
@@ -196,25 +196,19 @@ def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> No
             if shared not in clients:
                 clients[shared] = len(client_side(shared, allow_import=allow_import).population.clients)
             planned(config, clients[shared], allow_import=allow_import)
-            _require_engine(config, allow_import=allow_import)
+            if config.training.engine == "flower":
+                from hubbub.experiment.engine.apps import require_flower
+
+                require_flower()
+            if config.secagg.scheme != "none":
+                from hubbub.experiment.engine.parties import require_keys
+
+                # What encrypts is checked as a whole: keys, and who may open what.
+                run = build(config, allow_import=allow_import)
+                if run.encryption and config.training.engine == "process":
+                    require_keys(run, run.encryption)
         except (HubbubError, ValueError, TypeError) as error:
             raise ConfigError(f"the cell {worded(cell.settings)}: {error}") from error
-
-
-def _require_engine(config: Config, *, allow_import: bool) -> None:
-    """Flower and the keys have to be there as well."""
-    if config.training.engine == "flower":
-        from hubbub.experiment.engine.apps import require_flower
-
-        require_flower()
-    if config.secagg.scheme != "none":
-        from hubbub.experiment.build import build
-        from hubbub.experiment.engine.parties import require_keys
-
-        # What encrypts is checked as a whole: keys, and who may open what.
-        run = build(config, allow_import=allow_import)
-        if run.encryption and config.training.engine == "process":
-            require_keys(run, run.encryption)
 
 
 def _shared(config: Config) -> Config:

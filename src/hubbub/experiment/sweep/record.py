@@ -87,8 +87,13 @@ def begin(folder: Path, record: SweepRecord) -> None:
         RunFolderError: It holds another sweep, or something else.
     """
     if os.path.lexists(folder / RECORD):
-        found = read_record(folder).as_json()
-        _require_same(folder, found, record.as_json())
+        found, wanted = read_record(folder).as_json(), record.as_json()
+        if found["digest"] != wanted["digest"]:
+            what = "grid" if found["base"] == wanted["base"] else "settings"
+            raise RunFolderError(
+                f"{folder}: holds another sweep, of {found['source']} with other {what}; choose another folder with -o, or "
+                f"resume that one: hubbub sweep {folder}"
+            )
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunFolderError(f"{folder}: exists and is no sweep ({RECORD} not there); choose another folder with -o")
@@ -152,16 +157,6 @@ def _from_json(found: Mapping[str, Any]) -> SweepRecord:
     if not isinstance(found["allow_import"], bool):
         raise TypeError(f"allow_import = {found['allow_import']!r}")
     return SweepRecord(str(found["source"]), base, Grid(axes), found["allow_import"], str(found["version"]))
-
-
-def _require_same(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    if found["digest"] == wanted["digest"]:
-        return
-    what = "grid" if found["base"] == wanted["base"] else "settings"
-    raise RunFolderError(
-        f"{folder}: holds another sweep, of {found['source']} with other {what}; choose another folder with -o, or resume "
-        f"that one: hubbub sweep {folder}"
-    )
 
 
 _LAWS = {
@@ -319,16 +314,13 @@ def marked(points: Sequence[PointSummary]) -> tuple[PointSummary, ...]:
         for point in points
     ]
     known = [rank for rank in ranks if rank is not None]
+    # What another beats is nowhere better than it, and somewhere worse.
+    beaten = {one for one in known if any(a >= one[0] and b <= one[1] and (a, b) != one for a, b in known)}
     best = ranks.index(max(known, key=lambda rank: (rank[0], -rank[1]))) if known else None
     return tuple(
-        replace(point, best=number == best, frontier=rank is not None and not any(_beats(other, rank) for other in known))
+        replace(point, best=number == best, frontier=rank is not None and rank not in beaten)
         for number, (point, rank) in enumerate(zip(points, ranks, strict=True))
     )
-
-
-def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether it is nowhere worse and somewhere better."""
-    return one[0] >= other[0] and one[1] <= other[1] and one != other
 
 
 def _found(folder: Path, cell: Cell, error: str) -> tuple[CellSummary, Known | None]:
