@@ -15,6 +15,7 @@ from typing import Any
 from hubbub._util.files import write_atomic
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import no_less, zcdp_standing
+from hubbub.report.charts import ENCRYPTION, encryption_seconds
 from hubbub.report.drawing import QUIET, canvas, png
 from hubbub.report.page import page, some
 from hubbub.report.summary import summary, whose
@@ -23,12 +24,6 @@ __all__ = ["FinishedRun", "draw", "markdown", "write"]
 
 _Rows = Sequence[Mapping[str, Any]]
 _ACCURACY, _EPSILON = "#1b6ca8", "#b5542b"
-# What encryption takes in a round: the key of a row of metrics, in words, and how it is drawn.
-_ENCRYPTION = {
-    "encrypt_seconds": ("encrypt, one client", _ACCURACY, "o"),
-    "aggregate_seconds": ("add, server, all clients", _EPSILON, "s"),
-    "decrypt_seconds": ("decrypt, holders", QUIET, "^"),
-}
 
 
 @dataclass(frozen=True)
@@ -88,17 +83,11 @@ def _row(row: Mapping[str, Any]) -> str:
     return f"| {row['round_index'] + 1} | {row['accuracy']:.2%} | {shown} | {epsilon} |"
 
 
-def _seconds(rows: _Rows, key: str) -> list[tuple[int, float]]:
-    """Rounds, from 1, and what a part of encryption took in each, of one client where all do it."""
-    known = [row for row in rows if row.get(key) is not None]
-    return [(row["round_index"] + 1, row[key] / (max(1, row["clients"]) if key == "encrypt_seconds" else 1)) for row in known]
-
-
 def _encrypted(rows: _Rows) -> list[str]:
     """What encryption cost, where there was any."""
     if not rows:
         return []
-    parts = {words: [seconds for _, seconds in _seconds(rows, key)] for key, (words, _, _) in _ENCRYPTION.items()}
+    parts = {words: [seconds for _, seconds in encryption_seconds(rows, key)] for key, words in ENCRYPTION.items()}
     return [
         "## Secure aggregation (private)",
         "",
@@ -195,8 +184,8 @@ def _draw_clip_norms(axes: Any, rows: _Rows) -> None:
 
 
 def _draw_encryption(axes: Any, rows: _Rows) -> None:
-    for key, (label, color, marker) in _ENCRYPTION.items():
-        if points := _seconds(rows, key):
+    for (key, label), color, marker in zip(ENCRYPTION.items(), (_ACCURACY, _EPSILON, QUIET), "os^", strict=True):
+        if points := encryption_seconds(rows, key):
             axes.plot(*zip(*points, strict=True), color=color, marker=marker, markersize=3, label=label)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")

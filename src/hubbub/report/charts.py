@@ -14,9 +14,11 @@ from hubbub.report.drawing import DASHES, INK, MARKERS, SERIES, figure, legible,
 from hubbub.report.summary import RunSummary
 
 __all__ = [
+    "ENCRYPTION",
     "MOST_DRAWN",
     "PHASES",
     "encryption",
+    "encryption_seconds",
     "epsilon",
     "noise_matrix",
     "over_rounds",
@@ -109,23 +111,33 @@ def participations(run: RunSummary) -> str:
     return shown(made, "How often clients took part")
 
 
+# What encryption takes in a round: the key of a row of metrics, and what it is.
+ENCRYPTION = {
+    "encrypt_seconds": "encrypt, one client",
+    "aggregate_seconds": "add, server, all clients",
+    "decrypt_seconds": "decrypt, holders",
+}
+
+
+def encryption_seconds(rows: Sequence[Row], key: str) -> list[tuple[int, float]]:
+    """Rounds, from 1, and the seconds of a part of encryption in each: of one client where all clients do it.
+
+    Example:
+        >>> encryption_seconds([{"round_index": 0, "encrypt_seconds": 3.0, "clients": 2}], "encrypt_seconds")
+        [(1, 1.5)]
+    """
+    clients = {row["round_index"] + 1: row.get("clients") or 1 for row in rows if key == "encrypt_seconds"}
+    return [(number, seconds / clients.get(number, 1)) for number, seconds in _points(rows, key)]
+
+
 @styled
-def encryption(runs: Sequence[RunSummary]) -> str:
-    """Seconds of each round that went into encryption, of the first run that encrypts."""
-    found = next((run for run in runs if _points(run.rows, "decrypt_seconds")), None)
-    if found is None:
+def encryption(run: RunSummary) -> str:
+    """Seconds of each round that went into encryption; empty where nothing was decrypted."""
+    if not _points(run.rows, "decrypt_seconds"):
         return ""
     made, axes = figure()
-    labels = {
-        "encrypt_seconds": "encrypt, one client",
-        "aggregate_seconds": "add, server, all clients",
-        "decrypt_seconds": "decrypt, holders",
-    }
-    for i, (key, label) in enumerate(labels.items()):
-        rows = [row for row in found.rows if row.get(key) is not None and row[key] <= _LARGEST]
-        each = [max(1, row["clients"] or 1) if key == "encrypt_seconds" else 1 for row in rows]
-        points = [(row["round_index"] + 1, row[key] / count) for row, count in zip(rows, each, strict=True)]
-        if points:
+    for i, (key, label) in enumerate(ENCRYPTION.items()):
+        if points := encryption_seconds(run.rows, key):
             _curve(axes, i, points, label)
     axes.set_yscale("log")
     _dressed(axes, "seconds a round")

@@ -222,7 +222,7 @@ def _charts(runs: Sequence[RunSummary], *, public: bool) -> Iterator[Chart]:
     for run in runs:
         of = f" of {run.name}" if len(runs) > 1 else ""
         about = "Seconds of each round that went into encryption, adding and opening."
-        yield Chart(f"Encryption{of}", charts.encryption([run]), about, private=True)
+        yield Chart(f"Encryption{of}", charts.encryption(run), about, private=True)
         if run.audit is not None:
             from hubbub.report.audit import audit_bounds, audit_scores
 
