@@ -375,7 +375,12 @@ def _changed(config: Config, family: Family, cohorts: Layer, *, epsilon: float, 
 
 
 def assignments(changes: Layer) -> list[str]:
-    """The changes as ``--set`` takes them."""
+    """The changes as ``--set`` takes them.
+
+    Example:
+        >>> assignments({"privacy": {"mode": "dp-ftrl", "strategy": None}})
+        ['privacy.mode=dp-ftrl', 'privacy.strategy=default']
+    """
     return [
         f"{section}.{key}={'default' if value is None else value}"
         for section, keys in changes.items()

@@ -347,6 +347,10 @@ def overrides(assignments: Sequence[str]) -> Layer:
 
     Raises:
         ConfigError: Not of that form.
+
+    Example:
+        >>> overrides(["privacy.epsilon=8", "training.engine=flower", "data.path=default"])
+        {'privacy': {'epsilon': 8}, 'training': {'engine': 'flower'}, 'data': {'path': None}}
     """
     layer: Layer = {}
     for assignment in assignments:
@@ -375,6 +379,10 @@ def merge(*layers: Layer) -> Layer:
 
     Raises:
         ConfigError: Both of those two in one layer.
+
+    Example:
+        >>> merge({"privacy": {"epsilon": 8.0, "delta": 1e-6}}, {"privacy": {"noise_multiplier": 1.1}})
+        {'privacy': {'delta': 1e-06, 'noise_multiplier': 1.1}}
     """
     merged: Layer = {}
     for layer in layers:
@@ -398,6 +406,10 @@ def resolve(*layers: Layer) -> Config:
 
     Raises:
         ConfigError: An unknown key, a value of the wrong type or out of range, or both of those two in one layer.
+
+    Example:
+        >>> resolve({"training": {"rounds": 10}}, {"training": {"rounds": 20}}).training.rounds
+        20
     """
     merged = merge(*layers)
     config = Config()
@@ -485,8 +497,17 @@ def _require_consistent(config: Config) -> None:
 def strategy_name(name: str, value: str, known: Sequence[str] = STRATEGIES) -> str:
     """The strategy's name as the tables have it, or ``"pkg.mod:Name"`` as it is.
 
+    Args:
+        name: Of the setting or flag, for the message.
+        value: As it was typed.
+        known: The names to choose from.
+
     Raises:
         ValueError: No such strategy.
+
+    Example:
+        >>> strategy_name("--mechanism", "Binary_Tree")
+        'tree'
     """
     if ":" in value:
         return value

@@ -74,7 +74,20 @@ class NoiseEstimate:
 
 
 def epsilons(promise: Promise, delta: float, parts: int = 4) -> list[tuple[int, float]]:
-    """Epsilon after the first round and after each of so many equal parts of the rounds."""
+    """Epsilon after the first round and after each of so many equal parts of the rounds.
+
+    Args:
+        promise: Of the run.
+        delta: At which.
+        parts: How many; each ends with a whole round.
+
+    Example:
+        >>> from hubbub.mechanism import Mechanism
+        >>> from hubbub.mechanism.participation import PoissonSampling
+        >>> promise = Promise(8, Mechanism(Identity(8), PoissonSampling(0.1), 1.0), settings={"clip_norm": 1.0})
+        >>> [rounds for rounds, epsilon in epsilons(promise, delta=1e-5) if 0 < epsilon < 4]
+        [1, 2, 4, 6, 8]
+    """
     after = sorted({1, *(math.ceil(promise.rounds * i / parts) for i in range(1, parts + 1))})
     return [(rounds, promise.after(rounds, delta).epsilon) for rounds in after]
 
@@ -126,7 +139,12 @@ def remembered_rows(plan: RunPlan) -> int:
 
 
 def remembered_bytes(rows: int, parameters: int) -> int:
-    """What so many rows of the noise take, as long as the model each."""
+    """What so many rows of the noise take, as long as the model each.
+
+    Example:
+        >>> remembered_bytes(rows=3, parameters=1000)
+        24000
+    """
     return NUMBER_BYTES * rows * parameters
 
 

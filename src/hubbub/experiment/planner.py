@@ -228,7 +228,12 @@ def strategy_word(config: Config) -> str:
 
 
 def default_strategy(mode: str) -> str:
-    """The strategy of a run whose settings name none."""
+    """The strategy of a run whose settings name none.
+
+    Example:
+        >>> default_strategy("dp-ftrl")
+        'banded-toeplitz'
+    """
     return "identity" if mode == "dp-fedavg" else "banded-toeplitz"
 
 
@@ -299,7 +304,12 @@ PARAMETERS = {
 
 
 def parameters_of(config: Config) -> int | None:
-    """How many parameters the model has; ``None`` where only building it would tell."""
+    """How many parameters the model has; ``None`` where only building it would tell.
+
+    Example:
+        >>> parameters_of(Config())
+        4810
+    """
     return PARAMETERS.get((config.model.name, config.data.name))
 
 
@@ -310,6 +320,10 @@ def units_of(config: Config) -> int | None:
 
     Raises:
         ConfigError: More clients than the data set has examples for.
+
+    Example:
+        >>> units_of(Config())
+        100
     """
     size, held = DATA.get(config.data.name), config.training.validation
     # As Dataset.without_test takes them away.

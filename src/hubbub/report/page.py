@@ -71,7 +71,12 @@ def rendered(template: str, **values: Any) -> str:
 
 
 def some(rows: Sequence[Any], most: int) -> list[Any]:
-    """At most so many rows, the first and the last among them."""
+    """At most so many rows, the first and the last among them.
+
+    Example:
+        >>> some(range(100), most=4)
+        [0, 33, 66, 99]
+    """
     if len(rows) <= most:
         return list(rows)
     return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]

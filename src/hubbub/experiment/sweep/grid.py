@@ -61,6 +61,10 @@ def grid_of(flags: Sequence[str], seeds: str | None = None) -> Grid:
 
     Raises:
         ConfigError: Not of that form, an empty value, one that comes twice, or a key that does.
+
+    Example:
+        >>> [axis.values for axis in grid_of(["privacy.clip_norm=0.1,0.5"], seeds="1,2,3").axes]
+        [(0.1, 0.5), (1, 2, 3)]
     """
     axes = [_axis("--grid", flag) for flag in flags]
     if seeds is not None:
@@ -138,7 +142,12 @@ class Cell:
 
 
 def worded(settings: Mapping[str, Any]) -> str:
-    """Settings as a message names them."""
+    """Settings as a message names them.
+
+    Example:
+        >>> worded({"privacy.clip_norm": 0.5, "training.engine": "flower", "data.path": None})
+        "privacy.clip_norm = 0.5, training.engine = 'flower', data.path = default"
+    """
     return ", ".join(f"{key} = {'default' if value is None else repr(value)}" for key, value in settings.items())
 
 
@@ -151,6 +160,10 @@ def cells_of(base: Layer, grid: Grid) -> tuple[Cell, ...]:
 
     Raises:
         ConfigError: The settings of a cell are refused, or two cells are the same run.
+
+    Example:
+        >>> [cell.name for cell in cells_of({}, grid_of(["privacy.clip_norm=0.1,0.5"]))]
+        ['1-clip_norm=0.1', '2-clip_norm=0.5']
     """
     points = list(grid.points())
     digits = len(str(len(points)))
