@@ -7,7 +7,6 @@ marks it.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,15 +19,22 @@ from hubbub.report.drawing import QUIET, canvas, png
 from hubbub.report.page import page, some
 from hubbub.report.summary import summary, whose
 
-__all__ = ["FinishedRun", "draw", "markdown", "write"]
+__all__ = ["draw", "markdown", "write"]
 
 _Rows = Sequence[Mapping[str, Any]]
 _ACCURACY, _EPSILON = "#1b6ca8", "#b5542b"
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """A run as its report needs it.
+def write(folder: Path, promised: PrivacyGuarantee) -> None:
+    """Write ``report.png``, ``report.md`` and ``report.html`` into the folder of a run, of which so much was promised."""
+    run = summary(folder)
+    write_atomic(folder / "report.png", draw(run.name, run.rows, promised, public=run.public))
+    write_atomic(folder / "report.md", markdown(run.name, run.rows, promised, run.config, public=run.public).encode())
+    write_atomic(folder / "report.html", page([run]).encode())
+
+
+def markdown(name: str, rows: _Rows, promised: PrivacyGuarantee, config: str, *, public: bool = True) -> str:
+    """The run as Markdown: what is promised, under which assumptions, and how good the model is.
 
     Args:
         name: The run's name.
@@ -37,27 +43,9 @@ class FinishedRun:
         config: The resolved settings as TOML.
         public: Whether loss and accuracy are of public test data; of held-out clients' data otherwise.
     """
-
-    name: str
-    rows: _Rows
-    promised: PrivacyGuarantee
-    config: str
-    public: bool = True
-
-
-def write(folder: Path, run: FinishedRun) -> None:
-    """Write ``report.png``, ``report.md`` and ``report.html`` into the run's folder."""
-    write_atomic(folder / "report.png", draw(run))
-    write_atomic(folder / "report.md", markdown(run).encode())
-    write_atomic(folder / "report.html", page([summary(folder)]).encode())
-
-
-def markdown(run: FinishedRun) -> str:
-    """The run as Markdown: what is promised, under which assumptions, and how good the model is."""
-    promised, rows = run.promised, run.rows
     evaluated = [row for row in rows if row.get("accuracy") is not None]
-    lines = [f"# {run.name}", "", f"**{promised.sentence()}**", ""]
-    if not run.public:
+    lines = [f"# {name}", "", f"**{promised.sentence()}**", ""]
+    if not public:
         held_out = f"Accuracy and loss are of held-out {whose(promised)}, without noise"
         lines += [f"> {held_out}: this report is for choosing settings, not for release.", ""]
     if evaluated:
@@ -73,7 +61,7 @@ def markdown(run: FinishedRun) -> str:
     if promised.private:
         lines += _guarantee(promised)
     lines += _encrypted([row for row in rows if row.get("decrypt_seconds") is not None])
-    return "\n".join([*lines, "## Settings", "", "```toml", run.config.strip(), "```", ""])
+    return "\n".join([*lines, "## Settings", "", "```toml", config.strip(), "```", ""])
 
 
 def _row(row: Mapping[str, Any]) -> str:
@@ -125,25 +113,24 @@ def _guarantee(promised: PrivacyGuarantee) -> list[str]:
     ]
 
 
-def draw(run: FinishedRun) -> bytes:
-    """A PNG of panels over rounds: accuracy, epsilon spent and promised, and what else the rows hold."""
+def draw(name: str, rows: _Rows, promised: PrivacyGuarantee, *, public: bool = True) -> bytes:
+    """A PNG of panels over rounds: accuracy, epsilon spent and promised, and what else the rows hold; as :func:`markdown`."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    promised = run.promised
-    adapted, encrypted = ([row for row in run.rows if row.get(key) is not None] for key in ("clip_norm", "decrypt_seconds"))
+    adapted, encrypted = ([row for row in rows if row.get(key) is not None] for key in ("clip_norm", "decrypt_seconds"))
     further = [
         part for part in ("epsilon" * promised.private, "clip norm" * bool(adapted), "seconds" * bool(encrypted)) if part
     ]
     figure = canvas(8, 4 + 2 * len(further))
     heights = (3, *(2 for _ in further))
     above, *panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    evaluated = [row for row in run.rows if row.get("accuracy") is not None]
+    evaluated = [row for row in rows if row.get("accuracy") is not None]
     rounds = [row["round_index"] + 1 for row in evaluated]
     above.plot(rounds, [row["accuracy"] for row in evaluated], color=_ACCURACY, marker="o", markersize=3)
     held_out = "training examples" if promised.privacy_unit == "example" else "clients' data"
-    above.set_ylabel("accuracy on test data" if run.public else f"accuracy on held-out {held_out} (private)")
+    above.set_ylabel("accuracy on test data" if public else f"accuracy on held-out {held_out} (private)")
     above.yaxis.set_major_formatter(PercentFormatter(1.0))
-    above.set_title(run.name, loc="left", fontweight="bold")
+    above.set_title(name, loc="left", fontweight="bold")
     if evaluated:
         last = evaluated[-1]["accuracy"]
         place = {"xytext": (0, 6), "textcoords": "offset points", "ha": "right"}
@@ -152,7 +139,7 @@ def draw(run: FinishedRun) -> bytes:
         above.margins(y=0.15)
     for axes, part in zip(panels, further, strict=True):
         if part == "epsilon":
-            _draw_epsilon(axes, run.rows, promised)
+            _draw_epsilon(axes, rows, promised)
         elif part == "clip norm":
             _draw_clip_norms(axes, adapted)
         else:

@@ -157,9 +157,7 @@ class RunInFolder:
         """Write the model, bind it in the ledger, and write the report; returns loss and accuracy on the test examples."""
         with self.store.locked():
             self._write_model()
-        text, rows = (self.folder / "config.toml").read_text(), read_metrics(self.folder / "metrics.jsonl")[0]
-        public = not self.run.config.training.validation
-        report.write(self.folder, report.FinishedRun(self.folder.name, rows, self.promised, text, public=public))
+        report.write(self.folder, self.promised)
         return self._evaluated()
 
     def _write_model(self) -> None:
