@@ -9,6 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+__all__ = [
+    "FAMILIES", "Accountant", "AllowImport", "AsJson", "Assignments", "Bins", "Buffers", "CohortSize", "Config",
+    "CycleLength", "Delta", "Engine", "Epochs", "Epsilon", "Family", "FinishedRun", "Head", "LearningRates", "MaxCohortSize",
+    "MaxParticipations", "Mechanism", "MinSeparation", "Mlflow", "Momentum", "MostBands", "Plan", "Plot", "Population",
+    "Relation", "Rounds", "RoundsPerEpoch", "Run", "SamplingProbability", "TensorBoard", "TrackPrivate", "WandB", "Workers",
+    "configs", "number", "real_option", "runs", "whole", "whole_option",
+]  # fmt: skip
+
 FAMILIES = (
     "identity, tree, tree-online, tree-full, banded-toeplitz, optimal-toeplitz, normalized-toeplitz, banded, banded-inverse, "
     "blt, time-varying, dense, fourier"

@@ -116,6 +116,7 @@ def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, no
     norm = (
         None if parameters is None else math.sqrt(2) * math.exp(math.lgamma((parameters + 1) / 2) - math.lgamma(parameters / 2))
     )
+    most = float(_models(workload, np.ones(workload.rounds))[plan.rounds - 1])
     return NoiseEstimate(
         sum_stddev=each * clip * plan.expected_cohort_size,
         mean_stddev=each * clip,
@@ -124,7 +125,7 @@ def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, no
         model_stddev=last * clip,
         model_rmse=z * levels.model("mean"),
         final_norm_over_clip=None if norm is None else last * norm,
-        final_signal_to_noise=None if norm is None else _most_added(workload, plan.rounds) / (last * norm),
+        final_signal_to_noise=None if norm is None else most / (last * norm),
     )
 
 
@@ -216,16 +217,6 @@ def agreed(plan: RunPlan, terms: Encryption, key: "PublicKey", parameters: int, 
     return terms.agreement(key, packing, parameters + plan.clip_norms.further, name)
 
 
-def _most_added(workload: Workload, rounds: int) -> float:
-    """What the workload makes of ones: the sum of row ``rounds`` − 1 of A."""
-    rates = np.ones(rounds) if workload.learning_rates is None else np.asarray(workload.learning_rates[:rounds])
-    buffer = total = 0.0
-    for rate in rates:
-        buffer = workload.momentum * buffer + 1.0
-        total += float(rate) * buffer
-    return total
-
-
 def deviation(plan: RunPlan, noise_rows: int) -> float:
     """The standard deviation of z in a mean over the expected cohort, for clip norm 1; 0 without noise.
 
@@ -277,7 +268,7 @@ def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
         raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
     first = _first_column(strategy)
     if first is not None and workload.toeplitz:
-        return NoiseLevels(_running_norms(first), _running_norms(_steps(workload, first)))
+        return NoiseLevels(_running_norms(first), _running_norms(_models(workload, first)))
     if workload.rounds > MOST_ROUNDS:
         return None
     C = np.asarray(strategy.matrix(), dtype=np.float64)
@@ -311,15 +302,18 @@ def _response(strategy: Strategy) -> Array:
     return answers
 
 
-def _steps(workload: Workload, releases: Array) -> Array:
-    """The models that an optimizer of equal learning rates makes of one number a round, ``(rounds,)``."""
-    rate = 1.0 if workload.learning_rates is None else workload.learning_rates[0]
-    if not workload.momentum:
-        return np.asarray(rate * np.cumsum(releases))
-    buffers, buffer = np.empty(workload.rounds), 0.0
-    for t, release in enumerate(releases):
-        buffer = buffers[t] = workload.momentum * buffer + release
-    return np.asarray(rate * np.cumsum(buffers))
+def _models(workload: Workload, releases: Array) -> Array:
+    """The models that the optimizer makes of one number a round, ``(rounds,)``: A times them.
+
+    Example:
+        >>> _models(Workload(3, momentum=0.5, learning_rates=(1.0, 1.0, 2.0)), np.ones(3))
+        array([1. , 2.5, 6. ])
+    """
+    rates = np.ones(workload.rounds) if workload.learning_rates is None else np.asarray(workload.learning_rates)
+    # Each buffer less β times the one before it is the release of its round.
+    return np.asarray(
+        np.cumsum(rates * solve_banded((1, 0), [[1.0], [-workload.momentum]] * np.ones(workload.rounds), releases))
+    )
 
 
 def _running_norms(column: Array) -> Array:
