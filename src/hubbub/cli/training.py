@@ -91,7 +91,16 @@ def resume(folder: Path, head: str | None, how: How) -> None:
 
 
 def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | None, head: str | None, how: How) -> None:
-    """Train more rounds from the model of a finished run, in a folder of their own."""
+    """Train more rounds from the model of a finished run, in a folder of their own.
+
+    Args:
+        folder: Of the finished run.
+        rounds: How many more.
+        assignments: ``section.key=value``, over the settings of the finished run.
+        out: The new folder; by default one in ``runs/``.
+        head: A head of the finished run's ledger that was kept elsewhere.
+        how: As for a new run.
+    """
     from hubbub.experiment.warm_start import extension
 
     integer("--rounds", rounds, at_least=1)

@@ -49,7 +49,14 @@ PRIVATE = ("clients", "clients_per_second", "seconds", "phases", "clipped_fracti
 
 @dataclass(frozen=True, eq=False)
 class RunInFolder:
-    """A run that may go on; make one by :meth:`begun` or :meth:`gone_on_with`."""
+    """A run that may go on; make one by :meth:`begun` or :meth:`gone_on_with`.
+
+    Args:
+        run: What its settings make.
+        promised: The guarantee of all its rounds.
+        folder: Where its ledger, settings, releases, metrics, model and report are.
+        head: A head of its ledger that was kept elsewhere: a folder that was rolled back behind it is refused.
+    """
 
     run: Run
     promised: PrivacyGuarantee
@@ -58,7 +65,11 @@ class RunInFolder:
 
     @classmethod
     def begun(cls, run: Run, folder: Path) -> "RunInFolder":
-        """A new run: its folder holds what was promised and the settings, with all that was derived written out."""
+        """A new run: its folder holds what was promised and the settings, with all that was derived written out.
+
+        Raises:
+            RunFolderError: Another run has begun in the folder.
+        """
         begun = cls(run, _promised(run), folder)
         begun.prepare()
         with begun.store.locked():
@@ -75,7 +86,20 @@ class RunInFolder:
     def gone_on_with(
         cls, folder: Path, head: str | None = None, *, workers: int | None = None, allow_import: bool = False
     ) -> "RunInFolder":
-        """The run that a folder holds."""
+        """The run that a folder holds.
+
+        Args:
+            folder: Of the run.
+            head: As in :class:`RunInFolder`.
+            workers: How many processes share a cohort from here on; by default as the settings say.
+            allow_import: Whether names of code in the settings may be imported: that runs the code.
+
+        Raises:
+            RunFolderError: The folder holds no run, or one that was closed.
+            LedgerError: The ledger is damaged.
+            ConfigError: The settings cannot be read, or name code that may not be imported.
+            DataError: The data that they name are missing.
+        """
         missing = [name for name in ("config.toml", "ledger.jsonl") if not (folder / name).is_file()]
         # A crash right after the settings were written leaves a run without a ledger and without a release: it may begin.
         if missing == ["config.toml"]:
@@ -145,7 +169,10 @@ class RunInFolder:
         files.write_atomic(self.folder / "guarantee.json", strict_json.canonical(self.promised.as_json()))
 
     def rounds(self, population: Population) -> Iterator[dict[str, Any]]:
-        """Train with these clients, round by round; each gives the line that it has left in the metrics."""
+        """Train with these clients, round by round; each gives the line that it has left in the metrics.
+
+        What no epsilon covers in a line is named by its ``"private"``.
+        """
         torch.set_num_threads(1)
         with Metrics(self.folder / "metrics.jsonl") as metrics:
             for result in train(self.run.plan, population, self.run.model, self.store, head=self.head):
@@ -154,7 +181,11 @@ class RunInFolder:
                 yield row
 
     def finish(self) -> tuple[float, float]:
-        """Write the model, bind it in the ledger, and write the report; returns loss and accuracy on the test examples."""
+        """Write the model, bind it in the ledger, and write the report; returns loss and accuracy on the test examples.
+
+        Raises:
+            RunFolderError: The ledger binds another model or other settings: the folder was changed since the run ended.
+        """
         with self.store.locked():
             self._write_model()
         report.write(self.folder, self.promised)
