@@ -60,7 +60,7 @@ def found(request: pytest.FixtureRequest) -> tuple[Config, Alternatives]:
 
 def remade(config: Config, one: Alternative) -> Config:
     """As a person makes it: a file, and the flags that were printed."""
-    return configs.resolve(module._layer_of(config), configs.overrides(module.assignments(one.changes)))
+    return configs.resolve(configs.layer_of(config), configs.overrides(module.assignments(one.changes)))
 
 
 def test_a_run_made_with_the_printed_flags_states_the_epsilon_of_the_table(found: tuple[Config, Alternatives]) -> None:
@@ -267,8 +267,8 @@ def test_changes_as_flags_and_back_are_the_same_settings() -> None:
     flags = module.assignments(changes)
     assert "participation.epochs=default" in flags
     assert "privacy.buffers=default" in flags
-    direct = configs.resolve(module._layer_of(config), changes)
-    assert configs.resolve(module._layer_of(config), configs.overrides(flags)) == direct
+    direct = configs.resolve(configs.layer_of(config), changes)
+    assert configs.resolve(configs.layer_of(config), configs.overrides(flags)) == direct
     assert (direct.privacy.epsilon, direct.privacy.noise_multiplier) == (3.25, None)
 
 

@@ -15,7 +15,7 @@ from hubbub.errors import ConfigError, HubbubError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
 from hubbub.mechanism.participation import MinSeparation
-from hubbub.report import FinishedRun, markdown
+from hubbub.report import markdown
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.paillier import PrivateKey
 
@@ -201,5 +201,5 @@ def test_pai_16_without_gmpy2_all_else_works_and_encryption_says_what_to_install
 def test_a_report_says_which_rounds_were_charged_for_nothing() -> None:
     promised = build(settings()).plan.promise().after(2, 1e-5)
     rows = [{"round_index": i, "accuracy": 0.5, "loss": 1.0, "epsilon": 1.0, "released": i != 1} for i in range(3)]
-    assert "Round 2 was aborted: the privacy cost stays spent" in markdown(FinishedRun("a run", rows, promised, ""))
-    assert "aborted" not in markdown(FinishedRun("a run", rows[:1], promised, ""))
+    assert "Round 2 was aborted: the privacy cost stays spent" in markdown("a run", rows, promised, "")
+    assert "aborted" not in markdown("a run", rows[:1], promised, "")

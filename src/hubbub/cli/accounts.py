@@ -333,7 +333,9 @@ def gaussian(epsilon: float, delta: float, sensitivity: float, *, plot: Path | N
         calibrations = [_facts(row, least) for row in rows]
         print_json({**shared, "calibrations": calibrations, "plot": None if plot is None else str(plot)})
     else:
-        _print(budget, sorted(rows, key=_by_noise), least)
+        # Refused or not, by their noise; what has no value comes last.
+        rows.sort(key=lambda row: math.inf if row.computed is None else row.computed.noise_multiplier)
+        _print(budget, rows, least)
 
 
 def _row(name: str, epsilon: float, delta: float, sensitivity: float) -> Row:
@@ -342,11 +344,6 @@ def _row(name: str, epsilon: float, delta: float, sensitivity: float) -> Row:
     except ValueError as error:
         return Row(name, None, str(error))
     return Row(name, answer, None if answer.proved else why_not_proved(answer))
-
-
-def _by_noise(row: Row) -> float:
-    """Refused or not; what has no value comes last."""
-    return math.inf if row.computed is None else row.computed.noise_multiplier
 
 
 def _facts(row: Row, least: float) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def _shares(
     _require_gmpy2()
     from hubbub.cli import paillier
 
-    paillier.shares(output, paillier.Group(holders, threshold, min_contributions), bits, as_json=as_json)
+    paillier.shares(output, holders, threshold, min_contributions, bits, as_json=as_json)
 
 
 @_paillier.command("bench")

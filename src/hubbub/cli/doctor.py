@@ -4,6 +4,7 @@ import os
 import platform
 import tempfile
 import time
+import timeit
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -187,9 +188,4 @@ def _encryption() -> Iterator[Finding]:
 
 def _seconds(call: Callable[[], object]) -> float:
     """The least of three."""
-    times = []
-    for _ in range(3):
-        begun = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begun)
-    return min(times)
+    return min(timeit.repeat(call, number=1, repeat=3))

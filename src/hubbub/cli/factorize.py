@@ -4,7 +4,8 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
@@ -26,7 +27,7 @@ from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.mechanism.utility import squared_errors
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["Claims", "Knobs", "Outputs", "Setting", "SettingFlags", "compare", "factorize", "pattern_of", "require_output"]
+__all__ = ["Outputs", "Setting", "SettingFlags", "compare", "factorize", "pattern_of", "require_output"]
 
 _Pair = tuple[int | None, int | None]
 _COOLDOWN = "cooldown"
@@ -43,9 +44,12 @@ class Setting:
 
     def words(self) -> dict[str, str]:
         """As rows of a table."""
+        rates = self.workload.learning_rates
+        parts = [f"momentum {self.workload.momentum:g}"] if self.workload.momentum else []
+        parts += [] if rates is None else [f"learning rates {min(rates):g} to {max(rates):g}"]
         return {
             "rounds": f"{self.workload.rounds:,}",
-            "workload": workload_words(self.workload),
+            "workload": "SGD with " + ", ".join(parts) if parts else "prefix sums",
             "participation": participation_words(self.participation),
         }
 
@@ -69,12 +73,6 @@ class SettingFlags:
     learning_rates: str | None
     separation: _Pair
     rotation: _Pair
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing was typed."""
-        single = (self.rounds, self.momentum, self.learning_rates, *self.separation, *self.rotation)
-        return all(value is None for value in single)
 
     def over(self, stated: Setting) -> Setting:
         """The setting that a file states, with what was typed in place of it.
@@ -139,14 +137,6 @@ def pattern_of(rounds: int, separation: _Pair, rotation: _Pair) -> Participation
     return SingleParticipation()
 
 
-def workload_words(workload: Workload) -> str:
-    """A workload as one reads it."""
-    parts = [f"momentum {workload.momentum:g}"] if workload.momentum else []
-    if workload.learning_rates is not None:
-        parts.append(f"learning rates {min(workload.learning_rates):g} to {max(workload.learning_rates):g}")
-    return "SGD with " + ", ".join(parts) if parts else "prefix sums"
-
-
 def participation_words(participation: Participation) -> str:
     """A pattern as one reads it."""
     match participation:
@@ -160,9 +150,9 @@ def participation_words(participation: Participation) -> str:
             return repr(other)
 
 
-def _root_errors(setting: Setting, strategy: Strategy, sensitivity: float) -> Array:
+def _root_errors(setting: Setting, strategy: Strategy) -> Array:
     """The error of each round as a standard deviation, ``(rounds,)``: of unit noise, times the sensitivity."""
-    roots: Array = squared_errors(setting.workload, strategy) ** 0.5 * sensitivity
+    roots: Array = squared_errors(setting.workload, strategy) ** 0.5 * strategy.sensitivity(setting.participation).value
     return roots
 
 
@@ -202,87 +192,89 @@ class Outputs:
             )
 
 
-@dataclass(frozen=True)
-class Claims:
-    """What is said of a matrix from elsewhere, to be checked: the file of B, and how many bands C has."""
-
-    b_matrix: str | None
-    bands: int | None
-
-
-def factorize(family: Family, flags: SettingFlags, said: Claims, outputs: Outputs) -> None:
+def factorize(family: Family, flags: SettingFlags, b_matrix: str | None, bands: int | None, outputs: Outputs) -> None:
     """Compute a strategy or check one from a file, print how good it is, write and draw it.
+
+    Args:
+        family: Which; one with a ``matrix`` is read from that file.
+        flags: For what.
+        b_matrix: The file of B, published with C, to be checked.
+        bands: How many C has, as was said of a published one.
+        outputs: Where the answer goes.
 
     Raises:
         ConfigError: Flags that do not suit one another.
         DataError: A file is not what it, or the flags, say.
     """
     if family.matrix is None:
-        if said.b_matrix is not None:
-            raise ConfigError(f"--b-matrix {said.b_matrix}: belongs to --matrix, the file of C")
-        setting = flags.setting()
-        _answer(family, setting, outputs, {}, lambda: answer_of(family, setting.workload, setting.participation))
+        if b_matrix is not None:
+            raise ConfigError(f"--b-matrix {b_matrix}: belongs to --matrix, the file of C")
+        _answer(family, flags.setting(), outputs, {})
     elif Path(family.matrix).suffix == strategy_file.SUFFIX:
-        _again(family, family.matrix, flags, said, outputs)
+        if b_matrix is not None or bands is not None:
+            raise ConfigError(f"--b-matrix, --bands: are said of published matrices; {family.matrix} has them from hubbub")
+        _again(family, family.matrix, flags, outputs)
     else:
-        _verified(family, family.matrix, flags, said, outputs)
+        _verified(family, family.matrix, flags, (b_matrix, bands), outputs)
 
 
-def _verified(family: Family, matrix: str, flags: SettingFlags, said: Claims, outputs: Outputs) -> None:
-    """A published matrix."""
-    found = published.verified(matrix, bands=said.bands)
+def _verified(family: Family, matrix: str, flags: SettingFlags, said: tuple[str | None, int | None], outputs: Outputs) -> None:
+    """A published matrix, with the file of its B and the number of its bands as they were said."""
+    b_matrix, bands = said
+    found = published.verified(matrix, bands=bands)
     setting = flags.setting(found.strategy.rounds)
-    stated = "" if said.bands is None else f", at most {said.bands} as stated"
     checks = {
         "lower triangular": "yes, no zero on the diagonal",
-        "bands": f"{found.bands}{stated}",
+        "bands": f"{found.bands}" + ("" if bands is None else f", at most {bands} as stated"),
         "norms of columns": f"{found.column_norms[0]!r} to {found.column_norms[1]!r}",
     }
-    if said.b_matrix is not None:
-        difference = published.decoder_difference(said.b_matrix, found.strategy, setting.workload)
+    if b_matrix is not None:
+        difference = published.decoder_difference(b_matrix, found.strategy, setting.workload)
         checks["B·C"] = f"the workload, to {difference:.2g} of its largest entry ({published.TOLERANCE:g} is allowed)"
-    _answer(family, setting, outputs, checks, lambda: answer_of(family, setting.workload, setting.participation))
+    _answer(family, setting, outputs, checks)
 
 
-def _again(family: Family, matrix: str, flags: SettingFlags, said: Claims, outputs: Outputs) -> None:
+def _again(family: Family, matrix: str, flags: SettingFlags, outputs: Outputs) -> None:
     """What this command wrote, in the setting that the file states but for what was typed; in its own, its error is checked."""
-    if said.b_matrix is not None or said.bands is not None:
-        raise ConfigError(f"--b-matrix, --bands: are said of published matrices; {matrix} has them from hubbub")
     stored = strategy_file.load_answer(matrix)
     stated = stored.answer
     checks = {"made by": f"hubbub {stored.hubbub}, it says, by: {stored.command or 'unknown'}"}
-    setting = flags.over(Setting(stated.workload, stated.participation))
-    if setting != Setting(stated.workload, stated.participation):
-        checks["setting"] = "another than the file states"
-        _answer(family, setting, outputs, checks, lambda: answer_of(family, setting.workload, setting.participation))
+    own = Setting(stated.workload, stated.participation)
+    setting = flags.over(own)
+    if setting != own:
+        _answer(family, setting, outputs, {**checks, "setting": "another than the file states"})
         return
 
     def found() -> Optimized[Strategy]:
-        roots = _root_errors(setting, stated.strategy, stated.strategy.sensitivity(setting.participation).value)
+        roots = _root_errors(setting, stated.strategy)
         error = float((roots**2).mean() if stated.objective == "mean" else roots.max() ** 2)
         if not math.isclose(error, stated.squared_error, rel_tol=_SAME):
             raise DataError(f"{matrix}: states squared_error = {stated.squared_error!r}, it is {error!r}")
         bound = lower_bound(setting.workload, setting.participation, stated.objective)
         return replace(stated, squared_error=error, lower_bound=bound, bound_family="every strategy")
 
-    checks["stated error"] = f"the same, to {_SAME:g}"
-    _answer(family, setting, outputs, checks, found)
+    _answer(family, setting, outputs, {**checks, "stated error": f"the same, to {_SAME:g}"}, found)
 
 
 def _answer(
-    family: Family, setting: Setting, outputs: Outputs, checks: dict[str, str], found: Callable[[], Optimized[Strategy]]
+    family: Family,
+    setting: Setting,
+    outputs: Outputs,
+    checks: dict[str, str],
+    found: Callable[[], Optimized[Strategy]] | None = None,
 ) -> None:
-    """Compute, write, draw and print."""
+    """Compute, by default what the family has for the setting; write, draw and print."""
     outputs.require(setting.workload.rounds)
     wall, cpu = time.perf_counter(), time.process_time()
     with console(stderr=True).status(f"{family.name}, {setting.workload.rounds:,} rounds …"):
-        answer = found()
+        answer = answer_of(family, setting.workload, setting.participation) if found is None else found()
     seconds, waited = time.process_time() - cpu, time.perf_counter() - wall
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     facts = {
         **_facts(family, setting, answer),
         "cpu_seconds": seconds,
         "wall_seconds": waited,
-        "peak_memory_bytes": _peak_memory(),
+        "peak_memory_bytes": peak if sys.platform == "darwin" else 1024 * peak,
         "checks": checks,
         "output": None if outputs.file is None else str(outputs.file),
         "plot": None if outputs.plot is None else str(outputs.plot),
@@ -341,43 +333,11 @@ def _rows(setting: Setting, answer: Optimized[Strategy], facts: dict[str, Any]) 
 
 def _picture(family: Family, setting: Setting, answer: Optimized[Strategy]) -> bytes:
     # Drawing costs a second to import.
-    from hubbub.report.pictures import Errors, draw_matrices
+    from hubbub.report.pictures import draw_matrices
 
     words = setting.words()
-    errors = Errors(
-        roots=_root_errors(setting, answer.strategy, answer.strategy.sensitivity(setting.participation).value),
-        objective=answer.objective,
-        root=answer.root_squared_error,
-        root_bound=math.sqrt(answer.lower_bound),
-        bound_family=answer.bound_family,
-    )
     title = f"{family.name}: {words['workload']}, {words['participation']}"
-    return draw_matrices(title, setting.workload, answer.strategy, errors)
-
-
-def _peak_memory() -> int:
-    """Bytes that this process has held at most."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
-
-
-@dataclass(frozen=True)
-class Knobs:
-    """What families leave open; a family that does not have one of them is not asked for it."""
-
-    bands: int | None
-    buffers: int | None
-    objective: Objective
-
-    def family(self, name: str) -> Family:
-        """The family with those of these that it has."""
-        family = Family(name)
-        for key in ("bands", "buffers", "objective"):
-            try:
-                family = Family(name, **{**_given(family), key: getattr(self, key)})
-            except ConfigError:
-                continue
-        return family
+    return draw_matrices(title, answer, _root_errors(setting, answer.strategy))
 
 
 @dataclass(frozen=True, eq=False)
@@ -397,12 +357,12 @@ class Compared:
         return self.answer.root_squared_error if objective == self.answer.objective else None
 
 
-def compare(setting: Setting, knobs: Knobs, names: str | None, *, plot: Path | None, as_json: bool) -> None:
+def compare(setting: Setting, knobs: Mapping[str, Any], names: str | None, *, plot: Path | None, as_json: bool) -> None:
     """Compute the strategies, print a table of them in the order of their errors, and draw these.
 
     Args:
         setting: What for.
-        knobs: Of the families.
+        knobs: What families leave open, ``bands``, ``buffers`` and ``objective``; each takes those that it has.
         names: Families by name, with commas; ``None`` for all.
         plot: Where to draw.
         as_json: Print one JSON object instead.
@@ -411,8 +371,9 @@ def compare(setting: Setting, knobs: Knobs, names: str | None, *, plot: Path | N
         ConfigError: No family does this.
     """
     rounds = setting.workload.rounds
-    one_of("objective", knobs.objective, ("mean", "max"))
-    asked = [one_of("--families", name.strip(), _known()) for name in names.split(",")] if names is not None else _known()
+    objective: Objective = one_of("objective", knobs["objective"], ("mean", "max"))  # type: ignore[assignment] # as checked
+    known = [name for name in DESCRIPTIONS if name != "file"]
+    asked = known if names is None else [one_of("--families", name.strip(), known) for name in names.split(",")]
     require_output("--plot", plot, ".png")
     if plot is not None and rounds > _MOST_DENSE:
         raise ConfigError(f"--plot {plot}: draws each round, of at most {_MOST_DENSE:,}, not {rounds:,}; leave it out")
@@ -420,33 +381,28 @@ def compare(setting: Setting, knobs: Knobs, names: str | None, *, plot: Path | N
     if not found:
         name, reason = next(iter(left_out.items()))
         raise ConfigError(f"--families: none of them does this; {name}: {reason}")
-    bound = _bound(setting, knobs.objective, found)
-    found.sort(key=lambda one: one.root(knobs.objective) or math.inf)
+    bound = _bound(setting, objective, found)
+    found.sort(key=lambda one: one.root(objective) or math.inf)
     if plot is not None:
         files.write_atomic(plot, _drawn(setting, found), mode=0o644)
     if as_json:
-        rows = [_row(one, found[0], bound, knobs.objective) for one in found]
-        shared = {"objective": knobs.objective, "root_lower_bound": bound, "plot": None if plot is None else str(plot)}
+        rows = [_row(one, found[0], bound, objective) for one in found]
+        shared = {"objective": objective, "root_lower_bound": bound, "plot": None if plot is None else str(plot)}
         print_json({**setting.as_json(), **shared, "strategies": rows, "left_out": left_out})
     else:
-        _print_compared(setting, knobs.objective, found, bound, left_out)
+        _print_compared(setting, objective, found, bound, left_out)
 
 
-def _known() -> list[str]:
-    return [name for name in DESCRIPTIONS if name != "file"]
-
-
-def _given(family: Family) -> dict[str, Any]:
-    return {key: getattr(family, key) for key in ("bands", "buffers", "objective")}
-
-
-def _computed(setting: Setting, knobs: Knobs, names: Sequence[str]) -> tuple[list[Compared], dict[str, str]]:
+def _computed(setting: Setting, knobs: Mapping[str, Any], names: Sequence[str]) -> tuple[list[Compared], dict[str, str]]:
     """The strategies, and of the families that have none here the reason."""
     found: list[Compared] = []
     left_out: dict[str, str] = {}
     with console(stderr=True).status("…") as status:
         for name in names:
-            family = knobs.family(name)
+            family = Family(name)
+            for key, value in knobs.items():
+                with suppress(ConfigError):
+                    family = replace(family, **{key: value})
             status.update(f"{name}, {setting.workload.rounds:,} rounds …")
             try:
                 found.append(_one(setting, family))
@@ -462,9 +418,8 @@ def _one(setting: Setting, family: Family) -> Compared:
     started = time.process_time()
     answer = answer_of(family, setting.workload, setting.participation)
     seconds = time.process_time() - started
-    sensitivity = answer.strategy.sensitivity(setting.participation)
-    roots = None if many else _root_errors(setting, answer.strategy, sensitivity.value)
-    return Compared(family.name, answer, roots, seconds, sensitivity.exact)
+    roots = None if many else _root_errors(setting, answer.strategy)
+    return Compared(family.name, answer, roots, seconds, answer.strategy.sensitivity(setting.participation).exact)
 
 
 def _bound(setting: Setting, objective: Objective, found: Sequence[Compared]) -> float:

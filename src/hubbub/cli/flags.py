@@ -10,50 +10,12 @@ from typing import Annotated, Any
 import typer
 
 __all__ = [
-    "FAMILIES",
-    "Accountant",
-    "AllowImport",
-    "AsJson",
-    "Assignments",
-    "Bins",
-    "Buffers",
-    "CohortSize",
-    "Config",
-    "CycleLength",
-    "Delta",
-    "Engine",
-    "Epochs",
-    "Epsilon",
-    "Family",
-    "FinishedRun",
-    "Head",
-    "LearningRates",
-    "MaxCohortSize",
-    "MaxParticipations",
-    "Mechanism",
-    "MinSeparation",
-    "Mlflow",
-    "Momentum",
-    "MostBands",
-    "Plan",
-    "Plot",
-    "Population",
-    "Relation",
-    "Rounds",
-    "RoundsPerEpoch",
-    "Run",
-    "SamplingProbability",
-    "TensorBoard",
-    "TrackPrivate",
-    "WandB",
-    "Workers",
-    "configs",
-    "number",
-    "real_option",
-    "runs",
-    "whole",
-    "whole_option",
-]
+    "FAMILIES", "Accountant", "AllowImport", "AsJson", "Assignments", "Bins", "Buffers", "CohortSize", "Config",
+    "CycleLength", "Delta", "Engine", "Epochs", "Epsilon", "Family", "FinishedRun", "Head", "LearningRates", "MaxCohortSize",
+    "MaxParticipations", "Mechanism", "MinSeparation", "Mlflow", "Momentum", "MostBands", "Plan", "Plot", "Population",
+    "Relation", "Rounds", "RoundsPerEpoch", "Run", "SamplingProbability", "TensorBoard", "TrackPrivate", "WandB", "Workers",
+    "configs", "number", "real_option", "runs", "whole", "whole_option",
+]  # fmt: skip
 
 FAMILIES = (
     "identity, tree, tree-online, tree-full, banded-toeplitz, optimal-toeplitz, normalized-toeplitz, banded, banded-inverse, "
@@ -100,7 +62,15 @@ def _names(folder: str) -> list[str]:
 
 
 def whole(text: str) -> int:
-    """A whole number, in digits or as 1e6 or 6.5e3, as long as that is exact."""
+    """A whole number, in digits or as 1e6 or 6.5e3, as long as that is exact.
+
+    Raises:
+        BadParameter: It is none.
+
+    Example:
+        >>> whole("6.5e3")
+        6500
+    """
     try:
         if re.fullmatch(r"\d{1,18}(\.\d{1,18})?[eE]\+?\d{1,2}", text, re.ASCII):
             exact = Decimal(text)
@@ -112,7 +82,15 @@ def whole(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """A number that float64 can tell from 0."""
+    """A number that float64 can tell from 0.
+
+    Raises:
+        BadParameter: It is none, or nearer to 0 than any.
+
+    Example:
+        >>> number("1e-5")
+        1e-05
+    """
     try:
         value = float(text)
     except ValueError as error:

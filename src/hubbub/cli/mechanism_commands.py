@@ -6,35 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hubbub.cli.flags import (
-    FAMILIES,
-    Accountant,
-    AsJson,
-    Bins,
-    Buffers,
-    CohortSize,
-    CycleLength,
-    Delta,
-    Epochs,
-    Epsilon,
-    Family,
-    LearningRates,
-    MaxCohortSize,
-    MaxParticipations,
-    Mechanism,
-    MinSeparation,
-    Momentum,
-    MostBands,
-    Plot,
-    Population,
-    Relation,
-    Rounds,
-    RoundsPerEpoch,
-    SamplingProbability,
-    real_option,
-    runs,
-    whole_option,
-)
+from hubbub.cli import flags
 
 __all__ = ["COMMANDS"]
 
@@ -45,39 +17,39 @@ _PANEL = "Parts of --mechanism, one by one"
 StrategyName = Annotated[
     str | None, typer.Option("--strategy", help="A strategy's name.", rich_help_panel=_PANEL, show_default=False)
 ]
-BandsPart = Annotated[int | None, whole_option("Its bands.", panel=_PANEL)]
-BuffersPart = Annotated[int | None, whole_option("Its buffers.", panel=_PANEL)]
-NormPart = Annotated[float | None, real_option("Squared norm of the columns of a banded C.", panel=_PANEL)]
+BandsPart = Annotated[int | None, flags.whole_option("Its bands.", panel=_PANEL)]
+BuffersPart = Annotated[int | None, flags.whole_option("Its buffers.", panel=_PANEL)]
+NormPart = Annotated[float | None, flags.real_option("Squared norm of the columns of a banded C.", panel=_PANEL)]
 MatrixPart = Annotated[str | None, typer.Option("--matrix", help="A file of C.", rich_help_panel=_PANEL, show_default=False)]
 _OBJECTIVE = "What is least: the mean error over rounds, or the max."
 
 
 def account(
     context: typer.Context,
-    runs: Annotated[list[Path] | None, typer.Argument(help=_RUNS, autocompletion=runs, show_default=False)] = None,
-    mechanism: Mechanism = "identity",
-    rounds: Annotated[int | None, whole_option("Number of rounds; of a run's folder by default as many.")] = None,
-    delta: Annotated[float | None, real_option("Delta of the guarantee; of runs by default theirs.")] = None,
-    noise_multiplier: Annotated[float | None, real_option(_RELATIVE)] = None,
-    clip_noise_multiplier: Annotated[float | None, real_option(_ABSOLUTE)] = None,
-    min_separation: MinSeparation = None,
-    max_participations: MaxParticipations = None,
-    epochs: Epochs = None,
-    rounds_per_epoch: RoundsPerEpoch = None,
-    sampling_probability: SamplingProbability = None,
-    cohort_size: CohortSize = None,
-    population: Population = None,
-    max_cohort_size: MaxCohortSize = None,
-    cycle_length: CycleLength = None,
-    bins: Bins = None,
+    runs: Annotated[list[Path] | None, typer.Argument(help=_RUNS, autocompletion=flags.runs, show_default=False)] = None,
+    mechanism: flags.Mechanism = "identity",
+    rounds: Annotated[int | None, flags.whole_option("Number of rounds; of a run's folder by default as many.")] = None,
+    delta: Annotated[float | None, flags.real_option("Delta of the guarantee; of runs by default theirs.")] = None,
+    noise_multiplier: Annotated[float | None, flags.real_option(_RELATIVE)] = None,
+    clip_noise_multiplier: Annotated[float | None, flags.real_option(_ABSOLUTE)] = None,
+    min_separation: flags.MinSeparation = None,
+    max_participations: flags.MaxParticipations = None,
+    epochs: flags.Epochs = None,
+    rounds_per_epoch: flags.RoundsPerEpoch = None,
+    sampling_probability: flags.SamplingProbability = None,
+    cohort_size: flags.CohortSize = None,
+    population: flags.Population = None,
+    max_cohort_size: flags.MaxCohortSize = None,
+    cycle_length: flags.CycleLength = None,
+    bins: flags.Bins = None,
     strategy: StrategyName = None,
     bands: BandsPart = None,
     buffers: BuffersPart = None,
     column_norm_squared: NormPart = None,
     matrix: MatrixPart = None,
-    accountant: Accountant = "tight",
-    neighboring_relation: Relation = None,
-    as_json: AsJson = False,
+    accountant: flags.Accountant = "tight",
+    neighboring_relation: flags.Relation = None,
+    as_json: flags.AsJson = False,
     in_full: Annotated[bool, typer.Option("--statement", help="Print the guarantee in full, fit for publication.")] = False,
 ) -> None:
     """The epsilon of a mechanism, or of runs from their ledgers, alone and together.
@@ -111,28 +83,28 @@ def account(
 
 
 def calibrate(
-    epsilon: Epsilon,
-    delta: Delta,
-    mechanism: Mechanism = "identity",
-    rounds: Annotated[int | None, whole_option("Number of rounds; of a run's folder by default as many.")] = None,
-    min_separation: MinSeparation = None,
-    max_participations: MaxParticipations = None,
-    epochs: Epochs = None,
-    rounds_per_epoch: RoundsPerEpoch = None,
-    sampling_probability: SamplingProbability = None,
-    cohort_size: CohortSize = None,
-    population: Population = None,
-    max_cohort_size: MaxCohortSize = None,
-    cycle_length: CycleLength = None,
-    bins: Bins = None,
+    epsilon: flags.Epsilon,
+    delta: flags.Delta,
+    mechanism: flags.Mechanism = "identity",
+    rounds: Annotated[int | None, flags.whole_option("Number of rounds; of a run's folder by default as many.")] = None,
+    min_separation: flags.MinSeparation = None,
+    max_participations: flags.MaxParticipations = None,
+    epochs: flags.Epochs = None,
+    rounds_per_epoch: flags.RoundsPerEpoch = None,
+    sampling_probability: flags.SamplingProbability = None,
+    cohort_size: flags.CohortSize = None,
+    population: flags.Population = None,
+    max_cohort_size: flags.MaxCohortSize = None,
+    cycle_length: flags.CycleLength = None,
+    bins: flags.Bins = None,
     strategy: StrategyName = None,
     bands: BandsPart = None,
     buffers: BuffersPart = None,
     column_norm_squared: NormPart = None,
     matrix: MatrixPart = None,
-    accountant: Accountant = "tight",
-    neighboring_relation: Relation = None,
-    as_json: AsJson = False,
+    accountant: flags.Accountant = "tight",
+    neighboring_relation: flags.Relation = None,
+    as_json: flags.AsJson = False,
 ) -> None:
     """The least noise that meets a budget, for a mechanism that the flags name as those of account do.
 
@@ -170,17 +142,17 @@ def _named(mechanism: str, strategy: str | None, matrix: str | None, parts: dict
 
 
 def factorize(
-    family: Family,
-    rounds: Annotated[int | None, whole_option("Number of rounds; of a file by default all.")] = None,
-    bands: MostBands = None,
-    buffers: Buffers = None,
+    family: flags.Family,
+    rounds: Annotated[int | None, flags.whole_option("Number of rounds; of a file by default all.")] = None,
+    bands: flags.MostBands = None,
+    buffers: flags.Buffers = None,
     objective: Annotated[str | None, typer.Option(help=f"{_OBJECTIVE} By default the mean.")] = None,
-    momentum: Momentum = None,
-    learning_rates: LearningRates = None,
-    min_separation: MinSeparation = None,
-    max_participations: MaxParticipations = None,
-    epochs: Epochs = None,
-    rounds_per_epoch: RoundsPerEpoch = None,
+    momentum: flags.Momentum = None,
+    learning_rates: flags.LearningRates = None,
+    min_separation: flags.MinSeparation = None,
+    max_participations: flags.MaxParticipations = None,
+    epochs: flags.Epochs = None,
+    rounds_per_epoch: flags.RoundsPerEpoch = None,
     matrix: Annotated[
         str | None, typer.Option(metavar="FILE", help="C, for file: .npy, a TensorFlow TensorProto, or an --output of before.")
     ] = None,
@@ -188,8 +160,8 @@ def factorize(
         str | None, typer.Option(metavar="FILE", help="B, published with --matrix: B·C is checked to be the workload.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it as .safetensors.")] = None,
-    plot: Plot = None,
-    as_json: AsJson = False,
+    plot: flags.Plot = None,
+    as_json: flags.AsJson = False,
 ) -> None:
     """Compute a strategy, with its error and a bound on any other's.
 
@@ -198,33 +170,34 @@ def factorize(
     Of such a matrix, --bands is the most diagonals that it may have.
     """
     from hubbub.cli import factorize as command
-    from hubbub.factorization import families
+    from hubbub.factorization.families import Family
 
     read, separation, rotation = matrix is not None, (min_separation, max_participations), (epochs, rounds_per_epoch)
     command.factorize(
-        families.Family(family, None if read else bands, buffers, objective, matrix),  # type: ignore[arg-type] # it checks
+        Family(family, None if read else bands, buffers, objective, matrix),  # type: ignore[arg-type] # it checks
         command.SettingFlags(rounds, momentum, learning_rates, separation, rotation),
-        command.Claims(b_matrix, bands if read else None),
+        b_matrix,
+        bands if read else None,
         command.Outputs(output, plot, as_json, " ".join(["hubbub", *sys.argv[1:]])),
     )
 
 
 def compare(
-    rounds: Rounds,
-    bands: MostBands = None,
-    buffers: Buffers = None,
+    rounds: flags.Rounds,
+    bands: flags.MostBands = None,
+    buffers: flags.Buffers = None,
     objective: Annotated[str, typer.Option(help=_OBJECTIVE)] = "mean",
-    momentum: Momentum = None,
-    learning_rates: LearningRates = None,
-    min_separation: MinSeparation = None,
-    max_participations: MaxParticipations = None,
-    epochs: Epochs = None,
-    rounds_per_epoch: RoundsPerEpoch = None,
+    momentum: flags.Momentum = None,
+    learning_rates: flags.LearningRates = None,
+    min_separation: flags.MinSeparation = None,
+    max_participations: flags.MaxParticipations = None,
+    epochs: flags.Epochs = None,
+    rounds_per_epoch: flags.RoundsPerEpoch = None,
     only: Annotated[
-        str | None, typer.Option("--families", metavar="A,B,C", help=f"Some of {FAMILIES}; by default all.")
+        str | None, typer.Option("--families", metavar="A,B,C", help=f"Some of {flags.FAMILIES}; by default all.")
     ] = None,
-    plot: Plot = None,
-    as_json: AsJson = False,
+    plot: flags.Plot = None,
+    as_json: flags.AsJson = False,
 ) -> None:
     """The errors of strategies for one setting, side by side.
 
@@ -233,19 +206,19 @@ def compare(
     from hubbub.cli import factorize as command
 
     separation, rotation = (min_separation, max_participations), (epochs, rounds_per_epoch)
-    flags = command.SettingFlags(rounds, momentum, learning_rates, separation, rotation)
-    knobs = command.Knobs(bands, buffers, objective)  # type: ignore[arg-type] # it checks
-    command.compare(flags.setting(), knobs, only, plot=plot, as_json=as_json)
+    setting = command.SettingFlags(rounds, momentum, learning_rates, separation, rotation).setting()
+    knobs = {"bands": bands, "buffers": buffers, "objective": objective}
+    command.compare(setting, knobs, only, plot=plot, as_json=as_json)
 
 
 def gaussian(
-    epsilon: Epsilon,
-    delta: Delta,
-    sensitivity: Annotated[float, real_option("L2: how far one person can move what is released.")] = 1.0,
+    epsilon: flags.Epsilon,
+    delta: flags.Delta,
+    sensitivity: Annotated[float, flags.real_option("L2: how far one person can move what is released.")] = 1.0,
     plot: Annotated[
         Path | None, typer.Option("--plot", "-o", metavar="FILE", help="Draw the noise of each over epsilon, as .png.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: flags.AsJson = False,
 ) -> None:
     """The noise of one Gaussian release by every calibration, and the delta that each attains."""
     from hubbub.cli import accounts

@@ -26,7 +26,12 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def printable(text: str, longest: int | None = None) -> str:
-    """One line that a terminal shows and does not obey, whatever a name in it holds."""
+    r"""One line that a terminal shows and does not obey, whatever a name in it holds.
+
+    Example:
+        >>> printable("a run \x1b[2J"), printable("0123456789", longest=4)
+        ('a run \\x1b[2J', '01 … 89')
+    """
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     # What is wrong stands at the end, what it is about at the beginning.
     return line if longest is None or len(line) <= longest else f"{line[: longest // 2]} … {line[-longest // 2 :]}"

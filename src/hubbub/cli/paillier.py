@@ -29,16 +29,7 @@ from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.primes import expected_candidates, prime_pair
 
-__all__ = ["Group", "bench", "keygen", "measured", "shares"]
-
-
-@dataclass(frozen=True)
-class Group:
-    """Who decrypts together, and what."""
-
-    holders: int
-    threshold: int
-    min_contributions: int
+__all__ = ["bench", "keygen", "measured", "shares"]
 
 
 def keygen(folder: Path, bits: int, *, as_json: bool) -> None:
@@ -73,23 +64,27 @@ def keygen(folder: Path, bits: int, *, as_json: bool) -> None:
     )
 
 
-def shares(folder: Path, group: Group, bits: int, *, as_json: bool) -> None:
+def shares(folder: Path, holders: int, t: int, min_contributions: int, bits: int, *, as_json: bool) -> None:
     """Write a new public key and one share of the secret for each holder.
+
+    Args:
+        folder: Where to.
+        holders: How many there are.
+        t: How many of them decrypt together.
+        min_contributions: Sums of fewer are not decrypted.
+        bits: Of n.
+        as_json: Print one JSON object.
 
     Raises:
         ValueError: A number out of range.
         KeyFileError: A file is there already, or cannot be written.
     """
     # Numbers out of range are refused before the names of so many files.
-    names = [key_files.share_name(i) for i in range(1, min(group.holders, 100) + 1)]
+    names = [key_files.share_name(i) for i in range(1, min(holders, 100) + 1)]
     _require_free(folder, [key_files.PUBLIC, *names])
     with _progress(bits) as progress:
         public, dealt = threshold.generate(
-            bits,
-            holders=group.holders,
-            threshold=group.threshold,
-            min_contributions=group.min_contributions,
-            progress=progress,
+            bits, holders=holders, threshold=t, min_contributions=min_contributions, progress=progress
         )
     _make(folder)
     for share in dealt:

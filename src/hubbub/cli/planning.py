@@ -38,8 +38,6 @@ __all__ = ["Asked", "plan"]
 # Clients that a time is measured on: as many as are trained at once.
 _TRIED = 40
 _TRIED_EXAMPLES = 512
-# What is not known before the data and the model are there.
-_UNKNOWN = "not known before the model is; with --measure it is"
 
 
 @dataclass(frozen=True)
@@ -55,32 +53,24 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class _Measured:
-    """What the model and the data make of a run.
+class _Planned:
+    """A run before it starts.
 
     Args:
-        parameters: Of the model.
-        seconds: Of the whole run, but for what encryption takes.
+        config: Its settings.
+        plan: Made of them.
+        clients: How many units of privacy there are.
+        cpu_seconds: That the plan took.
+        parameters: Of the model; ``None`` if they are not known.
+        seconds: Of the whole run, but for what encryption takes, if they were measured.
     """
-
-    parameters: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """A run before it starts; ``cpu_seconds`` it took to plan."""
 
     config: Config
     plan: RunPlan
     clients: int
     cpu_seconds: float
-    measured: _Measured | None
-
-    @property
-    def parameters(self) -> int | None:
-        """Of the model, where they are known."""
-        return parameters_of(self.config) if self.measured is None else self.measured.parameters
+    parameters: int | None
+    seconds: float | None = None
 
     @property
     def unit(self) -> str:
@@ -136,26 +126,26 @@ def _planned(config: Config, *, allow_import: bool, measure: bool) -> _Planned:
 
         started = time.process_time()
         run = build(config, allow_import=allow_import)
-        seconds = time.process_time() - started
-        return _Planned(config, run.plan, len(run.population.clients), seconds, _measured(run) if measure else None)
+        planning = time.process_time() - started
+        parameters, seconds = _measured(run) if measure else (parameters_of(config), None)
+        return _Planned(config, run.plan, len(run.population.clients), planning, parameters, seconds)
     started = time.process_time()
     made = planned(config, clients, allow_import=allow_import)
-    return _Planned(config, made, clients, time.process_time() - started, None)
+    return _Planned(config, made, clients, time.process_time() - started, parameters_of(config))
 
 
 def _costs(made: _Planned) -> dict[str, Any]:
     """The cost by name, for programs; ``None`` stands for what is not known, or is not there."""
-    plan, parameters, measured = made.plan, made.parameters, made.measured
+    plan, parameters, seconds = made.plan, made.parameters, made.seconds
     terms = encryption_of(made.config, plan.expected_cohort_size)
     noise = estimates.noise_estimate(plan, workload_of(made.config), parameters, terms.noise_rows if terms else 0)
     numbers = None if parameters is None else parameters + plan.clip_norms.further
     rows = estimates.remembered_rows(plan)
     encryption = estimates.encryption_costs(plan, terms, parameters, made.clients) if terms and parameters else {}
-    seconds = None
-    if measured is not None:
+    if seconds is not None:
         each = sum(encryption.get(key, 0.0) for key in ("add_seconds", "open_seconds"))
         each += encryption.get("encrypt_seconds", 0.0) * plan.expected_cohort_size
-        seconds = measured.seconds + each * plan.rounds
+        seconds += each * plan.rounds
     return {
         "rounds": plan.rounds,
         "clients": made.clients,
@@ -229,22 +219,20 @@ def _cost_rows(costs: dict[str, Any], made: _Planned) -> dict[str, str]:
     words = {"rounds": f"{costs['rounds']:,} of {costs['expected_cohort_size']:g} of {costs['clients']:,} {made.unit}s"}
     rows, kept = costs["noise_rows"], costs["releases_bytes"]
     if made.parameters is None:
-        words["parameters"] = _UNKNOWN
+        words["parameters"] = "not known before the model is; with --measure it is"
         words["memory of the noise"] = f"{rows:,} rows as long as the model"
     else:
         words["parameters"] = f"{made.parameters:,}"
-        words["memory of the noise"] = f"{_size(costs['noise_memory_bytes'])}: {_counted(rows, 'row')}" if rows else "none"
+        words["memory of the noise"] = (
+            f"{_size(costs['noise_memory_bytes'])}: {rows:,} row{'' if rows == 1 else 's'}" if rows else "none"
+        )
         words["disk for all releases"] = "none: they are not kept" if kept is None else _size(kept)
     words |= _encryption_rows(costs)
-    if made.measured is None:
+    if made.seconds is None:
         words["to optimise and calibrate"] = f"{costs['planning_cpu_seconds']:.2g} CPU seconds, measured"
     else:
         words["time, evaluation aside"] = f"about {_duration(costs['estimated_seconds'])}"
     return words
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _encryption_rows(costs: dict[str, Any]) -> dict[str, str]:
@@ -262,8 +250,8 @@ def _encryption_rows(costs: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _measured(run: "Run") -> _Measured:
-    """What takes the data and the model: seconds are of a few clients after a warm-up, times as many as there will be."""
+def _measured(run: "Run") -> tuple[int, float]:
+    """The model's parameters and the run's seconds: those of a few clients after a warm-up, times as many as there will be."""
     from hubbub.training.simulation.functional import FlatModel
 
     population, first = run.population, run.plan.clip_norms.first
@@ -276,7 +264,7 @@ def _measured(run: "Run") -> _Measured:
     started = time.perf_counter()
     population.collect(clients, run.model, first, 0)
     each = (time.perf_counter() - started) / len(clients)
-    return _Measured(FlatModel(run.model).dim, each * run.plan.expected_cohort_size * run.plan.rounds)
+    return FlatModel(run.model).dim, each * run.plan.expected_cohort_size * run.plan.rounds
 
 
 def _duration(seconds: float) -> str:

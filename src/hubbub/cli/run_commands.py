@@ -5,26 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hubbub.cli.flags import (
-    AllowImport,
-    AsJson,
-    Assignments,
-    Config,
-    Engine,
-    FinishedRun,
-    Head,
-    Mlflow,
-    Plan,
-    Rounds,
-    Run,
-    TensorBoard,
-    TrackPrivate,
-    WandB,
-    Workers,
-    configs,
-    runs,
-    whole_option,
-)
+from hubbub.cli import flags
 
 __all__ = ["LOOK", "PLAN", "TRAIN"]
 
@@ -44,18 +25,18 @@ def new(
 
 
 def train(
-    config: Config,
-    assignments: Assignments = None,
+    config: flags.Config,
+    assignments: flags.Assignments = None,
     out: Annotated[Path | None, _new_folder("Folder of the run; by default a new one in runs/.")] = None,
-    engine: Engine = None,
-    plan: Plan = None,
-    workers: Workers = None,
-    tensorboard: TensorBoard = None,
-    mlflow: Mlflow = None,
-    wandb: WandB = None,
-    track_private: TrackPrivate = False,
-    allow_import: AllowImport = False,
-    as_json: AsJson = False,
+    engine: flags.Engine = None,
+    plan: flags.Plan = None,
+    workers: flags.Workers = None,
+    tensorboard: flags.TensorBoard = None,
+    mlflow: flags.Mlflow = None,
+    wandb: flags.WandB = None,
+    track_private: flags.TrackPrivate = False,
+    allow_import: flags.AllowImport = False,
+    as_json: flags.AsJson = False,
 ) -> None:
     """Train as a config file says."""
     from hubbub.cli import training
@@ -66,16 +47,16 @@ def train(
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted.", autocompletion=runs)],
-    head: Head = None,
-    engine: Engine = None,
-    workers: Workers = None,
-    tensorboard: TensorBoard = None,
-    mlflow: Mlflow = None,
-    wandb: WandB = None,
-    track_private: TrackPrivate = False,
-    allow_import: AllowImport = False,
-    as_json: AsJson = False,
+    run: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted.", autocompletion=flags.runs)],
+    head: flags.Head = None,
+    engine: flags.Engine = None,
+    workers: flags.Workers = None,
+    tensorboard: flags.TensorBoard = None,
+    mlflow: flags.Mlflow = None,
+    wandb: flags.WandB = None,
+    track_private: flags.TrackPrivate = False,
+    allow_import: flags.AllowImport = False,
+    as_json: flags.AsJson = False,
 ) -> None:
     """Resume an interrupted run."""
     from hubbub.cli import training
@@ -86,32 +67,33 @@ def resume(
 
 def extend(
     run: Annotated[
-        Path, typer.Argument(help="The folder of a finished run, which stays as it is but for a note.", autocompletion=runs)
+        Path,
+        typer.Argument(help="The folder of a finished run, which stays as it is but for a note.", autocompletion=flags.runs),
     ],
-    rounds: Rounds,
-    assignments: Assignments = None,
+    rounds: flags.Rounds,
+    assignments: flags.Assignments = None,
     out: Annotated[Path | None, _new_folder("Folder of the rounds that follow; by default a new one in runs/.")] = None,
-    head: Head = None,
-    engine: Engine = None,
-    workers: Workers = None,
-    tensorboard: TensorBoard = None,
-    mlflow: Mlflow = None,
-    wandb: WandB = None,
-    track_private: TrackPrivate = False,
-    allow_import: AllowImport = False,
-    as_json: AsJson = False,
+    head: flags.Head = None,
+    engine: flags.Engine = None,
+    workers: flags.Workers = None,
+    tensorboard: flags.TensorBoard = None,
+    mlflow: flags.Mlflow = None,
+    wandb: flags.WandB = None,
+    track_private: flags.TrackPrivate = False,
+    allow_import: flags.AllowImport = False,
+    as_json: flags.AsJson = False,
 ) -> None:
     """Train more rounds from the model of a finished run (a warm start); the privacy cost counts both."""
     from hubbub.cli import training
 
     tracked = training.Tracked(tensorboard, mlflow, wandb, track_private)
     how = training.How(engine, None, workers, tracked, allow_import, as_json)
-    training.extend(run, training.Extension(rounds, assignments or [], out, head), how)
+    training.extend(run, rounds, assignments or [], out, head, how)
 
 
 def sweep(
     config: Annotated[
-        Path, typer.Argument(help="A TOML file, or the folder of a sweep that is to resume.", autocompletion=configs)
+        Path, typer.Argument(help="A TOML file, or the folder of a sweep that is to resume.", autocompletion=flags.configs)
     ],
     grid: Annotated[
         list[str] | None, typer.Option("--grid", metavar="KEY=V,V", help="A setting and its values; one for each setting.")
@@ -119,13 +101,13 @@ def sweep(
     seeds: Annotated[
         str | None, typer.Option(metavar="N,N", help="Values of training.seed; results are averaged over them.")
     ] = None,
-    assignments: Assignments = None,
-    jobs: Annotated[int | None, whole_option("Runs at a time, each in a process of one thread; by default 1.")] = None,
+    assignments: flags.Assignments = None,
+    jobs: Annotated[int | None, flags.whole_option("Runs at a time, each in a process of one thread; by default 1.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "--out", "-o", help="Folder of the sweep; by default runs/CONFIG-sweep.")
     ] = None,
-    allow_import: AllowImport = False,
-    as_json: AsJson = False,
+    allow_import: flags.AllowImport = False,
+    as_json: flags.AsJson = False,
 ) -> None:
     """Train over a grid of settings, and state what choosing among the runs costs; the same command again resumes."""
     from hubbub.cli import sweeping
@@ -135,7 +117,7 @@ def sweep(
 
 
 def close(
-    run: Run,
+    run: flags.Run,
     early: Annotated[bool, typer.Option("--early", help="End the run here, though rounds are left.")] = False,
 ) -> None:
     """End a run permanently and destroy its keys."""
@@ -147,10 +129,10 @@ def close(
 def verify(
     run: Annotated[
         Path,
-        typer.Argument(help="The folder of a run, your own or a stranger's, or what was published.", autocompletion=runs),
+        typer.Argument(help="The folder of a run, your own or a stranger's, or what was published.", autocompletion=flags.runs),
     ],
-    head: Head = None,
-    as_json: AsJson = False,
+    head: flags.Head = None,
+    as_json: flags.AsJson = False,
 ) -> None:
     """Check a run from its folder alone; status 1 if a check fails."""
     from hubbub.cli import runs
@@ -158,7 +140,7 @@ def verify(
     raise typer.Exit(runs.verify(run, head, as_json=as_json))
 
 
-def ledger(run: Run, as_json: AsJson = False) -> None:
+def ledger(run: flags.Run, as_json: flags.AsJson = False) -> None:
     """What was spent, released and aborted, round by round."""
     from hubbub.cli import runs
 
@@ -167,7 +149,7 @@ def ledger(run: Run, as_json: AsJson = False) -> None:
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="The folder of a run, or several to lay over one another.", autocompletion=runs)
+        list[Path], typer.Argument(help="The folder of a run, or several to lay over one another.", autocompletion=flags.runs)
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The HTML file; by default report.html in the run's folder.")
@@ -184,14 +166,14 @@ def report(
     command.report(runs, output, audit, public=public)
 
 
-def cite(run: Run) -> None:
+def cite(run: flags.Run) -> None:
     """The publications that a run relies on, as BibTeX."""
     from hubbub.cli import runs
 
     runs.cite(run)
 
 
-def evaluate(run: FinishedRun, allow_import: AllowImport = False, as_json: AsJson = False) -> None:
+def evaluate(run: flags.FinishedRun, allow_import: flags.AllowImport = False, as_json: flags.AsJson = False) -> None:
     """How good the model of a run is on its test examples."""
     from hubbub.cli import runs
 
@@ -199,9 +181,9 @@ def evaluate(run: FinishedRun, allow_import: AllowImport = False, as_json: AsJso
 
 
 def publish(
-    run: FinishedRun,
+    run: flags.FinishedRun,
     output: Annotated[Path, typer.Option("--output", "-o", help="A new folder.")],
-    head: Head = None,
+    head: flags.Head = None,
 ) -> None:
     """Write what others may have: model, guarantee, card and report; refuses a simulation."""
     from hubbub.cli import runs
@@ -210,16 +192,16 @@ def publish(
 
 
 def plan(
-    config: Config,
-    assignments: Assignments = None,
+    config: flags.Config,
+    assignments: flags.Assignments = None,
     alternatives: Annotated[
         bool, typer.Option("--neighbours/--no-neighbours", help="Show what other strategies and cohorts would give.")
     ] = True,
     thorough: Annotated[bool, typer.Option("--thorough", help="Try alternatives that take some seconds, too.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the alternatives and epsilon over rounds into this PNG.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Load data and model, and measure the run's time.")] = False,
-    allow_import: AllowImport = False,
-    as_json: AsJson = False,
+    allow_import: flags.AllowImport = False,
+    as_json: flags.AsJson = False,
 ) -> None:
     """What a run would cost before it starts, what its alternatives would give, and which of them to take."""
     from hubbub.cli import planning
@@ -229,15 +211,17 @@ def plan(
 
 
 def audit(
-    config: Config,
-    assignments: Assignments = None,
-    canaries: Annotated[int | None, whole_option("Clients that become canaries; by default half, 100 at most.")] = None,
-    runs: Annotated[int | None, whole_option("How often they are run; by default for 1,000 canaries in all.", "R")] = None,
-    rounds: Annotated[int | None, whole_option("Rounds of each run; by default all that the config has.", "T")] = None,
-    engine: Engine = None,
+    config: flags.Config,
+    assignments: flags.Assignments = None,
+    canaries: Annotated[int | None, flags.whole_option("Clients that become canaries; by default half, 100 at most.")] = None,
+    runs: Annotated[
+        int | None, flags.whole_option("How often they are run; by default for 1,000 canaries in all.", "R")
+    ] = None,
+    rounds: Annotated[int | None, flags.whole_option("Rounds of each run; by default all that the config has.", "T")] = None,
+    engine: flags.Engine = None,
     out: Annotated[Path | None, _new_folder("Folder of the findings; by default a new one in audits/.")] = None,
-    allow_import: AllowImport = False,
-    as_json: AsJson = False,
+    allow_import: flags.AllowImport = False,
+    as_json: flags.AsJson = False,
 ) -> None:
     """Look for proof that a run breaks its guarantee, by canaries among its clients; status 1 if there is any."""
     from hubbub.audit import Effort

@@ -4,15 +4,14 @@ import csv
 import io
 import math
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from hubbub._util.checks import integer
@@ -171,40 +170,28 @@ def _written(folder: Path, record: SweepRecord, cells: Sequence[Cell], errors: M
 
 
 @contextmanager
-def _progress(screen: Console, cells: Sequence[Cell], done: int) -> Iterator[Any]:
-    """Shows what happens: a bar for the whole and one a running cell on a terminal, a line a finished cell elsewhere."""
-    ended = done
-
-    def line(cell: Cell, task: Task, event: Ended) -> str:
-        nonlocal ended
-        ended += 1
-        return f"run {ended}/{len(cells)}  {_short(cell)}: {_outcome(task, event)}"
-
-    if not screen.is_terminal:
-
-        def show_line(cell: Cell, task: Task, event: Event) -> None:
-            if isinstance(event, Ended):
-                say(screen, line(cell, task, event))
-
-        yield show_line
-        return
+def _progress(screen: Console, cells: Sequence[Cell], done: int) -> Iterator[Callable[[Cell, Task, Event], None]]:
+    """Shows what happens: a bar for the whole and one a running cell on a terminal, and a line a finished cell."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=screen) as bar:
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
         whole = bar.add_task("all runs", total=len(cells), completed=done)
-        rows: dict[str, Any] = {}
+        rows: dict[str, TaskID] = {}
+        ended = done
 
-        def show_bar(cell: Cell, task: Task, event: Event) -> None:
+        def show(cell: Cell, task: Task, event: Event) -> None:
+            nonlocal ended
             if isinstance(event, Ended):
                 if cell.name in rows:
                     bar.remove_task(rows.pop(cell.name))
-                say(screen, line(cell, task, event))
+                ended += 1
+                say(screen, f"run {ended}/{len(cells)}  {_short(cell)}: {_outcome(task, event)}")
                 bar.advance(whole)
                 return
             if cell.name not in rows:
                 rows[cell.name] = bar.add_task(f"  {_short(cell)}", total=cell.config.training.rounds)
             bar.update(rows[cell.name], completed=event.done)
 
-        yield show_bar
+        yield show
 
 
 def _short(cell: Cell) -> str:

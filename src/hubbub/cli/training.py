@@ -1,6 +1,5 @@
 """``hubbub train``, ``resume``, ``extend`` and ``new``, and where they send the numbers of a run."""
 
-import math
 import os
 import signal
 import sys
@@ -24,18 +23,14 @@ from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment import engine
 from hubbub.experiment.build import build
-from hubbub.experiment.engine.apps import require_flower
 from hubbub.experiment.engine.folder import RunInFolder
-from hubbub.experiment.tracking import Write, log, mlflow, require, tensorboard, wandb
-from hubbub.experiment.warm_start import extension
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import read_chain
 from hubbub.training.run_folder.record import ledger_of, read_run
 from hubbub.training.simulation.workers import WorkerError
 
-__all__ = ["Extension", "How", "Tracked", "extend", "new", "new_folder", "resume", "train"]
+__all__ = ["How", "Tracked", "extend", "new", "new_folder", "resume", "train"]
 
-_ONE_BY_ONE = "one-by-one"
 # The status with which a command exits whose run was ended by its budget before it had done all rounds of its settings.
 _BUDGET_SPENT = 3
 
@@ -62,18 +57,10 @@ class How:
         named = {"engine": self.engine, "plan": self.plan, "workers": self.workers}
         config = configs.resolve(*layers, {"training": {key: value for key, value in named.items() if value is not None}})
         if config.training.engine == "flower":
+            from hubbub.experiment.engine.apps import require_flower
+
             require_flower()
         return config
-
-
-@dataclass(frozen=True)
-class Extension:
-    """How a finished run is to be extended."""
-
-    rounds: int
-    assignments: Sequence[str]
-    out: Path | None
-    head: str | None
 
 
 def train(file: Path, assignments: list[str], out: Path | None, how: How) -> None:
@@ -99,34 +86,44 @@ def resume(folder: Path, head: str | None, how: How) -> None:
     begun = RunInFolder.gone_on_with(folder, head, workers=how.workers, allow_import=how.allow_import)
     if how.engine == "flower":
         # There each client trains on its own, however it did before.
-        how = replace(how, plan=_ONE_BY_ONE, workers=1)
+        how = replace(how, plan="one-by-one", workers=1)
     _train(begun, how, how.settings(configs.load(folder / "config.toml")))
 
 
-def extend(folder: Path, asked: Extension, how: How) -> None:
-    """Train more rounds from the model of a finished run, in a folder of their own."""
-    integer("--rounds", asked.rounds, at_least=1)
-    named = configs.overrides(asked.assignments)
+def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | None, head: str | None, how: How) -> None:
+    """Train more rounds from the model of a finished run, in a folder of their own.
+
+    Args:
+        folder: Of the finished run.
+        rounds: How many more.
+        assignments: ``section.key=value``, over the settings of the finished run.
+        out: The new folder; by default one in ``runs/``.
+        head: A head of the finished run's ledger that was kept elsewhere.
+        how: As for a new run.
+    """
+    from hubbub.experiment.warm_start import extension
+
+    integer("--rounds", rounds, at_least=1)
+    named = configs.overrides(assignments)
     if "rounds" in named.get("training", {}):
         raise ConfigError("--set training.rounds: is what --rounds says; leave it out")
-    if asked.head is not None:
-        read_chain(ledger_of(folder)).require_head(asked.head)
+    if head is not None:
+        read_chain(ledger_of(folder)).require_head(head)
     recorded, layer = read_run(folder), extension(folder)
     cost, done = spent(recorded.promise, recorded.history).guarantee, len(recorded.history.rounds)
-    screen = console(stderr=how.as_json)
+    screen, privacy = console(stderr=how.as_json), layer["privacy"]
     said = f"epsilon {rounded_up(cost.epsilon)} at delta {no_less(cost.delta)}" if cost.private else "no privacy guarantee"
     say(screen, f"{folder}: {done} of {recorded.promise.rounds} rounds, {said}")
-    if others := layer["privacy"]["earlier_runs"][1:]:
+    if others := privacy["earlier_runs"][1:]:
         say(screen, f"The privacy cost also counts, since they belong to it: {', '.join(others)}")
     if named.get("privacy", {}).get("clipping") == "fixed":
         # Of a clip norm that moved, and stands still from here on.
         for key in ("target_quantile", "clip_norm_learning_rate", "clip_count_stddev"):
-            layer["privacy"].pop(key, None)
-    if layer["privacy"].get("bands", 0) > asked.rounds:
+            privacy.pop(key, None)
+    if privacy.get("bands", 0) > rounds:
         # As many as fewer rounds have, by default.
-        layer["privacy"].pop("bands")
-    stem = f"{folder.resolve().name}-extended"
-    _begin([layer, {"training": {"rounds": asked.rounds}}, named], asked.out, stem, how)
+        privacy.pop("bands")
+    _begin([layer, {"training": {"rounds": rounds}}, named], out, f"{folder.resolve().name}-extended", how)
 
 
 def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
@@ -213,30 +210,8 @@ def _say_fairness(screen: Console, begun: RunInFolder) -> None:
 
 
 @contextmanager
-def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[Any]:
+def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Shows a row: as a live bar on a terminal, as plain lines elsewhere."""
-
-    def say_aborted(row: dict[str, Any]) -> None:
-        # Whatever else is shown.
-        if not row.get("released", True):
-            cost = "its privacy cost stays spent"
-            say(screen, f"round {row['round_index'] + 1}/{rounds}  aborted, {cost}: {row['fault']}")
-
-    if not screen.is_terminal:
-        last: dict[str, Any] = {}
-
-        def show_line(row: dict[str, Any]) -> None:
-            say_aborted(row)
-            last.update({key: value for key, value in row.items() if value is not None})
-            number = row["round_index"] + 1
-            if number % max(1, rounds // 20) == 0 or number == rounds:
-                say(screen, f"round {number}/{rounds}  {_words(last, unit)}")
-                # What was measured stands on one line: later rounds have other models.
-                for measured in ("loss", "accuracy"):
-                    last.pop(measured, None)
-
-        yield show_line
-        return
     columns = (
         TextColumn("round"),
         MofNCompleteColumn(),
@@ -244,38 +219,42 @@ def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[An
         TextColumn("{task.fields[words]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=screen) as bar:
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
         task = bar.add_task("", total=rounds, completed=done, words="")
-        shown: dict[str, Any] = {}
+        last: dict[str, Any] = {}
 
-        def show_bar(row: dict[str, Any]) -> None:
-            say_aborted(row)
-            shown.update({key: value for key, value in row.items() if value is not None})
-            bar.update(task, completed=row["round_index"] + 1, words=_words(shown, unit))
+        def show(row: dict[str, Any]) -> None:
+            number = row["round_index"] + 1
+            if not row.get("released", True):
+                say(screen, f"round {number}/{rounds}  aborted, its privacy cost stays spent: {row['fault']}")
+            last.update({key: value for key, value in row.items() if value is not None})
+            if screen.is_terminal:
+                bar.update(task, completed=number, words=_words(last, unit))
+            elif number % max(1, rounds // 20) == 0 or number == rounds:
+                say(screen, f"round {number}/{rounds}  {_words(last, unit)}")
+                # What was measured stands on one line: later rounds have other models.
+                for measured in ("loss", "accuracy"):
+                    last.pop(measured, None)
 
-        yield show_bar
+        yield show
 
 
 def _words(row: dict[str, Any], unit: str) -> str:
-    epsilon = row.get("epsilon", math.inf)
-    parts = [
-        f"loss {row['loss']:.3f}" if row.get("loss") is not None else "",
-        f"accuracy {row['accuracy']:.1%}" if row.get("accuracy") is not None else "",
-        f"epsilon {rounded_up(epsilon)}",
-        f"clip norm {row['clip_norm']:.3g}" if row.get("clip_norm") is not None else "",
-        f"{row['clients_per_second']:.0f} {unit}s/s",
-        ", ".join(_costs(row)),
+    """A row in one line; what was not measured has no key in it."""
+    costs = [
+        f"encrypt {row['encrypt_seconds'] / max(1, row['clients']):.2f} s a client" if "encrypt_seconds" in row else "",
+        f"add {row['aggregate_seconds']:.2f} s" if "aggregate_seconds" in row else "",
+        f"decrypt {row['decrypt_seconds']:.2f} s" if "decrypt_seconds" in row else "",
     ]
-    return "  ".join(part for part in parts if part)
-
-
-def _costs(row: dict[str, Any]) -> Iterator[str]:
-    """What encryption took, where there was any."""
-    if "encrypt_seconds" in row:
-        yield f"encrypt {row['encrypt_seconds'] / max(1, row['clients']):.2f} s a client"
-    for word, key in (("add", "aggregate_seconds"), ("decrypt", "decrypt_seconds")):
-        if key in row:
-            yield f"{word} {row[key]:.2f} s"
+    parts = [
+        f"loss {row['loss']:.3f}" if "loss" in row else "",
+        f"accuracy {row['accuracy']:.1%}" if "accuracy" in row else "",
+        f"epsilon {rounded_up(row['epsilon'])}",
+        f"clip norm {row['clip_norm']:.3g}" if "clip_norm" in row else "",
+        f"{row['clients_per_second']:.0f} {unit}s/s",
+        ", ".join(filter(None, costs)),
+    ]
+    return "  ".join(filter(None, parts))
 
 
 def new_folder(out: Path | None, kind: str, stem: str, otherwise: str = "") -> Path:
@@ -316,32 +295,48 @@ class Tracked:
         Raises:
             ConfigError: A package is missing, private numbers are for no tracker, or what is to be a folder is a file.
         """
-        named = {"tensorboard": self.tensorboard, "mlflow": self.mlflow, "wandb": self.wandb}
         if self.private and self.mlflow is None and self.wandb is None:
             raise ConfigError(
                 "--track-private: is about --mlflow and --wandb, and none is named; --tensorboard gets all numbers anyway"
             )
-        for extra, wanted in named.items():
-            if wanted is not None:
-                if not str(wanted):
-                    raise ConfigError(f"--{extra} = '': name where to")
-                require(extra)
+        for extra, wanted in self._named().items():
+            from hubbub.experiment.tracking import require
+
+            if not str(wanted):
+                raise ConfigError(f"--{extra} = '': name where to")
+            require(extra)
         if self.tensorboard is not None:
             place = next((at for at in (self.tensorboard, *self.tensorboard.parents) if os.path.lexists(at)), Path())
             if not place.is_dir():
                 raise ConfigError(f"--tensorboard = {str(self.tensorboard)!r}: {place} is no folder; name another one")
 
+    def _named(self) -> dict[str, str | Path]:
+        """Where each tracker that was asked for writes."""
+        named = {"tensorboard": self.tensorboard, "mlflow": self.mlflow, "wandb": self.wandb}
+        return {extra: wanted for extra, wanted in named.items() if wanted is not None}
+
     @contextmanager
     def opened(self, screen: Console, run_name: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         """A function that is shown each row of metrics; a tracker that fails is dropped, and the run continues."""
+        if not self._named():
+            yield lambda _: None
+            return
+        from hubbub.experiment import tracking
+
         stack = ExitStack()
         try:
-            writers = self._writers(stack, run_name)
+            writers: dict[str, tracking.Write] = {}
+            if self.tensorboard is not None:
+                writers["tensorboard"] = stack.enter_context(tracking.tensorboard(self.tensorboard))
+            if self.mlflow is not None:
+                writers["mlflow"] = stack.enter_context(tracking.mlflow(self.mlflow, run_name))
+            if self.wandb is not None:
+                writers["wandb"] = stack.enter_context(tracking.wandb(self.wandb, run_name))
 
             def show(row: Mapping[str, Any]) -> None:
-                for name, (write, private) in list(writers.items()):
+                for name, write in list(writers.items()):
                     try:
-                        log(row, write, private=private)
+                        tracking.log(row, write, private=self.private or name == "tensorboard")
                     except Exception as error:  # noqa: BLE001 # whatever a tracker raises, the run continues
                         del writers[name]
                         number = row["round_index"] + 1
@@ -353,17 +348,6 @@ class Tracked:
                 stack.__exit__(*sys.exc_info())
             except Exception as error:  # noqa: BLE001 # the report is still to be written
                 say(screen, f"A tracker could not be closed ({error}); its last rounds may be missing there")
-
-    def _writers(self, stack: ExitStack, run_name: str) -> dict[str, tuple[Write, bool]]:
-        """Each tracker that was asked for, and whether it gets private numbers."""
-        writers: dict[str, tuple[Write, bool]] = {}
-        if self.tensorboard is not None:
-            writers["tensorboard"] = stack.enter_context(tensorboard(self.tensorboard)), True
-        if self.mlflow is not None:
-            writers["mlflow"] = stack.enter_context(mlflow(self.mlflow, run_name)), self.private
-        if self.wandb is not None:
-            writers["wandb"] = stack.enter_context(wandb(self.wandb, run_name)), self.private
-        return writers
 
 
 # By the suffix that was asked for: the template, how to try what comes of it, and what it is.

@@ -11,7 +11,6 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from hubbub.datasets.dataset import Dataset
 from hubbub.datasets.published import (
@@ -20,10 +19,10 @@ from hubbub.datasets.published import (
     PublishedFile,
     cache,
     decoded,
+    image_dataset,
     named,
     read_arrays,
     replacing,
-    standardized,
     what,
 )
 from hubbub.errors import DataError
@@ -53,15 +52,7 @@ def load(path: str | None = None) -> Dataset:
     Raises:
         DataError: The file is missing or damaged, or the download fails.
     """
-    arrays = _arrays(path)
-
-    def images(name: str) -> torch.Tensor:
-        return standardized(arrays[name], _MEANS, _DEVIATIONS)
-
-    def labels(name: str) -> torch.Tensor:
-        return torch.from_numpy(arrays[name].astype(np.int64))
-
-    return Dataset(images("x_train"), labels("y_train"), images("x_test"), labels("y_test"), declared_classes=10)
+    return image_dataset(_arrays(path), _MEANS, _DEVIATIONS)
 
 
 def _arrays(path: str | None) -> dict[str, Numbers]:

@@ -307,6 +307,10 @@ def iid(examples: int, clients: int, seed: int) -> list[np.ndarray]:
 
     Raises:
         ValueError: More clients than examples.
+
+    Example:
+        >>> [len(part) for part in iid(examples=10, clients=4, seed=0)]
+        [3, 3, 2, 2]
     """
     integer("clients", clients, at_least=1, at_most=examples)
     return [np.sort(part) for part in np.array_split(np.random.default_rng(seed).permutation(examples), clients)]
@@ -324,6 +328,11 @@ def dirichlet(targets: torch.Tensor, clients: int, alpha: float, seed: int) -> l
     Raises:
         ValueError: More clients than examples, or alpha not above 0.
         DataError: Examples have no label of their own, but one at each place of a sequence.
+
+    Example:
+        >>> labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+        >>> [labels[part].tolist() for part in dirichlet(labels, clients=2, alpha=1e-3, seed=0)]
+        [[1, 1, 1, 1], [0, 0, 0, 0]]
 
     Source: Hsu, Qi and Brown 2019, https://arxiv.org/abs/1909.06335.
     """
@@ -354,6 +363,10 @@ def by_user(users: np.ndarray | None) -> list[np.ndarray]:
 
     Raises:
         DataError: The data do not say whose each example is.
+
+    Example:
+        >>> [part.tolist() for part in by_user(np.array(["bob", "ann", "bob"]))]
+        [[1], [0, 2]]
     """
     if users is None:
         raise DataError("partition = 'user': this data set does not say whose each example is; use 'iid' or 'dirichlet'")
@@ -365,9 +378,19 @@ def by_user(users: np.ndarray | None) -> list[np.ndarray]:
 def dealt(dataset: Dataset, parts: Sequence[np.ndarray]) -> tuple[Dataset, list[tuple[torch.Tensor, torch.Tensor]]]:
     """The data set with its training examples client by client, and what each client has: views, so that data are held once.
 
+    Args:
+        dataset: The whole.
+        parts: The indices of each client's examples; together each index once.
+
     Returns:
         The reordered data set, the given one itself where nothing moves; and each client's inputs and targets, in the order
         of its indices.
+
+    Example:
+        >>> numbers, labels = torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([0, 1, 0])
+        >>> _, clients = dealt(Dataset(numbers, labels, numbers, labels), by_user(np.array([7, 5, 7])))
+        >>> [inputs.flatten().tolist() for inputs, _ in clients]
+        [[1.0], [0.0, 2.0]]
     """
     order, sizes = np.concatenate(parts), [len(part) for part in parts]
     if not np.array_equal(order, np.arange(len(dataset.train_inputs))):

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from hubbub.datasets.dataset import Dataset
-from hubbub.datasets.published import Expected, Numbers, PublishedFile, cache, named, read_arrays, standardized, what
+from hubbub.datasets.published import Expected, Numbers, PublishedFile, cache, image_dataset, named, read_arrays, what
 from hubbub.errors import DataError
 
 __all__ = ["load", "load_fashion"]
@@ -78,7 +77,7 @@ def load(path: str | None = None) -> Dataset:
     Raises:
         DataError: The file is missing or damaged, or the download fails.
     """
-    return _loaded(_MNIST, path)
+    return image_dataset(_arrays(_MNIST, path), [_MNIST.mean], [_MNIST.deviation])
 
 
 def load_fashion(path: str | None = None) -> Dataset:
@@ -91,19 +90,7 @@ def load_fashion(path: str | None = None) -> Dataset:
     Raises:
         DataError: The file is missing or damaged, or the download fails.
     """
-    return _loaded(_FASHION, path)
-
-
-def _loaded(kind: _Kind, path: str | None) -> Dataset:
-    arrays = _arrays(kind, path)
-
-    def images(name: str) -> torch.Tensor:
-        return standardized(arrays[name][:, np.newaxis], [kind.mean], [kind.deviation])
-
-    def labels(name: str) -> torch.Tensor:
-        return torch.from_numpy(arrays[name].astype(np.int64))
-
-    return Dataset(images("x_train"), labels("y_train"), images("x_test"), labels("y_test"), declared_classes=10)
+    return image_dataset(_arrays(_FASHION, path), [_FASHION.mean], [_FASHION.deviation])
 
 
 def _arrays(kind: _Kind, path: str | None) -> dict[str, Numbers]:

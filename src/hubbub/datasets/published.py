@@ -22,6 +22,7 @@ import torch
 
 from hubbub._util.files import cache_folder
 from hubbub._util.npy import read_header
+from hubbub.datasets.dataset import Dataset
 from hubbub.errors import DataError
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "PublishedFile",
     "cache",
     "decoded",
+    "image_dataset",
     "named",
     "read_arrays",
     "replacing",
@@ -182,6 +184,25 @@ def _member(archive: zipfile.ZipFile, key: str, expected: Expected) -> Numbers:
 
 
 _AT_A_TIME = 100
+
+
+def image_dataset(arrays: Mapping[str, Numbers], means: Sequence[float], deviations: Sequence[float]) -> Dataset:
+    """Images of ten classes as a data set, each channel by its mean and deviation.
+
+    Args:
+        arrays: ``x_train`` and ``x_test`` in uint8, ``(images, channels, height, width)``, or without channels where there is
+            one; ``y_train`` and ``y_test``, ``(images,)``.
+        means: ``(channels,)``, of pixels from 0 to 1.
+        deviations: ``(channels,)``, of the same.
+    """
+    train, test = (
+        (
+            standardized(arrays[f"x_{part}"].reshape(-1, len(means), *arrays[f"x_{part}"].shape[-2:]), means, deviations),
+            torch.from_numpy(arrays[f"y_{part}"].astype(np.int64)),
+        )
+        for part in ("train", "test")
+    )
+    return Dataset(*train, *test, declared_classes=10)
 
 
 def standardized(pixels: npt.NDArray[np.uint8], means: Sequence[float], deviations: Sequence[float]) -> torch.Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 
 from hubbub.accounting.events_of_mechanism import default_relation
 from hubbub.errors import ConfigError, HubbubError
-from hubbub.experiment.config import Config, Layer, ParticipationConfig, resolve
+from hubbub.experiment.config import Config, Layer, ParticipationConfig, layer_of, resolve
 from hubbub.experiment.estimates import MOST_ROUNDS, deviation, noise_levels
 from hubbub.experiment.planner import default_strategy, planned, strategy_word, workload_of
 from hubbub.experiment.settings import encryption_of
@@ -176,7 +176,7 @@ def alternatives(
     for one in search.found:
         if not any(one.same_as(other) for other in options):
             options.append(one)
-    return Alternatives(own, tuple(sorted(options, key=_error)), search.left_out)
+    return Alternatives(own, tuple(sorted(options, key=lambda one: one.error)), search.left_out)
 
 
 def recommended(
@@ -203,10 +203,6 @@ def recommended(
     why = "it has the least error" if best.error == least else "of those within 2 % of the least error it remembers least"
     gain = "" if own is None else f", {100 * (1 - best.error / own.error):.0f} % below that of the settings as they are"
     return best, f"{why}{gain}"
-
-
-def _error(one: Alternative) -> float:
-    return one.error
 
 
 def _judged(config: Config, strategy: str, changes: Layer, plan: RunPlan, cpu_seconds: float) -> Alternative | None:
@@ -312,7 +308,7 @@ class _Search:
         changes = _changed(self.config, family, cohorts, epsilon=epsilon, relation=relation)
         started = time.process_time()
         try:
-            plan = planned(resolve(_layer_of(self.config), changes), self.clients, earlier=self.plan.earlier)
+            plan = planned(resolve(layer_of(self.config), changes), self.clients, earlier=self.plan.earlier)
         except (HubbubError, ValueError) as refusal:
             return None, " ".join(str(refusal).split())
         seconds = time.process_time() - started
@@ -327,13 +323,6 @@ class _Search:
         default = self.config.training.cohort_size or max(1, self.clients // 10)
         sized: Layer = {} if default == size else {"training": {"cohort_size": size}}
         return {**_cohorts_of(sampling, **numbers), **sized}
-
-
-def _layer_of(config: Config) -> Layer:
-    """The settings as one layer that others are laid over; what is unset is left out."""
-    return {
-        section: {key: value for key, value in keys.items() if value is not None} for section, keys in asdict(config).items()
-    }
 
 
 def _cohorts_of(sampling: str, **numbers: Any) -> Layer:
@@ -386,7 +375,12 @@ def _changed(config: Config, family: Family, cohorts: Layer, *, epsilon: float, 
 
 
 def assignments(changes: Layer) -> list[str]:
-    """The changes as ``--set`` takes them."""
+    """The changes as ``--set`` takes them.
+
+    Example:
+        >>> assignments({"privacy": {"mode": "dp-ftrl", "strategy": None}})
+        ['privacy.mode=dp-ftrl', 'privacy.strategy=default']
+    """
     return [
         f"{section}.{key}={'default' if value is None else value}"
         for section, keys in changes.items()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -14,12 +14,14 @@ from hubbub.errors import ConfigError
 from hubbub.experiment.config import DATASETS, MODELS, Config, TrainingConfig
 from hubbub.experiment.planner import made, planned
 from hubbub.experiment.settings import encryption_of, require_fitting_unit
-from hubbub.experiment.warm_start import Start, require_same, start_from
 from hubbub.ledger.promise import Extends
-from hubbub.training import ExamplePopulation, Execution, LocalTraining, RunPlan, SimulatedPopulation
-from hubbub.training.encryption import Encryption
+from hubbub.training import Execution, LocalTraining, RunPlan, SimulatedPopulation
 from hubbub.training.simulation.functional import FlatModel
-from hubbub.training.warm_start import going_on
+
+if TYPE_CHECKING:
+    from hubbub.experiment.warm_start import Start
+    from hubbub.training import ExamplePopulation
+    from hubbub.training.encryption import Encryption
 
 __all__ = ["ClientSide", "Run", "build", "client_side", "clients_of"]
 
@@ -33,14 +35,14 @@ class Run:
 
     config: Config
     plan: RunPlan
-    population: SimulatedPopulation | ExamplePopulation
+    population: "SimulatedPopulation | ExamplePopulation"
     model: nn.Module
     dataset: Dataset
     examples: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
-    start: Start | None = None
+    start: "Start | None" = None
 
     @property
-    def encryption(self) -> Encryption | None:
+    def encryption(self) -> "Encryption | None":
         """How clients encrypt what they send, where they do."""
         return encryption_of(self.config, self.plan.expected_cohort_size)
 
@@ -50,18 +52,18 @@ class ClientSide:
     """The part of a run that its clients know: who has which data, and the model as it is before the first round."""
 
     dataset: Dataset
-    population: SimulatedPopulation | ExamplePopulation
+    population: "SimulatedPopulation | ExamplePopulation"
     model: nn.Module
     examples: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
 
-def clients_of(population: SimulatedPopulation | ExamplePopulation) -> SimulatedPopulation:
+def clients_of(population: "SimulatedPopulation | ExamplePopulation") -> SimulatedPopulation:
     """The clients that train, for those who talk with each of them.
 
     Raises:
         ConfigError: There are none: the units are single examples.
     """
-    if isinstance(population, ExamplePopulation):
+    if not isinstance(population, SimulatedPopulation):
         raise ConfigError('privacy.unit = "example": no client trains here; say unit = "client"')
     return population
 
@@ -90,7 +92,9 @@ def build(
         RunFolderError: A finished run to go on from that does not prove its model.
         LedgerError: One that may still go on, or whose record is damaged.
     """
-    if extends is None:
+    if config.training.extends is not None and extends is None:
+        from hubbub.experiment.warm_start import require_same
+
         require_same(config)
     side = client_side(config, allow_import=allow_import)
     plan = planned(config, len(side.population.clients), allow_import=allow_import, earlier=earlier)
@@ -101,9 +105,13 @@ def build(
         )
     start = None
     if config.training.extends is not None and extends is None:
+        from hubbub.experiment.warm_start import start_from
+
         start = start_from(config, plan, side.model, len(side.population.clients))
         extends = start.extends
     if extends is not None:
+        from hubbub.training.warm_start import going_on
+
         plan = going_on(plan, extends)
     return Run(config, plan, side.population, side.model, side.dataset, side.examples, start)
 
@@ -132,6 +140,8 @@ def client_side(config: Config, *, allow_import: bool = False) -> ClientSide:
     lattice = config.privacy.noise == "secure"
     execution = _execution(training)
     if config.privacy.unit == "example":
+        from hubbub.training import ExamplePopulation
+
         everything = dataset.train_inputs.to(execution.device), dataset.train_targets.to(execution.device)
         return ClientSide(dataset, ExamplePopulation(*everything, F.cross_entropy, lattice=lattice, seed=training.seed), model)
     try:

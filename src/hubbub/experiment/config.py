@@ -31,6 +31,7 @@ __all__ = [
     "STRATEGIES",
     "Config",
     "dump",
+    "layer_of",
     "load",
     "merge",
     "overrides",
@@ -346,6 +347,10 @@ def overrides(assignments: Sequence[str]) -> Layer:
 
     Raises:
         ConfigError: Not of that form.
+
+    Example:
+        >>> overrides(["privacy.epsilon=8", "training.engine=flower", "data.path=default"])
+        {'privacy': {'epsilon': 8}, 'training': {'engine': 'flower'}, 'data': {'path': None}}
     """
     layer: Layer = {}
     for assignment in assignments:
@@ -374,6 +379,10 @@ def merge(*layers: Layer) -> Layer:
 
     Raises:
         ConfigError: Both of those two in one layer.
+
+    Example:
+        >>> merge({"privacy": {"epsilon": 8.0, "delta": 1e-6}}, {"privacy": {"noise_multiplier": 1.1}})
+        {'privacy': {'delta': 1e-06, 'noise_multiplier': 1.1}}
     """
     merged: Layer = {}
     for layer in layers:
@@ -397,6 +406,10 @@ def resolve(*layers: Layer) -> Config:
 
     Raises:
         ConfigError: An unknown key, a value of the wrong type or out of range, or both of those two in one layer.
+
+    Example:
+        >>> resolve({"training": {"rounds": 10}}, {"training": {"rounds": 20}}).training.rounds
+        20
     """
     merged = merge(*layers)
     config = Config()
@@ -409,12 +422,21 @@ def resolve(*layers: Layer) -> Config:
     return config
 
 
-def dump(config: Config, header: str = "") -> str:
-    """The settings as TOML that :func:`load` reads; what is unset is left out."""
-    content = {
+def layer_of(config: Config) -> Layer:
+    """The settings as one layer that others are laid over; what is unset is left out."""
+    return {
         section: {key: value for key, value in keys.items() if value is not None} for section, keys in asdict(config).items()
     }
-    return header + tomli_w.dumps({section: keys for section, keys in content.items() if keys})
+
+
+def dump(config: Config, header: str = "") -> str:
+    """The settings as TOML that :func:`load` reads; what is unset is left out.
+
+    Example:
+        >>> resolve(tomllib.loads(dump(Config()))) == Config()
+        True
+    """
+    return header + tomli_w.dumps({section: keys for section, keys in layer_of(config).items() if keys})
 
 
 def _made(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
@@ -475,8 +497,17 @@ def _require_consistent(config: Config) -> None:
 def strategy_name(name: str, value: str, known: Sequence[str] = STRATEGIES) -> str:
     """The strategy's name as the tables have it, or ``"pkg.mod:Name"`` as it is.
 
+    Args:
+        name: Of the setting or flag, for the message.
+        value: As it was typed.
+        known: The names to choose from.
+
     Raises:
         ValueError: No such strategy.
+
+    Example:
+        >>> strategy_name("--mechanism", "Binary_Tree")
+        'tree'
     """
     if ":" in value:
         return value

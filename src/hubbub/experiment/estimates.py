@@ -74,7 +74,20 @@ class NoiseEstimate:
 
 
 def epsilons(promise: Promise, delta: float, parts: int = 4) -> list[tuple[int, float]]:
-    """Epsilon after the first round and after each of so many equal parts of the rounds."""
+    """Epsilon after the first round and after each of so many equal parts of the rounds.
+
+    Args:
+        promise: Of the run.
+        delta: At which.
+        parts: How many; each ends with a whole round.
+
+    Example:
+        >>> from hubbub.mechanism import Mechanism
+        >>> from hubbub.mechanism.participation import PoissonSampling
+        >>> promise = Promise(8, Mechanism(Identity(8), PoissonSampling(0.1), 1.0), settings={"clip_norm": 1.0})
+        >>> [rounds for rounds, epsilon in epsilons(promise, delta=1e-5) if 0 < epsilon < 4]
+        [1, 2, 4, 6, 8]
+    """
     after = sorted({1, *(math.ceil(promise.rounds * i / parts) for i in range(1, parts + 1))})
     return [(rounds, promise.after(rounds, delta).epsilon) for rounds in after]
 
@@ -99,7 +112,11 @@ def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, no
         return None
     z = deviation(plan, noise_rows)
     each, last = z * float(levels.releases.max()), z * float(levels.models[plan.rounds - 1])
-    norm = None if parameters is None else _expected_norm(parameters)
+    # Of a vector of independent standard normal numbers, by expectation.
+    norm = (
+        None if parameters is None else math.sqrt(2) * math.exp(math.lgamma((parameters + 1) / 2) - math.lgamma(parameters / 2))
+    )
+    most = float(_models(workload, np.ones(workload.rounds))[plan.rounds - 1])
     return NoiseEstimate(
         sum_stddev=each * clip * plan.expected_cohort_size,
         mean_stddev=each * clip,
@@ -108,7 +125,7 @@ def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, no
         model_stddev=last * clip,
         model_rmse=z * levels.model("mean"),
         final_norm_over_clip=None if norm is None else last * norm,
-        final_signal_to_noise=None if norm is None else _most_added(workload, plan.rounds) / (last * norm),
+        final_signal_to_noise=None if norm is None else most / (last * norm),
     )
 
 
@@ -123,7 +140,12 @@ def remembered_rows(plan: RunPlan) -> int:
 
 
 def remembered_bytes(rows: int, parameters: int) -> int:
-    """What so many rows of the noise take, as long as the model each."""
+    """What so many rows of the noise take, as long as the model each.
+
+    Example:
+        >>> remembered_bytes(rows=3, parameters=1000)
+        24000
+    """
     return NUMBER_BYTES * rows * parameters
 
 
@@ -183,34 +205,16 @@ def agreed(plan: RunPlan, terms: Encryption, key: "PublicKey", parameters: int, 
         parameters: Of the model.
         name: That no other run has.
     """
-    packing = terms.packing(math.ceil(plan.expected_cohort_size), plan.mechanism, _largest(plan))
+    # Of a row of noise that one party adds, as the run itself finds it; of independent noise without tensors.
+    mechanism, largest = plan.mechanism, 0.0
+    if mechanism is not None and mechanism.shares is None:
+        largest = mechanism.stddev
+        if type(mechanism.strategy) is not Identity:
+            from hubbub.training.release import largest_deviation
+
+            largest = largest_deviation(mechanism)
+    packing = terms.packing(math.ceil(plan.expected_cohort_size), mechanism, largest)
     return terms.agreement(key, packing, parameters + plan.clip_norms.further, name)
-
-
-def _largest(plan: RunPlan) -> float:
-    """The largest standard deviation of a row of noise that one party adds, as the run itself finds it."""
-    if plan.mechanism is None or plan.mechanism.shares is not None:
-        return 0.0
-    if type(plan.mechanism.strategy) is Identity:
-        return plan.mechanism.stddev
-    from hubbub.training.release import largest_deviation
-
-    return largest_deviation(plan.mechanism)
-
-
-def _expected_norm(dim: int) -> float:
-    """Of a vector of independent standard normal numbers."""
-    return math.sqrt(2) * math.exp(math.lgamma((dim + 1) / 2) - math.lgamma(dim / 2))
-
-
-def _most_added(workload: Workload, rounds: int) -> float:
-    """What the workload makes of ones: the sum of row ``rounds`` − 1 of A."""
-    rates = np.ones(rounds) if workload.learning_rates is None else np.asarray(workload.learning_rates[:rounds])
-    buffer = total = 0.0
-    for rate in rates:
-        buffer = workload.momentum * buffer + 1.0
-        total += float(rate) * buffer
-    return total
 
 
 def deviation(plan: RunPlan, noise_rows: int) -> float:
@@ -264,10 +268,12 @@ def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
         raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
     first = _first_column(strategy)
     if first is not None and workload.toeplitz:
-        return NoiseLevels(_running_norms(first), _running_norms(_steps(workload, first)))
+        return NoiseLevels(_running_norms(first), _running_norms(_models(workload, first)))
     if workload.rounds > MOST_ROUNDS:
         return None
-    N = _noising_matrix(strategy)
+    C = np.asarray(strategy.matrix(), dtype=np.float64)
+    triangular = C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
+    N = np.asarray(solve_triangular(C, np.eye(len(C)), lower=True)) if triangular else noising_matrix(strategy)
     return NoiseLevels(np.linalg.norm(N, axis=1), _added_up(workload, N))
 
 
@@ -296,26 +302,22 @@ def _response(strategy: Strategy) -> Array:
     return answers
 
 
-def _steps(workload: Workload, releases: Array) -> Array:
-    """The models that an optimizer of equal learning rates makes of one number a round, ``(rounds,)``."""
-    rate = 1.0 if workload.learning_rates is None else workload.learning_rates[0]
-    if not workload.momentum:
-        return np.asarray(rate * np.cumsum(releases))
-    buffers, buffer = np.empty(workload.rounds), 0.0
-    for t, release in enumerate(releases):
-        buffer = buffers[t] = workload.momentum * buffer + release
-    return np.asarray(rate * np.cumsum(buffers))
+def _models(workload: Workload, releases: Array) -> Array:
+    """The models that the optimizer makes of one number a round, ``(rounds,)``: A times them.
+
+    Example:
+        >>> _models(Workload(3, momentum=0.5, learning_rates=(1.0, 1.0, 2.0)), np.ones(3))
+        array([1. , 2.5, 6. ])
+    """
+    rates = np.ones(workload.rounds) if workload.learning_rates is None else np.asarray(workload.learning_rates)
+    # Each buffer less β times the one before it is the release of its round.
+    return np.asarray(
+        np.cumsum(rates * solve_banded((1, 0), [[1.0], [-workload.momentum]] * np.ones(workload.rounds), releases))
+    )
 
 
 def _running_norms(column: Array) -> Array:
     return np.asarray(np.sqrt(np.cumsum(np.square(column))))
-
-
-def _noising_matrix(strategy: Strategy) -> Array:
-    C = np.asarray(strategy.matrix(), dtype=np.float64)
-    if C.shape[0] == C.shape[1] and not np.triu(C, 1).any():
-        return np.asarray(solve_triangular(C, np.eye(len(C)), lower=True))
-    return noising_matrix(strategy)
 
 
 def _added_up(workload: Workload, N: Array) -> Array:

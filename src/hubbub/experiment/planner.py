@@ -4,7 +4,7 @@ import importlib
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hubbub.accounting.calibrate import calibrate
 from hubbub.accounting.runs import RunCharge
@@ -13,7 +13,6 @@ from hubbub.errors import BudgetError, ConfigError, HubbubError
 from hubbub.experiment.config import Config, TrainingConfig, strategy_name
 from hubbub.experiment.settings import clipping_of, encryption_of, participation_of, require_fitting_unit, server_of
 from hubbub.factorization.families import Family, strategy_of
-from hubbub.factorization.optimized import Objective
 from hubbub.ledger.multi_run import final_charges
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
@@ -21,8 +20,10 @@ from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.strategies import Strategy
 from hubbub.mechanism.workloads import Workload
 from hubbub.training.cohorts import require_feasible
-from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan
+
+if TYPE_CHECKING:
+    from hubbub.training.encryption import Encryption
 
 __all__ = [
     "DATA",
@@ -30,7 +31,6 @@ __all__ = [
     "Size",
     "default_strategy",
     "made",
-    "make_strategy",
     "parameters_of",
     "planned",
     "strategy_word",
@@ -47,6 +47,8 @@ def planned(
 ) -> RunPlan:
     """The plan of a run, with all that a resumed one must have in common with it.
 
+    Its rounds are those of the settings, or fewer: as many as ``privacy.stop_epsilon`` has room for.
+
     Args:
         config: Checked settings.
         clients: How many there are.
@@ -58,88 +60,15 @@ def planned(
         ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
         ParticipationError: A pattern that the clients cannot keep.
         BudgetError: A budget that no noise meets, or that not even one round fits in.
+
+    Example:
+        >>> from hubbub.experiment.config import resolve
+        >>> plan = planned(resolve({"privacy": {"epsilon": 8.0}, "training": {"rounds": 10}}), clients=100)
+        >>> plan.rounds, plan.expected_cohort_size
+        (10, 10.0)
     """
-    before = _earlier(config) if earlier is None else earlier
-    return _plan(config, clients, before, allow_import)
-
-
-def make_strategy(
-    family: Family | str, workload: Workload, participation: Participation, *, allow_import: bool = False
-) -> Strategy:
-    """A strategy of a known family, or made by code of your own, ``"pkg.mod:Name"``, which is called with the rounds.
-
-    Raises:
-        ConfigError: A setting is missing or does not belong to the strategy.
-        ValueError: What the family refuses.
-    """
-    if isinstance(family, Family):
-        return strategy_of(family, workload, participation)
-    strategy: Strategy = made(family, {}, "strategy", allow_import, workload.rounds)
-    if not all(hasattr(strategy, part) for part in ("rounds", "matrix", "sensitivity", "step")):
-        raise ConfigError(f"strategy = {family!r}: made a {type(strategy).__name__}, not a strategy")
-    return strategy
-
-
-def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *arguments: Any) -> Any:
-    """What a table's name or ``"pkg.mod:Name"`` makes of the arguments."""
-    module, _, attribute = known.get(name, name).partition(":")
-    own = name not in known
-    if own and not allow_import:
-        raise ConfigError(f"{setting} = {name!r}: names code of your own; pass --allow-import to run it")
-    here = str(Path.cwd())
-    if own and here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return getattr(importlib.import_module(module), attribute)(*arguments)
-    except HubbubError:
-        raise
-    except (Exception, SystemExit) as error:
-        # Whatever is wrong with code that we did not write, it is that setting's fault.
-        raise ConfigError(f"{setting} = {name!r}: fails ({type(error).__name__}: {error})") from error
-
-
-def _settings(config: Config, encryption: Encryption | None) -> dict[str, Any]:
-    """What a client contributes depends on these; the rest of the settings is in the plan, or changes nothing."""
-    if config.privacy.unit == "example":
-        return {
-            "training.validation": config.training.validation,
-            "data.name": config.data.name,
-            "model.name": config.model.name,
-            "keep_releases": config.training.keep_releases,
-        }
-    local = ("local_epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "validation")
-    # Left out where they are as they were before there were any, so that runs from then go on.
-    later = ("local_steps", "proximal", "schedule", "schedule_rounds", "final_learning_rate")
-    changed = [key for key in later if getattr(config.training, key) != getattr(TrainingConfig, key)]
-    return {
-        **{f"training.{key}": getattr(config.training, key) for key in (*local, *changed)},
-        **{f"data.{key}": getattr(config.data, key) for key in ("name", "clients", "partition", "alpha")},
-        "model.name": config.model.name,
-        **({} if encryption is None else {f"secagg.{key}": value for key, value in asdict(encryption).items()}),
-        "keep_releases": config.training.keep_releases,
-    }
-
-
-def _earlier(config: Config) -> tuple[RunCharge, ...]:
-    """What the earlier runs that the settings name have cost, each counted once; one that may go on is refused."""
-    folders = config.privacy.earlier_runs or ()
-    if not folders:
-        return ()
-    # Reads what runs left in their folders, tensors among it, which nobody else here needs.
-    from hubbub.training.run_folder.record import read_run
-
-    runs = final_charges([read_run(Path(folder).expanduser()) for folder in folders])
-    for run in runs:
-        if run.simulation and config.privacy.noise == "secure":
-            raise ConfigError(
-                f"privacy.earlier_runs: the run of ledger {run.first[:16]} is a simulation, whose noise anybody can remove: it "
-                "costs nothing if it was never released, and else no noise mends it; leave it out"
-            )
-    return runs
-
-
-def _plan(config: Config, clients: int, earlier: tuple[RunCharge, ...], allow_import: bool) -> RunPlan:
     training, privacy = config.training, config.privacy
+    earlier = _earlier(config) if earlier is None else earlier
     require_fitting_unit(config)
     size = training.cohort_size or max(1, clients // 10)
     if size > clients:
@@ -182,6 +111,64 @@ def _plan(config: Config, clients: int, earlier: tuple[RunCharge, ...], allow_im
     return plan
 
 
+def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *arguments: Any) -> Any:
+    """What a table's name or ``"pkg.mod:Name"`` makes of the arguments."""
+    module, _, attribute = known.get(name, name).partition(":")
+    own = name not in known
+    if own and not allow_import:
+        raise ConfigError(f"{setting} = {name!r}: names code of your own; pass --allow-import to run it")
+    here = str(Path.cwd())
+    if own and here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return getattr(importlib.import_module(module), attribute)(*arguments)
+    except HubbubError:
+        raise
+    except (Exception, SystemExit) as error:
+        # Whatever is wrong with code that we did not write, it is that setting's fault.
+        raise ConfigError(f"{setting} = {name!r}: fails ({type(error).__name__}: {error})") from error
+
+
+def _settings(config: Config, encryption: "Encryption | None") -> dict[str, Any]:
+    """What a client contributes depends on these; the rest of the settings is in the plan, or changes nothing."""
+    if config.privacy.unit == "example":
+        return {
+            "training.validation": config.training.validation,
+            "data.name": config.data.name,
+            "model.name": config.model.name,
+            "keep_releases": config.training.keep_releases,
+        }
+    local = ("local_epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "validation")
+    # Left out where they are as they were before there were any, so that runs from then go on.
+    later = ("local_steps", "proximal", "schedule", "schedule_rounds", "final_learning_rate")
+    changed = [key for key in later if getattr(config.training, key) != getattr(TrainingConfig, key)]
+    return {
+        **{f"training.{key}": getattr(config.training, key) for key in (*local, *changed)},
+        **{f"data.{key}": getattr(config.data, key) for key in ("name", "clients", "partition", "alpha")},
+        "model.name": config.model.name,
+        **({} if encryption is None else {f"secagg.{key}": value for key, value in asdict(encryption).items()}),
+        "keep_releases": config.training.keep_releases,
+    }
+
+
+def _earlier(config: Config) -> tuple[RunCharge, ...]:
+    """What the earlier runs that the settings name have cost, each counted once; one that may go on is refused."""
+    folders = config.privacy.earlier_runs or ()
+    if not folders:
+        return ()
+    # Reads what runs left in their folders, tensors among it, which nobody else here needs.
+    from hubbub.training.run_folder.record import read_run
+
+    runs = final_charges([read_run(Path(folder).expanduser()) for folder in folders])
+    for run in runs:
+        if run.simulation and config.privacy.noise == "secure":
+            raise ConfigError(
+                f"privacy.earlier_runs: the run of ledger {run.first[:16]} is a simulation, whose noise anybody can remove: it "
+                "costs nothing if it was never released, and else no noise mends it; leave it out"
+            )
+    return runs
+
+
 def _mechanism(
     config: Config,
     participation: Participation,
@@ -190,7 +177,7 @@ def _mechanism(
     shares: NoiseShares | None,
 ) -> Mechanism:
     privacy = config.privacy
-    strategy = make_strategy(_family(config), workload_of(config), participation, allow_import=allow_import)
+    strategy = _strategy(config, participation, allow_import)
     if privacy.noise_multiplier is not None:
         return Mechanism(strategy, participation, privacy.noise_multiplier, shares)
     if privacy.epsilon is None:
@@ -216,22 +203,23 @@ def _mechanism(
     )
 
 
-def _family(config: Config) -> Family | str:
-    """The family that the settings name, or code of one's own as it is."""
+def _strategy(config: Config, participation: Participation, allow_import: bool) -> Strategy:
+    """The strategy of the family that the settings name, or of code of one's own, which is called with the rounds alone."""
     privacy, rounds = config.privacy, config.training.rounds
     name = strategy_word(config)
     if privacy.mode == "dp-fedavg" and name != "identity":
         raise ConfigError(f'privacy.strategy = {name!r}: dp-fedavg has independent noise; say mode = "dp-ftrl"')
     if privacy.bands is not None and privacy.bands > rounds:
         raise ConfigError(f"privacy.bands = {privacy.bands}: must be at most training.rounds = {rounds}")
-    objective: Objective | None = privacy.objective  # type: ignore[assignment] # checked by the config
-    options = {"bands": privacy.bands, "buffers": privacy.buffers, "objective": objective, "matrix": privacy.matrix}
-    if ":" in name:
-        given = [key for key, value in options.items() if value is not None]
-        if given:
-            raise ConfigError(f"privacy.{given[0]} = {options[given[0]]!r}: code of your own, {name!r}, gets the rounds alone")
-        return name
-    return Family(name, privacy.bands, privacy.buffers, objective, privacy.matrix)
+    given = {key: value for key in ("bands", "buffers", "objective", "matrix") if (value := getattr(privacy, key)) is not None}
+    if ":" not in name:
+        return strategy_of(Family(name, **given), workload_of(config), participation)
+    for key, value in given.items():
+        raise ConfigError(f"privacy.{key} = {value!r}: code of your own, {name!r}, gets the rounds alone")
+    strategy: Strategy = made(name, {}, "strategy", allow_import, rounds)
+    if not all(hasattr(strategy, part) for part in ("rounds", "matrix", "sensitivity", "step")):
+        raise ConfigError(f"strategy = {name!r}: made a {type(strategy).__name__}, not a strategy")
+    return strategy
 
 
 def strategy_word(config: Config) -> str:
@@ -240,7 +228,12 @@ def strategy_word(config: Config) -> str:
 
 
 def default_strategy(mode: str) -> str:
-    """The strategy of a run whose settings name none."""
+    """The strategy of a run whose settings name none.
+
+    Example:
+        >>> default_strategy("dp-ftrl")
+        'banded-toeplitz'
+    """
     return "identity" if mode == "dp-fedavg" else "banded-toeplitz"
 
 
@@ -311,7 +304,12 @@ PARAMETERS = {
 
 
 def parameters_of(config: Config) -> int | None:
-    """How many parameters the model has; ``None`` where only building it would tell."""
+    """How many parameters the model has; ``None`` where only building it would tell.
+
+    Example:
+        >>> parameters_of(Config())
+        4810
+    """
     return PARAMETERS.get((config.model.name, config.data.name))
 
 
@@ -322,6 +320,10 @@ def units_of(config: Config) -> int | None:
 
     Raises:
         ConfigError: More clients than the data set has examples for.
+
+    Example:
+        >>> units_of(Config())
+        100
     """
     size, held = DATA.get(config.data.name), config.training.validation
     # As Dataset.without_test takes them away.

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from typing import TYPE_CHECKING
 
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import SAMPLINGS, Config, ParticipationConfig
@@ -19,8 +20,10 @@ from hubbub.mechanism.participation import (
     every_round,
 )
 from hubbub.training.clipping import AdaptiveClipping, Clipping
-from hubbub.training.encryption import Encryption
 from hubbub.training.plan import ServerOptimizer
+
+if TYPE_CHECKING:
+    from hubbub.training.encryption import Encryption
 
 __all__ = ["clipping_of", "encryption_of", "participation_of", "require_fitting_unit", "server_of"]
 
@@ -237,7 +240,7 @@ def clipping_of(config: Config) -> Clipping | None:
         raise ConfigError(f"privacy.clip_norm: {error}") from error
 
 
-def encryption_of(config: Config, expected: float) -> Encryption | None:
+def encryption_of(config: Config, expected: float) -> "Encryption | None":
     """The terms of secure aggregation with what follows from others; ``None`` where nothing is encrypted.
 
     Args:
@@ -250,6 +253,8 @@ def encryption_of(config: Config, expected: float) -> Encryption | None:
     secagg = config.secagg
     if secagg.scheme == "none":
         return None
+    from hubbub.training.encryption import Encryption
+
     if importlib.util.find_spec("gmpy2") is None:
         raise ConfigError(f"secagg.scheme = {secagg.scheme!r}: gmpy2 is not installed; pip install 'hubbub[secagg]'")
     most = math.ceil(expected)

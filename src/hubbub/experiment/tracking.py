@@ -26,8 +26,8 @@ __all__ = ["EXTRAS", "Write", "log", "mlflow", "require", "scalars", "tensorboar
 
 Write = Callable[[str, float, int], None]
 
-# The trackers by the extra that installs each, and the module that must then be there.
-EXTRAS = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
+# The trackers: each is installed by the extra of its name, and its module has that name, too.
+EXTRAS = ("tensorboard", "mlflow", "wandb")
 # All else is private, whatever it is called.
 _PUBLIC = ("epsilon", "clip_norm", "released", "loss", "accuracy")
 _NO_NUMBERS = ("round_index", "delta", "private", "fault")
@@ -59,7 +59,7 @@ def scalars(result: RoundResult | Mapping[str, Any], *, private: bool = False) -
                 continue
             parts = value if isinstance(value, Mapping) else {"": value}
             found |= {f"private/{name}/{part}".rstrip("/"): of_part for part, of_part in parts.items()}
-    return {name: float(value) for name, value in found.items() if _is_number(value)}
+    return {name: float(value) for name, value in found.items() if isinstance(value, int | float) and math.isfinite(value)}
 
 
 def log(result: RoundResult | Mapping[str, Any], write: Write, *, private: bool = False) -> None:
@@ -157,7 +157,7 @@ def require(extra: str) -> None:
         ConfigError: It is not; the extra that installs it is named.
     """
     try:
-        importlib.import_module(EXTRAS[extra])
+        importlib.import_module(extra)
     except ImportError as error:
         raise ConfigError(f"{extra}: its package is not installed ({error}); pip install 'hubbub[{extra}]'") from error
 
@@ -175,7 +175,3 @@ def _row(result: RoundResult) -> dict[str, Any]:
         "phases": result.phases,
         "private": tuple(set(result.statistics) - {"epsilon", "clip_norm", "released"}),
     }
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

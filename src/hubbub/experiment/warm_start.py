@@ -79,7 +79,9 @@ def start_from(config: Config, following: RunPlan, module: nn.Module, clients: i
             f"data: has {clients} {config.privacy.unit}s, and {folder} was trained on {had}; a run goes on with the people "
             "that it had"
         )
-    _require_verified(folder)
+    for check in verify(folder).checks:
+        if not check.ok:
+            raise RunFolderError(f"{folder}: does not verify ({check.name}: {check.detail}); see hubbub verify {folder}")
     plan = _plan(before, recorded, following)
     require_alike(recorded, plan, following)
     handed = handed_on(recorded, plan, module)
@@ -141,15 +143,13 @@ def _settings(folder: Path) -> Config:
 
 
 def require_same(config: Config) -> None:
-    """Refuse settings of other data or of another model than those of the finished run that they go on from, if from any.
+    """Refuse settings of other data or of another model than those of the finished run that they go on from.
 
     Raises:
         ConfigError: One that differs.
         RunFolderError: The finished run has no settings.
     """
-    if config.training.extends is None:
-        return
-    folder = Path(config.training.extends).expanduser()
+    folder = Path(str(config.training.extends)).expanduser()
     before = _settings(folder)
     for section, keys in _SAME.items():
         for key in keys:
@@ -174,12 +174,6 @@ def _require_recorded(recorded: Recorded, following: RunPlan, config: Config, fo
                 f"{name} = {value!r}: by its ledger {folder} had {stated.get(name)!r}, so that its config.toml was changed; "
                 "restore it"
             )
-
-
-def _require_verified(folder: Path) -> None:
-    for check in verify(folder).checks:
-        if not check.ok:
-            raise RunFolderError(f"{folder}: does not verify ({check.name}: {check.detail}); see hubbub verify {folder}")
 
 
 def _plan(before: Config, recorded: Recorded, following: RunPlan) -> RunPlan:

@@ -4,13 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hubbub import factorization
 from hubbub._util.checks import integer, one_of
 from hubbub.errors import ConfigError
-from hubbub.factorization import Optimized, lower_bound, strategy_file
-from hubbub.factorization.optimized import Objective
 from hubbub.mechanism import utility
 from hubbub.mechanism.participation import (
     CyclicPoissonSampling,
@@ -23,6 +21,9 @@ from hubbub.mechanism.participation import (
 from hubbub.mechanism.strategies import BinaryTree, Fourier, Identity, Strategy, dense, toeplitz
 from hubbub.mechanism.strategies.strategy import WithLeadingPart
 from hubbub.mechanism.workloads import Workload
+
+if TYPE_CHECKING:
+    from hubbub.factorization.optimized import Objective, Optimized
 
 __all__ = ["BY_MATRIX", "DESCRIPTIONS", "Family", "answer_of", "default_bands", "strategy_of"]
 
@@ -59,14 +60,15 @@ _CLOSED: dict[str, Callable[[int], Strategy]] = {
     "tree-full": partial(BinaryTree, decoder="full"),
     "fourier": Fourier,
 }
-_OPTIMIZED: dict[str, Callable[..., Optimized[Any]]] = {
-    "optimal-toeplitz": factorization.toeplitz.optimize,
-    "normalized-toeplitz": factorization.normalized_toeplitz.optimize,
-    "banded": factorization.banded.optimize,
-    "banded-inverse": factorization.banded_inverse.optimize,
-    "blt": factorization.blt.optimize,
-    "time-varying": factorization.semiseparable.optimize,
-    "dense": factorization.dense.optimize,
+# The modules whose ``optimize`` makes them.
+_OPTIMIZED = {
+    "optimal-toeplitz": "toeplitz",
+    "normalized-toeplitz": "normalized_toeplitz",
+    "banded": "banded",
+    "banded-inverse": "banded_inverse",
+    "blt": "blt",
+    "time-varying": "semiseparable",
+    "dense": "dense",
 }
 _INVERSE_BANDS = 16
 _MOST_BY_MATRIX = 20_000
@@ -96,7 +98,7 @@ optimal-toeplitz, normalized-toeplitz, banded, banded-inverse
     name: str
     bands: int | None = None
     buffers: int | None = None
-    objective: Objective | None = None
+    objective: "Objective | None" = None
     matrix: str | None = None
 
     def __post_init__(self) -> None:
@@ -150,7 +152,7 @@ def strategy_of(family: Family, workload: Workload, participation: Participation
     return _optimized(family, workload, participation).strategy if made is None else made
 
 
-def answer_of(family: Family, workload: Workload, participation: Participation) -> Optimized[Strategy]:
+def answer_of(family: Family, workload: Workload, participation: Participation) -> "Optimized[Strategy]":
     """The same with its error and a bound; of a family that is not optimized these are computed from its matrix.
 
     Example:
@@ -169,8 +171,8 @@ def answer_of(family: Family, workload: Workload, participation: Participation) 
     objective: Objective = family.objective or "mean"
     errors = utility.squared_errors(workload, made) * made.sensitivity(participation).value ** 2
     error = float(errors.mean() if objective == "mean" else errors.max())
-    bound = lower_bound(workload, participation, objective)
-    return Optimized(made, workload, participation, objective, error, bound, "every strategy", iterations=0)
+    bound = factorization.lower_bound(workload, participation, objective)
+    return factorization.Optimized(made, workload, participation, objective, error, bound, "every strategy", iterations=0)
 
 
 def _closed_form(family: Family, workload: Workload, participation: Participation) -> Strategy | None:
@@ -183,6 +185,8 @@ def _closed_form(family: Family, workload: Workload, participation: Participatio
 
 
 def _from_file(matrix: str, rounds: int) -> Strategy:
+    from hubbub.factorization import strategy_file
+
     strategy = strategy_file.load(matrix) if Path(matrix).suffix == ".safetensors" else dense.load(matrix)
     if strategy.rounds < rounds:
         raise ConfigError(f"rounds = {rounds}: the matrix {matrix} has {strategy.rounds} rounds")
@@ -195,7 +199,7 @@ def _from_file(matrix: str, rounds: int) -> Strategy:
     return strategy.leading(rounds)
 
 
-def _optimized(family: Family, workload: Workload, participation: Participation) -> Optimized[Strategy]:
+def _optimized(family: Family, workload: Workload, participation: Participation) -> "Optimized[Strategy]":
     options: dict[str, Any] = {}
     if family.name in _OPTIONS["objective"]:
         options["objective"] = family.objective or "mean"
@@ -212,4 +216,5 @@ def _optimized(family: Family, workload: Workload, participation: Participation)
             f"strategy = {family.name!r} with {type(participation).__name__}: random cohorts are accounted for independent "
             "noise only; use the identity strategy, cyclic Poisson cohorts, or a participation pattern"
         )
-    return _OPTIMIZED[family.name](workload, participation=participation, **options)
+    optimize: Callable[..., Optimized[Any]] = getattr(factorization, _OPTIMIZED[family.name]).optimize
+    return optimize(workload, participation=participation, **options)

@@ -1,6 +1,196 @@
-"""Models for the data sets that come along. Any other ``torch.nn.Module`` without buffers will do as well."""
+"""Models for the data sets that come along. Any other ``torch.nn.Module`` without buffers will do as well.
 
-from hubbub.models.images import CifarCnn, Cnn, Mlp
-from hubbub.models.text import CharLstm, CharTransformer
+Those of text give the next character at each place of a sequence, from all characters up to it: logits ``(examples, classes,
+length)``, as ``torch.nn.functional.cross_entropy`` takes them with targets ``(examples, length)``. Characters are whole numbers
+below the number of classes.
+"""
+
+import math
+
+import torch
+from torch import nn
+
+from hubbub.errors import ConfigError
 
 __all__ = ["CharLstm", "CharTransformer", "CifarCnn", "Cnn", "Mlp"]
+
+
+class Cnn(nn.Sequential):
+    """Two convolutions and two dense layers: 21,840 parameters for 28 × 28 grey images and 10 classes.
+
+    Args:
+        shape: Of one input, ``(channels, height, width)``; height and width at least 16.
+        classes: Number of classes.
+
+    Example:
+        >>> sum(p.numel() for p in Cnn((1, 28, 28), 10).parameters())
+        21840
+    """
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        if len(shape) != 3 or min(shape[1:]) < 16:
+            raise ConfigError(f"model.name = 'cnn': takes images of at least 16 × 16, these inputs are {shape}; use 'mlp'")
+        channels, height, width = shape
+        features = 20 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
+        super().__init__(
+            nn.Conv2d(channels, 10, 5),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Conv2d(10, 20, 5),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(features, 50),
+            nn.ReLU(),
+            nn.Linear(50, classes),
+        )
+
+
+class CifarCnn(nn.Sequential):
+    """Six convolutions of 3 × 3 and two dense layers with tanh: 550,570 parameters for 32 × 32 color images and 10 classes.
+
+    Bounded activations keep gradients small, and so lose less to the clip norm.
+
+    Args:
+        shape: Of one input, ``(channels, height, width)``; height and width at least 8.
+        classes: Number of classes.
+
+    Example:
+        >>> sum(p.numel() for p in CifarCnn((3, 32, 32), 10).parameters())
+        550570
+
+    Source: Papernot, Thakurta, Song, Chien and Erlingsson 2021, table 2, https://arxiv.org/abs/2007.14191; Kairouz, McMahan,
+    Song, Thakkar, Thakurta and Xu 2021, https://arxiv.org/abs/2103.00039.
+    """
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        if len(shape) != 3 or min(shape[1:]) < 8:
+            raise ConfigError(f"model.name = 'cifar-cnn': takes images of at least 8 × 8, these inputs are {shape}; use 'mlp'")
+        channels, height, width = shape
+        layers: list[nn.Module] = []
+        for filters in (32, 64, 128):
+            layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.Tanh()]
+            layers += [nn.Conv2d(filters, filters, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2)]
+            channels = filters
+        features = channels * (height // 8) * (width // 8)
+        super().__init__(*layers, nn.Flatten(), nn.Linear(features, 128), nn.Tanh(), nn.Linear(128, classes))
+
+
+class Mlp(nn.Sequential):
+    """Two dense layers.
+
+    Args:
+        shape: Of one input.
+        classes: Number of classes.
+        hidden: Width of the hidden layer.
+
+    Example:
+        >>> import torch
+        >>> Mlp((1, 8, 8), 10)(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(self, shape: tuple[int, ...], classes: int, hidden: int = 64) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+
+class CharLstm(nn.Module):
+    """An embedding of 8 numbers and two LSTM layers of 128: 211,657 parameters for 65 characters.
+
+    Args:
+        shape: Of one input, ``(length,)``.
+        classes: Number of characters.
+        hidden: Width of the LSTM layers; the network of the source has 256, and 815,945 parameters for 65 characters.
+
+    Example:
+        >>> sum(p.numel() for p in CharLstm((80,), 65).parameters())
+        211657
+        >>> CharLstm((80,), 65)(torch.zeros(2, 80, dtype=torch.int64)).shape
+        torch.Size([2, 65, 80])
+
+    Source: McMahan, Moore, Ramage, Hampson and Agüera y Arcas 2017, section 3, https://arxiv.org/abs/1602.05629.
+    """
+
+    def __init__(self, shape: tuple[int, ...], classes: int, hidden: int = 128) -> None:
+        _require_sequences("char-lstm", shape)
+        super().__init__()
+        self.embedding = nn.Embedding(classes, 8)
+        self.lstm = nn.LSTM(8, hidden, num_layers=2, batch_first=True)
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, characters: torch.Tensor) -> torch.Tensor:
+        """Logits of the next characters, ``(examples, classes, length)``, from characters, ``(examples, length)``."""
+        states, _ = self.lstm(self.embedding(characters))
+        logits: torch.Tensor = self.head(states)
+        return logits.transpose(1, 2)
+
+
+class CharTransformer(nn.Module):
+    """Two causal layers of width 128 with four heads, without dropout: 423,745 parameters for 65 characters in sequences of 80.
+
+    Args:
+        shape: Of one input, ``(length,)``; at most that many characters may be asked for later.
+        classes: Number of characters.
+
+    Example:
+        >>> sum(p.numel() for p in CharTransformer((80,), 65).parameters())
+        423745
+
+    Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; norms before the layers and GELU as in Radford et al. 2019,
+    Language Models are Unsupervised Multitask Learners.
+    """
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        _require_sequences("char-transformer", shape)
+        super().__init__()
+        width = 128
+        self.embedding = nn.Embedding(classes, width)
+        self.places = nn.Parameter(torch.empty(shape[0], width))
+        self.layers = nn.Sequential(_Layer(width, heads=4), _Layer(width, heads=4))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+        # As in the source: with unit variance, where a character stands would drown which one it is.
+        for table in (self.embedding.weight, self.places):
+            nn.init.normal_(table, std=0.02)
+
+    def forward(self, characters: torch.Tensor) -> torch.Tensor:
+        """Logits of the next characters, ``(examples, classes, length)``, from characters, ``(examples, length)``."""
+        states = self.embedding(characters) + self.places[: characters.shape[1]]
+        logits: torch.Tensor = self.head(self.norm(self.layers(states)))
+        return logits.transpose(1, 2)
+
+
+class _Layer(nn.Module):
+    """Attention to what came before, then two dense layers, each added to what it was given."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.queries_keys_values = nn.Linear(width, 3 * width)
+        self.mix = nn.Linear(width, width)
+        self.dense = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """States ``(examples, length, width)`` of the next layer."""
+        states = states + self._attention(self.norm(states))
+        dense: torch.Tensor = self.dense(states)
+        return states + dense
+
+    def _attention(self, states: torch.Tensor) -> torch.Tensor:
+        examples, length, width = states.shape
+        parts = self.queries_keys_values(states).view(examples, length, 3, self.heads, width // self.heads)
+        queries, keys, values = parts.permute(2, 0, 3, 1, 4)
+        scores = queries @ keys.transpose(-1, -2) / math.sqrt(width // self.heads)
+        # Made on the fly: a mask that the module kept would be a buffer.
+        later = torch.ones(length, length, dtype=torch.bool, device=states.device).triu(1)
+        weights = scores.masked_fill(later, -math.inf).softmax(dim=-1)
+        mixed: torch.Tensor = self.mix((weights @ values).transpose(1, 2).reshape(examples, length, width))
+        return mixed
+
+
+def _require_sequences(name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) != 1:
+        raise ConfigError(
+            f"model.name = {name!r}: takes sequences of characters, these inputs are {shape}; use 'mlp', 'cnn' or 'cifar-cnn'"
+        )

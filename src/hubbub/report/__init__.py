@@ -7,7 +7,6 @@ marks it.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,25 +14,27 @@ from typing import Any
 from hubbub._util.files import write_atomic
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import no_less, zcdp_standing
+from hubbub.report.charts import ENCRYPTION, encryption_seconds
 from hubbub.report.drawing import QUIET, canvas, png
 from hubbub.report.page import page, some
 from hubbub.report.summary import summary, whose
 
-__all__ = ["FinishedRun", "draw", "markdown", "write"]
+__all__ = ["draw", "markdown", "write"]
 
 _Rows = Sequence[Mapping[str, Any]]
 _ACCURACY, _EPSILON = "#1b6ca8", "#b5542b"
-# What encryption takes in a round: the key of a row of metrics, in words, and how it is drawn.
-_ENCRYPTION = {
-    "encrypt_seconds": ("encrypt, one client", _ACCURACY, "o"),
-    "aggregate_seconds": ("add, server, all clients", _EPSILON, "s"),
-    "decrypt_seconds": ("decrypt, holders", QUIET, "^"),
-}
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """A run as its report needs it.
+def write(folder: Path, promised: PrivacyGuarantee) -> None:
+    """Write ``report.png``, ``report.md`` and ``report.html`` into the folder of a run, of which so much was promised."""
+    run = summary(folder)
+    write_atomic(folder / "report.png", draw(run.name, run.rows, promised, public=run.public))
+    write_atomic(folder / "report.md", markdown(run.name, run.rows, promised, run.config, public=run.public).encode())
+    write_atomic(folder / "report.html", page([run]).encode())
+
+
+def markdown(name: str, rows: _Rows, promised: PrivacyGuarantee, config: str, *, public: bool = True) -> str:
+    """The run as Markdown: what is promised, under which assumptions, and how good the model is.
 
     Args:
         name: The run's name.
@@ -42,27 +43,9 @@ class FinishedRun:
         config: The resolved settings as TOML.
         public: Whether loss and accuracy are of public test data; of held-out clients' data otherwise.
     """
-
-    name: str
-    rows: _Rows
-    promised: PrivacyGuarantee
-    config: str
-    public: bool = True
-
-
-def write(folder: Path, run: FinishedRun) -> None:
-    """Write ``report.png``, ``report.md`` and ``report.html`` into the run's folder."""
-    write_atomic(folder / "report.png", draw(run))
-    write_atomic(folder / "report.md", markdown(run).encode())
-    write_atomic(folder / "report.html", page([summary(folder)]).encode())
-
-
-def markdown(run: FinishedRun) -> str:
-    """The run as Markdown: what is promised, under which assumptions, and how good the model is."""
-    promised, rows = run.promised, run.rows
     evaluated = [row for row in rows if row.get("accuracy") is not None]
-    lines = [f"# {run.name}", "", f"**{promised.sentence()}**", ""]
-    if not run.public:
+    lines = [f"# {name}", "", f"**{promised.sentence()}**", ""]
+    if not public:
         held_out = f"Accuracy and loss are of held-out {whose(promised)}, without noise"
         lines += [f"> {held_out}: this report is for choosing settings, not for release.", ""]
     if evaluated:
@@ -78,7 +61,7 @@ def markdown(run: FinishedRun) -> str:
     if promised.private:
         lines += _guarantee(promised)
     lines += _encrypted([row for row in rows if row.get("decrypt_seconds") is not None])
-    return "\n".join([*lines, "## Settings", "", "```toml", run.config.strip(), "```", ""])
+    return "\n".join([*lines, "## Settings", "", "```toml", config.strip(), "```", ""])
 
 
 def _row(row: Mapping[str, Any]) -> str:
@@ -88,17 +71,11 @@ def _row(row: Mapping[str, Any]) -> str:
     return f"| {row['round_index'] + 1} | {row['accuracy']:.2%} | {shown} | {epsilon} |"
 
 
-def _seconds(rows: _Rows, key: str) -> list[tuple[int, float]]:
-    """Rounds, from 1, and what a part of encryption took in each, of one client where all do it."""
-    known = [row for row in rows if row.get(key) is not None]
-    return [(row["round_index"] + 1, row[key] / (max(1, row["clients"]) if key == "encrypt_seconds" else 1)) for row in known]
-
-
 def _encrypted(rows: _Rows) -> list[str]:
     """What encryption cost, where there was any."""
     if not rows:
         return []
-    parts = {words: [seconds for _, seconds in _seconds(rows, key)] for key, (words, _, _) in _ENCRYPTION.items()}
+    parts = {words: [seconds for _, seconds in encryption_seconds(rows, key)] for key, words in ENCRYPTION.items()}
     return [
         "## Secure aggregation (private)",
         "",
@@ -136,25 +113,24 @@ def _guarantee(promised: PrivacyGuarantee) -> list[str]:
     ]
 
 
-def draw(run: FinishedRun) -> bytes:
-    """A PNG of panels over rounds: accuracy, epsilon spent and promised, and what else the rows hold."""
+def draw(name: str, rows: _Rows, promised: PrivacyGuarantee, *, public: bool = True) -> bytes:
+    """A PNG of panels over rounds: accuracy, epsilon spent and promised, and what else the rows hold; as :func:`markdown`."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    promised = run.promised
-    adapted, encrypted = ([row for row in run.rows if row.get(key) is not None] for key in ("clip_norm", "decrypt_seconds"))
+    adapted, encrypted = ([row for row in rows if row.get(key) is not None] for key in ("clip_norm", "decrypt_seconds"))
     further = [
         part for part in ("epsilon" * promised.private, "clip norm" * bool(adapted), "seconds" * bool(encrypted)) if part
     ]
     figure = canvas(8, 4 + 2 * len(further))
     heights = (3, *(2 for _ in further))
     above, *panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    evaluated = [row for row in run.rows if row.get("accuracy") is not None]
+    evaluated = [row for row in rows if row.get("accuracy") is not None]
     rounds = [row["round_index"] + 1 for row in evaluated]
     above.plot(rounds, [row["accuracy"] for row in evaluated], color=_ACCURACY, marker="o", markersize=3)
     held_out = "training examples" if promised.privacy_unit == "example" else "clients' data"
-    above.set_ylabel("accuracy on test data" if run.public else f"accuracy on held-out {held_out} (private)")
+    above.set_ylabel("accuracy on test data" if public else f"accuracy on held-out {held_out} (private)")
     above.yaxis.set_major_formatter(PercentFormatter(1.0))
-    above.set_title(run.name, loc="left", fontweight="bold")
+    above.set_title(name, loc="left", fontweight="bold")
     if evaluated:
         last = evaluated[-1]["accuracy"]
         place = {"xytext": (0, 6), "textcoords": "offset points", "ha": "right"}
@@ -163,7 +139,7 @@ def draw(run: FinishedRun) -> bytes:
         above.margins(y=0.15)
     for axes, part in zip(panels, further, strict=True):
         if part == "epsilon":
-            _draw_epsilon(axes, run.rows, promised)
+            _draw_epsilon(axes, rows, promised)
         elif part == "clip norm":
             _draw_clip_norms(axes, adapted)
         else:
@@ -195,8 +171,8 @@ def _draw_clip_norms(axes: Any, rows: _Rows) -> None:
 
 
 def _draw_encryption(axes: Any, rows: _Rows) -> None:
-    for key, (label, color, marker) in _ENCRYPTION.items():
-        if points := _seconds(rows, key):
+    for (key, label), color, marker in zip(ENCRYPTION.items(), (_ACCURACY, _EPSILON, QUIET), "os^", strict=True):
+        if points := encryption_seconds(rows, key):
             axes.plot(*zip(*points, strict=True), color=color, marker=marker, markersize=3, label=label)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")

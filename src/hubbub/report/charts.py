@@ -11,23 +11,20 @@ from hubbub.accounting import rounded_up
 from hubbub.mechanism.strategies import Identity, Strategy
 from hubbub.mechanism.utility import noising_matrix
 from hubbub.report.drawing import DASHES, INK, MARKERS, SERIES, figure, legible, shown, styled
-from hubbub.report.pictures import signed_image
 from hubbub.report.summary import RunSummary
 
 __all__ = [
+    "ENCRYPTION",
     "MOST_DRAWN",
     "PHASES",
-    "accuracy",
-    "clip_norms",
-    "clipped",
     "encryption",
+    "encryption_seconds",
     "epsilon",
-    "loss",
     "noise_matrix",
+    "over_rounds",
     "participations",
     "phase_seconds",
     "phases",
-    "seconds",
     "strategy_matrix",
     "strength",
 ]
@@ -39,31 +36,6 @@ _FEW = 40
 # What is larger is no number of a run, and no axis has room for it.
 _LARGEST = 1e30
 Row = Mapping[str, Any]
-
-
-def accuracy(runs: Sequence[RunSummary]) -> str:
-    """Accuracy over rounds."""
-    return _over_rounds(runs, "accuracy", "accuracy", percent=True)
-
-
-def loss(runs: Sequence[RunSummary]) -> str:
-    """Loss over rounds."""
-    return _over_rounds(runs, "loss", "loss")
-
-
-def clip_norms(runs: Sequence[RunSummary]) -> str:
-    """The clip norm of each round, of runs in which it moves."""
-    return _over_rounds(runs, "clip_norm", "clip norm")
-
-
-def clipped(runs: Sequence[RunSummary]) -> str:
-    """The part of a round's updates that were clipped."""
-    return _over_rounds(runs, "clipped_fraction", "updates clipped", percent=True)
-
-
-def seconds(runs: Sequence[RunSummary]) -> str:
-    """How long each round took."""
-    return _over_rounds(runs, "seconds", "seconds a round", zero=True)
 
 
 @styled
@@ -139,23 +111,33 @@ def participations(run: RunSummary) -> str:
     return shown(made, "How often clients took part")
 
 
+# What encryption takes in a round: the key of a row of metrics, and what it is.
+ENCRYPTION = {
+    "encrypt_seconds": "encrypt, one client",
+    "aggregate_seconds": "add, server, all clients",
+    "decrypt_seconds": "decrypt, holders",
+}
+
+
+def encryption_seconds(rows: Sequence[Row], key: str) -> list[tuple[int, float]]:
+    """Rounds, from 1, and the seconds of a part of encryption in each: of one client where all clients do it.
+
+    Example:
+        >>> encryption_seconds([{"round_index": 0, "encrypt_seconds": 3.0, "clients": 2}], "encrypt_seconds")
+        [(1, 1.5)]
+    """
+    clients = {row["round_index"] + 1: row.get("clients") or 1 for row in rows if key == "encrypt_seconds"}
+    return [(number, seconds / clients.get(number, 1)) for number, seconds in _points(rows, key)]
+
+
 @styled
-def encryption(runs: Sequence[RunSummary]) -> str:
-    """Seconds of each round that went into encryption, of the first run that encrypts."""
-    found = next((run for run in runs if _points(run.rows, "decrypt_seconds")), None)
-    if found is None:
+def encryption(run: RunSummary) -> str:
+    """Seconds of each round that went into encryption; empty where nothing was decrypted."""
+    if not _points(run.rows, "decrypt_seconds"):
         return ""
     made, axes = figure()
-    labels = {
-        "encrypt_seconds": "encrypt, one client",
-        "aggregate_seconds": "add, server, all clients",
-        "decrypt_seconds": "decrypt, holders",
-    }
-    for i, (key, label) in enumerate(labels.items()):
-        rows = [row for row in found.rows if row.get(key) is not None and row[key] <= _LARGEST]
-        each = [max(1, row["clients"] or 1) if key == "encrypt_seconds" else 1 for row in rows]
-        points = [(row["round_index"] + 1, row[key] / count) for row, count in zip(rows, each, strict=True)]
-        if points:
+    for i, (key, label) in enumerate(ENCRYPTION.items()):
+        if points := encryption_seconds(run.rows, key):
             _curve(axes, i, points, label)
     axes.set_yscale("log")
     _dressed(axes, "seconds a round")
@@ -188,6 +170,8 @@ def _drawn(run: RunSummary) -> Strategy | None:
 
 @styled
 def _matrix(matrix: Array, name: str) -> str:
+    from hubbub.report.pictures import signed_image
+
     made, axes = figure(3.2, width=3.9)
     signed_image(made, axes, matrix, most=300)
     axes.grid(visible=False)
@@ -196,8 +180,16 @@ def _matrix(matrix: Array, name: str) -> str:
 
 
 @styled
-def _over_rounds(runs: Sequence[RunSummary], key: str, words: str, *, percent: bool = False, zero: bool = False) -> str:
-    """One number of each round's row; empty where no row has it."""
+def over_rounds(runs: Sequence[RunSummary], key: str, words: str, *, percent: bool = False, zero: bool = False) -> str:
+    """One number of each round's row; empty where no row has it.
+
+    Args:
+        runs: What is laid over one another.
+        key: Of the number.
+        words: What it is, for the axis.
+        percent: Whether it is a share.
+        zero: Whether the axis begins at 0.
+    """
     known = [(run, points) for run in runs if (points := _points(run.rows, key))]
     if not known:
         return ""

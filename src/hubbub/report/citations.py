@@ -50,7 +50,12 @@ def cited(run: RunSummary) -> list[str]:
 
 
 def bibtex(keys: list[str]) -> str:
-    """The entries, in that order."""
+    """The entries, in that order.
+
+    Example:
+        >>> print(bibtex(["abadi2016deep"]).splitlines()[0])
+        @inproceedings{abadi2016deep,
+    """
     return "\n".join(_entries()[key] for key in keys)
 
 

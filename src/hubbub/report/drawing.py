@@ -79,7 +79,12 @@ def figure(height: float = 2.7, *, width: float = 4.6) -> tuple[Any, Any]:
 
 
 def legible(name: str) -> str:
-    """A label that is shown as it is: no formula, and not kept from the legend."""
+    """A label that is shown as it is: no formula, and not kept from the legend.
+
+    Example:
+        >>> legible("_run-1")
+        ' _run-1'
+    """
     name = name.replace("$", r"\$")
     return f" {name}" if name.startswith("_") else name
 

@@ -8,7 +8,6 @@ from typing import Any
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import library_versions, no_less, zcdp_standing
 from hubbub.report import charts
-from hubbub.report.audit import audit_bounds, audit_rows, audit_scores
 from hubbub.report.citations import bibtex, cited
 from hubbub.report.summary import RunSummary, whose
 
@@ -72,7 +71,12 @@ def rendered(template: str, **values: Any) -> str:
 
 
 def some(rows: Sequence[Any], most: int) -> list[Any]:
-    """At most so many rows, the first and the last among them."""
+    """At most so many rows, the first and the last among them.
+
+    Example:
+        >>> some(range(100), most=4)
+        [0, 33, 66, 99]
+    """
     if len(rows) <= most:
         return list(rows)
     return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]
@@ -118,6 +122,8 @@ def _audit(run: RunSummary) -> dict[str, Any] | None:
     found = run.audit
     if found is None:
         return None
+    from hubbub.report.audit import audit_rows
+
     stated = found["stated"]
     return {
         "sentence": found["sentence"],
@@ -184,8 +190,8 @@ def _charts(runs: Sequence[RunSummary], *, public: bool) -> Iterator[Chart]:
         whose = "" if len(held_out) == len(evaluated) else f"{', '.join(held_out)}: "
         about = f"{whose}on held-out training data, without noise: for choosing settings, not for release."
         about = about[0].upper() + about[1:] if not whose else f"On public test data; {about}"
-    yield Chart("Accuracy", charts.accuracy(evaluated), about, private=bool(held_out))
-    yield Chart("Loss", charts.loss(evaluated), about, private=bool(held_out))
+    yield Chart("Accuracy", charts.over_rounds(evaluated, "accuracy", "accuracy", percent=True), about, private=bool(held_out))
+    yield Chart("Loss", charts.over_rounds(evaluated, "loss", "loss"), about, private=bool(held_out))
     yield Chart("Epsilon", charts.epsilon(runs), "What the rounds have cost, each as it was begun.")
     yield Chart(
         "Noise against signal",
@@ -193,8 +199,10 @@ def _charts(runs: Sequence[RunSummary], *, public: bool) -> Iterator[Chart]:
         "Of public numbers alone: the released sums, and the noise that the mechanism adds to each. The sum without its noise "
         "is estimated from both; where it is far below the noise, only many rounds together teach the model anything.",
     )
-    yield Chart("Clip norm", charts.clip_norms(runs), "As it followed the noised count of updates that were not clipped.")
-    yield Chart("Clipped", charts.clipped(runs), "The part of each round's updates that were clipped.", private=True)
+    norms = charts.over_rounds(runs, "clip_norm", "clip norm")
+    yield Chart("Clip norm", norms, "As it followed the noised count of updates that were not clipped.")
+    clipped = charts.over_rounds(runs, "clipped_fraction", "updates clipped", percent=True)
+    yield Chart("Clipped", clipped, "The part of each round's updates that were clipped.", private=True)
     for run in runs:
         of = f" of {run.name}" if len(runs) > 1 else ""
         yield Chart(
@@ -212,14 +220,17 @@ def _charts(runs: Sequence[RunSummary], *, public: bool) -> Iterator[Chart]:
             gap = "" if found.least_gap in (None, 1) else f" Nobody came again before {found.least_gap} rounds were over."
             about = f"Promised: {found.promised}.{gap}"
             yield Chart(f"Participation{of}", charts.participations(run), about, private=True)
-    yield Chart("Time", charts.seconds(runs), "Seconds of each round, all of it.", private=True)
+    seconds = charts.over_rounds(runs, "seconds", "seconds a round", zero=True)
+    yield Chart("Time", seconds, "Seconds of each round, all of it.", private=True)
     mean = "A round, on average; what is shorter than a microsecond stands at its mark."
     yield Chart("Where the time went", charts.phases(runs), "In all rounds." if len(runs) == 1 else mean, private=True)
     for run in runs:
         of = f" of {run.name}" if len(runs) > 1 else ""
         about = "Seconds of each round that went into encryption, adding and opening."
-        yield Chart(f"Encryption{of}", charts.encryption([run]), about, private=True)
+        yield Chart(f"Encryption{of}", charts.encryption(run), about, private=True)
         if run.audit is not None:
+            from hubbub.report.audit import audit_bounds, audit_scores
+
             bounds = "What canaries showed of epsilon: a narrow bar beyond the line of what is stated disproves the guarantee."
             yield Chart(f"Audit{of}", audit_bounds(run.audit), bounds)
             scores = "Canaries that were there and that were not, as an adversary scores them, and what is claimed."

@@ -3,9 +3,10 @@
 Letters: A workload, C strategy, N noising matrix with N·C = I, B = A·N decoder.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +15,14 @@ from scipy.linalg import solve_triangular
 from hubbub._util.checks import Array
 from hubbub.mechanism.strategies import Strategy
 from hubbub.mechanism.utility import noising_matrix
-from hubbub.mechanism.workloads import Workload
 from hubbub.report.drawing import QUIET, canvas, name_ends, png
+
+if TYPE_CHECKING:
+    from hubbub.factorization.optimized import Optimized
 
 __all__ = [
     "Alternative",
     "Calibrated",
-    "Errors",
     "draw_alternatives",
     "draw_calibrations",
     "draw_errors",
@@ -118,37 +120,23 @@ def smoothed(curve: Array) -> Array:
     return means
 
 
-@dataclass(frozen=True, eq=False)
-class Errors:
-    """What is drawn below matrices: standard deviations at sensitivity 1.
-
-    Args:
-        roots: ``(rounds,)``, the root squared error of each round.
-        objective: ``"mean"`` or ``"max"``.
-        root: Of the squared error that was made least.
-        root_bound: Of its lower bound.
-        bound_family: Whose bound that is.
-    """
-
-    roots: Array
-    objective: str
-    root: float
-    root_bound: float
-    bound_family: str
-
-
-def draw_matrices(title: str, workload: Workload, strategy: Strategy, errors: Errors) -> bytes:
+def draw_matrices(title: str, answer: "Optimized[Strategy]", roots: Array) -> bytes:
     """A PNG of A, B, C and C⁻¹, as the published notebook shows them, above the error over rounds.
 
     Entries of either sign have a colour each, by the logarithm of their size, so that structure is seen at every scale. A large
     matrix is shown by the entry of largest size in each block: a single diagonal does not get lost. Where C is not square, the
     noising matrix N stands for C⁻¹.
 
+    Args:
+        title: In its first line.
+        answer: The strategy, with its error and the bound below it.
+        roots: ``(rounds,)``, the root squared error of each round at sensitivity 1.
+
     Source: for the four panels, the notebook published with Choquette-Choo et al. 2023, https://arxiv.org/abs/2306.08153.
     """
-    A, C = workload.matrix(), np.asarray(strategy.matrix(), dtype=np.float64)
+    A, C = answer.workload.matrix(), np.asarray(answer.strategy.matrix(), dtype=np.float64)
     square = C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
-    N = solve_triangular(C, np.eye(len(C)), lower=True) if square else noising_matrix(strategy)
+    N = solve_triangular(C, np.eye(len(C)), lower=True) if square else noising_matrix(answer.strategy)
     inverse = "C⁻¹" if square else "N"
     figure = canvas(9, 11.5)
     grid = figure.add_gridspec(3, 2, height_ratios=(4, 4, 3))
@@ -157,21 +145,22 @@ def draw_matrices(title: str, workload: Workload, strategy: Strategy, errors: Er
         axes = figure.add_subplot(grid[place // 2, place % 2])
         signed_image(figure, axes, matrix)
         axes.set_title(f"{name}   {matrix.shape[0]:,} × {matrix.shape[1]:,}", loc="left", fontsize=10)
-    _draw_errors_below(figure.add_subplot(grid[2, :]), errors)
+    _draw_errors_below(figure.add_subplot(grid[2, :]), answer, roots)
     return png(figure, title)
 
 
-def _draw_errors_below(axes: Any, errors: Errors) -> None:
+def _draw_errors_below(axes: Any, answer: "Optimized[Strategy]", roots: Array) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    rounds = np.arange(1, len(errors.roots) + 1)
-    axes.plot(rounds, errors.roots, color=_COLORS[0], linewidth=1.5, marker="o" if len(rounds) < 50 else "", markersize=3)
-    words = "root mean squared error" if errors.objective == "mean" else "largest root squared error"
-    axes.axhline(errors.root, color=_COLORS[0], linestyle="--", linewidth=1, label=f"{words}: {errors.root:.6g}")
-    bound = f"lower bound: {errors.root_bound:.6g}, for {errors.bound_family}"
-    axes.axhline(errors.root_bound, color=_COLORS[1], linestyle=":", linewidth=1.5, label=bound)
+    rounds, root = np.arange(1, len(roots) + 1), answer.root_squared_error
+    axes.plot(rounds, roots, color=_COLORS[0], linewidth=1.5, marker="o" if len(rounds) < 50 else "", markersize=3)
+    words = "root mean squared error" if answer.objective == "mean" else "largest root squared error"
+    axes.axhline(root, color=_COLORS[0], linestyle="--", linewidth=1, label=f"{words}: {root:.6g}")
+    bound = math.sqrt(answer.lower_bound)
+    label = f"lower bound: {bound:.6g}, for {answer.bound_family}"
+    axes.axhline(bound, color=_COLORS[1], linestyle=":", linewidth=1.5, label=label)
     axes.set_xlim(1, max(2, len(rounds)))
-    axes.set_ylim(0, max(float(errors.roots.max()), errors.root) * 1.25)
+    axes.set_ylim(0, max(float(roots.max()), root) * 1.25)
     axes.set_xlabel("round")
     axes.set_ylabel("root squared error\nat sensitivity 1")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

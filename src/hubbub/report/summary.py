@@ -127,9 +127,15 @@ class RunSummary:
         if not joined or mechanism is None:
             return None
         gaps = [gap for rounds in joined.values() for gap in np.diff(rounds).tolist()]
-        most = _most(mechanism.participation)
         counts = tuple(len(rounds) for rounds in joined.values())
-        return Participation(counts, min(gaps, default=None), self.guarantee.cohorts, most)
+        match mechanism.participation:
+            case MinSeparation(max_participations=most) | FixedEpochs(epochs=most):
+                bound: int | None = most
+            case SingleParticipation():
+                bound = 1
+            case _:
+                bound = None
+        return Participation(counts, min(gaps, default=None), self.guarantee.cohorts, bound)
 
     def epsilon_after(self, rounds: int) -> float:
         """What the first rounds cost, by the ledger: of all that were begun what is stated, of fewer what was promised.
@@ -179,18 +185,6 @@ def summary(folder: Path) -> RunSummary:
     cost = spent(recorded.promise, recorded.history)
     name = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in folder.resolve().name)
     return RunSummary(name, rows, recorded, cost, config, settings, _strength(folder, recorded), public)
-
-
-def _most(participation: object) -> int | None:
-    """In how many rounds one client may be at most; ``None`` where nothing bounds it."""
-    match participation:
-        case MinSeparation():
-            return participation.max_participations
-        case FixedEpochs():
-            return participation.epochs
-        case SingleParticipation():
-            return 1
-    return None
 
 
 def _config(path: Path) -> tuple[str, Mapping[str, Mapping[str, Any]]]:

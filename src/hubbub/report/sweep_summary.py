@@ -10,7 +10,12 @@ __all__ = ["CellSummary", "Choice", "PointSummary", "Spread", "SweepSummary", "v
 
 
 def value_words(value: Any) -> str:
-    """A value of a grid as people read it; a setting that is left at its default has none."""
+    """A value of a grid as people read it; a setting that is left at its default has none.
+
+    Example:
+        >>> [value_words(value) for value in (0.5, "blt", None)]
+        ['0.5', 'blt', 'default']
+    """
     return "default" if value is None else str(value)
 
 
@@ -23,7 +28,12 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> "Spread | None":
-        """Of those that are numbers; ``None`` where none is."""
+        """Of those that are numbers; ``None`` where none is.
+
+        Example:
+            >>> Spread.of([0.5, None, 1.5]).mean, Spread.of([0.5]).deviation, Spread.of([None])
+            (1.0, None, None)
+        """
         known = [value for value in values if value is not None]
         return cls(fmean(known), stdev(known) if len(known) > 1 else None) if known else None
 

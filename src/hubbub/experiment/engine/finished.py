@@ -180,7 +180,10 @@ def publish(run: Path, folder: Path, head: str | None = None) -> RunSummary:
         if not check.ok:
             raise RunFolderError(f"{run}: does not verify ({check.name}: {check.detail}); see hubbub verify {run}")
     model = model_content(run, found.recorded)
-    _require_empty(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunFolderError(f"{folder}: exists and is not empty; name a new folder, so that nothing else is published with it")
+    if not folder.parent.is_dir():
+        raise RunFolderError(f"{folder}: there is no folder {folder.parent}; make it first")
     store = RunStore(run)
     contents = {
         "model.safetensors": model,
@@ -239,10 +242,3 @@ def card(run: RunSummary) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def _require_empty(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunFolderError(f"{folder}: exists and is not empty; name a new folder, so that nothing else is published with it")
-    if not folder.parent.is_dir():
-        raise RunFolderError(f"{folder}: there is no folder {folder.parent}; make it first")

@@ -213,19 +213,15 @@ def _opened(config_file: Path, settings: Mapping[str, Any]) -> RunInFolder:
         begun = RunInFolder.gone_on_with(folder, allow_import=allow_import)
     else:
         begun = RunInFolder.begun(build(config, allow_import=allow_import), folder)
-    _require_enforced(begun, bool(settings["keys-enforced"]))
-    return begun
-
-
-def _require_enforced(begun: RunInFolder, keys_enforced: bool) -> None:
-    """Refuse a promise of who joins when that a client would break by coming back under another name."""
     plan = begun.run.plan
-    if plan.mechanism is not None and promises(plan.participation, plan.rounds) and not keys_enforced:
+    # A promise of who joins when is broken by a client that comes back under another name.
+    if plan.mechanism is not None and promises(plan.participation, plan.rounds) and not settings["keys-enforced"]:
         raise ConfigError(
             f"keys-enforced = false: the run promises {plan.participation}, which a client would break by coming back under a "
             "new name; let the SuperLink admit registered keys only (--enable-supernode-auth) and say --run-config "
             "'keys-enforced=true'"
         )
+    return begun
 
 
 def _log(row: dict[str, Any]) -> None:

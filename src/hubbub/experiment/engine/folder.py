@@ -20,20 +20,18 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import Run, build
+from hubbub.experiment.planner import strategy_word
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
 from hubbub.ledger.ledger import add_record
 from hubbub.ledger.promise import Extends, earlier_from
 from hubbub.mechanism.participation import (
     BallsInBinsSampling,
-    CyclicPoissonSampling,
     FixedEpochs,
-    FixedSizeSampling,
     MinSeparation,
     Participation,
-    PoissonSampling,
     SingleParticipation,
-    TruncatedPoissonSampling,
+    sampling_word,
 )
 from hubbub.mechanism.strategies import BandedToeplitz
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
@@ -42,7 +40,6 @@ from hubbub.training.evaluation import Fairness, fairness
 from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder.record import Metrics, read_metrics
 from hubbub.training.run_folder.state import keep_start
-from hubbub.training.warm_start import register, require_new
 
 __all__ = ["RunInFolder", "resolved"]
 
@@ -52,7 +49,14 @@ PRIVATE = ("clients", "clients_per_second", "seconds", "phases", "clipped_fracti
 
 @dataclass(frozen=True, eq=False)
 class RunInFolder:
-    """A run that may go on; make one by :meth:`begun` or :meth:`gone_on_with`."""
+    """A run that may go on; make one by :meth:`begun` or :meth:`gone_on_with`.
+
+    Args:
+        run: What its settings make.
+        promised: The guarantee of all its rounds.
+        folder: Where its ledger, settings, releases, metrics, model and report are.
+        head: A head of its ledger that was kept elsewhere: a folder that was rolled back behind it is refused.
+    """
 
     run: Run
     promised: PrivacyGuarantee
@@ -61,7 +65,11 @@ class RunInFolder:
 
     @classmethod
     def begun(cls, run: Run, folder: Path) -> "RunInFolder":
-        """A new run: its folder holds what was promised and the settings, with all that was derived written out."""
+        """A new run: its folder holds what was promised and the settings, with all that was derived written out.
+
+        Raises:
+            RunFolderError: Another run has begun in the folder.
+        """
         begun = cls(run, _promised(run), folder)
         begun.prepare()
         with begun.store.locked():
@@ -78,7 +86,20 @@ class RunInFolder:
     def gone_on_with(
         cls, folder: Path, head: str | None = None, *, workers: int | None = None, allow_import: bool = False
     ) -> "RunInFolder":
-        """The run that a folder holds."""
+        """The run that a folder holds.
+
+        Args:
+            folder: Of the run.
+            head: As in :class:`RunInFolder`.
+            workers: How many processes share a cohort from here on; by default as the settings say.
+            allow_import: Whether names of code in the settings may be imported: that runs the code.
+
+        Raises:
+            RunFolderError: The folder holds no run, or one that was closed.
+            LedgerError: The ledger is damaged.
+            ConfigError: The settings cannot be read, or name code that may not be imported.
+            DataError: The data that they name are missing.
+        """
         missing = [name for name in ("config.toml", "ledger.jsonl") if not (folder / name).is_file()]
         # A crash right after the settings were written leaves a run without a ledger and without a release: it may begin.
         if missing == ["config.toml"]:
@@ -106,12 +127,16 @@ class RunInFolder:
     def _keep_start(self) -> None:
         """Put the model that a finished run ended with into the folder, where this run goes on from one."""
         if start := self.run.start:
+            from hubbub.training.warm_start import require_new
+
             require_new(start.folder, self.folder)
             keep_start(self.store, start.vector, start.optimizer)
 
     def _register(self) -> None:
         """Let the finished run that this one goes on from know of it, before the first round."""
         if start := self.run.start:
+            from hubbub.training.warm_start import register
+
             register(start.folder, self.folder, [charge.first for charge in self.run.plan.earlier])
 
     @property
@@ -137,30 +162,33 @@ class RunInFolder:
         population = self.run.population
         if self.run.config.training.engine != "process" or not isinstance(population, SimulatedPopulation):
             return ""
-        choice = population.choose(self.run.model, math.ceil(self.run.plan.expected_cohort_size))
-        return str(choice)
+        return str(population.choose(self.run.model, math.ceil(self.run.plan.expected_cohort_size)))
 
     def write_guarantee(self) -> None:
         """Put what is promised into the folder."""
         files.write_atomic(self.folder / "guarantee.json", strict_json.canonical(self.promised.as_json()))
 
     def rounds(self, population: Population) -> Iterator[dict[str, Any]]:
-        """Train with these clients, round by round; each gives the line that it has left in the metrics."""
+        """Train with these clients, round by round; each gives the line that it has left in the metrics.
+
+        What no epsilon covers in a line is named by its ``"private"``.
+        """
         torch.set_num_threads(1)
-        metrics = Metrics(self.folder / "metrics.jsonl")
-        with metrics:
+        with Metrics(self.folder / "metrics.jsonl") as metrics:
             for result in train(self.run.plan, population, self.run.model, self.store, head=self.head):
                 row = self._row(result)
-                metrics.add({key: None if _is_not_finite(value) else value for key, value in row.items()})
+                metrics.add(strict_json.finite_only(row))
                 yield row
 
     def finish(self) -> tuple[float, float]:
-        """Write the model, bind it in the ledger, and write the report; returns loss and accuracy on the test examples."""
+        """Write the model, bind it in the ledger, and write the report; returns loss and accuracy on the test examples.
+
+        Raises:
+            RunFolderError: The ledger binds another model or other settings: the folder was changed since the run ended.
+        """
         with self.store.locked():
             self._write_model()
-        text, rows = (self.folder / "config.toml").read_text(), read_metrics(self.folder / "metrics.jsonl")[0]
-        public = not self.run.config.training.validation
-        report.write(self.folder, report.FinishedRun(self.folder.name, rows, self.promised, text, public=public))
+        report.write(self.folder, self.promised)
         return self._evaluated()
 
     def _write_model(self) -> None:
@@ -231,10 +259,6 @@ def _promised(run: Run) -> PrivacyGuarantee:
     return run.plan.promise().after(run.plan.rounds, run.plan.delta)
 
 
-def _is_not_finite(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
-
-
 def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
     """The earlier runs that a run was told of, and the one that it goes on from."""
     path = folder / "ledger.jsonl"
@@ -247,18 +271,24 @@ def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
 
 
 def resolved(run: Run) -> configs.Config:
-    """Settings from which alone the run can be repeated."""
-    config, plan = run.config, run.plan
-    privacy = replace(config.privacy, epsilon=None, noise_multiplier=None)
+    """Settings from which alone the run can be repeated: files by their whole names, and all that followed from others."""
+    config, plan, terms = run.config, run.plan, run.encryption
+    sampling, participation = _named(plan.participation, config.participation)
+    privacy = replace(
+        config.privacy,
+        epsilon=None,
+        noise_multiplier=None,
+        sampling=sampling or config.privacy.sampling,
+        earlier_runs=config.privacy.earlier_runs and tuple(map(_whole, config.privacy.earlier_runs)),
+    )
     if plan.mechanism is not None:
-        strategy = plan.mechanism.strategy
-        name = config.privacy.strategy or ("identity" if config.privacy.mode == "dp-fedavg" else "banded-toeplitz")
+        strategy, name = plan.mechanism.strategy, config.privacy.strategy or strategy_word(config)
         privacy = replace(
             privacy,
             noise_multiplier=plan.mechanism.noise_multiplier,
             strategy=name,
             bands=strategy.bands if isinstance(strategy, BandedToeplitz) and ":" not in name else config.privacy.bands,
-            matrix=None if config.privacy.matrix is None else str(Path(config.privacy.matrix).expanduser().absolute()),
+            matrix=config.privacy.matrix and _whole(config.privacy.matrix),
             neighboring_relation=plan.promise().after(0, plan.delta).neighboring_relation,
         )
     if isinstance(plan.clip_norm, AdaptiveClipping) and plan.clip_norms.split is not None:
@@ -268,45 +298,30 @@ def resolved(run: Run) -> configs.Config:
             clip_norm_learning_rate=plan.clip_norm.clip_norm_learning_rate,
             clip_count_stddev=plan.clip_norms.split.count_stddev,
         )
-    if privacy.earlier_runs:
-        folders = tuple(str(Path(run).expanduser().absolute()) for run in privacy.earlier_runs)
-        privacy = replace(privacy, earlier_runs=folders)
-    sampling, participation = _named(plan.participation, config.participation)
-    privacy = replace(privacy, sampling=sampling or privacy.sampling)
-    data = config.data
-    if data.path:
-        data = replace(data, path=str(Path(data.path).expanduser().absolute()))
     size = None if isinstance(plan.participation, FixedEpochs | BallsInBinsSampling) else int(plan.expected_cohort_size)
-    # A run that goes on has the last bits of one that was never interrupted.
-    chosen = run.population.plan if isinstance(run.population, SimulatedPopulation) else config.training.plan
-    extends = config.training.extends
-    extends = None if extends is None else str(Path(extends).expanduser().absolute())
-    training = replace(config.training, cohort_size=size, plan=chosen, extends=extends)
-    return replace(config, training=training, privacy=privacy, participation=participation, data=data, secagg=_secagg(run))
-
-
-def _secagg(run: Run) -> configs.SecaggConfig:
-    """The section with what follows from others."""
-    told, terms = run.config.secagg, run.encryption
-    if terms is None:
-        return told
-    keys = None if told.keys is None else str(Path(told.keys).expanduser().absolute())
-    return replace(
-        told, threshold=terms.threshold, min_contributions=terms.min_contributions, min_survivors=terms.min_survivors, keys=keys
+    training = replace(
+        config.training,
+        cohort_size=size,
+        # A run that goes on has the last bits of one that was never interrupted.
+        plan=run.population.plan if isinstance(run.population, SimulatedPopulation) else config.training.plan,
+        extends=config.training.extends and _whole(config.training.extends),
     )
+    secagg = config.secagg
+    if terms is not None:
+        of_terms = {key: getattr(terms, key) for key in ("threshold", "min_contributions", "min_survivors")}
+        secagg = replace(secagg, keys=None if secagg.keys is None else _whole(secagg.keys), **of_terms)
+    data = replace(config.data, path=config.data.path and _whole(config.data.path))
+    return replace(config, training=training, privacy=privacy, participation=participation, data=data, secagg=secagg)
+
+
+def _whole(path: str) -> str:
+    """A file or folder by its whole name, so that it is found from any other folder."""
+    return str(Path(path).expanduser().absolute())
 
 
 def _named(participation: Participation, wanted: configs.ParticipationConfig) -> tuple[str | None, configs.ParticipationConfig]:
     """How a config names it: as ``privacy.sampling``, and by the section ``[participation]``."""
     match participation:
-        case PoissonSampling():
-            return "poisson", wanted
-        case FixedSizeSampling():
-            return "fixed-size", wanted
-        case TruncatedPoissonSampling():
-            return "truncated-poisson", wanted
-        case CyclicPoissonSampling():
-            return "cyclic-poisson", wanted
         case BallsInBinsSampling(bins):
             return "balls-in-bins", configs.ParticipationConfig(bins=bins)
         case SingleParticipation():
@@ -315,3 +330,5 @@ def _named(participation: Participation, wanted: configs.ParticipationConfig) ->
             return None, configs.ParticipationConfig(pattern="fixed-epochs", **asdict(pattern))
         case MinSeparation() as pattern:
             return None, configs.ParticipationConfig(pattern="min-separation", **asdict(pattern))
+        case _:
+            return sampling_word(participation), wanted

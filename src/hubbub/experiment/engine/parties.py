@@ -32,7 +32,12 @@ __all__ = ["agreement_of", "encrypted", "fresh_keys", "local_holders", "parties"
 
 
 def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
-    """The clients of a run that encrypt what they send, and holders that open their sums."""
+    """The clients of a run that encrypt what they send, and holders that open their sums.
+
+    Raises:
+        ConfigError: Keys that the settings name and that are not there, or are others.
+        RunFolderError: The holders' noise of earlier rounds was drawn on a grid.
+    """
     run = begun.run
     if terms.noise_rows and (begun.folder / "state" / "agreement.json").exists():
         raise RunFolderError(
@@ -58,7 +63,12 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
 
 
 def require_keys(run: Run, terms: Encryption) -> None:
-    """Refuse, before a run begins, keys that the settings name and that are not there or are others."""
+    """Refuse, before a run begins, keys that the settings name and that are not there or are others.
+
+    Raises:
+        ConfigError: A file is missing, or the key has another length, other holders or another threshold.
+        KeyFileError: A file is damaged.
+    """
     if run.config.secagg.keys is not None:
         _keys(run, terms)
 
@@ -140,7 +150,14 @@ def local_holders(begun: RunInFolder, terms: Encryption) -> "Callable[[int], Use
     folder, clients = _holders_folder(begun), len(begun.run.population.clients)
     keys = _named_folder(begun) or folder
     if keys == folder and not (folder / key_files.PUBLIC).exists():
-        _deal(folder, terms)
+        files.make_folder(folder)
+        for key in fresh_keys(terms):
+            if isinstance(key, KeyShare):
+                key_files.write_share(folder / key_files.share_name(key.holder), key)
+            else:
+                key_files.write_private(folder / key_files.PRIVATE, key)
+        # The public one comes last, when all others are there.
+        key_files.write_public(folder / key_files.PUBLIC, key.public if isinstance(key, KeyShare) else key.public_key)
     plan = begun.run.plan
     seeds = derive(seed_key(plan.seed), "holders")
 
@@ -157,7 +174,11 @@ def local_holders(begun: RunInFolder, terms: Encryption) -> "Callable[[int], Use
 
 
 def public_file(begun: RunInFolder, settings: Mapping[str, Any]) -> Path:
-    """Where the server finds the public key of a run."""
+    """Where the server finds the public key of a run: where the app's settings say, or next to the keys of the run.
+
+    Raises:
+        ConfigError: Neither says where.
+    """
     told, named = str(settings.get("paillier-public", "")), _named_folder(begun)
     if told or named:
         return Path(told) if told else Path(str(named)) / key_files.PUBLIC
@@ -173,7 +194,21 @@ def public_file(begun: RunInFolder, settings: Mapping[str, Any]) -> Path:
 def encrypted(
     begun: RunInFolder, terms: Encryption, grid: "Grid", population: "GridPopulation", public: Path, timeout: float
 ) -> "EncryptedGridPopulation":
-    """The clients of a run, encrypting, and the holders that open its sums; they are asked at once whether they are there."""
+    """The clients of a run, encrypting, and the holders that open its sums; they are asked at once whether they are there.
+
+    Args:
+        begun: The run.
+        terms: How it encrypts.
+        grid: Its nodes, clients and holders.
+        population: The clients behind them.
+        public: The file of the public key.
+        timeout: Seconds that holders have for an answer.
+
+    Raises:
+        ConfigError: Another key than the settings say, or a run without privacy.
+        RunFolderError: The holders' noise of earlier rounds was drawn in one process.
+        SumNotOpenedError: Too few holders are there.
+    """
     from hubbub.flower.secagg_server import EncryptedGridPopulation, GridHolders, kept_agreement
 
     run = begun.run
@@ -190,33 +225,17 @@ def encrypted(
             f"secagg.min_contributions = {terms.min_contributions}: holders of the key in {public} open sums of at least "
             f"{shared.min_contributions}; ask for as many"
         )
-    _require_same_streams(begun, terms)
+    if terms.noise_rows and begun.rounds_measured and not (begun.folder / "state" / "agreement.json").exists():
+        raise RunFolderError(
+            f"{begun.folder}: the holders' noise of its rounds was drawn in one process, and nodes cannot go on with it; "
+            "resume with --engine process"
+        )
     agreement = kept_agreement(begun.folder, lambda name: agreement_of(run, terms, key, name))
     holders = GridHolders(lambda: grid, agreement, shared, run.plan.promise(), timeout)
     holders.require_there()
     return EncryptedGridPopulation(
         population, agreement, holders, lattice_bits=terms.lattice_bits, mechanism=run.plan.mechanism
     )
-
-
-def _require_same_streams(begun: RunInFolder, terms: Encryption) -> None:
-    """Refuse to go on, with noise of holders on a grid, where those of one process have added it before."""
-    if terms.noise_rows and begun.rounds_measured and not (begun.folder / "state" / "agreement.json").exists():
-        raise RunFolderError(
-            f"{begun.folder}: the holders' noise of its rounds was drawn in one process, and nodes cannot go on with it; "
-            "resume with --engine process"
-        )
-
-
-def _deal(folder: Path, terms: Encryption) -> None:
-    """Make the keys of a federation in this process; the public one comes last, when all others are there."""
-    files.make_folder(folder)
-    for key in fresh_keys(terms):
-        if isinstance(key, KeyShare):
-            key_files.write_share(folder / key_files.share_name(key.holder), key)
-        else:
-            key_files.write_private(folder / key_files.PRIVATE, key)
-    key_files.write_public(folder / key_files.PUBLIC, key.public if isinstance(key, KeyShare) else key.public_key)
 
 
 def _holders_folder(begun: RunInFolder) -> Path:

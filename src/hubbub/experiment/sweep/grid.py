@@ -61,6 +61,10 @@ def grid_of(flags: Sequence[str], seeds: str | None = None) -> Grid:
 
     Raises:
         ConfigError: Not of that form, an empty value, one that comes twice, or a key that does.
+
+    Example:
+        >>> [axis.values for axis in grid_of(["privacy.clip_norm=0.1,0.5"], seeds="1,2,3").axes]
+        [(0.1, 0.5), (1, 2, 3)]
     """
     axes = [_axis("--grid", flag) for flag in flags]
     if seeds is not None:
@@ -138,7 +142,12 @@ class Cell:
 
 
 def worded(settings: Mapping[str, Any]) -> str:
-    """Settings as a message names them."""
+    """Settings as a message names them.
+
+    Example:
+        >>> worded({"privacy.clip_norm": 0.5, "training.engine": "flower", "data.path": None})
+        "privacy.clip_norm = 0.5, training.engine = 'flower', data.path = default"
+    """
     return ", ".join(f"{key} = {'default' if value is None else repr(value)}" for key, value in settings.items())
 
 
@@ -151,6 +160,10 @@ def cells_of(base: Layer, grid: Grid) -> tuple[Cell, ...]:
 
     Raises:
         ConfigError: The settings of a cell are refused, or two cells are the same run.
+
+    Example:
+        >>> [cell.name for cell in cells_of({}, grid_of(["privacy.clip_norm=0.1,0.5"]))]
+        ['1-clip_norm=0.1', '2-clip_norm=0.5']
     """
     points = list(grid.points())
     digits = len(str(len(points)))
@@ -186,7 +199,7 @@ def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> No
         ConfigError: A cell whose settings cannot be run; it is named.
         HubbubError: Data that are missing.
     """
-    from hubbub.experiment.build import client_side
+    from hubbub.experiment.build import build, client_side
     from hubbub.experiment.planner import planned
 
     clients: dict[Config, int] = {}
@@ -196,25 +209,19 @@ def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> No
             if shared not in clients:
                 clients[shared] = len(client_side(shared, allow_import=allow_import).population.clients)
             planned(config, clients[shared], allow_import=allow_import)
-            _require_engine(config, allow_import=allow_import)
+            if config.training.engine == "flower":
+                from hubbub.experiment.engine.apps import require_flower
+
+                require_flower()
+            if config.secagg.scheme != "none":
+                from hubbub.experiment.engine.parties import require_keys
+
+                # What encrypts is checked as a whole: keys, and who may open what.
+                run = build(config, allow_import=allow_import)
+                if run.encryption and config.training.engine == "process":
+                    require_keys(run, run.encryption)
         except (HubbubError, ValueError, TypeError) as error:
             raise ConfigError(f"the cell {worded(cell.settings)}: {error}") from error
-
-
-def _require_engine(config: Config, *, allow_import: bool) -> None:
-    """Flower and the keys have to be there as well."""
-    if config.training.engine == "flower":
-        from hubbub.experiment.engine.apps import require_flower
-
-        require_flower()
-    if config.secagg.scheme != "none":
-        from hubbub.experiment.build import build
-        from hubbub.experiment.engine.parties import require_keys
-
-        # What encrypts is checked as a whole: keys, and who may open what.
-        run = build(config, allow_import=allow_import)
-        if run.encryption and config.training.engine == "process":
-            require_keys(run, run.encryption)
 
 
 def _shared(config: Config) -> Config:

@@ -87,8 +87,13 @@ def begin(folder: Path, record: SweepRecord) -> None:
         RunFolderError: It holds another sweep, or something else.
     """
     if os.path.lexists(folder / RECORD):
-        found = read_record(folder).as_json()
-        _require_same(folder, found, record.as_json())
+        found, wanted = read_record(folder).as_json(), record.as_json()
+        if found["digest"] != wanted["digest"]:
+            what = "grid" if found["base"] == wanted["base"] else "settings"
+            raise RunFolderError(
+                f"{folder}: holds another sweep, of {found['source']} with other {what}; choose another folder with -o, or "
+                f"resume that one: hubbub sweep {folder}"
+            )
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunFolderError(f"{folder}: exists and is no sweep ({RECORD} not there); choose another folder with -o")
@@ -154,16 +159,6 @@ def _from_json(found: Mapping[str, Any]) -> SweepRecord:
     return SweepRecord(str(found["source"]), base, Grid(axes), found["allow_import"], str(found["version"]))
 
 
-def _require_same(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    if found["digest"] == wanted["digest"]:
-        return
-    what = "grid" if found["base"] == wanted["base"] else "settings"
-    raise RunFolderError(
-        f"{folder}: holds another sweep, of {found['source']} with other {what}; choose another folder with -o, or resume "
-        f"that one: hubbub sweep {folder}"
-    )
-
-
 _LAWS = {
     "logarithmic": "logarithmic number of trials, {mean} on average",
     "geometric": "geometric number of trials, {mean} on average",
@@ -186,24 +181,26 @@ def choice(runs: Sequence[Known]) -> Choice:
     """What publishing anything of these runs costs, chosen by looking at all of them."""
     if not runs:
         return Choice(0, None, None, "Nothing has been released yet.")
-    assumptions, warnings = _standing(runs)
-    lost = [run.name for run in runs if run.recorded is None]
-    if lost:
-        why = f"Not stated: the ledger of {', '.join(lost[:3])} cannot be read, and what that run has cost is not known."
-        return Choice(len(runs), None, None, why, (), why, assumptions, warnings)
+
+    def unknown(why: str, epsilon: float | None = None, delta: float | None = None) -> Choice:
+        return Choice(len(runs), epsilon, delta, why, (), why, *_standing(runs))
+
+    if lost := [run.name for run in runs if run.recorded is None]:
+        return unknown(
+            f"Not stated: the ledger of {', '.join(lost[:3])} cannot be read, and what that run has cost is not known."
+        )
     recorded = [run.recorded for run in runs if run.recorded is not None]
     delta = min(run.promise.delta for run in recorded)
     try:
         charges = run_charges(recorded)
         together = compose_runs(charges, delta)
     except (ConfigError, LedgerError) as error:
-        why = f"Not stated: {error}."
-        return Choice(len(runs), None, None, why, (), why, assumptions, warnings)
+        return unknown(f"Not stated: {error}.")
     if not together.private:
         why = f"No bound: {together.mechanism}, and a model that was trained without noise is hidden by nothing."
-        return Choice(len(runs), together.epsilon, delta, why, (), why, assumptions, warnings)
+        return unknown(why, together.epsilon, delta)
     trials, why = _trials(charges[: len(recorded)], charges[len(recorded) :], together, held_out=_held_out(runs))
-    return Choice(len(runs), together.epsilon, delta, together.sentence(), trials, why, assumptions, warnings)
+    return Choice(len(runs), together.epsilon, delta, together.sentence(), trials, why, *_standing(runs))
 
 
 def _trials(
@@ -317,16 +314,13 @@ def marked(points: Sequence[PointSummary]) -> tuple[PointSummary, ...]:
         for point in points
     ]
     known = [rank for rank in ranks if rank is not None]
+    # What another beats is nowhere better than it, and somewhere worse.
+    beaten = {one for one in known if any(a >= one[0] and b <= one[1] and (a, b) != one for a, b in known)}
     best = ranks.index(max(known, key=lambda rank: (rank[0], -rank[1]))) if known else None
     return tuple(
-        replace(point, best=number == best, frontier=rank is not None and not any(_beats(other, rank) for other in known))
+        replace(point, best=number == best, frontier=rank is not None and rank not in beaten)
         for number, (point, rank) in enumerate(zip(points, ranks, strict=True))
     )
-
-
-def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether it is nowhere worse and somewhere better."""
-    return one[0] >= other[0] and one[1] <= other[1] and one != other
 
 
 def _found(folder: Path, cell: Cell, error: str) -> tuple[CellSummary, Known | None]:
