@@ -92,6 +92,8 @@ class GridHolders:
             arrays = strategy_arrays(promise.mechanism.strategy)
             contiguous = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in arrays.items()}
             self._hello = {PROMISE: strict_json.canonical({**promise.record(), "kind": "promise"}), ARRAYS: save(contiguous)}
+        elif promise is not None and promise.noise_by == "holders":
+            raise ValueError("promise: says that the holders add the noise, and by the agreement none of them does")
         self._nodes: dict[int, list[int]] = {}
 
     def find(self) -> Mapping[int, tuple[int, ...]]:
