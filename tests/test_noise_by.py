@@ -209,6 +209,8 @@ def test_a_plan_passes_on_what_it_promises_and_refuses_what_the_promise_does() -
     with pytest.raises(ConfigError, match=r"lattice_bits = 24: mechanism\.shares is for 12"):
         RunPlan(ROUNDS, PATTERN, 3, SHARED, clip_norm=CLIP)
     assert RunPlan(ROUNDS, PATTERN, 3, SHARED, clip_norm=CLIP, lattice_bits=12).promise().lattice_bits == 12
+    assert "lattice_bits" not in plan(BANDED).promise().settings
+    assert plan(BANDED, lattice_bits=16).promise().settings["lattice_bits"] == 16
 
 
 @pytest.mark.parametrize(
