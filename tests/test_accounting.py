@@ -1,3 +1,4 @@
+import json
 import math
 import subprocess
 import sys
@@ -8,13 +9,15 @@ import pytest
 
 from conftest import oracle
 from hubbub import accounting
-from hubbub.accounting import Gaussian, PoissonSampled
-from hubbub.errors import ParticipationError
+from hubbub.accounting import FixedSizeSampled, Gaussian, PoissonSampled
+from hubbub.errors import ConfigError, ParticipationError
 from hubbub.ledger.ledger import Promise
 from hubbub.mechanism import Mechanism, gaussian
 from hubbub.mechanism.participation import (
     FixedEpochs,
+    FixedSizeSampling,
     MinSeparation,
+    PoissonSampling,
     SingleParticipation,
     every_round,
 )
@@ -83,6 +86,22 @@ def test_a_calibrated_mechanism_meets_its_budget_and_no_less_noise_would(
     assert accounting.guarantee(less, 1e-6, relation).epsilon > 3.0
 
 
+@pytest.mark.parametrize("participation", [PoissonSampling(0.1), FixedSizeSampling(10, 100)], ids=repr)
+def test_sampled_cohorts_calibrate_to_their_budget(participation: PoissonSampling) -> None:
+    mechanism = accounting.calibrate(Identity(50), participation, epsilon=4.0, delta=1e-5)
+    assert 4.0 - 1e-3 <= accounting.guarantee(mechanism, 1e-5).epsilon <= 4.0
+
+
+@pytest.mark.parametrize(
+    "point", [p for p in ACCOUNTING["calibrate_sigma"]["points"] if p["n"] <= 1000], ids=lambda p: f"{p['eps']}-{p['q']}"
+)
+def test_calibration_agrees_with_the_reference(point: dict) -> None:
+    ours = accounting.calibrate_noise_multiplier(
+        PoissonSampled(1.0, point["q"]), point["n"], point["eps"], point["delta"], "add-or-remove-one"
+    )
+    assert ours == pytest.approx(point["sigma_pld"], rel=2e-3)
+
+
 @pytest.mark.parametrize("strategy", [Identity(12), toeplitz.square_root(12, 4), BinaryTree(12)], ids=repr)
 def test_epsilon_after_t_rounds_grows_to_the_promise(strategy: Identity) -> None:
     mechanism = Mechanism(strategy, MinSeparation(4, 3), 1.0)
@@ -96,10 +115,23 @@ def test_epsilon_after_t_rounds_grows_to_the_promise(strategy: Identity) -> None
         assert spent[t] == pytest.approx(gaussian.epsilon(1e-5, mechanism.stddev / sensitivity), rel=1e-12)
 
 
+def test_scale_of_the_strategy_changes_nothing() -> None:
+    small = toeplitz.BandedToeplitz(8, (1.0, 0.5))
+    large = toeplitz.BandedToeplitz(8, (10.0, 5.0))
+    one, other = (Mechanism(strategy, MinSeparation(2, 4), 1.5) for strategy in (small, large))
+    assert one.stddev * 10 == pytest.approx(other.stddev)
+    assert one.mu == pytest.approx(other.mu)
+
+
 @pytest.mark.parametrize("participation", [MinSeparation(2, 2), SingleParticipation(), FixedEpochs(2, 2)], ids=repr)
 def test_acc_8_acc_9_adding_a_unit_is_refused_where_cohorts_depend_on_who_is_there(participation: MinSeparation) -> None:
     with pytest.raises(ValueError, match=r"add-or-remove-one.*draw random cohorts"):
         accounting.guarantee(Mechanism(Identity(4), participation, 1.0), 1e-5, "add-or-remove-one")
+
+
+def test_acc_8_correlated_noise_with_random_cohorts_is_refused() -> None:
+    with pytest.raises(ConfigError, match="independent noise only"):
+        accounting.guarantee(Mechanism(toeplitz.square_root(4, 2), PoissonSampling(0.5), 1.0), 1e-5)
 
 
 def test_epochs_beyond_the_strategy_are_refused() -> None:
@@ -107,8 +139,42 @@ def test_epochs_beyond_the_strategy_are_refused() -> None:
         Mechanism(Identity(10), FixedEpochs(3, 10), 1.0)
 
 
-def test_import_hubbub_does_not_load_torch() -> None:
-    program = "import sys, hubbub, hubbub.accounting; print([m for m in ('torch', 'flwr') if m in sys.modules])"
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 0.0, True, "1"])
+def test_a_noise_multiplier_that_is_none_never_reaches_an_accountant(bad: float) -> None:
+    for make in (
+        lambda: Gaussian(bad),
+        lambda: PoissonSampled(bad, 0.1),
+        lambda: FixedSizeSampled(bad, 1, 2),
+        lambda: Mechanism(Identity(2), SingleParticipation(), bad),
+    ):
+        with pytest.raises((ValueError, TypeError), match="noise_multiplier"):
+            make()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
+def test_a_budget_that_is_none_is_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="epsilon"):
+        accounting.calibrate(Identity(4), MinSeparation(1, 4), epsilon=bad, delta=1e-5)
+
+
+def test_an_integer_multiplier_means_the_same_as_a_float() -> None:
+    as_int = accounting.epsilon([(PoissonSampled(1, 0.1), 10)], 1e-5, "add-or-remove-one")
+    assert as_int == accounting.epsilon([(PoissonSampled(1.0, 0.1), 10)], 1e-5, "add-or-remove-one")
+
+
+def test_a_guarantee_is_strict_json_and_rounds_its_sentence_up() -> None:
+    mechanism = Mechanism(Identity(4), MinSeparation(1, 4), 1.0)
+    guarantee = accounting.guarantee(mechanism, 1e-5)
+    assert json.loads(json.dumps(guarantee.as_json(), allow_nan=False))["private"] is True
+    stated = float(guarantee.sentence().split(",")[0][1:])
+    assert guarantee.epsilon <= stated <= guarantee.epsilon * 1.001
+    nothing = accounting.unprotected(4, 1e-5).as_json()
+    assert nothing["epsilon"] is None
+    assert nothing["private"] is False
+
+
+def test_import_hubbub_loads_neither_torch_nor_flower_nor_dp_accounting() -> None:
+    program = "import sys, hubbub, hubbub.accounting; print([m for m in ('torch', 'flwr', 'dp_accounting') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 

@@ -527,6 +527,7 @@ print(json.dumps({
 
 BUDGETS = {**NUMBERS, "0": 0.0}
 OF_EPSILON: dict[str, Door] = {
+    "beside": lambda v: accounting.calibrate(Identity(3), ONE, prior=(), epsilon=v, delta=1e-5),
     "mechanism": lambda v: accounting.calibrate(Identity(3), ONE, epsilon=v, delta=1e-5),
     "noise": lambda v: accounting.calibrate_noise_multiplier(PoissonSampled(1.0, 0.1), 3, v, 1e-5, "zero-out"),
     "rounds": lambda v: accounting.calibrate_rounds(PoissonSampled(1.0, 0.1), v, 1e-5, "zero-out"),

@@ -67,11 +67,13 @@ GBOARD = {
 def test_the_published_guarantees_come_out_of_the_command_line(capsys: pytest.CaptureFixture, row: tuple) -> None:
     bands, squared, separation, most, noise, rho, published, exact = row
     flags = (
-        f"account --mechanism banded:bands={bands},column-norm-squared={squared} --rounds 2000 --delta 1e-10 "
-        f"--min-separation {separation} --max-participations {most} "
+        "account --strategy banded --rounds 2000 --delta 1e-10 "
+        f"--bands {bands} --column-norm-squared {squared} --min-separation {separation} --max-participations {most} "
         f"--clip-noise-multiplier {noise}"
     ).split()
     tight = answer(capsys, *flags)
+    named = f"account --mechanism banded:bands={bands},column-norm-squared={squared} --rounds 2000 --delta 1e-10".split()
+    assert answer(capsys, *named, *flags[flags.index("--min-separation") :]) == tight
     assert tight["zcdp_rho"] == pytest.approx(rho, rel=1e-12)
     assert tight["epsilon"] == pytest.approx(exact, rel=1e-12)
     assert tight["epsilon"] < published < tight["epsilon"] * (1 + 2e-7)
@@ -87,7 +89,7 @@ def test_a_separation_is_explained_where_one_is_given(capsys: pytest.CaptureFixt
 
 
 def test_both_multipliers_say_the_same(capsys: pytest.CaptureFixture) -> None:
-    flags = "account --rounds 20 --delta 1e-6 --mechanism banded-toeplitz:bands=4 --min-separation 5".split()
+    flags = "account --rounds 20 --delta 1e-6 --strategy banded-toeplitz --bands 4 --min-separation 5".split()
     first = answer(capsys, *flags, "--noise-multiplier", "2.0")
     second = answer(capsys, *flags, "--clip-noise-multiplier", repr(first["clip_noise_multiplier"]))
     assert second["noise_multiplier"] == pytest.approx(2.0)
@@ -103,7 +105,7 @@ def test_a_poisson_account_is_that_of_the_library(capsys: pytest.CaptureFixture)
 
 
 def test_calibrate_then_account_meets_the_budget(capsys: pytest.CaptureFixture) -> None:
-    flags = "--delta 1e-6 --mechanism identity --rounds 100 --min-separation 10".split()
+    flags = "--delta 1e-6 --strategy identity --rounds 100 --min-separation 10".split()
     found = answer(capsys, "calibrate", *flags, "--epsilon", "2")
     assert found["epsilon"] <= 2
     again = answer(capsys, "account", *flags, "--noise-multiplier", repr(found["noise_multiplier"]))

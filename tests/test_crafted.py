@@ -1,6 +1,5 @@
 """A client whose update somebody chooses goes the way of all others, in every population."""
 
-import itertools
 import math
 from collections.abc import Callable
 
@@ -81,9 +80,8 @@ def test_a_crafted_client_that_does_not_answer_adds_nothing_and_no_indicator(mak
     torch.testing.assert_close(beside.open(SILENCE), without.open(SILENCE), atol=0, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("make", "bad"), list(zip(MAKERS.values(), itertools.cycle([math.nan, math.inf]), strict=False)), ids=MAKERS.keys()
-)
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_crafted_update_that_is_no_number_counts_as_nothing(make: Callable, bad: float) -> None:
     clients = make()
     clients.inject(3, lambda *_: torch.full((8,), bad))

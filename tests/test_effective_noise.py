@@ -55,9 +55,8 @@ def released(patch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("silent", "dtype"), [(0.0, "float32"), (0.1, "float16"), (0.5, "float32"), (0.9, "float32"), (0.9, "float16")]
-)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("silent", [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
 def test_cli_5_drop_outs_leave_noise_and_influence_as_stated(silent: float, dtype: str) -> None:
     """The sum is divided by the planned number of clients: whoever is left moves the model by no more than before."""
     strategy = DPFedAvgFixed(averaging(CLIENTS), clip_norm=CLIP, noise_multiplier=Z, num_sampled_clients=CLIENTS)

@@ -446,6 +446,8 @@ def test_the_server_asks_no_holders_of_another_key_and_promises_noise_where_it_i
         on(grid, agreed(owner().public_key))
     with pytest.raises(ValueError, match="the holders are to add noise"):
         on(grid, noised())
+    with pytest.raises(ValueError, match="says that the holders add the noise, and by the agreement none of them does"):
+        on(grid, plain(), PROMISE)
 
 
 def test_of_a_holder_whose_folder_is_damaged_nothing_is_opened(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import dp_accounting
 import mpmath
 import numpy as np
 import pytest
@@ -193,6 +194,17 @@ def test_shp_6_shp_7_order_number_and_form_of_replies_change_no_bit(
     alter: Callable[[list[Message]], Any], make: Callable[[], Any]
 ) -> None:
     assert outcome(make(), alter) == outcome(make(), lambda replies: replies)
+
+
+def test_cli_3_of_two_answers_of_one_client_the_first_counts() -> None:
+    def doubled(replies: list[Message]) -> list[Message]:
+        second = Message(
+            RecordDict({"arrays": record({"w": np.full((2, 3), 9.0, np.float32), "scale": np.float32(9)})}), reply_to=replies[2]
+        )
+        second.metadata.__dict__.update(replies[2].metadata.__dict__)
+        return [*replies, second]
+
+    assert outcome(fixed(), doubled) == outcome(fixed(), lambda replies: replies)
 
 
 def test_cli_4_a_reply_to_the_round_before_counts_for_nothing() -> None:
@@ -390,6 +402,19 @@ def test_fixed_and_adaptive_clipping_cost_what_one_gaussian_costs(noise_multipli
         assert strategy.guarantee(1e-5, rounds=rounds).epsilon == pytest.approx(expected, rel=1e-9)
 
 
+def test_poisson_cohorts_cost_what_googles_accountant_says() -> None:
+    strategy = DPFedAvgFixed(FedAvg(), clip_norm=1.0, noise_multiplier=1.0, sampling_probability=0.01)
+    event = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0))
+    found = strategy.guarantee(1e-5, rounds=100)
+    relation = {
+        "add-or-remove-one": dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        "zero-out": dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
+    }[found.neighboring_relation]
+    accountant = dp_accounting.pld.PLDAccountant(relation)
+    accountant.compose(event, 100)
+    assert found.epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
+
+
 def test_correlated_noise_costs_what_the_worst_client_costs() -> None:
     rounds, separation, most, z = 12, 4, 3, 2.0
     mechanism = Mechanism(toeplitz.square_root(rounds, bands=3), MinSeparation(separation, most), noise_multiplier=z)
@@ -405,3 +430,12 @@ def test_correlated_noise_costs_what_the_worst_client_costs() -> None:
     worst = max(float(np.linalg.norm(C[:, rows].sum(axis=1))) for rows in patterns if rows)
     mu = worst / (z * float(np.linalg.norm(C, axis=0).max()))
     assert strategy.guarantee(1e-5, rounds=rounds).epsilon == pytest.approx(exact_gaussian(mu, 1e-5), rel=1e-9)
+
+
+def test_shares_cost_no_less_than_one_gaussian_and_no_more_than_its_concentrated_dp() -> None:
+    rounds, delta = 20, 1e-5
+    strategy = fixed(noise_at="clients", min_survivors=3, simulation_seed=None)
+    # Bun and Steinke 2016, Proposition 1.3, https://arxiv.org/abs/1605.02065.
+    rho = rounds / 2
+    most = rho + 2 * math.sqrt(rho * math.log(1 / delta))
+    assert exact_gaussian(math.sqrt(rounds), delta) <= strategy.guarantee(delta, rounds=rounds).epsilon <= most

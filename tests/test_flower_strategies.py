@@ -399,6 +399,14 @@ def test_what_cannot_be_kept_is_refused_at_once(make: Callable[[], PrivateStrate
         make()
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 0.0, True, "1"])
+@pytest.mark.parametrize("name", ["clip_norm", "noise_multiplier", "stop_epsilon", "delta"])
+def test_a_number_that_is_none_is_refused_by_name(name: str, value: object) -> None:
+    settings: dict[str, object] = {"clip_norm": 1.0, "noise_multiplier": 1.0, "num_sampled_clients": 3, name: value}
+    with pytest.raises((ValueError, TypeError), match=name):
+        DPFedAvgFixed(FedAvg(), **settings)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("pattern", [SingleParticipation(), FixedEpochs(2, 4), MinSeparation(4, 3)])
 def test_every_pattern_is_kept(pattern: SingleParticipation | FixedEpochs | MinSeparation) -> None:
     strategy = MatrixFactorizationDP(
@@ -486,6 +494,27 @@ def test_a_folder_stays_the_one_that_was_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path / "elsewhere")
     one_round(strategy, grid())
     assert strategy.rounds_charged == 2
+
+
+def test_cli_12_the_log_repeats_nothing_that_clients_say(caplog: pytest.LogCaptureFixture) -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        if context.node_id % 2:
+            raise ValueError("patient 4711")
+        arrays = ArrayRecord({"patient 4711": Array(np.zeros(3, np.float32))})
+        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"patient 4711": 1})}), reply_to=message)
+
+    strategy = DPFedAvgFixed(FedAvg(), clip_norm=1, noise_multiplier=1, sampling_probability=0.9)
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        messages = list(strategy.configure_train(1, START, ConfigRecord(), on := LocalGrid(app, num_nodes=12)))
+        replies = on.send_and_receive(messages)
+        caplog.clear()
+        strategy.aggregate_train(1, replies)
+    assert "counted as nothing" in caplog.text
+    assert "which the model has not" in caplog.text
+    assert "4711" not in caplog.text
 
 
 def test_a_damaged_model_file_is_refused(tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ STRICT = {
     "bins": "--bins 3",
     "toeplitz": "--mechanism banded-toeplitz:bands=2",
     "tree": "--mechanism tree",
+    "cyclic, in parts": "--strategy banded-toeplitz --bands 2 --sampling-probability 0.1 --cycle-length 2",
+    "toeplitz, in parts": "--strategy banded-toeplitz --bands 2",
+    "tree, in parts": "--strategy tree",
 }
 
 
@@ -44,9 +47,10 @@ def test_the_json_of_an_account_is_strict(capsys: pytest.CaptureFixture[str], co
     assert answer["rounds"] == 5
 
 
-def test_a_refusal_leaves_the_output_for_programs_empty(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("flag", ["--mechanism", "--strategy"])
+def test_a_refusal_leaves_the_output_for_programs_empty(capsys: pytest.CaptureFixture[str], flag: str) -> None:
     with pytest.raises(SystemExit):
-        main([*ACCOUNT, "--json", "--mechanism", "tre"])
+        main([*ACCOUNT, "--json", flag, "tre"])
     assert capsys.readouterr().out == ""
 
 

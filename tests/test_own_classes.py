@@ -1,6 +1,5 @@
 """What somebody's own population, strategy or sum changes once the promise was made, and the guarantee counts on: refused."""
 
-import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,17 +81,8 @@ def trained(population: Any, participation: Participation, store: RunStore | Non
 # --- the list of clients ---
 
 
-@pytest.mark.parametrize(
-    ("participation", "twice"),
-    list(
-        zip(
-            [*COUNTING, *PATTERNS],
-            itertools.cycle([[*NAMES[:11], "client 3"], [7, "7", *NAMES[:10]], [np.int64(7), 7, *NAMES[:10]]]),
-            strict=False,
-        )
-    ),
-    ids=str,
-)
+@pytest.mark.parametrize("participation", [*COUNTING, *PATTERNS], ids=repr)
+@pytest.mark.parametrize("twice", [[*NAMES[:11], "client 3"], [7, "7", *NAMES[:10]], [np.int64(7), 7, *NAMES[:10]]], ids=str)
 def test_prt_9_a_client_that_is_listed_twice_is_refused_before_the_first_round(
     participation: Participation, twice: list[Hashable]
 ) -> None:
@@ -107,17 +97,8 @@ def test_prt_9_whoever_is_listed_twenty_times_among_a_hundred_is_refused() -> No
         next(train(plan(PoissonSampling(0.02), 2.0, 20), Silent(["a"] * 20 + [f"c{i}" for i in range(80)]), linear()))
 
 
-@pytest.mark.parametrize(
-    ("participation", "later"),
-    list(
-        zip(
-            [*COUNTING, *COUNTING[:2]],
-            itertools.cycle([NAMES[:4], [*NAMES, "another"], [*NAMES[:11], "another"], NAMES[::-1]]),
-            strict=False,
-        )
-    ),
-    ids=str,
-)
+@pytest.mark.parametrize("participation", COUNTING, ids=repr)
+@pytest.mark.parametrize("later", [NAMES[:4], [*NAMES, "another"], [*NAMES[:11], "another"], NAMES[::-1]], ids=len)
 def test_prt_10_a_list_that_changes_after_a_round_is_refused_where_what_is_promised_counts_on_it(
     participation: Participation, later: list[str], tmp_path: Path
 ) -> None:

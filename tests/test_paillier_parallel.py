@@ -11,6 +11,7 @@ import pickle
 import secrets
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -63,7 +64,8 @@ KEYS = pytest.mark.parametrize("private", [small(), textbook_form()], ids=["shor
 # Processes.
 
 
-@pytest.mark.parametrize(("private", "count"), [(small(), 1), (small(), 25), (textbook_form(), 2)], ids=["one", "many", "full"])
+@KEYS
+@pytest.mark.parametrize("count", [1, 2, 3, 25])
 def test_processes_encrypt_the_same_numbers_in_the_same_order(private: PrivateKey, count: int) -> None:
     values = [[i, -i * i] for i in range(6)]
     c = fresh(private).encrypt(values, workers=count)
@@ -71,13 +73,28 @@ def test_processes_encrypt_the_same_numbers_in_the_same_order(private: PrivateKe
     assert private.decrypt(c) == values
 
 
-@pytest.mark.parametrize("private", [small(), textbook_form()], ids=["short", "full"])
+@KEYS
 def test_no_randomness_is_in_two_processes_or_tasks(private: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
     """A generator that is copied gives two processes the same numbers: ciphertexts of zero would be equal."""
     monkeypatch.setattr(ciphertext, "_TASK", 20)
     public = fresh(private)
-    made = [c for zeros in (public.encrypt([0] * 50), public.encrypt([0] * 200, workers=2)) for c in zeros.integers]
-    assert len({c % public.n for c in made}) == 250
+    made = [c for zeros in (public.encrypt([0] * 50), public.encrypt([0] * 300, workers=3)) for c in zeros.integers]
+    assert len({c % public.n for c in made}) == 350
+
+
+def test_processes_next_to_other_threads_draw_their_own() -> None:
+    """A fork copies locks that other threads hold, and nobody ever opens them in the child."""
+    release = threading.Event()
+    other = threading.Thread(target=release.wait)
+    other.start()
+    try:
+        public = fresh(small())
+        c = public.encrypt([0] * 6, workers=2)
+    finally:
+        release.set()
+        other.join()
+    assert small().decrypt(c) == [0] * 6
+    assert len({x % public.n for x in c.integers}) == 6
 
 
 SCRIPT = """
@@ -111,7 +128,14 @@ if __name__ == "__main__":
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 @pytest.mark.parametrize(
     ("what", "said"),
-    [("interrupt", "KeyboardInterrupt"), ("die", ""), ("kill", "RuntimeError: a process that encrypted a part")],
+    [
+        ("interrupt", "KeyboardInterrupt"),
+        ("die", ""),
+        (
+            "kill",
+            "RuntimeError: a process that encrypted a part of the numbers ended before its work did; do it in one, with work",
+        ),
+    ],
 )
 def test_no_process_is_left_and_none_that_dies_is_passed_over(what: str, said: str, tmp_path: Path) -> None:
     """Where the caller is interrupted or killed, its processes end; where one of them is killed, the caller is told."""
@@ -185,7 +209,7 @@ def test_processes_get_nothing_of_the_stock() -> None:
     public = fresh(small())
     public.precompute(5)
     kept = set(public._source._stock)
-    c = public.encrypt([0] * 25, workers=2)
+    c = public.encrypt([0] * 25, workers=4)
     assert public.precomputed == 0
     assert set(c.integers[:5]) == kept
     assert len({x % public.n for x in c.integers}) == 25
@@ -358,7 +382,7 @@ def test_a_holders_power_is_the_power_by_definition(exponent: int) -> None:
 def test_threads_make_the_same_parts_in_the_same_order(count: int) -> None:
     public, shares = dealt()
     values = list(range(-4, 5))
-    sums = public.encrypt(values) + 0
+    sums = public.encrypt(values, workers=2) + 0
     parts = [share.partial(sums, workers=count) for share in shares[1:3]]
     assert parts[0].integers == shares[1].partial(sums).integers
     assert threshold.combine(public, parts, sums) == values

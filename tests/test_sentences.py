@@ -154,13 +154,15 @@ is public and the same whoever takes part :: cohort sizes of the number of clien
     "experiment/engine/finished.py": """
 bounds what those who see releases alone :: every run that is published :: test_the_card_says_whom_epsilon_is_against
 metadata name the head :: every run that is published :: test_the_card_says_whom_epsilon_is_against
+the record that binds these files :: every run that is published :: definition: of the record
 Accuracy on public test data :: public test data :: test_the_card_says_whom_epsilon_is_against
 """,
     "report/__init__.py": """
 aborted: the privacy cost stays spent :: aborted rounds :: test_every_round_that_was_begun_is_charged
-The clip norm followed :: adaptive :: theorem: Andrew et al. 2021, Theorem 1
+The clip norm followed | in the first round to :: adaptive :: theorem: Andrew et al. 2021, Theorem 1
 sensitivity of … :: every run :: test_rho_is_that_of_the_stated_sensitivity_and_noise
 It assumes this :: every run :: test_only_a_statement_of_a_run_says_who_sees_to_its_assumptions
+depends on how many took part :: every run :: definition: a client takes time
 are of held-out | this report is for choosing :: held-out data :: definition: they are computed without noise
 """,
     "report/page.py": """
@@ -202,6 +204,8 @@ in the worst case over them :: random cohorts :: test_the_worst_case_of_cohorts_
 it may still do | worse than promised \
 | so that nothing could be checked against it :: unfinished, broken and lone ledgers :: \
 test_what_is_worse_than_promised_is_reported_by_every_command
+private numbers stayed in :: published runs :: definition: of the files that are published
+private: for choosing settings :: held-out data :: definition: they are computed without noise
 its noise can never be drawn again | no secret is left :: closed runs :: definition: unless keys were copied
 """,
     "cli/planning.py": """
@@ -215,6 +219,7 @@ definition: each is planned as every run is
 """,
     "cli/factorize.py": """
 No matrix C :: every strategy, one participation pattern :: test_what_compare_says_no_matrix_is_below_is_below_all_that_it_shows
+one round of each client | rounds of each client :: every pattern :: definition: of the participation
 and so is the error :: sensitivities that are bounds :: definition: the error is in units of the sensitivity
 of the squared error :: strategies :: theorem: the lower bound that the answer names
 """,
@@ -237,11 +242,12 @@ TEMPLATE = {
 }
 NO_CLAIM = re.compile(
     r"tags: |^!\[|charts?|## |\| `guarantee|\| `report|\| after round|who is trusted|Who is trusted|microsecond|"
-    r"Seconds of each|^The part of|The noise of rounds|score||each canary needs one|A separation of|"
+    r"Seconds of each|^The part of|The noise of rounds|score|each canary needs one|A separation of|"
     r"What a round of|not known before|rows as long|next to that of the count|to encrypt|ciphertexts|seconds|"
     r"thrown away|With --measure|not computed for|noise multiplier of the updates|none: they are|--json has|CPU s|"
     r"yes, no zero|of a processor|the workload, to|another than|banded Toeplitz with|time-varying|copies of one|"
-    r"held-out …"
+    r"held-out …|<finished run|restore the file|one after the other|add what is encrypted|open the sum|is missing; name|"
+    r"One Gaussian release of|Ledger head, to tell"
 )
 
 

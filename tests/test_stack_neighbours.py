@@ -51,8 +51,13 @@ class Counting(nn.Linear):
                 self.calls.apply_(lambda number: number + 1)
             case _:
                 self.calls += 1
-        if self.way == "an array":
-            return super().forward(x) / float(self.calls.numpy())
+        match self.way:
+            case "a list":
+                return super().forward(x) / self.calls.tolist()
+            case "an array":
+                return super().forward(x) / float(self.calls.numpy())
+            case "a copy":
+                return super().forward(x) / torch.tensor(np.asarray(self.calls))
         return super().forward(x) / self.calls
 
 
@@ -149,7 +154,7 @@ def test_what_a_stack_leaves_in_a_buffer_does_not_reach_the_next_stack() -> None
 LONG = LocalTraining(epochs=2, batch_size=8, momentum=0.9, schedule="cosine")
 
 
-@pytest.mark.parametrize("way", ["in place", "another tensor", "another storage", "by hand", "an array"])
+@pytest.mark.parametrize("way", ["in place", "another tensor", "another storage", "by hand", "a list", "an array", "a copy"])
 def test_what_a_step_leaves_in_a_buffer_is_there_in_the_next_and_not_for_the_next_client(way: str) -> None:
     torch.manual_seed(0)
     model, clients = Counting(way), jobs((6,))
@@ -181,13 +186,38 @@ def hardest(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(output, targets) * (1 + max(targets.tolist()))
 
 
-@pytest.mark.parametrize("loss", [weighted, hardest])
+def product(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Torch computes its slope in another way while it is watched."""
+    return output.prod(1).mean() + output.prod() + F.nll_loss(output, targets)
+
+
+@pytest.mark.parametrize("loss", [weighted, hardest, product])
 def test_a_loss_that_reads_numbers_reads_those_of_each_client_in_each_step(loss: Loss) -> None:
     torch.manual_seed(0)
     model, clients = nn.Sequential(nn.Linear(6, 10), nn.Tanh()), jobs((6,), sizes=[16] * 12)
     stack, lean = Stacks(model, loss, LONG, CPU, clients=4), OneByOne(model, loss, LONG, CPU)
     for found, alone in zip(stack.train(model, clients), lean.train(model, clients), strict=True):
         assert float((found.update - alone.update).norm()) <= 1e-5 * float(alone.update.norm())
+
+
+class Weighs:
+    weight = 1.0
+
+    def __call__(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return self.weight * F.nll_loss(output.log_softmax(1), targets)
+
+
+def test_a_loss_that_is_changed_between_rounds_is_looked_at_again() -> None:
+    torch.manual_seed(0)
+    model, clients, loss = nn.Linear(6, 10), jobs((6,), sizes=[16] * 4), Weighs()
+    made = Stacks(model, loss, LocalTraining(batch_size=8), CPU, clients=4)
+    rounds = []
+    for loss.weight in (1.0, 1.0, 2.0):
+        rounds.append(torch.stack([trained.update for trained in made.train(model, clients)]))
+    assert torch.equal(rounds[0], rounds[1])
+    fresh = Stacks(model, loss, LocalTraining(batch_size=8), CPU, clients=4)
+    assert torch.equal(rounds[2], torch.stack([trained.update for trained in fresh.train(model, clients)]))
+    assert not torch.equal(rounds[0], rounds[2])
 
 
 def test_what_fails_on_the_way_back_is_not_stackable() -> None:

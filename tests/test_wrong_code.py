@@ -170,7 +170,8 @@ def test_fil_4_a_bomb_is_refused_by_its_header_before_it_is_read(
 def test_fil_4_an_archive_of_matrices_is_refused_before_anything_is_unpacked(refused: Refused, little_memory: None) -> None:
     bomb("bomb.npz", "C.npy", "(32768, 32768)", "'<f8'", 2**30)
     account = ["account", "--rounds", "4", "--delta", "1e-5", "--noise-multiplier", "1"]
-    refused([*account, "--mechanism", "bomb.npz"], "bomb.npz", "neither a NumPy file nor a TensorProto")
+    for named in (["--mechanism"], ["--strategy", "dense", "--matrix"]):
+        refused([*account, *named, "bomb.npz"], "bomb.npz", "neither a NumPy file nor a TensorProto")
 
 
 # Tensors.

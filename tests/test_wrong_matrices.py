@@ -27,6 +27,7 @@ ROUNDS = len(C)
 ACCOUNT = [
     "account", "--rounds", str(ROUNDS), "--delta", "1e-5", "--noise-multiplier", "1", "--mechanism",
 ]  # fmt: skip
+DENSE = [*ACCOUNT[:-1], "--strategy", "dense", "--matrix"]
 
 
 def stored(matrix: np.ndarray) -> bytes:
@@ -69,18 +70,21 @@ KINDS: dict[str, tuple[np.ndarray, tuple[str, ...]]] = {
 def test_fil_1_what_is_no_strategy_is_refused_with_row_and_column(refused: Refused, kind: str, file: str) -> None:
     matrix, words = KINDS[kind]
     Path(file).write_bytes(FORMATS[file](matrix))
-    refused([*ACCOUNT, file], file, *words)
+    for command in (ACCOUNT, DENSE):
+        refused([*command, file], file, *words)
 
 
 @pytest.mark.parametrize("file", FORMATS)
 def test_fil_1_whole_files_made_by_the_same_hands_are_taken(capsys: pytest.CaptureFixture[str], file: str) -> None:
     Path(file).write_bytes(FORMATS[file](C))
-    assert "epsilon" in output(capsys, [*ACCOUNT, file])
+    for command in (ACCOUNT, DENSE):
+        assert "epsilon" in output(capsys, [*command, file])
 
 
 def test_fil_1_bands_are_counted_in_the_matrix_and_not_believed(refused: Refused) -> None:
     Path("C.npy").write_bytes(npy(changed(5, 0, 1e-9)))
     refused([*ACCOUNT, "dense:matrix=C.npy,bands=2"], "bands = 2", "'dense' has none")
+    refused([*DENSE, "C.npy", "--bands", "2"], "--matrix", "leave --strategy and its numbers out")
     refused([*ACCOUNT, "C.npy", "--sampling-probability", "0.1", "--cycle-length", "2"], "has 6 bands", "cycle_length = 2")
 
 

@@ -20,32 +20,36 @@ from malformed.settings import swapped
 FACTORIZE, COMPARE = ("factorize", "banded", "--rounds", "6"), ("compare", "--rounds", "6")
 SHARES = ("paillier", "shares", "-o", "keys", "--bits", "2048")
 RANDOM = ("--sampling-probability", "0.5")
-# Each command with a flag that takes a whole number: one that many commands share is tried in one of them.
+BANDED = ("--strategy", "banded", "--bands", "2", "--column-norm-squared", "1")
+# Flags of account and calibrate, which take turns, with what must be there as well.
+WHOLE_OF_BOTH: dict[str, tuple[str, ...]] = {
+    "--rounds": (),
+    "--bands": ("--strategy", "banded-toeplitz"),
+    "--buffers": ("--strategy", "blt"),
+    "--min-separation": (),
+    "--max-participations": (),
+    "--epochs": ("--rounds-per-epoch", "2"),
+    "--rounds-per-epoch": (),
+    "--cohort-size": ("--population", "9"),
+    "--population": ("--cohort-size", "2"),
+    "--max-cohort-size": (*RANDOM, "--population", "9"),
+    "--cycle-length": RANDOM,
+    "--bins": (),
+}
+REAL_OF_BOTH: dict[str, tuple[str, ...]] = {"--delta": (), "--sampling-probability": (), "--column-norm-squared": BANDED}
 WHOLE_FLAGS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (NOISY, "--rounds"),
-    (CALIBRATE, "--min-separation"),
-    (NOISY, "--max-participations"),
-    ((*CALIBRATE, "--rounds-per-epoch", "2"), "--epochs"),
-    (NOISY, "--rounds-per-epoch"),
-    ((*CALIBRATE, "--population", "9"), "--cohort-size"),
-    ((*NOISY, "--cohort-size", "2"), "--population"),
-    ((*CALIBRATE, *RANDOM, "--population", "9"), "--max-cohort-size"),
-    ((*NOISY, *RANDOM), "--cycle-length"),
-    (CALIBRATE, "--bins"),
     (FACTORIZE[:2], "--rounds"),
     (FACTORIZE, "--bands"),
     (("factorize", "blt", "--rounds", "6"), "--buffers"),
+    (FACTORIZE, "--min-separation"),
+    ((*FACTORIZE, "--min-separation", "2"), "--max-participations"),
+    ((*FACTORIZE, "--rounds-per-epoch", "2"), "--epochs"),
+    (FACTORIZE, "--rounds-per-epoch"),
     (COMPARE[:1], "--rounds"),
     (COMPARE, "--bands"),
-    (("paillier", "keygen", "-o", "keys"), "--bits"),
-    ((*SHARES, "--threshold", "1"), "--holders"),
-    ((*SHARES, "--holders", "3"), "--threshold"),
-    ((*SHARES, "--holders", "3", "--threshold", "2"), "--min-contributions"),
-    (("paillier", "bench", "-o", "b"), "--bits"),
+    (COMPARE, "--min-separation"),
 )
 REAL_FLAGS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (NOISY, "--delta"),
-    (CALIBRATE, "--sampling-probability"),
     (ACCOUNT, "--noise-multiplier"),
     (ACCOUNT, "--clip-noise-multiplier"),
     (CALIBRATE, "--epsilon"),
@@ -53,6 +57,13 @@ REAL_FLAGS: tuple[tuple[tuple[str, ...], str], ...] = (
     (FACTORIZE, "--momentum"),
     (COMPARE, "--momentum"),
 )
+PAILLIER_FLAGS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("paillier", "keygen", "-o", "keys", "--bits"): ("2047", "1024", "512", "16386", "2049"),
+    (*SHARES, "--threshold", "1", "--holders"): ("101",),
+    (*SHARES, "--holders", "3", "--threshold"): ("4",),
+    (*SHARES, "--holders", "3", "--threshold", "2", "--min-contributions"): (),
+    ("paillier", "bench", "-o", "b", "--bits"): ("128", "255", "257", "8192"),
+}
 ODD = ("-inf", "1e999", "0,5", "½", "ten", " ", "\x1b[31m3", "1e", "NaN(1)", "[3]", "3;4", "1\u202e2", "None", "--3")
 NO_WHOLE_FLAG = (*ODD, "-7", "0x10", "1.0", "9" * 5000, "1e-3", "1.5e0", "infinity")
 NO_REAL_FLAG = (*ODD, "-0.5", "0x1p3", "1d5", "9" * 5000, "1e-400", "infinity", "-1e-5")
@@ -98,26 +109,32 @@ def misspelt_flags(run: Run) -> Iterator[Case]:
         )
 
 
-def numbers_of_flags(run: Run) -> Iterator[Case]:
-    for known, values in ((WHOLE_FLAGS, NO_WHOLE_FLAG), (REAL_FLAGS, NO_REAL_FLAG)):
-        for (base, flag), text in itertools.product(known, values):
-            # A value is shown as long as a line may be.
-            named, shown = given(flag, text)
-            words = (named, (*shown, text[:40]))
-            yield Case(f"{' '.join(base[:2])} {flag} {text[:40]!r}", ((*base, flag, text),), words, nothing)
-    outside = {"--bits": "2047 1024 16386", "--holders": "0 101", "--threshold": "0 4", "--min-contributions": "0"}
-    for base, flag in WHOLE_FLAGS:
-        if base[:2] in (("paillier", "keygen"), ("paillier", "shares")):
-            for text in outside[flag].split():
-                yield Case(f"{' '.join(base[:2])} {flag} {text}", ((*base, flag, text),), given(flag, text), nothing)
-    for text in ("128", "257", "8192"):
-        yield Case(f"bench --bits {text}", (("paillier", "bench", "-o", "b", "--bits", text),), given("--bits", text), nothing)
-    for text in ("1", "1.5"):
-        yield Case(f"momentum {text}", ((*FACTORIZE, "--momentum", text),), given("--momentum", text), nothing)
+def refused_flag(base: tuple[str, ...], flag: str, text: str) -> Case:
+    # A value is shown as long as a line may be.
+    named, shown = given(flag, text)
+    return Case(f"{' '.join(base[:2])} {flag} {text[:40]!r}", ((*base, flag, text),), (named, (*shown, text[:40])), nothing)
+
+
+def numbers_of_mechanisms(run: Run) -> Iterator[Case]:
+    """``hubbub account``, ``calibrate`` and ``gaussian``."""
+    for number, (known, values) in enumerate(((WHOLE_OF_BOTH, NO_WHOLE_FLAG), (REAL_OF_BOTH, NO_REAL_FLAG))):
+        for (flag, needs), text in itertools.product(known.items(), values):
+            base = CALIBRATE if (number + len(text)) % 2 else NOISY
+            yield refused_flag((*base, *needs), flag, text)
+    for (base, flag), text in itertools.product(REAL_FLAGS[:-2], NO_REAL_FLAG):
+        yield refused_flag(base, flag, text)
     for name, values in {"banded-toeplitz:bands=": NO_WHOLE_FLAG, "banded:bands=2,column-norm-squared=": NO_REAL_FLAG}.items():
         for text in values:
             words = ((*given("", text)[1], "is no option", text[:40]),)
             yield Case(f"{name}{text[:40]!r}", ((*NOISY, "--mechanism", f"{name}{text}"),), words, nothing)
+
+
+def numbers_of_strategies(run: Run) -> Iterator[Case]:
+    """``hubbub factorize`` and ``compare``."""
+    for (base, flag), text in itertools.product(WHOLE_FLAGS, NO_WHOLE_FLAG):
+        yield refused_flag(base, flag, text)
+    for (base, flag), text in itertools.product(REAL_FLAGS[-2:], (*NO_REAL_FLAG, "1", "1.5")):
+        yield refused_flag(base, flag, text)
 
 
 WORDS: dict[tuple[str, ...], str] = {
@@ -151,6 +168,9 @@ def words_of_flags(run: Run) -> Iterator[Case]:
 
 
 def paillier_commands(run: Run) -> Iterator[Case]:
+    for (*base, flag), outside in PAILLIER_FLAGS.items():
+        for text in (*NO_WHOLE_FLAG, "0", *(("-1", "true") if base[1] != "bench" else ()), *outside):
+            yield refused_flag(tuple(base), flag, text)
     for text in (
         "",
         ",",
@@ -163,6 +183,7 @@ def paillier_commands(run: Run) -> Iterator[Case]:
         "1001",
         "10.5",
         "1e3",
+        "10,",
         "nan",
         "10 20",
         "\x1b[31m",
@@ -228,7 +249,7 @@ def strategy_files(run: Run) -> Iterator[Case]:
     lines = itertools.cycle(
         [
             (("factorize", "file", "--matrix", name),),
-            (("account", "--rounds", "6", "--delta", "1e-5", "--noise-multiplier", "1", "--mechanism", name),),
+            ((*NOISY, "--mechanism", name), (*NOISY, "--strategy", "file", "--matrix", name)),
         ]
     )
     header, data = opened(whole)

@@ -65,7 +65,7 @@ def kinds_of_matrix(run: Run) -> Iterator[Case]:
     for kind in KINDS:
         if kind != "link":
             damage = together(holding("C.npy", npy(C)), becoming("C.npy", kind))
-            commands = ((*NOISY, "--mechanism", "C.npy"), (*PLAN, *dense))
+            commands = ((*NOISY, "--mechanism", "C.npy"), (*NOISY, "--strategy", "dense", "--matrix", "C.npy"), (*PLAN, *dense))
             yield Case(f"matrix: {kind}", commands, ("C.npy",), damage)
             damage = together(holding("mnist.npz", b""), becoming("mnist.npz", kind))
             yield Case(f"data: {kind}", (("plan", "plan.toml", "--measure", *data),), ("mnist.npz",), damage)

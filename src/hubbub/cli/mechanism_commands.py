@@ -126,17 +126,28 @@ def _named(mechanism: str, strategy: str | None, matrix: str | None, parts: dict
     """What ``--mechanism`` would be for the flags that name its parts.
 
     Raises:
-        BadParameter: Both are given, or parts that a matrix has of its own.
+        BadParameter: Both are given, or parts that a matrix has of its own, or a column norm of what is not banded.
+        ValueError: No such strategy.
     """
+    from hubbub.experiment.config import strategy_name
+
     given = {name: value for name, value in parts.items() if value is not None}
     if strategy is None and matrix is None and not given:
         return mechanism
     if mechanism != "identity":
         raise typer.BadParameter(f"--mechanism {mechanism}: say --strategy, --matrix and their numbers in it, or alone")
+    if strategy is not None and ":" in strategy:
+        raise typer.BadParameter(
+            f"--strategy {strategy!r}: code of your own is accounted in Python, by hubbub.accounting.guarantee"
+        )
+    strategy = None if strategy is None else strategy_name("--strategy", strategy)
     if matrix is not None:
-        if strategy is not None or given:
+        if strategy not in (None, "dense", "file") or given:
             raise typer.BadParameter("--matrix: a file says its strategy by itself; leave --strategy and its numbers out")
-        return matrix
+        return matrix if strategy is None else f"{strategy}:matrix={matrix}"
+    norm = parts["column-norm-squared"]
+    if norm is not None and (strategy != "banded" or parts["bands"] is None):
+        raise typer.BadParameter(f"--column-norm-squared {norm}: describes --strategy banded together with --bands")
     options = ",".join(f"{name}={value!r}" for name, value in given.items())
     return f"{strategy or 'identity'}:{options}" if options else str(strategy)
 

@@ -96,6 +96,8 @@ class GridHolders:
                 messages.PROMISE: strict_json.canonical({**promise.record(), "kind": "promise"}),
                 messages.ARRAYS: save(contiguous),
             }
+        elif promise is not None and promise.noise_by == "holders":
+            raise ValueError("promise: says that the holders add the noise, and by the agreement none of them does")
         self._nodes: dict[int, list[int]] = {}
 
     def find(self) -> Mapping[int, tuple[int, ...]]:
