@@ -20,8 +20,7 @@ from dataclasses import replace
 
 from hubbub._util.checks import integer, one_of, open_unit, scale
 from hubbub._util.roots import Grid, Line, bracket, first, grown, pushed
-from hubbub.accounting.composition import ACCOUNTANTS
-from hubbub.accounting.composition import epsilon as composed_epsilon
+from hubbub.accounting.composition import ACCOUNTANTS, epsilon_once
 from hubbub.accounting.events import (
     MOST_ROUNDS,
     BallsInBins,
@@ -145,10 +144,10 @@ def calibrate_noise_multiplier(
     target, relation = budget_of(epsilon, delta, neighboring_relation)
     integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
 
-    def events(z: float) -> list[tuple[Event, int]]:
-        return [(replace(event, noise_multiplier=z), rounds)]
+    def known(z: float) -> float:
+        return epsilon_once(((replace(event, noise_multiplier=z), rounds),), delta, relation, accountant)
 
-    cost = cost_of(lambda z: composed_epsilon(events(z), delta, relation, accountant))
+    cost = cost_of(known)
     if isinstance(event, Gaussian) and accountant == "tight":
         factor = 2 if relation == "replace-one" else 1
         return _nudged(cost, target, factor * math.sqrt(rounds) * gaussian.noise_multiplier(target, delta))
@@ -158,7 +157,7 @@ def calibrate_noise_multiplier(
     found = first(lambda i: cost(math.exp(i * _WIDTH)), line, grid, grid.index(line.wanted or 0.0))
     if found is None:
         # The accountant's own refusal, where it has one, says more.
-        composed_epsilon(events(_MOST_NOISE), delta, relation, accountant)
+        known(_MOST_NOISE)
         raise _no_noise(epsilon)
     return math.exp(found * _WIDTH)
 
@@ -309,7 +308,7 @@ def _together(
     target, relation = scale("epsilon", epsilon), stated_relation(participation, neighboring_relation)
     require_together(prior, privacy_unit, relation)
     before = events_of(prior)
-    spent = math.inf if before is None else composed_epsilon(before, open_unit("delta", delta), relation, accountant)
+    spent = math.inf if before is None else epsilon_once(before, open_unit("delta", delta), relation, accountant)
     if before is None or spent >= target:
         raise BudgetError(
             f"epsilon = {epsilon!r}: the {len(prior)} earlier runs alone cost {rounded_up(spent)} at delta {delta:g}; raise "
@@ -322,8 +321,8 @@ def _together(
 
     def cost(z: float) -> float:
         # The costs of a mechanism depend on its noise by a factor in each event.
-        own = [(replace(event, noise_multiplier=event.noise_multiplier * z), count) for event, count in unit]
-        return composed_epsilon([*before, *own], delta, relation, accountant)
+        own = tuple((replace(event, noise_multiplier=event.noise_multiplier * z), count) for event, count in unit)
+        return epsilon_once((*before, *own), delta, relation, accountant)
 
     def stated(z: float) -> float:
         made = replace(alone, noise_multiplier=z)
