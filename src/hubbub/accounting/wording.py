@@ -46,6 +46,7 @@ __all__ = [
     "cohort_words",
     "cohorts_of",
     "compared",
+    "counted_rounds",
     "crude_delta",
     "describe",
     "not_covered",
@@ -342,13 +343,22 @@ def assumptions(
     return (*drawn, *(_ALWAYS_OF_EXAMPLES if unit == "example" else _ALWAYS), public)
 
 
+def counted_rounds(rounds: int) -> str:
+    """So many rounds, in words.
+
+    Example:
+        >>> counted_rounds(1), counted_rounds(8)
+        ('1 round', '8 rounds')
+    """
+    return f"{rounds} round{'' if rounds == 1 else 's'}"
+
+
 def stopped(rounds: int) -> Assumption:
     """What must hold where epsilon is of fewer rounds than were promised: that of a stop which looks at releases is larger.
 
     Source: Rogers, Roth, Ullman and Vadhan 2016, "Privacy Odometers and Filters", https://arxiv.org/abs/1605.08294.
     """
-    done = f"{rounds} round{'' if rounds == 1 else 's'}"
-    text = f"that the run ended after {done} was decided by nothing that its data or its releases showed"
+    text = f"that the run ended after {counted_rounds(rounds)} was decided by nothing that its data or its releases showed"
     return Assumption(text, "operator")
 
 

@@ -6,10 +6,9 @@ Where discrete Gaussian shares are among them it is none, and their Rényi diver
 import math
 from collections.abc import Sequence
 
-from hubbub.accounting import shares
 from hubbub.accounting.dominating_pairs import unamplified_mu as _mu_of_one
 from hubbub.accounting.events import DiscreteGaussianShares, Event, Gaussian, NeighboringRelation, TreeAggregation
-from hubbub.accounting.rdp import rdp_delta, rdp_epsilon
+from hubbub.accounting.rdp import rdp_delta, rdp_epsilon, shares_zcdp_rho
 from hubbub.mechanism import gaussian
 
 __all__ = [
@@ -75,7 +74,7 @@ def unamplified_zcdp_rho(events: Sequence[tuple[Event, int]], neighboring_relati
         1000.0
     """
     own, others = _apart(events)
-    added = math.fsum(count * shares.zcdp_rho(event, neighboring_relation) for event, count in own)
+    added = math.fsum(count * shares_zcdp_rho(event, neighboring_relation) for event, count in own)
     return _mu_squared(others, neighboring_relation) / 2 + added
 
 
