@@ -1,17 +1,12 @@
-"""From a budget to the noise that meets it, alone or together with earlier runs; the answer never exceeds the budget.
+"""From a budget to the noise that meets it, alone or together with earlier runs over the same people.
 
-About which noise, how many rounds or which sampling a cost belongs to: where a search starts, never what it answers.
+The answer never exceeds the budget: it was accounted for and fits, and a millionth less noise was and does not. A guess
+of the noise, the rounds or the sampling to which a cost belongs is where a search starts, never what it answers.
 
 Letters: n rounds, q sampling probability, z noise multiplier, μ of the Gaussian whose cost is as high.
 
 Source: the central limit μ = q·√(n·(e^{1/z²} − 1)) of Bu, Dong, Long and Su 2020, https://arxiv.org/abs/1911.11607, which is
 no bound; of one round alone, Balle, Barthe and Gaboardi 2018, Theorem 8, https://arxiv.org/abs/1807.01647.
-
-From a budget to the noise that meets it; the answer never exceeds the budget.
-
-It was accounted for and fits, and a millionth less noise was and does not.
-
-The noise that a run needs beside earlier ones over the same people, so that all together meet a budget.
 """
 
 import math
@@ -51,13 +46,23 @@ __all__ = ["budget_of", "calibrate", "calibrate_noise_multiplier", "cost_of", "l
 _LEAST, _MOST = 1e-12, 1e12
 
 
-def log_whole(epsilon: float, delta: float) -> float | None:
-    """−ln μ of the one Gaussian release that costs ``epsilon``; ``None`` where no float does."""
-    return math.log(gaussian.noise_multiplier(epsilon, delta)) if _LEAST <= epsilon <= _MOST else None
+def log_whole(epsilon: float, delta: float, power: int = 1) -> float | None:
+    """−ln μ^power of the one Gaussian release that costs ``epsilon``; ``None`` where no float does.
+
+    Example:
+        >>> round(math.exp(log_whole(2.0, 1e-6)), 3)
+        2.23
+    """
+    return power * math.log(gaussian.noise_multiplier(epsilon, delta)) if _LEAST <= epsilon <= _MOST else None
 
 
 def log_noise(event: Event, rounds: int, relation: str, epsilon: float, delta: float) -> float | None:
-    """About ln z with which that many events cost ``epsilon``."""
+    """About ln z with which that many events cost ``epsilon``; ``None`` where nothing is known.
+
+    Example:
+        >>> round(math.exp(log_noise(PoissonSampled(1.0, 0.01), 2000, "zero-out", 2.0, 1e-6)), 2)
+        1.26
+    """
     whole = log_whole(epsilon, delta)
     if whole is None:
         return None
@@ -69,7 +74,11 @@ def log_noise(event: Event, rounds: int, relation: str, epsilon: float, delta: f
     ratio = -whole - math.log(q) - math.log(steps) / 2
     # ln(1 + ratio²) without overflow.
     limit = -math.log(max(math.log1p(math.exp(2 * ratio)) if ratio < 300 else 2 * ratio, 1e-300)) / 2
-    alone = _alone(q, epsilon, delta)
+    # What one sampled round alone needs.
+    inside = epsilon - math.log(q) if epsilon > 30 else math.log1p(math.expm1(epsilon) / q)
+    alone = None if delta >= q else log_whole(inside, delta / q)
+    if alone is None:
+        return min(unsampled, limit) + factor
     top = max(limit, alone)
     # Both count; the third power is what fits.
     both = top + math.log(math.exp(3 * (limit - top)) + math.exp(3 * (alone - top))) / 3
@@ -91,16 +100,13 @@ def _sampling(event: Event, rounds: int) -> tuple[float, int, bool]:
             return 1 / bins, rounds * steps, False
 
 
-def _alone(q: float, epsilon: float, delta: float) -> float:
-    """ln z with which one sampled round costs ``epsilon``; more rounds need more."""
-    inside = epsilon - math.log(q) if epsilon > 30 else math.log1p(math.expm1(epsilon) / q)
-    if delta >= q or not _LEAST <= inside <= _MOST:
-        return -math.inf
-    return math.log(gaussian.noise_multiplier(inside, delta / q))
-
-
 def log_rounds(event: Event, relation: str, epsilon: float, delta: float) -> float:
-    """About ln n with which n such events cost ``epsilon``."""
+    """About ln n with which n such events cost ``epsilon``.
+
+    Example:
+        >>> round(math.exp(log_rounds(Gaussian(4.0), "zero-out", 2.0, 1e-6)), 2)
+        3.22
+    """
     whole = log_whole(epsilon, delta)
     q, steps, doubled = _sampling(event, 1)
     z = event.noise_multiplier / (2 if doubled or relation == "replace-one" else 1)
@@ -167,6 +173,10 @@ def budget_of(epsilon: float, delta: float, neighboring_relation: str) -> tuple[
 
     Raises:
         ValueError: A number out of range, or no such relation.
+
+    Example:
+        >>> budget_of(2, 1e-6, "zero-out")
+        (2.0, 'zero-out')
     """
     target, relation = scale("epsilon", epsilon), require_relation(neighboring_relation)
     open_unit("delta", delta)
