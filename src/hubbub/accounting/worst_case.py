@@ -1,4 +1,4 @@
-"""What releases cost together if nobody's coins are believed: one Gaussian, of which μ says everything.
+"""What releases cost together without amplification by sampling: one Gaussian, of which μ says everything.
 
 Where discrete Gaussian shares are among them it is none, and their Rényi divergences add up with its.
 """
@@ -22,26 +22,32 @@ __all__ = [
     "unamplified_zcdp_rho",
 ]
 
+Events = Sequence[tuple[Event, int]]
 # Beyond this μ nothing is promised; below its inverse it counts as that.
 _MOST_MU = 1e12
 
 
-def one_gaussian(events: Sequence[tuple[Event, int]]) -> bool:
-    """Whether the events together are one Gaussian release, with no coin in it."""
+def one_gaussian(events: Events) -> bool:
+    """Whether the events together are one Gaussian release, with no coin in it.
+
+    Example:
+        >>> one_gaussian([(Gaussian(2.0), 3), (TreeAggregation(2.0, rounds=8), 1)])
+        True
+    """
     return all(isinstance(event, Gaussian | TreeAggregation) for event, _ in events)
 
 
-def certain(events: Sequence[tuple[Event, int]]) -> bool:
+def certain(events: Events) -> bool:
     """Whether no coin is in any of the events."""
     return all(isinstance(event, Gaussian | TreeAggregation | DiscreteGaussianShares) for event, _ in events)
 
 
-def by_divergences(events: Sequence[tuple[Event, int]]) -> bool:
+def by_divergences(events: Events) -> bool:
     """Whether the events together are known by their Rényi divergences alone."""
     return any(isinstance(event, DiscreteGaussianShares) for event, _ in events)
 
 
-def unamplified_mu(events: Sequence[tuple[Event, int]], neighboring_relation: NeighboringRelation) -> float:
+def unamplified_mu(events: Events, neighboring_relation: NeighboringRelation) -> float:
     """μ of a Gaussian release that costs at least what the events cost together, without amplification by sampling.
 
     A release by random cohorts is a mixture over the coins. Rényi divergence is jointly quasi-convex, so two mixtures are no
@@ -65,7 +71,7 @@ def unamplified_mu(events: Sequence[tuple[Event, int]], neighboring_relation: Ne
     return math.sqrt(_mu_squared(events, neighboring_relation))
 
 
-def unamplified_zcdp_rho(events: Sequence[tuple[Event, int]], neighboring_relation: NeighboringRelation) -> float:
+def unamplified_zcdp_rho(events: Events, neighboring_relation: NeighboringRelation) -> float:
     """ρ of zero-concentrated DP, without amplification by sampling: μ²/2 of Gaussians.
 
     Example:
@@ -78,8 +84,13 @@ def unamplified_zcdp_rho(events: Sequence[tuple[Event, int]], neighboring_relati
     return _mu_squared(others, neighboring_relation) / 2 + added
 
 
-def certain_zcdp_rho(events: Sequence[tuple[Event, int]] | None, neighboring_relation: NeighboringRelation) -> float | None:
-    """ρ of zero-concentrated DP where no coin is in it; ``None`` elsewhere, and where nothing bounds the cost."""
+def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRelation) -> float | None:
+    """ρ of zero-concentrated DP where no coin is in it; ``None`` elsewhere, and where nothing bounds the cost.
+
+    Example:
+        >>> certain_zcdp_rho([(Gaussian(1.0), 4)], "zero-out"), certain_zcdp_rho(None, "zero-out")
+        (2.0, None)
+    """
     if events is None or not certain(events):
         return None
     if by_divergences(events):
@@ -87,49 +98,39 @@ def certain_zcdp_rho(events: Sequence[tuple[Event, int]] | None, neighboring_rel
     return unamplified_mu(events, neighboring_relation) ** 2 / 2
 
 
-def unamplified_epsilon(events: Sequence[tuple[Event, int]], delta: float, neighboring_relation: NeighboringRelation) -> float:
+def unamplified_epsilon(events: Events, delta: float, neighboring_relation: NeighboringRelation) -> float:
     """Epsilon to an adversary who sees the coins: exact where there are none, and no shares."""
-    if by_divergences(events):
-        seen = _seen(events, neighboring_relation)
-        return math.inf if seen is None else rdp_epsilon(seen, delta, neighboring_relation)
-    mu = unamplified_mu(events, neighboring_relation)
-    if mu == 0:
-        return 0.0
+    own, others = _apart(events)
+    mu = unamplified_mu(others, neighboring_relation)
     if mu > _MOST_MU:
         return math.inf
-    return gaussian.epsilon(delta, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU))
+    if own:
+        return rdp_epsilon([*own, *_as_event(mu, neighboring_relation)], delta, neighboring_relation)
+    return gaussian.epsilon(delta, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU)) if mu else 0.0
 
 
-def unamplified_delta(events: Sequence[tuple[Event, int]], epsilon: float, neighboring_relation: NeighboringRelation) -> float:
+def unamplified_delta(events: Events, epsilon: float, neighboring_relation: NeighboringRelation) -> float:
     """Delta to an adversary who sees the coins: exact where there are none, and no shares."""
-    if by_divergences(events):
-        seen = _seen(events, neighboring_relation)
-        return 1.0 if seen is None else rdp_delta(seen, epsilon, neighboring_relation)
-    mu = unamplified_mu(events, neighboring_relation)
-    if mu == 0:
-        return 0.0
-    return 1.0 if mu > _MOST_MU else gaussian.delta(epsilon, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU))
+    own, others = _apart(events)
+    mu = unamplified_mu(others, neighboring_relation)
+    if mu > _MOST_MU:
+        return 1.0
+    if own:
+        return rdp_delta([*own, *_as_event(mu, neighboring_relation)], epsilon, neighboring_relation)
+    return gaussian.delta(epsilon, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU)) if mu else 0.0
 
 
-def _apart(
-    events: Sequence[tuple[Event, int]],
-) -> tuple[list[tuple[DiscreteGaussianShares, int]], list[tuple[Event, int]]]:
+def _apart(events: Events) -> tuple[list[tuple[DiscreteGaussianShares, int]], list[tuple[Event, int]]]:
     """Those of discrete Gaussian shares, and the others."""
     own = [(event, count) for event, count in events if isinstance(event, DiscreteGaussianShares)]
     return own, [(event, count) for event, count in events if not isinstance(event, DiscreteGaussianShares)]
 
 
-def _seen(events: Sequence[tuple[Event, int]], neighboring_relation: NeighboringRelation) -> list[tuple[Event, int]] | None:
-    """The shares, and all others as the one Gaussian that they are with the coins seen; ``None`` where that hides nothing."""
-    own, others = _apart(events)
-    mu = unamplified_mu(others, neighboring_relation)
-    if mu > _MOST_MU:
-        return None
-    # Gaussian knows the relation by itself.
+def _as_event(mu: float, neighboring_relation: NeighboringRelation) -> list[tuple[Event, int]]:
+    """The one Gaussian of that μ, which knows the relation by itself; nothing where there is none."""
     factor = 2 if neighboring_relation == "replace-one" else 1
-    rest: list[tuple[Event, int]] = [(Gaussian(min(factor / mu, _MOST_MU)), 1)] if mu else []
-    return [*own, *rest]
+    return [(Gaussian(min(factor / mu, _MOST_MU)), 1)] if mu else []
 
 
-def _mu_squared(events: Sequence[tuple[Event, int]], neighboring_relation: NeighboringRelation) -> float:
+def _mu_squared(events: Events, neighboring_relation: NeighboringRelation) -> float:
     return math.fsum(count * _mu_of_one(event, neighboring_relation) ** 2 for event, count in events)
