@@ -49,18 +49,15 @@ class Canaries:
 
     def direction(self, canary: int) -> Array:
         """A canary's direction, ``(dim,)``."""
-        own: Array = np.where(self.owner == canary, self.vector, 0.0)
-        return own
+        return np.where(self.owner == canary, self.vector, 0.0)
 
     def along(self, row: Array) -> Array:
         """How far a row goes along each direction, ``(canaries,)``."""
-        found: Array = np.bincount(self.owner, weights=row * self.vector, minlength=len(self.clients)).astype(np.float64)
-        return found
+        return np.bincount(self.owner, weights=row * self.vector, minlength=len(self.clients)).astype(np.float64)
 
     def combined(self, amounts: Array, where: slice) -> Array:
         """The sum of all directions, each so many times, ``(canaries,)``, at some coordinates."""
-        found: Array = amounts[self.owner[where]] * self.vector[where]
-        return found
+        return np.asarray(amounts[self.owner[where]] * self.vector[where])
 
 
 def plant(
@@ -75,6 +72,13 @@ def plant(
         canaries: How many; at most as many as there are clients and coordinates.
         unclipped: How often a canary sends what the clip leaves as it is; else it sends far more than the clip norm.
         rng: Unknown to whoever runs the rounds.
+
+    Example:
+        >>> planted = plant(range(9), 6, 2, canaries=2, unclipped=0.0, rng=np.random.default_rng(0))
+        >>> [round(float(planted.direction(i) @ planted.direction(i)), 9) for i in range(2)]
+        [1.0, 1.0]
+        >>> float(planted.direction(0) @ planted.direction(1))
+        0.0
     """
     count = integer("canaries", canaries, at_least=1, at_most=min(len(clients), dim))
     chosen = rng.choice(len(clients), size=count, replace=False)
