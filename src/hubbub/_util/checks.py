@@ -8,7 +8,7 @@ import difflib
 import math
 import numbers
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -138,6 +138,24 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """`` (did you mean 'x'?)`` for the known word that is closest, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def numbers_within(name: str, values: npt.ArrayLike, rule: str, holds: Callable[[float], bool]) -> Array:
+    """One or more numbers, each of which holds to a rule such as "from 0 to 1", ``(numbers,)``.
+
+    Example:
+        >>> numbers_within("rates", (0.1, 3), "from 0 to 1", lambda rate: 0 <= rate <= 1)
+        Traceback (most recent call last):
+        ValueError: rates[1] = 3: must be from 0 to 1
+    """
+    if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
+        raise TypeError(f"{name} = {shown(values)}: must be a sequence of numbers {rule}")
+    if not len(values):
+        raise ValueError(f"{name} is empty: give at least one number {rule}")
+    for i, value in enumerate(values):
+        if not holds(finite(f"{name}[{i}]", value)):
+            raise ValueError(f"{name}[{i}] = {shown(value)}: must be {rule}")
+    return np.array(values, dtype=np.float64)
 
 
 def real_array(name: str, value: npt.ArrayLike, *, ndim: int, at_most: float = _LARGEST_ENTRY) -> Array:

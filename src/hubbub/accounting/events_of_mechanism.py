@@ -14,6 +14,7 @@ import math
 import numpy as np
 
 from hubbub.accounting.events import (
+    RELATIONS,
     BallsInBins,
     DiscreteGaussianShares,
     Event,
@@ -33,7 +34,6 @@ from hubbub.mechanism.participation import (
     FixedSizeSampling,
     MinSeparation,
     Participation,
-    Pattern,
     PoissonSampling,
     RandomParticipation,
     SingleParticipation,
@@ -56,7 +56,7 @@ from hubbub.mechanism.strategies import (
 )
 from hubbub.mechanism.strategies.strategy import bands_of
 
-__all__ = ["charges", "default_relation", "shares_of", "stated_relation"]
+__all__ = ["charges", "covered_relations", "default_relation", "shares_of", "stated_relation"]
 
 
 def default_relation(participation: Participation) -> NeighboringRelation:
@@ -121,6 +121,16 @@ def shares_of(mechanism: Mechanism, shares: NoiseShares) -> DiscreteGaussianShar
     return DiscreteGaussianShares(z, shares.clients, shares.least_stddev(z), shares.dim)
 
 
+def covered_relations(participation: Participation) -> tuple[NeighboringRelation, ...]:
+    """The neighboring relations under which a theorem covers these cohorts: of a pattern not add-or-remove-one.
+
+    Example:
+        >>> covered_relations(MinSeparation(10, 3))
+        ('zero-out', 'replace-one')
+    """
+    return tuple(r for r in RELATIONS if r != "add-or-remove-one" or isinstance(participation, RandomParticipation))
+
+
 def stated_relation(participation: Participation, relation: str | None) -> NeighboringRelation:
     """The relation to state, by default that of the cohorts.
 
@@ -132,7 +142,7 @@ def stated_relation(participation: Participation, relation: str | None) -> Neigh
         ('add-or-remove-one', 'replace-one')
     """
     stated = require_relation(default_relation(participation) if relation is None else relation)
-    if isinstance(participation, Pattern) and stated == "add-or-remove-one":
+    if stated not in covered_relations(participation):
         raise ValueError(
             "neighboring_relation = 'add-or-remove-one': not offered for cohorts that follow a pattern, whose other "
             "members would change; state 'zero-out' or 'replace-one', or draw random cohorts"

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from hubbub._util.checks import integer, one_of, open_unit
 from hubbub.accounting.composition import ACCOUNTANTS, epsilon_once
-from hubbub.accounting.events import RELATIONS, NeighboringRelation
-from hubbub.accounting.events_of_mechanism import charges, stated_relation
+from hubbub.accounting.events import NeighboringRelation
+from hubbub.accounting.events_of_mechanism import charges, covered_relations, stated_relation
 from hubbub.accounting.runs import RunCharge, charge_assumptions, charge_participations, events_of, require_together
 from hubbub.accounting.statement import PrivacyGuarantee, Restated, rounded_up
 from hubbub.accounting.wording import FIXED_RUNS, assumptions, cohorts_of, describe, not_covered, stopped
 from hubbub.accounting.worst_case import certain_zcdp_rho, unamplified_mu
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import Participation, RandomParticipation
+from hubbub.mechanism.participation import RandomParticipation
 from hubbub.mechanism.sensitivity import Sensitivity
 
 __all__ = ["PrivacyGuarantee", "Restated", "covered_relations", "guarantee", "rounded_up", "unprotected"]
@@ -47,6 +47,13 @@ def guarantee(
         ConfigError: Random cohorts together with correlated noise for which no theorem holds (see :func:`.charges`), or
             an earlier run of another unit, or one that the relation does not cover.
         ValueError: A number out of range, an unknown word, or a relation that no theorem covers.
+
+    Example:
+        >>> from hubbub.mechanism.participation import PoissonSampling
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> answer = guarantee(Mechanism(Identity(100), PoissonSampling(0.1), noise_multiplier=1.5), delta=1e-5)
+        >>> rounded_up(answer.epsilon), rounded_up(answer.unamplified_epsilon), answer.neighboring_relation
+        ('3.536', '49.89', 'add-or-remove-one')
 
     Source: Denisov et al. 2022, Theorem 2.1 (adaptivity of correlated noise), https://arxiv.org/abs/2202.08312; for random
     cohorts see :mod:`hubbub.accounting.events`.
@@ -103,19 +110,13 @@ def _stated_sensitivity(mechanism: Mechanism, rounds: int, relation: Neighboring
     return replace(least, value=2 * least.value) if relation == "replace-one" else least
 
 
-def covered_relations(participation: Participation) -> tuple[NeighboringRelation, ...]:
-    """The neighboring relations under which a theorem covers these cohorts."""
-    found = []
-    for relation in RELATIONS:
-        try:
-            found.append(stated_relation(participation, relation))
-        except ValueError:
-            continue
-    return tuple(found)
-
-
 def unprotected(rounds: int, delta: float, privacy_unit: str = "client") -> PrivacyGuarantee:
-    """The statement of a run without privacy: epsilon is infinite."""
+    """The statement of a run without privacy: epsilon is infinite.
+
+    Example:
+        >>> unprotected(rounds=8, delta=1e-5).private
+        False
+    """
     return PrivacyGuarantee(
         epsilon=math.inf,
         delta=float(delta),

@@ -54,8 +54,8 @@ def calibrate_rounds(event: Event, epsilon: float, delta: float, neighboring_rel
     """
     target, relation = budget_of(epsilon, delta, neighboring_relation)
 
-    def cost(n: int) -> float:
-        return composed_epsilon([(event, n)], delta, relation, accountant)
+    def cost(n: float) -> float:
+        return composed_epsilon([(event, int(n))], delta, relation, accountant)
 
     line = Line(lambda eps: log_whole(eps, delta, 2), target)
     found = _most(cost, line, MOST_ROUNDS, log_rounds(event, relation, target, delta))
@@ -68,7 +68,7 @@ def calibrate_rounds(event: Event, epsilon: float, delta: float, neighboring_rel
     return found
 
 
-def _most(cost: Callable[[int], float], line: Line, at_most: int, log_start: float) -> int | None:
+def _most(cost: Callable[[float], float], line: Line, at_most: int, log_start: float) -> int | None:
     """The largest whole number up to a limit whose cost, which grows with it, meets a target; ``None`` if 1 does not."""
     grid = Grid(-at_most, -1, lambda i: -math.log(-i), lambda c: -_whole(-c, at_most))
     found = first(lambda i: cost_of(cost)(-i), line, grid, grid.index(-log_start))
@@ -170,8 +170,8 @@ def calibrate_cohort_size(
     target, relation = budget_of(epsilon, delta, neighboring_relation)
     integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
 
-    def cost(m: int) -> float:
-        return composed_epsilon([(replace(event, cohort_size=m), rounds)], delta, relation, accountant)
+    def cost(m: float) -> float:
+        return composed_epsilon([(replace(event, cohort_size=int(m)), rounds)], delta, relation, accountant)
 
     one = replace(event, cohort_size=1)
     start = _log_sampling(one, 1 / event.population, rounds, relation, target, delta) + math.log(event.population)

@@ -1,8 +1,4 @@
-"""The pairs of output distributions that dominate one sampled round, and the mesh on which their losses lie.
-
-A privacy loss on a grid.
-
-The pairs of output distributions that dominate one round, and their privacy losses.
+"""The pairs of output distributions that dominate one sampled round, their privacy losses, and the mesh on which they lie.
 
 Every pair is made of two mixtures P_a and P_b, where P_m = (1−q)·N(0, 1) + q·N(m, 1): with probability q a record moves the sum
 by m standard deviations. Its loss is l(x) = ln dP_a/dP_b (x), and b is one of three: 0 (nothing is moved), −a (the opposite is
@@ -143,8 +139,7 @@ class Pair:
                 shift = np.where(log_sinh < 300, np.arcsinh(np.exp(np.minimum(log_sinh, 300.0))), log_sinh + math.log(2))
                 return np.copysign(half + shift, losses) / self.a
             rest = 4 * np.exp(odds - self.b**2 - losses) * -np.expm1(-losses)
-            answer: Array = (self.b**2 * 1.5 + losses - math.log(2) + np.log1p(np.sqrt(1 + rest))) / self.b
-            return answer
+            return np.asarray((self.b**2 * 1.5 + losses - math.log(2) + np.log1p(np.sqrt(1 + rest))) / self.b)
 
     def extremes(self, log_tail: float) -> tuple[float, float]:
         """The losses that the first law of the direction leaves with mass e^log_tail above, and e^-40 below."""
@@ -186,7 +181,13 @@ class Pair:
 
 
 def outward(first: float, second: float, x: float) -> tuple[float, float]:
-    """Masses beyond x standard deviations, rounded up and down: Φ loses precision with the square of x."""
+    """Masses beyond x standard deviations, rounded up and down: Φ loses precision with the square of x.
+
+    Example:
+        >>> up, down = outward(0.5, 0.25, 3.0)
+        >>> 0.5 < up < 0.5 + 1e-12, 0.25 - 1e-12 < down < 0.25
+        (True, True)
+    """
     error = 2.0**-50 * (16 + x * x)
     return first * (1 + error), second * max(0.0, 1 - error)
 
@@ -200,7 +201,12 @@ def _steps(first: int, last: int, low: float, high: float) -> IntArray:
 
 
 def between(x: Array) -> Array:
-    """Φ(x_{i+1}) − Φ(x_i), each from the side that keeps its relative precision."""
+    """Φ(x_{i+1}) − Φ(x_i), each from the side that keeps its relative precision.
+
+    Example:
+        >>> between(np.array([-1.0, 1.0, 30.0, 31.0])).tolist()
+        [0.6826894921370859, 0.15865525393145707, 4.9067139271476384e-198]
+    """
     tail = ndtr(-np.abs(x))
     masses: Array = np.abs(np.diff(tail))
     at = int(np.searchsorted(x, 0.0))

@@ -147,8 +147,7 @@ def _larger(first: LossLaw, second: LossLaw, orders: Array) -> Array:
         case Blend(weights, forth), Blend(_, back):
             pairs = zip(weights, forth, back, strict=True)
             parts = [math.log(w) + _larger(one, other, orders) for w, one, other in pairs if w > 0]
-            blended: Array = np.logaddexp.reduce(parts, axis=0)
-            return blended
+            return np.asarray(np.logaddexp.reduce(parts, axis=0))
         case _ if first == second or _is_removal(first):
             return log_excess(first, orders)
         case _:

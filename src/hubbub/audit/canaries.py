@@ -112,8 +112,7 @@ def gdp_epsilon(
     allowed = open_unit("delta", delta)
 
     def merit(fpr: Array, fnr: Array) -> Array:
-        mu: Array = -ndtri(fpr) - ndtri(fnr)
-        return mu
+        return np.asarray(-ndtri(fpr) - ndtri(fnr))
 
     best, assumed = _best(present, absent, confidence, thresholds, merit)
     mu = max(best * (1 - 1e-12), 0.0)
@@ -130,8 +129,7 @@ def gdp_epsilon(
 def _epsilon(fpr: Array, fnr: Array, delta: float) -> Array:
     """ln((1 − FNR − δ)/FPR), rounded down; 0 where the numerator is not positive."""
     hits = np.maximum(1 - fnr - delta - 1e-15, 0.0)
-    epsilon: Array = np.log(np.maximum(hits * (1 - 1e-12) / fpr, 1.0))
-    return epsilon
+    return np.asarray(np.log(np.maximum(hits * (1 - 1e-12) / fpr, 1.0)))
 
 
 def _best(

@@ -102,8 +102,7 @@ def whitened_scores(C: Rows, released: Rows, patterns: Rows, directions: Rows, *
     if rows.shape != (matrix.shape[0], vectors.shape[1]):
         raise ValueError(f"released has shape {rows.shape}: must be (rounds, dim) = {(matrix.shape[0], vectors.shape[1])}")
     along = matrix @ (rows @ vectors.T)
-    result: Array = np.einsum("tj,tj->j", along, whitened) / (positive("stddev", stddev) * lengths * norms)
-    return result
+    return np.asarray(np.einsum("tj,tj->j", along, whitened) / (positive("stddev", stddev) * lengths * norms))
 
 
 def check_whitened_scores(
@@ -279,5 +278,4 @@ def _lagged(sequences: Array) -> Array:
     some = max(1, _AT_ONCE // size)
     for start in range(0, len(sequences), some):
         power += np.square(np.abs(np.fft.rfft(sequences[start : start + some], size))).sum(axis=0)
-    found: Array = np.fft.irfft(power, size)[:length]
-    return found
+    return np.asarray(np.fft.irfft(power, size)[:length])
