@@ -49,7 +49,7 @@ from hubbub.accounting.moments import log_excess
 from hubbub.accounting.pairs import Blend, Law, LossLaw, Pair
 from hubbub.mechanism.discrete_gaussian import statistical_distance
 
-__all__ = ["DEFAULT_ORDERS", "added_delta", "distance", "rdp", "rdp_delta", "rdp_epsilon", "shares_zcdp_rho"]
+__all__ = ["DEFAULT_ORDERS", "added_delta", "distance", "rdp", "rdp_delta", "rdp_epsilon", "rdp_of_all", "shares_zcdp_rho"]
 
 # As in dp_accounting, so that published numbers can be compared.
 DEFAULT_ORDERS: tuple[float, ...] = (*(i / 10 for i in range(11, 110)), *map(float, range(11, 64)), 128.0, 256.0, 512.0, 1024.0)
@@ -89,6 +89,17 @@ def rdp(event: Event, orders: npt.ArrayLike, neighboring_relation: str) -> Array
     """
     a = require_orders(orders)
     return _curve(require_event(event), a, require_relation(neighboring_relation))
+
+
+def rdp_of_all(events: Sequence[tuple[Event, int]], orders: npt.ArrayLike, neighboring_relation: str) -> Array:
+    """An upper bound on the Rényi divergence of a composition at each order, as :func:`rdp` of one event, ``(orders,)``.
+
+    Example:
+        >>> rdp_of_all([(Gaussian(1.0), 3), (Gaussian(2.0), 4)], (2, 5), "zero-out").tolist()
+        [4.0, 10.0]
+    """
+    a, relation = require_orders(orders), require_relation(neighboring_relation)
+    return sum((rounds * _curve(event, a, relation) for event, rounds in counted(events)), np.zeros(len(a)))
 
 
 def _curve(event: Event, orders: Array, relation: NeighboringRelation) -> Array:
@@ -185,12 +196,12 @@ def rdp_epsilon(events: Sequence[tuple[Event, int]], delta: float, neighboring_r
         3.2464
     """
     open_unit("delta", delta)
-    total = _total(events, neighboring_relation)
+    together = counted(events)
 
     def least(kept: float) -> float:
-        return _least(lambda orders: [epsilon_from_rdp([a], [r], kept) for a, r in zip(orders, total(orders), strict=True)])
+        return _least(together, neighboring_relation, lambda order, bound: epsilon_from_rdp([order], [bound], kept))
 
-    beta = distance(events)
+    beta = distance(together)
     if beta == 0:
         return least(delta)
     if beta > delta / 4:
@@ -218,34 +229,22 @@ def rdp_delta(events: Sequence[tuple[Event, int]], epsilon: float, neighboring_r
         >>> f"{rdp_delta([(event, 2000)], epsilon=3.2464, neighboring_relation='add-or-remove-one') :.2e}"
         '1.00e-06'
     """
-    total, eps = _total(events, neighboring_relation), non_negative("epsilon", epsilon)
-    beta = distance(events)
+    together, eps = counted(events), non_negative("epsilon", epsilon)
+    beta = distance(together)
     if beta > 0:
         # The delta of a smaller epsilon holds as well, and beyond this one (1 + e^ε)·β grows to what is worth nothing.
         eps = min(eps, -math.log(beta) / 2)
-    least = _least(lambda orders: [delta_from_rdp([a], [r], eps) for a, r in zip(orders, total(orders), strict=True)])
+    least = _least(together, neighboring_relation, lambda order, bound: delta_from_rdp([order], [bound], eps))
     return min(1.0, least + added_delta(eps, beta))
 
 
-def _total(events: Sequence[tuple[Event, int]], neighboring_relation: str) -> Callable[[Array], Array]:
-    """The Rényi bound of the composition, as a function of the orders."""
-    together, relation = counted(events), require_relation(neighboring_relation)
-
-    def total(orders: Array) -> Array:
-        bounds = np.zeros(len(orders))
-        for event, rounds in together:
-            bounds += rounds * _curve(event, orders, relation)
-        return bounds
-
-    return total
-
-
-def _least(bounds: Callable[[Array], list[float]]) -> float:
-    """The least bound over the default orders and a search in ln(a − 1) near the best of them; every order is sound."""
+def _least(events: Sequence[tuple[Event, int]], neighboring_relation: str, of: Callable[[float, float], float]) -> float:
+    """The least of what an order and its bound give, over the default orders and a search in ln(a − 1) near the best."""
     orders = np.array(DEFAULT_ORDERS)
     best = math.inf
     for _ in range(_ZOOMS):
-        values = bounds(orders)
+        bounds = rdp_of_all(events, orders, neighboring_relation)
+        values = [of(float(order), float(bound)) for order, bound in zip(orders, bounds, strict=True)]
         at = int(np.argmin(values))
         best = min(best, values[at])
         logs = np.log(orders - 1)

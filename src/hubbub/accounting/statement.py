@@ -11,15 +11,13 @@ from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
-import numpy as np
 import numpy.typing as npt
 
 from hubbub._util.checks import Array, open_unit
 from hubbub._util.strict_json import finite_or_none
 from hubbub.accounting.composition import epsilon_once
-from hubbub.accounting.conversions import require_orders
 from hubbub.accounting.events import RELATIONS, DiscreteGaussianShares, NeighboringRelation
-from hubbub.accounting.rdp import distance, rdp
+from hubbub.accounting.rdp import distance, rdp_of_all
 from hubbub.accounting.runs import Events, RunCharge, charge_assumptions, charge_participations, charge_words, event_record
 from hubbub.accounting.trade_off import trade_off
 from hubbub.accounting.wording import EACH_RUN, Assumption, compared, counted_rounds, unit_word
@@ -171,10 +169,7 @@ class PrivacyGuarantee:
         Raises:
             ValueError: An order that is not above 1, or nothing is promised.
         """
-        total = np.zeros(len(require_orders(orders)))
-        for event, count in self._promised():
-            total += count * rdp(event, orders, self.neighboring_relation)
-        return total
+        return rdp_of_all(self._promised(), orders, self.neighboring_relation)
 
     def trade_off(self, false_positive_rates: npt.ArrayLike) -> Array:
         """From below, the least false negative rate of any test between two neighboring data sets, at each false positive rate.
