@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hubbub._util.checks import integer, one_of, open_unit
-from hubbub.accounting.composition import ACCOUNTANTS, epsilon_once
+from hubbub.accounting.composition import ACCOUNTANTS, certain_zcdp_rho, epsilon_once, unamplified_mu
 from hubbub.accounting.events import NeighboringRelation
 from hubbub.accounting.events_of_mechanism import charges, covered_relations, stated_relation
 from hubbub.accounting.runs import RunCharge, charge_assumptions, charge_participations, events_of, require_together
 from hubbub.accounting.statement import PrivacyGuarantee, Restated, rounded_up
 from hubbub.accounting.wording import FIXED_RUNS, assumptions, cohorts_of, describe, not_covered, stopped
-from hubbub.accounting.worst_case import certain_zcdp_rho, unamplified_mu
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import RandomParticipation
 from hubbub.mechanism.sensitivity import Sensitivity

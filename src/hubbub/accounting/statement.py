@@ -15,19 +15,19 @@ import numpy.typing as npt
 
 from hubbub._util.checks import Array, open_unit
 from hubbub._util.strict_json import finite_or_none
-from hubbub.accounting.composition import epsilon_once
+from hubbub.accounting.composition import (
+    by_divergences,
+    certain,
+    epsilon_once,
+    unamplified_epsilon,
+    unamplified_mu,
+    unamplified_zcdp_rho,
+)
 from hubbub.accounting.events import RELATIONS, DiscreteGaussianShares, NeighboringRelation
 from hubbub.accounting.rdp import distance, rdp_of_all
 from hubbub.accounting.runs import Events, RunCharge, charge_assumptions, charge_participations, charge_words, event_record
 from hubbub.accounting.trade_off import trade_off
 from hubbub.accounting.wording import EACH_RUN, Assumption, compared, counted_rounds, unit_word
-from hubbub.accounting.worst_case import (
-    by_divergences,
-    certain,
-    unamplified_epsilon,
-    unamplified_mu,
-    unamplified_zcdp_rho,
-)
 from hubbub.errors import BudgetError
 from hubbub.mechanism import NoiseBy
 

@@ -16,8 +16,8 @@ from scipy.special import ndtr, ndtri
 
 from hubbub._util.checks import Array, numbers_within
 from hubbub.accounting import composition
+from hubbub.accounting.composition import one_gaussian, unamplified_mu
 from hubbub.accounting.events import Event, counted, require_relation
-from hubbub.accounting.worst_case import one_gaussian, unamplified_mu
 
 __all__ = ["gdp_mu", "trade_off", "trade_off_from_profile"]
 
