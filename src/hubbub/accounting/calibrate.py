@@ -118,8 +118,8 @@ def log_rounds(event: Event, relation: str, epsilon: float, delta: float) -> flo
 # Of noise, relatively.
 _WIDTH = 1e-6
 _MOST_NOISE = 1e12
-# How a search goes up from a first guess, and how near it comes.
-_STRIDE, _NARROW = 1.2, 1e-6
+# How a search goes up from a first guess.
+_STRIDE = 1.2
 
 
 def calibrate_noise_multiplier(
@@ -209,14 +209,6 @@ def _nudged(cost: Callable[[float], float], target: float, noise_multiplier: flo
     return z
 
 
-def _raised(cost: Callable[[float], float], target: float, noise_multiplier: float) -> float:
-    """The least noise multiplier from a first one on whose cost meets the target, to a millionth."""
-    less, enough = grown(lambda z: cost(z) <= target, noise_multiplier, noise_multiplier, _STRIDE, at_most=_MOST_NOISE)
-    if enough == math.inf:
-        raise _no_noise(target)
-    return bracket(lambda z: cost(z) <= target, less, enough, within=_NARROW)[1]
-
-
 def calibrate(
     strategy: Strategy | None = None,
     participation: Participation | None = None,
@@ -294,13 +286,16 @@ def calibrate(
         made = Mechanism(strategy, participation, multiplier, shares)
         return guarantee(made, delta, relation, accountant=accountant).epsilon
 
-    # Shares cost a little more than one Gaussian.
-    z = z if shares is None else _raised(cost, epsilon, z)
+    if shares is not None:
+        # They cost a little more than one Gaussian.
+        less, z = grown(lambda z: cost(z) <= epsilon, z, z, _STRIDE, at_most=_MOST_NOISE)
+        if z == math.inf:
+            raise _no_noise(epsilon)
+        z = bracket(lambda z: cost(z) <= epsilon, less, z, within=_WIDTH)[1]
     return Mechanism(strategy, participation, _nudged(cost, epsilon, z), shares)
 
 
 _LARGEST = 1e9
-_RELATIVE_WIDTH = 1e-6
 
 
 def _together(
@@ -344,6 +339,6 @@ def _together(
             f"epsilon = {epsilon!r}: the earlier runs cost {rounded_up(spent)} at delta {delta:g}, and no noise up to "
             f"{_LARGEST:g} meets the rest; raise the budget"
         )
-    _, enough = bracket(lambda z: cost(z) <= target, less, enough, within=_RELATIVE_WIDTH)
+    _, enough = bracket(lambda z: cost(z) <= target, less, enough, within=_WIDTH)
     # What the rounding of a factor in each event takes.
     return replace(alone, noise_multiplier=pushed(enough, lambda z: stated(z) <= target))

@@ -105,7 +105,14 @@ class LossPair(Protocol):
 
 @dataclass(frozen=True)
 class Pair:
-    """Two mixtures P_a and P_b; ``reverse`` takes the loss of the second against the first."""
+    """Two mixtures P_a and P_b; ``reverse`` takes the loss of the second against the first.
+
+    Example:
+        >>> pair = Pair(q=0.1, a=1.0, b=0.0)
+        >>> losses = pair.losses(np.array([-2.0, 0.5, 2.0]))
+        >>> pair.arguments(losses).round(9).tolist()
+        [-2.0, 0.5, 2.0]
+    """
 
     q: float
     a: float
@@ -145,11 +152,9 @@ class Pair:
         """The losses that the first law of the direction leaves with mass e^log_tail above, and e^-40 below."""
         high, low = math.sqrt(-2 * log_tail), math.sqrt(-2 * max(log_tail, LOW_TAIL))
         if self.reverse:
-            x = np.array([max(0.0, self.b) + low, min(0.0, self.b) - high])
-            below, above = -self.losses(x)
-            return float(below), float(above)
-        x = np.array([min(0.0, self.a) - low, max(0.0, self.a) + high])
-        below, above = self.losses(x)
+            below, above = -self.losses(np.array([max(0.0, self.b) + low, min(0.0, self.b) - high]))
+        else:
+            below, above = self.losses(np.array([min(0.0, self.a) - low, max(0.0, self.a) + high]))
         return float(below), float(above)
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
@@ -163,13 +168,9 @@ class Pair:
     def above(self, loss: float) -> tuple[float, float]:
         """The mass of each law of the direction above a loss: of the first from above, of the second from below."""
         x = float(self.arguments(np.array([-loss if self.reverse else loss]))[0])
-        first, second = (float((1 - self.q) * ndtr(t) + self.q * ndtr(m)) for t, m in self._tails(x))
+        tails = [(x, x - self.b), (x, x - self.a)] if self.reverse else [(-x, self.a - x), (-x, self.b - x)]
+        first, second = (float((1 - self.q) * ndtr(t) + self.q * ndtr(m)) for t, m in tails)
         return outward(first, second, abs(x) + abs(self.a))
-
-    def _tails(self, x: float) -> list[tuple[float, float]]:
-        if self.reverse:
-            return [(x, x - self.b), (x, x - self.a)]
-        return [(-x, self.a - x), (-x, self.b - x)]
 
     def nodes(self, low: float, high: float, points: int) -> tuple[Array, Array]:
         """Losses between two, evenly in x, and the masses around them."""
