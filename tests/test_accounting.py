@@ -174,7 +174,9 @@ def test_a_guarantee_is_strict_json_and_rounds_its_sentence_up() -> None:
 
 
 def test_import_hubbub_loads_neither_torch_nor_flower_nor_dp_accounting() -> None:
-    program = "import sys, hubbub, hubbub.accounting; print([m for m in ('torch', 'flwr', 'dp_accounting') if m in sys.modules])"
+    program = (
+        "import sys, hubbub, hubbub.accounting; print([m for m in ('torch', 'flwr', 'dp_accounting') if m in sys.modules])"
+    )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 

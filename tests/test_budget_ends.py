@@ -21,7 +21,7 @@ import refusals
 from flower_arms import Federation, averaging
 from hubbub import accounting
 from hubbub.accounting import Gaussian, PoissonSampled, composition
-from hubbub.accounting.guarantee import _epsilon as remembered
+from hubbub.accounting.composition import epsilon_once as remembered
 from hubbub.cli import main
 from hubbub.errors import BudgetError
 from hubbub.flower import DPFedAvgFixed

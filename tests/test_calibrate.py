@@ -178,7 +178,7 @@ def test_a_calibration_asks_the_accountant_few_times(
         asked.append(epsilon_of(*arguments))  # type: ignore[arg-type] # passes on what it is given
         return asked[-1]
 
-    monkeypatch.setattr(module, "composed_epsilon", counting)
+    monkeypatch.setattr(module, "epsilon_once", counting)
     calibrate_noise_multiplier(PoissonSampled(1.0, q), rounds, epsilon, 1e-6, RELATION)
     assert 2 <= len(asked) <= 8
 

@@ -20,6 +20,8 @@ from hockey_stick import (
 )
 from hubbub import accounting
 from hubbub.accounting import (
+    BallsInBins,
+    DiscreteGaussianShares,
     FixedSizeSampled,
     Gaussian,
     MixtureOfGaussians,
@@ -27,6 +29,7 @@ from hubbub.accounting import (
     TreeAggregation,
     TruncatedPoissonSampled,
 )
+from hubbub.accounting.composition import epsilon_once
 from hubbub.accounting.events import RELATIONS, Event
 from hubbub.mechanism import gaussian
 
@@ -447,3 +450,25 @@ def test_ours_lies_in_the_brackets_of_other_accountants(point: dict, lower: floa
     assert lower <= ours <= upper
     # Their estimate is no bound; of ten thousand rounds it is off by their own mesh.
     assert ours == pytest.approx(estimate, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Gaussian(1.3),
+        PoissonSampled(0.9, 0.05),
+        BallsInBins(2.0, 4, 8),
+        TreeAggregation(3.0, 12, 2, 5),
+        MixtureOfGaussians(2.0, (0.0, 1.0, 2.0), (0.9, 0.08, 0.02)),
+        DiscreteGaussianShares(4.0, 50, 2**20, 1000),
+        FixedSizeSampled(1.5, 20, 400),
+        TruncatedPoissonSampled(1.2, 0.05, 30, 400),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+@pytest.mark.parametrize("accountant", ["tight", "rdp"])
+def test_an_epsilon_that_is_kept_is_the_one_that_is_computed(event: Event, accountant: str) -> None:
+    """One number is kept for zero-out and add-or-remove-one, where no cohort has a place that another could take."""
+    for relation in RELATIONS:
+        computed = accounting.epsilon([(event, 2)], 1e-6, relation, accountant)
+        assert epsilon_once(((event, 2),), 1e-6, relation, accountant) == computed

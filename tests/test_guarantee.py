@@ -17,11 +17,11 @@ from scipy.special import logsumexp
 from conftest import oracle
 from hubbub import accounting
 from hubbub.accounting import FixedSizeSampled, Gaussian, PoissonSampled
+from hubbub.accounting.composition import unamplified_mu
 from hubbub.accounting.events import BallsInBins, Event, MixtureOfGaussians, TreeAggregation, TruncatedPoissonSampled
 from hubbub.accounting.runs import RunCharge, charge_assumptions
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
-from hubbub.accounting.worst_case import unamplified_mu
 from hubbub.cli.accounts import guarantee_rows
 from hubbub.errors import ConfigError
 from hubbub.ledger.ledger import Ledger

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import sys
 import time
 from dataclasses import replace
 from fractions import Fraction
@@ -30,7 +31,7 @@ from hubbub.accounting import (
     trade_off,
 )
 from hubbub.accounting.events_of_mechanism import charges
-from hubbub.accounting.shares import added_delta, distance
+from hubbub.accounting.rdp import added_delta, distance
 from hubbub.errors import ConfigError, LedgerError
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.promise import Promise
@@ -49,6 +50,8 @@ ORDERS = np.array([1.01, 1.5, 2.0, 5.0, 20.0, 100.0])
 SHARES = NoiseShares(clients=3, dim=DIM)
 MECHANISM = Mechanism(Identity(ROUNDS), PATTERN, 2.0, SHARES)
 PROMISE = Promise(ROUNDS, MECHANISM, settings={"clip_norm": CLIP})
+# The module, which has the name of its function.
+RDP = sys.modules["hubbub.accounting.rdp"]
 
 
 # What a sum of shares costs.
@@ -162,7 +165,7 @@ def test_a_statistical_distance_costs_what_it_may(monkeypatch: pytest.MonkeyPatc
     for changed, law in ((near_p, p), (near_q, q)):
         assert 0.9 * beta < np.abs(changed - law).sum() / 2 < beta * (1 + 1e-9)
     exact = {at: delta([(event, 1)], at, "zero-out") for at in (0.5, 1.0, 2.0, 3.0)}
-    monkeypatch.setattr("hubbub.accounting.shares.statistical_distance", lambda numbers: numbers * beta)
+    monkeypatch.setattr(RDP, "statistical_distance", lambda numbers: numbers * beta)
     assert distance([(event, 1)]) == beta
     for at, without in exact.items():
         true = float(np.maximum(near_p - math.exp(at) * near_q, 0).sum())
@@ -176,7 +179,7 @@ def test_a_statistical_distance_costs_what_it_may(monkeypatch: pytest.MonkeyPatc
 def test_epsilon_sets_aside_what_the_distance_costs_at_it_and_little_more(beta: float, monkeypatch: pytest.MonkeyPatch) -> None:
     event = DiscreteGaussianShares(2.0, 3, 10**6, 10)
     exact = epsilon([(event, 4)], 1e-5, "zero-out")
-    monkeypatch.setattr("hubbub.accounting.shares.statistical_distance", lambda numbers: beta)
+    monkeypatch.setattr(RDP, "statistical_distance", lambda numbers: beta)
     found = epsilon([(event, 4)], 1e-5, "zero-out")
     assert exact < found < exact + 0.2
     assert 0.7e-5 < delta([(event, 4)], found, "zero-out") <= 1e-5
@@ -201,7 +204,7 @@ def test_a_run_that_counted_on_exact_shares_is_charged_as_before_to_the_last_bit
     event: DiscreteGaussianShares, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stated = [epsilon([(event, n)], at, "zero-out") for n, at in ((1, 1e-5), (10, 1e-5), (1, 1e-12))]
-    monkeypatch.setattr("hubbub.accounting.shares.statistical_distance", lambda numbers: 0.0)
+    monkeypatch.setattr(RDP, "statistical_distance", lambda numbers: 0.0)
     assert stated[:1] == [epsilon([(event, 1)], 1e-5, "zero-out")]
     if event.noise_multiplier > 0.1:
         assert stated == [epsilon([(event, n)], at, "zero-out") for n, at in ((1, 1e-5), (10, 1e-5), (1, 1e-12))]

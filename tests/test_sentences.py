@@ -90,6 +90,13 @@ that replaces another takes its name :: cyclic and balls in bins, replace-one ::
 definition: the two data sets have the same slots
 """,
     "accounting/statement.py": """
+Simulation, not for release | a simulation is among the runs :: simulations :: \
+test_a_simulation_among_runs_is_named_and_never_called_the_whole
+computed anew from | of the sensitivity under it | no theorem covers it | nothing is promised under :: each relation :: \
+test_what_another_relation_assumes_stands_beside_its_epsilon
+has no privacy guarantee :: without privacy :: test_num_2_what_promises_nothing_says_so_in_full
+differential privacy for each :: every run :: test_delta_is_never_shown_below_what_it_is
+standard deviation of the noise | in clip norms, at most :: cards :: test_rho_is_that_of_the_stated_sensitivity_and_noise
 count as nothing | is there or is not | is replaced by another :: each relation :: definition: of the relation
 hubbub's own, rounded up :: tight :: test_random_cohorts_are_computed_anew_under_each_relation
 hubbub's Rényi accountant :: rdp, shares :: theorem: Canonne, Kamath and Steinke 2020, Proposition 12
@@ -124,13 +131,7 @@ the run of ledger | the run of head :: earlier and several runs :: test_a_run_th
 secret keys from the operating system :: secure noise :: theorem: the release rounds the real mechanism (hubbub.noise.lattice)
 """,
     "accounting/guarantee.py": """
-Simulation, not for release | a simulation is among the runs :: simulations :: \
-test_a_simulation_among_runs_is_named_and_never_called_the_whole
-computed anew from | of the sensitivity under it | no theorem covers it | nothing is promised under :: each relation :: \
-test_what_another_relation_assumes_stands_beside_its_epsilon
-has no privacy guarantee | neither clipped nor noised :: without privacy :: test_num_2_what_promises_nothing_says_so_in_full
-differential privacy for each :: every run :: test_delta_is_never_shown_below_what_it_is
-standard deviation of the noise | in clip norms, at most :: cards :: test_rho_is_that_of_the_stated_sensitivity_and_noise
+neither clipped nor noised :: without privacy :: test_num_2_what_promises_nothing_says_so_in_full
 """,
     "ledger/actual_cost.py": """
 as promised and not kept | worse than promised | were promised | was promised | nothing bounds what \

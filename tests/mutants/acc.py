@@ -12,7 +12,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "rounds of Gaussians add their noise in place of its square",
-        "worst_case._mu_squared",
+        "composition._mu_squared",
         "2",
         "3",
         "test_epsilon_laws.py::test_acc_2_no_epsilon_at_hundreds_of_points_is_below_what_is_exact[few]",

@@ -8,7 +8,7 @@ import difflib
 import math
 import numbers
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,44 +47,43 @@ def finite(name: str, value: object) -> float:
     return number
 
 
+def _number(name: str, value: object, holds: Callable[[float], bool], rule: str) -> float:
+    number = finite(name, value)
+    if not holds(number):
+        raise ValueError(f"{name} = {shown(value)}: must {rule}")
+    return number
+
+
 def positive(name: str, value: object) -> float:
     """A finite number above zero."""
-    number = finite(name, value)
-    if number <= 0:
-        raise ValueError(f"{name} = {shown(value)}: must be above 0")
-    return number
+    return _number(name, value, lambda number: number > 0, "be above 0")
 
 
 def scale(name: str, value: object) -> float:
-    """A number from 1e-12 to 1e12: below it nothing is hidden or moved, and beyond it float64 cannot compute."""
-    number = positive(name, value)
-    if not 1e-12 <= number <= 1e12:
-        raise ValueError(f"{name} = {shown(value)}: must be from 1e-12 to 1e12")
-    return number
+    """A number from 1e-12 to 1e12: below it nothing is hidden or moved, and beyond it float64 cannot compute.
+
+    Example:
+        >>> scale("noise_multiplier", 1e20)
+        Traceback (most recent call last):
+        ValueError: noise_multiplier = 1e+20: must be from 1e-12 to 1e12
+    """
+    positive(name, value)
+    return _number(name, value, lambda number: 1e-12 <= number <= 1e12, "be from 1e-12 to 1e12")
 
 
 def non_negative(name: str, value: object) -> float:
     """A finite number, zero allowed."""
-    number = finite(name, value)
-    if number < 0:
-        raise ValueError(f"{name} = {shown(value)}: must not be negative")
-    return number
+    return _number(name, value, lambda number: number >= 0, "not be negative")
 
 
 def open_unit(name: str, value: object) -> float:
     """A number strictly between 0 and 1, such as delta."""
-    number = finite(name, value)
-    if not 0 < number < 1:
-        raise ValueError(f"{name} = {shown(value)}: must lie strictly between 0 and 1")
-    return number
+    return _number(name, value, lambda number: 0 < number < 1, "lie strictly between 0 and 1")
 
 
 def probability(name: str, value: object) -> float:
     """A number above 0 and at most 1, such as a sampling probability."""
-    number = finite(name, value)
-    if not 0 < number <= 1:
-        raise ValueError(f"{name} = {shown(value)}: must be above 0 and at most 1")
-    return number
+    return _number(name, value, lambda number: 0 < number <= 1, "be above 0 and at most 1")
 
 
 def integer(name: str, value: object, *, at_least: int, at_most: int | None = None) -> int:
@@ -138,6 +137,24 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """`` (did you mean 'x'?)`` for the known word that is closest, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def numbers_within(name: str, values: npt.ArrayLike, rule: str, holds: Callable[[float], bool]) -> Array:
+    """One or more numbers, each of which holds to a rule such as "from 0 to 1", ``(numbers,)``.
+
+    Example:
+        >>> numbers_within("rates", (0.1, 3), "from 0 to 1", lambda rate: 0 <= rate <= 1)
+        Traceback (most recent call last):
+        ValueError: rates[1] = 3: must be from 0 to 1
+    """
+    if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
+        raise TypeError(f"{name} = {shown(values)}: must be a sequence of numbers {rule}")
+    if not len(values):
+        raise ValueError(f"{name} is empty: give at least one number {rule}")
+    for i, value in enumerate(values):
+        if not holds(finite(f"{name}[{i}]", value)):
+            raise ValueError(f"{name}[{i}] = {shown(value)}: must be {rule}")
+    return np.array(values, dtype=np.float64)
 
 
 def real_array(name: str, value: npt.ArrayLike, *, ndim: int, at_most: float = _LARGEST_ENTRY) -> Array:

@@ -32,7 +32,12 @@ def seed_key(seed: int) -> bytes:
 
 
 def derive(key: bytes, *name: str | int) -> bytes:
-    """The key of a named part: ``derive(key, "cohort", 3)``."""
+    """The key of a named part.
+
+    Example:
+        >>> derive(seed_key(1), "cohort", 3) == derive(seed_key(1), "cohort", "3")
+        False
+    """
     message = "/".join(f"{type(part).__name__}:{len(str(part))}:{part}" for part in name)
     return hmac.digest(key, message.encode(), "sha256")
 
@@ -64,6 +69,11 @@ def word_stream(key: bytes, start: int = 0) -> Callable[[int], npt.NDArray[np.in
 
 
 def uniform_choice(key: bytes, population: int, size: int) -> list[int]:
-    """``size`` of the numbers below ``population``, each set equally likely, in increasing order."""
+    """``size`` of the numbers below ``population``, each set equally likely, in increasing order.
+
+    Example:
+        >>> len(set(uniform_choice(seed_key(1), population=100, size=7)))
+        7
+    """
     order = np.argsort(bits(key, population), kind="stable")
     return sorted(int(i) for i in order[:size])

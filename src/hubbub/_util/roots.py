@@ -61,6 +61,10 @@ def grown(
 
     Returns:
         Both places, for :func:`bracket`; the second is infinity where the condition holds nowhere up to ``at_most``.
+
+    Example:
+        >>> grown(lambda x: x >= 5, fails_at=0.0, start=1.0)
+        (4.0, 8.0)
     """
     here = start
     while not holds(here):
@@ -76,6 +80,10 @@ def newton(excess: Callable[[float], tuple[float, float]], start: float) -> floa
     Args:
         excess: The function and its slope.
         start: Not below the root, but for rounding.
+
+    Example:
+        >>> newton(lambda x: (4 / x**2 - 1, -8 / x**3), start=3.0)
+        2.0
     """
     low, high, here = 0.0, math.inf, start
     for _ in range(200):
@@ -97,7 +105,12 @@ def newton(excess: Callable[[float], tuple[float, float]], start: float) -> floa
 
 
 def pushed(value: float, suffices: Callable[[float], bool], at_most: float = math.inf) -> float:
-    """The value, or one above it that suffices, to about an ulp of it doubled as often as needed; else infinity."""
+    """The value, or one above it that suffices, to about an ulp of it doubled as often as needed; else infinity.
+
+    Example:
+        >>> pushed(1.0, lambda x: x > 1) == math.nextafter(1.0, 2.0)
+        True
+    """
     step = 0.0
     while value + step <= at_most:
         if suffices(value + step):
@@ -121,10 +134,6 @@ class Grid:
     highest: int
     coordinate: Callable[[int], float]
     index: Callable[[float], int]
-
-    def clamped(self, index: int) -> int:
-        """The nearest index of the grid."""
-        return min(max(index, self.lowest), self.highest)
 
 
 @dataclass
@@ -171,9 +180,14 @@ def first(cost: Callable[[int], float], line: Line, grid: Grid, start: int) -> i
 
     Returns:
         ``None`` where not even the grid's last index meets the target.
+
+    Example:
+        >>> line = Line(gauge=lambda cost: 1 / cost, target=0.01)
+        >>> first(lambda n: 1 / n, line, Grid(1, 10**6, float, math.ceil), start=7)
+        100
     """
     low, high = grid.lowest - 1, grid.highest + 1
-    here, stride, evaluations = grid.clamped(start), 1, 0
+    here, stride, evaluations = min(max(start, grid.lowest), grid.highest), 1, 0
     while high - low > 1:
         value = cost(here)
         line.learn(grid.coordinate(here), value)

@@ -13,6 +13,10 @@ def canonical(value: Any) -> bytes:
 
     Raises:
         ValueError: A number that is not finite.
+
+    Example:
+        >>> canonical({"b": [1, 2], "a": None})
+        b'{"a":null,"b":[1,2]}'
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 

@@ -78,7 +78,8 @@ def _parse(content: bytes) -> Array:
         if field == 1 and isinstance(value, int):
             dtype = value
         elif field == 2 and isinstance(value, bytes):
-            shape = [size for _, part in _fields(value) if isinstance(part, bytes) for size in _sizes(part)]
+            parts = [part for _, part in _fields(value) if isinstance(part, bytes)]
+            shape = [size for part in parts for name, size in _fields(part) if name == 1 and isinstance(size, int)]
         elif field == 4 and isinstance(value, bytes):
             entries = value
     if dtype not in _DTYPES:
@@ -88,10 +89,6 @@ def _parse(content: bytes) -> Array:
     if len(entries) != wanted:
         raise ValueError(f"shape {tuple(shape)} needs {wanted} bytes, the file holds {len(entries)}")
     return np.frombuffer(entries, dtype=_DTYPES[dtype]).reshape(shape).astype(np.float64)
-
-
-def _sizes(dimension: bytes) -> list[int]:
-    return [value for field, value in _fields(dimension) if field == 1 and isinstance(value, int)]
 
 
 def _fields(message: bytes) -> list[tuple[int, int | bytes]]:

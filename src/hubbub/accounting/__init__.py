@@ -1,4 +1,7 @@
-"""What a run costs in privacy: events, their composition, guarantees, calibration and the ledger of what was released."""
+"""What a run costs in privacy: events, their composition, guarantees and what they say, and calibration."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from hubbub.accounting.calibrate import calibrate, calibrate_noise_multiplier
 from hubbub.accounting.composition import ACCOUNTANTS, delta, epsilon
@@ -23,19 +26,21 @@ from hubbub.accounting.events import (
     TreeAggregation,
     TruncatedPoissonSampled,
 )
-from hubbub.accounting.groups import group_epsilon, group_events, group_noise_multiplier
 from hubbub.accounting.guarantee import PrivacyGuarantee, Restated, guarantee, rounded_up, unprotected
-from hubbub.accounting.limits import (
-    calibrate_cohort_size,
-    calibrate_min_separation,
-    calibrate_rounds,
-    calibrate_sampling_probability,
-)
 from hubbub.accounting.rdp import rdp
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.trade_off import gdp_mu, trade_off
 from hubbub.accounting.wording import Assumption
+
+if TYPE_CHECKING:
+    from hubbub.accounting.groups import group_epsilon, group_events, group_noise_multiplier
+    from hubbub.accounting.limits import (
+        calibrate_cohort_size,
+        calibrate_min_separation,
+        calibrate_rounds,
+        calibrate_sampling_probability,
+    )
 
 __all__ = [
     "ACCOUNTANTS",
@@ -79,3 +84,19 @@ __all__ = [
     "trade_off",
     "unprotected",
 ]
+
+# Who states a guarantee searches no limit and asks of no group.
+_HOMES = {
+    **dict.fromkeys([name for name in __all__ if name.startswith("group_")], "groups"),
+    **dict.fromkeys([name for name in __all__ if name.startswith("calibrate_")], "limits"),
+}
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

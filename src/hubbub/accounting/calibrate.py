@@ -1,17 +1,12 @@
-"""From a budget to the noise that meets it, alone or together with earlier runs; the answer never exceeds the budget.
+"""From a budget to the noise that meets it, alone or together with earlier runs over the same people.
 
-About which noise, how many rounds or which sampling a cost belongs to: where a search starts, never what it answers.
+The answer never exceeds the budget: it was accounted for and fits, and a millionth less noise was and does not. A guess
+of the noise, the rounds or the sampling to which a cost belongs is where a search starts, never what it answers.
 
 Letters: n rounds, q sampling probability, z noise multiplier, μ of the Gaussian whose cost is as high.
 
 Source: the central limit μ = q·√(n·(e^{1/z²} − 1)) of Bu, Dong, Long and Su 2020, https://arxiv.org/abs/1911.11607, which is
 no bound; of one round alone, Balle, Barthe and Gaboardi 2018, Theorem 8, https://arxiv.org/abs/1807.01647.
-
-From a budget to the noise that meets it; the answer never exceeds the budget.
-
-It was accounted for and fits, and a millionth less noise was and does not.
-
-The noise that a run needs beside earlier ones over the same people, so that all together meet a budget.
 """
 
 import math
@@ -20,8 +15,7 @@ from dataclasses import replace
 
 from hubbub._util.checks import integer, one_of, open_unit, scale
 from hubbub._util.roots import Grid, Line, bracket, first, grown, pushed
-from hubbub.accounting.composition import ACCOUNTANTS
-from hubbub.accounting.composition import epsilon as composed_epsilon
+from hubbub.accounting.composition import ACCOUNTANTS, epsilon_once
 from hubbub.accounting.events import (
     MOST_ROUNDS,
     BallsInBins,
@@ -52,13 +46,23 @@ __all__ = ["budget_of", "calibrate", "calibrate_noise_multiplier", "cost_of", "l
 _LEAST, _MOST = 1e-12, 1e12
 
 
-def log_whole(epsilon: float, delta: float) -> float | None:
-    """−ln μ of the one Gaussian release that costs ``epsilon``; ``None`` where no float does."""
-    return math.log(gaussian.noise_multiplier(epsilon, delta)) if _LEAST <= epsilon <= _MOST else None
+def log_whole(epsilon: float, delta: float, power: int = 1) -> float | None:
+    """−ln μ^power of the one Gaussian release that costs ``epsilon``; ``None`` where no float does.
+
+    Example:
+        >>> round(math.exp(log_whole(2.0, 1e-6)), 3)
+        2.23
+    """
+    return power * math.log(gaussian.noise_multiplier(epsilon, delta)) if _LEAST <= epsilon <= _MOST else None
 
 
 def log_noise(event: Event, rounds: int, relation: str, epsilon: float, delta: float) -> float | None:
-    """About ln z with which that many events cost ``epsilon``."""
+    """About ln z with which that many events cost ``epsilon``; ``None`` where nothing is known.
+
+    Example:
+        >>> round(math.exp(log_noise(PoissonSampled(1.0, 0.01), 2000, "zero-out", 2.0, 1e-6)), 2)
+        1.26
+    """
     whole = log_whole(epsilon, delta)
     if whole is None:
         return None
@@ -70,7 +74,11 @@ def log_noise(event: Event, rounds: int, relation: str, epsilon: float, delta: f
     ratio = -whole - math.log(q) - math.log(steps) / 2
     # ln(1 + ratio²) without overflow.
     limit = -math.log(max(math.log1p(math.exp(2 * ratio)) if ratio < 300 else 2 * ratio, 1e-300)) / 2
-    alone = _alone(q, epsilon, delta)
+    # What one sampled round alone needs.
+    inside = epsilon - math.log(q) if epsilon > 30 else math.log1p(math.expm1(epsilon) / q)
+    alone = None if delta >= q else log_whole(inside, delta / q)
+    if alone is None:
+        return min(unsampled, limit) + factor
     top = max(limit, alone)
     # Both count; the third power is what fits.
     both = top + math.log(math.exp(3 * (limit - top)) + math.exp(3 * (alone - top))) / 3
@@ -92,16 +100,13 @@ def _sampling(event: Event, rounds: int) -> tuple[float, int, bool]:
             return 1 / bins, rounds * steps, False
 
 
-def _alone(q: float, epsilon: float, delta: float) -> float:
-    """ln z with which one sampled round costs ``epsilon``; more rounds need more."""
-    inside = epsilon - math.log(q) if epsilon > 30 else math.log1p(math.expm1(epsilon) / q)
-    if delta >= q or not _LEAST <= inside <= _MOST:
-        return -math.inf
-    return math.log(gaussian.noise_multiplier(inside, delta / q))
-
-
 def log_rounds(event: Event, relation: str, epsilon: float, delta: float) -> float:
-    """About ln n with which n such events cost ``epsilon``."""
+    """About ln n with which n such events cost ``epsilon``.
+
+    Example:
+        >>> round(math.exp(log_rounds(Gaussian(4.0), "zero-out", 2.0, 1e-6)), 2)
+        3.22
+    """
     whole = log_whole(epsilon, delta)
     q, steps, doubled = _sampling(event, 1)
     z = event.noise_multiplier / (2 if doubled or relation == "replace-one" else 1)
@@ -113,8 +118,8 @@ def log_rounds(event: Event, relation: str, epsilon: float, delta: float) -> flo
 # Of noise, relatively.
 _WIDTH = 1e-6
 _MOST_NOISE = 1e12
-# How a search goes up from a first guess, and how near it comes.
-_STRIDE, _NARROW = 1.2, 1e-6
+# How a search goes up from a first guess.
+_STRIDE = 1.2
 
 
 def calibrate_noise_multiplier(
@@ -145,10 +150,10 @@ def calibrate_noise_multiplier(
     target, relation = budget_of(epsilon, delta, neighboring_relation)
     integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
 
-    def events(z: float) -> list[tuple[Event, int]]:
-        return [(replace(event, noise_multiplier=z), rounds)]
+    def known(z: float) -> float:
+        return epsilon_once(((replace(event, noise_multiplier=z), rounds),), delta, relation, accountant)
 
-    cost = cost_of(lambda z: composed_epsilon(events(z), delta, relation, accountant))
+    cost = cost_of(known)
     if isinstance(event, Gaussian) and accountant == "tight":
         factor = 2 if relation == "replace-one" else 1
         return _nudged(cost, target, factor * math.sqrt(rounds) * gaussian.noise_multiplier(target, delta))
@@ -158,7 +163,7 @@ def calibrate_noise_multiplier(
     found = first(lambda i: cost(math.exp(i * _WIDTH)), line, grid, grid.index(line.wanted or 0.0))
     if found is None:
         # The accountant's own refusal, where it has one, says more.
-        composed_epsilon(events(_MOST_NOISE), delta, relation, accountant)
+        known(_MOST_NOISE)
         raise _no_noise(epsilon)
     return math.exp(found * _WIDTH)
 
@@ -168,6 +173,10 @@ def budget_of(epsilon: float, delta: float, neighboring_relation: str) -> tuple[
 
     Raises:
         ValueError: A number out of range, or no such relation.
+
+    Example:
+        >>> budget_of(2, 1e-6, "zero-out")
+        (2.0, 'zero-out')
     """
     target, relation = scale("epsilon", epsilon), require_relation(neighboring_relation)
     open_unit("delta", delta)
@@ -198,14 +207,6 @@ def _nudged(cost: Callable[[float], float], target: float, noise_multiplier: flo
     if z == math.inf:
         raise _no_noise(target)
     return z
-
-
-def _raised(cost: Callable[[float], float], target: float, noise_multiplier: float) -> float:
-    """The least noise multiplier from a first one on whose cost meets the target, to a millionth."""
-    less, enough = grown(lambda z: cost(z) <= target, noise_multiplier, noise_multiplier, _STRIDE, at_most=_MOST_NOISE)
-    if enough == math.inf:
-        raise _no_noise(target)
-    return bracket(lambda z: cost(z) <= target, less, enough, within=_NARROW)[1]
 
 
 def calibrate(
@@ -285,13 +286,16 @@ def calibrate(
         made = Mechanism(strategy, participation, multiplier, shares)
         return guarantee(made, delta, relation, accountant=accountant).epsilon
 
-    # Shares cost a little more than one Gaussian.
-    z = z if shares is None else _raised(cost, epsilon, z)
+    if shares is not None:
+        # They cost a little more than one Gaussian.
+        less, z = grown(lambda z: cost(z) <= epsilon, z, z, _STRIDE, at_most=_MOST_NOISE)
+        if z == math.inf:
+            raise _no_noise(epsilon)
+        z = bracket(lambda z: cost(z) <= epsilon, less, z, within=_WIDTH)[1]
     return Mechanism(strategy, participation, _nudged(cost, epsilon, z), shares)
 
 
 _LARGEST = 1e9
-_RELATIVE_WIDTH = 1e-6
 
 
 def _together(
@@ -309,7 +313,7 @@ def _together(
     target, relation = scale("epsilon", epsilon), stated_relation(participation, neighboring_relation)
     require_together(prior, privacy_unit, relation)
     before = events_of(prior)
-    spent = math.inf if before is None else composed_epsilon(before, open_unit("delta", delta), relation, accountant)
+    spent = math.inf if before is None else epsilon_once(before, open_unit("delta", delta), relation, accountant)
     if before is None or spent >= target:
         raise BudgetError(
             f"epsilon = {epsilon!r}: the {len(prior)} earlier runs alone cost {rounded_up(spent)} at delta {delta:g}; raise "
@@ -322,8 +326,8 @@ def _together(
 
     def cost(z: float) -> float:
         # The costs of a mechanism depend on its noise by a factor in each event.
-        own = [(replace(event, noise_multiplier=event.noise_multiplier * z), count) for event, count in unit]
-        return composed_epsilon([*before, *own], delta, relation, accountant)
+        own = tuple((replace(event, noise_multiplier=event.noise_multiplier * z), count) for event, count in unit)
+        return epsilon_once((*before, *own), delta, relation, accountant)
 
     def stated(z: float) -> float:
         made = replace(alone, noise_multiplier=z)
@@ -335,6 +339,6 @@ def _together(
             f"epsilon = {epsilon!r}: the earlier runs cost {rounded_up(spent)} at delta {delta:g}, and no noise up to "
             f"{_LARGEST:g} meets the rest; raise the budget"
         )
-    _, enough = bracket(lambda z: cost(z) <= target, less, enough, within=_RELATIVE_WIDTH)
+    _, enough = bracket(lambda z: cost(z) <= target, less, enough, within=_WIDTH)
     # What the rounding of a factor in each event takes.
     return replace(alone, noise_multiplier=pushed(enough, lambda z: stated(z) <= target))

@@ -1,14 +1,20 @@
-"""Epsilon and delta of a sequence of releases, by the accountant of one's choice."""
+"""Epsilon and delta of a sequence of releases, by the accountant of one's choice, and without amplification by sampling.
+
+Without amplification all releases are one Gaussian, of which μ says everything. Where discrete Gaussian shares are among them
+it is none, and their Rényi divergences add up with its.
+"""
 
 import math
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 
 from hubbub._util.checks import non_negative, one_of, open_unit
-from hubbub.accounting import pld
-from hubbub.accounting.dominating_pairs import directions
+from hubbub.accounting import dominating_pairs, pld
 from hubbub.accounting.events import (
+    DiscreteGaussianShares,
     Event,
+    FixedSizeSampled,
     Gaussian,
     MixtureOfGaussians,
     NeighboringRelation,
@@ -17,17 +23,24 @@ from hubbub.accounting.events import (
     counted,
     require_relation,
 )
-from hubbub.accounting.rdp import rdp_delta, rdp_epsilon
-from hubbub.accounting.worst_case import (
-    by_divergences,
-    one_gaussian,
-    unamplified_delta,
-    unamplified_epsilon,
-    unamplified_mu,
-)
+from hubbub.accounting.rdp import rdp_delta, rdp_epsilon, shares_zcdp_rho
 from hubbub.errors import BudgetError
+from hubbub.mechanism import gaussian
 
-__all__ = ["ACCOUNTANTS", "delta", "epsilon"]
+__all__ = [
+    "ACCOUNTANTS",
+    "by_divergences",
+    "certain",
+    "certain_zcdp_rho",
+    "delta",
+    "epsilon",
+    "epsilon_once",
+    "one_gaussian",
+    "unamplified_delta",
+    "unamplified_epsilon",
+    "unamplified_mu",
+    "unamplified_zcdp_rho",
+]
 
 ACCOUNTANTS = ("tight", "rdp")
 Events = Sequence[tuple[Event, int]]
@@ -37,6 +50,8 @@ _LEAST_DELTA = 1e-290
 _LARGEST_MU = 100.0
 # Above it the mesh may be so coarse for want of memory that divergences tell more.
 _LARGE_EPSILON = 1e7
+# Without amplification nothing is promised beyond this μ; below its inverse it counts as that.
+_MOST_MU = 1e12
 
 
 def epsilon(events: Events, delta: float, neighboring_relation: str, accountant: str = "tight") -> float:
@@ -66,6 +81,23 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
         return 0.0
     answer = rdp_epsilon if accountant == "rdp" else _epsilon
     return _require_bound("epsilon", answer(rounds, delta, relation))
+
+
+@lru_cache(maxsize=4096)
+def epsilon_once(events: tuple[tuple[Event, int], ...], delta: float, neighboring_relation: str, accountant: str) -> float:
+    """:func:`epsilon`, kept: a calibration, its plan, its run and its report ask for the same events again and again.
+
+    A unit that is not there and one that counts as nothing are one and the same, but for cohorts of which it takes a place.
+
+    Example:
+        >>> events = ((Gaussian(noise_multiplier=1.0), 1),)
+        >>> epsilon_once(events, 1e-6, "zero-out", "tight") == epsilon_once(events, 1e-6, "add-or-remove-one", "tight")
+        True
+    """
+    places = any(isinstance(event, FixedSizeSampled | TruncatedPoissonSampled) for event, _ in events)
+    if neighboring_relation == "add-or-remove-one" and not places:
+        return epsilon_once(events, delta, "zero-out", accountant)
+    return epsilon(events, delta, neighboring_relation, accountant)
 
 
 def _epsilon(events: Events, delta: float, relation: NeighboringRelation) -> float:
@@ -159,14 +191,126 @@ def _usual_mu(event: Event, relation: NeighboringRelation) -> float:
 
 def _laws(events: Events, relation: NeighboringRelation) -> tuple[pld.Rounds, pld.Rounds | None]:
     """The laws of both directions; none for the second where it is the first."""
-    certain = [(event, rounds) for event, rounds in events if isinstance(event, Gaussian | TreeAggregation)]
+    unsampled = [(event, rounds) for event, rounds in events if isinstance(event, Gaussian | TreeAggregation)]
     sampled: list[tuple[Event, int]] = [
         (event, rounds) for event, rounds in events if not isinstance(event, Gaussian | TreeAggregation)
     ]
-    if certain:
+    if unsampled:
         # All certain releases are one: exact, and nothing to split on a mesh. Its μ already knows the relation.
-        sampled.append((Gaussian(min(1 / unamplified_mu(certain, relation), 1e12)), 1))
-    both = [(directions(event, "zero-out" if isinstance(event, Gaussian) else relation), rounds) for event, rounds in sampled]
+        sampled.append((Gaussian(min(1 / unamplified_mu(unsampled, relation), 1e12)), 1))
+    both = [
+        (dominating_pairs.directions(event, "zero-out" if isinstance(event, Gaussian) else relation), rounds)
+        for event, rounds in sampled
+    ]
     forth = [(laws[0], rounds) for laws, rounds in both]
     back = [(laws[1], rounds) for laws, rounds in both]
     return forth, None if forth == back else back
+
+
+def one_gaussian(events: Events) -> bool:
+    """Whether the events together are one Gaussian release, with no coin in it.
+
+    Example:
+        >>> one_gaussian([(Gaussian(2.0), 3), (TreeAggregation(2.0, rounds=8), 1)])
+        True
+    """
+    return all(isinstance(event, Gaussian | TreeAggregation) for event, _ in events)
+
+
+def certain(events: Events) -> bool:
+    """Whether no coin is in any of the events."""
+    return all(isinstance(event, Gaussian | TreeAggregation | DiscreteGaussianShares) for event, _ in events)
+
+
+def by_divergences(events: Events) -> bool:
+    """Whether the events together are known by their Rényi divergences alone."""
+    return any(isinstance(event, DiscreteGaussianShares) for event, _ in events)
+
+
+def unamplified_mu(events: Events, neighboring_relation: NeighboringRelation) -> float:
+    """μ of a Gaussian release that costs at least what the events cost together, without amplification by sampling.
+
+    A release by random cohorts is a mixture over the coins. Rényi divergence is jointly quasi-convex, so two mixtures are no
+    farther apart than the farthest of the pairs that share their coins: the releases are μ²/2-zCDP.
+
+    Args:
+        events: Pairs (event, how often it happens).
+        neighboring_relation: Replacing a unit moves a sum by twice the clip norm.
+
+    Raises:
+        ValueError: An event whose noise is no Gaussian.
+
+    Example:
+        >>> from hubbub.accounting.events import PoissonSampled
+        >>> unamplified_mu([(PoissonSampled(2.0, 0.01), 100)], "add-or-remove-one")
+        5.0
+
+    Source: van Erven and Harremoës 2014, Theorem 13 (quasi-convexity), https://arxiv.org/abs/1206.2459; Dong, Roth and Su 2022,
+    Corollary 2 (composition), https://arxiv.org/abs/1905.02383.
+    """
+    return math.sqrt(_mu_squared(events, neighboring_relation))
+
+
+def unamplified_zcdp_rho(events: Events, neighboring_relation: NeighboringRelation) -> float:
+    """ρ of zero-concentrated DP, without amplification by sampling: μ²/2 of Gaussians.
+
+    Example:
+        >>> from hubbub.accounting.events import PoissonSampled
+        >>> unamplified_zcdp_rho([(PoissonSampled(1.0, 0.01), 2000)], "add-or-remove-one")
+        1000.0
+    """
+    own, others = _apart(events)
+    added = math.fsum(count * shares_zcdp_rho(event, neighboring_relation) for event, count in own)
+    return _mu_squared(others, neighboring_relation) / 2 + added
+
+
+def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRelation) -> float | None:
+    """ρ of zero-concentrated DP where no coin is in it; ``None`` elsewhere, and where nothing bounds the cost.
+
+    Example:
+        >>> certain_zcdp_rho([(Gaussian(1.0), 4)], "zero-out"), certain_zcdp_rho(None, "zero-out")
+        (2.0, None)
+    """
+    if events is None or not certain(events):
+        return None
+    if by_divergences(events):
+        return unamplified_zcdp_rho(events, neighboring_relation)
+    return unamplified_mu(events, neighboring_relation) ** 2 / 2
+
+
+def unamplified_epsilon(events: Events, delta: float, neighboring_relation: NeighboringRelation) -> float:
+    """Epsilon to an adversary who sees the coins: exact where there are none, and no shares."""
+    own, others = _apart(events)
+    mu = unamplified_mu(others, neighboring_relation)
+    if mu > _MOST_MU:
+        return math.inf
+    if own:
+        return rdp_epsilon([*own, *_as_event(mu, neighboring_relation)], delta, neighboring_relation)
+    return gaussian.epsilon(delta, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU)) if mu else 0.0
+
+
+def unamplified_delta(events: Events, epsilon: float, neighboring_relation: NeighboringRelation) -> float:
+    """Delta to an adversary who sees the coins: exact where there are none, and no shares."""
+    own, others = _apart(events)
+    mu = unamplified_mu(others, neighboring_relation)
+    if mu > _MOST_MU:
+        return 1.0
+    if own:
+        return rdp_delta([*own, *_as_event(mu, neighboring_relation)], epsilon, neighboring_relation)
+    return gaussian.delta(epsilon, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU)) if mu else 0.0
+
+
+def _apart(events: Events) -> tuple[list[tuple[DiscreteGaussianShares, int]], list[tuple[Event, int]]]:
+    """Those of discrete Gaussian shares, and the others."""
+    own = [(event, count) for event, count in events if isinstance(event, DiscreteGaussianShares)]
+    return own, [(event, count) for event, count in events if not isinstance(event, DiscreteGaussianShares)]
+
+
+def _as_event(mu: float, neighboring_relation: NeighboringRelation) -> list[tuple[Event, int]]:
+    """The one Gaussian of that μ, which knows the relation by itself; nothing where there is none."""
+    factor = 2 if neighboring_relation == "replace-one" else 1
+    return [(Gaussian(min(factor / mu, _MOST_MU)), 1)] if mu else []
+
+
+def _mu_squared(events: Events, neighboring_relation: NeighboringRelation) -> float:
+    return math.fsum(count * dominating_pairs.unamplified_mu(event, neighboring_relation) ** 2 for event, count in events)

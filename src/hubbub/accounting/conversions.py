@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util.checks import Array, finite, non_negative, open_unit, scale
+from hubbub._util.checks import Array, non_negative, numbers_within, open_unit, scale
 from hubbub._util.roots import bracket, grown
 
 __all__ = [
@@ -36,18 +36,17 @@ _LEAST_ORDER, _MOST_ORDER = 1 + 2.0**-50, 1e300
 
 
 def require_orders(orders: npt.ArrayLike) -> Array:
-    """Rényi orders as an array, each a number above 1 and at most 1e9."""
-    if isinstance(orders, str) or not isinstance(orders, Sequence | np.ndarray):
-        raise TypeError(f"orders = {orders!r}: must be a sequence of numbers above 1")
-    checked: list[float] = []
-    for i, order in enumerate(orders):
-        number = finite(f"orders[{i}]", order)
-        if not 1 < number <= 1e9:
-            raise ValueError(f"orders[{i}] = {order!r}: must be above 1 and at most 1e9")
-        checked.append(number)
-    if not checked:
-        raise ValueError("orders is empty: give at least one order above 1, for example (2, 4.5, 32)")
-    return np.array(checked)
+    """Rényi orders as an array, each a number above 1 and at most 1e9, ``(orders,)``.
+
+    Raises:
+        TypeError: No sequence of numbers.
+        ValueError: An order out of range, or none at all.
+
+    Example:
+        >>> require_orders((2, 4.5, 32)).tolist()
+        [2.0, 4.5, 32.0]
+    """
+    return numbers_within("orders", orders, "above 1 and at most 1e9", lambda order: 1 < order <= 1e9)
 
 
 def _require_curve(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[Array, Array]:

@@ -1,26 +1,20 @@
-"""Which pair dominates an event under a neighboring relation: mixtures, trees, and what the events of a round are made of.
+"""Which laws of privacy loss stand behind an event under a neighboring relation.
 
-The pair that dominates a release in which a unit contributes more or less by chance.
+**Mixtures.** The pair that dominates a release in which a unit contributes more or less by chance: P_± = Σ pᵢ·N(±sᵢ, 1): with
+probability pᵢ the unit moves the sum by sᵢ standard deviations. Without the unit it is N(0, 1); under replace-one another unit
+may move it as far the other way. As for two contributions (:mod:`hubbub.accounting.pairs`), Neyman and Pearson bound the masses
+of any set under each N(sᵢ u) by those of a half-line, all at once, so that the pair dominates whatever the direction and the
+size, up to sᵢ, of each contribution.
 
-P_± = Σ pᵢ·N(±sᵢ, 1): with probability pᵢ the unit moves the sum by sᵢ standard deviations. Without the unit it is N(0, 1);
-under replace-one another unit may move it as far the other way. As for two contributions (:mod:`hubbub.accounting.pairs`),
-Neyman and Pearson bound the masses of any set under each N(sᵢ u) by those of a half-line, all at once, so that the pair
-dominates whatever the direction and the size, up to sᵢ, of each contribution.
+**Trees** as one Gaussian release. A tree over T rounds releases C·x plus noise of the same size in every node, where C has a
+row for each dyadic interval of rounds. The rounds come one after the other and may be chosen by what was released before; C is
+lower triangular up to the order of its rows, so that this is a single Gaussian release of sensitivity that of C (Denisov et al.
+2022, Theorem 2.1). A unit of one participation lies in the ⌈log₂(T+1)⌉ intervals around the first round, so a tree of one epoch
+costs ρ = ⌈log₂(T+1)⌉/(2z²); after a restart the next tree is another release.
 
-Source: Choquette-Choo et al. 2023, "Privacy Amplification for Matrix Mechanisms", https://arxiv.org/abs/2310.15526.
-
-Tree aggregation as one Gaussian release.
-
-A tree over T rounds releases C·x plus noise of the same size in every node, where C has a row for each dyadic interval of
-rounds. The rounds come one after the other and may be chosen by what was released before; C is lower triangular up to the
-order of its rows, so that this is a single Gaussian release of sensitivity that of C (Denisov et al. 2022, Theorem 2.1). A
-unit of one participation lies in the ⌈log₂(T+1)⌉ intervals around the first round, so a tree of one epoch costs ρ =
-⌈log₂(T+1)⌉/(2z²); after a restart the next tree is another release.
-
-Source: Kairouz et al. 2021, Appendix D, https://arxiv.org/abs/2103.00039; adaptivity: Denisov et al. 2022,
+Source: mixtures: Choquette-Choo et al. 2023, "Privacy Amplification for Matrix Mechanisms", https://arxiv.org/abs/2310.15526;
+trees: Kairouz et al. 2021, Appendix D, https://arxiv.org/abs/2103.00039; adaptivity: Denisov et al. 2022,
 https://arxiv.org/abs/2202.08312.
-
-Which laws of privacy loss stand behind an event under a neighboring relation.
 """
 
 import math
@@ -229,6 +223,11 @@ def directions(event: Event, relation: NeighboringRelation) -> tuple[LossLaw, Lo
 
     Raises:
         ValueError: An event of which no law is known, only Rényi divergences.
+
+    Example:
+        >>> remove, add = directions(PoissonSampled(noise_multiplier=1.0, sampling_probability=0.1), "add-or-remove-one")
+        >>> round(remove.delta(0.5), 4), round(add.delta(0.5), 4)
+        (0.002, 0.0)
     """
     match event:
         case Gaussian(z):
@@ -258,6 +257,10 @@ def unamplified_mu(event: Event, relation: NeighboringRelation) -> float:
 
     Raises:
         ValueError: An event whose noise is no Gaussian.
+
+    Example:
+        >>> [unamplified_mu(PoissonSampled(0.5, 0.1), relation) for relation in ("zero-out", "replace-one")]
+        [2.0, 4.0]
     """
     factor = 2.0 if relation == "replace-one" else 1.0
     match event:

@@ -5,7 +5,7 @@
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -41,9 +41,19 @@ _LEAST_EXPONENT = -750.0
 RELATIONS: tuple[NeighboringRelation, ...] = get_args(NeighboringRelation)
 
 
+def _checked(event: object, **checks: Callable[[str, object], float]) -> None:
+    """Put each number of a new event as its check gives it."""
+    for name, check in checks.items():
+        object.__setattr__(event, name, check(name, getattr(event, name)))
+
+
 @dataclass(frozen=True)
 class Gaussian:
     """One release of a sum to which the unit contributes for certain.
+
+    Example:
+        >>> Gaussian(noise_multiplier=2)
+        Gaussian(noise_multiplier=2.0)
 
     Source: Balle and Wang 2018, Theorem 8, https://arxiv.org/abs/1805.06530.
     """
@@ -51,7 +61,7 @@ class Gaussian:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
+        _checked(self, noise_multiplier=scale)
 
 
 @dataclass(frozen=True)
@@ -66,8 +76,7 @@ class PoissonSampled:
     sampling_probability: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
-        object.__setattr__(self, "sampling_probability", probability("sampling_probability", self.sampling_probability))
+        _checked(self, noise_multiplier=scale, sampling_probability=probability)
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ class FixedSizeSampled:
     population: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
+        _checked(self, noise_multiplier=scale)
         integer("population", self.population, at_least=1)
         integer("cohort_size", self.cohort_size, at_least=1, at_most=self.population)
 
@@ -111,8 +120,7 @@ class TruncatedPoissonSampled:
     population: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
-        object.__setattr__(self, "sampling_probability", probability("sampling_probability", self.sampling_probability))
+        _checked(self, noise_multiplier=scale, sampling_probability=probability)
         integer("population", self.population, at_least=1)
         integer("max_cohort_size", self.max_cohort_size, at_least=1)
 
@@ -131,7 +139,7 @@ class BallsInBins:
     rounds: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
+        _checked(self, noise_multiplier=scale)
         integer("rounds", self.rounds, at_least=1)
         integer("bins", self.bins, at_least=1, at_most=self.rounds)
 
@@ -155,7 +163,7 @@ class TreeAggregation:
     min_separation: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
+        _checked(self, noise_multiplier=scale)
         integer("rounds", self.rounds, at_least=1, at_most=10**7)
         integer("max_participations", self.max_participations, at_least=1)
         integer("min_separation", self.min_separation, at_least=1)
@@ -178,7 +186,7 @@ class MixtureOfGaussians:
     probabilities: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
+        _checked(self, noise_multiplier=scale)
         for name, check in (("sensitivities", non_negative), ("probabilities", probability)):
             values = getattr(self, name)
             if isinstance(values, str) or not isinstance(values, Iterable):
@@ -218,7 +226,7 @@ class DiscreteGaussianShares:
     dim: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
+        _checked(self, noise_multiplier=scale)
         integer("shares", self.shares, at_least=1, at_most=_MOST_SHARES)
         integer("share_stddev", self.share_stddev, at_least=1, at_most=2**40)
         integer("dim", self.dim, at_least=1, at_most=_MOST_DIM)
@@ -268,6 +276,10 @@ def counted(events: object) -> list[tuple[Event, int]]:
     Raises:
         TypeError: No list, something in it that is no pair, or a pair of something else.
         ValueError: A number of rounds below 0 or above 10¹².
+
+    Example:
+        >>> counted([(Gaussian(1.0), 2), (Gaussian(3.0), 0), (Gaussian(1.0), 1)])
+        [(Gaussian(noise_multiplier=1.0), 3)]
     """
     if isinstance(events, str | Event) or not isinstance(events, Iterable):
         raise TypeError(f"events = {shown(events)}: must be a list of pairs (event, rounds), such as [(event, 2000)]")
@@ -277,9 +289,7 @@ def counted(events: object) -> list[tuple[Event, int]]:
             raise TypeError(f"events: {shown(pair)} is no pair (event, rounds), such as (event, 2000)")
         event = require_event(pair[0])
         together[event] = together.get(event, 0) + integer("rounds", pair[1], at_least=0, at_most=MOST_ROUNDS)
-    for number in together.values():
-        integer("rounds", number, at_least=0, at_most=MOST_ROUNDS)
-    return [(event, number) for event, number in together.items() if number]
+    return [(event, integer("rounds", number, at_least=1, at_most=MOST_ROUNDS)) for event, number in together.items() if number]
 
 
 def require_relation(neighboring_relation: str) -> NeighboringRelation:

@@ -13,7 +13,6 @@ import math
 
 import numpy as np
 
-from hubbub._util.checks import one_of
 from hubbub.accounting.events import (
     RELATIONS,
     BallsInBins,
@@ -24,6 +23,7 @@ from hubbub.accounting.events import (
     NeighboringRelation,
     PoissonSampled,
     TruncatedPoissonSampled,
+    require_relation,
 )
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism, NoiseShares
@@ -35,6 +35,7 @@ from hubbub.mechanism.participation import (
     MinSeparation,
     Participation,
     PoissonSampling,
+    RandomParticipation,
     SingleParticipation,
     TruncatedPoissonSampling,
 )
@@ -55,11 +56,16 @@ from hubbub.mechanism.strategies import (
 )
 from hubbub.mechanism.strategies.strategy import bands_of
 
-__all__ = ["charges", "default_relation", "shares_of", "stated_relation"]
+__all__ = ["charges", "covered_relations", "default_relation", "shares_of", "stated_relation"]
 
 
 def default_relation(participation: Participation) -> NeighboringRelation:
-    """Add-or-remove-one for cohorts drawn by a coin of each unit, zero-out for patterns and cohorts of a fixed size."""
+    """Add-or-remove-one for cohorts drawn by a coin of each unit, zero-out for patterns and cohorts of a fixed size.
+
+    Example:
+        >>> default_relation(PoissonSampling(0.1)), default_relation(MinSeparation(10, 3))
+        ('add-or-remove-one', 'zero-out')
+    """
     match participation:
         case SingleParticipation() | FixedEpochs() | MinSeparation() | FixedSizeSampling():
             return "zero-out"
@@ -115,52 +121,64 @@ def shares_of(mechanism: Mechanism, shares: NoiseShares) -> DiscreteGaussianShar
     return DiscreteGaussianShares(z, shares.clients, shares.least_stddev(z), shares.dim)
 
 
+def covered_relations(participation: Participation) -> tuple[NeighboringRelation, ...]:
+    """The neighboring relations under which a theorem covers these cohorts: of a pattern not add-or-remove-one.
+
+    Example:
+        >>> covered_relations(MinSeparation(10, 3))
+        ('zero-out', 'replace-one')
+    """
+    return tuple(r for r in RELATIONS if r != "add-or-remove-one" or isinstance(participation, RandomParticipation))
+
+
 def stated_relation(participation: Participation, relation: str | None) -> NeighboringRelation:
-    """The relation to state. Cohorts of a pattern depend on who is there: adding a unit is not covered."""
-    stated = one_of("neighboring_relation", default_relation(participation) if relation is None else relation, RELATIONS)
-    match participation:
-        case SingleParticipation() | FixedEpochs() | MinSeparation() if stated == "add-or-remove-one":
-            raise ValueError(
-                "neighboring_relation = 'add-or-remove-one': not offered for cohorts that follow a pattern, whose other "
-                "members would change; state 'zero-out' or 'replace-one', or draw random cohorts"
-            )
-        case _:
-            return stated  # type: ignore[return-value] # one_of has checked that it is one of the literal's words
+    """The relation to state, by default that of the cohorts.
+
+    Raises:
+        ValueError: No such relation, or add-or-remove-one for a pattern, whose cohorts depend on who is there.
+
+    Example:
+        >>> stated_relation(PoissonSampling(0.1), None), stated_relation(PoissonSampling(0.1), "replace-one")
+        ('add-or-remove-one', 'replace-one')
+    """
+    stated = require_relation(default_relation(participation) if relation is None else relation)
+    if stated not in covered_relations(participation):
+        raise ValueError(
+            "neighboring_relation = 'add-or-remove-one': not offered for cohorts that follow a pattern, whose other "
+            "members would change; state 'zero-out' or 'replace-one', or draw random cohorts"
+        )
+    return stated
 
 
 def _require_theorem(strategy: Strategy, participation: Participation) -> None:
     """Refuse random cohorts whose amplification no theorem gives for this C."""
-    name, cohorts = type(strategy).__name__, type(participation).__name__
+    if not isinstance(participation, RandomParticipation):
+        return
+    bands, named = _bands(strategy), f"strategy = {type(strategy).__name__} with {type(participation).__name__}"
     match participation:
-        case SingleParticipation() | FixedEpochs() | MinSeparation():
-            return
-        case PoissonSampling() | FixedSizeSampling() | TruncatedPoissonSampling() if _bands(strategy) != 1:
-            raise ConfigError(
-                f"strategy = {name} with {cohorts}: random cohorts that may ask a client in any round are accounted for "
-                "independent noise only; use the identity strategy, a banded one with cyclic Poisson cohorts, or a "
-                "participation pattern"
-            )
-        case BallsInBinsSampling() if _bands(strategy) != 1:
-            raise ConfigError(
-                f"strategy = {name} with {cohorts}: with correlated noise what two slots show overlaps, and the mixture is "
-                "bounded for independent noise only; use the identity strategy, a banded one with cyclic Poisson cohorts, or "
-                "the pattern FixedEpochs, without amplification"
-            )
         case CyclicPoissonSampling(cycle_length=cycle_length):
-            bands = _bands(strategy)
             if bands is None:
                 raise ConfigError(
-                    f"strategy = {name} with {cohorts}: its C is not square and lower triangular, and cyclic cohorts are "
-                    "accounted for banded noise only; use a banded strategy, the identity, or a participation pattern"
+                    f"{named}: its C is not square and lower triangular, and cyclic cohorts are accounted for banded noise "
+                    "only; use a banded strategy, the identity, or a participation pattern"
                 )
             if bands > cycle_length:
                 raise ConfigError(
-                    f"strategy = {name} with {cohorts}: has {bands} bands, cycle_length = {cycle_length}: two contributions "
-                    "of one client would meet in one release, and no theorem amplifies that; use at most "
-                    f"{cycle_length} bands, or a cycle_length of at least {bands}"
+                    f"{named}: has {bands} bands, cycle_length = {cycle_length}: two contributions of one client would meet in "
+                    f"one release, and no theorem amplifies that; use at most {cycle_length} bands, or a cycle_length of at "
+                    f"least {bands}"
                 )
-        case PoissonSampling() | FixedSizeSampling() | TruncatedPoissonSampling() | BallsInBinsSampling():
-            return
+        case BallsInBinsSampling() if bands != 1:
+            raise ConfigError(
+                f"{named}: with correlated noise what two slots show overlaps, and the mixture is bounded for independent "
+                "noise only; use the identity strategy, a banded one with cyclic Poisson cohorts, or the pattern FixedEpochs, "
+                "without amplification"
+            )
+        case _ if bands != 1:
+            raise ConfigError(
+                f"{named}: random cohorts that may ask a client in any round are accounted for independent noise only; use "
+                "the identity strategy, a banded one with cyclic Poisson cohorts, or a participation pattern"
+            )
 
 
 def _bands(strategy: Strategy) -> int | None:

@@ -226,8 +226,7 @@ def _log_moments(part: _Tilted, mesh: float, centre: float, rates: Array) -> Arr
     with np.errstate(divide="ignore"):
         exponents = np.log(np.maximum(ends, 0)) + rates[:, None] * at
     top = exponents.max(axis=1)
-    logs: Array = top + np.log(np.exp(exponents - top[:, None]).sum(axis=1))
-    return logs
+    return np.asarray(top + np.log(np.exp(exponents - top[:, None]).sum(axis=1)))
 
 
 def _convolved(parts: Sequence[_Tilted], low: int, high: int) -> Array:
@@ -244,8 +243,7 @@ def _convolved(parts: Sequence[_Tilted], low: int, high: int) -> Array:
         factor = _power(factor, part.count)
         spectrum = factor if spectrum is None else np.multiply(spectrum, factor, out=spectrum)
         offset += part.first * part.count
-    law: Array = np.maximum(np.roll(irfft(spectrum, size), (offset - low) % size), 0)
-    return law
+    return np.asarray(np.maximum(np.roll(irfft(spectrum, size), (offset - low) % size), 0))
 
 
 def _power(base: ComplexArray, exponent: int) -> ComplexArray:

@@ -4,6 +4,7 @@ Every answer was accounted for and fits, and the next one (a round more, a milli
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from hubbub._util.checks import integer, scale
@@ -52,22 +53,26 @@ def calibrate_rounds(event: Event, epsilon: float, delta: float, neighboring_rel
         120
     """
     target, relation = budget_of(epsilon, delta, neighboring_relation)
-    cost = cost_of(lambda n: composed_epsilon([(event, int(n))], delta, relation, accountant))
-    line = Line(lambda eps: _twice(log_whole(eps, delta)), target)
-    grid = Grid(-MOST_ROUNDS, -1, lambda i: -math.log(-i), lambda c: -_whole(-c, MOST_ROUNDS))
-    found = first(lambda i: cost(-i), line, grid, grid.index(-log_rounds(event, relation, target, delta)))
+
+    def cost(n: float) -> float:
+        return composed_epsilon([(event, int(n))], delta, relation, accountant)
+
+    line = Line(lambda eps: log_whole(eps, delta, 2), target)
+    found = _most(cost, line, MOST_ROUNDS, log_rounds(event, relation, target, delta))
     if found is None:
-        alone = composed_epsilon([(event, 1)], delta, relation, accountant)
         z = calibrate_noise_multiplier(event, 1, epsilon, delta, relation, accountant)
         raise BudgetError(
-            f"epsilon = {epsilon!r}: one round alone costs {alone:.6g}; a noise multiplier of {z:.6g} instead of "
+            f"epsilon = {epsilon!r}: one round alone costs {cost(1):.6g}; a noise multiplier of {z:.6g} instead of "
             f"{event.noise_multiplier!r} would allow one"
         )
-    return -found
+    return found
 
 
-def _twice(value: float | None) -> float | None:
-    return None if value is None else 2 * value
+def _most(cost: Callable[[float], float], line: Line, at_most: int, log_start: float) -> int | None:
+    """The largest whole number up to a limit whose cost, which grows with it, meets a target; ``None`` if 1 does not."""
+    grid = Grid(-at_most, -1, lambda i: -math.log(-i), lambda c: -_whole(-c, at_most))
+    found = first(lambda i: cost_of(cost)(-i), line, grid, grid.index(-log_start))
+    return None if found is None else -found
 
 
 def _whole(log: float, most: int) -> int:
@@ -168,17 +173,15 @@ def calibrate_cohort_size(
     def cost(m: float) -> float:
         return composed_epsilon([(replace(event, cohort_size=int(m)), rounds)], delta, relation, accountant)
 
-    line = Line(lambda eps: log_whole(eps, delta), target)
-    grid = Grid(-event.population, -1, lambda i: -math.log(-i), lambda c: -_whole(-c, event.population))
     one = replace(event, cohort_size=1)
     start = _log_sampling(one, 1 / event.population, rounds, relation, target, delta) + math.log(event.population)
-    found = first(lambda i: cost_of(cost)(-i), line, grid, grid.index(-start))
+    found = _most(cost, Line(lambda eps: log_whole(eps, delta), target), event.population, start)
     if found is None:
         raise BudgetError(
             f"epsilon = {epsilon!r}: not even a cohort of one client meets it, which costs {cost(1):.6g}; add noise: "
             f"noise_multiplier = {event.noise_multiplier!r}"
         )
-    return -found
+    return found
 
 
 def calibrate_min_separation(
@@ -222,7 +225,7 @@ def calibrate_min_separation(
         mechanism = Mechanism(strategy, MinSeparation(separation, k), noise_multiplier)
         return guarantee(mechanism, delta, neighboring_relation).epsilon
 
-    line = Line(lambda eps: _twice(log_whole(eps, delta)), target)
+    line = Line(lambda eps: log_whole(eps, delta, 2), target)
     grid = Grid(1, rounds, math.log, lambda c: _whole(c, rounds))
     found = first(cost, line, grid, rounds)
     if found is None:

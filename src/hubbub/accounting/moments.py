@@ -53,8 +53,7 @@ def log_excess(law: LossLaw, orders: Array) -> Array:
     match law:
         case Blend(weights, laws):
             parts = [math.log(w) + log_excess(part, orders) for w, part in zip(weights, laws, strict=True) if w > 0]
-            blended: Array = np.logaddexp.reduce(parts, axis=0)
-            return blended
+            return np.asarray(np.logaddexp.reduce(parts, axis=0))
         case Law(Pair() as upper, Pair() as lower) if upper != lower:
             return np.logaddexp(_integrals(_Part.half(upper, True), orders), _integrals(_Part.half(lower, False), orders))
         case Law(Pair(1, a, b)):
@@ -116,8 +115,7 @@ class _Part:
             return np.zeros_like(exponent)
         if self.q == 1:
             return exponent
-        mixed: Array = np.logaddexp(math.log1p(-self.q), math.log(self.q) + exponent)
-        return mixed
+        return np.asarray(np.logaddexp(math.log1p(-self.q), math.log(self.q) + exponent))
 
 
 def _integrals(part: _Part, orders: Array) -> Array:

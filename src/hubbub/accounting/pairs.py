@@ -1,8 +1,4 @@
-"""The pairs of output distributions that dominate one sampled round, and the mesh on which their losses lie.
-
-A privacy loss on a grid.
-
-The pairs of output distributions that dominate one round, and their privacy losses.
+"""The pairs of output distributions that dominate one sampled round, their privacy losses, and the mesh on which they lie.
 
 Every pair is made of two mixtures P_a and P_b, where P_m = (1−q)·N(0, 1) + q·N(m, 1): with probability q a record moves the sum
 by m standard deviations. Its loss is l(x) = ln dP_a/dP_b (x), and b is one of three: 0 (nothing is moved), −a (the opposite is
@@ -109,7 +105,14 @@ class LossPair(Protocol):
 
 @dataclass(frozen=True)
 class Pair:
-    """Two mixtures P_a and P_b; ``reverse`` takes the loss of the second against the first."""
+    """Two mixtures P_a and P_b; ``reverse`` takes the loss of the second against the first.
+
+    Example:
+        >>> pair = Pair(q=0.1, a=1.0, b=0.0)
+        >>> losses = pair.losses(np.array([-2.0, 0.5, 2.0]))
+        >>> pair.arguments(losses).round(9).tolist()
+        [-2.0, 0.5, 2.0]
+    """
 
     q: float
     a: float
@@ -143,18 +146,15 @@ class Pair:
                 shift = np.where(log_sinh < 300, np.arcsinh(np.exp(np.minimum(log_sinh, 300.0))), log_sinh + math.log(2))
                 return np.copysign(half + shift, losses) / self.a
             rest = 4 * np.exp(odds - self.b**2 - losses) * -np.expm1(-losses)
-            answer: Array = (self.b**2 * 1.5 + losses - math.log(2) + np.log1p(np.sqrt(1 + rest))) / self.b
-            return answer
+            return np.asarray((self.b**2 * 1.5 + losses - math.log(2) + np.log1p(np.sqrt(1 + rest))) / self.b)
 
     def extremes(self, log_tail: float) -> tuple[float, float]:
         """The losses that the first law of the direction leaves with mass e^log_tail above, and e^-40 below."""
         high, low = math.sqrt(-2 * log_tail), math.sqrt(-2 * max(log_tail, LOW_TAIL))
         if self.reverse:
-            x = np.array([max(0.0, self.b) + low, min(0.0, self.b) - high])
-            below, above = -self.losses(x)
-            return float(below), float(above)
-        x = np.array([min(0.0, self.a) - low, max(0.0, self.a) + high])
-        below, above = self.losses(x)
+            below, above = -self.losses(np.array([max(0.0, self.b) + low, min(0.0, self.b) - high]))
+        else:
+            below, above = self.losses(np.array([min(0.0, self.a) - low, max(0.0, self.a) + high]))
         return float(below), float(above)
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
@@ -168,13 +168,9 @@ class Pair:
     def above(self, loss: float) -> tuple[float, float]:
         """The mass of each law of the direction above a loss: of the first from above, of the second from below."""
         x = float(self.arguments(np.array([-loss if self.reverse else loss]))[0])
-        first, second = (float((1 - self.q) * ndtr(t) + self.q * ndtr(m)) for t, m in self._tails(x))
+        tails = [(x, x - self.b), (x, x - self.a)] if self.reverse else [(-x, self.a - x), (-x, self.b - x)]
+        first, second = (float((1 - self.q) * ndtr(t) + self.q * ndtr(m)) for t, m in tails)
         return outward(first, second, abs(x) + abs(self.a))
-
-    def _tails(self, x: float) -> list[tuple[float, float]]:
-        if self.reverse:
-            return [(x, x - self.b), (x, x - self.a)]
-        return [(-x, self.a - x), (-x, self.b - x)]
 
     def nodes(self, low: float, high: float, points: int) -> tuple[Array, Array]:
         """Losses between two, evenly in x, and the masses around them."""
@@ -186,7 +182,13 @@ class Pair:
 
 
 def outward(first: float, second: float, x: float) -> tuple[float, float]:
-    """Masses beyond x standard deviations, rounded up and down: Φ loses precision with the square of x."""
+    """Masses beyond x standard deviations, rounded up and down: Φ loses precision with the square of x.
+
+    Example:
+        >>> up, down = outward(0.5, 0.25, 3.0)
+        >>> 0.5 < up < 0.5 + 1e-12, 0.25 - 1e-12 < down < 0.25
+        (True, True)
+    """
     error = 2.0**-50 * (16 + x * x)
     return first * (1 + error), second * max(0.0, 1 - error)
 
@@ -200,7 +202,12 @@ def _steps(first: int, last: int, low: float, high: float) -> IntArray:
 
 
 def between(x: Array) -> Array:
-    """Φ(x_{i+1}) − Φ(x_i), each from the side that keeps its relative precision."""
+    """Φ(x_{i+1}) − Φ(x_i), each from the side that keeps its relative precision.
+
+    Example:
+        >>> between(np.array([-1.0, 1.0, 30.0, 31.0])).tolist()
+        [0.6826894921370859, 0.15865525393145707, 4.9067139271476384e-198]
+    """
     tail = ndtr(-np.abs(x))
     masses: Array = np.abs(np.diff(tail))
     at = int(np.searchsorted(x, 0.0))

@@ -46,7 +46,12 @@ Rounds = Sequence[tuple[LossLaw, int]]
 
 
 def tolerance(near: float) -> float:
-    """How far an answer near an epsilon may lie above the truth, where memory and rounding allow."""
+    """How far an answer near an epsilon may lie above the truth, where memory and rounding allow.
+
+    Example:
+        >>> tolerance(0.001), tolerance(2.0), tolerance(1000.0)
+        (1e-05, 0.0001, 0.01)
+    """
     return max(RELATIVE_TOLERANCE * near, min(TOLERANCE, 1e-2 * near), LEAST_TOLERANCE)
 
 
@@ -110,6 +115,12 @@ def epsilon(rounds: Rounds, delta: float, enough: float = 0.0) -> float:
         rounds: The law of each kind of round and how many there are; not empty.
         delta: Strictly between 0 and 1.
         enough: An answer that is at most this need not be near the truth.
+
+    Example:
+        >>> from hubbub.accounting.pairs import Law, Pair
+        >>> gaussian = Pair(q=1.0, a=0.5, b=0.0)
+        >>> round(epsilon([(Law(gaussian, gaussian), 4)], delta=1e-6), 3)
+        4.887
     """
     if sum(count for _, count in rounds) == 1:
         return _single(rounds[0][0], delta)

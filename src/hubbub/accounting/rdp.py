@@ -4,8 +4,21 @@ The Rényi divergence of order a is ln E_P[e^{(a−1)L}]/(a − 1). It adds up o
 each of the pairs that dominate a round (:mod:`hubbub.accounting.dominating_pairs`); at most it is that of the Gaussian release
 to an adversary who sees all coins. Of the two directions of a pair the larger is stated.
 
+**Discrete Gaussian shares.** Letters: n shares of standard deviation σ each, d numbers in the sum, μ = ‖Δ‖₂/(√n·σ) for a move
+of the sum by Δ, τ the excess of :class:`.DiscreteGaussianShares`. The divergence of order a is at most a·μ²/2 + τ·d, and at
+most a·(μ + τ·√d)²/2. The first holds since the ratio of the probabilities of a number and a moved one is that of one discrete
+Gaussian of variance n·σ², but for a factor from e^{−τ} to e^τ, and since sums of discrete Gaussians are subgaussian with that
+variance.
+
+That is of exact shares. Those that are drawn are within a statistical distance β of them, and what is (ε, δ)-private of exact
+ones is (ε, δ + (1 + e^ε)·β)-private of these: for P ≤ e^ε·Q + δ on any set, and what is drawn is off by at most β from P and,
+times e^ε, from Q. β adds up over the numbers of a sum, over as many clients as make the noise whole (what more of them add is
+post-processing, whatever its law), and over the rounds that the unit takes part in (the others look at what is known by then).
+
 Source: Mironov 2017, https://arxiv.org/abs/1702.07476; Mironov, Talwar and Zhang 2019, Theorem 5, https://arxiv.org/abs/1908.10530:
-for Poisson sampling, removal is the larger at every order.
+for Poisson sampling, removal is the larger at every order. Shares: Kairouz, Liu and Steinke 2021, Proposition 14,
+https://arxiv.org/abs/2102.06387; Dwork and Roth 2014, "The Algorithmic Foundations of Differential Privacy", Lemma 3.17
+(statistical distance).
 """
 
 import math
@@ -15,7 +28,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._util.checks import Array, non_negative, open_unit
-from hubbub.accounting import shares
 from hubbub.accounting.conversions import delta_from_rdp, epsilon_from_rdp, require_orders
 from hubbub.accounting.dominating_pairs import directions, unamplified_mu
 from hubbub.accounting.events import (
@@ -35,8 +47,9 @@ from hubbub.accounting.events import (
 )
 from hubbub.accounting.moments import log_excess
 from hubbub.accounting.pairs import Blend, Law, LossLaw, Pair
+from hubbub.mechanism.discrete_gaussian import statistical_distance
 
-__all__ = ["DEFAULT_ORDERS", "rdp", "rdp_delta", "rdp_epsilon"]
+__all__ = ["DEFAULT_ORDERS", "added_delta", "distance", "rdp", "rdp_delta", "rdp_epsilon", "rdp_of_all", "shares_zcdp_rho"]
 
 # As in dp_accounting, so that published numbers can be compared.
 DEFAULT_ORDERS: tuple[float, ...] = (*(i / 10 for i in range(11, 110)), *map(float, range(11, 64)), 128.0, 256.0, 512.0, 1024.0)
@@ -47,6 +60,7 @@ _ZOOMS = 12
 _CLOSE = 1e-3
 # The quadrature's error is below this part of the value; what is below 1e-300 is not told from nothing.
 _ROUNDING, _LEAST = 1e-11, 1e-300
+_UP = 1 + 1e-12
 
 
 def rdp(event: Event, orders: npt.ArrayLike, neighboring_relation: str) -> Array:
@@ -77,9 +91,21 @@ def rdp(event: Event, orders: npt.ArrayLike, neighboring_relation: str) -> Array
     return _curve(require_event(event), a, require_relation(neighboring_relation))
 
 
+def rdp_of_all(events: Sequence[tuple[Event, int]], orders: npt.ArrayLike, neighboring_relation: str) -> Array:
+    """An upper bound on the Rényi divergence of a composition at each order, as :func:`rdp` of one event, ``(orders,)``.
+
+    Example:
+        >>> rdp_of_all([(Gaussian(1.0), 3), (Gaussian(2.0), 4)], (2, 5), "zero-out").tolist()
+        [4.0, 10.0]
+    """
+    a, relation = require_orders(orders), require_relation(neighboring_relation)
+    return sum((rounds * _curve(event, a, relation) for event, rounds in counted(events)), np.zeros(len(a)))
+
+
 def _curve(event: Event, orders: Array, relation: NeighboringRelation) -> Array:
     if isinstance(event, DiscreteGaussianShares):
-        return shares.divergences(event, orders, relation)
+        mu, excess, dim = _mu_of_shares(event, relation), event.excess, event.dim
+        return np.asarray(np.minimum(orders * (mu**2 / 2) + excess * dim, orders * ((mu + excess * math.sqrt(dim)) ** 2 / 2)))
     seen = orders * (unamplified_mu(event, relation) ** 2 / 2)
     match event:
         case Gaussian() | TreeAggregation() | BallsInBins() | MixtureOfGaussians():
@@ -90,14 +116,49 @@ def _curve(event: Event, orders: Array, relation: NeighboringRelation) -> Array:
             return np.minimum(seen, divergence * (1 + _ROUNDING) + _LEAST)
 
 
+def _mu_of_shares(event: DiscreteGaussianShares, relation: NeighboringRelation) -> float:
+    # A unit that is certain to contribute moves the sum by its own update, there or not; its replacement by twice as much.
+    return (2 if relation == "replace-one" else 1) / event.noise_multiplier
+
+
+def shares_zcdp_rho(event: DiscreteGaussianShares, relation: NeighboringRelation) -> float:
+    """ρ of zero-concentrated DP of one sum of shares: no divergence of an order a ≥ 1 is above ρ·a."""
+    mu, excess = _mu_of_shares(event, relation), event.excess
+    return min(mu**2 / 2 + excess * event.dim, (mu + excess * math.sqrt(event.dim)) ** 2 / 2)
+
+
+def distance(events: Sequence[tuple[Event, int]]) -> float:
+    """β of all shares among the events, from above: their statistical distance from exact discrete Gaussians; at most 1.
+
+    Example:
+        >>> distance([(Gaussian(1.0), 9)])
+        0.0
+    """
+    numbers = sum(count * event.shares * event.dim for event, count in events if isinstance(event, DiscreteGaussianShares))
+    return min(1.0, statistical_distance(numbers))
+
+
+def added_delta(epsilon: float, distance: float) -> float:
+    """(1 + e^ε)·β, from above: what delta is more than that of exact shares; at most 1.
+
+    Example:
+        >>> 2e-9 <= added_delta(0.0, 1e-9) < 2.0001e-9
+        True
+    """
+    if distance == 0:
+        return 0.0
+    log = np.logaddexp(0.0, epsilon) + math.log(distance)
+    # A float of a few hundred, whose last bits its exponential multiplies.
+    return min(1.0, math.exp(min(0.0, log)) * _UP)
+
+
 def _larger(first: LossLaw, second: LossLaw, orders: Array) -> Array:
     """ln(A_a − 1) of the larger of two directions; of a blend, of the blend of the larger ones."""
     match first, second:
         case Blend(weights, forth), Blend(_, back):
             pairs = zip(weights, forth, back, strict=True)
             parts = [math.log(w) + _larger(one, other, orders) for w, one, other in pairs if w > 0]
-            blended: Array = np.logaddexp.reduce(parts, axis=0)
-            return blended
+            return np.asarray(np.logaddexp.reduce(parts, axis=0))
         case _ if first == second or _is_removal(first):
             return log_excess(first, orders)
         case _:
@@ -123,7 +184,7 @@ def rdp_epsilon(events: Sequence[tuple[Event, int]], delta: float, neighboring_r
         neighboring_relation: ``"zero-out"``, ``"add-or-remove-one"`` or ``"replace-one"``.
 
     Returns:
-        Infinity where nothing is known at so small a delta: with discrete Gaussian shares, as :mod:`.accounting.shares` says.
+        Infinity where nothing is known at so small a delta: with discrete Gaussian shares, by the module's docstring.
 
     Raises:
         ValueError: A number out of range, or no such relation.
@@ -135,19 +196,19 @@ def rdp_epsilon(events: Sequence[tuple[Event, int]], delta: float, neighboring_r
         3.2464
     """
     open_unit("delta", delta)
-    total = _total(events, neighboring_relation)
+    together = counted(events)
 
     def least(kept: float) -> float:
-        return _least(lambda orders: [epsilon_from_rdp([a], [r], kept) for a, r in zip(orders, total(orders), strict=True)])
+        return _least(together, neighboring_relation, lambda order, bound: epsilon_from_rdp([order], [bound], kept))
 
-    distance = shares.distance(events)
-    if distance == 0:
+    beta = distance(together)
+    if beta == 0:
         return least(delta)
-    if distance > delta / 4:
+    if beta > delta / 4:
         return math.inf
     # What is set aside is enough for any epsilon up to that of half of delta. The subtraction is one more operation in
     # floating point, for which the conversion leaves room.
-    aside = shares.added_delta(least(delta / 2), distance)
+    aside = added_delta(least(delta / 2), beta)
     return least(delta - aside) if aside <= delta / 2 else math.inf
 
 
@@ -168,34 +229,22 @@ def rdp_delta(events: Sequence[tuple[Event, int]], epsilon: float, neighboring_r
         >>> f"{rdp_delta([(event, 2000)], epsilon=3.2464, neighboring_relation='add-or-remove-one') :.2e}"
         '1.00e-06'
     """
-    total, eps = _total(events, neighboring_relation), non_negative("epsilon", epsilon)
-    distance = shares.distance(events)
-    if distance > 0:
+    together, eps = counted(events), non_negative("epsilon", epsilon)
+    beta = distance(together)
+    if beta > 0:
         # The delta of a smaller epsilon holds as well, and beyond this one (1 + e^ε)·β grows to what is worth nothing.
-        eps = min(eps, -math.log(distance) / 2)
-    least = _least(lambda orders: [delta_from_rdp([a], [r], eps) for a, r in zip(orders, total(orders), strict=True)])
-    return min(1.0, least + shares.added_delta(eps, distance))
+        eps = min(eps, -math.log(beta) / 2)
+    least = _least(together, neighboring_relation, lambda order, bound: delta_from_rdp([order], [bound], eps))
+    return min(1.0, least + added_delta(eps, beta))
 
 
-def _total(events: Sequence[tuple[Event, int]], neighboring_relation: str) -> Callable[[Array], Array]:
-    """The Rényi bound of the composition, as a function of the orders."""
-    together, relation = counted(events), require_relation(neighboring_relation)
-
-    def total(orders: Array) -> Array:
-        bounds = np.zeros(len(orders))
-        for event, rounds in together:
-            bounds += rounds * _curve(event, orders, relation)
-        return bounds
-
-    return total
-
-
-def _least(bounds: Callable[[Array], list[float]]) -> float:
-    """The least bound over the default orders and a search in ln(a − 1) near the best of them; every order is sound."""
+def _least(events: Sequence[tuple[Event, int]], neighboring_relation: str, of: Callable[[float, float], float]) -> float:
+    """The least of what an order and its bound give, over the default orders and a search in ln(a − 1) near the best."""
     orders = np.array(DEFAULT_ORDERS)
     best = math.inf
     for _ in range(_ZOOMS):
-        values = bounds(orders)
+        bounds = rdp_of_all(events, orders, neighboring_relation)
+        values = [of(float(order), float(bound)) for order, bound in zip(orders, bounds, strict=True)]
         at = int(np.argmin(values))
         best = min(best, values[at])
         logs = np.log(orders - 1)

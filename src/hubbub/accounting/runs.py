@@ -1,9 +1,4 @@
-"""What one whole run has cost, as a value, as a record and in words, for a later run or an account of several.
-
-What whole runs have cost, as values that a later run or an account of several takes over.
-
-A run of which no more is known than its charge, in words: what it did, and what must hold for it.
-"""
+"""What one whole run has cost, as a value, as a record and in words, for a later run or an account of several."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -132,11 +127,8 @@ class RunCharge:
         if set(stated) != known:
             raise ValueError(f"an earlier run: has {sorted(stated, key=str)!r:.200}, must have {sorted(known)}")
         further, not_covered = words_from_record(stated)
-        for name in ("events", "relations"):
-            if (
-                not isinstance(stated[name], list | None if name == "events" else list)
-                or len(stated[name] or ()) > _MOST_EVENTS
-            ):
+        for name, kind in (("events", list | None), ("relations", list)):
+            if not isinstance(stated[name], kind) or len(stated[name] or ()) > _MOST_EVENTS:
                 raise TypeError(f"{name} = {str(stated[name])[:80]!r}: must be a list of at most {_MOST_EVENTS}")
         events = None if stated["events"] is None else tuple(event_from_record(event) for event in stated["events"])
         words = {"further": further, "not_covered": not_covered}
@@ -145,12 +137,8 @@ class RunCharge:
 
 def events_of(runs: Sequence[RunCharge]) -> Events | None:
     """The events of all runs; ``None`` where one of them has no bound."""
-    found: list[tuple[Event, int]] = []
-    for run in runs:
-        if run.events is None:
-            return None
-        found += run.events
-    return tuple(found)
+    known = [run.events for run in runs if run.events is not None]
+    return tuple(one for events in known for one in events) if len(known) == len(runs) else None
 
 
 def require_together(runs: Sequence[RunCharge], privacy_unit: str, neighboring_relation: NeighboringRelation) -> None:
@@ -174,7 +162,12 @@ def require_together(runs: Sequence[RunCharge], privacy_unit: str, neighboring_r
 
 
 def event_record(event: Event, count: int) -> dict[str, Any]:
-    """An event and how often it happens, as strict JSON values."""
+    """An event and how often it happens, as strict JSON values.
+
+    Example:
+        >>> event_record(Gaussian(2.0), 3)
+        {'event': 'Gaussian', 'count': 3, 'noise_multiplier': 2.0}
+    """
     return {"event": type(event).__name__, "count": count, **asdict(event)}
 
 
@@ -184,6 +177,10 @@ def event_from_record(record: object) -> tuple[Event, int]:
     Raises:
         ValueError: No such event, or numbers that make none.
         TypeError: A value of another type.
+
+    Example:
+        >>> event_from_record({"event": "Gaussian", "count": 3, "noise_multiplier": 2.0})
+        (Gaussian(noise_multiplier=2.0), 3)
     """
     stated = dict(table("an event", record))
     kind = _KINDS[one_of("event", stated.pop("event", None), _KINDS)]

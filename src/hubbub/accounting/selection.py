@@ -18,10 +18,10 @@ import numpy as np
 
 from hubbub._util.checks import Array, finite, one_of, open_unit
 from hubbub._util.roots import bracket, grown
+from hubbub.accounting.composition import by_divergences
 from hubbub.accounting.conversions import delta_from_rdp, epsilon_from_rdp
 from hubbub.accounting.events import Event, counted, require_relation
-from hubbub.accounting.rdp import DEFAULT_ORDERS, rdp
-from hubbub.accounting.worst_case import by_divergences
+from hubbub.accounting.rdp import DEFAULT_ORDERS, rdp_of_all
 
 __all__ = ["TRIAL_LAWS", "selection_epsilon"]
 
@@ -82,18 +82,10 @@ def selection_epsilon(
 
 def _curve(candidates: Sequence[Sequence[tuple[Event, int]]], orders: Array, relation: str) -> Array:
     """The Rényi bound of one trial: the largest of the candidates, as a draw among them is the same for all people."""
-    known: dict[Event, Array] = {}
-    largest = np.zeros(len(orders))
-    for events in candidates:
-        if by_divergences(events):
-            raise ValueError("candidates: noise in shares is a statistical distance away from what Rényi bounds know")
-        total = np.zeros(len(orders))
-        for event, rounds in counted(events):
-            if event not in known:
-                known[event] = rdp(event, orders, relation)
-            total += rounds * known[event]
-        largest = np.maximum(largest, total)
-    return largest
+    distinct = {tuple(counted(events)) for events in candidates}
+    if any(by_divergences(events) for events in distinct):
+        raise ValueError("candidates: noise in shares is a statistical distance away from what Rényi bounds know")
+    return np.asarray(np.max([rdp_of_all(events, orders, relation) for events in distinct], axis=0))
 
 
 def _largest_epsilon(order: float) -> float:

@@ -1,26 +1,39 @@
-"""A guarantee as a text that can be published: each point of the checklist of "How to DP-fy ML", in one place.
+"""A privacy guarantee as a value, and as a text that can be published: each point of the checklist of "How to DP-fy ML".
 
 Source: Ponomareva et al. 2023, Section 5.3, https://arxiv.org/abs/2303.00654.
 """
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, Context, Decimal
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import Literal
 
-from hubbub.accounting.events import DiscreteGaussianShares
-from hubbub.accounting.runs import RunCharge, charge_assumptions, charge_words
-from hubbub.accounting.shares import distance
-from hubbub.accounting.wording import EACH_RUN, Assumption
-from hubbub.accounting.worst_case import by_divergences
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from hubbub.accounting.guarantee import PrivacyGuarantee
+from hubbub._util.checks import Array, open_unit
+from hubbub._util.strict_json import finite_or_none
+from hubbub.accounting.composition import (
+    by_divergences,
+    certain,
+    epsilon_once,
+    unamplified_epsilon,
+    unamplified_mu,
+    unamplified_zcdp_rho,
+)
+from hubbub.accounting.events import RELATIONS, DiscreteGaussianShares, NeighboringRelation
+from hubbub.accounting.rdp import distance, rdp_of_all
+from hubbub.accounting.runs import Events, RunCharge, charge_assumptions, charge_participations, charge_words, event_record
+from hubbub.accounting.trade_off import trade_off
+from hubbub.accounting.wording import EACH_RUN, Assumption, compared, counted_rounds, unit_word
+from hubbub.errors import BudgetError
+from hubbub.mechanism import NoiseBy
 
-__all__ = ["RunFacts", "counted_rounds", "library_versions", "no_less", "rounded_up", "written", "zcdp_standing"]
+__all__ = ["PrivacyGuarantee", "Restated", "RunFacts", "library_versions", "no_less", "rounded_up", "zcdp_standing"]
 
+_CURVE = (1e-3, 1e-5, 1e-6, 1e-8, 1e-10, 1e-12)
 _RELATIONS = {
     "zero-out": "the data of one {unit} count as nothing, while all cohorts stay the same",
     "add-or-remove-one": "one {unit} is there or is not",
@@ -35,6 +48,245 @@ _ACCOUNTANTS = {
 
 
 @dataclass(frozen=True)
+class Restated:
+    """The same releases under another neighboring relation: its epsilon, or ``None`` and why no theorem gives one."""
+
+    neighboring_relation: NeighboringRelation
+    epsilon: float | None
+    why: str
+
+
+@dataclass(frozen=True)
+class PrivacyGuarantee:
+    """An (epsilon, delta) guarantee that names its unit, its neighboring relation and its assumptions.
+
+    Args:
+        epsilon: Rounded up; infinite where nothing is promised.
+        delta: As asked for.
+        zcdp_rho: Of zero-concentrated DP, where no random cohorts are counted on; else ``None``. Of noise in shares that of
+            exact ones, from which those that are drawn have a statistical distance that delta counts.
+        l2_sensitivity: In clip norms and under the stated relation, of what ``sensitivity_of`` says, never amplified: of a
+            pattern ρ is its square over twice that of ``clip_noise_multiplier``. ``None`` where nothing is promised, or for
+            several runs.
+        sensitivity_exact: Whether that is exact, or a bound from above.
+        noise_multiplier: Standard deviation of z over clip norm × largest column norm.
+        clip_noise_multiplier: Standard deviation of z over the clip norm alone.
+        neighboring_relation: What "one unit" may change.
+        privacy_unit: Whose contribution is hidden.
+        mechanism: In words, its cohorts among them.
+        accountant: Who computed epsilon.
+        rounds: How many rounds it covers.
+        assumptions: What must hold for it, and who sees to each.
+        simulation: Whether cohorts and noise of it, or of an earlier run, came from a known seed: then it is what real runs
+            would have, not a guarantee.
+        events: What was charged, those of ``earlier`` counted; ``None`` where nothing bounds it.
+        relations: The neighboring relations under which a theorem covers the events.
+        not_covered: What costs extra, or is not hidden at all.
+        earlier: The runs over the same people that are charged beside this one.
+        cohorts: In words, where there is one mechanism.
+        sensitivity_of: How far one unit moves all releases of a pattern; of random cohorts one round that it takes part in.
+        noise_by: Who adds the noise, where clients bring none along.
+        setting: One line of who is trusted with what; empty for a server that sees each update.
+
+    Example:
+        >>> from hubbub.accounting import guarantee
+        >>> from hubbub.mechanism import Mechanism
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> answer = guarantee(Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=4.0), delta=1e-5)
+        >>> print(answer.sentence().partition(", by")[0])
+        (1.357, 1e-05)-differential privacy for each client (zero-out relation) over 4 rounds
+    """
+
+    epsilon: float
+    delta: float
+    zcdp_rho: float | None
+    l2_sensitivity: float | None
+    sensitivity_exact: bool
+    noise_multiplier: float | None
+    clip_noise_multiplier: float | None
+    neighboring_relation: NeighboringRelation
+    privacy_unit: str
+    mechanism: str
+    accountant: str
+    rounds: int
+    assumptions: tuple[Assumption, ...]
+    simulation: bool = False
+    events: Events | None = None
+    relations: tuple[NeighboringRelation, ...] = ()
+    not_covered: tuple[str, ...] = ()
+    earlier: tuple[RunCharge, ...] = ()
+    cohorts: str = ""
+    sensitivity_of: Literal["the whole run", "one round"] = "the whole run"
+    noise_by: NoiseBy = "server"
+    setting: str = ""
+
+    @property
+    def private(self) -> bool:
+        """Whether anything is promised at all."""
+        return math.isfinite(self.epsilon)
+
+    @property
+    def bare(self) -> bool:
+        """Whether no mechanism is in it at all."""
+        return self.accountant == "none"
+
+    @property
+    def amplified(self) -> bool:
+        """Whether epsilon counts on random cohorts."""
+        return self.events is not None and not certain(self.events)
+
+    @property
+    def in_shares(self) -> bool:
+        """Whether clients brought noise along in what is covered."""
+        return self.events is not None and by_divergences(self.events)
+
+    @property
+    def gdp_mu(self) -> float | None:
+        """μ of Gaussian DP, where all that is covered is one Gaussian release; else ``None``."""
+        return None if self.amplified else self.unamplified_mu
+
+    @property
+    def unamplified_mu(self) -> float | None:
+        """μ of Gaussian DP without amplification; ``None`` where nothing is promised, or noise comes in shares."""
+        return None if self.events is None or self.in_shares else unamplified_mu(self.events, self.neighboring_relation)
+
+    @property
+    def unamplified_zcdp_rho(self) -> float | None:
+        """ρ of zero-concentrated DP, without amplification; ``None`` where nothing is promised."""
+        return None if self.events is None else unamplified_zcdp_rho(self.events, self.neighboring_relation)
+
+    @property
+    def unamplified_epsilon(self) -> float:
+        """Epsilon in the worst case over the cohorts that the draw can give, at the stated delta: an upper bound."""
+        return math.inf if self.events is None else unamplified_epsilon(self.events, self.delta, self.neighboring_relation)
+
+    def at(self, delta: float) -> float:
+        """Epsilon at another delta; infinite where nothing is promised.
+
+        Raises:
+            ValueError: Not strictly between 0 and 1.
+        """
+        open_unit("delta", delta)
+        if self.events is None:
+            return math.inf
+        return epsilon_once(self.events, delta, self.neighboring_relation, self.accountant)
+
+    def rdp(self, orders: npt.ArrayLike) -> Array:
+        """An upper bound on the Rényi divergence of all that is covered at each order above 1, ``(orders,)``.
+
+        Raises:
+            ValueError: An order that is not above 1, or nothing is promised.
+        """
+        return rdp_of_all(self._promised(), orders, self.neighboring_relation)
+
+    def trade_off(self, false_positive_rates: npt.ArrayLike) -> Array:
+        """From below, the least false negative rate of any test between two neighboring data sets, at each false positive rate.
+
+        Raises:
+            ValueError: A rate that is not from 0 to 1, or nothing is promised.
+        """
+        return trade_off(self._promised(), false_positive_rates, self.neighboring_relation)
+
+    def _promised(self) -> Events:
+        if self.events is None:
+            raise ValueError("this run has no privacy guarantee: nothing bounds what its releases tell")
+        return self.events
+
+    @cached_property
+    def curve(self) -> tuple[tuple[float, float], ...]:
+        """Pairs (delta, epsilon), delta falling, the stated one among them."""
+        others = _CURVE if self.private else ()
+        known = {self.delta: self.epsilon} | {delta: self.at(delta) for delta in others if delta != self.delta}
+        return tuple(sorted(known.items(), reverse=True))
+
+    @cached_property
+    def other_relations(self) -> tuple[Restated, ...]:
+        """The same releases under the other neighboring relations, each computed anew where a theorem covers it."""
+        return tuple(self._under(relation) for relation in RELATIONS if relation != self.neighboring_relation)
+
+    def _under(self, relation: NeighboringRelation) -> Restated:
+        if self.events is None:
+            return Restated(relation, None, "nothing is promised under any relation")
+        if relation not in self.relations:
+            return Restated(
+                relation, None, "no theorem covers it, since with another unit the cohorts of the others would change, too"
+            )
+        try:
+            restated = epsilon_once(self.events, self.delta, relation, self.accountant)
+        except BudgetError as error:
+            return Restated(relation, None, str(error))
+        how = "computed anew from the charged rounds" if self.amplified else "of the sensitivity under it"
+        kinds = [kind for kind in charge_participations(self.events, self.rounds) if kind is not None]
+        also = dict.fromkeys(a.text for kind in kinds for a in compared(kind, relation, unit_word(self.privacy_unit)))
+        return Restated(relation, restated, "".join((how, *(f", if {text}" for text in also))))
+
+    def sentence(self) -> str:
+        """The guarantee in one sentence."""
+        if not self.private:
+            return f"This run has no privacy guarantee: epsilon is infinite for every {self.privacy_unit} ({self.mechanism})."
+        runs = f", together with {len(self.earlier)} earlier run{'s' if len(self.earlier) > 1 else ''}" if self.earlier else ""
+        simulated = ""
+        if self.simulation and (self.earlier or self.noise_multiplier is None):
+            simulated = " Not for release: a simulation is among the runs, whose cohorts and noise come from a known seed."
+        elif self.simulation:
+            simulated = " Simulation, not for release: cohorts and noise come from a known seed."
+        return (
+            f"({rounded_up(self.epsilon)}, {no_less(self.delta)})-differential privacy for each {self.privacy_unit} "
+            f"({self.neighboring_relation} relation) over {counted_rounds(self.rounds)}, by {self.mechanism}{runs}.{simulated}"
+        )
+
+    def statement(self, facts: "RunFacts | None" = None) -> str:
+        """The guarantee in full, fit for publication.
+
+        Args:
+            facts: What is known of the run beside its guarantee, such as its clip norm and the head of its ledger.
+
+        Example:
+            >>> from hubbub.accounting import guarantee
+            >>> from hubbub.mechanism import Mechanism
+            >>> from hubbub.mechanism.participation import MinSeparation
+            >>> from hubbub.mechanism.strategies import Identity
+            >>> stated = guarantee(Mechanism(Identity(8), MinSeparation(4, 2), noise_multiplier=2.0), delta=1e-6)
+            >>> next(line for line in stated.statement().splitlines() if "Guarantee" in line)[:38]
+            '(8) Guarantee: (epsilon, delta) = (2.0'
+        """
+        return _written(self, RunFacts() if facts is None else facts)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """In a notebook: the sentence as a card, with the numbers behind it and what must hold."""
+        from hubbub._util.card import bundle
+
+        sensitivity = f"sensitivity of {self.sensitivity_of}, in clip norms, at most"
+        bounds = {"zCDP ρ, at most": self.zcdp_rho, sensitivity: self.l2_sensitivity}
+        rows = [(name, rounded_up(value)) for name, value in bounds.items() if value is not None]
+        if self.clip_noise_multiplier is not None:
+            rows.append(("standard deviation of the noise, in clip norms", f"{self.clip_noise_multiplier:.12g}"))
+        return bundle(self.sentence(), rows, [str(assumption) for assumption in self.assumptions], good=self.private)
+
+    def as_json(self) -> dict[str, object]:
+        """All fields as strict JSON values: an infinite epsilon is ``None`` beside ``"private": False``."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {
+            **{name: finite_or_none(value) if isinstance(value, float) else value for name, value in fields.items()},
+            "private": self.private,
+            "assumptions": [asdict(assumption) for assumption in self.assumptions],
+            "not_covered": list(self.not_covered),
+            "relations": list(self.relations),
+            "events": None if self.events is None else [event_record(event, count) for event, count in self.events],
+            "earlier": [run.record() for run in self.earlier],
+            "gdp_mu": self.gdp_mu,
+            "without_amplification": {
+                "epsilon": finite_or_none(self.unamplified_epsilon),
+                "zcdp_rho": self.unamplified_zcdp_rho,
+            },
+            "curve": [{"delta": delta, "epsilon": finite_or_none(eps)} for delta, eps in self.curve],
+            "other_relations": [{**vars(other), "epsilon": finite_or_none(other.epsilon)} for other in self.other_relations],
+            "versions": library_versions(),
+        }
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """What is known of a run beside its guarantee; ``None`` where it is not a run.
 
@@ -46,9 +298,9 @@ class RunFacts:
         heads: Hash of the last record of each ledger.
         worse: Where what happened is not what was promised.
         audited_epsilon: A lower bound that an audit found, with confidence 95 %.
+        adaptive: Whether the clip norm followed the updates.
         runs: Of several runs together, the guarantee of each; in the order of ``heads``.
         others: What is charged beside these runs, because they were told of it.
-        adaptive: Whether the clip norm followed the updates.
     """
 
     clip_norm: float | None = None
@@ -59,12 +311,13 @@ class RunFacts:
     worse: tuple[str, ...] = ()
     audited_epsilon: float | None = None
     adaptive: bool = False
-    runs: "tuple[PrivacyGuarantee, ...]" = ()
+    runs: tuple[PrivacyGuarantee, ...] = ()
     others: tuple[RunCharge, ...] = ()
 
 
-def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
+def _written(answer: PrivacyGuarantee, facts: RunFacts) -> str:
     """The statement as text, its points numbered as in the checklist."""
+    versions = ", ".join(f"{name} {number}" for name, number in library_versions().items())
     points = {
         "Setting": _setting(answer, facts),
         "What is covered": _covered(answer, facts),
@@ -72,7 +325,7 @@ def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
         "Unit of privacy": _unit(answer),
         "Neighboring relation": _relation(answer),
         "Sampling": _sampling(answer),
-        "Accountant": f"{_ACCOUNTANTS['rdp' if _in_shares(answer) else answer.accountant]}. {_versions()}.",
+        "Accountant": f"{_ACCOUNTANTS['rdp' if answer.in_shares else answer.accountant]}. {versions}.",
         "Guarantee": _numbers(answer),
         "Noise": _noise(answer, facts),
         "Tuning": "its cost is in epsilon only as far as its runs are named here: every other run that was made on these "
@@ -85,20 +338,22 @@ def written(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     }
     lines = ["Privacy statement", "", answer.sentence(), ""]
     lines += [f"({number}) {name}: {text}" for number, (name, text) in enumerate(points.items(), start=1)]
+    # What none of the runs covers, each once.
+    uncovered = dict.fromkeys((*answer.not_covered, *(what for run in facts.runs for what in run.not_covered)))
     assumed = "It assumes (and who sees to it)" if facts.heads else "It holds for a run of which this is true"
     for title, items in (
         ("The runs", _runs(answer, facts)),
         ("Not as promised", facts.worse),
         (assumed, _assumptions(answer, facts)),
-        ("It does not cover", _not_covered(answer, facts)),
+        ("It does not cover", uncovered),
     ):
         lines += ["", f"{title}:", *(f"- {item}" for item in items)] if items else []
     return "\n".join(lines) + "\n"
 
 
-def _unit(answer: "PrivacyGuarantee") -> str:
-    whole = "not clipped" if _bare(answer) else "clipped as one vector"
-    if not answer.private and not _bare(answer):
+def _unit(answer: PrivacyGuarantee) -> str:
+    whole = "not clipped" if answer.bare else "clipped as one vector"
+    if not answer.private and not answer.bare:
         # Of several runs, or of one that did not do what it promised, it is not so of each round.
         whole += " wherever anything is promised"
     if answer.privacy_unit == "example":
@@ -106,17 +361,11 @@ def _unit(answer: "PrivacyGuarantee") -> str:
     return f"one {answer.privacy_unit}, with all of its data; its update is {whole}."
 
 
-def _bare(answer: "PrivacyGuarantee") -> bool:
-    """Whether no mechanism is in it at all."""
-    return answer.accountant == "none"
-
-
-def _runs(answer: "PrivacyGuarantee", facts: RunFacts) -> list[str]:
+def _runs(answer: PrivacyGuarantee, facts: RunFacts) -> list[str]:
     """Where there are several, each in one line."""
     own = [
         f"the run of head {head[:16]}: {run.mechanism}; {run.rounds} rounds, {run.neighboring_relation} relation"
-        + ("; a simulation, not for release" if run.simulation else "")
-        + _named_setting(run)
+        f"{'; a simulation, not for release' if run.simulation else ''}{_named_setting(run)}"
         for head, run in zip(facts.heads, facts.runs, strict=bool(facts.runs))
     ]
     if answer.earlier:
@@ -125,26 +374,16 @@ def _runs(answer: "PrivacyGuarantee", facts: RunFacts) -> list[str]:
     return [*own, *(charge_words(run) for run in (*answer.earlier, *facts.others))]
 
 
-def _named_setting(run: "PrivacyGuarantee") -> str:
+def _named_setting(run: PrivacyGuarantee) -> str:
     return f"; setting: {run.setting}" if run.setting else ""
 
 
-def _assumptions(answer: "PrivacyGuarantee", facts: RunFacts) -> list[str]:
+def _assumptions(answer: PrivacyGuarantee, facts: RunFacts) -> list[str]:
     """Those of all that is covered, each once; nobody has seen to them yet where there is no run."""
     found = [assumption for run in facts.runs for assumption in run.assumptions]
     found += [assumption for run in facts.others for assumption in charge_assumptions(run, answer.neighboring_relation)]
     found += [assumption for assumption in answer.assumptions if not facts.runs or assumption != EACH_RUN]
     return [str(assumption) if facts.heads else _yet_to_be(assumption) for assumption in dict.fromkeys(found)]
-
-
-def _not_covered(answer: "PrivacyGuarantee", facts: RunFacts) -> list[str]:
-    """What none of the runs covers, each once."""
-    return list(dict.fromkeys((*answer.not_covered, *(what for run in facts.runs for what in run.not_covered))))
-
-
-def _in_shares(answer: "PrivacyGuarantee") -> bool:
-    """Whether clients brought noise along in what is covered."""
-    return answer.events is not None and by_divergences(answer.events)
 
 
 def _yet_to_be(assumption: Assumption) -> str:
@@ -153,9 +392,8 @@ def _yet_to_be(assumption: Assumption) -> str:
     return f"{assumption.text} (to be enforced by the {assumption.enforced_by})"
 
 
-def _setting(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
-    stated = [run.setting for run in facts.runs or (answer,)]
-    stated += [run.setting for run in (*facts.others, *answer.earlier)]
+def _setting(answer: PrivacyGuarantee, facts: RunFacts) -> str:
+    stated = [run.setting for run in facts.runs or (answer,)] + [run.setting for run in (*facts.others, *answer.earlier)]
     if len(stated) == 1 and stated[0]:
         return f"{stated[0].rstrip('.')}."
     if all(stated):
@@ -165,49 +403,44 @@ def _setting(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     return _usual_setting(answer)
 
 
-def _usual_setting(answer: "PrivacyGuarantee") -> str:
-    if _bare(answer):
-        return f"central: the operator receives the update of each {answer.privacy_unit}, and nothing is hidden from anybody."
-    if _in_shares(answer) and not all(isinstance(event, DiscreteGaussianShares) for event, _ in answer.events or ()):
+def _usual_setting(answer: PrivacyGuarantee) -> str:
+    unit = answer.privacy_unit
+    if answer.bare:
+        return f"central: the operator receives the update of each {unit}, and nothing is hidden from anybody."
+    if answer.in_shares and not all(isinstance(event, DiscreteGaussianShares) for event, _ in answer.events or ()):
         return "of some runs central, of others with noise in shares of the clients; see the statement of each."
-    if _in_shares(answer):
-        unit = answer.privacy_unit
+    if answer.in_shares:
         return (
             f"distributed noise: each {unit} clips its update and adds its share of the noise before it answers; the operator "
             f"receives the answer of each {unit}, which its share alone hides less well than is stated here, and is trusted to "
             "sum them, to release no sum of too few shares, and to keep answers and cohorts secret."
         )
-    if answer.privacy_unit == "example":
+    if unit == "example":
         return (
             "central: the operator holds all examples, and is trusted to clip the gradient of each, to add the noise before "
             "anybody else looks, and to keep gradients, batches and keys secret."
         )
     return (
-        f"central: the operator receives the update of each {answer.privacy_unit}, and is trusted to sum them, to add the "
+        f"central: the operator receives the update of each {unit}, and is trusted to sum them, to add the "
         "noise before anybody else looks, and to keep updates, cohorts and keys secret."
     )
 
 
-def _released(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
-    if _bare(answer):
+def _released(answer: PrivacyGuarantee, facts: RunFacts) -> str:
+    if answer.bare:
         return "the model after every round, as seen through its bare sum."
     model = "the model after every round, as seen through its noisy sum; so every round is charged, not the last model alone."
     if answer.earlier or facts.runs:
         model += " Of each run also what its own statement names."
-    if not facts.adaptive:
-        return model
-    return (
-        f"{model} Also the clip norm of every round, made of a noised count of the updates that were not clipped, which is one "
-        "more coordinate of the same sum."
-    )
+    if facts.adaptive:
+        model += (
+            " Also the clip norm of every round, made of a noised count of the updates that were not clipped, which is one "
+            "more coordinate of the same sum."
+        )
+    return model
 
 
-def counted_rounds(rounds: int) -> str:
-    """So many rounds, in words."""
-    return f"{rounds} round{'' if rounds == 1 else 's'}"
-
-
-def _covered(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
+def _covered(answer: PrivacyGuarantee, facts: RunFacts) -> str:
     planned = "" if facts.planned_rounds in (None, answer.rounds) else f" of {facts.planned_rounds} that were planned"
     earlier = "".join(
         f"; the run of ledger {run.first[:16]} as of head {run.head[:16]}, {run.rounds} of {run.planned} rounds"
@@ -219,9 +452,8 @@ def _covered(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     return f"training, {counted_rounds(answer.rounds)}{planned}{earlier}{alone}.{simulated}"
 
 
-def _relation(answer: "PrivacyGuarantee") -> str:
-    unit = answer.privacy_unit
-    meant = f"{answer.neighboring_relation}: {_RELATIONS[answer.neighboring_relation].format(unit=unit)}."
+def _relation(answer: PrivacyGuarantee) -> str:
+    meant = f"{answer.neighboring_relation}: {_RELATIONS[answer.neighboring_relation].format(unit=answer.privacy_unit)}."
     others = [
         f"Under {other.neighboring_relation} epsilon is {rounded_up(other.epsilon)} at the same delta ({other.why})."
         if other.epsilon is not None
@@ -231,7 +463,7 @@ def _relation(answer: "PrivacyGuarantee") -> str:
     return " ".join((meant, *others))
 
 
-def _sampling(answer: "PrivacyGuarantee") -> str:
+def _sampling(answer: PrivacyGuarantee) -> str:
     cohorts = answer.cohorts or answer.mechanism
     if not answer.amplified:
         return f"{cohorts}. Epsilon counts on no random cohorts: it is the worst case over who took part when."
@@ -242,27 +474,26 @@ def _sampling(answer: "PrivacyGuarantee") -> str:
     )
 
 
-def _numbers(answer: "PrivacyGuarantee") -> str:
+def _numbers(answer: PrivacyGuarantee) -> str:
     if not answer.private:
         return "none: epsilon is infinite."
     curve = ", ".join(f"({rounded_up(epsilon)}, {no_less(delta)})" for delta, epsilon in answer.curve)
-    # Sums of shares are no Gaussian, and have no μ.
-    mu = "" if _in_shares(answer) else f"{rounded_up(answer.unamplified_mu or 0.0)}-Gaussian DP"
-    rho = f"{rounded_up(answer.unamplified_zcdp_rho or 0.0)}-zCDP"
-    if _in_shares(answer):
-        # A twentieth more, so that two digits round it up.
+    known = [f"{rounded_up(answer.unamplified_zcdp_rho or 0.0)}-zCDP"]
+    if answer.in_shares:
+        # Sums of shares are no Gaussian, and have no μ. A twentieth more, so that two digits round it up.
         beta = 1.05 * distance(answer.events or ())
-        rho = f"{rho} up to a statistical distance of {beta:.1e} in the noise, which delta counts"
+        known[0] += f" up to a statistical distance of {beta:.1e} in the noise, which delta counts"
+    else:
+        known.append(f"{rounded_up(answer.unamplified_mu or 0.0)}-Gaussian DP")
     if answer.amplified:
-        alone = " and ".join(filter(None, (rho, mu)))
-        return f"(epsilon, delta) = {curve}. Without amplification it is {alone}. Numbers are rounded up."
-    return f"(epsilon, delta) = {'; '.join(filter(None, (curve, rho, mu)))}. Numbers are rounded up."
+        return f"(epsilon, delta) = {curve}. Without amplification it is {' and '.join(known)}. Numbers are rounded up."
+    return f"(epsilon, delta) = {'; '.join((curve, *known))}. Numbers are rounded up."
 
 
-def _noise(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
+def _noise(answer: PrivacyGuarantee, facts: RunFacts) -> str:
     if answer.noise_multiplier is None or answer.clip_noise_multiplier is None:
         named = "named below" if facts.runs else "as its ledger says"
-        return "none." if _bare(answer) else f"that of each run, {named}."
+        return "none." if answer.bare else f"that of each run, {named}."
     standing = "exact" if answer.sensitivity_exact else "a bound"
     scale = "norm of an update beside its indicator" if facts.adaptive else "clip norm"
     parts = [
@@ -272,7 +503,7 @@ def _noise(answer: "PrivacyGuarantee", facts: RunFacts) -> str:
     ]
     if facts.clip_norm is not None:
         stddev = answer.clip_noise_multiplier * facts.clip_norm
-        least = "at least " if _in_shares(answer) or answer.noise_by == "holders" else ""
+        least = "at least " if answer.in_shares or answer.noise_by == "holders" else ""
         what = "gradients" if answer.privacy_unit == "example" else "updates"
         parts.append(
             f"{what} clipped to norm {facts.clip_norm:g}; z, in the units of a sum, has standard deviation {least}{stddev:.6g}"
@@ -301,22 +532,21 @@ def _record(facts: RunFacts) -> str:
     return f"{charged} the ledgers say was begun; heads {', '.join(facts.heads)}. 'hubbub account' of all computes it again."
 
 
-def _versions() -> str:
-    return ", ".join(f"{name} {number}" for name, number in library_versions().items())
-
-
 def library_versions() -> dict[str, str]:
     """The versions of what computed: hubbub, NumPy, SciPy; torch where it is loaded."""
-    names = ["hubbub", "numpy", "scipy"]
-    names += ["torch"] if "torch" in sys.modules else []
-    return {name: _version(name) for name in names}
+    found = {}
+    for name in ("hubbub", "numpy", "scipy", *(["torch"] if "torch" in sys.modules else [])):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed as a package"
+    return found
 
 
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed as a package"
+def zcdp_standing(answer: PrivacyGuarantee) -> str:
+    """What goes with the ρ that is shown beside an epsilon."""
+    aside = ", but for the statistical distance of shares" if answer.in_shares else ""
+    return aside + (", without amplification" if answer.amplified else "")
 
 
 def no_less(delta: float) -> str:
@@ -327,16 +557,7 @@ def no_less(delta: float) -> str:
         ('1e-05', '3.33334e-06')
     """
     shown = f"{delta:g}"
-    if float(shown) >= delta:
-        return shown
-    up = Decimal(delta).quantize(Decimal(1).scaleb(Decimal(delta).adjusted() - 5), rounding=ROUND_CEILING)
-    return f"{float(up):g}"
-
-
-def zcdp_standing(answer: "PrivacyGuarantee") -> str:
-    """What goes with the ρ that is shown beside an epsilon."""
-    aside = ", but for the statistical distance of shares" if _in_shares(answer) else ""
-    return aside + (", without amplification" if answer.amplified else "")
+    return shown if float(shown) >= delta else f"{float(_up(delta, digits=6)):g}"
 
 
 def rounded_up(epsilon: float) -> str:
@@ -348,8 +569,9 @@ def rounded_up(epsilon: float) -> str:
     """
     if not math.isfinite(epsilon):
         return "∞"
-    if epsilon == 0:
-        return "0"
-    exact = Decimal(epsilon)
-    up = exact.quantize(Decimal(1).scaleb(exact.adjusted() - 3), rounding=ROUND_CEILING, context=Context(prec=60))
-    return f"{up.normalize():f}"
+    return "0" if epsilon == 0 else f"{_up(epsilon, digits=4).normalize():f}"
+
+
+def _up(number: float, *, digits: int) -> Decimal:
+    exact = Decimal(number)
+    return exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), rounding=ROUND_CEILING, context=Context(prec=60))

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from hubbub._util.checks import Array, finite
+from hubbub._util.checks import Array, numbers_within
 from hubbub.accounting import composition
+from hubbub.accounting.composition import one_gaussian, unamplified_mu
 from hubbub.accounting.events import Event, counted, require_relation
-from hubbub.accounting.worst_case import one_gaussian, unamplified_mu
 
 __all__ = ["gdp_mu", "trade_off", "trade_off_from_profile"]
 
@@ -109,25 +109,15 @@ def trade_off_from_profile(profile: Callable[[float], float], false_positive_rat
         known |= {float(epsilon): profile(float(epsilon)) for epsilon in between if float(epsilon) not in known}
     errors = _errors(np.array(sorted(known)), known, rates).max(axis=1)
     # What the subtractions lose is taken off; no test of rate 1 errs.
-    bound: Array = np.clip(errors * (1 - _ROUNDING) - _ROUNDING, 0.0, 1 - rates)
-    return bound
+    return np.asarray(np.clip(errors * (1 - _ROUNDING) - _ROUNDING, 0.0, 1 - rates))
 
 
 def _errors(epsilons: Array, profile: dict[float, float], rates: Array) -> Array:
     """The larger of both lines at each epsilon, ``(rates, epsilons)``."""
     kept = 1 - np.minimum(1.0, [profile[float(epsilon)] for epsilon in epsilons])
     rate = rates[:, None]
-    lines: Array = np.maximum(kept - np.exp(epsilons) * rate, np.exp(-epsilons) * (kept - rate))
-    return lines
+    return np.asarray(np.maximum(kept - np.exp(epsilons) * rate, np.exp(-epsilons) * (kept - rate)))
 
 
 def _require_rates(values: npt.ArrayLike) -> Array:
-    if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
-        raise TypeError(f"false_positive_rates = {values!r}: must be a sequence of numbers from 0 to 1")
-    rates = [finite(f"false_positive_rates[{i}]", value) for i, value in enumerate(values)]
-    for i, rate in enumerate(rates):
-        if not 0 <= rate <= 1:
-            raise ValueError(f"false_positive_rates[{i}] = {rate!r}: must be from 0 to 1")
-    if not rates:
-        raise ValueError("false_positive_rates is empty: give at least one number from 0 to 1")
-    return np.array(rates)
+    return numbers_within("false_positive_rates", values, "from 0 to 1", lambda rate: 0 <= rate <= 1)

@@ -46,6 +46,7 @@ __all__ = [
     "cohort_words",
     "cohorts_of",
     "compared",
+    "counted_rounds",
     "crude_delta",
     "describe",
     "not_covered",
@@ -74,7 +75,12 @@ _NOT_COVERED_OF_EXAMPLES = (
 def not_covered(
     privacy_unit: str, participations: Sequence[Participation | None], neighboring_relation: NeighboringRelation
 ) -> tuple[str, ...]:
-    """What no guarantee covers, by whose contribution is clipped as one, and what several of them pay together."""
+    """What no guarantee covers, by whose contribution is clipped as one, and what several of them pay together.
+
+    Example:
+        >>> not_covered("client", [MinSeparation(4, 2)], "zero-out")[-1]
+        'facts about groups: for k clients that act as one, epsilon is that of k times the sensitivity'
+    """
     usual = _NOT_COVERED_OF_EXAMPLES if privacy_unit == "example" else _NOT_COVERED
     return (*usual, _groups(privacy_unit, participations, neighboring_relation)) if participations else usual
 
@@ -107,7 +113,12 @@ def _groups(
 
 
 def unit_word(privacy_unit: str) -> str:
-    """Who takes part in rounds: single examples, or clients, whatever they stand for."""
+    """Who takes part in rounds: single examples, or clients, whatever they stand for.
+
+    Example:
+        >>> unit_word("example"), unit_word("hospital")
+        ('example', 'client')
+    """
     return "example" if privacy_unit == "example" else "client"
 
 
@@ -121,7 +132,14 @@ _MOST_WORDS, _LONGEST_TEXT = 100, 1000
 
 
 def crude_delta(delta: float, units: int, unit: str = "client") -> str:
-    """What is wrong with a delta that a release of somebody's data meets, in a sentence; empty where it is below 1/units."""
+    """What is wrong with a delta that a release of somebody's data meets, in a sentence; empty where it is below 1/units.
+
+    Example:
+        >>> crude_delta(1e-5, units=1000)
+        ''
+        >>> crude_delta(1e-2, units=1000).partition(":")[0]
+        'delta = 0.01 is not below 1/clients = 0.001'
+    """
     if delta * units < 1:
         return ""
     return (
@@ -170,7 +188,12 @@ def require_text(name: str, text: object) -> None:
 
 
 def words_record(further: tuple[Assumption, ...], not_covered: tuple[str, ...]) -> dict[str, Any]:
-    """Both as strict JSON values."""
+    """Both as strict JSON values.
+
+    Example:
+        >>> words_record((Assumption("one person is one client", "operator"),), ())["further"]
+        [{'text': 'one person is one client', 'enforced_by': 'operator'}]
+    """
     return {"further": [asdict(assumption) for assumption in further], "not_covered": list(not_covered)}
 
 
@@ -224,16 +247,13 @@ _ALWAYS_OF_EXAMPLES = (
 )
 
 
-def _shares_added(clients: int) -> Assumption:
-    return Assumption(
-        f"at least {clients} of the clients whose replies were counted in a released round added their share of noise, and "
-        "nobody subtracts it; which clients answer does not depend on the data",
-        "operator",
-    )
-
-
 def describe(mechanism: Mechanism, privacy_unit: str = "client") -> str:
-    """The mechanism in words."""
+    """The mechanism in words.
+
+    Example:
+        >>> describe(Mechanism(Identity(100), PoissonSampling(0.1), noise_multiplier=1.5))
+        'independent Gaussian noise with noise multiplier 1.5, each client in a round with probability 0.1'
+    """
     strategy = mechanism.strategy
     independent = type(strategy) is Identity
     name = "independent Gaussian noise" if independent else f"correlated Gaussian noise ({_family(strategy)})"
@@ -273,14 +293,24 @@ def _family(strategy: Strategy) -> str:  # noqa: C901 # one line a family
 
 
 def cohorts_of(mechanism: Mechanism, privacy_unit: str = "client") -> str:
-    """Who takes part when in a mechanism's rounds, in words."""
+    """Who takes part when in a mechanism's rounds, in words.
+
+    Example:
+        >>> cohorts_of(Mechanism(Identity(5), every_round(5), noise_multiplier=1.0))
+        'any client in any round'
+    """
     if mechanism.participation == every_round(mechanism.rounds):
         return f"any {unit_word(privacy_unit)} in any round"
     return cohort_words(mechanism.participation, privacy_unit)
 
 
 def cohort_words(participation: Participation, privacy_unit: str = "client") -> str:
-    """Who takes part when, in words."""
+    """Who takes part when, in words.
+
+    Example:
+        >>> cohort_words(BallsInBinsSampling(bins=10), privacy_unit="example")
+        'each example in one of 10 slots drawn at random, and so in every 10th round'
+    """
     unit = unit_word(privacy_unit)
     match participation:
         case SingleParticipation() | FixedEpochs(1, _) | MinSeparation(_, 1):
@@ -318,7 +348,15 @@ def assumptions(
 ) -> tuple[Assumption, ...]:
     """What must hold for the guarantee, under the relation in which it is stated, and who sees to it.
 
-    ``shares_of``: how many clients at least bring the noise along, where the server adds none.
+    Args:
+        participation: Who may contribute when.
+        neighboring_relation: By default none, and then nothing is said of the two data sets that it compares.
+        shares_of: How many clients at least bring the noise along, where the server adds none.
+        privacy_unit: Whose contribution is clipped as one.
+
+    Example:
+        >>> print(assumptions(PoissonSampling(0.1))[0])
+        cohorts were drawn by random coins exactly as stated, never filtered by who answered, and stay secret (operator)
     """
     unit = unit_word(privacy_unit)
     match participation:
@@ -336,37 +374,54 @@ def assumptions(
     if neighboring_relation is not None:
         drawn = (*drawn, *compared(participation, neighboring_relation, unit))
     if shares_of is not None:
-        drawn = (*drawn, _shares_added(shares_of))
+        added = (
+            f"at least {shares_of} of the clients whose replies were counted in a released round added their share of noise, "
+            "and nobody subtracts it; which clients answer does not depend on the data"
+        )
+        drawn = (*drawn, Assumption(added, "operator"))
     known = "" if neighboring_relation == "add-or-remove-one" else f"the number of {unit}s and "
     public = Assumption(f"{known}the classes of the data are public", "operator")
     return (*drawn, *(_ALWAYS_OF_EXAMPLES if unit == "example" else _ALWAYS), public)
 
 
+def counted_rounds(rounds: int) -> str:
+    """So many rounds, in words.
+
+    Example:
+        >>> counted_rounds(1), counted_rounds(8)
+        ('1 round', '8 rounds')
+    """
+    return f"{rounds} round{'' if rounds == 1 else 's'}"
+
+
 def stopped(rounds: int) -> Assumption:
     """What must hold where epsilon is of fewer rounds than were promised: that of a stop which looks at releases is larger.
 
+    Example:
+        >>> stopped(3).text
+        'that the run ended after 3 rounds was decided by nothing that its data or its releases showed'
+
     Source: Rogers, Roth, Ullman and Vadhan 2016, "Privacy Odometers and Filters", https://arxiv.org/abs/1605.08294.
     """
-    done = f"{rounds} round{'' if rounds == 1 else 's'}"
-    text = f"that the run ended after {done} was decided by nothing that its data or its releases showed"
+    text = f"that the run ended after {counted_rounds(rounds)} was decided by nothing that its data or its releases showed"
     return Assumption(text, "operator")
 
 
 def compared(participation: Participation, neighboring_relation: NeighboringRelation, unit: str) -> tuple[Assumption, ...]:
-    """What the two data sets that the relation compares have in common, where that is not plain."""
+    """What the two data sets that the relation compares have in common, where that is not plain.
+
+    Example:
+        >>> print(*compared(CyclicPoissonSampling(0.1, cycle_length=4), "replace-one", "client"))
+        a client that replaces another takes its name, and with it its rounds (operator)
+    """
     if neighboring_relation == "add-or-remove-one":
         who = one_unit(unit)
         # Who knows how many there are, to the last one, knows whether one is there.
         numbers = f"the cohorts' law, the fixed divisor of the sums and every number of {unit}s that is published"
         same = f"{numbers} are the same whether {who} is there or not"
-        match participation:
-            case FixedSizeSampling(population=population) | TruncatedPoissonSampling(population=population):
-                same = f"{same}; the {unit} that may be missing is one of the {population}"
-            case _:
-                pass
+        if isinstance(participation, FixedSizeSampling | TruncatedPoissonSampling):
+            same = f"{same}; the {unit} that may be missing is one of the {participation.population}"
         return (Assumption(same, "operator"),)
-    match participation:
-        case CyclicPoissonSampling() | BallsInBinsSampling() if neighboring_relation == "replace-one":
-            return (Assumption(f"{one_unit(unit)} that replaces another takes its name, and with it its rounds", "operator"),)
-        case _:
-            return ()
+    if neighboring_relation == "replace-one" and isinstance(participation, CyclicPoissonSampling | BallsInBinsSampling):
+        return (Assumption(f"{one_unit(unit)} that replaces another takes its name, and with it its rounds", "operator"),)
+    return ()

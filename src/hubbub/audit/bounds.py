@@ -21,6 +21,7 @@ __all__ = [
     "EveryThreshold",
     "FixedThreshold",
     "LowerBound",
+    "Merit",
     "Thresholds",
     "best_merit",
     "delta_or_zero",
@@ -81,7 +82,12 @@ def _below(value: float) -> str:
 
 
 def significance(confidence: object) -> float:
-    """The probability with which a bound may be wrong, rounded down."""
+    """The probability with which a bound may be wrong, rounded down.
+
+    Example:
+        >>> 0.05 - 1e-12 < significance(0.95) < 0.05
+        True
+    """
     return (1 - open_unit("confidence", confidence)) * (1 - _ROUNDING)
 
 
@@ -94,7 +100,11 @@ def scores(name: str, value: npt.ArrayLike) -> Array:
 
 
 def delta_or_zero(value: object) -> float:
-    """A delta, zero allowed."""
+    """A delta, zero allowed.
+
+    Raises:
+        ValueError: Below 0, 1 or more, or not finite.
+    """
     number = finite("delta", value)
     if not 0 <= number < 1:
         raise ValueError(f"delta = {value!r}: must be at least 0 and below 1")
@@ -106,6 +116,10 @@ def epsilon_at_least(mu: float, delta: float) -> float:
 
     ``gaussian.epsilon`` rounds up, so its answer is stepped down until the exact delta at it is clearly above ``delta``: then
     the true epsilon is not below what is returned.
+
+    Example:
+        >>> epsilon_at_least(1.0, 1e-6) < gaussian.epsilon(1e-6, noise_multiplier=1.0) < epsilon_at_least(1.0, 1e-6) + 1e-6
+        True
 
     Source: Dong, Roth and Su 2022, Corollary 2.13, https://arxiv.org/abs/1905.02383.
     """
@@ -124,6 +138,10 @@ def largest_rejected(rejects: Callable[[float], bool]) -> float:
     """A parameter that the test rejects, within 1e-9 (relative) of the largest; 0 where it does not reject 0.
 
     A private mechanism stays so for every larger parameter, so that one rejected value disproves all below it.
+
+    Example:
+        >>> round(largest_rejected(lambda epsilon: epsilon < 2.5), 6)
+        2.5
     """
     if not rejects(0.0):
         return 0.0
@@ -131,7 +149,6 @@ def largest_rejected(rejects: Callable[[float], bool]) -> float:
     return bracket(rejects, fails_at=kept, holds_at=below, within=1e-9)[1]
 
 
-_SLACK = 1 + 1e-12
 # Counts 0, 1, 2 each have their own bound; beyond them steps of a tenth. Measured for 200 to 10,000 canaries, this
 # beats both all counts (more hypotheses) and steps of a half (counts that are rounded up further).
 _FINE, _GROWTH = 2, 1.1
@@ -157,49 +174,38 @@ Merit = Callable[[Array, Array], Array]
 
 
 def rate_at_most(count: Array, trials: int, level: float) -> Array:
-    """The Clopper–Pearson upper bound on a rate, rounded up; 1 where every trial counted."""
+    """The Clopper–Pearson upper bound on a rate, rounded up; 1 where every trial counted.
+
+    Example:
+        >>> rate_at_most(np.array([0.0, 50.0, 100.0]), trials=100, level=0.05).round(3).tolist()
+        [0.03, 0.586, 1.0]
+    """
     inner = np.minimum(count, trials - 1)
-    bound = np.minimum(betainccinv(inner + 1.0, trials - inner, level) * _SLACK, 1.0)
+    bound = np.minimum(betainccinv(inner + 1.0, trials - inner, level) * (1 + _ROUNDING), 1.0)
     return np.where(count >= trials, 1.0, bound)
 
 
 def best_merit(present: Array, absent: Array, level: float, thresholds: Thresholds, merit: Merit) -> float:
     """The largest merit(FPR at most, FNR at most) over the thresholds; both bounds hold but for a probability ``level``."""
     match thresholds:
-        case EveryThreshold():
-            return float(np.max(merit(*_simultaneous(present, absent, level))))
         case FixedThreshold(value):
-            return float(merit(*_at(np.array([value]), present, absent, level))[0])
+            at = np.array([value])
 
+            def bound(count: Array, trials: int) -> Array:
+                return rate_at_most(count, trials, level / 2)
 
-def _candidates(present: Array, absent: Array) -> Array:
-    """Every threshold that makes a difference: the scores, and one above them all."""
-    return np.append(np.unique(np.concatenate([present, absent])), math.inf)
+        case EveryThreshold():
+            # Every threshold that makes a difference: the scores, and one above them all. Bounds hold for all at once.
+            at = np.append(np.unique(np.concatenate([present, absent])), math.inf)
+            share = level / (_grid(absent.size).size + _grid(present.size).size)
 
+            def bound(count: Array, trials: int) -> Array:
+                grid = np.append(_grid(trials), trials)
+                return rate_at_most(grid, trials, share)[np.searchsorted(grid, count)]
 
-def _counts(thresholds: Array, present: Array, absent: Array) -> tuple[Array, Array]:
-    """False positives and false negatives of each threshold."""
-    positives = absent.size - np.searchsorted(np.sort(absent), thresholds, side="left")
-    negatives = np.searchsorted(np.sort(present), thresholds, side="left")
-    return positives.astype(np.float64), negatives.astype(np.float64)
-
-
-def _at(thresholds: Array, present: Array, absent: Array, level: float) -> tuple[Array, Array]:
-    """Bounds that hold for one threshold fixed in advance, for each of those given."""
-    positives, negatives = _counts(thresholds, present, absent)
-    return rate_at_most(positives, absent.size, level / 2), rate_at_most(negatives, present.size, level / 2)
-
-
-def _simultaneous(present: Array, absent: Array, level: float) -> tuple[Array, Array]:
-    """Bounds that hold for all thresholds at once."""
-    positives, negatives = _counts(_candidates(present, absent), present, absent)
-    share = level / (_grid(absent.size).size + _grid(present.size).size)
-
-    def bound(count: Array, trials: int) -> Array:
-        grid = np.append(_grid(trials), trials)
-        return rate_at_most(grid, trials, share)[np.searchsorted(grid, count)]
-
-    return bound(positives, absent.size), bound(negatives, present.size)
+    positives = (absent.size - np.searchsorted(np.sort(absent), at, side="left")).astype(np.float64)
+    negatives = np.searchsorted(np.sort(present), at, side="left").astype(np.float64)
+    return float(np.max(merit(bound(positives, absent.size), bound(negatives, present.size))))
 
 
 def _grid(trials: int) -> Array:

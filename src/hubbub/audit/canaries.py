@@ -14,6 +14,7 @@ from hubbub.audit.bounds import (
     EveryThreshold,
     FixedThreshold,
     LowerBound,
+    Merit,
     Thresholds,
     best_merit,
     delta_or_zero,
@@ -66,15 +67,13 @@ def clopper_pearson_epsilon(
     def merit(fpr: Array, fnr: Array) -> Array:
         return np.maximum(_epsilon(fpr, fnr, allowed), _epsilon(fnr, fpr, allowed))
 
-    epsilon = best_merit(
-        scores("present", present), scores("absent", absent), significance(confidence), _known(thresholds), merit
-    )
+    epsilon, assumed = _best(present, absent, confidence, thresholds, merit)
     return LowerBound(
         epsilon=max(epsilon, 0.0),
         delta=allowed,
         confidence=float(confidence),
         mu=None,
-        assumptions=(_INDEPENDENT, *_choice(thresholds)),
+        assumptions=assumed,
         source="Clopper and Pearson 1934; Jagielski, Ullman and Oprea 2020, Section 3",
     )
 
@@ -113,17 +112,16 @@ def gdp_epsilon(
     allowed = open_unit("delta", delta)
 
     def merit(fpr: Array, fnr: Array) -> Array:
-        mu: Array = -ndtri(fpr) - ndtri(fnr)
-        return mu
+        return np.asarray(-ndtri(fpr) - ndtri(fnr))
 
-    best = best_merit(scores("present", present), scores("absent", absent), significance(confidence), _known(thresholds), merit)
+    best, assumed = _best(present, absent, confidence, thresholds, merit)
     mu = max(best * (1 - 1e-12), 0.0)
     return LowerBound(
         epsilon=epsilon_at_least(mu, allowed),
         delta=allowed,
         confidence=float(confidence),
         mu=mu,
-        assumptions=(_INDEPENDENT, *_choice(thresholds), GAUSSIAN_CURVE),
+        assumptions=(*assumed, GAUSSIAN_CURVE),
         source="Nasr et al. 2023, Section 4; Dong, Roth and Su 2022, Corollary 2.13",
     )
 
@@ -131,20 +129,16 @@ def gdp_epsilon(
 def _epsilon(fpr: Array, fnr: Array, delta: float) -> Array:
     """ln((1 − FNR − δ)/FPR), rounded down; 0 where the numerator is not positive."""
     hits = np.maximum(1 - fnr - delta - 1e-15, 0.0)
-    epsilon: Array = np.log(np.maximum(hits * (1 - 1e-12) / fpr, 1.0))
-    return epsilon
+    return np.asarray(np.log(np.maximum(hits * (1 - 1e-12) / fpr, 1.0)))
 
 
-def _known(thresholds: object) -> Thresholds:
+def _best(
+    present: npt.ArrayLike, absent: npt.ArrayLike, confidence: float, thresholds: object, merit: Merit
+) -> tuple[float, tuple[str, ...]]:
+    """The largest merit over the thresholds, and what is assumed for it."""
     if not isinstance(thresholds, EveryThreshold | FixedThreshold):
         raise TypeError(f"thresholds = {thresholds!r}: must be EveryThreshold() or FixedThreshold(value)")
-    return thresholds
-
-
-def _choice(thresholds: Thresholds) -> tuple[str, ...]:
-    """What the way in which the threshold was chosen assumes."""
-    match thresholds:
-        case EveryThreshold():
-            return ()
-        case FixedThreshold(value):
-            return (f"The threshold {value:g} was chosen before any score was seen.",)
+    best = best_merit(scores("present", present), scores("absent", absent), significance(confidence), thresholds, merit)
+    if isinstance(thresholds, FixedThreshold):
+        return best, (_INDEPENDENT, f"The threshold {thresholds.value:g} was chosen before any score was seen.")
+    return best, (_INDEPENDENT,)

@@ -190,13 +190,13 @@ class _Evidence:
 
     def _scored(self, one: Watched) -> tuple[Array, Array, Array]:
         """Whitened scores of the present and of the absent that were asked, and the means of the present."""
-        asked = one.patterns.any(axis=1)
-        patterns, along, here = one.patterns[asked], one.along[:, asked], one.canaries.present[asked]
+        asked, stddev = one.patterns.any(axis=1), self._mechanism.stddev
         if not asked.any():
             return np.zeros(0), np.zeros(0), np.zeros(0)
+        patterns, here = one.patterns[asked], one.canaries.present[asked]
         unit = np.eye(len(patterns))
-        scores = whitened_scores(self._whitener, along, patterns, unit, stddev=self._mechanism.stddev)
-        means = present_means(self._whitener, patterns, unit, stddev=self._mechanism.stddev)
+        scores = whitened_scores(self._whitener, one.along[:, asked], patterns, unit, stddev=stddev)
+        means = present_means(self._whitener, patterns, unit, stddev=stddev)
         return scores[here], scores[~here], means[here]
 
     def _comparisons(self, present: Array, absent: Array) -> tuple[Comparison, ...]:
@@ -248,8 +248,7 @@ class _Evidence:
         return np.concatenate(here), np.concatenate(gone)
 
     def _whitened(self, one: Watched) -> Array:
-        whitened: Array = self._whitener @ one.along / self._mechanism.stddev
-        return whitened
+        return np.asarray(self._whitener @ one.along / self._mechanism.stddev)
 
     def _checks(self, present: Array, absent: Array, means: Array) -> tuple[Check, ...]:
         mu, largest = self._mu, float(means.max())
@@ -278,12 +277,10 @@ class _Evidence:
         def excess(false_positives: Array, false_negatives: Array) -> Array:
             # Every (epsilon, delta) of the profile bounds all tests from below, by two lines.
             allowed = np.maximum(kept - steep * false_positives, (kept - false_positives) / steep).max(axis=0)
-            found: Array = allowed - false_negatives
-            return found
+            return np.asarray(allowed - false_negatives)
 
-        alarm = 1 - CERTAIN
         worst = best_merit(here, gone, significance(CERTAIN), EveryThreshold(), excess)
-        return (Check("excess over the stated trade-off curve", worst, -math.inf, 0.0, alarm),)
+        return (Check("excess over the stated trade-off curve", worst, -math.inf, 0.0, 1 - CERTAIN),)
 
     def _outside(self, one: Watched) -> Array:
         """N(0, 1) scores of present canaries, in what they were to leave alone: the rounds in which nobody asked them."""
@@ -292,19 +289,16 @@ class _Evidence:
         rest = whitened - self._whitener @ patterns.T / self._mechanism.stddev
         idle = self._whitener @ (patterns == 0).T.astype(np.float64)
         lengths = np.linalg.norm(idle, axis=0)
-        scores: Array = (rest * idle).sum(axis=0)[lengths > 0] / lengths[lengths > 0]
-        return scores
+        return np.asarray((rest * idle).sum(axis=0)[lengths > 0] / lengths[lengths > 0])
 
     def _breaches(self) -> int:
         """How many clients, canaries or not, were asked in rounds that the pattern does not allow."""
-        found = 0
-        for one in self._seen:
-            rounds: dict[str, list[int]] = {}
+        rounds: dict[tuple[int, str], list[int]] = {}
+        for number, one in enumerate(self._seen):
             for t, cohort in enumerate(one.cohorts):
                 for client in cohort:
-                    rounds.setdefault(str(client), []).append(t)
-            found += sum(not self._plan.participation.allows(of_one) for of_one in rounds.values())
-        return found
+                    rounds.setdefault((number, str(client)), []).append(t)
+        return sum(not self._plan.participation.allows(of_one) for of_one in rounds.values())
 
     def _notes(self, present: Array, absent: Array) -> tuple[str, ...]:
         notes = []
@@ -334,8 +328,7 @@ def _whitener(mechanism: Mechanism, rounds: int) -> Array:
         return C[:rounds, :rounds]
     # C⁻¹ is not unique: whatever the decoder, the triangular root of the noise's covariance is.
     N = noising_matrix(mechanism.strategy)[:rounds]
-    whitener: Array = solve_triangular(cholesky(N @ N.T, lower=True), np.eye(rounds), lower=True)
-    return whitener
+    return np.asarray(solve_triangular(cholesky(N @ N.T, lower=True), np.eye(rounds), lower=True))
 
 
 def likelihood_scores(whitened: Array, parts: Array, participation: RandomParticipation) -> Array:
@@ -363,18 +356,15 @@ def likelihood_scores(whitened: Array, parts: Array, participation: RandomPartic
         case BallsInBinsSampling(bins):
             slots = np.stack([parts[:, turn::bins].sum(axis=1) for turn in range(bins)], axis=1)
             groups = list(_ratios(whitened, slots))
-    mixed: Array = logsumexp(np.stack(groups), axis=0) - math.log(len(groups))
-    return mixed
+    return np.asarray(logsumexp(np.stack(groups), axis=0) - math.log(len(groups)))
 
 
 def _ratios(whitened: Array, parts: Array) -> Array:
     """⟨a, y⟩ − ‖a‖²/2 of each part and canary, ``(parts, canaries)``."""
-    ratios: Array = parts.T @ whitened - np.square(parts).sum(axis=0)[:, None] / 2
-    return ratios
+    return np.asarray(parts.T @ whitened - np.square(parts).sum(axis=0)[:, None] / 2)
 
 
 def _by_coins(whitened: Array, parts: Array, probability: float) -> Array:
     """The sum over parts of log(1 − q + q·exp(ratio)), ``(canaries,)``."""
     stay = math.log1p(-probability) if probability < 1 else -math.inf
-    summed: Array = np.logaddexp(stay, math.log(probability) + _ratios(whitened, parts)).sum(axis=0)
-    return summed
+    return np.asarray(np.logaddexp(stay, math.log(probability) + _ratios(whitened, parts)).sum(axis=0))

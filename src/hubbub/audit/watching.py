@@ -49,18 +49,15 @@ class Canaries:
 
     def direction(self, canary: int) -> Array:
         """A canary's direction, ``(dim,)``."""
-        own: Array = np.where(self.owner == canary, self.vector, 0.0)
-        return own
+        return np.where(self.owner == canary, self.vector, 0.0)
 
     def along(self, row: Array) -> Array:
         """How far a row goes along each direction, ``(canaries,)``."""
-        found: Array = np.bincount(self.owner, weights=row * self.vector, minlength=len(self.clients)).astype(np.float64)
-        return found
+        return np.bincount(self.owner, weights=row * self.vector, minlength=len(self.clients)).astype(np.float64)
 
     def combined(self, amounts: Array, where: slice) -> Array:
         """The sum of all directions, each so many times, ``(canaries,)``, at some coordinates."""
-        found: Array = amounts[self.owner[where]] * self.vector[where]
-        return found
+        return np.asarray(amounts[self.owner[where]] * self.vector[where])
 
 
 def plant(
@@ -75,6 +72,13 @@ def plant(
         canaries: How many; at most as many as there are clients and coordinates.
         unclipped: How often a canary sends what the clip leaves as it is; else it sends far more than the clip norm.
         rng: Unknown to whoever runs the rounds.
+
+    Example:
+        >>> planted = plant(range(9), 6, 2, canaries=2, unclipped=0.0, rng=np.random.default_rng(0))
+        >>> [round(float(planted.direction(i) @ planted.direction(i)), 9) for i in range(2)]
+        [1.0, 1.0]
+        >>> float(planted.direction(0) @ planted.direction(1))
+        0.0
     """
     count = integer("canaries", canaries, at_least=1, at_most=min(len(clients), dim))
     chosen = rng.choice(len(clients), size=count, replace=False)
@@ -94,7 +98,7 @@ def plant(
 _KEPT = 2**21
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Watched:
     """What was seen of one run; rows are in units of the bound on one client's contribution, times how much noise there is.
 
@@ -107,10 +111,10 @@ class Watched:
     """
 
     canaries: Canaries
-    cohorts: list[list[Hashable]] = field(default_factory=list)
-    patterns: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    along: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    noise: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    cohorts: list[list[Hashable]]
+    patterns: Array
+    along: Array
+    noise: Array
 
 
 def watch(
@@ -127,7 +131,6 @@ def watch(
         absent: Clip norms that an absent canary contributes: 0, or −1 where units are replaced.
         rows: How many rows of noise each sum holds, where holders of the key add one each.
     """
-    seen = Watched(canaries)
     observer = _Observer(plan, population, honest, canaries, absent, rows)
     try:
         for number, client in enumerate(canaries.clients):
@@ -141,59 +144,60 @@ def watch(
     finally:
         for client in canaries.clients:
             population.inject(client, None)
-    seen.cohorts = observer.cohorts
-    seen.along, seen.noise = np.stack(observer.along), np.stack(observer.noise)
-    seen.patterns = np.stack(observer.patterns, axis=1)
-    return seen
+    patterns = np.stack(observer.patterns, axis=1)
+    return Watched(canaries, observer.cohorts, patterns, np.stack(observer.along), np.stack(observer.noise))
 
 
+@dataclass(eq=False)
 class _Observer(Population):
     """A population that passes everything on, and remembers."""
 
-    def __init__(
-        self, plan: RunPlan, population: Population, honest: Population, canaries: Canaries, absent: float, rows: int
-    ) -> None:
-        self._plan, self._population, self._honest = plan, population, honest
-        self._canaries, self._absent, self._rows = canaries, absent, rows
-        self._number = {str(client): i for i, client in enumerate(canaries.clients)}
-        self._clip_norm: float | None = None
-        self._window = slice(0, max(1, _KEPT // plan.rounds))
-        self.cohorts: list[list[Hashable]] = []
-        self.patterns: list[Array] = []
-        self.along: list[Array] = []
-        self.noise: list[Array] = []
+    plan: RunPlan
+    population: Population
+    honest: Population
+    canaries: Canaries
+    absent: float
+    rows: int
+    cohorts: list[list[Hashable]] = field(default_factory=list)
+    patterns: list[Array] = field(default_factory=list)
+    along: list[Array] = field(default_factory=list)
+    noise: list[Array] = field(default_factory=list)
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        self._number = {str(client): i for i, client in enumerate(self.canaries.clients)}
 
     @property
     def clients(self) -> Sequence[Hashable]:
         """Every client's id."""
-        return self._population.clients
+        return self.population.clients
 
     @property
     def noise_in_sums(self) -> bool:
         """Whether the sums hold their noise."""
-        return self._population.noise_in_sums
+        return self.population.noise_in_sums
 
     @property
     def takes_split(self) -> bool:
         """Whether the population takes a split."""
-        return self._population.takes_split
+        return self.population.takes_split
 
     def prepare(self, model: nn.Module, cohort: int) -> None:
         """What the population decides before the first round."""
-        self._population.prepare(model, cohort)
+        self.population.prepare(model, cohort)
 
     def adversary(self, canary: int) -> Adversary:
         """What a canary sends."""
-        present = bool(self._canaries.present[canary])
-        moves = bool(self._plan.clip_norms.further)
+        present = bool(self.canaries.present[canary])
+        moves = bool(self.plan.clip_norms.further)
 
         def send(_: nn.Module, round_index: int) -> torch.Tensor | None:
-            if not present and not self._absent and moves:
+            if not present and not self.absent and moves:
                 # Even of zeros the indicator would count.
                 return None
-            sign = 1.0 if present else self._absent
-            direction = torch.from_numpy(self._canaries.direction(canary))
-            return direction * (sign * float(self._canaries.sent[canary, round_index]) * (self._clip_norm or 0.0))
+            sign = 1.0 if present else self.absent
+            direction = torch.from_numpy(self.canaries.direction(canary))
+            return direction * (sign * float(self.canaries.sent[canary, round_index]) * (self.clip_norm or 0.0))
 
         return send
 
@@ -206,10 +210,10 @@ class _Observer(Population):
         split: CountSplit | None = None,
     ) -> Sum:
         """The population's sum, whose release is remembered."""
-        self._clip_norm = clip_norm
+        self.clip_norm = clip_norm
         others = [client for client in cohort if str(client) not in self._number]
-        known = self._honest.collect(others, model, clip_norm, round_index, split).open(None).cpu().numpy()
-        total = self._population.collect(cohort, model, clip_norm, round_index, split)
+        known = self.honest.collect(others, model, clip_norm, round_index, split).open(None).cpu().numpy()
+        total = self.population.collect(cohort, model, clip_norm, round_index, split)
         self.cohorts.append(list(cohort))
         return _WatchedSum(
             total, lambda release: self._keep(cohort, release.cpu().numpy() - known, clip_norm or 0.0, round_index)
@@ -217,23 +221,24 @@ class _Observer(Population):
 
     def _keep(self, cohort: Sequence[Hashable], row: Array, clip_norm: float, round_index: int) -> None:
         """Remember a row beyond what the others added, and what it was to hold."""
-        canaries, dim = self._canaries, len(self._canaries.owner)
-        bound = self._plan.clip_norms.bound(clip_norm)
+        canaries, dim = self.canaries, len(self.canaries.owner)
+        bound = self.plan.clip_norms.bound(clip_norm)
         bound *= self._noise_factor(len(cohort), bound)
         asked = np.zeros(len(canaries.clients))
         asked[[self._number[str(client)] for client in cohort if str(client) in self._number]] = 1.0
         amounts = asked * np.minimum(1.0, canaries.sent[:, round_index]) * clip_norm / bound
         scaled = row[:dim] / bound
-        self.along.append(canaries.along(scaled) - self._absent * amounts)
-        self.patterns.append((1 - self._absent) * amounts)
-        added = amounts * np.where(canaries.present, 1.0, self._absent)
-        self.noise.append(scaled[self._window] - canaries.combined(added, slice(0, len(scaled[self._window]))))
+        self.along.append(canaries.along(scaled) - self.absent * amounts)
+        self.patterns.append((1 - self.absent) * amounts)
+        added = amounts * np.where(canaries.present, 1.0, self.absent)
+        window = slice(0, min(len(scaled), max(1, _KEPT // self.plan.rounds)))
+        self.noise.append(scaled[window] - canaries.combined(added, window))
 
     def _noise_factor(self, cohort: int, bound: float) -> float:
         """How much larger the noise of a sum is than the promise counts on, since all who add noise are honest here."""
-        mechanism = self._plan.mechanism
+        mechanism = self.plan.mechanism
         if mechanism is None or mechanism.shares is None:
-            return math.sqrt(self._rows)
+            return math.sqrt(self.rows)
         lattice = Lattice(bound, mechanism.shares.lattice_bits)
         share = share_stddev(mechanism.noise_multiplier, bound, mechanism.shares.clients, lattice.bits) * lattice.step
         return share * math.sqrt(cohort) / (mechanism.stddev * bound)

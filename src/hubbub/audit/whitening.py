@@ -68,7 +68,7 @@ def present_means(C: Rows, patterns: Rows, directions: Rows, *, stddev: float) -
     Raises:
         ValueError: Shapes that do not fit, a zero pattern or direction, a number that is not finite.
     """
-    _, lengths, norms = _canaries(C, patterns, directions)
+    *_, lengths, norms = _canaries(C, patterns, directions)
     return lengths * norms / positive("stddev", stddev)
 
 
@@ -97,18 +97,12 @@ def whitened_scores(C: Rows, released: Rows, patterns: Rows, directions: Rows, *
         >>> present_means(C, u, c, stddev=0.5).round(4).tolist()
         [2.8284]
     """
-    whitened, lengths, norms = _canaries(C, patterns, directions)
-    matrix, rows, vectors = (
-        real_array("C", C, ndim=2),
-        real_array("released", released, ndim=2),
-        real_array("directions", directions, ndim=2),
-    )
+    matrix, vectors, whitened, lengths, norms = _canaries(C, patterns, directions)
+    rows = real_array("released", released, ndim=2)
     if rows.shape != (matrix.shape[0], vectors.shape[1]):
         raise ValueError(f"released has shape {rows.shape}: must be (rounds, dim) = {(matrix.shape[0], vectors.shape[1])}")
     along = matrix @ (rows @ vectors.T)
-    scale: Array = positive("stddev", stddev) * lengths * norms
-    result: Array = np.einsum("tj,tj->j", along, whitened) / scale
-    return result
+    return np.asarray(np.einsum("tj,tj->j", along, whitened) / (positive("stddev", stddev) * lengths * norms))
 
 
 def check_whitened_scores(
@@ -150,10 +144,8 @@ def check_whitened_scores(
         raise ValueError(
             f"means holds {expected.max()}, above mu = {claimed}: a pattern that the guarantee does not cover is no test of it"
         )
-    half = null.size / 2
     deviation = math.sqrt(float(np.mean(null**2)))
-    smallest = math.sqrt(float(gammaincinv(half, alarm / 2)) / half)
-    largest = math.sqrt(float(gammainccinv(half, alarm / 2)) / half)
+    smallest, largest = _deviations(null.size, alarm)
     margin = -float(ndtri(alarm / 2)) / math.sqrt(seen.size)
     excess = float(np.mean(seen - expected))
     measured = float(np.mean(seen)) / deviation if deviation > 0 else math.inf
@@ -164,13 +156,17 @@ def check_whitened_scores(
     )
 
 
-def _canaries(C: Rows, patterns: Rows, directions: Rows) -> tuple[Array, Array, Array]:
-    """C·u of every canary as columns, its norms, and the norms of the directions."""
-    matrix, shares, vectors = (
-        real_array("C", C, ndim=2),
-        real_array("patterns", patterns, ndim=2),
-        real_array("directions", directions, ndim=2),
-    )
+def _deviations(size: int, alarm: float) -> tuple[float, float]:
+    """Between which the root mean square of so many independent N(0, 1) lies, but for a probability of ``alarm``."""
+    half = size / 2
+    low, high = (math.sqrt(float(quantile(half, alarm / 2)) / half) for quantile in (gammaincinv, gammainccinv))
+    return low, high
+
+
+def _canaries(C: Rows, patterns: Rows, directions: Rows) -> tuple[Array, Array, Array, Array, Array]:
+    """C, the directions, C·u of every canary as columns, its norms, and the norms of the directions."""
+    matrix, shares = real_array("C", C, ndim=2), real_array("patterns", patterns, ndim=2)
+    vectors = real_array("directions", directions, ndim=2)
     rounds = matrix.shape[0]
     if matrix.shape != (rounds, rounds):
         raise ValueError(f"C has shape {matrix.shape}: must be square")
@@ -182,11 +178,7 @@ def _canaries(C: Rows, patterns: Rows, directions: Rows) -> tuple[Array, Array, 
     for name, sizes in (("directions", norms), ("patterns", lengths)):
         if not sizes.all():
             raise ValueError(f"{name}[{int(np.argmin(sizes))}] is zero (after C): such a canary cannot be seen")
-    _require_orthogonal(vectors / norms[:, None])
-    return whitened, lengths, norms
-
-
-def _require_orthogonal(units: Array) -> None:
+    units = vectors / norms[:, None]
     cosines = np.abs(units @ units.T)
     np.fill_diagonal(cosines, 0.0)
     i, j = np.unravel_index(int(np.argmax(cosines)), cosines.shape)
@@ -195,9 +187,9 @@ def _require_orthogonal(units: Array) -> None:
             f"directions[{int(i)}] and directions[{int(j)}] have the cosine {cosines[i, j]:.3g}: must be orthogonal, or one "
             f"score depends on another; take the rows of numpy.linalg.qr(directions.T)[0].T"
         )
+    return matrix, vectors, whitened, lengths, norms
 
 
-_FALSE_ALARM = 1e-6
 # That are multiplied at once.
 _ROWS = 1024
 # Numbers that are transformed at once.
@@ -219,21 +211,28 @@ def check_noise(noise: Sequence[Array], *, false_alarm: float = _FALSE_ALARM) ->
     Args:
         noise: Of each run, ``(rounds, dim)``: N(0, 1) if the system is right.
         false_alarm: Of each test, strictly between 0 and 1.
+
+    Example:
+        >>> rows = np.random.default_rng(0).normal(size=(20, 3000))
+        >>> [check.passed for check in check_noise([rows])]
+        [True, True, True, True]
+        >>> [check.passed for check in check_noise([np.concatenate([rows, rows])])]
+        [True, False, True, False]
     """
     alarm = open_unit("false_alarm", false_alarm)
     rows = np.concatenate(list(noise))
     count, dim = rows.shape
-    half = rows.size / 2
     size = math.sqrt(float(np.mean(np.square(rows))))
-    low = math.sqrt(float(gammaincinv(half, alarm / 2)) / half)
-    high = math.sqrt(float(gammainccinv(half, alarm / 2)) / half)
     further = []
     if count > 1:
         most = _at_most(dim / 2, 0.5, math.log(count * (count - 1) / alarm)) / dim
         further.append(Check("largest correlation of two rounds", _largest_product(rows), 0.0, most, alarm))
     further += _by_distance("largest correlation within rounds", rows, alarm)
     further += _by_distance("largest correlation over rounds", np.concatenate([run.T for run in noise]), alarm)
-    return (Check("size of the noise", size, low, high, alarm), *(check for check in further if check.high < 1.0))
+    return (
+        Check("size of the noise", size, *_deviations(rows.size, alarm), alarm),
+        *(check for check in further if check.high < 1.0),
+    )
 
 
 def _by_distance(name: str, sequences: Array, alarm: float) -> list[Check]:
@@ -279,5 +278,4 @@ def _lagged(sequences: Array) -> Array:
     some = max(1, _AT_ONCE // size)
     for start in range(0, len(sequences), some):
         power += np.square(np.abs(np.fft.rfft(sequences[start : start + some], size))).sum(axis=0)
-    found: Array = np.fft.irfft(power, size)[:length]
-    return found
+    return np.asarray(np.fft.irfft(power, size)[:length])

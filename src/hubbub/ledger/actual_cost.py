@@ -9,14 +9,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hubbub.accounting.composition import epsilon
+from hubbub.accounting.composition import certain_zcdp_rho, epsilon
 from hubbub.accounting.events import Gaussian
 from hubbub.accounting.events_of_mechanism import charges, shares_of
 from hubbub.accounting.guarantee import PrivacyGuarantee, covered_relations
 from hubbub.accounting.runs import Events, RunCharge, events_of
 from hubbub.accounting.statement import RunFacts, rounded_up
 from hubbub.accounting.wording import unit_word
-from hubbub.accounting.worst_case import certain_zcdp_rho
 from hubbub.ledger.chain import Chain
 from hubbub.ledger.history import History
 from hubbub.ledger.promise import Promise

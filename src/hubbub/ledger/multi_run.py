@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hubbub._util.checks import one_of, open_unit
-from hubbub.accounting.composition import ACCOUNTANTS, epsilon
+from hubbub.accounting.composition import ACCOUNTANTS, certain_zcdp_rho, epsilon
 from hubbub.accounting.events import RELATIONS, NeighboringRelation
 from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.accounting.runs import RunCharge, charge_participations, events_of, require_together
 from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS, not_covered
-from hubbub.accounting.worst_case import certain_zcdp_rho
 from hubbub.errors import ConfigError, LedgerError
 from hubbub.ledger.actual_cost import run_charge
 from hubbub.ledger.chain import Chain

@@ -289,7 +289,7 @@ def resolved(run: Run) -> configs.Config:
             strategy=name,
             bands=strategy.bands if isinstance(strategy, BandedToeplitz) and ":" not in name else config.privacy.bands,
             matrix=config.privacy.matrix and _whole(config.privacy.matrix),
-            neighboring_relation=plan.promise().after(0, plan.delta).neighboring_relation,
+            neighboring_relation=_promised(run).neighboring_relation,
         )
     if isinstance(plan.clip_norm, AdaptiveClipping) and plan.clip_norms.split is not None:
         privacy = replace(
