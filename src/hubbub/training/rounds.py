@@ -230,10 +230,8 @@ class RunState:
         ``noise_in_sums`` is as for :class:`.ReleasePath`.
         """
         model = FlatModel(module)
-        if store:
-            store.begin_with(model.vector)
         optimizer = plan.server.build(model.vector)
-        take_up(Extends.of(plan.settings), model.vector, optimizer, store)
+        take_up(Extends.of(plan.settings), model.vector, optimizer, store.folder if store else None)
         promise = plan.promise(clients=clients, parameters=model.dim, initial_model=model_digest(model.vector))
         dim = model.dim + plan.clip_norms.further
         path = ReleasePath(promise, dim, clients=clients, seed=plan.seed, store=store, head=head, noise_in_sums=noise_in_sums)

@@ -27,14 +27,14 @@ from hubbub.training.rounds import server_step
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import (
+    START,
     Checkpoint,
     Segments,
+    Start,
     begins_with,
-    keep_start,
     model_digest,
     optimizer_digest,
     optimizer_state,
-    read_start,
 )
 from hubbub.training.simulation.functional import FlatModel
 
@@ -107,13 +107,16 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
             f"model: has {model.dim} trainable parameters, that of the run in {recorded.name} {had}; a run goes on with the "
             "model that it had"
         )
-    first, taken = read_start(store)
-    _require_start(recorded, first, taken)
+    start, terms = Start.read(store.folder), recorded.promise.terms
+    expected = "" if terms.extends is None else terms.extends.optimizer
+    if model_digest(start.model) != terms.initial_model or optimizer_digest(start.optimizer) != expected:
+        # Its model would be made of something that nobody charged.
+        raise RunFolderError(f"{store.folder / START}: is not what the ledger says that the run began with; restore it")
     optimizer = plan.server.build(model.vector)
     with torch.no_grad():
-        model.vector.copy_(first)
-    if taken:
-        optimizer.state[model.vector] = dict(taken)
+        model.vector.copy_(start.model)
+    if start.optimizer:
+        optimizer.state[model.vector] = dict(start.optimizer)
     clip_norm = plan.clip_norms.first
     kept = set(store.released())
     for round_index, entry in enumerate(recorded.history.rounds):
@@ -129,16 +132,6 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
         clip_norm = server_step(plan, model, optimizer, clip_norm, release, round_index)
     vector = model.vector.detach().clone()
     return HandedOn(vector, optimizer_state(optimizer, model.vector), clip_norm, recorded.chain.hashes[0], recorded.chain.head)
-
-
-def _require_start(recorded: Recorded, model: torch.Tensor, optimizer: Mapping[str, torch.Tensor]) -> None:
-    """Refuse what a run did not begin with: its model would be made of something that nobody charged."""
-    terms = recorded.promise.terms
-    expected = "" if terms.extends is None else terms.extends.optimizer
-    if model_digest(model) != terms.initial_model or optimizer_digest(optimizer) != expected:
-        raise RunFolderError(
-            f"{recorded.name}/state/initial.safetensors: is not what the ledger says that the run began with; restore it"
-        )
 
 
 def going_on(following: RunPlan, extends: Extends) -> RunPlan:
@@ -214,7 +207,7 @@ def extended(finished: RunStore, plan: RunPlan, following: RunPlan, model: nn.Mo
     extends, state = handed.to(plan, following)
     going = going_on(replace(following, earlier=following.earlier or charged), extends)
     with into.locked():
-        keep_start(into, handed.vector, state)
+        Start(handed.vector, state, finished=True).write(into.folder)
         register(finished.folder, into.folder, [run.first for run in going.earlier])
     return going
 
@@ -278,7 +271,7 @@ def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
 def require_new(finished: Path, into: Path) -> None:
     """Refuse a folder in which a finished run went on already, and that was emptied since: what it cost is charged nowhere."""
     known = Segments.of(finished).went_on_in
-    if str(into.resolve()) in known and not os.path.lexists(into / "state" / "initial.safetensors"):
+    if str(into.resolve()) in known and not os.path.lexists(into / START):
         raise RunFolderError(
             f"{finished}: went on in {into}, of which nothing is left, so that what it cost cannot be charged; put it back, "
             f"or, if it never released anything, take it out of {finished / 'segments.json'}"
@@ -366,9 +359,8 @@ def breaks(folder: Path, promise: Promise) -> Iterator[str]:
     if promise.terms.initial_model != extends.model:
         yield "initial_model in ledger.jsonl is not the model that the finished run ended with"
     try:
-        model, optimizer = read_start(RunStore(folder))
-        if why := begins_with(extends, model_digest(model), optimizer_digest(optimizer)):
-            yield f"state/initial.safetensors {why}"
+        if why := begins_with(extends, Start.read(folder)):
+            yield f"{START} {why}"
         origin = Segments.of(folder).goes_on_from
         if origin is not None and (Path(origin) / "ledger.jsonl").is_file():
             yield from _origin(Path(origin), folder, promise, extends)

@@ -30,15 +30,7 @@ from hubbub.noise.lattice import Lattice
 from hubbub.training import RunStore
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
 from hubbub.training.run_folder.record import key_ahead, read_metrics, unknown_releases
-from hubbub.training.run_folder.state import (
-    START,
-    Checkpoint,
-    finished_model,
-    metadata,
-    model_digest,
-    parse,
-    read_start,
-)
+from hubbub.training.run_folder.state import START, Checkpoint, Start, begins_with, metadata, model_digest, parse
 from hubbub.training.warm_start import breaks, goes_on_from
 
 __all__ = ["PUBLICATION", "Check", "Verdict", "verify"]
@@ -262,13 +254,13 @@ def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Ch
 
 def _start(folder: Path, promise: Promise) -> Iterator[Check]:
     """The model that the run began with is the one that its promise names."""
-    store, stated = RunStore(folder), promise.terms.initial_model
+    stated = promise.terms.initial_model
     if stated is None or not os.path.lexists(folder / START):
         return
     try:
-        model, _ = read_start(store)
+        start = Start.read(folder)
         # What only a run has that goes on from a finished one, every such run has.
-        whole = model_digest(model) == stated and bool(finished_model(store)) == (promise.terms.extends is not None)
+        whole = model_digest(start.model) == stated and start.finished == (promise.terms.extends is not None)
     except RunFolderError as error:
         yield Check("start", False, str(error))
         return
@@ -279,8 +271,8 @@ def _continuity(folder: Path, promise: Promise) -> Iterator[Check]:
     """A run that goes on from a finished one began with that one's model, and charges it."""
     if found := goes_on_from(folder, promise):
         yield _claim("continuity", breaks(folder, promise), found)
-    elif os.path.lexists(folder / START) and (why := finished_model(RunStore(folder))):
-        yield Check("continuity", False, why)
+    elif os.path.lexists(folder / START) and (why := begins_with(None, Start.read(folder))):
+        yield Check("continuity", False, f"{folder / START}: {why}")
 
 
 def _secrets(folder: Path, chain: Chain, history: History) -> Check:

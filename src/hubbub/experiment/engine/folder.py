@@ -41,7 +41,7 @@ from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.evaluation import Fairness, fairness
 from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder.record import Metrics, read_metrics
-from hubbub.training.run_folder.state import keep_start
+from hubbub.training.run_folder.state import Start
 from hubbub.training.warm_start import register, require_new
 
 __all__ = ["RunInFolder", "resolved"]
@@ -107,7 +107,7 @@ class RunInFolder:
         """Put the model that a finished run ended with into the folder, where this run goes on from one."""
         if start := self.run.start:
             require_new(start.folder, self.folder)
-            keep_start(self.store, start.vector, start.optimizer)
+            Start(start.vector, start.optimizer, finished=True).write(self.folder)
 
     def _register(self) -> None:
         """Let the finished run that this one goes on from know of it, before the first round."""

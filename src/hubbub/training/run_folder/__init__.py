@@ -39,7 +39,7 @@ from hubbub._util.prf import KEY_BYTES, fresh_key
 from hubbub.errors import ParticipationError, RunFolderError
 from hubbub.ledger.ledger import Ledger
 from hubbub.noise import NoiseStream
-from hubbub.training.run_folder.state import Checkpoint, parse
+from hubbub.training.run_folder.state import Checkpoint, optimizer_state, parse
 
 __all__ = ["RunStore"]
 
@@ -165,16 +165,13 @@ class RunStore:
     def secret_files(self) -> list[Path]:
         """The files that hold secrets: keys and rows of noise, and what a crash left of them half written."""
         rows = [path for path in _listed(self._state) if path.name.lstrip(".").startswith("noise-")]
-        return sorted(_listed(self._keys)) + sorted(rows) + self._of_holders()
-
-    def _of_holders(self) -> list[Path]:
-        """The secrets of those who open the sums, where they were simulated here."""
-        found = []
-        for path in sorted((self._state / "holders").rglob("*")):
-            own = path.parent.name == "keys" or path.name.startswith((".share-", "share-", ".private-key", "private-key"))
-            if own and not path.is_dir():
-                found.append(path)
-        return found
+        # Of those who open the sums, where they were simulated here.
+        of_holders = [
+            path
+            for path in (self._state / "holders").rglob("*")
+            if (path.parent.name == "keys" or path.name.lstrip(".").startswith(("share-", "private-key"))) and not path.is_dir()
+        ]
+        return sorted(_listed(self._keys)) + sorted(rows) + sorted(of_holders)
 
     def has_keys(self) -> bool:
         """Whether the run's secret is in the folder."""
@@ -260,7 +257,7 @@ class RunStore:
         return release
 
     def discard_release(self, round_index: int) -> None:
-        """Remove what a round that was aborted may have left."""
+        """Remove a release, where it is there: of a round that was aborted, or from before the last checkpoint."""
         files.remove(self._release_path(round_index))
 
     # Checkpoints.
@@ -287,26 +284,6 @@ class RunStore:
                 "a new run"
             )
 
-    def begin_with(self, vector: torch.Tensor) -> None:
-        """Keep the model that the run begins with; a later start puts it back. Its digest stands in the ledger's promise.
-
-        Raises:
-            RunFolderError: What is kept is of another shape or dtype.
-        """
-        path = self._state / "initial.safetensors"
-        if not os.path.lexists(path):
-            files.write_atomic(path, save_tensors({"model": vector.detach().cpu().contiguous()}))
-            return
-        try:
-            model = parse(_read(path)).get("model")
-        except ValueError as error:
-            raise RunFolderError(f"{path}: is no model ({error})") from error
-        if model is None or model.shape != vector.shape or model.dtype != vector.dtype:
-            held = "no model" if model is None else f"a model of {tuple(model.shape)} {model.dtype}"
-            raise RunFolderError(f"{path}: holds {held}, this run has {tuple(vector.shape)} {vector.dtype}")
-        with torch.no_grad():
-            vector.copy_(model)
-
     def save_checkpoint(
         self,
         rounds: int,
@@ -324,17 +301,12 @@ class RunStore:
         tensors = {"model": vector.detach()}
         if clip_norm is not None:
             tensors["clip_norm"] = torch.tensor(clip_norm, dtype=torch.float64)
-        for name, value in optimizer.state.get(vector, {}).items():
-            if value is not None:
-                tensors[f"optimizer.{name}"] = torch.as_tensor(value)
+        tensors |= {f"optimizer.{name}": value for name, value in optimizer_state(optimizer, vector).items()}
         parts = {f"checkpoint-{rounds}.safetensors": tensors}
         if noise:
             state = noise.state_dict()
             rows = {f"memory.{i:06d}": row for i, row in enumerate(state["memory"])}
-            parts[f"noise-{rounds}.safetensors"] = {
-                "drawn": torch.tensor(state["drawn"]),
-                **rows,
-            }
+            parts[f"noise-{rounds}.safetensors"] = {"drawn": torch.tensor(state["drawn"]), **rows}
         manifest: dict[str, Any] = {"schema": 1, "rounds": rounds, "head": head, "files": {}}
         for name, part in parts.items():
             content = save_tensors({key: tensor.cpu().contiguous() for key, tensor in part.items()})
@@ -369,18 +341,16 @@ class RunStore:
         return checkpoint.rounds, checkpoint.clip_norm()
 
     def _forget_before(self, rounds: int) -> None:
-        if not self._keep_releases:
-            for round_index in self.released():
-                if round_index < rounds:
-                    files.remove(self._release_path(round_index))
+        for round_index in [] if self._keep_releases else self.released():
+            if round_index < rounds:
+                self.discard_release(round_index)
         for path in _listed(self._state):
-            name = path.name.lstrip(".")
-            if path.name in (f"checkpoint-{rounds}.safetensors", f"noise-{rounds}.safetensors"):
-                continue
-            if name.startswith("noise-"):
-                files.wipe(path)
-            elif name.startswith("checkpoint-"):
-                files.remove(path)
+            kind, _, last = path.name.lstrip(".").partition("-")
+            if last != f"{rounds}.safetensors" or path.name.startswith("."):
+                if kind == "noise":
+                    files.wipe(path)
+                elif kind == "checkpoint":
+                    files.remove(path)
 
     def destroy_secrets(self) -> None:
         """Write over and remove every key and every kept row of noise."""
