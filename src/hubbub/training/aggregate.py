@@ -15,7 +15,17 @@ from hubbub.errors import ConfigError, SumNotOpenedError
 from hubbub.noise.lattice import Lattice, require_one_shape
 from hubbub.training.clipping import CountSplit
 
-__all__ = ["Adversary", "LatticeSum", "NoSum", "PlainSum", "Population", "Sum", "adversarial_update", "statistics"]
+__all__ = [
+    "Adversary",
+    "LatticeSum",
+    "NoSum",
+    "PlainSum",
+    "Population",
+    "Sum",
+    "adversarial_update",
+    "lattice_of",
+    "statistics",
+]
 
 # From the global model and the round's index, from 0, to what a client sends before it is clipped, ``(dim,)`` of any floating
 # dtype; ``None`` where it does not answer, so that it adds nothing at all.
@@ -183,6 +193,11 @@ class NoSum:
 
 def _digest(key: bytes, total: torch.Tensor) -> str:
     return hmac.new(key, total.cpu().numpy().tobytes(), hashlib.sha256).hexdigest()
+
+
+def lattice_of(clip_norm: float, split: CountSplit | None = None, bits: int = 24) -> Lattice:
+    """The lattice of sums of updates of this clip norm, with the indicator of each where there is a split."""
+    return Lattice(clip_norm if split is None else split.joint_norm(clip_norm), bits)
 
 
 def statistics(cohort: int, clipped: int, losses: Sequence[float]) -> dict[str, float]:

@@ -257,10 +257,9 @@ def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
         if folder in found or folder == own:
             continue
         found.append(folder)
-        segments, extends = Segments.of(folder), _extends(folder)
-        origin = None if segments.goes_on_from is None else Path(segments.goes_on_from)
-        if origin is not None and extends is not None and _first(origin) == extends.ledger:
-            waiting.append(origin)
+        segments, (_, extends) = Segments.of(folder), _begun(folder)
+        if segments.goes_on_from and extends and _begun(Path(segments.goes_on_from))[0] == extends.ledger:
+            waiting.append(Path(segments.goes_on_from))
         for other in map(Path, segments.went_on_in):
             if other != own:
                 _require_known(folder, other)
@@ -289,11 +288,11 @@ def register(finished: Path, into: Path, charged: Collection[str]) -> None:
     finished, into = finished.resolve(), into.resolve()
     with RunStore(finished).locked():
         known = Segments.of(finished)
-        for other in (Path(name) for name in known.went_on_in):
+        for other in map(Path, known.went_on_in):
             if other == into:
                 continue
             _require_known(finished, other)
-            if _first(other) not in charged:
+            if _begun(other)[0] not in charged:
                 raise RunFolderError(
                     f"{finished}: went on in {other} already, and that is not charged here; name it in privacy.earlier_runs as "
                     f"well, or say 'hubbub extend {finished}', which does"
@@ -305,8 +304,8 @@ def register(finished: Path, into: Path, charged: Collection[str]) -> None:
 
 def _require_known(folder: Path, other: Path) -> None:
     """Refuse a run that is said to have gone on from one, where nobody can see what it cost."""
-    first, extends = _first(other), _extends(other)
-    if first is not None and extends is not None and extends.ledger == _first(folder):
+    first, extends = _begun(other)
+    if first is not None and extends is not None and extends.ledger == _begun(folder)[0]:
         return
     what = "has not begun its first round" if (other / "config.toml").is_file() and first is None else "is not there"
     raise RunFolderError(
@@ -315,19 +314,15 @@ def _require_known(folder: Path, other: Path) -> None:
     )
 
 
-def _first(folder: Path) -> str | None:
-    """The hash of the first record of a run's ledger, where it has one."""
-    path = folder / "ledger.jsonl"
-    return read_chain(path).hashes[0] if path.is_file() else None
-
-
-def _extends(folder: Path) -> Extends | None:
+def _begun(folder: Path) -> tuple[str | None, Extends | None]:
+    """The hash of the first record of a run's ledger, where it has one, and which finished run that names."""
     path = folder / "ledger.jsonl"
     if not path.is_file():
-        return None
-    settings = read_chain(path).records[0].get("settings")
+        return None, None
+    chain = read_chain(path)
+    settings = chain.records[0].get("settings")
     try:
-        return Extends.of(settings) if isinstance(settings, Mapping) else None
+        return chain.hashes[0], Extends.of(settings) if isinstance(settings, Mapping) else None
     except ValueError as error:
         raise LedgerError(f"{path}, line 1: the promise cannot be read ({error})") from error
 
@@ -337,11 +332,16 @@ def goes_on_from(folder: Path, promise: Promise) -> str:
     extends = promise.terms.extends
     if extends is None:
         return ""
-    origin = Segments.of(folder).goes_on_from
     which = f"goes on from the model of the run of ledger {extends.ledger[:16]} as of head {extends.head[:16]}"
-    if origin is None or not (Path(origin) / "ledger.jsonl").is_file():
+    if (origin := _origin_of(folder)) is None:
         return f"{which}, which is charged; its folder is not there, so that only what this ledger holds of it was checked"
     return f"{which}, which is charged as its own ledger in {origin} says"
+
+
+def _origin_of(folder: Path) -> Path | None:
+    """The folder of the finished run that a run goes on from, where its ledger still is there."""
+    origin = Segments.of(folder).goes_on_from
+    return Path(origin) if origin is not None and (Path(origin) / "ledger.jsonl").is_file() else None
 
 
 def breaks(folder: Path, promise: Promise) -> Iterator[str]:
@@ -361,9 +361,8 @@ def breaks(folder: Path, promise: Promise) -> Iterator[str]:
     try:
         if why := begins_with(extends, Start.read(folder)):
             yield f"{START} {why}"
-        origin = Segments.of(folder).goes_on_from
-        if origin is not None and (Path(origin) / "ledger.jsonl").is_file():
-            yield from _origin(Path(origin), folder, promise, extends)
+        if origin := _origin_of(folder):
+            yield from _origin(origin, folder, promise, extends)
     except (HubbubError, ValueError, TypeError) as error:
         yield str(error)
 
@@ -395,27 +394,20 @@ def _origin(folder: Path, into: Path, promise: Promise, extends: Extends) -> Ite
             yield f"the run of ledger {before.first[:16]}, which the run in {folder} was charged with, is not charged here"
         elif run != before and (run.head == before.head or run.rounds < before.rounds):
             yield f"the run of ledger {before.first[:16]}, which that in {folder} was charged with, is charged otherwise here"
-    yield from _branches(folder, into, charged)
-    yield from _ended_with(folder, extends, chain.rounds_at(extends.head))
+    yield from _since(folder, into, charged, extends, chain.rounds_at(extends.head))
 
 
-def _branches(folder: Path, into: Path, charged: Collection[str]) -> Iterator[str]:
-    """What else the finished run went on in, before this run began, without being charged here; what is gone cannot be told."""
-    branches = Segments.of(folder).went_on_in
-    before = branches[: branches.index(str(into.resolve()))] if str(into.resolve()) in branches else ()
-    for other in map(Path, before):
-        path = other / "ledger.jsonl"
-        if path.is_file() and read_chain(path).hashes[0] not in charged:
+def _since(folder: Path, into: Path, charged: Collection[str], extends: Extends, rounds: int | None) -> Iterator[str]:
+    """What the files beside the finished run's ledger say against it, as far as they still are there."""
+    branches, own_name = Segments.of(folder).went_on_in, str(into.resolve())
+    # What else went on from it before this run did.
+    for other in map(Path, branches[: branches.index(own_name)] if own_name in branches else ()):
+        if (first := _begun(other)[0]) is not None and first not in charged:
             yield f"the run in {folder} went on in {other} before, which is not charged here"
-
-
-def _ended_with(folder: Path, extends: Extends, rounds: int | None) -> Iterator[str]:
-    """The finished run's last checkpoint holds the model that was gone on from, where it can still be read."""
-    path = folder / "state" / "checkpoint.json"
     try:
-        checkpoint = Checkpoint(path, again=False)
+        checkpoint = Checkpoint(folder / "state" / "checkpoint.json", again=False)
     except RunFolderError:
         # A closed run has given up a part of it.
         return
     if checkpoint.rounds == rounds and model_digest(checkpoint.model) != extends.model:
-        yield f"{path.parent} holds another model than the one that this run went on from"
+        yield f"{folder / 'state'} holds another model than the one that this run went on from"

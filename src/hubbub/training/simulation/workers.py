@@ -8,7 +8,7 @@ import contextlib
 import pickle
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
@@ -27,7 +27,7 @@ class WorkerError(HubbubError):
     """A worker process ended, or could not train; nothing was charged for its round."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Part:
     """What one chunk adds to the sum.
 
@@ -39,9 +39,9 @@ class Part:
     """
 
     total: torch.Tensor
-    clipped: int
-    losses: Sequence[float]
-    faults: Sequence[tuple[int, str]] = ()
+    clipped: int = 0
+    losses: list[float] = field(default_factory=list)
+    faults: list[tuple[int, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def _serve(connection: Connection, chunks: _Chunks, copied: bytes) -> None:
             if task is None:
                 return
             part = chunks.chunk(task, model, told)
-            answer: object = (part.total.numpy(), part.clipped, list(part.losses), list(part.faults))
+            answer: object = (part.total.numpy(), part.clipped, part.losses, part.faults)
         except KeyboardInterrupt:
             return
         except HubbubError as error:
