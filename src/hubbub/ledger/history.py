@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hubbub._util.checks import digest, integer, scale
+from hubbub.errors import LedgerError
+from hubbub.ledger.chain import Chain
 
 __all__ = ["Epoch", "History", "Round", "published_files"]
 
@@ -69,6 +71,18 @@ class History:
                 what = f"has no {error}" if isinstance(error, KeyError) else str(error)
                 raise ValueError(f"line {line}: is no record of this ledger ({what})") from error
         return history
+
+    @classmethod
+    def of_chain(cls, chain: Chain, *further: Mapping[str, Any]) -> "History":
+        """The state after all records of a ledger, and after further ones that are to be added.
+
+        Raises:
+            LedgerError: One does not follow.
+        """
+        try:
+            return cls.of([*chain.records[1:], *further])
+        except ValueError as error:
+            raise LedgerError(f"{chain.path}, {error}") from error
 
     @property
     def epoch(self) -> int | None:

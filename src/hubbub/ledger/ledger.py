@@ -74,10 +74,7 @@ class Ledger:
         if head is not None:
             self._chain.require_head(head)
         self._require_same_promise(self._chain.records[0])
-        try:
-            self._history = History.of(self._chain.records[1:])
-        except ValueError as error:
-            raise LedgerError(f"{path}, {error}") from error
+        self._history = History.of_chain(self._chain)
         try:
             require_fitting(promise, self._history)
         except (ValueError, ParticipationError) as error:
@@ -115,7 +112,7 @@ class Ledger:
 
     def digest(self, name: str, content: bytes) -> str:
         """An HMAC under the run's secret: equal contents can be told, contents cannot be guessed."""
-        return _hmac(self._secret, name, content)
+        return hmac.digest(self._secret, name.encode() + b"\0" + content, "sha256").hex()
 
     def release_digest(self, round_index: int) -> str | None:
         """SHA-256 of a committed release."""
@@ -173,17 +170,9 @@ class Ledger:
         if self._history.pending is not None:
             self._require_repeatable(total)
             return Ticket(round_index, clip_norm)
-        members = self._admit(cohort, round_index)
-        self._append(
-            {
-                "kind": "begin",
-                "round": round_index,
-                "epoch": self._history.epoch,
-                "clients": members,
-                "sum": total,
-                "clip_norm": clip_norm,
-            }
-        )
+        members, epoch = self._admit(cohort, round_index), self._history.epoch
+        body = {"round": round_index, "epoch": epoch, "clients": members, "sum": total, "clip_norm": clip_norm}
+        self._append({"kind": "begin", **body})
         return Ticket(round_index, clip_norm)
 
     def commit(self, ticket: Ticket, release: bytes) -> None:
@@ -309,11 +298,7 @@ class Ledger:
 
 def key_digest(secret: bytes, key: bytes) -> str:
     """By what a ledger knows a key: an HMAC under the run's secret."""
-    return _hmac(secret, "key", key)
-
-
-def _hmac(secret: bytes, name: str, content: bytes) -> str:
-    return hmac.new(secret, name.encode() + b"\0" + content, hashlib.sha256).hexdigest()
+    return hmac.digest(secret, b"key\0" + key, "sha256").hex()
 
 
 def require_fitting(promise: Promise, history: History) -> None:
@@ -356,13 +341,13 @@ def end_run(path: Path, *, early: bool = False, release: bytes | None = None) ->
         LedgerError: The file is damaged, or rounds are left and ``early`` is not said.
     """
     chain = read_chain(path)
-    try:
-        history = History.of(chain.records[1:])
-        planned = integer("rounds", chain.records[0].get("rounds"), at_least=1)
-    except (ValueError, TypeError) as error:
-        raise LedgerError(f"{path}, {error}") from error
+    history = History.of_chain(chain)
     if history.closed:
         return
+    try:
+        planned = integer("rounds", chain.records[0].get("rounds"), at_least=1)
+    except (ValueError, TypeError) as error:
+        raise LedgerError(f"{path}, line 1: {error}") from error
     done = history.next_round + (history.pending is not None and release is not None)
     if done < planned and not early:
         raise LedgerError(
@@ -370,10 +355,9 @@ def end_run(path: Path, *, early: bool = False, release: bytes | None = None) ->
             "for good with --early"
         )
     chain.repair()
-    if history.pending is not None and release is not None:
-        chain.append({"kind": "commit", "round": history.pending, "release": hashlib.sha256(release).hexdigest()})
-    elif history.pending is not None:
-        chain.append({"kind": "abort", "round": history.pending})
+    if history.pending is not None:
+        released = {} if release is None else {"release": hashlib.sha256(release).hexdigest()}
+        chain.append({"kind": "commit" if released else "abort", "round": history.pending, **released})
     chain.append({"kind": "close"})
 
 
@@ -387,10 +371,7 @@ def add_record(path: Path, body: Mapping[str, Any]) -> Chain:
         LedgerError: The file is damaged, or such a record does not follow.
     """
     chain = read_chain(path)
-    try:
-        History.of([*chain.records[1:], body])
-    except ValueError as error:
-        raise LedgerError(f"{path}, {error}") from error
+    History.of_chain(chain, body)
     chain.repair()
     chain.append(body)
     return chain
@@ -400,8 +381,5 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested records by dotted names, so that a message can name what differs."""
     flat: dict[str, Any] = {}
     for key, value in record.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return flat

@@ -96,7 +96,13 @@ def draw(
             order = np.argsort(bits(derive(keys.lasting, "rotation"), len(clients)), kind="stable")
             chosen = sorted(order[round_index % rounds_per_epoch :: rounds_per_epoch].tolist())
         case SingleParticipation() | MinSeparation():
-            return _full_cohort(round_index, clients, int(size), keys, ledger)
+            cohort = eligible(round_index, clients, int(size), keys=keys, ledger=ledger)
+            if len(cohort) < int(size):
+                raise ParticipationError(
+                    f"round {round_index}: {len(cohort)} of {len(clients)} clients may join, the cohort needs {int(size)}; the "
+                    "promise is not relaxed: lower the cohort size, or plan fewer rounds"
+                )
+            return cohort
     return [clients[i] for i in chosen]
 
 
@@ -128,16 +134,6 @@ def eligible(round_index: int, clients: Sequence[Hashable], size: int, *, keys: 
     ties = bits(derive(keys.fresh, "cohort", round_index), len(clients)).tolist()
     able = ((joined, ties[i], i) for i, joined in ledger.able(clients, round_index))
     return [clients[i] for i in sorted(i for _, _, i in nsmallest(size, able))]
-
-
-def _full_cohort(round_index: int, clients: Sequence[Hashable], size: int, keys: CohortKeys, ledger: Ledger) -> list[Hashable]:
-    chosen = eligible(round_index, clients, size, keys=keys, ledger=ledger)
-    if len(chosen) < size:
-        raise ParticipationError(
-            f"round {round_index}: {len(chosen)} of {len(clients)} clients may join, the cohort needs {size}; the promise is "
-            "not relaxed: lower the cohort size, or plan fewer rounds"
-        )
-    return chosen
 
 
 def counts_on_list(participation: Participation) -> bool:

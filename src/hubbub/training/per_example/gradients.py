@@ -18,17 +18,7 @@ from torch import nn
 from torch.func import grad, vmap
 
 from hubbub.training.per_example.layer_uses import Layer, Taps, Use, bias_gradients, uses, weight_gradients
-from hubbub.training.simulation.faults import (
-    agree,
-    does_not_run,
-    isolated,
-    note,
-    probe_batch,
-    reason,
-    remembers,
-    require_own,
-    shaken,
-)
+from hubbub.training.simulation.faults import isolated, note, probe_batch, reason, require_steady, shaken
 from hubbub.training.simulation.functional import called, in_range, own_generators, require_trainable
 from hubbub.training.simulation.local import Loss
 
@@ -154,17 +144,14 @@ class ExampleGradients:
 
     def require_steady(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Refuse, on a probe batch of the form of those given, what would fail for every example, or depend on earlier ones."""
-        made, rows = probe_batch(inputs, targets, self.module, 2), []
-        try:
+        made = probe_batch(inputs, targets, self.module, 2)
+
+        def compute(number: int) -> torch.Tensor:
             with own_generators(inputs.device):
-                for number in (0, 1, 0):
-                    torch.manual_seed(0)
-                    rows.append(self._alone(*(part[number : number + 1] for part in made))[0])
-        except Exception as error:
-            require_own(error)
-            raise does_not_run(inputs, targets, error) from error
-        if not agree(rows[2], rows[0]):
-            raise remembers()
+                torch.manual_seed(0)
+                return self._alone(*(part[number : number + 1] for part in made))[0]
+
+        require_steady(compute, inputs, targets)
 
     def batched(self, examples: Chosen) -> bool:
         """Whether examples are taken together: found out before the first, and again where threads are more or fewer."""

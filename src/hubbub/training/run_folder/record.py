@@ -189,10 +189,7 @@ def read_run(folder: Path) -> Recorded:
     path, store = ledger_of(folder), RunStore(folder)
     traces = Traces.of(store)
     chain = read_chain(path)
-    try:
-        history = History.of(chain.records[1:])
-    except ValueError as error:
-        raise LedgerError(f"{chain.path}, {error}") from error
+    history = History.of_chain(chain)
     promise = Promise.from_record(chain.records[0], store.load_strategy())
     for unknown in traces.unknown(chain, history):
         raise LedgerError(

@@ -19,7 +19,7 @@ from torch import nn
 
 from hubbub.errors import ConfigError
 from hubbub.training.simulation.execution import Execution, plan_for
-from hubbub.training.simulation.faults import agree, does_not_run, probe_batch, remembers, require_own, shaken
+from hubbub.training.simulation.faults import agree, probe_batch, require_steady, shaken
 from hubbub.training.simulation.local import Job, LocalTraining, Loss, OneByOne, Trained, trainable
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
@@ -124,21 +124,21 @@ class Probe:
 
     def require_steady(self, clients: int) -> None:
         """Refuse what would fail for every client, or would depend on earlier ones."""
-        made = self._made(clients, steps=2)
-        inputs, targets = self._form.inputs, self._form.targets
-        jobs = [replace(self._form, client=0, inputs=inputs[rows], targets=targets[rows]) for rows in (slice(2), slice(2, 4))]
-        try:
-            first, _, again = (_updates(made, self._model, [jobs[i]])[0] for i in (0, 1, 0))
-        except NotStackableError as error:
-            raise ConfigError(
-                f"plan = {plan_for(clients)!r}: the model does not run for many clients at once ({error}); say 'one-by-one' or "
-                "'auto'"
-            ) from error
-        except Exception as error:
-            require_own(error)
-            raise does_not_run(self._given.inputs, self._given.targets, error) from error
-        if not agree(again, first):
-            raise remembers()
+        made, form = self._made(clients, steps=2), self._form
+
+        def compute(number: int) -> torch.Tensor:
+            rows = slice(2 * number, 2 * number + 2)
+            try:
+                return _updates(made, self._model, [replace(form, inputs=form.inputs[rows], targets=form.targets[rows])])[
+                    form.client
+                ]
+            except NotStackableError as error:
+                raise ConfigError(
+                    f"plan = {plan_for(clients)!r}: the model does not run for many clients at once ({error}); say "
+                    "'one-by-one' or 'auto'"
+                ) from error
+
+        require_steady(compute, self._given.inputs, self._given.targets)
 
     def independent(self, clients: int) -> bool:
         """Whether no bit of what a client contributes depends on where it stands in a stack, or on whom beside."""

@@ -243,6 +243,8 @@ class SimulatedPopulation(Population):
             ConfigError: The module does not run by the plan that was named, or an injected update is no vector of its length.
         """
         chunks = self._chunks(cohort, model)
+        if not chunks:
+            return
         made, at_once = self._made(model), self._choice.clients if self._choice else 1
 
         def together(some: Sequence[int]) -> list[Trained]:

@@ -20,14 +20,10 @@ from torch.overrides import TorchFunctionMode
 from hubbub.errors import ConfigError, HubbubError
 from hubbub.training.simulation.functional import called
 
-__all__ = ["NotStackableError", "Product", "StackedModel"]
+__all__ = ["NotStackableError", "StackedModel"]
 
-# A gradient of stacked weights, (K, out, in), that is not yet multiplied out: slopes (K, B, out) and rows (K, B, in).
-Product = tuple[torch.Tensor, torch.Tensor]
 # Of one layer in one direction: from inputs and from the state, with a bias each or without.
 _WITH_BIAS, _WITHOUT = 4, 2
-# Fewer weights than this torch multiplies with a rounding to the weights' own size for each example.
-_APART = 4096
 Dims = Sequence[int | None]
 # Outputs of all clients, and the dimension of each that counts the clients.
 Rule = Callable[..., tuple[Any, Any]]
@@ -55,7 +51,6 @@ class StackedModel:
         inputs: torch.Tensor,
         counts: Sequence[int],
         generators: Sequence[torch.Generator],
-        products: dict[str, list[Product]] | None = None,
     ) -> torch.Tensor:
         """The outputs, ``(K, B, *)``.
 
@@ -64,12 +59,10 @@ class StackedModel:
             inputs: ``(K, B, *shape)``.
             counts: How many of the B examples are each client's; those after them are padding.
             generators: What each client draws dropout from.
-            products: Takes, when the outputs are differentiated, the gradients of linear layers' weights, which torch then
-                does not see. A weight has one from each place where it is used; what else hangs on it is torch's.
         """
 
         def forward(own: Mapping[str, torch.Tensor], batch: torch.Tensor) -> torch.Tensor:
-            with _Rewriting(self._names, own, counts, generators, products):
+            with _Rewriting(self._names, own, counts, generators):
                 output = called(self._module, own, batch)
             if not isinstance(output, torch.Tensor):
                 raise NotStackableError(f"its output is a {type(output).__name__}")
@@ -113,17 +106,9 @@ class _Rewriting(TorchFunctionMode):
         own: Mapping[str, torch.Tensor],
         counts: Sequence[int],
         generators: Sequence[torch.Generator],
-        products: dict[str, list[Product]] | None,
     ) -> None:
         super().__init__()
         self.names, self.own, self.counts, self.generators = names, own, counts, generators
-        self._products = products
-
-    def products_of(self, weight: torch.Tensor) -> list[Product] | None:
-        """Where the gradients of a layer's weights are put, if they are kept apart."""
-        if self._products is None or weight.numel() < _APART:
-            return None
-        return next((self._products.setdefault(name, []) for name, own in self.own.items() if own is weight), None)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -224,12 +209,9 @@ class _Affine(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, products: list[Product] | None
-    ) -> torch.Tensor:
+    def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """``(K, B, in)``, ``(K, out, in)`` and ``(K, out)`` to ``(K, B, out)``."""
         ctx.save_for_backward(rows, weight)
-        ctx.products = products
         across = weight.transpose(1, 2)
         return torch.bmm(rows, across) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, across)
 
@@ -237,21 +219,15 @@ class _Affine(torch.autograd.Function):
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The gradients of those that need one."""
         rows, weight = ctx.saved_tensors
-        of_rows, of_weight, of_bias, _ = ctx.needs_input_grad
-        apart = ctx.products is not None
-        if of_weight and apart:
-            ctx.products.append((slope, rows))
+        of_rows, of_weight, of_bias = ctx.needs_input_grad
         return (
             torch.bmm(slope, weight) if of_rows else None,
-            torch.bmm(slope.transpose(1, 2), rows) if of_weight and not apart else None,
+            torch.bmm(slope.transpose(1, 2), rows) if of_weight else None,
             slope.sum(dim=1) if of_bias else None,
-            None,
         )
 
 
-def _linear(mode: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
-    products = mode.products_of(weight)
-
+def _linear(_: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
     def rule(
         clients: int, dims: Dims, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, int]:
@@ -259,9 +235,7 @@ def _linear(mode: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch
         rows, across = stacked.reshape(clients, -1, stacked.shape[-1]), _stack(weight, dims[1], clients)
         shift = None if bias is None else _stack(bias, dims[2], clients)
         given = _narrowed(rows), _narrowed(across), None if shift is None else _narrowed(shift)
-        # Narrowed numbers would be added to wide ones.
-        apart = products if given[1] is across else None
-        out = _Affine.apply(*given, apart)  # type: ignore[no-untyped-call] # torch leaves it without types
+        out = _Affine.apply(*given)  # type: ignore[no-untyped-call] # torch leaves it without types
         return out.reshape(*stacked.shape[:-1], -1), 0
 
     return _apply(rule, F.linear, x, weight, bias)

@@ -18,7 +18,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub.training.simulation.execution import Precision
 from hubbub.training.simulation.functional import Constants, computing, difference, in_range
 from hubbub.training.simulation.local import Job, LocalTraining, Loss, Trained, trainable
-from hubbub.training.simulation.stacked_module import NotStackableError, Product, StackedModel
+from hubbub.training.simulation.stacked_module import NotStackableError, StackedModel
 
 __all__ = ["Stacks", "keep_freed_memory"]
 
@@ -62,8 +62,6 @@ class Stacks:
         self.clients = clients
         self._loss, self._local, self._device, self._precision = loss, local, device, precision
         self._entropy = _is_cross_entropy(loss)
-        # Where nothing else is added to them, gradients of linear layers are multiplied out into the parameters themselves.
-        self._apart = not (local.weight_decay or local.proximal)
 
     def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
         """What each client makes of a model, which stays as it is.
@@ -107,11 +105,10 @@ class Stacks:
         inputs: torch.Tensor,
         targets: torch.Tensor,
         active: torch.Tensor,
-    ) -> tuple[torch.Tensor, list[torch.Tensor | Product | None]]:
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
         """Each client's mean loss, ``(K,)``, 0 where it learns nothing, and the gradients."""
-        products: dict[str, list[Product]] | None = {} if self._apart else None
         with computing(self._precision, self._device):
-            output = self._model(own, inputs, counts, generators, products)
+            output = self._model(own, inputs, counts, generators)
             with in_range(self._device):
                 losses = torch.where(active, self._losses(output, targets, counts), 0.0)
         try:
@@ -121,13 +118,11 @@ class Stacks:
         except RuntimeError as error:
             # Such as a forward that is done again on the way back, outside of the stack.
             raise NotStackableError(f"{type(error).__name__}: {error}") from error
-        return losses.detach(), [
-            _together(found, (products or {}).get(name)) for name, found in zip(own, gradients, strict=True)
-        ]
+        return losses.detach(), gradients
 
     def _losses(self, output: torch.Tensor, targets: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """Each client's mean loss over its own examples, ``(K,)``; where it has none, any number."""
-        if self._entropy_of(targets):
+        if self._entropy and not targets.is_floating_point():
             each = F.cross_entropy(output.flatten(0, 1), targets.flatten(0, 1), reduction="none", ignore_index=_IGNORED)
             return each.reshape(self.clients, -1).sum(dim=1) / (targets != _IGNORED).flatten(1).sum(dim=1)
         none = output.new_zeros(())
@@ -137,10 +132,6 @@ class Stacks:
                 for out, target, count in zip(output, targets, counts, strict=True)
             ]
         )
-
-    def _entropy_of(self, targets: torch.Tensor) -> bool:
-        """Whether the loss is cross entropy with classes as targets."""
-        return self._entropy and not targets.is_floating_point()
 
 
 class _Feed:
@@ -206,59 +197,32 @@ class _Stepper:
     def __init__(self, local: LocalTraining, own: list[torch.Tensor], start: list[torch.Tensor]) -> None:
         self._local, self._own, self._start = local, own, start
         self._velocity = [torch.zeros_like(p) for p in own] if local.momentum else None
-        self._places = {p.untyped_storage()._cdata for p in own}
         # Then all who take a step have one rate.
         self._one_rate = local.schedule == "constant" or local.schedule_rounds is not None
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[torch.Tensor | Product | None], rates: Sequence[float], resting: Sequence[int]) -> None:
+    def step(self, gradients: Sequence[torch.Tensor | None], rates: Sequence[float], resting: Sequence[int]) -> None:
         """Move the parameters of every client but those that rest: what a module makes of padding may be no number.
 
         How long others go on must not change what a client has learnt, and 0 times what is not a number is none.
         """
-        local = self._local
-        gradients = [self._apart_from_own(gradient) for gradient in gradients]
-        scale = -max(rates) if self._one_rate else -torch.tensor(rates, dtype=self._own[0].dtype, device=self._own[0].device)
+        local, scale = self._local, -torch.tensor(rates, dtype=self._own[0].dtype, device=self._own[0].device)
         for i, (p, gradient) in enumerate(zip(self._own, gradients, strict=True)):
             direction = torch.zeros_like(p) if gradient is None else gradient
             # Never in place: autograd may give two parameters one gradient.
-            if local.weight_decay and isinstance(direction, torch.Tensor):
+            if local.weight_decay:
                 direction = direction.add(p, alpha=local.weight_decay)
-            if local.proximal and isinstance(direction, torch.Tensor):
+            if local.proximal:
                 direction = direction.add(p - self._start[i], alpha=local.proximal)
             if self._velocity is not None:
-                direction = _add(self._velocity[i].mul_(local.momentum), direction, 1.0)
+                direction = self._velocity[i].mul_(local.momentum).add_(direction)
             kept = p[resting] if resting else None
-            _add(p, direction, scale)
+            if self._one_rate:
+                p.add_(direction, alpha=-max(rates))
+            else:
+                p.addcmul_(direction, scale.view(-1, *[1] * (p.ndim - 1)))
             if kept is not None:
                 p[resting] = kept
-
-    def _apart_from_own(self, gradient: torch.Tensor | Product | None) -> torch.Tensor | Product | None:
-        """The same; what of a product is a parameter itself, or part of one, is copied before parameters move."""
-        if not isinstance(gradient, tuple):
-            return gradient
-        slope, rows = (part.clone() if part.untyped_storage()._cdata in self._places else part for part in gradient)
-        return slope, rows
-
-
-def _add(to: torch.Tensor, gradient: torch.Tensor | Product, scale: float | torch.Tensor) -> torch.Tensor:
-    """Add a gradient, times a number or times one of each client, ``(K,)``; a product is not written out before."""
-    if isinstance(gradient, tuple):
-        slope, rows = gradient
-        if isinstance(scale, torch.Tensor):
-            return to.baddbmm_((slope * scale.view(-1, 1, 1)).transpose(1, 2), rows)
-        return to.baddbmm_(slope.transpose(1, 2), rows, alpha=scale)
-    if isinstance(scale, torch.Tensor):
-        return to.addcmul_(gradient, scale.view(-1, *[1] * (to.ndim - 1)))
-    return to.add_(gradient, alpha=scale)
-
-
-def _together(gradient: torch.Tensor | None, products: Sequence[Product] | None) -> torch.Tensor | Product | None:
-    """The gradient of a parameter, from what torch found and from the layers that kept theirs apart."""
-    if not products:
-        return gradient
-    slope, rows = products[0] if len(products) == 1 else (torch.cat(parts, dim=1) for parts in zip(*products, strict=True))
-    return (slope, rows) if gradient is None else torch.baddbmm(gradient, slope.transpose(1, 2), rows)
 
 
 def _is_cross_entropy(loss: Loss) -> bool:
