@@ -173,8 +173,9 @@ class Encryption:
             hidden: Whether there is any noise.
         """
         shared = self.holders > 1
+        some = f"all {self.holders}" if self.threshold == self.holders else f"any {self.threshold} of {self.holders}"
         opened = (
-            f"{_some(self.threshold, self.holders)} holders of shares of the key open sums together"
+            f"{some} holders of shares of the key open sums together"
             if shared
             else "the owner of the key, who is not the server, opens sums"
         )
@@ -232,7 +233,3 @@ class Encryption:
     def not_covered(self) -> tuple[str, ...]:
         """What is not hidden."""
         return ("which clients took part: whoever opens sums from their parts sees it",) if self.holders > 1 else ()
-
-
-def _some(needed: int, holders: int) -> str:
-    return f"all {holders}" if needed == holders else f"any {needed} of {holders}"

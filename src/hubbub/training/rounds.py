@@ -342,18 +342,14 @@ class Phases:
 
     def __init__(self) -> None:
         self._started = self._lapped = time.perf_counter()
-        self._seconds = dict.fromkeys(PHASES, 0.0)
+        # Of each phase so far.
+        self.seconds = dict.fromkeys(PHASES, 0.0)
 
     def end(self, phase: str) -> None:
         """Count the time since the last lap, or since the start, for a phase."""
         now = time.perf_counter()
-        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._lapped
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._lapped
         self._lapped = now
-
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        """Of each phase so far."""
-        return dict(self._seconds)
 
     @property
     def total(self) -> float:

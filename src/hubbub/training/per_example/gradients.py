@@ -11,7 +11,6 @@ believed, made-up examples are moved about and set beside others that are not a 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import nn
@@ -117,7 +116,7 @@ class ExampleGradients:
             with own_generators(examples.inputs.device):
                 for number in numbers:
                     torch.manual_seed(examples.seed(number))
-                    yield from isolated(partial(self._alone_of, examples), [number], self._nothing)
+                    yield from isolated(lambda own: self._alone(*_taken(examples, own)), [number], self._nothing)
             return
         batch = self._size(self.dim)
 
@@ -275,10 +274,6 @@ class ExampleGradients:
         note(f"example {number}", reason(error))
         first = next(iter(_trainable(self.module).values()))
         return Seen(first.new_full((1,), torch.nan), (), {})
-
-    def _alone_of(self, examples: Chosen, numbers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        rows = slice(numbers[0], numbers[0] + 1)
-        return self._alone(examples.inputs[rows], examples.targets[rows])
 
     def _alone(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient of a single example, ``(1, dim)``, and its loss, ``(1,)``."""

@@ -74,7 +74,8 @@ class Stacks:
             yield from self._chunk(start, jobs[first : first + self.clients])
 
     def _chunk(self, start: dict[str, torch.Tensor], jobs: Sequence[Job]) -> Iterator[Trained]:
-        own = {name: self._copies(p).requires_grad_() for name, p in start.items()}
+        # One of each client, (K, *shape).
+        own = {name: p.unsqueeze(0).repeat(self.clients, *[1] * p.ndim).requires_grad_() for name, p in start.items()}
         stepper = _Stepper(self._local, list(own.values()), list(start.values()))
         self._constants.restore()
         feed = _Feed(self._local, jobs, self.clients, self._device)
@@ -92,10 +93,6 @@ class Stacks:
             updates = torch.cat([difference(p, start[name]).reshape(self.clients, -1) for name, p in own.items()], dim=1)
         for job, update, loss, steps in zip(jobs, updates, total.tolist(), feed.own_steps, strict=False):
             yield Trained(job.client, update, loss / steps if steps else math.nan)
-
-    def _copies(self, p: torch.Tensor) -> torch.Tensor:
-        """One for each client, ``(K, *shape)``."""
-        return p.unsqueeze(0).repeat(self.clients, *[1] * p.ndim)
 
     def _slopes(
         self,
@@ -142,7 +139,7 @@ class _Feed:
         batches = [local.batches(len(job.inputs), job.seed) for job in jobs]
         self.own_steps = [len(own) for own in batches]
         self.steps = max(self.own_steps, default=0)
-        self._idle = [0] * (clients - len(jobs))
+        self._idle = clients - len(jobs)
         # The numbers of each batch's examples, -1 where there is none: (K, steps, B).
         self._rows = torch.full((clients, self.steps, local.batch_size), -1)
         for table, own in zip(self._rows, batches, strict=False):
@@ -188,7 +185,7 @@ class _Feed:
             self._local.rate(job.round_index, step, steps) if step < steps else 0.0
             for job, steps in zip(self._jobs, self.own_steps, strict=True)
         ]
-        return found + [0.0] * len(self._idle)
+        return found + [0.0] * self._idle
 
 
 class _Stepper:

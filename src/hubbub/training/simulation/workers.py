@@ -185,11 +185,8 @@ def _stop(connections: Sequence[Connection], processes: Sequence[Any]) -> None:
 
 def _begin(connection: Connection) -> None:
     """A worker's first words: what it works on."""
-    try:
-        chunks, copied = connection.recv()
-    except (EOFError, OSError, KeyboardInterrupt):
-        return
-    _serve(connection, chunks, copied)
+    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
+        _serve(connection, *connection.recv())
 
 
 def _serve(connection: Connection, chunks: _Chunks, copied: bytes) -> None:
@@ -205,7 +202,7 @@ def _serve(connection: Connection, chunks: _Chunks, copied: bytes) -> None:
         try:
             if isinstance(told, tuple):
                 task, vector = told
-                _load(model, torch.from_numpy(vector))
+                nn.utils.vector_to_parameters(torch.from_numpy(vector), trainable(model).values())
                 continue
             if task is None:
                 return
@@ -222,11 +219,3 @@ def _serve(connection: Connection, chunks: _Chunks, copied: bytes) -> None:
         except (OSError, KeyboardInterrupt):
             # The process that asked was interrupted and waits for no answer.
             return
-
-
-def _load(model: nn.Module, vector: torch.Tensor) -> None:
-    start = 0
-    with torch.no_grad():
-        for parameter in trainable(model).values():
-            parameter.copy_(vector[start : start + parameter.numel()].view(parameter.shape))
-            start += parameter.numel()
