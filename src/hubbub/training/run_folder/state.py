@@ -9,7 +9,7 @@ import hashlib
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def refusing(path: Path, what: str, then: str = "restore it") -> Iterator[None]:
         yield
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read ({error.strerror}); {then}") from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         why = f"has no {error}" if isinstance(error, KeyError) else error
         raise RunFolderError(f"{path}: {what} ({why}); {then}") from error
 
@@ -146,8 +146,11 @@ class Checkpoint:
     """
 
     def __init__(self, path: Path, *, again: bool) -> None:
-        self._at, self._again = path, f"; remove {path.name} to make the state again from the releases" if again else ""
-        with self._refusing():
+        self._path, self._then = (
+            path,
+            f"remove {path.name} to make the state again from the releases" if again else "restore it",
+        )
+        with self._refusing(path.name):
             manifest = strict_json.loads(files.read(path, at_most=_LARGEST_TEXT))
             if not isinstance(manifest, dict) or set(manifest) != {"schema", "rounds", "head", "files"}:
                 raise ValueError("it must name schema, rounds, head and files")
@@ -165,12 +168,16 @@ class Checkpoint:
         for name, facts in stated.items():
             if not isinstance(facts, dict) or set(facts) != {"sha256", "bytes"}:
                 raise ValueError(f"files: {name} must have its sha256 and bytes")
-            self._at = self._at.with_name(name)
-            content = files.read(self._at, at_most=_LARGEST)
-            if hashlib.sha256(content).hexdigest() != facts["sha256"] or len(content) != facts["bytes"]:
-                raise ValueError("its SHA-256 or its length is not the manifest's")
-            found[name] = parse(content)
+            with self._refusing(name):
+                content = files.read(self._path.with_name(name), at_most=_LARGEST)
+                if hashlib.sha256(content).hexdigest() != facts["sha256"] or len(content) != facts["bytes"]:
+                    raise ValueError("its SHA-256 or its length is not the manifest's")
+                found[name] = parse(content)
         return found
+
+    def _refusing(self, name: str) -> AbstractContextManager[None]:
+        """As :func:`refusing`, of one of its files."""
+        return refusing(self._path.with_name(name), "is no checkpoint of this run", self._then)
 
     @property
     def names(self) -> list[str]:
@@ -208,16 +215,11 @@ class Checkpoint:
         with self._refusing(self._noise):
             if drawn is None or drawn.dtype != torch.int64 or drawn.ndim or sorted(rows) != names:
                 raise ValueError("it must hold a whole number, drawn, and rows memory.000000 and on")
-            noise.load_state_dict({"round_index": self.rounds, "drawn": int(drawn), "memory": [rows[name] for name in names]})
-
-    @contextmanager
-    def _refusing(self, name: str | None = None) -> Iterator[None]:
-        """As :func:`refusing`, of one of its files, or of the one that is being read."""
-        try:
-            yield
-        except (OSError, ValueError, TypeError, RunFolderError) as error:
-            at, why = self._at.with_name(name) if name else self._at, getattr(error, "strerror", None) or error
-            raise RunFolderError(f"{at}: is no checkpoint of this run ({why}){self._again}") from error
+            state = {"round_index": self.rounds, "drawn": int(drawn), "memory": [rows[name] for name in names]}
+            try:
+                noise.load_state_dict(state)
+            except RunFolderError as error:
+                raise ValueError(str(error)) from error
 
 
 def model_digest(vector: torch.Tensor) -> str:
