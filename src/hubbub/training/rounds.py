@@ -252,11 +252,19 @@ class RunState:
 
     def _restored(self, store: RunStore) -> int:
         """Take up the last checkpoint, where there is one; returns how many rounds it holds."""
-        done, clip_norm = store.load_checkpoint(self.model.vector, self.optimizer, self.path.noise, self.path.ledger)
-        if done and (clip_norm is None) == bool(self.plan.clip_norms.further):
-            raise RunFolderError(f"state/checkpoint-{done}.safetensors: its clip_norm = {clip_norm} is not of this run's kind")
+        checkpoint = store.load_checkpoint(self.path.ledger)
+        if checkpoint is None:
+            return 0
+        checkpoint.restore_model(self.model.vector, self.optimizer)
+        if self.path.noise:
+            checkpoint.restore_noise(self.path.noise)
+        clip_norm = checkpoint.clip_norm()
+        if (clip_norm is None) == bool(self.plan.clip_norms.further):
+            raise RunFolderError(
+                f"state/checkpoint-{checkpoint.rounds}.safetensors: its clip_norm = {clip_norm} is not of this run's kind"
+            )
         self.clip_norm = self.clip_norm if clip_norm is None else clip_norm
-        return done
+        return checkpoint.rounds
 
     def require_same_model(self, who: str) -> None:
         """Refuse a model that anything but releases has changed, and put its trained parameters back.

@@ -39,7 +39,7 @@ from hubbub._util.prf import KEY_BYTES, fresh_key
 from hubbub.errors import ParticipationError, RunFolderError
 from hubbub.ledger.ledger import Ledger
 from hubbub.noise import NoiseStream
-from hubbub.training.run_folder.state import Checkpoint, optimizer_state, parse
+from hubbub.training.run_folder.state import Checkpoint, optimizer_state, parse, refusing
 
 __all__ = ["RunStore"]
 
@@ -195,10 +195,8 @@ class RunStore:
         path = self.folder / "strategy.safetensors"
         if not os.path.lexists(path):
             return {}
-        try:
+        with refusing(path, "holds no arrays"):
             return {name: array.to(torch.float64).numpy() for name, array in parse(_read(path)).items()}
-        except ValueError as error:
-            raise RunFolderError(f"{path}: holds no arrays ({error})") from error
 
     # What was made of the releases.
 
@@ -245,10 +243,8 @@ class RunStore:
     def parse_release(self, round_index: int, content: bytes, dim: int | None = None) -> torch.Tensor:
         """The release in a file's content, ``(dim,)`` float64."""
         path = self._release_path(round_index)
-        try:
+        with refusing(path, "is no release"):
             tensors = parse(content)
-        except ValueError as error:
-            raise RunFolderError(f"{path}: is no release ({error})") from error
         if list(tensors) != ["release"]:
             raise RunFolderError(f"{path}: holds tensors {sorted(tensors)[:3]}, a release is one of that name")
         release = tensors["release"]
@@ -315,30 +311,22 @@ class RunStore:
         files.write_atomic(self._state / "checkpoint.json", strict_json.canonical(manifest))
         self._forget_before(rounds)
 
-    def load_checkpoint(
-        self, vector: torch.Tensor, optimizer: torch.optim.Optimizer, noise: NoiseStream | None, ledger: Ledger
-    ) -> tuple[int, float | None]:
-        """Restore the last checkpoint, where there is one.
-
-        Returns:
-            How many rounds it holds, and the clip norm of the next one where it moves.
+    def load_checkpoint(self, ledger: Ledger) -> Checkpoint | None:
+        """The last checkpoint, where there is one.
 
         Raises:
-            RunFolderError: It is damaged, or is not of this run: of another ledger, model or strategy.
+            RunFolderError: It is damaged, or goes with another ledger.
         """
         path = self._state / "checkpoint.json"
         if not os.path.lexists(path):
-            return 0, None
+            return None
         checkpoint = Checkpoint(path, again=self._keep_releases)
         if ledger.rounds_at(checkpoint.head) != checkpoint.rounds:
             raise RunFolderError(
                 f"{path}: goes with a ledger of {checkpoint.rounds} rounds and head {checkpoint.head[:80]!r}, which this one "
                 "never had: it was rolled back, or is another run's; restore the ledger"
             )
-        checkpoint.restore_model(vector, optimizer)
-        if noise:
-            checkpoint.restore_noise(noise)
-        return checkpoint.rounds, checkpoint.clip_norm()
+        return checkpoint
 
     def _forget_before(self, rounds: int) -> None:
         for round_index in [] if self._keep_releases else self.released():
@@ -368,10 +356,8 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _read(path: Path, at_most: int = _LARGEST) -> bytes:
-    try:
+    with refusing(path, "cannot be read"):
         return files.read(path, at_most=at_most)
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _key(path: Path) -> bytes:
