@@ -93,6 +93,7 @@ class _Breaches:
     others: tuple[str, ...]
 
     def words(self, participation: object, unit: str) -> Iterator[str]:
+        """Each way in words, as for an operator."""
         yield from (f"{reason}; nothing bounds what that costs" for reason in self.boundless)
         yield from self.others
         if self.clients:
@@ -110,6 +111,13 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
 
     Raises:
         ValueError: A number out of range, or a mechanism that no theorem covers.
+
+    Example:
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> promise = Promise(4, Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=3.0))
+        >>> found = spent(promise, History())
+        >>> found.guarantee.epsilon, found.warnings()
+        (0.0, ())
     """
     at = promise.delta if delta is None else delta
     charged = len(history.rounds)
@@ -160,6 +168,7 @@ def run_charge(chain: Chain, promise: Promise, history: History) -> RunCharge:
 
 
 def _breaches(promise: Promise, mechanism: Mechanism, history: History) -> _Breaches:
+    """Each way in which the records do not keep the promise."""
     boundless, others, scale = [], [], 1.0
     if len(history.rounds) > promise.rounds:
         others.append(f"{len(history.rounds)} rounds were begun, {promise.rounds} were promised")

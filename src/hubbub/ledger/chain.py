@@ -41,6 +41,12 @@ class Chain:
         size: Bytes of whole lines in the file.
         torn: Bytes behind them that a crash left.
         ended: Whether the last whole record has its end of line.
+
+    Example:
+        >>> chain = Chain()
+        >>> chain.append({"kind": "promise"})
+        >>> chain.head == record_hash("0" * 64, {"kind": "promise"})
+        True
     """
 
     path: Path | None = None

@@ -55,6 +55,16 @@ class Ledger:
 
     Raises:
         LedgerError: The file is damaged, was written for another promise, or does not hold the head.
+
+    Example:
+        >>> from hubbub.mechanism import Mechanism
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> mechanism = Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=3.0)
+        >>> ledger = Ledger(Promise(4, mechanism, simulation=True), secret=bytes(32))
+        >>> ledger.commit(ledger.begin(0, ["anna", "ben"], digest="sum", clip_norm=1.0), b"release")
+        >>> ledger.may_join("anna", 1), ledger.may_join("anna", 2), ledger.rounds
+        (False, True, ('committed',))
     """
 
     def __init__(self, promise: Promise, secret: bytes, path: Path | None = None, *, head: str | None = None) -> None:
@@ -244,6 +254,7 @@ class Ledger:
             )
 
     def _client(self, client: Hashable) -> str:
+        """By what the ledger knows a client: an HMAC of its name as text."""
         if isinstance(client, bool) or not isinstance(client, str | int | np.integer):
             # Of other values two may be equal and have different texts, or the same one another text in the next start.
             raise TypeError(f"client {client!r}: must be a text or a whole number, not {type(client).__name__}")
@@ -252,6 +263,7 @@ class Ledger:
         return self._names[client]
 
     def _allows(self, joined: Sequence[int], round_index: int) -> bool:
+        """Whether a client that joined these rounds may join one more."""
         mechanism = self.promise.mechanism
         return mechanism is None or mechanism.participation.may_follow(joined, round_index)
 
@@ -279,6 +291,7 @@ class Ledger:
         return {"kind": "promise", "key": self.digest("key", self._secret), **self.promise.record()}
 
     def _require_same_promise(self, stated: Mapping[str, Any]) -> None:
+        """Refuse a file of another run, and name what differs."""
         expected = _flat(self._first())
         found = _flat(stated)
         changed = sorted(key for key in expected | found if expected.get(key) != found.get(key))

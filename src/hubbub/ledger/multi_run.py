@@ -142,6 +142,7 @@ def compose_runs(
 
 
 def _relation(runs: Sequence[RunCharge], wanted: str | None) -> NeighboringRelation:
+    """The relation under which all runs are composed."""
     if wanted is not None:
         return one_of("neighboring_relation", wanted, RELATIONS)  # type: ignore[return-value] # checked to be one of its words
     stated = sorted({run.neighboring_relation for run in runs if run.events is not None}) or ["zero-out"]

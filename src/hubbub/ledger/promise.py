@@ -152,6 +152,14 @@ class Promise:
         ValueError: A number out of range, or a text that is empty or not one line.
         TypeError: A value of another type.
         ConfigError: Noise of holders without a mechanism, beside shares of clients, or without a setting.
+
+    Example:
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> promise = Promise(4, Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=3.0))
+        >>> again = Promise.from_record({"kind": "promise", **promise.record()}, arrays={})
+        >>> again.record() == promise.record(), promise.after(2, 1e-5).epsilon < promise.after(4, 1e-5).epsilon
+        (True, True)
     """
 
     rounds: int
@@ -250,6 +258,7 @@ class Promise:
         }
 
     def _mechanism_record(self, mechanism: Mechanism) -> dict[str, Any]:
+        """The mechanism as strict JSON values, with what follows from it: both are compared when a run goes on."""
         promised, named = self.after(self.rounds, self.delta), strategy_arrays(mechanism.strategy)
         arrays = {name: {"shape": list(array.shape), "sha256": _sha256(array)} for name, array in named.items()}
         return {

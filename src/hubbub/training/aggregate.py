@@ -54,6 +54,17 @@ class Population(ABC):
     """Where clients run: in this process, over a network, encrypted. Whoever forms the sum answers for the clip.
 
     A population of your own is a subclass with ``clients`` and ``collect``; the rest has defaults.
+
+    Example:
+        >>> from hubbub.training.clipping import clip
+        >>> class Constant(Population):
+        ...     clients = range(10)
+        ...
+        ...     def collect(self, cohort, model, clip_norm, round_index, split=None):
+        ...         update = clip(torch.ones(3), clip_norm)[0]
+        ...         return PlainSum(update * len(cohort), {})
+        >>> bool(Constant().collect([1, 2], nn.Linear(2, 1), 1.0, 0).open(None).norm() <= 2.0)
+        True
     """
 
     @property
@@ -124,6 +135,14 @@ class LatticeSum:
     """A sum of clipped updates in whole steps of a lattice, ``(dim,)`` int64: the same in whatever order it was formed.
 
     ``statistics`` are private.
+
+    Raises:
+        ValueError: ``total`` is no vector of int64.
+
+    Example:
+        >>> total = LatticeSum(torch.tensor([3, -1]), Lattice(1.0, bits=8), statistics={})
+        >>> (total.open(None) / total.lattice.step).tolist()
+        [3.0, -1.0]
     """
 
     total: torch.Tensor
@@ -148,6 +167,11 @@ class PlainSum:
     """A sum in floating point, ``(dim,)`` float64: for simulations, and for runs that promise nothing.
 
     ``statistics`` are private.
+
+    Example:
+        >>> total = PlainSum(torch.tensor([1.0, 2.0], dtype=torch.float64), statistics={})
+        >>> total.open(torch.tensor([0.5, 0.5], dtype=torch.float64)).tolist()
+        [1.5, 2.5]
     """
 
     total: torch.Tensor
@@ -201,7 +225,12 @@ def lattice_of(clip_norm: float, split: CountSplit | None = None, bits: int = 24
 
 
 def statistics(cohort: int, clipped: int, losses: Sequence[float]) -> dict[str, float]:
-    """What the operator is told of a round: private. Losses that are not finite are left out."""
+    """What the operator is told of a round: private. Losses that are not finite are left out.
+
+    Example:
+        >>> statistics(cohort=4, clipped=1, losses=[0.5, math.nan, 1.5])
+        {'clipped_fraction': 0.25, 'train_loss': 1.0}
+    """
     finite_losses = [loss for loss in losses if math.isfinite(loss)]
     return {
         "clipped_fraction": clipped / cohort if cohort else 0.0,

@@ -168,6 +168,7 @@ class HolderNoise:
             return integer("next_round", told["next_round"], at_least=0), first_rows
 
     def _key(self, number: int) -> bytes:
+        """The key of an earlier start, 32 bytes."""
         path = Path(str(self._folder)) / "keys" / f"epoch-{number}"
         key = files.read(path, at_most=KEY_BYTES + 1)
         if len(key) != KEY_BYTES:
@@ -175,6 +176,7 @@ class HolderNoise:
         return key
 
     def _remember(self) -> None:
+        """Put on disk which rows were drawn, and from which start on."""
         if self._folder is None or not self._first_rows:
             return
         told: dict[str, Any] = {"first_rows": self._first_rows, "next_round": self._next, "sampler": sampler()}

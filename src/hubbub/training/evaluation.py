@@ -35,6 +35,11 @@ class Spread:
         worst_tenth: Over the tenth of the clients, rounded up, for whom it is worst.
         best_tenth: As above.
         quantiles: By their probability, linear between clients.
+
+    Example:
+        >>> found = Spread.of(np.array([0.2, 0.8, 0.9, 1.0]), higher_is_better=True)
+        >>> found.mean, found.worst_tenth, round(found.quantiles[0.5], 2)
+        (0.725, 0.2, 0.85)
     """
 
     mean: float
@@ -90,6 +95,11 @@ def evaluate(model: nn.Module, examples: Examples, loss: Loss, batch_size: int =
         examples: Inputs and targets; of sequences, targets ``(examples, length)`` with −100 where padded.
         loss: Mean loss of a batch from the module's output and the targets.
         batch_size: The most examples that pass through the model at once.
+
+    Example:
+        >>> inputs, targets = torch.eye(4), torch.tensor([0, 1, 2, 0])
+        >>> round(evaluate(nn.Identity(), (inputs, targets), nn.functional.cross_entropy)[1], 2)
+        0.75
     """
     accuracies, losses = per_client(model, [examples], loss, batch_size)
     return float(losses[0]), float(accuracies[0])

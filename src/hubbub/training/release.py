@@ -270,10 +270,12 @@ class ReleasePath:
                 yield self._store.load_release(round_index, digest, self._dim)
 
     def _require_started(self) -> None:
+        """Refuse what comes before the noise of this start."""
         if not self._started:
             raise LedgerError("the path is not open: call start first, which gives this process noise of its own")
 
     def _require_begun(self, ticket: Ticket) -> None:
+        """Refuse a ticket of another round than the one under way."""
         if self.ledger.pending() != ticket:
             raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.ledger.pending()}")
 
@@ -323,6 +325,7 @@ class ReleasePath:
         return found
 
     def _require_same_sampler(self) -> None:
+        """Refuse to draw earlier rows again where they would not have the same bits."""
         epochs: Sequence[Epoch] = self.ledger.epochs
         if any(epoch.sampler != sampler() for epoch in epochs):
             raise RunFolderError(

@@ -89,6 +89,17 @@ def train(
         ConfigError: The model has buffers or no trainable parameter, or the population's sums do not hold the noise that the
             plan promises, or hold some that it does not, or the clip norm moves and the population counts no indicators.
         SumNotOpenedError: Three rounds in a row were aborted; the run can go on.
+
+    Example:
+        >>> from hubbub.accounting import calibrate
+        >>> from hubbub.mechanism.participation import PoissonSampling
+        >>> from hubbub.training import SimulatedPopulation
+        >>> clients = [(torch.randn(5, 3), torch.randint(2, (5,))) for _ in range(20)]
+        >>> population = SimulatedPopulation(clients, nn.functional.cross_entropy)
+        >>> mechanism = calibrate(rounds=3, participation=PoissonSampling(0.5), epsilon=2.0, delta=1e-3)
+        >>> results = list(train(Plan(mechanism, clip_norm=1.0, delta=1e-3), population, nn.Linear(3, 2)))
+        >>> [result.round_index for result in results], results[-1].epsilon <= 2.0
+        ([0, 1, 2], True)
     """
     clients = _listed(population)
     if isinstance(plan, Plan):
@@ -118,6 +129,7 @@ def _listed(population: Population) -> Sequence[Hashable]:
 def _rounds(
     plan: RunPlan, population: Population, clients: Sequence[Hashable], model: nn.Module, run: RunState
 ) -> Iterator[RoundResult]:
+    """The rounds that are left, one after another: the loop itself."""
     path, aborted = run.path, 0
     for round_index in range(path.next_round, plan.rounds):
         run.require_same_model("between rounds")

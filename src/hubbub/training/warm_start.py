@@ -240,6 +240,10 @@ def charged_with(finished: Path, into: Path | None = None) -> tuple[RunCharge, .
     Raises:
         LedgerError: One of them may still go on, or was rolled back.
         RunFolderError: One that went on from it is not there.
+
+    Example::
+
+        mechanism = calibrate(rounds=20, participation=pattern, prior=charged_with(Path("one")), epsilon=8.0, delta=1e-5)
     """
     return final_charges([read_run(folder) for folder in related(finished, into)])
 

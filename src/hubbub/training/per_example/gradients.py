@@ -162,6 +162,7 @@ class ExampleGradients:
         return self._together
 
     def _look_at(self, inputs: torch.Tensor, targets: torch.Tensor) -> _Look:
+        """What one example shows of the module, found out once."""
         if self._looked is None:
             # Of no real example: one that fails must not stop the others.
             self._looked = self._look(*probe_batch(inputs, targets, self.module, 1))
@@ -182,6 +183,7 @@ class ExampleGradients:
         def loss_of(
             others: Tensors, taps: list[torch.Tensor], x: torch.Tensor, y: torch.Tensor
         ) -> tuple[torch.Tensor, tuple[torch.Tensor, list[torch.Tensor]]]:
+            """The loss of one example, and what its tapped layers saw."""
             parameters = {**fixed, **others}
             names = {id(p): name for name, p in parameters.items()} if self._tapped else {}
             with in_range(x.device), Taps(names, fixed, taps) as mode:

@@ -207,6 +207,7 @@ def summed_weight_gradient(use: Use) -> torch.Tensor:
 def _by_convolution(
     inputs: torch.Tensor, shape: tuple[int, ...], deltas: torch.Tensor, how: Convolution, groups: int
 ) -> torch.Tensor:
+    """The gradient of the weights of a convolution, shaped as they are."""
     found: torch.Tensor = conv2d_weight(inputs, shape, deltas, how.stride, how.padding, how.dilation, groups)
     return found
 
@@ -232,10 +233,12 @@ def unfolded(inputs: torch.Tensor, convolution: Convolution) -> torch.Tensor:
 
 
 def _positions(seen: torch.Tensor) -> torch.Tensor:
+    """``(examples, positions, numbers)``."""
     return seen.reshape(len(seen), -1, seen.shape[-1])
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors in nested lists and tables of arguments."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):

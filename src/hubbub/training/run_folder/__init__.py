@@ -55,6 +55,15 @@ class RunStore:
     Args:
         folder: Created when a run begins in it; private to the user.
         keep_releases: Whether all releases stay, so that anybody can verify them; otherwise those since the last checkpoint.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     store = RunStore(Path(place) / "run")
+        ...     with store.locked():
+        ...         content = store.save_release(0, torch.ones(2))
+        ...     store.released(), store.parse_release(0, content).tolist()
+        ([0], [1.0, 1.0])
     """
 
     def __init__(self, folder: Path, *, keep_releases: bool = True) -> None:
@@ -89,6 +98,7 @@ class RunStore:
             os.close(lock)
 
     def _open_lock(self) -> int:
+        """A descriptor of the lock, a regular file."""
         path = self._state / "lock"
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
@@ -100,6 +110,7 @@ class RunStore:
         return lock
 
     def _prepare(self) -> None:
+        """Make the folders of a run, for their owner alone."""
         try:
             for part in (self.folder, self._state, self._keys, self._releases):
                 files.make_folder(part)
@@ -329,6 +340,7 @@ class RunStore:
         return checkpoint
 
     def _forget_before(self, rounds: int) -> None:
+        """Remove what the checkpoint of so many rounds stands for: older ones, their noise, and releases that need not stay."""
         for round_index in [] if self._keep_releases else self.released():
             if round_index < rounds:
                 self.discard_release(round_index)
@@ -346,21 +358,25 @@ class RunStore:
             files.wipe(path)
 
     def _release_path(self, round_index: int) -> Path:
+        """Where the release of a round lies."""
         return self._releases / f"{round_index}.safetensors"
 
 
 def _listed(folder: Path) -> list[Path]:
+    """What is in a part of a run, nothing where it is not there."""
     if folder.is_symlink():
         raise RunFolderError(f"{folder}: is a symbolic link; the parts of a run are folders in it")
     return list(folder.iterdir()) if folder.is_dir() else []
 
 
 def _read(path: Path, at_most: int = _LARGEST) -> bytes:
+    """The content of a file of a run."""
     with refusing(path, "cannot be read"):
         return files.read(path, at_most=at_most)
 
 
 def _key(path: Path) -> bytes:
+    """A key of 32 bytes that nobody else may read."""
     key = _read(path, KEY_BYTES)
     if len(key) != KEY_BYTES:
         raise RunFolderError(f"{path}: holds {len(key)} bytes, a key has {KEY_BYTES}; restore it")

@@ -58,6 +58,7 @@ def rounds_shown(folder: Path) -> int:
 
 
 def _row(row: Any, after: int) -> dict[str, Any]:
+    """A row of metrics, checked, with a place for each number."""
     if not isinstance(row, dict):
         raise TypeError(f"it is a {type(row).__name__}, not a table")
     integer("round_index", row["round_index"], at_least=after + 1)

@@ -99,6 +99,7 @@ def metadata(content: bytes) -> dict[str, Any]:
 
 
 def _header(content: bytes) -> dict[str, Any]:
+    """What a file says of its tensors, as a table."""
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > len(content) - 8:
         raise ValueError(f"its header claims {length} of {len(content)} bytes")
@@ -161,6 +162,7 @@ class Checkpoint:
             self._parts = self._read(manifest["files"])
 
     def _read(self, stated: object) -> dict[str, Tensors]:
+        """The tensors of each file that the manifest names, by its name."""
         self._own, self._noise = (f"{what}-{self.rounds}.safetensors" for what in ("checkpoint", "noise"))
         if not isinstance(stated, dict) or self._own not in stated or not set(stated) <= {self._own, self._noise}:
             raise ValueError(f"files: must name {self._own}, and {self._noise} where there is noise")
@@ -190,6 +192,7 @@ class Checkpoint:
         return self._model()[0]
 
     def _model(self) -> tuple[torch.Tensor, Tensors]:
+        """The model, and what its optimizer keeps."""
         with self._refusing(self._own):
             return _parted({name: tensor for name, tensor in self._parts[self._own].items() if name != "clip_norm"})
 
@@ -223,7 +226,12 @@ class Checkpoint:
 
 
 def model_digest(vector: torch.Tensor) -> str:
-    """SHA-256 of a model as one flat vector, ``(dim,)``, in float64."""
+    """SHA-256 of a model as one flat vector, ``(dim,)``, in float64.
+
+    Example:
+        >>> model_digest(torch.ones(3)) == model_digest(torch.ones(3, dtype=torch.float64))
+        True
+    """
     return hashlib.sha256(vector.detach().cpu().to(torch.float64).numpy().tobytes()).hexdigest()
 
 

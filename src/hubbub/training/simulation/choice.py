@@ -127,6 +127,7 @@ class Probe:
         made, form = self._made(clients, steps=2), self._form
 
         def compute(number: int) -> torch.Tensor:
+            """What a client adds whose examples are one of two halves."""
             rows = slice(2 * number, 2 * number + 2)
             try:
                 return _updates(made, self._model, [replace(form, inputs=form.inputs[rows], targets=form.targets[rows])])[

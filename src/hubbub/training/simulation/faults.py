@@ -56,6 +56,10 @@ def isolated(
         compute: Of some units; what one of them adds must not depend on the others.
         units: At least one.
         nothing: What stands for a unit that fails alone.
+
+    Example:
+        >>> list(isolated(lambda units: [1 / unit for unit in units], [1, 0, 2], lambda unit, error: [0.0]))
+        [[1.0], [0.0], [0.5]]
     """
     try:
         found = compute(units)

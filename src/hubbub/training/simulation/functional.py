@@ -40,6 +40,12 @@ class FlatModel:
 
     Args:
         module: Any module; the order of its trainable parameters is that of ``module.named_parameters()``.
+
+    Example:
+        >>> model = FlatModel(nn.Linear(2, 1))
+        >>> _ = model.vector.zero_()
+        >>> model.dim, model.module(torch.ones(2)).tolist()
+        (3, [0.0])
     """
 
     def __init__(self, module: nn.Module) -> None:

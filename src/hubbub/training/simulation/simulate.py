@@ -48,6 +48,13 @@ class SimulatedPopulation(Population):
     Raises:
         DataError: What are no tensors, inputs and targets of different lengths, or no client; or examples of several shapes or
             dtypes, where clients share a stack or a memory: one's own would shape what is made of the others'.
+
+    Example:
+        >>> clients = [(torch.randn(5, 3), torch.randint(2, (5,))) for _ in range(4)]
+        >>> population = SimulatedPopulation(clients, nn.functional.cross_entropy)
+        >>> total = population.collect([0, 3], nn.Linear(3, 2), clip_norm=0.5, round_index=0)
+        >>> total.total.shape, bool(total.open(None).norm() <= 1.0), population.plan
+        (torch.Size([8]), True, 'one-by-one')
     """
 
     def __init__(
@@ -354,6 +361,7 @@ class SimulatedPopulation(Population):
             self.close()
 
     def _made(self, model: nn.Module) -> Trainer:
+        """Whoever trains the clients of this model by the plan in use."""
         self._take(model)
         if self._trainer is None:
             keep_freed_memory()
@@ -362,6 +370,7 @@ class SimulatedPopulation(Population):
         return self._trainer
 
     def _job(self, client: int, round_index: int) -> Job:
+        """What a client is given to do in a round, from data and seed of its own."""
         inputs, targets = self._examples[client]
         return Job(client, inputs, targets, seed_for(self._key, client, round_index), round_index)
 

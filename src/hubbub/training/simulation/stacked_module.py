@@ -133,6 +133,8 @@ def _in_channels(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor
 
 
 def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callable[..., Any]:
+    """A convolution of so many spatial dimensions: clients are groups of channels."""
+
     def form(
         _: _Rewriting,
         x: torch.Tensor,
@@ -164,6 +166,8 @@ def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callabl
 
 
 def _pooling(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """A pooling of pictures: clients are groups of channels."""
+
     def form(_: _Rewriting, x: torch.Tensor, *options: Any, return_indices: bool = False, **named: Any) -> Any:
         if x.ndim != 4 or return_indices:
             return NotImplemented
@@ -184,6 +188,7 @@ def _group_norm(
     bias: torch.Tensor | None = None,
     eps: float = 1e-5,
 ) -> Any:
+    """A group norm: each client has groups of its own."""
     if (weight is None) != (bias is None):
         return NotImplemented
 
@@ -199,6 +204,7 @@ def _group_norm(
 
 
 def _pair(scales: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Scale and shift of a group norm, where it has them."""
     return (scales[0], scales[1]) if scales else (None, None)
 
 
@@ -228,6 +234,8 @@ class _Affine(torch.autograd.Function):
 
 
 def _linear(_: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+    """A linear layer: one batched product of matrices."""
+
     def rule(
         clients: int, dims: Dims, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, int]:
@@ -248,10 +256,12 @@ def _narrowed(x: torch.Tensor) -> torch.Tensor:
 
 
 def _embedding(_: _Rewriting, x: torch.Tensor, weight: torch.Tensor, *options: Any, **named: Any) -> Any:
+    """A table that is asked by ``functional.embedding``."""
     return F.embedding(_within(x, len(weight)), weight, *options, **named)
 
 
 def _plain_embedding(_: _Rewriting, weight: torch.Tensor, indices: torch.Tensor, *options: Any, **named: Any) -> Any:
+    """A table that is asked by ``torch.embedding``."""
     return torch.embedding(weight, _within(indices, len(weight)), *options, **named)
 
 
@@ -283,6 +293,8 @@ def _view(_: _Rewriting, x: torch.Tensor, *shape: Any, **named: Any) -> Any:
 
 
 def _dropout(feature: bool) -> Callable[..., Any]:
+    """Dropout of single numbers, or of whole features."""
+
     def form(mode: _Rewriting, x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         if not training or p == 0 or inplace or (feature and x.ndim < 3):
             return NotImplemented
@@ -305,6 +317,7 @@ def _dropout(feature: bool) -> Callable[..., Any]:
 
 
 def _lstm(mode: _Rewriting, x: torch.Tensor, state: Any, weights: Any, *options: Any) -> Any:
+    """An LSTM without dropout between its layers, of sequences of one length."""
     # Packed sequences are called with other arguments.
     if not isinstance(state, tuple | list) or len(options) != 6 or x.ndim != 3:
         return NotImplemented

@@ -77,6 +77,7 @@ class SharedExamples(Sequence[Examples]):
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """All rows one after another, where the form is that of those who have any."""
     # Who has no example has none of a form either.
     filled = [part for part in parts if len(part)] or list(parts[:1])
     joined = torch.empty(sum(map(len, filled)), *filled[0].shape[1:], dtype=filled[0].dtype)
@@ -146,12 +147,14 @@ class Workers:
                 following += 1
 
     def _send(self, connection: Connection, what: object) -> None:
+        """Send to a worker, or say that it has ended."""
         try:
             connection.send(what)
         except OSError as error:
             raise self._ended(connection) from error
 
     def _received(self, connection: Connection) -> Part:
+        """What a worker answers: a part, or the error that it met."""
         try:
             answer = connection.recv()
         except (EOFError, OSError) as error:
@@ -163,6 +166,7 @@ class Workers:
         return Part(torch.from_numpy(total), clipped, losses, faults)
 
     def _ended(self, connection: Connection) -> WorkerError:
+        """What to raise of a worker that has ended."""
         process = self._processes[self._connections.index(connection)]
         process.join(timeout=5)
         code = process.exitcode
@@ -174,6 +178,7 @@ class Workers:
 
 
 def _stop(connections: Sequence[Connection], processes: Sequence[Any]) -> None:
+    """Close the lines, and end whoever does not end by itself."""
     for connection in connections:
         with contextlib.suppress(OSError):
             connection.close()
