@@ -187,19 +187,28 @@ class Ledger:
 
     def commit(self, ticket: Ticket, release: bytes) -> None:
         """Record a release that is on disk; afterwards it may leave."""
-        self._require_begun(ticket)
+        self.require_begun(ticket)
         digest = hashlib.sha256(release).hexdigest()
         self._append({"kind": "commit", "round": ticket.round_index, "release": digest})
 
     def abort(self, ticket: Ticket) -> None:
         """Give a begun round up: it stays charged."""
-        self._require_begun(ticket)
+        self.require_begun(ticket)
         self._append({"kind": "abort", "round": ticket.round_index})
 
     def pending(self) -> Ticket | None:
         """The round that was begun and neither committed nor aborted."""
         pending = self._history.pending
         return None if pending is None else Ticket(pending, self._history.rounds[pending].clip_norm)
+
+    def require_begun(self, ticket: Ticket) -> None:
+        """Refuse a ticket of another round than the one that is pending.
+
+        Raises:
+            LedgerError: It is.
+        """
+        if self.pending() != ticket:
+            raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.pending()}")
 
     @property
     def files(self) -> Mapping[str, str] | None:
@@ -238,10 +247,6 @@ class Ledger:
         except BaseException:
             self._history = History.of(self._chain.records[1:])
             raise
-
-    def _require_begun(self, ticket: Ticket) -> None:
-        if self._history.pending is None or ticket.round_index != self._history.pending:
-            raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.pending()}")
 
     def _require_repeatable(self, total: str) -> None:
         """A simulation that was interrupted in a round draws the very same round again; nothing else may."""

@@ -129,18 +129,12 @@ class Encryption:
 
         noise = 0
         if mechanism is not None and mechanism.shares is not None:
-            noise = clients * self.share_bound(mechanism)
+            # Of the clip norms that have most steps.
+            widest = share_stddev(mechanism.noise_multiplier, 2 - 2.0**-30, mechanism.shares.clients, self.lattice_bits)
+            noise = clients * _DEVIATIONS * widest
         elif mechanism is not None:
             noise = max(1, self.noise_rows) * math.ceil(_DEVIATIONS * largest_stddev * 2 ** (self.lattice_bits + 1))
         return Packing(self.bits, self.clip, clients, self.key_bits, noise)
-
-    def share_bound(self, mechanism: Mechanism) -> int:
-        """More steps than a client's share of the noise ever has."""
-        if mechanism.shares is None:
-            return 0
-        # Of the clip norms that have most steps.
-        widest = share_stddev(mechanism.noise_multiplier, 2 - 2.0**-30, mechanism.shares.clients, self.lattice_bits)
-        return _DEVIATIONS * widest
 
     def agreement(self, key: PublicKey, packing: Packing, size: int, run: str) -> Agreement:
         """What clients, server and holders agree on.

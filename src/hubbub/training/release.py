@@ -24,7 +24,6 @@ import torch
 
 from hubbub._util.prf import derive, fresh_key, seed_key
 from hubbub.errors import ConfigError, LedgerError, RunFolderError
-from hubbub.ledger.history import Epoch
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
@@ -168,8 +167,13 @@ class ReleasePath:
             return
         drawn = 0
         if self.noise:
-            if self.noise.round_index < self.ledger.next_round:
-                self._require_same_sampler()
+            again = self.noise.round_index < self.ledger.next_round
+            if again and any(epoch.sampler != sampler() for epoch in self.ledger.epochs):
+                raise RunFolderError(
+                    "state/keys: the noise of earlier rounds cannot be drawn again bit for bit here, since this processor, "
+                    "torch or hubbub computes other last bits; resume with the versions that the run was started with, or "
+                    "start a new run"
+                )
             self.noise.skip_to(self.ledger.next_round)
             drawn = self.noise.drawn
         key, mechanism = None, self.ledger.promise.mechanism
@@ -218,7 +222,7 @@ class ReleasePath:
             LedgerError: The ticket's row was given out already, or the round was not begun.
         """
         self._require_started()
-        self._require_begun(ticket)
+        self.ledger.require_begun(ticket)
         self._given = ticket
         if self.noise is None:
             return None
@@ -233,7 +237,7 @@ class ReleasePath:
             LedgerError: The round was not begun, its row was not taken, or what comes is no release of this run.
         """
         self._require_started()
-        self._require_begun(ticket)
+        self.ledger.require_begun(ticket)
         if self._given != ticket:
             raise LedgerError(f"round {ticket.round_index}: its row of noise was not taken, so that this would be the bare sum")
         if release.shape != (self._dim,):
@@ -254,7 +258,7 @@ class ReleasePath:
         Raises:
             LedgerError: The round was not begun.
         """
-        self._require_begun(ticket)
+        self.ledger.require_begun(ticket)
         if self._store:
             # First, so that no release of an aborted round is left behind.
             self._store.discard_release(ticket.round_index)
@@ -273,11 +277,6 @@ class ReleasePath:
         """Refuse what comes before the noise of this start."""
         if not self._started:
             raise LedgerError("the path is not open: call start first, which gives this process noise of its own")
-
-    def _require_begun(self, ticket: Ticket) -> None:
-        """Refuse a ticket of another round than the one under way."""
-        if self.ledger.pending() != ticket:
-            raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.ledger.pending()}")
 
     def _settle(self) -> None:
         """Commit the round that was under way if its release is on disk whole; abort it otherwise.
@@ -323,15 +322,6 @@ class ReleasePath:
                     raise RunFolderError(f"state/keys/epoch-{number}: is not the key that this run's noise was drawn from")
                 found.append((epoch.first_row, key))
         return found
-
-    def _require_same_sampler(self) -> None:
-        """Refuse to draw earlier rows again where they would not have the same bits."""
-        epochs: Sequence[Epoch] = self.ledger.epochs
-        if any(epoch.sampler != sampler() for epoch in epochs):
-            raise RunFolderError(
-                "state/keys: the noise of earlier rounds cannot be drawn again bit for bit here, since this processor, torch "
-                "or hubbub computes other last bits; resume with the versions that the run was started with, or start a new run"
-            )
 
 
 def _require_answered_for(promise: Promise, dim: int, in_sums: bool) -> None:

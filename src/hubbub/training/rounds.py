@@ -141,14 +141,8 @@ def _rounds(
                 f"began with; {plan.participation} is charged for one list that stays: go on with the clients of before, or "
                 "start a new run"
             )
-        cohort = draw(
-            plan.participation,
-            round_index,
-            listed,
-            plan.expected_cohort_size,
-            keys=path.cohort_keys,
-            ledger=path.ledger,
-        )
+        size, keys = plan.expected_cohort_size, path.cohort_keys
+        cohort = draw(plan.participation, round_index, listed, size, keys=keys, ledger=path.ledger)
         clock.end("sample")
         clip_norm = run.clip_norm
         # A list of its own: whom a population strikes off took part all the same.

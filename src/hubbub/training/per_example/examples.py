@@ -16,7 +16,7 @@ Model at Small Cost", https://arxiv.org/abs/2210.00038 (one pass; the cheaper wa
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import chain
@@ -136,7 +136,13 @@ class ExamplePopulation(Population):
         gradients, chosen = self._of(model), [int(str(number)) for number in cohort]
         own = [number for number in chosen if number not in self._adversaries]
         examples = Chosen(self._inputs, self._targets, own, lambda number: seed_for(self._key, number, round_index))
-        further = self._injected_rows([number for number in chosen if number in self._adversaries], model, round_index)
+        # What was chosen for examples, in the form of gradients and losses.
+        further = (
+            (-update[None].to(self._inputs.device), torch.tensor([math.nan]))
+            for number in chosen
+            if number in self._adversaries
+            and (update := adversarial_update(self._adversaries[number], model, round_index)) is not None
+        )
         lattice = lattice_of(clip_norm, split) if self._lattice and clip_norm is not None else None
         if self._ghost and gradients.batched(examples):
             total, private = _ghost_sum(gradients, examples, clip_norm, split)
@@ -144,13 +150,6 @@ class ExamplePopulation(Population):
             total, private = _row_sum(gradients, examples, clip_norm, lattice, split, further)
         total[: gradients.dim].neg_()
         return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
-
-    def _injected_rows(self, numbers: Sequence[int], model: nn.Module, round_index: int) -> "Iterator[_Rows]":
-        """What was chosen for examples, in the form of gradients and losses."""
-        for number in numbers:
-            update = adversarial_update(self._adversaries[number], model, round_index)
-            if update is not None:
-                yield -update[None].to(self._inputs.device), torch.tensor([math.nan])
 
     def _of(self, model: nn.Module) -> ExampleGradients:
         """What makes the gradients of a model: of a copy, so that nothing that is left in it reaches the model."""

@@ -9,10 +9,9 @@ depended on data would tell of them past all noise.
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -20,7 +19,7 @@ from torch import nn
 from hubbub.errors import ConfigError
 from hubbub.training.simulation.execution import Execution, plan_for
 from hubbub.training.simulation.faults import agree, probe_batch, require_steady, shaken
-from hubbub.training.simulation.local import Job, LocalTraining, Loss, OneByOne, Trained, trainable
+from hubbub.training.simulation.local import Job, LocalTraining, Loss, OneByOne, trainable
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
 
@@ -40,11 +39,8 @@ _FEW = 4
 _LIMITS = {"cpu": (40, 2**23), "cuda": (256, 2**27)}
 
 
-class Trainer(Protocol):
-    """Whoever trains clients."""
-
-    def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
-        """What each client makes of a model, which stays as it is."""
+# Whoever trains clients.
+Trainer = OneByOne | Stacks
 
 
 def trainer(clients: int, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution) -> Trainer:

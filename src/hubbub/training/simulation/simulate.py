@@ -154,21 +154,20 @@ class SimulatedPopulation(Population):
         for client in self.clients:
             try:
                 job = self._job(client, 0)
-                form = [(tuple(part.shape[1:]), part.dtype) for part in (job.inputs, job.targets)]
-                if not len(job.inputs) or tuple(form) in tried:
+                form = tuple((tuple(part.shape[1:]), part.dtype) for part in (job.inputs, job.targets))
+                if not len(job.inputs) or form in tried:
                     continue
             except Exception as error:  # noqa: BLE001 # whatever it is that this client's examples raise
                 require_own(error)
                 why = why or error
                 continue
-            tried.add(tuple(form))
+            tried.add(form)
             try:
                 probe = Probe(model, self._loss, self._local, self._execution, job)
                 probe.require_steady(at_once)
+                return probe
             except ConfigError as error:
                 why = error
-                continue
-            return probe
         if why is not None:
             raise why
         return None
