@@ -6,7 +6,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import torch
 from torch import nn
@@ -177,10 +178,8 @@ class PlainSum:
     total: torch.Tensor
     statistics: Mapping[str, float]
 
-    @property
-    def lattice(self) -> None:
-        """None: what is added to it can be told from its last bits."""
-        return
+    # What is added to it can be told from its last bits.
+    lattice: ClassVar[None] = None
 
     def digest(self, key: bytes) -> str:
         """An HMAC of the sum."""
@@ -201,10 +200,8 @@ class NoSum:
     lattice: Lattice | None
     fault: SumNotOpenedError
 
-    @property
-    def statistics(self) -> Mapping[str, float]:
-        """Nothing: no update was counted."""
-        return {}
+    # No update was counted.
+    statistics: ClassVar[Mapping[str, float]] = MappingProxyType({})
 
     def digest(self, key: bytes) -> str:
         """An HMAC of the fault."""

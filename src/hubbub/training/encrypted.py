@@ -71,12 +71,8 @@ class EncryptedSum:
     def __init__(self, aggregator: Aggregator, lattice: Lattice | None, opening: Opening, private: Mapping[str, float]) -> None:
         self.lattice = lattice
         self._aggregator, self._opening = aggregator, opening
-        self._statistics = dict(private)
-
-    @property
-    def statistics(self) -> Mapping[str, float]:
-        """What the operator is told."""
-        return self._statistics
+        # What the operator is told.
+        self.statistics = dict(private)
 
     @property
     def step(self) -> float:
@@ -95,7 +91,7 @@ class EncryptedSum:
         try:
             steps = self._opening(self._aggregator)
         finally:
-            self._statistics["decrypt_seconds"] = time.perf_counter() - started
+            self.statistics["decrypt_seconds"] = time.perf_counter() - started
         return torch.from_numpy(steps).to(torch.float64) * self.step
 
 

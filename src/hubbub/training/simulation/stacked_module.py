@@ -83,18 +83,21 @@ class _Physical(torch.autograd.Function):
     generate_vmap_rule = False
 
     @staticmethod
-    def forward(rule: Rule, plain: Callable[..., Any], *tensors: torch.Tensor) -> Any:
-        """What no client's own tensor is part of."""
-        return plain(*tensors)
+    def forward(rule: Rule, *tensors: torch.Tensor) -> Any:
+        """What no client's own tensor is part of: as of a single client, and given to all."""
+        made, dims = rule(1, [None] * len(tensors), *tensors)
+        if isinstance(made, tuple):
+            return tuple(part.select(dim, 0) for part, dim in zip(made, dims, strict=True))
+        return made if dims is None else made.select(dims, 0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         """Nothing is kept: autograd records what a rule does."""
 
     @staticmethod
-    def vmap(info: Any, dims: Any, rule: Rule, plain: object, *tensors: torch.Tensor) -> tuple[Any, Any]:
+    def vmap(info: Any, dims: Any, rule: Rule, *tensors: torch.Tensor) -> tuple[Any, Any]:
         """The rule's output, and where its clients' dimension is."""
-        return rule(info.batch_size, dims[2:], *tensors)
+        return rule(info.batch_size, dims[1:], *tensors)
 
 
 class _Rewriting(TorchFunctionMode):
@@ -119,10 +122,10 @@ class _Rewriting(TorchFunctionMode):
         return func(*args, **(kwargs or {})) if found is NotImplemented else found
 
 
-def _apply(rule: Rule, plain: Callable[..., Any], *tensors: torch.Tensor | None) -> Any:
+def _apply(rule: Rule, *tensors: torch.Tensor | None) -> Any:
     """What a rule makes of all clients' tensors."""
     given = [tensor for tensor in tensors if tensor is not None]
-    return _Physical.apply(rule, plain, *given)  # type: ignore[no-untyped-call] # torch leaves it without types
+    return _Physical.apply(rule, *given)  # type: ignore[no-untyped-call] # torch leaves it without types
 
 
 def _in_channels(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor:
@@ -157,10 +160,7 @@ def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callabl
             out = function(grouped, own, shift, stride, padding, dilation, groups * clients)
             return out.unflatten(1, (clients, -1)), 1
 
-        def plain(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-            return function(x, weight, bias, stride, padding, dilation, groups)
-
-        return _apply(rule, plain, x, weight, bias)
+        return _apply(rule, x, weight, bias)
 
     return form
 
@@ -175,7 +175,7 @@ def _pooling(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
         def rule(clients: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int]:
             return function(_in_channels(x, dims[0], clients), *options, **named).unflatten(1, (clients, -1)), 1
 
-        return _apply(rule, lambda x: function(x, *options, **named), x)
+        return _apply(rule, x)
 
     return form
 
@@ -197,10 +197,7 @@ def _group_norm(
         out = F.group_norm(_in_channels(x, dims[0], clients), num_groups * clients, *_pair(own), eps=eps)
         return out.unflatten(1, (clients, -1)), 1
 
-    def plain(x: torch.Tensor, *scales: torch.Tensor) -> torch.Tensor:
-        return F.group_norm(x, num_groups, *_pair(scales), eps=eps)
-
-    return _apply(rule, plain, x, weight, bias)
+    return _apply(rule, x, weight, bias)
 
 
 def _pair(scales: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -246,7 +243,7 @@ def _linear(_: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch.Te
         out = _Affine.apply(*given)  # type: ignore[no-untyped-call] # torch leaves it without types
         return out.reshape(*stacked.shape[:-1], -1), 0
 
-    return _apply(rule, F.linear, x, weight, bias)
+    return _apply(rule, x, weight, bias)
 
 
 def _narrowed(x: torch.Tensor) -> torch.Tensor:
@@ -268,16 +265,13 @@ def _plain_embedding(_: _Rewriting, weight: torch.Tensor, indices: torch.Tensor,
 def _within(indices: torch.Tensor, rows: int) -> Any:
     """The same, all of rows that are there: ``vmap`` lays the clients' tables end to end, and would read a neighbour's."""
 
-    def checked(x: torch.Tensor) -> torch.Tensor:
+    def rule(_: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int | None]:
         lowest, highest = (int(bound) for bound in torch.aminmax(x)) if x.numel() else (0, 0)
         if lowest < 0 or highest >= rows:
             raise IndexError(f"index out of range: an embedding of {rows} rows is asked for those from {lowest} to {highest}")
-        return x.clone()
+        return x.clone(), dims[0]
 
-    def rule(_: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int | None]:
-        return checked(x), dims[0]
-
-    return _apply(rule, checked, indices)
+    return _apply(rule, indices)
 
 
 def _stack(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor:
@@ -300,6 +294,8 @@ def _dropout(feature: bool) -> Callable[..., Any]:
             return NotImplemented
 
         def rule(clients: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+            if dims[0] is None:
+                raise NotStackableError("dropout of what is the same for all clients")
             stacked = _stack(x, dims[0], clients)
             shape = stacked.shape[2:3] + (1,) * (stacked.ndim - 3) if feature else stacked.shape[2:]
             kept = torch.zeros(clients, stacked.shape[1], *shape, dtype=x.dtype, device=x.device)
@@ -308,10 +304,7 @@ def _dropout(feature: bool) -> Callable[..., Any]:
                 own[:count] = torch.empty_like(own[:count]).bernoulli_(1 - p, generator=generator)
             return stacked * kept.div_(1 - p), 0
 
-        def plain(x: torch.Tensor) -> torch.Tensor:
-            raise NotStackableError("dropout of what is the same for all clients")
-
-        return _apply(rule, plain, x)
+        return _apply(rule, x)
 
     return form
 
@@ -333,10 +326,7 @@ def _lstm(mode: _Rewriting, x: torch.Tensor, state: Any, weights: Any, *options:
         out, hidden, cells = _stacked_lstm(in_time, others[:2], others[2:], bias=bias, bidirectional=bidirectional)
         return (out.transpose(1, 2) if batch_first else out, hidden, cells), (0, 0, 0)
 
-    def plain(x: torch.Tensor, hidden: torch.Tensor, cells: torch.Tensor, *weights: torch.Tensor) -> Any:
-        return torch.lstm(x, (hidden, cells), weights, *options)
-
-    return _apply(rule, plain, x, *state, *own)
+    return _apply(rule, x, *state, *own)
 
 
 def _stacked_lstm(
