@@ -41,28 +41,21 @@ __all__ = [
 ]
 
 # A plan of a run loads no torch, which takes longer than all that it computes.
-_HOMES = {
-    "ExamplePopulation": "per_example.examples",
-    "Execution": "simulation.execution",
-    "LatticeSum": "aggregate",
-    "LocalTraining": "simulation.local",
-    "PlainSum": "aggregate",
-    "Plan": "plan",
-    "Population": "aggregate",
-    "ReleasePath": "release",
-    "RoundResult": "rounds",
-    "RunPlan": "plan",
-    "RunStore": "run_folder",
-    "ServerOptimizer": "plan",
-    "SimulatedPopulation": "simulation.simulate",
-    "Sum": "aggregate",
-    "charged_with": "warm_start",
-    "clip": "clipping",
-    "evaluate": "evaluation",
-    "extended": "warm_start",
-    "private_gradients": "per_example.examples",
-    "train": "rounds",
+_NAMES = {
+    "aggregate": ("LatticeSum", "PlainSum", "Population", "Sum"),
+    "clipping": ("clip",),
+    "evaluation": ("evaluate",),
+    "per_example.examples": ("ExamplePopulation", "private_gradients"),
+    "plan": ("Plan", "RunPlan", "ServerOptimizer"),
+    "release": ("ReleasePath",),
+    "rounds": ("RoundResult", "train"),
+    "run_folder": ("RunStore",),
+    "simulation.execution": ("Execution",),
+    "simulation.local": ("LocalTraining",),
+    "simulation.simulate": ("SimulatedPopulation",),
+    "warm_start": ("charged_with", "extended"),
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 
 def __dir__() -> list[str]:
