@@ -258,7 +258,9 @@ class Plan:
         further: tuple[Assumption, ...] = ()
         if size is None:
             size = participation.expected_cohort_size(clients, rounds)
-            divisor = f"the divisor of the sums, {size:g}, made of {clients:,} clients, is public and the same whoever takes part"
+            divisor = (
+                f"the divisor of the sums, {size:g}, made of {clients:,} clients, is public and the same whoever takes part"
+            )
             further = (Assumption(divisor, "operator"),)
             if size <= 0:
                 raise ConfigError(

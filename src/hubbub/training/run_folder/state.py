@@ -115,7 +115,7 @@ def _parted(tensors: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, Tensors]
     model = tensors.get("model")
     if model is None or model.ndim != 1 or len(tensors) != len(state) + 1:
         raise ValueError("it holds no model, or more than that and an optimizer's state")
-    for name, tensor in {"model": model, **state}.items():
+    for name, tensor in state.items():
         if tensor.shape not in ((), model.shape) or not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}, or not finite")
     return model, state
@@ -194,7 +194,10 @@ class Checkpoint:
     def _model(self) -> tuple[torch.Tensor, Tensors]:
         """The model, and what its optimizer keeps."""
         with self._refusing(self._own):
-            return _parted({name: tensor for name, tensor in self._parts[self._own].items() if name != "clip_norm"})
+            model, state = _parted({name: tensor for name, tensor in self._parts[self._own].items() if name != "clip_norm"})
+            if not model.is_floating_point() or not bool(torch.isfinite(model).all()):
+                raise ValueError(f"model is {model.dtype} {tuple(model.shape)}, or not finite")
+            return model, state
 
     def restore_model(self, vector: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
         """Put the model and the optimizer's state back."""
