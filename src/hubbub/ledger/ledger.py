@@ -74,15 +74,13 @@ class Ledger:
         self._names: dict[Hashable, str] = {}
         if path is not None and path.is_symlink():
             raise LedgerError(f"{path}: is a symbolic link; a ledger is a file in the folder of its run")
-        if path is None or not path.exists():
-            self._chain = Chain(path)
-            if head is not None:
-                self._chain.require_head(head)
-            self._chain.append(self._first())
-            return
-        self._chain = read_chain(path)
+        new = path is None or not path.exists()
+        self._chain = Chain(path) if path is None or new else read_chain(path)
         if head is not None:
             self._chain.require_head(head)
+        if new:
+            self._chain.append(self._first())
+            return
         self._require_same_promise(self._chain.records[0])
         self._history = History.of_chain(self._chain)
         try:

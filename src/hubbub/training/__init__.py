@@ -1,4 +1,17 @@
-"""Private training: one loop, whoever runs the clients and whatever hides their sum."""
+"""Private training: one loop, whoever runs the clients and whatever hides their sum.
+
+One update, from a client to its release, as :func:`.rounds.train` has it go::
+
+    cohorts.draw                       who takes part in the round
+    simulation.simulate, .local        what each client makes of the model
+    clipping.bounded                   its update, clipped, in whole steps of hubbub.noise.lattice
+    aggregate.LatticeSum               the sum of all, before anybody has looked at it
+    release.ReleasePath.begin          the cost of the round is on disk: hubbub.ledger.ledger
+    release.ReleasePath.row            a row of noise, which no other sum meets: hubbub.noise.stream
+    aggregate.LatticeSum.open          sum and noise meet, here alone
+    release.ReleasePath.commit         the release is on disk: run_folder
+    rounds.server_step                 the model moves along the release
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
