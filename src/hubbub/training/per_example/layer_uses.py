@@ -137,10 +137,9 @@ class Taps(TorchFunctionMode):
 def _geometry(named: Mapping[str, Any]) -> Convolution | None:
     """That of a convolution; ``None`` where its padding is a word that is not plain numbers on both sides."""
     weight, padding = named["weight"], named.get("padding", 0)
+    padding = 0 if padding == "valid" else padding
     if isinstance(padding, str):
-        if padding != "valid":
-            return None
-        padding = 0
+        return None
     one = weight.ndim == 3
     out, channels, *kernel = weight.shape
     stride, pad, dilation = (

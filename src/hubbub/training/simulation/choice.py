@@ -125,10 +125,9 @@ class Probe:
         def compute(number: int) -> torch.Tensor:
             """What a client adds whose examples are one of two halves."""
             rows = slice(2 * number, 2 * number + 2)
+            job = replace(form, inputs=form.inputs[rows], targets=form.targets[rows])
             try:
-                return _updates(made, self._model, [replace(form, inputs=form.inputs[rows], targets=form.targets[rows])])[
-                    form.client
-                ]
+                return _updates(made, self._model, [job])[job.client]
             except NotStackableError as error:
                 raise ConfigError(
                     f"plan = {plan_for(clients)!r}: the model does not run for many clients at once ({error}); say "
@@ -143,7 +142,7 @@ class Probe:
         with torch.no_grad():
             for p, noisy in zip(trainable(model).values(), shaken(trainable(model)).values(), strict=True):
                 p.copy_(noisy)
-        jobs, stack = self._uneven(clients), self._made(clients, steps=2)
+        jobs, stack = self._jobs(clients, uneven=True), self._made(clients, steps=2)
         updates = _updates(stack, model, jobs)
         # One neighbour of every other client sends what would spread, if anything did.
         poisoned = [_poisoned(job) if i % 2 else job for i, job in enumerate(jobs)]
@@ -169,24 +168,16 @@ class Probe:
 
     def _right(self, clients: int) -> bool:
         """Whether a stack agrees with clients one by one, and nothing of a client depends on the others."""
-        jobs = self._uneven(clients)
+        jobs = self._jobs(clients, uneven=True)
         found, expected = (_updates(self._made(n, steps=2, precise=True), self._model, jobs) for n in (clients, 1))
         return all(agree(found[job.client], expected[job.client]) for job in jobs) and self.independent(clients)
 
-    def _jobs(self, number: int) -> list[Job]:
-        """So many clients of two batches each."""
-        batch, form = self._local.batch_size, self._form
-        rows = [slice(i % batch, i % batch + 2 * batch) for i in range(number)]
-        return [
-            replace(form, client=i, seed=i, inputs=form.inputs[own], targets=form.targets[own]) for i, own in enumerate(rows)
-        ]
-
-    def _uneven(self, number: int) -> list[Job]:
-        """So many clients, whose last batches have different sizes."""
-        found = []
-        for i, job in enumerate(self._jobs(number)):
-            size = max(1, len(job.inputs) - i % 3)
-            found.append(replace(job, inputs=job.inputs[:size], targets=job.targets[:size]))
+    def _jobs(self, number: int, *, uneven: bool = False) -> list[Job]:
+        """So many clients of two batches each, the last of which has up to two examples fewer where they are uneven."""
+        batch, form, found = self._local.batch_size, self._form, []
+        for i in range(number):
+            own = slice(i % batch, i % batch + max(1, 2 * batch - (i % 3 if uneven else 0)))
+            found.append(replace(form, client=i, seed=i, inputs=form.inputs[own], targets=form.targets[own]))
         return found
 
     def _made(self, clients: int, *, steps: int, precise: bool = False) -> Trainer:

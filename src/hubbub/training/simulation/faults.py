@@ -96,13 +96,12 @@ def probe_batch(
     """
     drawn = torch.Generator().manual_seed(0)
     made = [torch.zeros(examples, *given.shape[1:], dtype=given.dtype) for given in (inputs, targets)]
-    if inputs.is_floating_point():
-        made[0].copy_(torch.rand(made[0].shape, generator=drawn))
-    else:
+    if not inputs.is_floating_point():
         tables = [layer.num_embeddings for layer in module.modules() if isinstance(layer, nn.Embedding)]
         made[0].copy_(torch.randint(min([*tables, 256 if tables else 2]), made[0].shape, generator=drawn))
-    if targets.is_floating_point():
-        made[1].copy_(torch.rand(made[1].shape, generator=drawn))
+    for part in made:
+        if part.is_floating_point():
+            part.copy_(torch.rand(part.shape, generator=drawn))
     return made[0].to(inputs.device), made[1].to(targets.device)
 
 
