@@ -166,21 +166,15 @@ class Encryption:
         Args:
             hidden: Whether there is any noise.
         """
-        shared = self.holders > 1
-        some = f"all {self.holders}" if self.threshold == self.holders else f"any {self.threshold} of {self.holders}"
-        opened = (
-            f"{some} holders of shares of the key open sums together"
-            if shared
-            else "the owner of the key, who is not the server, opens sums"
-        )
+        opened = "the owner of the key, who is not the server, opens sums"
+        unread = "the owner of the key, as long as nothing but sums reaches it"
+        if self.holders > 1:
+            some = f"all {self.holders}" if self.threshold == self.holders else f"any {self.threshold} of {self.holders}"
+            opened = f"{some} holders of shares of the key open sums together"
+            unread = f"fewer than {self.threshold} holders together"
         reader = f"{self.threshold} holders together" if self.threshold > 1 else "that owner"
         few = self.tolerated
         against = f"the server and {few} of the holders together" if few else "the server, as long as no holder works with it"
-        unread = (
-            f"fewer than {self.threshold} holders together"
-            if shared
-            else "the owner of the key, as long as nothing but sums reaches it"
-        )
         how = {
             "server": "the server adds its noise under encryption. The guarantee holds against all who see releases and "
             f"{unread}; not against the server: it knows its noise and can take it off every release, so that it sees exact "
