@@ -100,7 +100,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "a loss may carry one client's data to the next",
-        "choice.Probe.require_steady",
+        "faults.require_steady",
         "not agree(again, first)",
         "False",
         (

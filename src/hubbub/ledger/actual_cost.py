@@ -6,7 +6,6 @@ is the larger of that and of the promise so far that may be stated.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hubbub.accounting.composition import certain_zcdp_rho, epsilon
@@ -84,19 +83,19 @@ class Spent:
 
 @dataclass(frozen=True)
 class _Breaches:
-    """How a history departs from its promise: clients, the scale of updates over that of the noise, what has no bound."""
+    """How a history departs from its promise.
+
+    Args:
+        clients: The rounds of each client that broke the pattern.
+        scale: The largest scale of updates over that of their noise.
+        bounded: Whether a theorem bounds what happened.
+        words: Each breach, in words.
+    """
 
     clients: dict[str, list[int]]
     scale: float
-    boundless: tuple[str, ...]
-    others: tuple[str, ...]
-
-    def words(self, participation: object, unit: str) -> Iterator[str]:
-        yield from (f"{reason}; nothing bounds what that costs" for reason in self.boundless)
-        yield from self.others
-        if self.clients:
-            client, joined = next(iter(self.clients.items()))
-            yield f"{len(self.clients)} {unit}s broke {participation}{_EXAMPLE}{client} in rounds {str(joined)[:200]}"
+    bounded: bool
+    words: tuple[str, ...]
 
 
 def spent(promise: Promise, history: History, delta: float | None = None) -> Spent:
@@ -109,6 +108,13 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
 
     Raises:
         ValueError: A number out of range, or a mechanism that no theorem covers.
+
+    Example:
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> promise = Promise(4, Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=3.0))
+        >>> found = spent(promise, History())
+        >>> found.guarantee.epsilon, found.warnings()
+        (0.0, ())
     """
     at = promise.delta if delta is None else delta
     charged = len(history.rounds)
@@ -120,11 +126,10 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
     before = events_of(promise.earlier)
     whole = None if events is None or before is None else (*before, *events)
     relation = promised.neighboring_relation
-    breaches = tuple(found.words(promise.mechanism.participation, unit_word(promise.privacy_unit)))
     if whole == promised.events:
-        return Spent(promised, replace(promised, rounds=charged), breaches)
+        return Spent(promised, replace(promised, rounds=charged), found.words)
     moved = 2 if relation == "replace-one" else 1
-    broken = ", as promised and not kept" if breaches else ""
+    broken = ", as promised and not kept" if found.words else ""
     happened = replace(
         promised,
         mechanism=f"{promised.mechanism}{broken}",
@@ -136,7 +141,7 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
         events=whole,
         rounds=charged,
     )
-    return Spent(promised, happened, breaches)
+    return Spent(promised, happened, found.words)
 
 
 def run_charge(chain: Chain, promise: Promise, history: History) -> RunCharge:
@@ -159,6 +164,7 @@ def run_charge(chain: Chain, promise: Promise, history: History) -> RunCharge:
 
 
 def _breaches(promise: Promise, mechanism: Mechanism, history: History) -> _Breaches:
+    """Each way in which the records do not keep the promise."""
     boundless, others, scale = [], [], 1.0
     if len(history.rounds) > promise.rounds:
         others.append(f"{len(history.rounds)} rounds were begun, {promise.rounds} were promised")
@@ -180,13 +186,17 @@ def _breaches(promise: Promise, mechanism: Mechanism, history: History) -> _Brea
             # Its noise was of at least the smaller of the two scales.
             scale = max(scale, entry.clip_norm / fixed)
     clients = {client: joined for client, joined in history.joined.items() if not mechanism.participation.allows(joined)}
-    return _Breaches(clients, scale, tuple(boundless), tuple(others))
+    words = [*(f"{reason}; nothing bounds what that costs" for reason in boundless), *others]
+    for client, joined in list(clients.items())[:1]:
+        who = f"{len(clients)} {unit_word(promise.privacy_unit)}s broke {mechanism.participation}"
+        words.append(f"{who}{_EXAMPLE}{client} in rounds {str(joined)[:200]}")
+    return _Breaches(clients, scale, not boundless, tuple(words))
 
 
 def _happened(mechanism: Mechanism, history: History, found: _Breaches) -> tuple[Events | None, Sensitivity | None]:
     """What the recorded rounds cost, without earlier runs; of patterns also the sensitivity to what each client really did."""
     rounds = len(history.rounds)
-    if found.boundless:
+    if not found.bounded:
         return None, None
     if rounds == 0:
         return (), None

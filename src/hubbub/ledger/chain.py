@@ -5,8 +5,9 @@ chain can forge it, and a tail that is cut at a line shows only to somebody who 
 """
 
 import hashlib
+import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,12 @@ class Chain:
         size: Bytes of whole lines in the file.
         torn: Bytes behind them that a crash left.
         ended: Whether the last whole record has its end of line.
+
+    Example:
+        >>> chain = Chain()
+        >>> chain.append({"kind": "promise"})
+        >>> chain.head == record_hash("0" * 64, {"kind": "promise"})
+        True
     """
 
     path: Path | None = None
@@ -131,7 +138,7 @@ def read_chain(path: Path) -> Chain:
     except OSError as error:
         raise LedgerError(f"{path}: cannot be read ({error.strerror})") from error
     forms = _Forms()
-    for number, line in enumerate(_lines(content), start=1):
+    for number, line in enumerate(io.BytesIO(content), start=1):
         whole = line.endswith(b"\n")
         try:
             _believe(chain, line.removesuffix(b"\n"), forms)
@@ -158,15 +165,8 @@ def _ended_by_another(chain: Chain, line: bytes) -> bool:
     return line[-1:] not in (_UNWRITTEN, b"\n") and stated == _bound(chain.head, content).encode()
 
 
-def _lines(content: bytes) -> Iterator[bytes]:
-    start = 0
-    while start < len(content):
-        end = content.find(b"\n", start) + 1 or len(content)
-        yield content[start:end]
-        start = end
-
-
 def _believe(chain: Chain, line: bytes, forms: "_Forms") -> None:
+    """Add a line's record, if it follows."""
     known = forms.read(line)
     if known is None and not (line.startswith(_BEFORE) and line.endswith(_AFTER) and line[-_TAIL:].startswith(_BETWEEN)):
         raise ValueError("it is not of the form that is written")
@@ -226,4 +226,5 @@ class _Forms:
 
 
 def _bound(head: str, content: bytes) -> str:
+    """The hash of a record's text and of all before it."""
     return hashlib.sha256(head.encode() + content).hexdigest()

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hubbub._util.checks import digest, integer, scale
+from hubbub.errors import LedgerError
+from hubbub.ledger.chain import Chain
 
 __all__ = ["Epoch", "History", "Round", "published_files"]
 
@@ -70,6 +72,18 @@ class History:
                 raise ValueError(f"line {line}: is no record of this ledger ({what})") from error
         return history
 
+    @classmethod
+    def of_chain(cls, chain: Chain, *further: Mapping[str, Any]) -> "History":
+        """The state after all records of a ledger, and after further ones that are to be added.
+
+        Raises:
+            LedgerError: One does not follow.
+        """
+        try:
+            return cls.of([*chain.records[1:], *further])
+        except ValueError as error:
+            raise LedgerError(f"{chain.path}, {error}") from error
+
     @property
     def epoch(self) -> int | None:
         """The number of the last start; ``None`` where none was recorded, as in memory."""
@@ -101,6 +115,7 @@ class History:
         _KINDS[kind](self, body)
 
     def _start(self, body: Mapping[str, Any]) -> None:
+        """A start of the run: keys and rows of noise follow those before."""
         # A simulation goes on with the round that was under way; a secure run has settled it.
         follows = self.pending is None or body["key"] is None
         if integer("epoch", body["epoch"], at_least=0) != len(self.epochs) or not follows:
@@ -110,6 +125,7 @@ class History:
         self.epochs.append(Epoch(first_row, key, digest("sampler", body["sampler"])))
 
     def _begin(self, body: Mapping[str, Any]) -> None:
+        """A round is charged."""
         round_index = integer("round", body["round"], at_least=0)
         epoch = None if body["epoch"] is None else integer("epoch", body["epoch"], at_least=0)
         if self.pending is not None or round_index != len(self.rounds) or epoch != self.epoch:
@@ -126,6 +142,7 @@ class History:
             self.joined.setdefault(client, []).append(round_index)
 
     def _end(self, body: Mapping[str, Any]) -> None:
+        """The round under way is committed or aborted."""
         round_index = integer("round", body["round"], at_least=0)
         if self.pending is None or round_index != self.pending:
             raise ValueError(f"{body['kind']} of round {round_index} does not follow")
@@ -136,16 +153,19 @@ class History:
             last.state, last.release = "committed", digest("release", body["release"])
 
     def _files(self, body: Mapping[str, Any]) -> None:
+        """What was made of the rounds is bound."""
         if self.pending is not None or self.files is not None:
             raise ValueError("files follow a round that is not over, or files")
         self.files = _digests(body["files"])
 
     def _publish(self, body: Mapping[str, Any]) -> None:
+        """Something was given to others."""
         if self.files is None:
             raise ValueError("publish follows no files")
         published_files(body)
 
     def _close(self, body: Mapping[str, Any]) -> None:
+        """No round follows."""
         if self.pending is not None:
             raise ValueError(f"close follows the begin of round {self.pending}")
         self.closed = True

@@ -55,6 +55,16 @@ class Ledger:
 
     Raises:
         LedgerError: The file is damaged, was written for another promise, or does not hold the head.
+
+    Example:
+        >>> from hubbub.mechanism import Mechanism
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> mechanism = Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=3.0)
+        >>> ledger = Ledger(Promise(4, mechanism, simulation=True), secret=bytes(32))
+        >>> ledger.commit(ledger.begin(0, ["anna", "ben"], digest="sum", clip_norm=1.0), b"release")
+        >>> ledger.may_join("anna", 1), ledger.may_join("anna", 2), ledger.rounds
+        (False, True, ('committed',))
     """
 
     def __init__(self, promise: Promise, secret: bytes, path: Path | None = None, *, head: str | None = None) -> None:
@@ -64,20 +74,15 @@ class Ledger:
         self._names: dict[Hashable, str] = {}
         if path is not None and path.is_symlink():
             raise LedgerError(f"{path}: is a symbolic link; a ledger is a file in the folder of its run")
-        if path is None or not path.exists():
-            self._chain = Chain(path)
-            if head is not None:
-                self._chain.require_head(head)
-            self._chain.append(self._first())
-            return
-        self._chain = read_chain(path)
+        new = path is None or not path.exists()
+        self._chain = Chain(path) if path is None or new else read_chain(path)
         if head is not None:
             self._chain.require_head(head)
+        if new:
+            self._chain.append(self._first())
+            return
         self._require_same_promise(self._chain.records[0])
-        try:
-            self._history = History.of(self._chain.records[1:])
-        except ValueError as error:
-            raise LedgerError(f"{path}, {error}") from error
+        self._history = History.of_chain(self._chain)
         try:
             require_fitting(promise, self._history)
         except (ValueError, ParticipationError) as error:
@@ -115,7 +120,7 @@ class Ledger:
 
     def digest(self, name: str, content: bytes) -> str:
         """An HMAC under the run's secret: equal contents can be told, contents cannot be guessed."""
-        return _hmac(self._secret, name, content)
+        return hmac.digest(self._secret, name.encode() + b"\0" + content, "sha256").hex()
 
     def release_digest(self, round_index: int) -> str | None:
         """SHA-256 of a committed release."""
@@ -173,34 +178,35 @@ class Ledger:
         if self._history.pending is not None:
             self._require_repeatable(total)
             return Ticket(round_index, clip_norm)
-        members = self._admit(cohort, round_index)
-        self._append(
-            {
-                "kind": "begin",
-                "round": round_index,
-                "epoch": self._history.epoch,
-                "clients": members,
-                "sum": total,
-                "clip_norm": clip_norm,
-            }
-        )
+        members, epoch = self._admit(cohort, round_index), self._history.epoch
+        body = {"round": round_index, "epoch": epoch, "clients": members, "sum": total, "clip_norm": clip_norm}
+        self._append({"kind": "begin", **body})
         return Ticket(round_index, clip_norm)
 
     def commit(self, ticket: Ticket, release: bytes) -> None:
         """Record a release that is on disk; afterwards it may leave."""
-        self._require_begun(ticket)
+        self.require_begun(ticket)
         digest = hashlib.sha256(release).hexdigest()
         self._append({"kind": "commit", "round": ticket.round_index, "release": digest})
 
     def abort(self, ticket: Ticket) -> None:
         """Give a begun round up: it stays charged."""
-        self._require_begun(ticket)
+        self.require_begun(ticket)
         self._append({"kind": "abort", "round": ticket.round_index})
 
     def pending(self) -> Ticket | None:
         """The round that was begun and neither committed nor aborted."""
         pending = self._history.pending
         return None if pending is None else Ticket(pending, self._history.rounds[pending].clip_norm)
+
+    def require_begun(self, ticket: Ticket) -> None:
+        """Refuse a ticket of another round than the one that is pending.
+
+        Raises:
+            LedgerError: It is.
+        """
+        if self.pending() != ticket:
+            raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.pending()}")
 
     @property
     def files(self) -> Mapping[str, str] | None:
@@ -240,10 +246,6 @@ class Ledger:
             self._history = History.of(self._chain.records[1:])
             raise
 
-    def _require_begun(self, ticket: Ticket) -> None:
-        if self._history.pending is None or ticket.round_index != self._history.pending:
-            raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.pending()}")
-
     def _require_repeatable(self, total: str) -> None:
         """A simulation that was interrupted in a round draws the very same round again; nothing else may."""
         if not self.promise.simulation and self.promise.mechanism is not None:
@@ -255,6 +257,7 @@ class Ledger:
             )
 
     def _client(self, client: Hashable) -> str:
+        """By what the ledger knows a client: an HMAC of its name as text."""
         if isinstance(client, bool) or not isinstance(client, str | int | np.integer):
             # Of other values two may be equal and have different texts, or the same one another text in the next start.
             raise TypeError(f"client {client!r}: must be a text or a whole number, not {type(client).__name__}")
@@ -263,6 +266,7 @@ class Ledger:
         return self._names[client]
 
     def _allows(self, joined: Sequence[int], round_index: int) -> bool:
+        """Whether a client that joined these rounds may join one more."""
         mechanism = self.promise.mechanism
         return mechanism is None or mechanism.participation.may_follow(joined, round_index)
 
@@ -290,6 +294,7 @@ class Ledger:
         return {"kind": "promise", "key": self.digest("key", self._secret), **self.promise.record()}
 
     def _require_same_promise(self, stated: Mapping[str, Any]) -> None:
+        """Refuse a file of another run, and name what differs."""
         expected = _flat(self._first())
         found = _flat(stated)
         changed = sorted(key for key in expected | found if expected.get(key) != found.get(key))
@@ -309,11 +314,7 @@ class Ledger:
 
 def key_digest(secret: bytes, key: bytes) -> str:
     """By what a ledger knows a key: an HMAC under the run's secret."""
-    return _hmac(secret, "key", key)
-
-
-def _hmac(secret: bytes, name: str, content: bytes) -> str:
-    return hmac.new(secret, name.encode() + b"\0" + content, hashlib.sha256).hexdigest()
+    return hmac.digest(secret, b"key\0" + key, "sha256").hex()
 
 
 def require_fitting(promise: Promise, history: History) -> None:
@@ -356,13 +357,13 @@ def end_run(path: Path, *, early: bool = False, release: bytes | None = None) ->
         LedgerError: The file is damaged, or rounds are left and ``early`` is not said.
     """
     chain = read_chain(path)
-    try:
-        history = History.of(chain.records[1:])
-        planned = integer("rounds", chain.records[0].get("rounds"), at_least=1)
-    except (ValueError, TypeError) as error:
-        raise LedgerError(f"{path}, {error}") from error
+    history = History.of_chain(chain)
     if history.closed:
         return
+    try:
+        planned = integer("rounds", chain.records[0].get("rounds"), at_least=1)
+    except (ValueError, TypeError) as error:
+        raise LedgerError(f"{path}, line 1: {error}") from error
     done = history.next_round + (history.pending is not None and release is not None)
     if done < planned and not early:
         raise LedgerError(
@@ -370,10 +371,9 @@ def end_run(path: Path, *, early: bool = False, release: bytes | None = None) ->
             "for good with --early"
         )
     chain.repair()
-    if history.pending is not None and release is not None:
-        chain.append({"kind": "commit", "round": history.pending, "release": hashlib.sha256(release).hexdigest()})
-    elif history.pending is not None:
-        chain.append({"kind": "abort", "round": history.pending})
+    if history.pending is not None:
+        released = {} if release is None else {"release": hashlib.sha256(release).hexdigest()}
+        chain.append({"kind": "commit" if released else "abort", "round": history.pending, **released})
     chain.append({"kind": "close"})
 
 
@@ -387,10 +387,7 @@ def add_record(path: Path, body: Mapping[str, Any]) -> Chain:
         LedgerError: The file is damaged, or such a record does not follow.
     """
     chain = read_chain(path)
-    try:
-        History.of([*chain.records[1:], body])
-    except ValueError as error:
-        raise LedgerError(f"{path}, {error}") from error
+    History.of_chain(chain, body)
     chain.repair()
     chain.append(body)
     return chain
@@ -400,8 +397,5 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested records by dotted names, so that a message can name what differs."""
     flat: dict[str, Any] = {}
     for key, value in record.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return flat

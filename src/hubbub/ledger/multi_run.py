@@ -114,6 +114,8 @@ def compose_runs(
     unit = runs[0].privacy_unit
     require_together(runs, unit, relation)
     events = events_of(runs)
+    bare, settings = sum(run.events is None for run in runs), {run.setting for run in runs}
+    words = f"{len(runs)} run{'s' if len(runs) > 1 else ''} over the same people"
     cohorts = [kind for run in runs for kind in charge_participations(run.events, run.rounds)]
     unhidden = not_covered(unit, cohorts, relation)
     return PrivacyGuarantee(
@@ -126,7 +128,7 @@ def compose_runs(
         clip_noise_multiplier=None,
         neighboring_relation=relation,
         privacy_unit=unit,
-        mechanism=_words(runs),
+        mechanism=f"{words}, of which {bare} {'have' if bare > 1 else 'has'} no bound" if bare else words,
         accountant=accountant,
         rounds=sum(run.rounds for run in runs),
         assumptions=(EACH_RUN, FIXED_RUNS),
@@ -134,24 +136,12 @@ def compose_runs(
         events=events,
         relations=tuple(r for r in RELATIONS if all(r in run.relations for run in runs)),
         not_covered=tuple(dict.fromkeys((*unhidden, *(what for run in runs for what in run.not_covered)))),
-        setting=_setting(runs),
+        setting=settings.pop() if len(settings) == 1 else "that of each run, as its own statement names it",
     )
 
 
-def _setting(runs: Sequence[RunCharge]) -> str:
-    """That of all runs, where it is one."""
-    stated = {run.setting for run in runs}
-    return stated.pop() if len(stated) == 1 else "that of each run, as its own statement names it"
-
-
-def _words(runs: Sequence[RunCharge]) -> str:
-    """How many runs there are, and how many of them nothing bounds."""
-    all_runs = f"{len(runs)} run{'s' if len(runs) > 1 else ''} over the same people"
-    without = sum(run.events is None for run in runs)
-    return f"{all_runs}, of which {without} {'have' if without > 1 else 'has'} no bound" if without else all_runs
-
-
 def _relation(runs: Sequence[RunCharge], wanted: str | None) -> NeighboringRelation:
+    """The relation under which all runs are composed."""
     if wanted is not None:
         return one_of("neighboring_relation", wanted, RELATIONS)  # type: ignore[return-value] # checked to be one of its words
     stated = sorted({run.neighboring_relation for run in runs if run.events is not None}) or ["zero-out"]

@@ -15,18 +15,10 @@ from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.events_of_mechanism import default_relation
 from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee, unprotected
 from hubbub.accounting.runs import RunCharge
-from hubbub.accounting.wording import (
-    HOLDERS_ADD,
-    Assumption,
-    require_text,
-    require_words,
-    words_from_record,
-    words_record,
-)
+from hubbub.accounting.wording import HOLDERS_ADD, Assumption, require_text, require_words, words_from_record, words_record
 from hubbub.errors import ConfigError, LedgerError, ParticipationError
 from hubbub.mechanism import Mechanism, NoiseBy, NoiseShares
 from hubbub.mechanism.participation import participation_of, participation_record
-from hubbub.mechanism.strategies import Strategy
 from hubbub.mechanism.strategies.record import from_parts, strategy_arrays, strategy_numbers
 
 __all__ = ["Extends", "Promise", "Terms", "earlier_from"]
@@ -35,6 +27,8 @@ __all__ = ["Extends", "Promise", "Terms", "earlier_from"]
 SCHEMA = 6
 _MOST_RUNS = 1000
 _NOT_FOR_RELEASE = "simulation, not for release"
+# What stands in a record as it is in the promise.
+_AS_IT_IS = ("rounds", "privacy_unit", "accountant", "delta", "settings", "noise_by", "setting")
 
 
 @dataclass(frozen=True)
@@ -111,11 +105,11 @@ class Terms:
     keep_releases: bool = True
 
     def __post_init__(self) -> None:
-        for name, size in (("expected_cohort_size", self.expected_cohort_size), ("clip_norm", self.clip_norm)):
-            if size is not None:
+        for name in ("expected_cohort_size", "clip_norm"):
+            if (size := getattr(self, name)) is not None:
                 positive(name, size)
-        for name, count in (("clients", self.clients), ("parameters", self.parameters)):
-            if count is not None:
+        for name in ("clients", "parameters"):
+            if (count := getattr(self, name)) is not None:
                 integer(name, count, at_least=0)
         lattice_bits("lattice_bits", self.lattice_bits)
         if self.initial_model is not None:
@@ -158,6 +152,14 @@ class Promise:
         ValueError: A number out of range, or a text that is empty or not one line.
         TypeError: A value of another type.
         ConfigError: Noise of holders without a mechanism, beside shares of clients, or without a setting.
+
+    Example:
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> promise = Promise(4, Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=3.0))
+        >>> again = Promise.from_record({"kind": "promise", **promise.record()}, arrays={})
+        >>> again.record() == promise.record(), promise.after(2, 1e-5).epsilon < promise.after(4, 1e-5).epsilon
+        (True, True)
     """
 
     rounds: int
@@ -245,24 +247,22 @@ class Promise:
     def record(self) -> dict[str, Any]:
         """The promise as strict JSON, for the ledger's first line; the strategy's arrays stand in it by their SHA-256."""
         return {
+            **{name: getattr(self, name) for name in _AS_IT_IS},
             "schema": SCHEMA,
             "earlier": [run.record() for run in self.earlier],
             **words_record(self.further, self.not_covered),
-            "noise_by": self.noise_by,
-            "setting": self.setting,
-            "rounds": self.rounds,
             "noise": _NOT_FOR_RELEASE if self.simulation else "secure",
-            "privacy_unit": self.privacy_unit,
-            "accountant": self.accountant,
             "delta": float(self.delta),
             "mechanism": None if self.mechanism is None else self._mechanism_record(self.mechanism),
             "settings": dict(self.settings),
         }
 
     def _mechanism_record(self, mechanism: Mechanism) -> dict[str, Any]:
-        promised = self.after(self.rounds, self.delta)
+        """The mechanism as strict JSON values, with what follows from it: both are compared when a run goes on."""
+        promised, named = self.after(self.rounds, self.delta), strategy_arrays(mechanism.strategy)
+        arrays = {name: {"shape": list(array.shape), "sha256": _sha256(array)} for name, array in named.items()}
         return {
-            "strategy": _strategy_record(mechanism.strategy),
+            "strategy": {**strategy_numbers(mechanism.strategy), **arrays},
             "participation": participation_record(mechanism.participation),
             "noise_multiplier": mechanism.noise_multiplier,
             "shares": None if mechanism.shares is None else asdict(mechanism.shares),
@@ -291,19 +291,13 @@ class Promise:
             further, not_covered = words_from_record(record)
             Terms.of(record["settings"])
             return cls(
-                rounds=record["rounds"],
+                **{name: record[name] for name in _AS_IT_IS},
                 mechanism=mechanism,
                 neighboring_relation=None if stated is None else stated["neighboring_relation"],
-                privacy_unit=record["privacy_unit"],
-                accountant=record["accountant"],
-                delta=record["delta"],
                 simulation=record["noise"] == _NOT_FOR_RELEASE,
-                settings=record["settings"],
                 earlier=earlier_from(record),
                 further=further,
                 not_covered=not_covered,
-                noise_by=record["noise_by"],
-                setting=record["setting"],
             )
         except (KeyError, ValueError, TypeError, AttributeError, ParticipationError) as error:
             what = f"has no {error}" if isinstance(error, KeyError) else str(error)
@@ -338,11 +332,6 @@ def earlier_from(record: Mapping[str, Any]) -> tuple[RunCharge, ...]:
     return runs
 
 
-def _strategy_record(strategy: Strategy) -> dict[str, Any]:
-    arrays = {name: {"shape": list(a.shape), "sha256": _sha256(a)} for name, a in strategy_arrays(strategy).items()}
-    return {**strategy_numbers(strategy), **arrays}
-
-
 def _require_words(record: Mapping[str, Any]) -> None:
     """The kind, the words and the tables of a record; its numbers are checked by what they make."""
     one_of("kind", record["kind"], ("promise",))
@@ -368,24 +357,20 @@ def _require_holders(mechanism: Mechanism | None, setting: str) -> None:
 
 
 def _mechanism(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Mechanism:
+    """The mechanism of a promise, with the arrays of its strategy where their digests stand."""
     try:
         one_of("neighboring_relation", stated["neighboring_relation"], RELATIONS)
         participation = participation_of(table("participation", stated["participation"]))
-        strategy = _strategy(table("strategy", stated["strategy"]), arrays)
+        described = dict(table("strategy", stated["strategy"]))
+        for name, value in described.items():
+            if isinstance(value, Mapping):
+                if name not in arrays or _sha256(arrays[name]) != value["sha256"]:
+                    raise ValueError(f"strategy: its {name} is not the one that was promised")
+                described[name] = arrays[name]
         shares = None if stated["shares"] is None else NoiseShares(**table("shares", stated["shares"]))
-        return Mechanism(strategy, participation, stated["noise_multiplier"], shares)
+        return Mechanism(from_parts(described), participation, stated["noise_multiplier"], shares)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"mechanism: {f'has no {error}' if isinstance(error, KeyError) else error}") from error
-
-
-def _strategy(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Strategy:
-    described = dict(stated)
-    for name, value in described.items():
-        if isinstance(value, Mapping):
-            if name not in arrays or _sha256(arrays[name]) != value["sha256"]:
-                raise ValueError(f"strategy: its {name} is not the one that was promised")
-            described[name] = arrays[name]
-    return from_parts(described)
 
 
 def _sha256(array: Array) -> str:

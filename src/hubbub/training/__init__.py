@@ -1,4 +1,17 @@
-"""Private training: one loop, whoever runs the clients and whatever hides their sum."""
+"""Private training: one loop, whoever runs the clients and whatever hides their sum.
+
+One update, from a client to its release, as :func:`.rounds.train` has it go::
+
+    cohorts.draw                       who takes part in the round
+    simulation.simulate, .local        what each client makes of the model
+    clipping.bounded                   its update, clipped, in whole steps of hubbub.noise.lattice
+    aggregate.LatticeSum               the sum of all, before anybody has looked at it
+    release.ReleasePath.begin          the cost of the round is on disk: hubbub.ledger.ledger
+    release.ReleasePath.row            a row of noise, which no other sum meets: hubbub.noise.stream
+    aggregate.LatticeSum.open          sum and noise meet, here alone
+    release.ReleasePath.commit         the release is on disk: run_folder
+    rounds.server_step                 the model moves along the release
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -41,28 +54,21 @@ __all__ = [
 ]
 
 # A plan of a run loads no torch, which takes longer than all that it computes.
-_HOMES = {
-    "ExamplePopulation": "per_example.examples",
-    "Execution": "simulation.execution",
-    "LatticeSum": "aggregate",
-    "LocalTraining": "simulation.local",
-    "PlainSum": "aggregate",
-    "Plan": "plan",
-    "Population": "aggregate",
-    "ReleasePath": "release",
-    "RoundResult": "rounds",
-    "RunPlan": "plan",
-    "RunStore": "run_folder",
-    "ServerOptimizer": "plan",
-    "SimulatedPopulation": "simulation.simulate",
-    "Sum": "aggregate",
-    "charged_with": "warm_start",
-    "clip": "clipping",
-    "evaluate": "evaluation",
-    "extended": "warm_start",
-    "private_gradients": "per_example.examples",
-    "train": "rounds",
+_NAMES = {
+    "aggregate": ("LatticeSum", "PlainSum", "Population", "Sum"),
+    "clipping": ("clip",),
+    "evaluation": ("evaluate",),
+    "per_example.examples": ("ExamplePopulation", "private_gradients"),
+    "plan": ("Plan", "RunPlan", "ServerOptimizer"),
+    "release": ("ReleasePath",),
+    "rounds": ("RoundResult", "train"),
+    "run_folder": ("RunStore",),
+    "simulation.execution": ("Execution",),
+    "simulation.local": ("LocalTraining",),
+    "simulation.simulate": ("SimulatedPopulation",),
+    "warm_start": ("charged_with", "extended"),
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import torch
 from torch import nn
@@ -15,7 +16,17 @@ from hubbub.errors import ConfigError, SumNotOpenedError
 from hubbub.noise.lattice import Lattice, require_one_shape
 from hubbub.training.clipping import CountSplit
 
-__all__ = ["Adversary", "LatticeSum", "NoSum", "PlainSum", "Population", "Sum", "adversarial_update", "statistics"]
+__all__ = [
+    "Adversary",
+    "LatticeSum",
+    "NoSum",
+    "PlainSum",
+    "Population",
+    "Sum",
+    "adversarial_update",
+    "lattice_of",
+    "statistics",
+]
 
 # From the global model and the round's index, from 0, to what a client sends before it is clipped, ``(dim,)`` of any floating
 # dtype; ``None`` where it does not answer, so that it adds nothing at all.
@@ -44,6 +55,17 @@ class Population(ABC):
     """Where clients run: in this process, over a network, encrypted. Whoever forms the sum answers for the clip.
 
     A population of your own is a subclass with ``clients`` and ``collect``; the rest has defaults.
+
+    Example:
+        >>> from hubbub.training.clipping import clip
+        >>> class Constant(Population):
+        ...     clients = range(10)
+        ...
+        ...     def collect(self, cohort, model, clip_norm, round_index, split=None):
+        ...         update = clip(torch.ones(3), clip_norm)[0]
+        ...         return PlainSum(update * len(cohort), {})
+        >>> bool(Constant().collect([1, 2], nn.Linear(2, 1), 1.0, 0).open(None).norm() <= 2.0)
+        True
     """
 
     @property
@@ -114,6 +136,14 @@ class LatticeSum:
     """A sum of clipped updates in whole steps of a lattice, ``(dim,)`` int64: the same in whatever order it was formed.
 
     ``statistics`` are private.
+
+    Raises:
+        ValueError: ``total`` is no vector of int64.
+
+    Example:
+        >>> total = LatticeSum(torch.tensor([3, -1]), Lattice(1.0, bits=8), statistics={})
+        >>> (total.open(None) / total.lattice.step).tolist()
+        [3.0, -1.0]
     """
 
     total: torch.Tensor
@@ -138,15 +168,18 @@ class PlainSum:
     """A sum in floating point, ``(dim,)`` float64: for simulations, and for runs that promise nothing.
 
     ``statistics`` are private.
+
+    Example:
+        >>> total = PlainSum(torch.tensor([1.0, 2.0], dtype=torch.float64), statistics={})
+        >>> total.open(torch.tensor([0.5, 0.5], dtype=torch.float64)).tolist()
+        [1.5, 2.5]
     """
 
     total: torch.Tensor
     statistics: Mapping[str, float]
 
-    @property
-    def lattice(self) -> None:
-        """None: what is added to it can be told from its last bits."""
-        return
+    # What is added to it can be told from its last bits.
+    lattice: ClassVar[None] = None
 
     def digest(self, key: bytes) -> str:
         """An HMAC of the sum."""
@@ -167,10 +200,8 @@ class NoSum:
     lattice: Lattice | None
     fault: SumNotOpenedError
 
-    @property
-    def statistics(self) -> Mapping[str, float]:
-        """Nothing: no update was counted."""
-        return {}
+    # No update was counted.
+    statistics: ClassVar[Mapping[str, float]] = MappingProxyType({})
 
     def digest(self, key: bytes) -> str:
         """An HMAC of the fault."""
@@ -185,8 +216,18 @@ def _digest(key: bytes, total: torch.Tensor) -> str:
     return hmac.new(key, total.cpu().numpy().tobytes(), hashlib.sha256).hexdigest()
 
 
+def lattice_of(clip_norm: float, split: CountSplit | None = None, bits: int = 24) -> Lattice:
+    """The lattice of sums of updates of this clip norm, with the indicator of each where there is a split."""
+    return Lattice(clip_norm if split is None else split.joint_norm(clip_norm), bits)
+
+
 def statistics(cohort: int, clipped: int, losses: Sequence[float]) -> dict[str, float]:
-    """What the operator is told of a round: private. Losses that are not finite are left out."""
+    """What the operator is told of a round: private. Losses that are not finite are left out.
+
+    Example:
+        >>> statistics(cohort=4, clipped=1, losses=[0.5, math.nan, 1.5])
+        {'clipped_fraction': 0.25, 'train_loss': 1.0}
+    """
     finite_losses = [loss for loss in losses if math.isfinite(loss)]
     return {
         "clipped_fraction": clipped / cohort if cohort else 0.0,

@@ -143,6 +143,13 @@ class ClipNorms:
         clipping: A clip norm, the rule by which it moves, or ``None`` for updates of any norm.
         noise_multiplier: Of all that one client adds to a sum; needed with a rule, which shares it between update and count.
         expected_cohort_size: The public number that sums are divided by.
+
+    Example:
+        >>> norms = ClipNorms(AdaptiveClipping(initial_clip_norm=2.0), noise_multiplier=1.0, expected_cohort_size=100)
+        >>> norms.first, norms.further, round(norms.bound(2.0), 4)
+        (2.0, 1, 2.0101)
+        >>> ClipNorms(0.5, 1.0, 100).bound(0.5)
+        0.5
     """
 
     clipping: Clipping | None

@@ -69,6 +69,16 @@ def draw(
         size: Of the cohort, for a pattern.
         keys: Secret in a real run.
         ledger: Asked who may join, for a pattern.
+
+    Raises:
+        ParticipationError: A client is listed twice, or too few may join.
+
+    Example:
+        >>> from hubbub.ledger.promise import Promise
+        >>> pattern, keys = MinSeparation(2, 2), CohortKeys(bytes(32), bytes(32))
+        >>> cohort = draw(pattern, 0, range(9), 3, keys=keys, ledger=Ledger(Promise(4, None), bytes(32)))
+        >>> len(cohort), set(cohort) <= set(range(9))
+        (3, True)
     """
     require_distinct(clients)
     _require_counted(participation, len(clients))
@@ -96,7 +106,13 @@ def draw(
             order = np.argsort(bits(derive(keys.lasting, "rotation"), len(clients)), kind="stable")
             chosen = sorted(order[round_index % rounds_per_epoch :: rounds_per_epoch].tolist())
         case SingleParticipation() | MinSeparation():
-            return _full_cohort(round_index, clients, int(size), keys, ledger)
+            cohort = eligible(round_index, clients, int(size), keys=keys, ledger=ledger)
+            if len(cohort) < int(size):
+                raise ParticipationError(
+                    f"round {round_index}: {len(cohort)} of {len(clients)} clients may join, the cohort needs {int(size)}; the "
+                    "promise is not relaxed: lower the cohort size, or plan fewer rounds"
+                )
+            return cohort
     return [clients[i] for i in chosen]
 
 
@@ -128,16 +144,6 @@ def eligible(round_index: int, clients: Sequence[Hashable], size: int, *, keys: 
     ties = bits(derive(keys.fresh, "cohort", round_index), len(clients)).tolist()
     able = ((joined, ties[i], i) for i, joined in ledger.able(clients, round_index))
     return [clients[i] for i in sorted(i for _, _, i in nsmallest(size, able))]
-
-
-def _full_cohort(round_index: int, clients: Sequence[Hashable], size: int, keys: CohortKeys, ledger: Ledger) -> list[Hashable]:
-    chosen = eligible(round_index, clients, size, keys=keys, ledger=ledger)
-    if len(chosen) < size:
-        raise ParticipationError(
-            f"round {round_index}: {len(chosen)} of {len(clients)} clients may join, the cohort needs {size}; the promise is "
-            "not relaxed: lower the cohort size, or plan fewer rounds"
-        )
-    return chosen
 
 
 def counts_on_list(participation: Participation) -> bool:
@@ -172,6 +178,7 @@ def _require_distinct(clients: tuple[Hashable, ...]) -> None:
 
 
 def _require_counted(participation: Participation, clients: int) -> None:
+    """Refuse other clients than the number that the pattern was planned for."""
     match participation:
         case FixedSizeSampling(population=counted) | TruncatedPoissonSampling(population=counted) if counted != clients:
             raise ParticipationError(f"population = {counted}: there are {clients} clients")
@@ -180,7 +187,16 @@ def _require_counted(participation: Participation, clients: int) -> None:
 
 
 def require_feasible(participation: Participation, rounds: int, clients: int, size: float) -> None:
-    """Refuse, before the first round, a pattern that this many clients cannot keep."""
+    """Refuse, before the first round, a pattern that this many clients cannot keep.
+
+    Raises:
+        ParticipationError: They cannot.
+
+    Example:
+        >>> require_feasible(SingleParticipation(), rounds=20, clients=30, size=10)
+        Traceback (most recent call last):
+        hubbub.errors.ParticipationError: pattern 'single': 20 rounds of 10 clients need 200 clients, there are 30
+    """
     _require_counted(participation, clients)
     match participation:
         case SingleParticipation() if rounds * size > clients:

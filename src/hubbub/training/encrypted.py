@@ -15,8 +15,8 @@ What a holder keeps is a folder of its own::
 """
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,9 @@ from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.key_holder import Holder, combined
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import ThresholdKey
-from hubbub.training.aggregate import Adversary, Population, statistics
+from hubbub.training.aggregate import Adversary, Population, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, bounded
+from hubbub.training.run_folder.state import refusing
 from hubbub.training.simulation.simulate import SimulatedPopulation
 
 __all__ = ["EncryptedPopulation", "EncryptedSum", "HolderNoise", "noise_steps"]
@@ -70,12 +71,8 @@ class EncryptedSum:
     def __init__(self, aggregator: Aggregator, lattice: Lattice | None, opening: Opening, private: Mapping[str, float]) -> None:
         self.lattice = lattice
         self._aggregator, self._opening = aggregator, opening
-        self._statistics = dict(private)
-
-    @property
-    def statistics(self) -> Mapping[str, float]:
-        """What the operator is told."""
-        return self._statistics
+        # What the operator is told.
+        self.statistics = dict(private)
 
     @property
     def step(self) -> float:
@@ -94,7 +91,7 @@ class EncryptedSum:
         try:
             steps = self._opening(self._aggregator)
         finally:
-            self._statistics["decrypt_seconds"] = time.perf_counter() - started
+            self.statistics["decrypt_seconds"] = time.perf_counter() - started
         return torch.from_numpy(steps).to(torch.float64) * self.step
 
 
@@ -159,16 +156,15 @@ class HolderNoise:
         path = None if self._folder is None else self._folder / "noise.json"
         if path is None or not path.exists():
             return 0, []
-        try:
+        with refusing(path, "cannot be read", then="restore this holder's folder from a copy"):
             told = strict_json.loads(files.read(path, at_most=_LARGEST))
             if told["sampler"] != sampler():
                 raise ValueError("its noise cannot be drawn again bit for bit with this processor, torch or hubbub")
             first_rows = [integer("first_rows", row, at_least=0) for row in told["first_rows"]]
             return integer("next_round", told["next_round"], at_least=0), first_rows
-        except (ValueError, TypeError, KeyError) as error:
-            raise RunFolderError(f"{path}: cannot be read ({error}); restore this holder's folder from a copy") from error
 
     def _key(self, number: int) -> bytes:
+        """The key of an earlier start, 32 bytes."""
         path = Path(str(self._folder)) / "keys" / f"epoch-{number}"
         key = files.read(path, at_most=KEY_BYTES + 1)
         if len(key) != KEY_BYTES:
@@ -176,6 +172,7 @@ class HolderNoise:
         return key
 
     def _remember(self) -> None:
+        """Put on disk which rows were drawn, and from which start on."""
         if self._folder is None or not self._first_rows:
             return
         told: dict[str, Any] = {"first_rows": self._first_rows, "next_round": self._next, "sampler": sampler()}
@@ -242,35 +239,31 @@ class EncryptedPopulation(Population):
     ) -> EncryptedSum:
         """The sum of the cohort's encrypted updates; with a ``split`` each client's indicator is one more number of it."""
         aggregator = Aggregator(self._agreement, round_index, self._earlier)
-        lattice = None
-        if clip_norm is not None:
-            lattice = Lattice(split.joint_norm(clip_norm) if split else clip_norm, self._lattice_bits)
-        clock = _Clock()
+        lattice = None if clip_norm is None else lattice_of(clip_norm, split, self._lattice_bits)
+        spent: dict[str, float] = defaultdict(float)
         clipped, losses = 0, []
         for client, update, loss in self._population.updates(cohort, model, round_index):
-            with clock.of("encrypt_seconds"):
-                steps, was_clipped = self._steps(update, clip_norm, lattice, split)
-                noise = self._share(steps.size, lattice)
-                data = self._agreement.contribution(str(client), round_index, steps, noise)
-            with clock.of("aggregate_seconds"):
-                aggregator.add(str(client), data)
+            started = time.perf_counter()
+            if lattice is None:
+                point = self._agreement.packing.fixed_point
+                values = np.nan_to_num(update.detach().cpu().to(torch.float64).numpy(), nan=0.0)
+                steps, was_clipped = point.encode(values), bool(np.abs(values).max(initial=0.0) > point.clip)
+            else:
+                rounded, was_clipped = bounded(update, clip_norm, lattice, split)
+                steps = rounded.cpu().numpy()
+            data = self._agreement.contribution(str(client), round_index, steps, self._share(steps.size, lattice))
+            encrypted = time.perf_counter()
+            aggregator.add(str(client), data)
+            spent["encrypt_seconds"] += encrypted - started
+            spent["aggregate_seconds"] += time.perf_counter() - encrypted
+            spent["upload_bytes"] = float(len(data))
             clipped += was_clipped
             losses.append(loss)
-            clock.seconds["upload_bytes"] = float(len(data))
-        private = {**statistics(len(cohort), clipped, losses), **clock.seconds, **self._population.failed()}
+        private = {**statistics(len(cohort), clipped, losses), **spent, **self._population.failed()}
         return EncryptedSum(aggregator, lattice, lambda total: self._opened(total, lattice), private)
 
-    def _steps(
-        self, update: torch.Tensor, clip_norm: float | None, lattice: Lattice | None, split: CountSplit | None
-    ) -> tuple[Steps, bool]:
-        if lattice is None:
-            point = self._agreement.packing.fixed_point
-            values = np.nan_to_num(update.detach().cpu().to(torch.float64).numpy(), nan=0.0)
-            return point.encode(values), bool(np.abs(values).max(initial=0.0) > point.clip)
-        steps, was_clipped = bounded(update, clip_norm, lattice, split)
-        return steps.cpu().numpy(), was_clipped
-
     def _share(self, size: int, lattice: Lattice | None) -> Steps | None:
+        """A client's share of the noise, ``(size,)``, where clients bring it along."""
         mechanism = self._mechanism
         if mechanism is None or mechanism.shares is None or lattice is None:
             return None
@@ -278,6 +271,7 @@ class EncryptedPopulation(Population):
         return discrete_gaussian(fresh_key(), stddev, size)
 
     def _opened(self, aggregator: Aggregator, lattice: Lattice | None) -> Steps:
+        """What the holders open, each after it added its row of noise where holders do, ``(size,)``."""
         for holder, stream in zip(self._holders, self._noise, strict=False):
             if lattice is not None:
                 row = noise_steps(stream.row(aggregator.round_index) * lattice.clip_norm, lattice.step)
@@ -288,16 +282,3 @@ class EncryptedPopulation(Population):
         if liars:
             raise SumNotOpenedError(f"round {aggregator.round_index + 1}: {', '.join(liars)} answered falsely", liars)
         return steps
-
-
-class _Clock:
-    """Seconds of this process by what they were spent on."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def of(self, what: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - started

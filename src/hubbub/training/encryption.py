@@ -129,18 +129,12 @@ class Encryption:
 
         noise = 0
         if mechanism is not None and mechanism.shares is not None:
-            noise = clients * self.share_bound(mechanism)
+            # Of the clip norms that have most steps.
+            widest = share_stddev(mechanism.noise_multiplier, 2 - 2.0**-30, mechanism.shares.clients, self.lattice_bits)
+            noise = clients * _DEVIATIONS * widest
         elif mechanism is not None:
             noise = max(1, self.noise_rows) * math.ceil(_DEVIATIONS * largest_stddev * 2 ** (self.lattice_bits + 1))
         return Packing(self.bits, self.clip, clients, self.key_bits, noise)
-
-    def share_bound(self, mechanism: Mechanism) -> int:
-        """More steps than a client's share of the noise ever has."""
-        if mechanism.shares is None:
-            return 0
-        # Of the clip norms that have most steps.
-        widest = share_stddev(mechanism.noise_multiplier, 2 - 2.0**-30, mechanism.shares.clients, self.lattice_bits)
-        return _DEVIATIONS * widest
 
     def agreement(self, key: PublicKey, packing: Packing, size: int, run: str) -> Agreement:
         """What clients, server and holders agree on.
@@ -172,20 +166,15 @@ class Encryption:
         Args:
             hidden: Whether there is any noise.
         """
-        shared = self.holders > 1
-        opened = (
-            f"{_some(self.threshold, self.holders)} holders of shares of the key open sums together"
-            if shared
-            else "the owner of the key, who is not the server, opens sums"
-        )
+        opened = "the owner of the key, who is not the server, opens sums"
+        unread = "the owner of the key, as long as nothing but sums reaches it"
+        if self.holders > 1:
+            some = f"all {self.holders}" if self.threshold == self.holders else f"any {self.threshold} of {self.holders}"
+            opened = f"{some} holders of shares of the key open sums together"
+            unread = f"fewer than {self.threshold} holders together"
         reader = f"{self.threshold} holders together" if self.threshold > 1 else "that owner"
         few = self.tolerated
         against = f"the server and {few} of the holders together" if few else "the server, as long as no holder works with it"
-        unread = (
-            f"fewer than {self.threshold} holders together"
-            if shared
-            else "the owner of the key, as long as nothing but sums reaches it"
-        )
         how = {
             "server": "the server adds its noise under encryption. The guarantee holds against all who see releases and "
             f"{unread}; not against the server: it knows its noise and can take it off every release, so that it sees exact "
@@ -232,7 +221,3 @@ class Encryption:
     def not_covered(self) -> tuple[str, ...]:
         """What is not hidden."""
         return ("which clients took part: whoever opens sums from their parts sees it",) if self.holders > 1 else ()
-
-
-def _some(needed: int, holders: int) -> str:
-    return f"all {holders}" if needed == holders else f"any {needed} of {holders}"

@@ -6,7 +6,7 @@ What is computed from clients' examples here has no noise in it. It is for the o
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,11 @@ class Spread:
         worst_tenth: Over the tenth of the clients, rounded up, for whom it is worst.
         best_tenth: As above.
         quantiles: By their probability, linear between clients.
+
+    Example:
+        >>> found = Spread.of(np.array([0.2, 0.8, 0.9, 1.0]), higher_is_better=True)
+        >>> found.mean, found.worst_tenth, round(found.quantiles[0.5], 2)
+        (0.725, 0.2, 0.85)
     """
 
     mean: float
@@ -90,6 +95,11 @@ def evaluate(model: nn.Module, examples: Examples, loss: Loss, batch_size: int =
         examples: Inputs and targets; of sequences, targets ``(examples, length)`` with −100 where padded.
         loss: Mean loss of a batch from the module's output and the targets.
         batch_size: The most examples that pass through the model at once.
+
+    Example:
+        >>> inputs, targets = torch.eye(4), torch.tensor([0, 1, 2, 0])
+        >>> round(evaluate(nn.Identity(), (inputs, targets), nn.functional.cross_entropy)[1], 2)
+        0.75
     """
     accuracies, losses = per_client(model, [examples], loss, batch_size)
     return float(losses[0]), float(accuracies[0])
@@ -140,39 +150,19 @@ def per_client(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_
     model.eval()
     try:
         with torch.no_grad():
-            for batch in _batches(clients, batch_size):
-                parts = [clients[client][0][part] for client, part in batch]
-                inputs = parts[0] if len(parts) == 1 else torch.cat(parts)
-                outputs = model(inputs.to(device)).split([part.stop - part.start for _, part in batch])
-                for (client, part), output in zip(batch, outputs, strict=True):
-                    targets = clients[client][1][part].to(device)
-                    known = targets != _PADDED
+            for client, (inputs, targets) in enumerate(clients):
+                for first in range(0, len(inputs), batch_size):
+                    part = slice(first, first + batch_size)
+                    output, wanted = model(inputs[part].to(device)), targets[part].to(device)
+                    known = wanted != _PADDED
                     number = int(known.sum())
-                    right[client] += int(((output.argmax(dim=1) == targets) & known).sum())
+                    right[client] += int(((output.argmax(dim=1) == wanted) & known).sum())
                     counted[client] += number
-                    lost[client] += float(loss(output, targets)) * number if number else 0.0
+                    lost[client] += float(loss(output, wanted)) * number if number else 0.0
     finally:
         model.train(was_training)
     counted = np.maximum(counted, 1)
     return right / counted, lost / counted
-
-
-def _batches(clients: Sequence[Examples], batch_size: int) -> Iterator[list[tuple[int, slice]]]:
-    """Clients in order, many small ones to a batch; each as its number and a part of its examples."""
-    batch: list[tuple[int, slice]] = []
-    room = batch_size
-    for client, (inputs, _) in enumerate(clients):
-        first = 0
-        while first < len(inputs):
-            part = slice(first, min(first + room, len(inputs)))
-            batch.append((client, part))
-            room -= part.stop - part.start
-            first = part.stop
-            if not room:
-                yield batch
-                batch, room = [], batch_size
-    if batch:
-        yield batch
 
 
 def _quantile(upwards: Array, probability: float) -> float:

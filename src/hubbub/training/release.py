@@ -24,7 +24,6 @@ import torch
 
 from hubbub._util.prf import derive, fresh_key, seed_key
 from hubbub.errors import ConfigError, LedgerError, RunFolderError
-from hubbub.ledger.history import Epoch
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
@@ -118,39 +117,34 @@ class ReleasePath:
         head: str | None = None,
         noise_in_sums: bool = False,
     ) -> None:
-        self._secure = not promise.simulation
-        mechanism = promise.mechanism
         _require_answered_for(promise, dim, noise_in_sums)
-        self._lattice_bits = promise.lattice_bits
-        if mechanism and not noise_in_sums:
-            require_memory(memory_rows(mechanism.strategy) or 0, dim, torch.empty(0, dtype=torch.float64))
-        if mechanism and (self._secure or noise_in_sums):
+        mechanism, self._secure, self._in_sums = promise.mechanism, not promise.simulation, noise_in_sums
+        self._dim, self._store, self._lattice_bits = dim, store, promise.lattice_bits
+        # Noise that others add is whole steps, in an experiment as well.
+        self._on_lattice = mechanism is not None and (self._secure or noise_in_sums)
+        here = None if noise_in_sums else mechanism
+        remembered = (memory_rows(here.strategy) or 0) if here else 0
+        require_memory(remembered, dim, torch.empty(0, dtype=torch.float64))
+        if mechanism and self._on_lattice:
             Lattice(1.0, self._lattice_bits).require_dim(dim)
             new = not (store and store.ledger_path.exists())
             _require_exact(mechanism, clients, holders=promise.noise_by == "holders", new=new)
-        self._dim, self._store = dim, store
         if store:
             store.make_durable()
-        if store and not store.ledger_path.exists():
-            store.require_room(0 if noise_in_sums or not mechanism else 8 * dim * (memory_rows(mechanism.strategy) or 0))
-            # On disk before the ledger, which names its digest.
-            store.save_strategy(strategy_arrays(promise.mechanism.strategy) if promise.mechanism else {})
+            if not store.ledger_path.exists():
+                store.require_room(8 * dim * remembered)
+                # On disk before the ledger, which names its digest.
+                store.save_strategy(strategy_arrays(mechanism.strategy) if mechanism else {})
         secret = store.secret() if store and self._secure else fresh_key() if self._secure else derive(seed_key(seed), "run")
         self.ledger = Ledger(promise, secret, store.ledger_path if store else None, head=head)
         self.cohort_keys = CohortKeys(derive(secret, "cohorts"), derive(secret, "cohorts"))
         self._digest_key = derive(secret, "sums")
         self._require_folder_not_newer()
-        source = IncarnationSource(self._epoch_keys()) if self._secure else SimulationSource(seed)
-        # None, too, where the sums hold it.
-        here = None if noise_in_sums else mechanism
-        self.noise = NoiseStream(here, dim, source=source) if here else None
-        # Noise that others add is whole steps, in an experiment as well.
-        self._in_sums = noise_in_sums
-        self._on_lattice = noise_in_sums or (self._secure and mechanism is not None)
-        self._source = source
+        self._source = IncarnationSource(self._epoch_keys()) if self._secure else SimulationSource(seed)
+        self.noise = NoiseStream(here, dim, source=self._source) if here else None
+        self._foreign = _Unchanged(mechanism) if mechanism and type(mechanism.strategy) not in OWN else None
         self._started = False
         self._given: Ticket | None = None
-        self._foreign = _Unchanged(mechanism) if mechanism and type(mechanism.strategy) not in OWN else None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Refused: each copy would record its rounds in a ledger of its own, and draw the same noise and cohorts."""
@@ -173,8 +167,13 @@ class ReleasePath:
             return
         drawn = 0
         if self.noise:
-            if self.noise.round_index < self.ledger.next_round:
-                self._require_same_sampler()
+            again = self.noise.round_index < self.ledger.next_round
+            if again and any(epoch.sampler != sampler() for epoch in self.ledger.epochs):
+                raise RunFolderError(
+                    "state/keys: the noise of earlier rounds cannot be drawn again bit for bit here, since this processor, "
+                    "torch or hubbub computes other last bits; resume with the versions that the run was started with, or "
+                    "start a new run"
+                )
             self.noise.skip_to(self.ledger.next_round)
             drawn = self.noise.drawn
         key, mechanism = None, self.ledger.promise.mechanism
@@ -203,8 +202,7 @@ class ReleasePath:
         """
         if self._foreign:
             self._foreign.require(self.next_round)
-        if not self._started:
-            raise LedgerError("the path is not open: call start first, which gives this process noise of its own")
+        self._require_started()
         lattice = total.lattice
         if self._on_lattice and (clip_norm is None or lattice != Lattice(clip_norm, self._lattice_bits)):
             bits = "" if self._lattice_bits == 24 else f", bits={self._lattice_bits}"
@@ -223,7 +221,8 @@ class ReleasePath:
         Raises:
             LedgerError: The ticket's row was given out already, or the round was not begun.
         """
-        self._require_begun(ticket)
+        self._require_started()
+        self.ledger.require_begun(ticket)
         self._given = ticket
         if self.noise is None:
             return None
@@ -237,7 +236,8 @@ class ReleasePath:
         Raises:
             LedgerError: The round was not begun, its row was not taken, or what comes is no release of this run.
         """
-        self._require_begun(ticket)
+        self._require_started()
+        self.ledger.require_begun(ticket)
         if self._given != ticket:
             raise LedgerError(f"round {ticket.round_index}: its row of noise was not taken, so that this would be the bare sum")
         if release.shape != (self._dim,):
@@ -258,8 +258,7 @@ class ReleasePath:
         Raises:
             LedgerError: The round was not begun.
         """
-        if self.ledger.pending() != ticket:
-            raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.ledger.pending()}")
+        self.ledger.require_begun(ticket)
         if self._store:
             # First, so that no release of an aborted round is left behind.
             self._store.discard_release(ticket.round_index)
@@ -274,11 +273,10 @@ class ReleasePath:
             if digest is not None and self._store:
                 yield self._store.load_release(round_index, digest, self._dim)
 
-    def _require_begun(self, ticket: Ticket) -> None:
+    def _require_started(self) -> None:
+        """Refuse what comes before the noise of this start."""
         if not self._started:
             raise LedgerError("the path is not open: call start first, which gives this process noise of its own")
-        if self.ledger.pending() != ticket:
-            raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.ledger.pending()}")
 
     def _settle(self) -> None:
         """Commit the round that was under way if its release is on disk whole; abort it otherwise.
@@ -324,14 +322,6 @@ class ReleasePath:
                     raise RunFolderError(f"state/keys/epoch-{number}: is not the key that this run's noise was drawn from")
                 found.append((epoch.first_row, key))
         return found
-
-    def _require_same_sampler(self) -> None:
-        epochs: Sequence[Epoch] = self.ledger.epochs
-        if any(epoch.sampler != sampler() for epoch in epochs):
-            raise RunFolderError(
-                "state/keys: the noise of earlier rounds cannot be drawn again bit for bit here, since this processor, torch "
-                "or hubbub computes other last bits; resume with the versions that the run was started with, or start a new run"
-            )
 
 
 def _require_answered_for(promise: Promise, dim: int, in_sums: bool) -> None:

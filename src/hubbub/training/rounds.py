@@ -89,6 +89,17 @@ def train(
         ConfigError: The model has buffers or no trainable parameter, or the population's sums do not hold the noise that the
             plan promises, or hold some that it does not, or the clip norm moves and the population counts no indicators.
         SumNotOpenedError: Three rounds in a row were aborted; the run can go on.
+
+    Example:
+        >>> from hubbub.accounting import calibrate
+        >>> from hubbub.mechanism.participation import PoissonSampling
+        >>> from hubbub.training import SimulatedPopulation
+        >>> clients = [(torch.randn(5, 3), torch.randint(2, (5,))) for _ in range(20)]
+        >>> population = SimulatedPopulation(clients, nn.functional.cross_entropy)
+        >>> mechanism = calibrate(rounds=3, participation=PoissonSampling(0.5), epsilon=2.0, delta=1e-3)
+        >>> results = list(train(Plan(mechanism, clip_norm=1.0, delta=1e-3), population, nn.Linear(3, 2)))
+        >>> [result.round_index for result in results], results[-1].epsilon <= 2.0
+        ([0, 1, 2], True)
     """
     clients = _listed(population)
     if isinstance(plan, Plan):
@@ -118,6 +129,7 @@ def _listed(population: Population) -> Sequence[Hashable]:
 def _rounds(
     plan: RunPlan, population: Population, clients: Sequence[Hashable], model: nn.Module, run: RunState
 ) -> Iterator[RoundResult]:
+    """The rounds that are left, one after another: the loop itself."""
     path, aborted = run.path, 0
     for round_index in range(path.next_round, plan.rounds):
         run.require_same_model("between rounds")
@@ -129,14 +141,8 @@ def _rounds(
                 f"began with; {plan.participation} is charged for one list that stays: go on with the clients of before, or "
                 "start a new run"
             )
-        cohort = draw(
-            plan.participation,
-            round_index,
-            listed,
-            plan.expected_cohort_size,
-            keys=path.cohort_keys,
-            ledger=path.ledger,
-        )
+        size, keys = plan.expected_cohort_size, path.cohort_keys
+        cohort = draw(plan.participation, round_index, listed, size, keys=keys, ledger=path.ledger)
         clock.end("sample")
         clip_norm = run.clip_norm
         # A list of its own: whom a population strikes off took part all the same.
@@ -230,10 +236,8 @@ class RunState:
         ``noise_in_sums`` is as for :class:`.ReleasePath`.
         """
         model = FlatModel(module)
-        if store:
-            store.begin_with(model.vector)
         optimizer = plan.server.build(model.vector)
-        take_up(Extends.of(plan.settings), model.vector, optimizer, store)
+        take_up(Extends.of(plan.settings), model.vector, optimizer, store.folder if store else None)
         promise = plan.promise(clients=clients, parameters=model.dim, initial_model=model_digest(model.vector))
         dim = model.dim + plan.clip_norms.further
         path = ReleasePath(promise, dim, clients=clients, seed=plan.seed, store=store, head=head, noise_in_sums=noise_in_sums)
@@ -254,11 +258,19 @@ class RunState:
 
     def _restored(self, store: RunStore) -> int:
         """Take up the last checkpoint, where there is one; returns how many rounds it holds."""
-        done, clip_norm = store.load_checkpoint(self.model.vector, self.optimizer, self.path.noise, self.path.ledger)
-        if done and (clip_norm is None) == bool(self.plan.clip_norms.further):
-            raise RunFolderError(f"state/checkpoint-{done}.safetensors: its clip_norm = {clip_norm} is not of this run's kind")
+        checkpoint = store.load_checkpoint(self.path.ledger)
+        if checkpoint is None:
+            return 0
+        checkpoint.restore_model(self.model.vector, self.optimizer)
+        if self.path.noise:
+            checkpoint.restore_noise(self.path.noise)
+        clip_norm = checkpoint.clip_norm()
+        if (clip_norm is None) == bool(self.plan.clip_norms.further):
+            raise RunFolderError(
+                f"state/checkpoint-{checkpoint.rounds}.safetensors: its clip_norm = {clip_norm} is not of this run's kind"
+            )
         self.clip_norm = self.clip_norm if clip_norm is None else clip_norm
-        return done
+        return checkpoint.rounds
 
     def require_same_model(self, who: str) -> None:
         """Refuse a model that anything but releases has changed, and put its trained parameters back.
@@ -344,18 +356,14 @@ class Phases:
 
     def __init__(self) -> None:
         self._started = self._lapped = time.perf_counter()
-        self._seconds = dict.fromkeys(PHASES, 0.0)
+        # Of each phase so far.
+        self.seconds = dict.fromkeys(PHASES, 0.0)
 
     def end(self, phase: str) -> None:
         """Count the time since the last lap, or since the start, for a phase."""
         now = time.perf_counter()
-        self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._lapped
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._lapped
         self._lapped = now
-
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        """Of each phase so far."""
-        return dict(self._seconds)
 
     @property
     def total(self) -> float:

@@ -27,14 +27,14 @@ from hubbub.training.rounds import server_step
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import (
+    START,
     Checkpoint,
     Segments,
+    Start,
     begins_with,
-    keep_start,
     model_digest,
     optimizer_digest,
     optimizer_state,
-    read_start,
 )
 from hubbub.training.simulation.functional import FlatModel
 
@@ -107,13 +107,16 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
             f"model: has {model.dim} trainable parameters, that of the run in {recorded.name} {had}; a run goes on with the "
             "model that it had"
         )
-    first, taken = read_start(store)
-    _require_start(recorded, first, taken)
+    start, terms = Start.read(store.folder), recorded.promise.terms
+    expected = "" if terms.extends is None else terms.extends.optimizer
+    if model_digest(start.model) != terms.initial_model or optimizer_digest(start.optimizer) != expected:
+        # Its model would be made of something that nobody charged.
+        raise RunFolderError(f"{store.folder / START}: is not what the ledger says that the run began with; restore it")
     optimizer = plan.server.build(model.vector)
     with torch.no_grad():
-        model.vector.copy_(first)
-    if taken:
-        optimizer.state[model.vector] = dict(taken)
+        model.vector.copy_(start.model)
+    if start.optimizer:
+        optimizer.state[model.vector] = dict(start.optimizer)
     clip_norm = plan.clip_norms.first
     kept = set(store.released())
     for round_index, entry in enumerate(recorded.history.rounds):
@@ -129,16 +132,6 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
         clip_norm = server_step(plan, model, optimizer, clip_norm, release, round_index)
     vector = model.vector.detach().clone()
     return HandedOn(vector, optimizer_state(optimizer, model.vector), clip_norm, recorded.chain.hashes[0], recorded.chain.head)
-
-
-def _require_start(recorded: Recorded, model: torch.Tensor, optimizer: Mapping[str, torch.Tensor]) -> None:
-    """Refuse what a run did not begin with: its model would be made of something that nobody charged."""
-    terms = recorded.promise.terms
-    expected = "" if terms.extends is None else terms.extends.optimizer
-    if model_digest(model) != terms.initial_model or optimizer_digest(optimizer) != expected:
-        raise RunFolderError(
-            f"{recorded.name}/state/initial.safetensors: is not what the ledger says that the run began with; restore it"
-        )
 
 
 def going_on(following: RunPlan, extends: Extends) -> RunPlan:
@@ -214,7 +207,7 @@ def extended(finished: RunStore, plan: RunPlan, following: RunPlan, model: nn.Mo
     extends, state = handed.to(plan, following)
     going = going_on(replace(following, earlier=following.earlier or charged), extends)
     with into.locked():
-        keep_start(into, handed.vector, state)
+        Start(handed.vector, state, finished=True).write(into.folder)
         register(finished.folder, into.folder, [run.first for run in going.earlier])
     return going
 
@@ -247,6 +240,10 @@ def charged_with(finished: Path, into: Path | None = None) -> tuple[RunCharge, .
     Raises:
         LedgerError: One of them may still go on, or was rolled back.
         RunFolderError: One that went on from it is not there.
+
+    Example::
+
+        mechanism = calibrate(rounds=20, participation=pattern, prior=charged_with(Path("one")), epsilon=8.0, delta=1e-5)
     """
     return final_charges([read_run(folder) for folder in related(finished, into)])
 
@@ -264,10 +261,9 @@ def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
         if folder in found or folder == own:
             continue
         found.append(folder)
-        segments, extends = Segments.of(folder), _extends(folder)
-        origin = None if segments.goes_on_from is None else Path(segments.goes_on_from)
-        if origin is not None and extends is not None and _first(origin) == extends.ledger:
-            waiting.append(origin)
+        segments, (_, extends) = Segments.of(folder), _begun(folder)
+        if segments.goes_on_from and extends and _begun(Path(segments.goes_on_from))[0] == extends.ledger:
+            waiting.append(Path(segments.goes_on_from))
         for other in map(Path, segments.went_on_in):
             if other != own:
                 _require_known(folder, other)
@@ -278,7 +274,7 @@ def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
 def require_new(finished: Path, into: Path) -> None:
     """Refuse a folder in which a finished run went on already, and that was emptied since: what it cost is charged nowhere."""
     known = Segments.of(finished).went_on_in
-    if str(into.resolve()) in known and not os.path.lexists(into / "state" / "initial.safetensors"):
+    if str(into.resolve()) in known and not os.path.lexists(into / START):
         raise RunFolderError(
             f"{finished}: went on in {into}, of which nothing is left, so that what it cost cannot be charged; put it back, "
             f"or, if it never released anything, take it out of {finished / 'segments.json'}"
@@ -296,11 +292,11 @@ def register(finished: Path, into: Path, charged: Collection[str]) -> None:
     finished, into = finished.resolve(), into.resolve()
     with RunStore(finished).locked():
         known = Segments.of(finished)
-        for other in (Path(name) for name in known.went_on_in):
+        for other in map(Path, known.went_on_in):
             if other == into:
                 continue
             _require_known(finished, other)
-            if _first(other) not in charged:
+            if _begun(other)[0] not in charged:
                 raise RunFolderError(
                     f"{finished}: went on in {other} already, and that is not charged here; name it in privacy.earlier_runs as "
                     f"well, or say 'hubbub extend {finished}', which does"
@@ -312,8 +308,8 @@ def register(finished: Path, into: Path, charged: Collection[str]) -> None:
 
 def _require_known(folder: Path, other: Path) -> None:
     """Refuse a run that is said to have gone on from one, where nobody can see what it cost."""
-    first, extends = _first(other), _extends(other)
-    if first is not None and extends is not None and extends.ledger == _first(folder):
+    first, extends = _begun(other)
+    if first is not None and extends is not None and extends.ledger == _begun(folder)[0]:
         return
     what = "has not begun its first round" if (other / "config.toml").is_file() and first is None else "is not there"
     raise RunFolderError(
@@ -322,19 +318,15 @@ def _require_known(folder: Path, other: Path) -> None:
     )
 
 
-def _first(folder: Path) -> str | None:
-    """The hash of the first record of a run's ledger, where it has one."""
-    path = folder / "ledger.jsonl"
-    return read_chain(path).hashes[0] if path.is_file() else None
-
-
-def _extends(folder: Path) -> Extends | None:
+def _begun(folder: Path) -> tuple[str | None, Extends | None]:
+    """The hash of the first record of a run's ledger, where it has one, and which finished run that names."""
     path = folder / "ledger.jsonl"
     if not path.is_file():
-        return None
-    settings = read_chain(path).records[0].get("settings")
+        return None, None
+    chain = read_chain(path)
+    settings = chain.records[0].get("settings")
     try:
-        return Extends.of(settings) if isinstance(settings, Mapping) else None
+        return chain.hashes[0], Extends.of(settings) if isinstance(settings, Mapping) else None
     except ValueError as error:
         raise LedgerError(f"{path}, line 1: the promise cannot be read ({error})") from error
 
@@ -344,11 +336,16 @@ def goes_on_from(folder: Path, promise: Promise) -> str:
     extends = promise.terms.extends
     if extends is None:
         return ""
-    origin = Segments.of(folder).goes_on_from
     which = f"goes on from the model of the run of ledger {extends.ledger[:16]} as of head {extends.head[:16]}"
-    if origin is None or not (Path(origin) / "ledger.jsonl").is_file():
+    if (origin := _origin_of(folder)) is None:
         return f"{which}, which is charged; its folder is not there, so that only what this ledger holds of it was checked"
     return f"{which}, which is charged as its own ledger in {origin} says"
+
+
+def _origin_of(folder: Path) -> Path | None:
+    """The folder of the finished run that a run goes on from, where its ledger still is there."""
+    origin = Segments.of(folder).goes_on_from
+    return Path(origin) if origin is not None and (Path(origin) / "ledger.jsonl").is_file() else None
 
 
 def breaks(folder: Path, promise: Promise) -> Iterator[str]:
@@ -366,12 +363,10 @@ def breaks(folder: Path, promise: Promise) -> Iterator[str]:
     if promise.terms.initial_model != extends.model:
         yield "initial_model in ledger.jsonl is not the model that the finished run ended with"
     try:
-        model, optimizer = read_start(RunStore(folder))
-        if why := begins_with(extends, model_digest(model), optimizer_digest(optimizer)):
-            yield f"state/initial.safetensors {why}"
-        origin = Segments.of(folder).goes_on_from
-        if origin is not None and (Path(origin) / "ledger.jsonl").is_file():
-            yield from _origin(Path(origin), folder, promise, extends)
+        if why := begins_with(extends, Start.read(folder)):
+            yield f"{START} {why}"
+        if origin := _origin_of(folder):
+            yield from _origin(origin, folder, promise, extends)
     except (HubbubError, ValueError, TypeError) as error:
         yield str(error)
 
@@ -403,27 +398,20 @@ def _origin(folder: Path, into: Path, promise: Promise, extends: Extends) -> Ite
             yield f"the run of ledger {before.first[:16]}, which the run in {folder} was charged with, is not charged here"
         elif run != before and (run.head == before.head or run.rounds < before.rounds):
             yield f"the run of ledger {before.first[:16]}, which that in {folder} was charged with, is charged otherwise here"
-    yield from _branches(folder, into, charged)
-    yield from _ended_with(folder, extends, chain.rounds_at(extends.head))
+    yield from _since(folder, into, charged, extends, chain.rounds_at(extends.head))
 
 
-def _branches(folder: Path, into: Path, charged: Collection[str]) -> Iterator[str]:
-    """What else the finished run went on in, before this run began, without being charged here; what is gone cannot be told."""
-    branches = Segments.of(folder).went_on_in
-    before = branches[: branches.index(str(into.resolve()))] if str(into.resolve()) in branches else ()
-    for other in map(Path, before):
-        path = other / "ledger.jsonl"
-        if path.is_file() and read_chain(path).hashes[0] not in charged:
+def _since(folder: Path, into: Path, charged: Collection[str], extends: Extends, rounds: int | None) -> Iterator[str]:
+    """What the files beside the finished run's ledger say against it, as far as they still are there."""
+    branches, own_name = Segments.of(folder).went_on_in, str(into.resolve())
+    # What else went on from it before this run did.
+    for other in map(Path, branches[: branches.index(own_name)] if own_name in branches else ()):
+        if (first := _begun(other)[0]) is not None and first not in charged:
             yield f"the run in {folder} went on in {other} before, which is not charged here"
-
-
-def _ended_with(folder: Path, extends: Extends, rounds: int | None) -> Iterator[str]:
-    """The finished run's last checkpoint holds the model that was gone on from, where it can still be read."""
-    path = folder / "state" / "checkpoint.json"
     try:
-        checkpoint = Checkpoint(path, again=False)
+        checkpoint = Checkpoint(folder / "state" / "checkpoint.json", again=False)
     except RunFolderError:
         # A closed run has given up a part of it.
         return
     if checkpoint.rounds == rounds and model_digest(checkpoint.model) != extends.model:
-        yield f"{path.parent} holds another model than the one that this run went on from"
+        yield f"{folder / 'state'} holds another model than the one that this run went on from"

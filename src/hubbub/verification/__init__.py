@@ -29,16 +29,8 @@ from hubbub.mechanism.strategies.record import strategy_arrays
 from hubbub.noise.lattice import Lattice
 from hubbub.training import RunStore
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
-from hubbub.training.run_folder.record import key_ahead, read_metrics, unknown_releases
-from hubbub.training.run_folder.state import (
-    START,
-    Checkpoint,
-    finished_model,
-    metadata,
-    model_digest,
-    parse,
-    read_start,
-)
+from hubbub.training.run_folder.record import key_ahead, ledger_of, read_metrics, unknown_releases
+from hubbub.training.run_folder.state import START, Checkpoint, Start, begins_with, metadata, model_digest, parse
 from hubbub.training.warm_start import breaks, goes_on_from
 
 __all__ = ["PUBLICATION", "Check", "Verdict", "verify"]
@@ -55,7 +47,13 @@ _MODEL, _SERVER = "model.safetensors", "state/server.safetensors"
 
 @dataclass(frozen=True)
 class Check:
-    """One claim, whether it holds, and what was found."""
+    """One claim about a run.
+
+    Args:
+        name: What is claimed, in a word.
+        ok: Whether it passes.
+        detail: What was found, in one line for people.
+    """
 
     name: str
     ok: bool
@@ -64,7 +62,14 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All claims about a run; epsilon is ``None`` where the record does not let it be computed."""
+    """All claims about a run.
+
+    Args:
+        checks: In the order in which they rest on one another.
+        head: The hash of the ledger's last record; ``None`` where the ledger cannot be read.
+        epsilon: What the rounds that were charged cost; ``None`` where the record does not let it be computed.
+        delta: At which epsilon was computed.
+    """
 
     checks: tuple[Check, ...]
     head: str | None
@@ -73,12 +78,12 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether every claim holds."""
+        """Whether every claim passes."""
         return all(check.ok for check in self.checks)
 
 
 def verify(folder: Path, head: str | None = None) -> Verdict:
-    """Read a run's folder, or one that was published, change nothing, and say what holds.
+    """Read a run's folder, or one that was published, change nothing, and say what passes.
 
     Args:
         folder: Of a run, at work, interrupted, finished or closed; or what ``hubbub publish`` made of one.
@@ -100,12 +105,12 @@ def verify(folder: Path, head: str | None = None) -> Verdict:
     """
     if not os.path.lexists(folder / "ledger.jsonl") and os.path.lexists(folder / PUBLICATION):
         return _published(folder, head)
-    if not (folder / "ledger.jsonl").is_file():
-        raise RunFolderError(f"{folder}: is no run (ledger.jsonl not there); name the folder that 'hubbub train' made")
-    checks: list[Check] = []
+    ledger, checks = ledger_of(folder), list[Check]()
     try:
-        chain = read_chain(folder / "ledger.jsonl")
-        checks.append(_chain(chain))
+        chain = read_chain(ledger)
+        torn = f"; a crash left {len(chain.torn)} bytes behind them, which resume removes" if chain.torn else ""
+        found = f"{len(chain.records)} records, each bound to all before it, head {chain.head}{torn}"
+        checks.append(Check("chain", True, found))
         if head is not None:
             checks.append(_kept_head(chain, head))
         history = History.of(chain.records[1:])
@@ -134,7 +139,7 @@ def verify(folder: Path, head: str | None = None) -> Verdict:
 
 
 def _claim(name: str, faults: Iterable[str], found: str) -> Check:
-    """A claim that holds where there is no fault."""
+    """A claim that passes where there is no fault; a file that cannot be read is one."""
     wrong: list[str] = []
     try:
         wrong += faults
@@ -143,12 +148,8 @@ def _claim(name: str, faults: Iterable[str], found: str) -> Check:
     return Check(name, not wrong, "; ".join(wrong[:3]) or found)
 
 
-def _chain(chain: Chain) -> Check:
-    torn = f"; a crash left {len(chain.torn)} bytes behind them, which resume removes" if chain.torn else ""
-    return Check("chain", True, f"{len(chain.records)} records, each bound to all before it, head {chain.head}{torn}")
-
-
 def _kept_head(chain: Chain, head: str) -> Check:
+    """The head that somebody kept is in the chain."""
     try:
         chain.require_head(head)
     except LedgerError as error:
@@ -158,6 +159,7 @@ def _kept_head(chain: Chain, head: str) -> Check:
 
 
 def _rounds(promise: Promise, history: History) -> Check:
+    """No more rounds than promised, each with a key and a clip norm as promised."""
     states = [entry.state for entry in history.rounds]
     counted = ", ".join(f"{states.count(state)} {state}" for state in ("committed", "aborted", "begun") if state in states)
     detail = f"{len(states)} of {promise.rounds} rounds charged ({counted or 'none'}) in {_count(len(history.epochs), 'start')}"
@@ -184,36 +186,35 @@ def _promise(promise: Promise, stated: Mapping[str, Any]) -> Check:
 
 
 def _participation(promise: Promise, history: History, cost: Spent) -> Check:
-    mechanism = promise.mechanism
-    if mechanism is None or not history.joined:
-        random = mechanism is not None and isinstance(mechanism.participation, RandomParticipation)
-        unlisted = "cohorts are drawn at random, and of them there is no list" if random else "nobody took part yet"
-        return Check("participation", True, unlisted if mechanism else "nothing is promised")
-    unit = unit_word(promise.privacy_unit)
+    """Each client's rounds are of the promised pattern."""
+    mechanism, unit = promise.mechanism, unit_word(promise.privacy_unit)
+    if mechanism is None:
+        return Check("participation", True, "nothing is promised")
+    if not history.joined:
+        random = isinstance(mechanism.participation, RandomParticipation)
+        found = "cohorts are drawn at random, and of them there is no list" if random else "nobody took part yet"
+        return Check("participation", True, found)
     broken = {client: joined for client, joined in history.joined.items() if not mechanism.participation.allows(joined)}
-    if not broken:
-        most = max(len(joined) for joined in history.joined.values())
-        return Check(
-            "participation",
-            True,
-            f"{len(history.joined)} {unit}s, each in at most {_count(most, 'round')}, kept {mechanism.participation}",
-        )
-    client, joined = next(iter(broken.items()))
-    return Check(
-        "participation",
-        False,
+    wrong = (
         f"{len(broken)} {unit}s broke {mechanism.participation}, such as {client} in rounds {joined}; as it happened "
-        f"epsilon is {rounded_up(cost.happened.epsilon)}",
+        f"epsilon is {rounded_up(cost.happened.epsilon)}"
+        for client, joined in list(broken.items())[:1]
+    )
+    most = _count(max(map(len, history.joined.values())), "round")
+    return _claim(
+        "participation", wrong, f"{len(history.joined)} {unit}s, each in at most {most}, kept {mechanism.participation}"
     )
 
 
 def _releases(folder: Path, promise: Promise, history: History) -> Check:
     """Every committed release fits its digest and lies on the lattice; there is none that the ledger does not know."""
-    store, all_kept = RunStore(folder), promise.terms.keep_releases
+    store, all_kept, parameters = RunStore(folder), promise.terms.keep_releases, promise.terms.parameters
+    dim = None if parameters is None else parameters + promise.terms.adaptive
+    on_lattice = not promise.simulation and promise.mechanism is not None
     needed = {t for t, entry in enumerate(history.rounds) if entry.state == "committed"}
     try:
         kept = set(store.released())
-    except HubbubError as error:
+    except RunFolderError as error:
         return Check("releases", False, str(error))
 
     def faults() -> Iterator[str]:
@@ -221,29 +222,17 @@ def _releases(folder: Path, promise: Promise, history: History) -> Check:
             yield f"of round {min(missing)} the release is missing"
         if unknown := unknown_releases(kept, [entry.state for entry in history.rounds]):
             yield f"a release of round {unknown[0]} is there, which the ledger does not know as committed"
-        for round_index in sorted(kept & needed):
-            yield from _release(store, promise, history, round_index)
+        for t in sorted(kept & needed):
+            content, entry = store.release_content(t), history.rounds[t]
+            if hashlib.sha256(content).hexdigest() != entry.release:
+                yield f"of round {t} the release is not the one that was committed"
+                continue
+            release, clip_norm = store.parse_release(t, content, dim), entry.clip_norm
+            if on_lattice and (clip_norm is None or not Lattice(clip_norm, promise.lattice_bits).holds(release)):
+                yield f"of round {t} the release is off the lattice of its clip_norm = {clip_norm} in ledger.jsonl"
 
     others = "" if all_kept else " (others were not kept)"
     return _claim("releases", faults(), f"{len(kept)} releases, each as its digest in the ledger{others}")
-
-
-def _release(store: RunStore, promise: Promise, history: History, round_index: int) -> Iterator[str]:
-    content, entry = store.release_content(round_index), history.rounds[round_index]
-    if hashlib.sha256(content).hexdigest() != entry.release:
-        yield f"of round {round_index} the release is not the one that was committed"
-        return
-    release = store.parse_release(round_index, content, _dim(promise))
-    if promise.simulation or promise.mechanism is None:
-        return
-    if entry.clip_norm is None or not Lattice(entry.clip_norm, promise.lattice_bits).holds(release):
-        yield f"of round {round_index} the release is off the lattice of its clip_norm = {entry.clip_norm} in ledger.jsonl"
-
-
-def _dim(promise: Promise) -> int | None:
-    """Numbers in a release, where the promise says it; beside the model's one more where the clip norm moves."""
-    parameters = promise.terms.parameters
-    return None if parameters is None else parameters + promise.terms.adaptive
 
 
 def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Check]:
@@ -273,25 +262,25 @@ def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Ch
 
 def _start(folder: Path, promise: Promise) -> Iterator[Check]:
     """The model that the run began with is the one that its promise names."""
-    store, stated = RunStore(folder), promise.terms.initial_model
+    stated = promise.terms.initial_model
     if stated is None or not os.path.lexists(folder / START):
         return
-    try:
-        model, _ = read_start(store)
+
+    def faults() -> Iterator[str]:
+        start = Start.read(folder)
         # What only a run has that goes on from a finished one, every such run has.
-        whole = model_digest(model) == stated and bool(finished_model(store)) == (promise.terms.extends is not None)
-    except RunFolderError as error:
-        yield Check("start", False, str(error))
-        return
-    yield Check("start", whole, f"{START} is {'' if whole else 'not '}the model that the ledger says that the run began with")
+        if model_digest(start.model) != stated or start.finished != (promise.terms.extends is not None):
+            yield f"{START} is not the model that the ledger says that the run began with"
+
+    yield _claim("start", faults(), f"{START} is the model that the ledger says that the run began with")
 
 
 def _continuity(folder: Path, promise: Promise) -> Iterator[Check]:
     """A run that goes on from a finished one began with that one's model, and charges it."""
     if found := goes_on_from(folder, promise):
         yield _claim("continuity", breaks(folder, promise), found)
-    elif os.path.lexists(folder / START) and (why := finished_model(RunStore(folder))):
-        yield Check("continuity", False, why)
+    elif os.path.lexists(folder / START) and (why := begins_with(None, Start.read(folder))):
+        yield Check("continuity", False, f"{folder / START}: {why}")
 
 
 def _secrets(folder: Path, chain: Chain, history: History) -> Check:
@@ -349,8 +338,10 @@ def _epsilon(folder: Path, promise: Promise, history: History, cost: Spent) -> C
         yield from cost.warnings()[:1] if cost.worse else ()
         try:
             stated = strict_json.loads(files.read(folder / "guarantee.json", at_most=2**20))
-            # Who computed it then may be another version than today's.
-            computed = promised.as_json() | {"versions": _versions(stated)}
+            versions = stated.get("versions") if isinstance(stated, Mapping) else None
+            # Who computed it then may be another version than today's: nothing follows from texts that name one.
+            named = isinstance(versions, Mapping) and all(isinstance(v, str) and v.isprintable() for v in versions.values())
+            computed = promised.as_json() | {"versions": versions if named else "names and versions of libraries"}
             yield from (f"guarantee.json: {difference}" for difference in _differences(computed, stated))
         except FileNotFoundError as error:
             # A run by ``train`` alone states nothing; one that made its model has the file on record.
@@ -371,23 +362,16 @@ def _epsilon(folder: Path, promise: Promise, history: History, cost: Spent) -> C
     )
 
 
-def _versions(stated: object) -> object:
-    """The versions of libraries that a guarantee names, where they are text; nothing follows from them."""
-    versions = stated.get("versions") if isinstance(stated, Mapping) else None
-    named = isinstance(versions, Mapping) and all(isinstance(v, str) and v.isprintable() for v in versions.values())
-    return versions if named else "names and versions of libraries"
-
-
 def _shown(folder: Path, promise: Promise, charged: int) -> Iterator[str]:
+    """Where the last row of the metrics is not what so many rounds cost, in words."""
     rows, _ = read_metrics(folder / "metrics.jsonl")
     if not rows:
         return
     last, shown = rows[-1]["round_index"], rows[-1]["epsilon"]
+    after = promise.after(min(last + 1, promise.rounds), promise.delta).epsilon
     if last >= charged:
         yield f"metrics.jsonl: goes to round {last}, the ledger has {charged} rounds"
-        return
-    after = promise.after(min(last + 1, promise.rounds), promise.delta).epsilon
-    if not _equal(math.inf if shown is None else shown, after):
+    elif not _equal(math.inf if shown is None else shown, after):
         yield f"metrics.jsonl: epsilon = {shown!r} after round {last}, computed again it is {after!r}"
 
 
@@ -400,10 +384,9 @@ def _model(folder: Path, chain: Chain) -> Iterator[Check]:
         parse(content)
         known = metadata(content).get("ledger_head") in chain.hashes
         yield Check("model", known, f"{_MODEL} was released under {'a' if known else 'no'} head of this ledger")
-    except OSError as error:
-        yield Check("model", False, f"{_MODEL}: cannot be read ({error.strerror})")
-    except ValueError as error:
-        yield Check("model", False, f"{_MODEL}: {error}")
+    except (OSError, ValueError) as error:
+        why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
+        yield Check("model", False, f"{_MODEL}: {why}")
 
 
 def _files(folder: Path, promise: Promise, history: History) -> Check:
@@ -429,11 +412,11 @@ def _coverage(folder: Path, promise: Promise, history: History, head: str | None
         covered.add("strategy.safetensors")
     if "initial_model" in promise.settings:
         covered.add(START)
-    if store.has_keys() and not history.closed:
-        covered |= {"state/keys/run"}
-        covered |= {f"state/keys/epoch-{number}" for number, epoch in enumerate(history.epochs) if epoch.key is not None}
-    with suppress(RunFolderError):
-        if not history.closed:
+    if not history.closed and store.has_keys():
+        keyed = (number for number, epoch in enumerate(history.epochs) if epoch.key is not None)
+        covered |= {"state/keys/run", *(f"state/keys/epoch-{number}" for number in keyed)}
+    if not history.closed:
+        with suppress(RunFolderError):
             named = Checkpoint(folder / "state" / "checkpoint.json", again=False).names
             covered |= {"state/checkpoint.json", *(f"state/{name}" for name in named)}
     left = _left(folder, covered)
@@ -466,10 +449,9 @@ def _published(folder: Path, head: str | None) -> Verdict:
         if not isinstance(before, str) or not isinstance(record, dict) or record_hash(before, record) != own:
             raise ValueError("its head does not follow from its record")
         bound = published_files(record)
-    except OSError as error:
-        return Verdict((Check("record", False, f"{PUBLICATION}: cannot be read ({error.strerror})"),), None, None, None)
-    except (ValueError, TypeError, KeyError) as error:
-        return Verdict((Check("record", False, f"{PUBLICATION}: {error}"),), None, None, None)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
+        return Verdict((Check("record", False, f"{PUBLICATION}: {why}"),), None, None, None)
     checks = [Check("record", True, f"{PUBLICATION} is the record of a ledger with head {own}")]
     if head is not None:
         same = head.lower() == own
@@ -480,8 +462,7 @@ def _published(folder: Path, head: str | None) -> Verdict:
     said = f"no digest binds these: {', '.join(left)}; " if left else ""
     told = "" if head else "compare the head with the one that the publisher tells, since all of it can be forged together; "
     reach = f"{said}{told}that the guarantee holds is proved by the run alone: hubbub verify RUN --head {own}"
-    checks.append(Check("coverage", True, reach))
-    return Verdict(tuple(checks), own, None, None)
+    return Verdict((*checks, Check("coverage", True, reach)), own, None, None)
 
 
 def _differences(computed: Any, stated: Any, name: str = "") -> list[str]:

@@ -39,7 +39,7 @@ from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.evaluation import Fairness, fairness
 from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder.record import Metrics, read_metrics
-from hubbub.training.run_folder.state import keep_start
+from hubbub.training.run_folder.state import Start
 
 __all__ = ["RunInFolder", "resolved"]
 
@@ -130,7 +130,7 @@ class RunInFolder:
             from hubbub.training.warm_start import require_new
 
             require_new(start.folder, self.folder)
-            keep_start(self.store, start.vector, start.optimizer)
+            Start(start.vector, start.optimizer, finished=True).write(self.folder)
 
     def _register(self) -> None:
         """Let the finished run that this one goes on from know of it, before the first round."""

@@ -16,7 +16,7 @@ Model at Small Cost", https://arxiv.org/abs/2210.00038 (one pass; the cheaper wa
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import chain
@@ -29,7 +29,7 @@ from hubbub._util.checks import scale
 from hubbub._util.prf import derive, fresh_key, seed_for, seed_key
 from hubbub.errors import ConfigError, DataError
 from hubbub.noise.lattice import Lattice
-from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, statistics
+from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, lattice_of, statistics
 from hubbub.training.clipping import MARGIN, CountSplit, bounded
 from hubbub.training.per_example.gradients import Chosen, ExampleGradients, Seen
 from hubbub.training.per_example.layer_uses import Use, bias_gradients, summed_weight_gradient, unfolded, weight_gradients
@@ -136,24 +136,20 @@ class ExamplePopulation(Population):
         gradients, chosen = self._of(model), [int(str(number)) for number in cohort]
         own = [number for number in chosen if number not in self._adversaries]
         examples = Chosen(self._inputs, self._targets, own, lambda number: seed_for(self._key, number, round_index))
-        further = self._injected_rows([number for number in chosen if number in self._adversaries], model, round_index)
-        if clip_norm is not None and self._lattice:
-            total, clipped, losses = _lattice_sum(gradients, examples, clip_norm, split, further)
-            total[: gradients.dim].neg_()
-            return LatticeSum(total, _lattice(clip_norm, split), _statistics(gradients, clipped, losses))
-        summed = _ghost_sum if self._ghost and gradients.batched(examples) else _plain_sum
-        total, clipped, losses = summed(gradients, examples, clip_norm, further)
-        if split is not None and clip_norm is not None:
-            count = split.count_scale(clip_norm) * (len(clipped) / 2 - float(clipped.sum()))
-            total = torch.cat([total, total.new_tensor([-count])])
-        return PlainSum(-total, _statistics(gradients, clipped, losses))
-
-    def _injected_rows(self, numbers: Sequence[int], model: nn.Module, round_index: int) -> "Iterator[_Rows]":
-        """What was chosen for examples, in the form of gradients and losses."""
-        for number in numbers:
-            update = adversarial_update(self._adversaries[number], model, round_index)
-            if update is not None:
-                yield -update[None].to(self._inputs.device), torch.tensor([math.nan])
+        # What was chosen for examples, in the form of gradients and losses.
+        further = (
+            (-update[None].to(self._inputs.device), torch.tensor([math.nan]))
+            for number in chosen
+            if number in self._adversaries
+            and (update := adversarial_update(self._adversaries[number], model, round_index)) is not None
+        )
+        lattice = lattice_of(clip_norm, split) if self._lattice and clip_norm is not None else None
+        if self._ghost and gradients.batched(examples):
+            total, private = _ghost_sum(gradients, examples, clip_norm, split)
+        else:
+            total, private = _row_sum(gradients, examples, clip_norm, lattice, split, further)
+        total[: gradients.dim].neg_()
+        return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
 
     def _of(self, model: nn.Module) -> ExampleGradients:
         """What makes the gradients of a model: of a copy, so that nothing that is left in it reaches the model."""
@@ -209,13 +205,15 @@ def private_gradients(
         _KNOWN[model] = loss, gradients
     key = fresh_key()
     examples = Chosen(inputs, targets, range(len(inputs)), lambda number: seed_for(key, number))
-    total, clipped, losses = _lattice_sum(gradients, examples, clip_norm, None)
-    return LatticeSum(total, Lattice(clip_norm), _statistics(gradients, clipped, losses))
+    lattice = Lattice(clip_norm)
+    total, private = _row_sum(gradients, examples, clip_norm, lattice)
+    return LatticeSum(total, lattice, private)
 
 
-_Sum = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 # Gradients ``(some, dim)`` and losses ``(some,)``.
 _Rows = tuple[torch.Tensor, torch.Tensor]
+# A sum, with the count of indicators last where there is a split, and what the operator is told.
+_Sum = tuple[torch.Tensor, dict[str, float]]
 
 
 def _require_pairs(inputs: torch.Tensor, targets: torch.Tensor) -> None:
@@ -223,72 +221,57 @@ def _require_pairs(inputs: torch.Tensor, targets: torch.Tensor) -> None:
         raise DataError(f"inputs: there are {len(inputs)}, and {len(targets)} targets")
 
 
-def _lattice(clip_norm: float, split: CountSplit | None) -> Lattice:
-    return Lattice(clip_norm if split is None else split.joint_norm(clip_norm))
-
-
-def _lattice_sum(
+def _row_sum(
     gradients: ExampleGradients,
     examples: Chosen,
-    clip_norm: float,
-    split: CountSplit | None,
+    clip_norm: float | None,
+    lattice: Lattice | None,
+    split: CountSplit | None = None,
     further: Iterable[_Rows] = (),
 ) -> _Sum:
-    """The sum in whole steps, the count of indicators last where there is a split; who was clipped; the losses."""
-    lattice = _lattice(clip_norm, split)
-    total = torch.zeros(gradients.dim + (split is not None), dtype=torch.int64, device=examples.inputs.device)
+    """Of gradients that were made, in whole steps where there is a lattice; else in float64."""
+    kind, device = torch.int64 if lattice else torch.float64, examples.inputs.device
+    total = torch.zeros(gradients.dim + (split is not None), dtype=kind, device=device)
     clipped, losses = [], []
     for rows, found in chain(gradients.rows(examples), further):
         losses.append(found)
-        if split is None:
+        if lattice and split is None:
             clipped.append(lattice.encode_rows(rows, total))
             continue
         for row in rows:
             part, flag = bounded(row, clip_norm, lattice, split)
             total += part
             clipped.append(torch.tensor([flag]))
-    return total, _joined(clipped).bool(), _joined(losses)
+    return total, _statistics(gradients, clipped, losses)
 
 
-def _plain_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float | None, further: Iterable[_Rows]) -> _Sum:
-    """The sum in float64, of gradients that were made."""
+def _ghost_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float | None, split: CountSplit | None) -> _Sum:
+    """Of gradients of which only the norms are known, in float64."""
     total = torch.zeros(gradients.dim, dtype=torch.float64, device=examples.inputs.device)
-    clipped, losses = [], []
-    for rows, found in chain(gradients.rows(examples), further):
-        losses.append(found)
-        for row in rows:
-            part, flag = bounded(row, clip_norm, None)
-            total += part
-            clipped.append(torch.tensor([flag]))
-    return total, _joined(clipped).bool(), _joined(losses)
-
-
-def _ghost_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float | None, _: Iterable[_Rows]) -> _Sum:
-    """The sum in float64, of gradients of which only the norms are known."""
-    total = torch.zeros(gradients.dim, dtype=torch.float64, device=examples.inputs.device)
-    clipped, losses = [], []
+    clipped, losses, count = [], [], 0.0
     for seen in gradients.batches(examples):
         losses.append(seen.losses)
-        if clip_norm is None:
-            flags, weights = torch.zeros(len(seen.losses), dtype=torch.bool), torch.ones_like(seen.losses)
-        else:
+        flags, weights = torch.zeros(len(seen.losses), dtype=torch.bool), torch.ones_like(seen.losses)
+        if clip_norm is not None:
             norms = squared_norms(seen).sqrt()
             bound = scale("clip_norm", clip_norm) * MARGIN
             flags = ~(norms <= bound)
             weights = torch.where(flags, bound / norms, 1.0).nan_to_num(0.0, 0.0, 0.0)
         clipped.append(flags)
+        count += len(flags) / 2 - float(flags.sum())
         total += weighted_sum(seen, weights, gradients.shapes)
-    return total, _joined(clipped).bool(), _joined(losses)
+    if split is not None and clip_norm is not None:
+        total = torch.cat([total, total.new_tensor([split.count_scale(clip_norm) * count])])
+    return total, _statistics(gradients, clipped, losses)
 
 
-def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([part.cpu() for part in parts]) if parts else torch.zeros(0)
-
-
-def _statistics(gradients: ExampleGradients, clipped: torch.Tensor, losses: torch.Tensor) -> dict[str, float]:
+def _statistics(
+    gradients: ExampleGradients, clipped: Sequence[torch.Tensor], losses: Sequence[torch.Tensor]
+) -> dict[str, float]:
     """What the operator is told of a round, and how many examples failed: private."""
     failed, gradients.failed = gradients.failed, 0
-    found = statistics(len(clipped), int(clipped.sum()), losses.tolist())
+    examples = sum(map(len, clipped))
+    found = statistics(examples, sum(int(part.sum()) for part in clipped), [x for part in losses for x in part.tolist()])
     return found | ({"failed": float(failed)} if failed else {})
 
 
@@ -296,17 +279,14 @@ def squared_norms(seen: Seen) -> torch.Tensor:
     """The squared norm of each example's gradient, ``(examples,)`` float64."""
     total = torch.zeros(len(seen.losses), dtype=torch.float64, device=seen.losses.device)
     weights: dict[str, list[Use]] = defaultdict(list)
-    biases: dict[str, torch.Tensor] = {}
+    others = dict(seen.others)
     for use in seen.uses:
         weights[use.layer.weight].append(use)
-        if use.layer.bias is not None:
+        if (name := use.layer.bias) is not None:
             part = bias_gradients(use)
-            biases[use.layer.bias] = biases[use.layer.bias] + part if use.layer.bias in biases else part
-    others = {name: part for name, part in seen.others.items() if name not in weights and name not in biases}
+            others[name] = others[name] + part if name in others else part
     for name, found in weights.items():
-        total += _of_weight(found, seen.others.get(name))
-    for name, bias in biases.items():
-        total += _of_rows(bias + seen.others[name] if name in seen.others else bias)
+        total += _of_weight(found, others.pop(name, None))
     for part in others.values():
         total += _of_rows(part)
     return total
@@ -343,7 +323,7 @@ def _of_weight(found: Sequence[Use], other: torch.Tensor | None) -> torch.Tensor
     grouped = geometry is not None and geometry.groups > 1
     if other is None and alike and not grouped:
         positions = sum(use.deltas.shape[1] if geometry is None else use.deltas[0, 0].numel() for use in found)
-        size = found[0].deltas.shape[-1] * found[0].inputs.shape[-1] if geometry is None else _numbers(geometry.kernel)
+        size = found[0].deltas.shape[-1] * found[0].inputs.shape[-1] if geometry is None else math.prod(geometry.kernel)
         if 2 * positions**2 <= size or positions == 1:
             return _of_pairs(found)
     parts = [weight_gradients(use).flatten(1) for use in found] + ([] if other is None else [other.flatten(1)])
@@ -373,7 +353,3 @@ def _only(seen: Seen, kept: torch.Tensor) -> Seen:
         tuple(replace(use, inputs=use.inputs[kept], deltas=use.deltas[kept]) for use in seen.uses),
         {name: part[kept] for name, part in seen.others.items()},
     )
-
-
-def _numbers(shape: Sequence[int]) -> int:
-    return torch.Size(shape).numel()

@@ -11,24 +11,13 @@ believed, made-up examples are moved about and set beside others that are not a 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import nn
 from torch.func import grad, vmap
 
 from hubbub.training.per_example.layer_uses import Layer, Taps, Use, bias_gradients, uses, weight_gradients
-from hubbub.training.simulation.faults import (
-    agree,
-    does_not_run,
-    isolated,
-    note,
-    probe_batch,
-    reason,
-    remembers,
-    require_own,
-    shaken,
-)
+from hubbub.training.simulation.faults import isolated, note, probe_batch, reason, require_steady, shaken
 from hubbub.training.simulation.functional import called, in_range, own_generators, require_trainable
 from hubbub.training.simulation.local import Loss
 
@@ -127,7 +116,7 @@ class ExampleGradients:
             with own_generators(examples.inputs.device):
                 for number in numbers:
                     torch.manual_seed(examples.seed(number))
-                    yield from isolated(partial(self._alone_of, examples), [number], self._nothing)
+                    yield from isolated(lambda own: self._alone(*_taken(examples, own)), [number], self._nothing)
             return
         batch = self._size(self.dim)
 
@@ -154,17 +143,14 @@ class ExampleGradients:
 
     def require_steady(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Refuse, on a probe batch of the form of those given, what would fail for every example, or depend on earlier ones."""
-        made, rows = probe_batch(inputs, targets, self.module, 2), []
-        try:
+        made = probe_batch(inputs, targets, self.module, 2)
+
+        def compute(number: int) -> torch.Tensor:
             with own_generators(inputs.device):
-                for number in (0, 1, 0):
-                    torch.manual_seed(0)
-                    rows.append(self._alone(*(part[number : number + 1] for part in made))[0])
-        except Exception as error:
-            require_own(error)
-            raise does_not_run(inputs, targets, error) from error
-        if not agree(rows[2], rows[0]):
-            raise remembers()
+                torch.manual_seed(0)
+                return self._alone(*(part[number : number + 1] for part in made))[0]
+
+        require_steady(compute, inputs, targets)
 
     def batched(self, examples: Chosen) -> bool:
         """Whether examples are taken together: found out before the first, and again where threads are more or fewer."""
@@ -176,6 +162,7 @@ class ExampleGradients:
         return self._together
 
     def _look_at(self, inputs: torch.Tensor, targets: torch.Tensor) -> _Look:
+        """What one example shows of the module, found out once."""
         if self._looked is None:
             # Of no real example: one that fails must not stop the others.
             self._looked = self._look(*probe_batch(inputs, targets, self.module, 1))
@@ -196,6 +183,7 @@ class ExampleGradients:
         def loss_of(
             others: Tensors, taps: list[torch.Tensor], x: torch.Tensor, y: torch.Tensor
         ) -> tuple[torch.Tensor, tuple[torch.Tensor, list[torch.Tensor]]]:
+            """The loss of one example, and what its tapped layers saw."""
             parameters = {**fixed, **others}
             names = {id(p): name for name, p in parameters.items()} if self._tapped else {}
             with in_range(x.device), Taps(names, fixed, taps) as mode:
@@ -288,10 +276,6 @@ class ExampleGradients:
         note(f"example {number}", reason(error))
         first = next(iter(_trainable(self.module).values()))
         return Seen(first.new_full((1,), torch.nan), (), {})
-
-    def _alone_of(self, examples: Chosen, numbers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        rows = slice(numbers[0], numbers[0] + 1)
-        return self._alone(examples.inputs[rows], examples.targets[rows])
 
     def _alone(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient of a single example, ``(1, dim)``, and its loss, ``(1,)``."""

@@ -137,10 +137,9 @@ class Taps(TorchFunctionMode):
 def _geometry(named: Mapping[str, Any]) -> Convolution | None:
     """That of a convolution; ``None`` where its padding is a word that is not plain numbers on both sides."""
     weight, padding = named["weight"], named.get("padding", 0)
+    padding = 0 if padding == "valid" else padding
     if isinstance(padding, str):
-        if padding != "valid":
-            return None
-        padding = 0
+        return None
     one = weight.ndim == 3
     out, channels, *kernel = weight.shape
     stride, pad, dilation = (
@@ -207,6 +206,7 @@ def summed_weight_gradient(use: Use) -> torch.Tensor:
 def _by_convolution(
     inputs: torch.Tensor, shape: tuple[int, ...], deltas: torch.Tensor, how: Convolution, groups: int
 ) -> torch.Tensor:
+    """The gradient of the weights of a convolution, shaped as they are."""
     found: torch.Tensor = conv2d_weight(inputs, shape, deltas, how.stride, how.padding, how.dilation, groups)
     return found
 
@@ -232,10 +232,12 @@ def unfolded(inputs: torch.Tensor, convolution: Convolution) -> torch.Tensor:
 
 
 def _positions(seen: torch.Tensor) -> torch.Tensor:
+    """``(examples, positions, numbers)``."""
     return seen.reshape(len(seen), -1, seen.shape[-1])
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors in nested lists and tables of arguments."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):

@@ -39,7 +39,7 @@ from hubbub._util.prf import KEY_BYTES, fresh_key
 from hubbub.errors import ParticipationError, RunFolderError
 from hubbub.ledger.ledger import Ledger
 from hubbub.noise import NoiseStream
-from hubbub.training.run_folder.state import Checkpoint, parse
+from hubbub.training.run_folder.state import Checkpoint, optimizer_state, parse, refusing
 
 __all__ = ["RunStore"]
 
@@ -55,6 +55,15 @@ class RunStore:
     Args:
         folder: Created when a run begins in it; private to the user.
         keep_releases: Whether all releases stay, so that anybody can verify them; otherwise those since the last checkpoint.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     store = RunStore(Path(place) / "run")
+        ...     with store.locked():
+        ...         content = store.save_release(0, torch.ones(2))
+        ...     store.released(), store.parse_release(0, content).tolist()
+        ([0], [1.0, 1.0])
     """
 
     def __init__(self, folder: Path, *, keep_releases: bool = True) -> None:
@@ -89,6 +98,7 @@ class RunStore:
             os.close(lock)
 
     def _open_lock(self) -> int:
+        """A descriptor of the lock, a regular file."""
         path = self._state / "lock"
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
@@ -100,6 +110,7 @@ class RunStore:
         return lock
 
     def _prepare(self) -> None:
+        """Make the folders of a run, for their owner alone."""
         try:
             for part in (self.folder, self._state, self._keys, self._releases):
                 files.make_folder(part)
@@ -165,16 +176,13 @@ class RunStore:
     def secret_files(self) -> list[Path]:
         """The files that hold secrets: keys and rows of noise, and what a crash left of them half written."""
         rows = [path for path in _listed(self._state) if path.name.lstrip(".").startswith("noise-")]
-        return sorted(_listed(self._keys)) + sorted(rows) + self._of_holders()
-
-    def _of_holders(self) -> list[Path]:
-        """The secrets of those who open the sums, where they were simulated here."""
-        found = []
-        for path in sorted((self._state / "holders").rglob("*")):
-            own = path.parent.name == "keys" or path.name.startswith((".share-", "share-", ".private-key", "private-key"))
-            if own and not path.is_dir():
-                found.append(path)
-        return found
+        # Of those who open the sums, where they were simulated here.
+        of_holders = [
+            path
+            for path in (self._state / "holders").rglob("*")
+            if (path.parent.name == "keys" or path.name.lstrip(".").startswith(("share-", "private-key"))) and not path.is_dir()
+        ]
+        return sorted(_listed(self._keys)) + sorted(rows) + sorted(of_holders)
 
     def has_keys(self) -> bool:
         """Whether the run's secret is in the folder."""
@@ -198,10 +206,8 @@ class RunStore:
         path = self.folder / "strategy.safetensors"
         if not os.path.lexists(path):
             return {}
-        try:
+        with refusing(path, "holds no arrays"):
             return {name: array.to(torch.float64).numpy() for name, array in parse(_read(path)).items()}
-        except ValueError as error:
-            raise RunFolderError(f"{path}: holds no arrays ({error})") from error
 
     # What was made of the releases.
 
@@ -248,10 +254,8 @@ class RunStore:
     def parse_release(self, round_index: int, content: bytes, dim: int | None = None) -> torch.Tensor:
         """The release in a file's content, ``(dim,)`` float64."""
         path = self._release_path(round_index)
-        try:
+        with refusing(path, "is no release"):
             tensors = parse(content)
-        except ValueError as error:
-            raise RunFolderError(f"{path}: is no release ({error})") from error
         if list(tensors) != ["release"]:
             raise RunFolderError(f"{path}: holds tensors {sorted(tensors)[:3]}, a release is one of that name")
         release = tensors["release"]
@@ -260,7 +264,7 @@ class RunStore:
         return release
 
     def discard_release(self, round_index: int) -> None:
-        """Remove what a round that was aborted may have left."""
+        """Remove a release, where it is there: of a round that was aborted, or from before the last checkpoint."""
         files.remove(self._release_path(round_index))
 
     # Checkpoints.
@@ -287,26 +291,6 @@ class RunStore:
                 "a new run"
             )
 
-    def begin_with(self, vector: torch.Tensor) -> None:
-        """Keep the model that the run begins with; a later start puts it back. Its digest stands in the ledger's promise.
-
-        Raises:
-            RunFolderError: What is kept is of another shape or dtype.
-        """
-        path = self._state / "initial.safetensors"
-        if not os.path.lexists(path):
-            files.write_atomic(path, save_tensors({"model": vector.detach().cpu().contiguous()}))
-            return
-        try:
-            model = parse(_read(path)).get("model")
-        except ValueError as error:
-            raise RunFolderError(f"{path}: is no model ({error})") from error
-        if model is None or model.shape != vector.shape or model.dtype != vector.dtype:
-            held = "no model" if model is None else f"a model of {tuple(model.shape)} {model.dtype}"
-            raise RunFolderError(f"{path}: holds {held}, this run has {tuple(vector.shape)} {vector.dtype}")
-        with torch.no_grad():
-            vector.copy_(model)
-
     def save_checkpoint(
         self,
         rounds: int,
@@ -324,17 +308,12 @@ class RunStore:
         tensors = {"model": vector.detach()}
         if clip_norm is not None:
             tensors["clip_norm"] = torch.tensor(clip_norm, dtype=torch.float64)
-        for name, value in optimizer.state.get(vector, {}).items():
-            if value is not None:
-                tensors[f"optimizer.{name}"] = torch.as_tensor(value)
+        tensors |= {f"optimizer.{name}": value for name, value in optimizer_state(optimizer, vector).items()}
         parts = {f"checkpoint-{rounds}.safetensors": tensors}
         if noise:
             state = noise.state_dict()
             rows = {f"memory.{i:06d}": row for i, row in enumerate(state["memory"])}
-            parts[f"noise-{rounds}.safetensors"] = {
-                "drawn": torch.tensor(state["drawn"]),
-                **rows,
-            }
+            parts[f"noise-{rounds}.safetensors"] = {"drawn": torch.tensor(state["drawn"]), **rows}
         manifest: dict[str, Any] = {"schema": 1, "rounds": rounds, "head": head, "files": {}}
         for name, part in parts.items():
             content = save_tensors({key: tensor.cpu().contiguous() for key, tensor in part.items()})
@@ -343,44 +322,35 @@ class RunStore:
         files.write_atomic(self._state / "checkpoint.json", strict_json.canonical(manifest))
         self._forget_before(rounds)
 
-    def load_checkpoint(
-        self, vector: torch.Tensor, optimizer: torch.optim.Optimizer, noise: NoiseStream | None, ledger: Ledger
-    ) -> tuple[int, float | None]:
-        """Restore the last checkpoint, where there is one.
-
-        Returns:
-            How many rounds it holds, and the clip norm of the next one where it moves.
+    def load_checkpoint(self, ledger: Ledger) -> Checkpoint | None:
+        """The last checkpoint, where there is one.
 
         Raises:
-            RunFolderError: It is damaged, or is not of this run: of another ledger, model or strategy.
+            RunFolderError: It is damaged, or goes with another ledger.
         """
         path = self._state / "checkpoint.json"
         if not os.path.lexists(path):
-            return 0, None
+            return None
         checkpoint = Checkpoint(path, again=self._keep_releases)
         if ledger.rounds_at(checkpoint.head) != checkpoint.rounds:
             raise RunFolderError(
                 f"{path}: goes with a ledger of {checkpoint.rounds} rounds and head {checkpoint.head[:80]!r}, which this one "
                 "never had: it was rolled back, or is another run's; restore the ledger"
             )
-        checkpoint.restore_model(vector, optimizer)
-        if noise:
-            checkpoint.restore_noise(noise)
-        return checkpoint.rounds, checkpoint.clip_norm()
+        return checkpoint
 
     def _forget_before(self, rounds: int) -> None:
-        if not self._keep_releases:
-            for round_index in self.released():
-                if round_index < rounds:
-                    files.remove(self._release_path(round_index))
+        """Remove what the checkpoint of so many rounds stands for: older ones, their noise, and releases that need not stay."""
+        for round_index in [] if self._keep_releases else self.released():
+            if round_index < rounds:
+                self.discard_release(round_index)
         for path in _listed(self._state):
-            name = path.name.lstrip(".")
-            if path.name in (f"checkpoint-{rounds}.safetensors", f"noise-{rounds}.safetensors"):
-                continue
-            if name.startswith("noise-"):
-                files.wipe(path)
-            elif name.startswith("checkpoint-"):
-                files.remove(path)
+            kind, _, last = path.name.lstrip(".").partition("-")
+            if last != f"{rounds}.safetensors" or path.name.startswith("."):
+                if kind == "noise":
+                    files.wipe(path)
+                elif kind == "checkpoint":
+                    files.remove(path)
 
     def destroy_secrets(self) -> None:
         """Write over and remove every key and every kept row of noise."""
@@ -388,23 +358,25 @@ class RunStore:
             files.wipe(path)
 
     def _release_path(self, round_index: int) -> Path:
+        """Where the release of a round lies."""
         return self._releases / f"{round_index}.safetensors"
 
 
 def _listed(folder: Path) -> list[Path]:
+    """What is in a part of a run, nothing where it is not there."""
     if folder.is_symlink():
         raise RunFolderError(f"{folder}: is a symbolic link; the parts of a run are folders in it")
     return list(folder.iterdir()) if folder.is_dir() else []
 
 
 def _read(path: Path, at_most: int = _LARGEST) -> bytes:
-    try:
+    """The content of a file of a run."""
+    with refusing(path, "cannot be read"):
         return files.read(path, at_most=at_most)
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _key(path: Path) -> bytes:
+    """A key of 32 bytes that nobody else may read."""
     key = _read(path, KEY_BYTES)
     if len(key) != KEY_BYTES:
         raise RunFolderError(f"{path}: holds {len(key)} bytes, a key has {KEY_BYTES}; restore it")

@@ -22,6 +22,7 @@ from hubbub.ledger.history import History
 from hubbub.ledger.multi_run import Recorded
 from hubbub.ledger.promise import Promise
 from hubbub.training.run_folder import RunStore
+from hubbub.training.run_folder.state import refusing
 
 __all__ = ["Metrics", "Traces", "key_ahead", "ledger_of", "read_metrics", "read_run", "rounds_shown", "unknown_releases"]
 
@@ -39,19 +40,14 @@ def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
         return [], 0
     rows: list[dict[str, Any]] = []
     size = 0
-    try:
-        for content in files.read(path, at_most=_LARGEST).splitlines(keepends=True):
-            if not content.endswith(b"\n") or (b"\0" in content and content[:1] in (b"{", b"\0")):
-                break
+    with refusing(path, "cannot be read", then="move it away to go on"):
+        lines = files.read(path, at_most=_LARGEST).splitlines(keepends=True)
+    for number, content in enumerate(lines, start=1):
+        if not content.endswith(b"\n") or (b"\0" in content and content[:1] in (b"{", b"\0")):
+            break
+        with refusing(Path(f"{path}, line {number}"), "is no row of metrics", then="move the file away to go on"):
             rows.append(_row(strict_json.loads(content), after=rows[-1]["round_index"] if rows else -1))
-            size += len(content)
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); move it away to go on") from error
-    except (ValueError, TypeError, KeyError) as error:
-        what = f"has no {error}" if isinstance(error, KeyError) else str(error)
-        raise RunFolderError(
-            f"{path}, line {len(rows) + 1}: is no row of metrics ({what}); move the file away to go on"
-        ) from error
+        size += len(content)
     return rows, size
 
 
@@ -62,6 +58,7 @@ def rounds_shown(folder: Path) -> int:
 
 
 def _row(row: Any, after: int) -> dict[str, Any]:
+    """A row of metrics, checked, with a place for each number."""
     if not isinstance(row, dict):
         raise TypeError(f"it is a {type(row).__name__}, not a table")
     integer("round_index", row["round_index"], at_least=after + 1)
@@ -106,9 +103,6 @@ class Metrics:
             os.ftruncate(self._descriptor, self._size)
         os.write(self._descriptor, strict_json.canonical(row) + b"\n")
         self.rows.append(dict(row))
-
-
-_LARGEST_MANIFEST = 2**20
 
 
 def unknown_releases(kept: Iterable[int], states: Sequence[str]) -> list[int]:
@@ -178,14 +172,9 @@ def _checkpoint(path: Path) -> tuple[int, str] | None:
     """What the manifest says; its files are not read, since those of a closed run are gone in part."""
     if not os.path.lexists(path):
         return None
-    try:
-        manifest = strict_json.loads(files.read(path, at_most=_LARGEST_MANIFEST))
+    with refusing(path, "is no manifest of a checkpoint"):
+        manifest = strict_json.loads(files.read(path, at_most=2**20))
         return integer("rounds", manifest["rounds"], at_least=1), str(manifest["head"])
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); restore it") from error
-    except (ValueError, TypeError, KeyError) as error:
-        what = f"has no {error}" if isinstance(error, KeyError) else str(error)
-        raise RunFolderError(f"{path}: is no manifest of a checkpoint ({what}); restore it") from error
 
 
 def ledger_of(folder: Path) -> Path:
@@ -201,10 +190,7 @@ def read_run(folder: Path) -> Recorded:
     path, store = ledger_of(folder), RunStore(folder)
     traces = Traces.of(store)
     chain = read_chain(path)
-    try:
-        history = History.of(chain.records[1:])
-    except ValueError as error:
-        raise LedgerError(f"{chain.path}, {error}") from error
+    history = History.of_chain(chain)
     promise = Promise.from_record(chain.records[0], store.load_strategy())
     for unknown in traces.unknown(chain, history):
         raise LedgerError(

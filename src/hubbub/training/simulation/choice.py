@@ -9,18 +9,17 @@ depended on data would tell of them past all noise.
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import nn
 
 from hubbub.errors import ConfigError
 from hubbub.training.simulation.execution import Execution, plan_for
-from hubbub.training.simulation.faults import agree, does_not_run, probe_batch, remembers, require_own, shaken
-from hubbub.training.simulation.local import Job, LocalTraining, Loss, OneByOne, Trained, trainable
+from hubbub.training.simulation.faults import agree, probe_batch, require_steady, shaken
+from hubbub.training.simulation.local import Job, LocalTraining, Loss, OneByOne, trainable
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
 
@@ -40,11 +39,8 @@ _FEW = 4
 _LIMITS = {"cpu": (40, 2**23), "cuda": (256, 2**27)}
 
 
-class Trainer(Protocol):
-    """Whoever trains clients."""
-
-    def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
-        """What each client makes of a model, which stays as it is."""
+# Whoever trains clients.
+Trainer = OneByOne | Stacks
 
 
 def trainer(clients: int, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution) -> Trainer:
@@ -124,21 +120,21 @@ class Probe:
 
     def require_steady(self, clients: int) -> None:
         """Refuse what would fail for every client, or would depend on earlier ones."""
-        made = self._made(clients, steps=2)
-        inputs, targets = self._form.inputs, self._form.targets
-        jobs = [replace(self._form, client=0, inputs=inputs[rows], targets=targets[rows]) for rows in (slice(2), slice(2, 4))]
-        try:
-            first, _, again = (_updates(made, self._model, [jobs[i]])[0] for i in (0, 1, 0))
-        except NotStackableError as error:
-            raise ConfigError(
-                f"plan = {plan_for(clients)!r}: the model does not run for many clients at once ({error}); say 'one-by-one' or "
-                "'auto'"
-            ) from error
-        except Exception as error:
-            require_own(error)
-            raise does_not_run(self._given.inputs, self._given.targets, error) from error
-        if not agree(again, first):
-            raise remembers()
+        made, form = self._made(clients, steps=2), self._form
+
+        def compute(number: int) -> torch.Tensor:
+            """What a client adds whose examples are one of two halves."""
+            rows = slice(2 * number, 2 * number + 2)
+            job = replace(form, inputs=form.inputs[rows], targets=form.targets[rows])
+            try:
+                return _updates(made, self._model, [job])[job.client]
+            except NotStackableError as error:
+                raise ConfigError(
+                    f"plan = {plan_for(clients)!r}: the model does not run for many clients at once ({error}); say "
+                    "'one-by-one' or 'auto'"
+                ) from error
+
+        require_steady(compute, self._given.inputs, self._given.targets)
 
     def independent(self, clients: int) -> bool:
         """Whether no bit of what a client contributes depends on where it stands in a stack, or on whom beside."""
@@ -146,7 +142,7 @@ class Probe:
         with torch.no_grad():
             for p, noisy in zip(trainable(model).values(), shaken(trainable(model)).values(), strict=True):
                 p.copy_(noisy)
-        jobs, stack = self._uneven(clients), self._made(clients, steps=2)
+        jobs, stack = self._jobs(clients, uneven=True), self._made(clients, steps=2)
         updates = _updates(stack, model, jobs)
         # One neighbour of every other client sends what would spread, if anything did.
         poisoned = [_poisoned(job) if i % 2 else job for i, job in enumerate(jobs)]
@@ -172,24 +168,16 @@ class Probe:
 
     def _right(self, clients: int) -> bool:
         """Whether a stack agrees with clients one by one, and nothing of a client depends on the others."""
-        jobs = self._uneven(clients)
+        jobs = self._jobs(clients, uneven=True)
         found, expected = (_updates(self._made(n, steps=2, precise=True), self._model, jobs) for n in (clients, 1))
         return all(agree(found[job.client], expected[job.client]) for job in jobs) and self.independent(clients)
 
-    def _jobs(self, number: int) -> list[Job]:
-        """So many clients of two batches each."""
-        batch, form = self._local.batch_size, self._form
-        rows = [slice(i % batch, i % batch + 2 * batch) for i in range(number)]
-        return [
-            replace(form, client=i, seed=i, inputs=form.inputs[own], targets=form.targets[own]) for i, own in enumerate(rows)
-        ]
-
-    def _uneven(self, number: int) -> list[Job]:
-        """So many clients, whose last batches have different sizes."""
-        found = []
-        for i, job in enumerate(self._jobs(number)):
-            size = max(1, len(job.inputs) - i % 3)
-            found.append(replace(job, inputs=job.inputs[:size], targets=job.targets[:size]))
+    def _jobs(self, number: int, *, uneven: bool = False) -> list[Job]:
+        """So many clients of two batches each, the last of which has up to two examples fewer where they are uneven."""
+        batch, form, found = self._local.batch_size, self._form, []
+        for i in range(number):
+            own = slice(i % batch, i % batch + max(1, 2 * batch - (i % 3 if uneven else 0)))
+            found.append(replace(form, client=i, seed=i, inputs=form.inputs[own], targets=form.targets[own]))
         return found
 
     def _made(self, clients: int, *, steps: int, precise: bool = False) -> Trainer:

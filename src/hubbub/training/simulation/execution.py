@@ -32,6 +32,10 @@ class Execution:
     Raises:
         ConfigError: No such plan, or a device that is not there.
         ValueError: A number out of range.
+
+    Example:
+        >>> Execution("batched-16", workers=2).plan
+        'batched-16'
     """
 
     plan: str = AUTO

@@ -17,7 +17,7 @@ from torch import nn
 
 from hubbub.errors import ConfigError
 
-__all__ = ["agree", "does_not_run", "isolated", "note", "probe_batch", "reason", "remembers", "require_own", "shaken"]
+__all__ = ["agree", "isolated", "note", "probe_batch", "reason", "require_own", "require_steady", "shaken"]
 
 _LOG = logging.getLogger("hubbub")
 _LONGEST = 200
@@ -56,6 +56,10 @@ def isolated(
         compute: Of some units; what one of them adds must not depend on the others.
         units: At least one.
         nothing: What stands for a unit that fails alone.
+
+    Example:
+        >>> list(isolated(lambda units: [1 / unit for unit in units], [1, 0, 2], lambda unit, error: [0.0]))
+        [[1.0], [0.0], [0.5]]
     """
     try:
         found = compute(units)
@@ -92,13 +96,12 @@ def probe_batch(
     """
     drawn = torch.Generator().manual_seed(0)
     made = [torch.zeros(examples, *given.shape[1:], dtype=given.dtype) for given in (inputs, targets)]
-    if inputs.is_floating_point():
-        made[0].copy_(torch.rand(made[0].shape, generator=drawn))
-    else:
+    if not inputs.is_floating_point():
         tables = [layer.num_embeddings for layer in module.modules() if isinstance(layer, nn.Embedding)]
         made[0].copy_(torch.randint(min([*tables, 256 if tables else 2]), made[0].shape, generator=drawn))
-    if targets.is_floating_point():
-        made[1].copy_(torch.rand(made[1].shape, generator=drawn))
+    for part in made:
+        if part.is_floating_point():
+            part.copy_(torch.rand(part.shape, generator=drawn))
     return made[0].to(inputs.device), made[1].to(targets.device)
 
 
@@ -120,19 +123,30 @@ def agree(found: torch.Tensor, expected: torch.Tensor) -> bool:
     return float((found - expected).norm()) <= _AGREEMENT * float(expected.norm())
 
 
-def does_not_run(inputs: torch.Tensor, targets: torch.Tensor, error: Exception) -> ConfigError:
-    """What to raise where model and loss fail on synthetic examples of this form."""
-    form = f"inputs {tuple(inputs.shape[1:])} {inputs.dtype} and targets {tuple(targets.shape[1:])} {targets.dtype}"
-    return ConfigError(
-        f"model: model and loss do not train on random examples of the form of the data, {form} ({type(error).__name__}: "
-        f"{error}); nothing was charged; make them take any example of that form, since one that fails adds nothing to a sum"
-    )
+def require_steady(compute: Callable[[int], torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor) -> None:
+    """Refuse, on a probe batch, what would fail for every unit, or would depend on earlier ones.
 
+    Args:
+        compute: What a unit of a number adds, ``(dim,)``.
+        inputs: Of whose form the probe batch is.
+        targets: Likewise.
 
-def remembers() -> ConfigError:
-    """What to raise where what one unit adds depends on what was computed before."""
-    return ConfigError(
-        "model: what model and loss make of one example hangs on what they saw before, so that one client's data would move "
-        "what others add, which no clip bounds; keep nothing from one call to the next in attributes of the model or the loss, "
-        "and draw random numbers from torch alone"
-    )
+    Raises:
+        ConfigError: Model and loss fail, or keep something from one unit to the next.
+    """
+    try:
+        first, _, again = (compute(number) for number in (0, 1, 0))
+    except Exception as error:
+        require_own(error)
+        form = f"inputs {tuple(inputs.shape[1:])} {inputs.dtype} and targets {tuple(targets.shape[1:])} {targets.dtype}"
+        raise ConfigError(
+            f"model: model and loss do not train on random examples of the form of the data, {form} ({type(error).__name__}: "
+            f"{error}); nothing was charged; make them take any example of that form, since one that fails adds nothing to a "
+            "sum"
+        ) from error
+    if not agree(again, first):
+        raise ConfigError(
+            "model: what model and loss make of one example hangs on what they saw before, so that one client's data would "
+            "move what others add, which no clip bounds; keep nothing from one call to the next in attributes of the model or "
+            "the loss, and draw random numbers from torch alone"
+        )

@@ -40,6 +40,12 @@ class FlatModel:
 
     Args:
         module: Any module; the order of its trainable parameters is that of ``module.named_parameters()``.
+
+    Example:
+        >>> model = FlatModel(nn.Linear(2, 1))
+        >>> _ = model.vector.zero_()
+        >>> model.dim, model.module(torch.ones(2)).tolist()
+        (3, [0.0])
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -105,11 +111,13 @@ def refuse_buffers(module: nn.Module) -> None:
             )
 
 
-# What looks numbers up, and the names of its first arguments.
-_TABLES = {F.embedding: ("input", "weight"), torch.embedding: ("weight", "indices")}
-_LOSSES = {
-    F.cross_entropy: ("input", "target", "weight", "size_average", "ignore_index"),
-    F.nll_loss: ("input", "target", "weight", "size_average", "ignore_index"),
+# What takes whole numbers that another tensor has rows or classes for: its first arguments, and which of them those are.
+_LOSS = ("input", "target", "weight", "size_average", "ignore_index")
+_INDEXED: dict[Callable[..., Any], tuple[tuple[str, ...], str]] = {
+    F.embedding: (("input", "weight"), "input"),
+    torch.embedding: (("weight", "indices"), "indices"),
+    F.cross_entropy: (_LOSS, "target"),
+    F.nll_loss: (_LOSS, "target"),
 }
 
 
@@ -180,23 +188,19 @@ class _InRange(TorchFunctionMode):
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """What the function makes of indices that are there; of others, what is no number, and has no slope that is."""
-        names = _TABLES.get(func) or _LOSSES.get(func)
-        if names is None:
-            return func(*args, **(kwargs or {}))
+        names, place = _INDEXED.get(func, ((), ""))
         named = dict(zip(names, args, strict=False)) | (kwargs or {})
-        rest = args[len(names) :]
-        place = "target" if func in _LOSSES else "input" if func is F.embedding else "indices"
-        index = named[place]
-        if index.is_floating_point():
+        if not names or named[place].is_floating_point():
             return func(*args, **(kwargs or {}))
-        if func in _LOSSES:
+        index, of_loss = named[place], names is _LOSS
+        if of_loss:
             scores, ignored = named["input"], named.get("ignore_index", -100)
             missing = ((index < 0) | (index >= scores.shape[min(1, scores.ndim - 1)])) & (index != ignored)
         else:
             missing = (index < 0) | (index >= len(named["weight"]))
         named[place] = index.masked_fill(missing, 0)
-        found = func(*(named.pop(name) for name in names[: len(args)]), *rest, **named)
-        if func in _TABLES:
+        found = func(*(named.pop(name) for name in names[: len(args)]), *args[len(names) :], **named)
+        if not of_loss:
             missing = missing.unsqueeze(-1)
         elif found.shape != missing.shape:
             missing = missing.any()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain
 
 import torch
 from torch import nn
@@ -9,7 +10,7 @@ from torch import nn
 from hubbub._util.prf import derive, seed_for, seed_key
 from hubbub.errors import ConfigError, DataError
 from hubbub.noise.lattice import Lattice
-from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, statistics
+from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.simulation.choice import Choice, Probe, Trainer, trainer
 from hubbub.training.simulation.execution import AUTO, Execution, clients_at_once
@@ -47,6 +48,13 @@ class SimulatedPopulation(Population):
     Raises:
         DataError: What are no tensors, inputs and targets of different lengths, or no client; or examples of several shapes or
             dtypes, where clients share a stack or a memory: one's own would shape what is made of the others'.
+
+    Example:
+        >>> clients = [(torch.randn(5, 3), torch.randint(2, (5,))) for _ in range(4)]
+        >>> population = SimulatedPopulation(clients, nn.functional.cross_entropy)
+        >>> total = population.collect([0, 3], nn.Linear(3, 2), clip_norm=0.5, round_index=0)
+        >>> total.total.shape, bool(total.open(None).norm() <= 1.0), population.plan
+        (torch.Size([8]), True, 'one-by-one')
     """
 
     def __init__(
@@ -146,21 +154,20 @@ class SimulatedPopulation(Population):
         for client in self.clients:
             try:
                 job = self._job(client, 0)
-                form = [(tuple(part.shape[1:]), part.dtype) for part in (job.inputs, job.targets)]
-                if not len(job.inputs) or tuple(form) in tried:
+                form = tuple((tuple(part.shape[1:]), part.dtype) for part in (job.inputs, job.targets))
+                if not len(job.inputs) or form in tried:
                     continue
             except Exception as error:  # noqa: BLE001 # whatever it is that this client's examples raise
                 require_own(error)
                 why = why or error
                 continue
-            tried.add(tuple(form))
+            tried.add(form)
             try:
                 probe = Probe(model, self._loss, self._local, self._execution, job)
                 probe.require_steady(at_once)
+                return probe
             except ConfigError as error:
                 why = error
-                continue
-            return probe
         if why is not None:
             raise why
         return None
@@ -198,16 +205,32 @@ class SimulatedPopulation(Population):
             ConfigError: The module does not run by the plan that was named.
             WorkerError: A worker process ended.
         """
-        lattice = self._lattice_of(clip_norm, split)
-        total = self._zero(lattice, model, split)
-        clipped, losses = 0, list[float]()
-        for part in self._parts(Task(round_index, clip_norm, split), model, self._chunks(cohort, model)):
-            total += part.total
-            clipped += part.clipped
-            losses += part.losses
+        task = Task(round_index, clip_norm, split)
+        whole, lattice = self._nobody(task, model)
+        for part in self._parts(task, model, self._chunks(cohort, model)):
+            whole.total += part.total
+            whole.losses += part.losses
+            whole.clipped += part.clipped
             self._faults += part.faults
-        private = statistics(len(cohort), clipped, losses) | self.failed()
-        return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
+        private = statistics(len(cohort), whole.clipped, whole.losses) | self.failed()
+        return LatticeSum(whole.total, lattice, private) if lattice else PlainSum(whole.total, private)
+
+    def chunk(self, task: Task, model: nn.Module, clients: Sequence[int]) -> Part:
+        """What a chunk of clients adds to a sum."""
+        part, lattice = self._nobody(task, model)
+        for _, update, loss in self.updates(clients, model, task.round_index):
+            added, was_clipped = bounded(update, task.clip_norm, lattice, task.split)
+            part.total += added
+            part.clipped += was_clipped
+            part.losses.append(loss)
+        part.faults, self._faults = self._faults, []
+        return part
+
+    def _nobody(self, task: Task, model: nn.Module) -> tuple[Part, Lattice | None]:
+        """The part of no client, and the lattice that it lies on."""
+        lattice = lattice_of(task.clip_norm, task.split) if self._lattice and task.clip_norm is not None else None
+        dim = sum(p.numel() for p in trainable(model).values()) + (task.split is not None)
+        return Part(torch.zeros(dim, dtype=torch.int64 if lattice else torch.float64, device=self._device)), lattice
 
     def updates(
         self, cohort: Sequence[Hashable], model: nn.Module, round_index: int
@@ -225,31 +248,28 @@ class SimulatedPopulation(Population):
         Raises:
             ConfigError: The module does not run by the plan that was named, or an injected update is no vector of its length.
         """
-        for chunk in self._chunks(cohort, model):
-            made = self._made(model)
-            own = [client for client in chunk if client not in self._adversaries]
-            for trained in self._trained(made, model, own, round_index):
-                if trained.fault:
-                    self._faults.append((trained.client, trained.fault))
-                yield trained.client, trained.update, trained.loss
-            for client in [client for client in chunk if client in self._adversaries]:
-                update = adversarial_update(self._adversaries[client], model, round_index)
-                if update is not None:
-                    yield client, update.to(self._device), math.nan
-
-    def _trained(self, made: Trainer, model: nn.Module, clients: Sequence[int], round_index: int) -> Iterator[Trained]:
-        """What each of some clients makes of a model; who fails, an update of zero, and nobody's bits are others for it."""
-
-        def nothing(client: int, error: Exception) -> list[Trained]:
-            return [Trained(client, torch.zeros_like(flat_parameters(model), device=self._device), math.nan, reason(error))]
+        chunks = self._chunks(cohort, model)
+        if not chunks:
+            return
+        made, at_once = self._made(model), self._choice.clients if self._choice else 1
 
         def together(some: Sequence[int]) -> list[Trained]:
             return list(made.train(model, [self._job(client, round_index) for client in some]))
 
-        at_once = self._choice.clients if self._choice else 1
-        for first in range(0, len(clients), at_once):
-            for found in isolated(together, clients[first : first + at_once], nothing):
-                yield from found
+        def nothing(client: int, error: Exception) -> list[Trained]:
+            return [Trained(client, torch.zeros_like(flat_parameters(model), device=self._device), math.nan, reason(error))]
+
+        for chunk in chunks:
+            own = [client for client in chunk if client not in self._adversaries]
+            for first in range(0, len(own), at_once):
+                # Nobody's bits are others for one that fails.
+                for trained in chain.from_iterable(isolated(together, own[first : first + at_once], nothing)):
+                    self._faults += [(trained.client, trained.fault)] if trained.fault else []
+                    yield trained.client, trained.update, trained.loss
+            for client in [client for client in chunk if client in self._adversaries]:
+                update = adversarial_update(self._adversaries[client], model, round_index)
+                if update is not None:
+                    yield client, update.to(self._device), math.nan
 
     def failed(self) -> dict[str, float]:
         """What the operator is told of the clients that failed since this was asked last; nothing where none did."""
@@ -283,19 +303,6 @@ class SimulatedPopulation(Population):
             self._runnable(model, 1)
             self._single = OneByOne(model, self._loss, self._local, self._device, self._execution.precision)
         return self._single.trained(flat_parameters(model).to(self._device), self._job(client, round_index))
-
-    def chunk(self, task: Task, model: nn.Module, clients: Sequence[int]) -> Part:
-        """What a chunk of clients adds to a sum."""
-        lattice = self._lattice_of(task.clip_norm, task.split)
-        total = self._zero(lattice, model, task.split)
-        clipped, losses = 0, list[float]()
-        for _, update, loss in self.updates(clients, model, task.round_index):
-            part, was_clipped = bounded(update, task.clip_norm, lattice, task.split)
-            total += part
-            clipped += was_clipped
-            losses.append(loss)
-        faults, self._faults = self._faults, []
-        return Part(total, clipped, losses, faults)
 
     def close(self) -> None:
         """End the worker processes, if there are any; the next round would start new ones."""
@@ -334,11 +341,8 @@ class SimulatedPopulation(Population):
         # For all of them, where nobody has said for how many: who takes part must not decide over a plan.
         at_once = self.choose(model, len(self._examples)).clients
         size = at_once if at_once > 1 else _FEW
-        ordered = self._sorted([int(str(client)) for client in cohort])
+        ordered = sorted((int(str(client)) for client in cohort), key=lambda client: (-self._count(client), client))
         return [ordered[i : i + size] for i in range(0, len(ordered), size)]
-
-    def _sorted(self, clients: Sequence[int]) -> list[int]:
-        return sorted(clients, key=lambda client: (-self._count(client), client))
 
     def _count(self, client: int) -> int:
         """How many examples a client has; none where they cannot be read, which is noted where it trains."""
@@ -356,6 +360,7 @@ class SimulatedPopulation(Population):
             self.close()
 
     def _made(self, model: nn.Module) -> Trainer:
+        """Whoever trains the clients of this model by the plan in use."""
         self._take(model)
         if self._trainer is None:
             keep_freed_memory()
@@ -364,18 +369,9 @@ class SimulatedPopulation(Population):
         return self._trainer
 
     def _job(self, client: int, round_index: int) -> Job:
+        """What a client is given to do in a round, from data and seed of its own."""
         inputs, targets = self._examples[client]
         return Job(client, inputs, targets, seed_for(self._key, client, round_index), round_index)
-
-    def _zero(self, lattice: Lattice | None, model: nn.Module, split: CountSplit | None) -> torch.Tensor:
-        """A sum of nobody."""
-        dim = sum(p.numel() for p in trainable(model).values()) + (split is not None)
-        return torch.zeros(dim, dtype=torch.int64 if lattice else torch.float64, device=self._device)
-
-    def _lattice_of(self, clip_norm: float | None, split: CountSplit | None) -> Lattice | None:
-        if not self._lattice or clip_norm is None:
-            return None
-        return Lattice(split.joint_norm(clip_norm) if split else clip_norm)
 
 
 def _require_one_form(clients: Sequence[Examples], execution: Execution) -> None:

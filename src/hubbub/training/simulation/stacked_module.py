@@ -20,14 +20,10 @@ from torch.overrides import TorchFunctionMode
 from hubbub.errors import ConfigError, HubbubError
 from hubbub.training.simulation.functional import called
 
-__all__ = ["NotStackableError", "Product", "StackedModel"]
+__all__ = ["NotStackableError", "StackedModel"]
 
-# A gradient of stacked weights, (K, out, in), that is not yet multiplied out: slopes (K, B, out) and rows (K, B, in).
-Product = tuple[torch.Tensor, torch.Tensor]
 # Of one layer in one direction: from inputs and from the state, with a bias each or without.
 _WITH_BIAS, _WITHOUT = 4, 2
-# Fewer weights than this torch multiplies with a rounding to the weights' own size for each example.
-_APART = 4096
 Dims = Sequence[int | None]
 # Outputs of all clients, and the dimension of each that counts the clients.
 Rule = Callable[..., tuple[Any, Any]]
@@ -55,7 +51,6 @@ class StackedModel:
         inputs: torch.Tensor,
         counts: Sequence[int],
         generators: Sequence[torch.Generator],
-        products: dict[str, list[Product]] | None = None,
     ) -> torch.Tensor:
         """The outputs, ``(K, B, *)``.
 
@@ -64,12 +59,10 @@ class StackedModel:
             inputs: ``(K, B, *shape)``.
             counts: How many of the B examples are each client's; those after them are padding.
             generators: What each client draws dropout from.
-            products: Takes, when the outputs are differentiated, the gradients of linear layers' weights, which torch then
-                does not see. A weight has one from each place where it is used; what else hangs on it is torch's.
         """
 
         def forward(own: Mapping[str, torch.Tensor], batch: torch.Tensor) -> torch.Tensor:
-            with _Rewriting(self._names, own, counts, generators, products):
+            with _Rewriting(self._names, own, counts, generators):
                 output = called(self._module, own, batch)
             if not isinstance(output, torch.Tensor):
                 raise NotStackableError(f"its output is a {type(output).__name__}")
@@ -90,18 +83,21 @@ class _Physical(torch.autograd.Function):
     generate_vmap_rule = False
 
     @staticmethod
-    def forward(rule: Rule, plain: Callable[..., Any], *tensors: torch.Tensor) -> Any:
-        """What no client's own tensor is part of."""
-        return plain(*tensors)
+    def forward(rule: Rule, *tensors: torch.Tensor) -> Any:
+        """What no client's own tensor is part of: as of a single client, and given to all."""
+        made, dims = rule(1, [None] * len(tensors), *tensors)
+        if isinstance(made, tuple):
+            return tuple(part.select(dim, 0) for part, dim in zip(made, dims, strict=True))
+        return made if dims is None else made.select(dims, 0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         """Nothing is kept: autograd records what a rule does."""
 
     @staticmethod
-    def vmap(info: Any, dims: Any, rule: Rule, plain: object, *tensors: torch.Tensor) -> tuple[Any, Any]:
+    def vmap(info: Any, dims: Any, rule: Rule, *tensors: torch.Tensor) -> tuple[Any, Any]:
         """The rule's output, and where its clients' dimension is."""
-        return rule(info.batch_size, dims[2:], *tensors)
+        return rule(info.batch_size, dims[1:], *tensors)
 
 
 class _Rewriting(TorchFunctionMode):
@@ -113,17 +109,9 @@ class _Rewriting(TorchFunctionMode):
         own: Mapping[str, torch.Tensor],
         counts: Sequence[int],
         generators: Sequence[torch.Generator],
-        products: dict[str, list[Product]] | None,
     ) -> None:
         super().__init__()
         self.names, self.own, self.counts, self.generators = names, own, counts, generators
-        self._products = products
-
-    def products_of(self, weight: torch.Tensor) -> list[Product] | None:
-        """Where the gradients of a layer's weights are put, if they are kept apart."""
-        if self._products is None or weight.numel() < _APART:
-            return None
-        return next((self._products.setdefault(name, []) for name, own in self.own.items() if own is weight), None)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -134,10 +122,10 @@ class _Rewriting(TorchFunctionMode):
         return func(*args, **(kwargs or {})) if found is NotImplemented else found
 
 
-def _apply(rule: Rule, plain: Callable[..., Any], *tensors: torch.Tensor | None) -> Any:
+def _apply(rule: Rule, *tensors: torch.Tensor | None) -> Any:
     """What a rule makes of all clients' tensors."""
     given = [tensor for tensor in tensors if tensor is not None]
-    return _Physical.apply(rule, plain, *given)  # type: ignore[no-untyped-call] # torch leaves it without types
+    return _Physical.apply(rule, *given)  # type: ignore[no-untyped-call] # torch leaves it without types
 
 
 def _in_channels(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor:
@@ -148,6 +136,8 @@ def _in_channels(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor
 
 
 def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callable[..., Any]:
+    """A convolution of so many spatial dimensions: clients are groups of channels."""
+
     def form(
         _: _Rewriting,
         x: torch.Tensor,
@@ -170,15 +160,14 @@ def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callabl
             out = function(grouped, own, shift, stride, padding, dilation, groups * clients)
             return out.unflatten(1, (clients, -1)), 1
 
-        def plain(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-            return function(x, weight, bias, stride, padding, dilation, groups)
-
-        return _apply(rule, plain, x, weight, bias)
+        return _apply(rule, x, weight, bias)
 
     return form
 
 
 def _pooling(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """A pooling of pictures: clients are groups of channels."""
+
     def form(_: _Rewriting, x: torch.Tensor, *options: Any, return_indices: bool = False, **named: Any) -> Any:
         if x.ndim != 4 or return_indices:
             return NotImplemented
@@ -186,7 +175,7 @@ def _pooling(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
         def rule(clients: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int]:
             return function(_in_channels(x, dims[0], clients), *options, **named).unflatten(1, (clients, -1)), 1
 
-        return _apply(rule, lambda x: function(x, *options, **named), x)
+        return _apply(rule, x)
 
     return form
 
@@ -199,6 +188,7 @@ def _group_norm(
     bias: torch.Tensor | None = None,
     eps: float = 1e-5,
 ) -> Any:
+    """A group norm: each client has groups of its own."""
     if (weight is None) != (bias is None):
         return NotImplemented
 
@@ -207,13 +197,11 @@ def _group_norm(
         out = F.group_norm(_in_channels(x, dims[0], clients), num_groups * clients, *_pair(own), eps=eps)
         return out.unflatten(1, (clients, -1)), 1
 
-    def plain(x: torch.Tensor, *scales: torch.Tensor) -> torch.Tensor:
-        return F.group_norm(x, num_groups, *_pair(scales), eps=eps)
-
-    return _apply(rule, plain, x, weight, bias)
+    return _apply(rule, x, weight, bias)
 
 
 def _pair(scales: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Scale and shift of a group norm, where it has them."""
     return (scales[0], scales[1]) if scales else (None, None)
 
 
@@ -224,12 +212,9 @@ class _Affine(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, products: list[Product] | None
-    ) -> torch.Tensor:
+    def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """``(K, B, in)``, ``(K, out, in)`` and ``(K, out)`` to ``(K, B, out)``."""
         ctx.save_for_backward(rows, weight)
-        ctx.products = products
         across = weight.transpose(1, 2)
         return torch.bmm(rows, across) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, across)
 
@@ -237,20 +222,16 @@ class _Affine(torch.autograd.Function):
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The gradients of those that need one."""
         rows, weight = ctx.saved_tensors
-        of_rows, of_weight, of_bias, _ = ctx.needs_input_grad
-        apart = ctx.products is not None
-        if of_weight and apart:
-            ctx.products.append((slope, rows))
+        of_rows, of_weight, of_bias = ctx.needs_input_grad
         return (
             torch.bmm(slope, weight) if of_rows else None,
-            torch.bmm(slope.transpose(1, 2), rows) if of_weight and not apart else None,
+            torch.bmm(slope.transpose(1, 2), rows) if of_weight else None,
             slope.sum(dim=1) if of_bias else None,
-            None,
         )
 
 
-def _linear(mode: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
-    products = mode.products_of(weight)
+def _linear(_: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+    """A linear layer: one batched product of matrices."""
 
     def rule(
         clients: int, dims: Dims, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
@@ -259,12 +240,10 @@ def _linear(mode: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch
         rows, across = stacked.reshape(clients, -1, stacked.shape[-1]), _stack(weight, dims[1], clients)
         shift = None if bias is None else _stack(bias, dims[2], clients)
         given = _narrowed(rows), _narrowed(across), None if shift is None else _narrowed(shift)
-        # Narrowed numbers would be added to wide ones.
-        apart = products if given[1] is across else None
-        out = _Affine.apply(*given, apart)  # type: ignore[no-untyped-call] # torch leaves it without types
+        out = _Affine.apply(*given)  # type: ignore[no-untyped-call] # torch leaves it without types
         return out.reshape(*stacked.shape[:-1], -1), 0
 
-    return _apply(rule, F.linear, x, weight, bias)
+    return _apply(rule, x, weight, bias)
 
 
 def _narrowed(x: torch.Tensor) -> torch.Tensor:
@@ -274,26 +253,25 @@ def _narrowed(x: torch.Tensor) -> torch.Tensor:
 
 
 def _embedding(_: _Rewriting, x: torch.Tensor, weight: torch.Tensor, *options: Any, **named: Any) -> Any:
+    """A table that is asked by ``functional.embedding``."""
     return F.embedding(_within(x, len(weight)), weight, *options, **named)
 
 
 def _plain_embedding(_: _Rewriting, weight: torch.Tensor, indices: torch.Tensor, *options: Any, **named: Any) -> Any:
+    """A table that is asked by ``torch.embedding``."""
     return torch.embedding(weight, _within(indices, len(weight)), *options, **named)
 
 
 def _within(indices: torch.Tensor, rows: int) -> Any:
     """The same, all of rows that are there: ``vmap`` lays the clients' tables end to end, and would read a neighbour's."""
 
-    def checked(x: torch.Tensor) -> torch.Tensor:
+    def rule(_: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int | None]:
         lowest, highest = (int(bound) for bound in torch.aminmax(x)) if x.numel() else (0, 0)
         if lowest < 0 or highest >= rows:
             raise IndexError(f"index out of range: an embedding of {rows} rows is asked for those from {lowest} to {highest}")
-        return x.clone()
+        return x.clone(), dims[0]
 
-    def rule(_: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int | None]:
-        return checked(x), dims[0]
-
-    return _apply(rule, checked, indices)
+    return _apply(rule, indices)
 
 
 def _stack(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor:
@@ -309,11 +287,15 @@ def _view(_: _Rewriting, x: torch.Tensor, *shape: Any, **named: Any) -> Any:
 
 
 def _dropout(feature: bool) -> Callable[..., Any]:
+    """Dropout of single numbers, or of whole features."""
+
     def form(mode: _Rewriting, x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         if not training or p == 0 or inplace or (feature and x.ndim < 3):
             return NotImplemented
 
         def rule(clients: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+            if dims[0] is None:
+                raise NotStackableError("dropout of what is the same for all clients")
             stacked = _stack(x, dims[0], clients)
             shape = stacked.shape[2:3] + (1,) * (stacked.ndim - 3) if feature else stacked.shape[2:]
             kept = torch.zeros(clients, stacked.shape[1], *shape, dtype=x.dtype, device=x.device)
@@ -322,15 +304,13 @@ def _dropout(feature: bool) -> Callable[..., Any]:
                 own[:count] = torch.empty_like(own[:count]).bernoulli_(1 - p, generator=generator)
             return stacked * kept.div_(1 - p), 0
 
-        def plain(x: torch.Tensor) -> torch.Tensor:
-            raise NotStackableError("dropout of what is the same for all clients")
-
-        return _apply(rule, plain, x)
+        return _apply(rule, x)
 
     return form
 
 
 def _lstm(mode: _Rewriting, x: torch.Tensor, state: Any, weights: Any, *options: Any) -> Any:
+    """An LSTM without dropout between its layers, of sequences of one length."""
     # Packed sequences are called with other arguments.
     if not isinstance(state, tuple | list) or len(options) != 6 or x.ndim != 3:
         return NotImplemented
@@ -346,10 +326,7 @@ def _lstm(mode: _Rewriting, x: torch.Tensor, state: Any, weights: Any, *options:
         out, hidden, cells = _stacked_lstm(in_time, others[:2], others[2:], bias=bias, bidirectional=bidirectional)
         return (out.transpose(1, 2) if batch_first else out, hidden, cells), (0, 0, 0)
 
-    def plain(x: torch.Tensor, hidden: torch.Tensor, cells: torch.Tensor, *weights: torch.Tensor) -> Any:
-        return torch.lstm(x, (hidden, cells), weights, *options)
-
-    return _apply(rule, plain, x, *state, *own)
+    return _apply(rule, x, *state, *own)
 
 
 def _stacked_lstm(

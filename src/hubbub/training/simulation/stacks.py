@@ -18,7 +18,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub.training.simulation.execution import Precision
 from hubbub.training.simulation.functional import Constants, computing, difference, in_range
 from hubbub.training.simulation.local import Job, LocalTraining, Loss, Trained, trainable
-from hubbub.training.simulation.stacked_module import NotStackableError, Product, StackedModel
+from hubbub.training.simulation.stacked_module import NotStackableError, StackedModel
 
 __all__ = ["Stacks", "keep_freed_memory"]
 
@@ -62,8 +62,6 @@ class Stacks:
         self.clients = clients
         self._loss, self._local, self._device, self._precision = loss, local, device, precision
         self._entropy = _is_cross_entropy(loss)
-        # Where nothing else is added to them, gradients of linear layers are multiplied out into the parameters themselves.
-        self._apart = not (local.weight_decay or local.proximal)
 
     def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
         """What each client makes of a model, which stays as it is.
@@ -76,7 +74,9 @@ class Stacks:
             yield from self._chunk(start, jobs[first : first + self.clients])
 
     def _chunk(self, start: dict[str, torch.Tensor], jobs: Sequence[Job]) -> Iterator[Trained]:
-        own = {name: self._copies(p).requires_grad_() for name, p in start.items()}
+        """What each of at most K clients makes of a model."""
+        # One of each client, (K, *shape).
+        own = {name: p.unsqueeze(0).repeat(self.clients, *[1] * p.ndim).requires_grad_() for name, p in start.items()}
         stepper = _Stepper(self._local, list(own.values()), list(start.values()))
         self._constants.restore()
         feed = _Feed(self._local, jobs, self.clients, self._device)
@@ -95,10 +95,6 @@ class Stacks:
         for job, update, loss, steps in zip(jobs, updates, total.tolist(), feed.own_steps, strict=False):
             yield Trained(job.client, update, loss / steps if steps else math.nan)
 
-    def _copies(self, p: torch.Tensor) -> torch.Tensor:
-        """One for each client, ``(K, *shape)``."""
-        return p.unsqueeze(0).repeat(self.clients, *[1] * p.ndim)
-
     def _slopes(
         self,
         own: Mapping[str, torch.Tensor],
@@ -107,11 +103,10 @@ class Stacks:
         inputs: torch.Tensor,
         targets: torch.Tensor,
         active: torch.Tensor,
-    ) -> tuple[torch.Tensor, list[torch.Tensor | Product | None]]:
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
         """Each client's mean loss, ``(K,)``, 0 where it learns nothing, and the gradients."""
-        products: dict[str, list[Product]] | None = {} if self._apart else None
         with computing(self._precision, self._device):
-            output = self._model(own, inputs, counts, generators, products)
+            output = self._model(own, inputs, counts, generators)
             with in_range(self._device):
                 losses = torch.where(active, self._losses(output, targets, counts), 0.0)
         try:
@@ -121,13 +116,11 @@ class Stacks:
         except RuntimeError as error:
             # Such as a forward that is done again on the way back, outside of the stack.
             raise NotStackableError(f"{type(error).__name__}: {error}") from error
-        return losses.detach(), [
-            _together(found, (products or {}).get(name)) for name, found in zip(own, gradients, strict=True)
-        ]
+        return losses.detach(), gradients
 
     def _losses(self, output: torch.Tensor, targets: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """Each client's mean loss over its own examples, ``(K,)``; where it has none, any number."""
-        if self._entropy_of(targets):
+        if self._entropy and not targets.is_floating_point():
             each = F.cross_entropy(output.flatten(0, 1), targets.flatten(0, 1), reduction="none", ignore_index=_IGNORED)
             return each.reshape(self.clients, -1).sum(dim=1) / (targets != _IGNORED).flatten(1).sum(dim=1)
         none = output.new_zeros(())
@@ -138,10 +131,6 @@ class Stacks:
             ]
         )
 
-    def _entropy_of(self, targets: torch.Tensor) -> bool:
-        """Whether the loss is cross entropy with classes as targets."""
-        return self._entropy and not targets.is_floating_point()
-
 
 class _Feed:
     """The batches of a chunk's clients, in stacks of one shape."""
@@ -151,7 +140,7 @@ class _Feed:
         batches = [local.batches(len(job.inputs), job.seed) for job in jobs]
         self.own_steps = [len(own) for own in batches]
         self.steps = max(self.own_steps, default=0)
-        self._idle = [0] * (clients - len(jobs))
+        self._idle = clients - len(jobs)
         # The numbers of each batch's examples, -1 where there is none: (K, steps, B).
         self._rows = torch.full((clients, self.steps, local.batch_size), -1)
         for table, own in zip(self._rows, batches, strict=False):
@@ -197,7 +186,7 @@ class _Feed:
             self._local.rate(job.round_index, step, steps) if step < steps else 0.0
             for job, steps in zip(self._jobs, self.own_steps, strict=True)
         ]
-        return found + [0.0] * len(self._idle)
+        return found + [0.0] * self._idle
 
 
 class _Stepper:
@@ -206,59 +195,32 @@ class _Stepper:
     def __init__(self, local: LocalTraining, own: list[torch.Tensor], start: list[torch.Tensor]) -> None:
         self._local, self._own, self._start = local, own, start
         self._velocity = [torch.zeros_like(p) for p in own] if local.momentum else None
-        self._places = {p.untyped_storage()._cdata for p in own}
         # Then all who take a step have one rate.
         self._one_rate = local.schedule == "constant" or local.schedule_rounds is not None
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[torch.Tensor | Product | None], rates: Sequence[float], resting: Sequence[int]) -> None:
+    def step(self, gradients: Sequence[torch.Tensor | None], rates: Sequence[float], resting: Sequence[int]) -> None:
         """Move the parameters of every client but those that rest: what a module makes of padding may be no number.
 
         How long others go on must not change what a client has learnt, and 0 times what is not a number is none.
         """
-        local = self._local
-        gradients = [self._apart_from_own(gradient) for gradient in gradients]
-        scale = -max(rates) if self._one_rate else -torch.tensor(rates, dtype=self._own[0].dtype, device=self._own[0].device)
+        local, scale = self._local, -torch.tensor(rates, dtype=self._own[0].dtype, device=self._own[0].device)
         for i, (p, gradient) in enumerate(zip(self._own, gradients, strict=True)):
             direction = torch.zeros_like(p) if gradient is None else gradient
             # Never in place: autograd may give two parameters one gradient.
-            if local.weight_decay and isinstance(direction, torch.Tensor):
+            if local.weight_decay:
                 direction = direction.add(p, alpha=local.weight_decay)
-            if local.proximal and isinstance(direction, torch.Tensor):
+            if local.proximal:
                 direction = direction.add(p - self._start[i], alpha=local.proximal)
             if self._velocity is not None:
-                direction = _add(self._velocity[i].mul_(local.momentum), direction, 1.0)
+                direction = self._velocity[i].mul_(local.momentum).add_(direction)
             kept = p[resting] if resting else None
-            _add(p, direction, scale)
+            if self._one_rate:
+                p.add_(direction, alpha=-max(rates))
+            else:
+                p.addcmul_(direction, scale.view(-1, *[1] * (p.ndim - 1)))
             if kept is not None:
                 p[resting] = kept
-
-    def _apart_from_own(self, gradient: torch.Tensor | Product | None) -> torch.Tensor | Product | None:
-        """The same; what of a product is a parameter itself, or part of one, is copied before parameters move."""
-        if not isinstance(gradient, tuple):
-            return gradient
-        slope, rows = (part.clone() if part.untyped_storage()._cdata in self._places else part for part in gradient)
-        return slope, rows
-
-
-def _add(to: torch.Tensor, gradient: torch.Tensor | Product, scale: float | torch.Tensor) -> torch.Tensor:
-    """Add a gradient, times a number or times one of each client, ``(K,)``; a product is not written out before."""
-    if isinstance(gradient, tuple):
-        slope, rows = gradient
-        if isinstance(scale, torch.Tensor):
-            return to.baddbmm_((slope * scale.view(-1, 1, 1)).transpose(1, 2), rows)
-        return to.baddbmm_(slope.transpose(1, 2), rows, alpha=scale)
-    if isinstance(scale, torch.Tensor):
-        return to.addcmul_(gradient, scale.view(-1, *[1] * (to.ndim - 1)))
-    return to.add_(gradient, alpha=scale)
-
-
-def _together(gradient: torch.Tensor | None, products: Sequence[Product] | None) -> torch.Tensor | Product | None:
-    """The gradient of a parameter, from what torch found and from the layers that kept theirs apart."""
-    if not products:
-        return gradient
-    slope, rows = products[0] if len(products) == 1 else (torch.cat(parts, dim=1) for parts in zip(*products, strict=True))
-    return (slope, rows) if gradient is None else torch.baddbmm(gradient, slope.transpose(1, 2), rows)
 
 
 def _is_cross_entropy(loss: Loss) -> bool:

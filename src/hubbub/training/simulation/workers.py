@@ -8,7 +8,7 @@ import contextlib
 import pickle
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
@@ -27,7 +27,7 @@ class WorkerError(HubbubError):
     """A worker process ended, or could not train; nothing was charged for its round."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Part:
     """What one chunk adds to the sum.
 
@@ -39,9 +39,9 @@ class Part:
     """
 
     total: torch.Tensor
-    clipped: int
-    losses: Sequence[float]
-    faults: Sequence[tuple[int, str]] = ()
+    clipped: int = 0
+    losses: list[float] = field(default_factory=list)
+    faults: list[tuple[int, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class SharedExamples(Sequence[Examples]):
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """All rows one after another, where the form is that of those who have any."""
     # Who has no example has none of a form either.
     filled = [part for part in parts if len(part)] or list(parts[:1])
     joined = torch.empty(sum(map(len, filled)), *filled[0].shape[1:], dtype=filled[0].dtype)
@@ -146,12 +147,14 @@ class Workers:
                 following += 1
 
     def _send(self, connection: Connection, what: object) -> None:
+        """Send to a worker, or say that it has ended."""
         try:
             connection.send(what)
         except OSError as error:
             raise self._ended(connection) from error
 
     def _received(self, connection: Connection) -> Part:
+        """What a worker answers: a part, or the error that it met."""
         try:
             answer = connection.recv()
         except (EOFError, OSError) as error:
@@ -163,6 +166,7 @@ class Workers:
         return Part(torch.from_numpy(total), clipped, losses, faults)
 
     def _ended(self, connection: Connection) -> WorkerError:
+        """What to raise of a worker that has ended."""
         process = self._processes[self._connections.index(connection)]
         process.join(timeout=5)
         code = process.exitcode
@@ -174,6 +178,7 @@ class Workers:
 
 
 def _stop(connections: Sequence[Connection], processes: Sequence[Any]) -> None:
+    """Close the lines, and end whoever does not end by itself."""
     for connection in connections:
         with contextlib.suppress(OSError):
             connection.close()
@@ -185,11 +190,8 @@ def _stop(connections: Sequence[Connection], processes: Sequence[Any]) -> None:
 
 def _begin(connection: Connection) -> None:
     """A worker's first words: what it works on."""
-    try:
-        chunks, copied = connection.recv()
-    except (EOFError, OSError, KeyboardInterrupt):
-        return
-    _serve(connection, chunks, copied)
+    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
+        _serve(connection, *connection.recv())
 
 
 def _serve(connection: Connection, chunks: _Chunks, copied: bytes) -> None:
@@ -205,12 +207,12 @@ def _serve(connection: Connection, chunks: _Chunks, copied: bytes) -> None:
         try:
             if isinstance(told, tuple):
                 task, vector = told
-                _load(model, torch.from_numpy(vector))
+                nn.utils.vector_to_parameters(torch.from_numpy(vector), trainable(model).values())
                 continue
             if task is None:
                 return
             part = chunks.chunk(task, model, told)
-            answer: object = (part.total.numpy(), part.clipped, list(part.losses), list(part.faults))
+            answer: object = (part.total.numpy(), part.clipped, part.losses, part.faults)
         except KeyboardInterrupt:
             return
         except HubbubError as error:
@@ -222,11 +224,3 @@ def _serve(connection: Connection, chunks: _Chunks, copied: bytes) -> None:
         except (OSError, KeyboardInterrupt):
             # The process that asked was interrupted and waits for no answer.
             return
-
-
-def _load(model: nn.Module, vector: torch.Tensor) -> None:
-    start = 0
-    with torch.no_grad():
-        for parameter in trainable(model).values():
-            parameter.copy_(vector[start : start + parameter.numel()].view(parameter.shape))
-            start += parameter.numel()
