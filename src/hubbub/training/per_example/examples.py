@@ -59,6 +59,15 @@ class ExamplePopulation(Population):
     Raises:
         DataError: Inputs and targets of different lengths, or no example.
         ConfigError: Ghost norms on a lattice.
+
+    Example:
+        >>> from hubbub.accounting import calibrate
+        >>> from hubbub.mechanism.participation import PoissonSampling
+        >>> from hubbub.training import Plan, train
+        >>> mechanism = calibrate(rounds=2, participation=PoissonSampling(0.5), epsilon=4.0, delta=1e-5)
+        >>> examples = ExamplePopulation(torch.randn(40, 3), torch.zeros(40, dtype=torch.long), nn.functional.cross_entropy)
+        >>> [result.round_index for result in train(Plan(mechanism, 1.0, 1e-5), examples, nn.Linear(3, 2))]
+        [0, 1]
     """
 
     def __init__(
