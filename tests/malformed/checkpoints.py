@@ -34,7 +34,7 @@ def manifests(run: Run) -> Iterator[Case]:
     for schema in (0, 2, 99, "1", None):
         yield case(f"schema {schema!r}", {**good, "schema": schema})
     for head in ("", "0" * 64, good["head"].upper(), good["head"][:-1]):
-        yield case(f"head {head[:10]!r}", {**good, "head": head})
+        yield case(f"head {head[:10]!r} of {len(head)}", {**good, "head": head})
     odd_names = "../state/checkpoint-6.safetensors /etc/passwd . checkpoint-6 checkpoint-06.safetensors \0 \x1b[31m".split()
     for odd in (*odd_names, ""):
         yield case(f"{odd!r} for a name", {**good, "files": {odd: good["files"][checkpoint], noise: good["files"][noise]}})

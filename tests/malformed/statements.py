@@ -151,7 +151,7 @@ def models(run: Run) -> Iterator[Case]:
     for what, content in attacks(model_of(head)):
         yield case(what, content)
     for other in ("", "0" * 64, head[:-1], head.upper(), None, 5, [head], {head: head}, "\x1b[31m"):
-        yield case(f"head {str(other)[:12]!r}", model_of(other))
+        yield case(f"head {str(other)[:12]!r} of {len(str(other))}", model_of(other))
     yield case("no metadata", tensors(weight=np.ones(6), bias=np.ones(2)))
 
 
