@@ -5,7 +5,7 @@ from mutants.mutant import Mutant
 MUTANTS: list[Mutant] = [
     Mutant(
         "FIL-1: entries above the diagonal are not looked for",
-        "Dense.__post_init__",
+        "matrices.checked_triangular",
         "np.triu(C, 1)",
         "np.triu(C, len(C))",
         "test_wrong_matrices.py::test_fil_1_what_is_no_strategy_is_refused_with_row_and_column[above the diagonal-C.npy]",
