@@ -6,8 +6,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "FIL-1: entries above the diagonal are not looked for",
         "matrices.checked_triangular",
-        "np.triu(checked, 1)",
-        "np.triu(checked, len(checked))",
+        "np.triu(C, 1)",
+        "np.triu(C, len(C))",
         "test_wrong_matrices.py::test_fil_1_what_is_no_strategy_is_refused_with_row_and_column[above the diagonal-C.npy]",
     ),
     Mutant(

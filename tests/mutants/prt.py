@@ -7,16 +7,16 @@ LEDGER = "test_ledger.py"
 MUTANTS: list[Mutant] = [
     Mutant(
         "a client may come again at once",
-        "MinSeparation.may_follow",
-        ("len(rounds) < self.max_participations and (not rounds or round_index - rounds[-1] >= self.min_separation)"),
-        "len(rounds) < self.max_participations",
+        "_Participation.may_follow",
+        "gap >= apart and not (multiples and gap % apart) and len(rounds) < most and round_index < end",
+        "len(rounds) < most and round_index < end",
         f"{LEDGER}::test_prt_1_a_breach_is_refused_by_name_and_nothing_is_charged",
     ),
     Mutant(
         "a client may come once more than promised",
-        "MinSeparation.may_follow",
-        "len(rounds) < self.max_participations",
-        "len(rounds) <= self.max_participations",
+        "_Participation.may_follow",
+        "len(rounds) < most",
+        "len(rounds) <= most",
         "test_participation_kept.py::test_prt_2_a_client_that_took_part_as_often_as_promised_is_never_asked_again",
     ),
     Mutant(

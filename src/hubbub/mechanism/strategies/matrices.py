@@ -84,25 +84,28 @@ def require_invertible(place: str, diagonal: Array) -> None:
         raise ValueError(f"{place.format(i)} = {diagonal[i]}: the diagonal of C must not be 0, or nearly so: C has no inverse")
 
 
-def checked_triangular(C: npt.ArrayLike) -> Array:
+def checked_triangular(matrix: npt.ArrayLike) -> Array:
     """C, ``(rounds, rounds)``, copied and read-only.
 
     Raises:
         ValueError: C is not square, not lower triangular, has a zero on its diagonal, or an entry that is not finite; the
             message names row and column.
+
+    Example:
+        >>> checked_triangular([[1.0, 0.5], [0.0, 1.0]])
+        Traceback (most recent call last):
+        ValueError: C[0, 1] = 0.5: C must be lower triangular, or round 0 would need noise of a later round
     """
-    checked = real_array("C", C, ndim=2)
-    if checked.shape[0] != checked.shape[1]:
+    C = real_array("C", matrix, ndim=2)
+    if C.shape[0] != C.shape[1]:
         raise ValueError(
-            f"C has shape {checked.shape}: must be square, one row and one column a round; dense.from_matrix and stamped.stamp "
-            "take any other"
+            f"C has shape {C.shape}: must be square, one row and one column a round; dense.from_matrix and stamped.stamp take "
+            "any other"
         )
-    for i, j in np.argwhere(np.triu(checked, 1))[:1].tolist():
-        raise ValueError(
-            f"C[{i}, {j}] = {checked[i, j]}: C must be lower triangular, or round {i} would need noise of a later round"
-        )
-    require_invertible("C[{0}, {0}]", np.diag(checked))
-    return checked
+    for i, j in np.argwhere(np.triu(C, 1))[:1].tolist():
+        raise ValueError(f"C[{i}, {j}] = {C[i, j]}: C must be lower triangular, or round {i} would need noise of a later round")
+    require_invertible("C[{0}, {0}]", np.diag(C))
+    return C
 
 
 def first_column(name: str, values: npt.ArrayLike, rounds: int) -> tuple[float, ...]:
