@@ -1,23 +1,15 @@
-"""Balls in bins with independent noise: a deterministic bound on the loss of the mixture over slots.
+"""Balls in bins with independent noise: what a run costs, by a deterministic bound on the loss of the mixture over slots.
 
-The likelihood ratio of a mixture of orthogonal Gaussian shifts, on a grid: a bound from above on every profile at once.
+Letters: b bins, T rounds, z the noise multiplier, μ = √⌈T/b⌉/z, e_j the unit vector of slot j, Q = N(0, I_b),
+P = (1/b)·Σ_j N(μ e_j, I_b), R = dP/dQ = (1/b)·Σ_j W_j with W_j = exp(μ y_j − μ²/2), g the grid's step.
 
-Letters: Q = N(0, I_b), P = (1/b)·Σ_j N(μ e_j, I_b), R = dP/dQ = (1/b)·Σ_j W_j with W_j = exp(μ y_j − μ²/2), g the grid's
-step.
-
-Both profiles are means under Q of a convex function of R: removal E_Q (R − e^ε)⁺, addition E_Q (1 − e^ε R)⁺. So whatever
-spreads R without a change of its mean can only raise them (Jensen), and it is the ratio of another pair of which (P, Q) is a
-post-processing (Blackwell), so that compositions are bounded as well. Here every value is split between its two neighbours
-on the grid {e^(kg)} so that its mean is kept: first each W_j, then each weighted mean of two independent ratios. Rounding ln
-R up would lose O(g) at every step; this loses O(g²). What is below the grid is split between 0 and the lowest point; of what
-is above it, the excess over the highest point goes to a part of P that Q does not have.
-
-Source: the splitting is that of Doroshenko et al. 2022, Algorithm 1, https://arxiv.org/abs/2207.04380, here in the space of
-the ratio; spreads and post-processing: Blackwell 1953, "Equivalent Comparisons of Experiments", Theorem 2.
-
-What balls-in-bins costs with independent noise, by a deterministic bound.
-
-Letters: b bins, T rounds, z the noise multiplier, μ = √⌈T/b⌉/z, e_j the unit vector of slot j, R = dP/dQ.
+**The grid** bounds every profile at once from above. Both profiles are means under Q of a convex function of R: removal E_Q
+(R − e^ε)⁺, addition E_Q (1 − e^ε R)⁺. So whatever spreads R without a change of its mean can only raise them (Jensen), and it
+is the ratio of another pair of which (P, Q) is a post-processing (Blackwell), so that compositions are bounded as well. Here
+every value is split between its two neighbours on the grid {e^(kg)} so that its mean is kept: first each W_j, then each
+weighted mean of two independent ratios. Rounding ln R up would lose O(g) at every step; this loses O(g²). What is below the
+grid is split between 0 and the lowest point; of what is above it, the excess over the highest point goes to a part of P that
+Q does not have.
 
 **The pair.** A unit that draws slot j adds u_t, of norm at most 1, in each round t of the slot, chosen with all earlier
 outputs in view. Let the adversary instead see s_t + noise, with s_t = 1 in the rounds of the slot and else 0: from that it
@@ -33,9 +25,10 @@ one with shifts √2·μ in the first run and none in the second, and one the ot
 removal and an addition, composed, at the noise multiplier z/√2. Nothing is lost for b = 1, nor as μ gets small; in between
 opposite contributions, u' = −u, attain less.
 
-Source: Chua et al. 2025, https://arxiv.org/abs/2412.16802, and Choquette-Choo et al. 2025, Lemma 3.2,
-https://arxiv.org/abs/2410.06266 for the pair; post-processing of Gaussian shifts: Torgersen 1991, "Comparison of Statistical
-Experiments", Theorem 8.2.13.
+Source: the splitting is that of Doroshenko et al. 2022, Algorithm 1, https://arxiv.org/abs/2207.04380, here in the space of
+the ratio; spreads and post-processing: Blackwell 1953, "Equivalent Comparisons of Experiments", Theorem 2; Chua et al. 2025,
+https://arxiv.org/abs/2412.16802, and Choquette-Choo et al. 2025, Lemma 3.2, https://arxiv.org/abs/2410.06266 for the pair;
+post-processing of Gaussian shifts: Torgersen 1991, "Comparison of Statistical Experiments", Theorem 8.2.13.
 """
 
 import math
