@@ -16,8 +16,9 @@ Example:
     [0, 1, 2]
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hubbub._util import lazily
 
 if TYPE_CHECKING:
     from hubbub._util.version import __version__
@@ -75,30 +76,34 @@ __all__ = [
 ]
 
 # What loads tensors is loaded when it is asked for.
-_HOMES = {
-    **dict.fromkeys(("PrivacyGuarantee", "calibrate", "delta", "epsilon", "guarantee"), "hubbub.accounting"),
-    "load": "hubbub.experiment.engine.finished",
-    **dict.fromkeys(("Mechanism",), "hubbub.mechanism"),
-    **dict.fromkeys(
-        [name for name in __all__ if name.endswith(("Sampling", "Participation"))], "hubbub.mechanism.participation"
-    ),
-    **dict.fromkeys(("FixedEpochs", "MinSeparation"), "hubbub.mechanism.participation"),
-    **dict.fromkeys(
-        ("ExamplePopulation", "LocalTraining", "Plan", "RunStore", "ServerOptimizer", "SimulatedPopulation", "train"),
-        "hubbub.training",
-    ),
-    "AdaptiveClipping": "hubbub.training.clipping",
-    "private_gradients": "hubbub.training",
-    "verify": "hubbub.verification",
-    "__version__": "hubbub._util.version",
-}
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'hubbub' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "_util.version": ("__version__",),
+        "accounting": ("PrivacyGuarantee", "calibrate", "delta", "epsilon", "guarantee"),
+        "experiment.engine.finished": ("load",),
+        "mechanism": ("Mechanism",),
+        "mechanism.participation": (
+            "BallsInBinsSampling",
+            "CyclicPoissonSampling",
+            "FixedEpochs",
+            "FixedSizeSampling",
+            "MinSeparation",
+            "PoissonSampling",
+            "SingleParticipation",
+            "TruncatedPoissonSampling",
+        ),
+        "training": (
+            "ExamplePopulation",
+            "LocalTraining",
+            "Plan",
+            "RunStore",
+            "ServerOptimizer",
+            "SimulatedPopulation",
+            "private_gradients",
+            "train",
+        ),
+        "training.clipping": ("AdaptiveClipping",),
+        "verification": ("verify",),
+    },
+)

@@ -1,8 +1,8 @@
 """What a run costs in privacy: events, their composition, guarantees and what they say, and calibration."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hubbub._util import lazily
 from hubbub.accounting.calibrate import calibrate, calibrate_noise_multiplier
 from hubbub.accounting.composition import ACCOUNTANTS, delta, epsilon
 from hubbub.accounting.conversions import (
@@ -86,17 +86,15 @@ __all__ = [
 ]
 
 # Who states a guarantee searches no limit and asks of no group.
-_HOMES = {
-    **dict.fromkeys([name for name in __all__ if name.startswith("group_")], "groups"),
-    **dict.fromkeys([name for name in __all__ if name.startswith("calibrate_")], "limits"),
-}
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "groups": ("group_epsilon", "group_events", "group_noise_multiplier"),
+        "limits": (
+            "calibrate_cohort_size",
+            "calibrate_min_separation",
+            "calibrate_rounds",
+            "calibrate_sampling_probability",
+        ),
+    },
+)

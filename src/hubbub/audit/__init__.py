@@ -17,9 +17,9 @@ these to what was released. It works on any population whose clients' updates ca
 A lower bound far below the guarantee proves nothing in its favour: the audit may be weak.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hubbub._util import lazily
 from hubbub.audit.bounds import EveryThreshold, FixedThreshold, LowerBound, Thresholds
 from hubbub.audit.canaries import clopper_pearson_epsilon, gdp_epsilon
 from hubbub.audit.neighbours import Influence, influence
@@ -55,14 +55,4 @@ __all__ = [
 ]
 
 # Statistics need no torch, which takes longer to load than they take.
-_HOMES = {"Audit": "verdict", "Comparison": "verdict", "Effort": "runs", "audit": "runs"}
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazily(__name__, {"verdict": ("Audit", "Comparison"), "runs": ("Effort", "audit")})

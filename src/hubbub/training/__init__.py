@@ -13,8 +13,9 @@ One update, from a client to its release, as :func:`.rounds.train` has it go::
     rounds.server_step                 the model moves along the release
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hubbub._util import lazily
 
 if TYPE_CHECKING:
     from hubbub.training.aggregate import LatticeSum, PlainSum, Population, Sum
@@ -54,28 +55,20 @@ __all__ = [
 ]
 
 # A plan of a run loads no torch, which takes longer than all that it computes.
-_NAMES = {
-    "aggregate": ("LatticeSum", "PlainSum", "Population", "Sum"),
-    "clipping": ("clip",),
-    "evaluation": ("evaluate",),
-    "per_example.examples": ("ExamplePopulation", "private_gradients"),
-    "plan": ("Plan", "RunPlan", "ServerOptimizer"),
-    "release": ("ReleasePath",),
-    "rounds": ("RoundResult", "train"),
-    "run_folder": ("RunStore",),
-    "simulation.execution": ("Execution",),
-    "simulation.local": ("LocalTraining",),
-    "simulation.simulate": ("SimulatedPopulation",),
-    "warm_start": ("charged_with", "extended"),
-}
-_HOMES = {name: home for home, names in _NAMES.items() for name in names}
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "aggregate": ("LatticeSum", "PlainSum", "Population", "Sum"),
+        "clipping": ("clip",),
+        "evaluation": ("evaluate",),
+        "per_example.examples": ("ExamplePopulation", "private_gradients"),
+        "plan": ("Plan", "RunPlan", "ServerOptimizer"),
+        "release": ("ReleasePath",),
+        "rounds": ("RoundResult", "train"),
+        "run_folder": ("RunStore",),
+        "simulation.execution": ("Execution",),
+        "simulation.local": ("LocalTraining",),
+        "simulation.simulate": ("SimulatedPopulation",),
+        "warm_start": ("charged_with", "extended"),
+    },
+)
