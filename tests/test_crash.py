@@ -22,7 +22,7 @@ def killer() -> Iterator[Killer]:
         yield found
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param(way, marks=pytest.mark.slow if "and Paillier" in way else ()) for way in WAYS])
 @pytest.mark.parametrize("kills", [SHORT_FORM, pytest.param(FULL_FORM, marks=pytest.mark.slow)])
 def test_cra_1_prt_3_flw_5_pai_17_a_run_that_is_killed_at_random_keeps_its_promises(
     way: str, kills: int, killer: Killer, tmp_path: Path

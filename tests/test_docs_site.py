@@ -105,6 +105,7 @@ def test_nothing_of_the_site_is_fetched_from_outside(site: Path) -> None:
         assert not outside, (sheet, outside)
 
 
+@pytest.mark.slow
 def test_every_link_leads_to_a_page_and_to_a_place_on_it(site: Path) -> None:
     looked_at = 0
     for page in pages(site):
@@ -132,6 +133,7 @@ def _packages() -> dict[str, list[str]]:
     return {name: offered for name, offered in found.items() if name not in apart}
 
 
+@pytest.mark.slow
 def test_every_name_that_a_package_offers_is_in_the_reference(site: Path) -> None:
     named = 0
     for package, offered in _packages().items():
@@ -143,6 +145,7 @@ def test_every_name_that_a_package_offers_is_in_the_reference(site: Path) -> Non
     assert named > 100
 
 
+@pytest.mark.slow
 def test_what_docstrings_say_as_examples_is_code_in_the_reference(site: Path) -> None:
     for page in (site / "api").glob("*.html"):
         prose = re.sub(r"<pre.*?</pre>", "", page.read_text(), flags=re.DOTALL)
@@ -158,6 +161,7 @@ def _commands(path: tuple[str, ...], command: object) -> Iterator[tuple[str, ...
         yield path
 
 
+@pytest.mark.slow
 def test_every_flag_that_a_command_has_in_its_help_is_on_the_page_of_the_command_line(site: Path) -> None:
     text = html.unescape(re.sub(r"<[^>]+>", "", (site / "command-line.html").read_text()))
     sections = dict(re.findall(r"^(hubbub [a-z ]+?)#\n(.*?)(?=^hubbub [a-z ]+?#\n|\Z)", text, re.MULTILINE | re.DOTALL))
@@ -270,6 +274,7 @@ addEventListener("message", e => {
 </script>"""
 
 
+@pytest.mark.slow
 def test_pages_fit_a_phone_in_the_light_and_in_the_dark_and_ask_nobody(site: Path, tmp_path: Path) -> None:
     names = ["index", "choosing-a-strategy", "results", "settings", "threat-model", "command-line"]
     for name in names:

@@ -40,6 +40,7 @@ def test_ours_does_so_under_flowers_names(question: Question) -> None:
     question.check(TWINS)
 
 
+@pytest.mark.slow
 @every_question
 def test_a_check_fails_where_flowers_own_class_has_the_defect(
     question: Question, record_property: Callable[[str, object], None]

@@ -125,11 +125,13 @@ def test_no_test_of_phe_is_lost() -> None:
     assert {name: min(found[name], TESTS[name]) for name in TESTS} == TESTS
 
 
+@pytest.mark.slow
 def test_the_tests_that_are_left_out_exist_and_no_other_is() -> None:
     assert len(set(NOT_OURS)) == len(NOT_OURS)
     assert sorted(name for name, outcome in outcomes().items() if outcome == LEFT_OUT) == sorted(NOT_OURS)
 
 
+@pytest.mark.slow
 def test_all_others_pass() -> None:
     failed = {name: outcome for name, outcome in outcomes().items() if outcome not in ("", LEFT_OUT)}
     assert not failed, "\n".join(f"{name}: {outcome}" for name, outcome in failed.items())

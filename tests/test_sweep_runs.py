@@ -22,6 +22,8 @@ from hubbub.ledger.chain import read_chain
 from hubbub.training.run_folder.record import Metrics, read_metrics
 from recorded_runs import answer, hubbub
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 [training]
 rounds = 3
@@ -71,7 +73,6 @@ def copied(place: Path, to: Path) -> Path:
     return to
 
 
-@pytest.mark.slow
 def test_each_cell_is_an_ordinary_run(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = by_name(place / "whole")
     assert sorted(cells) == sorted(folder.name for folder in (place / "whole" / "cells").iterdir())
@@ -112,7 +113,6 @@ def test_the_results_are_means_over_seeds_and_state_what_all_runs_cost(place: Pa
     assert "Simulation, not for release" in (place / "whole" / "sweep.html").read_text()
 
 
-@pytest.mark.slow
 def test_the_same_command_again_computes_nothing(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,7 +127,6 @@ def test_the_same_command_again_computes_nothing(
     assert "this does not apply to a grid" in printed
 
 
-@pytest.mark.slow
 def test_a_sweep_goes_on_with_what_is_missing_and_one_failure_stops_nothing_else(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +180,6 @@ def test_a_cell_whose_record_was_damaged_is_shown_and_nothing_is_stated_of_all(
     assert not any(point["best"] for point in found["points"][:1])
 
 
-@pytest.mark.slow
 def test_what_a_cell_without_its_ledger_has_cost_is_not_left_out(place: Path, tmp_path: Path) -> None:
     folder = copied(place, tmp_path / "sweep")
     (folder / "cells" / FIRST / "ledger.jsonl").unlink()
@@ -209,7 +207,6 @@ def test_ctrl_c_leaves_a_table_and_says_how_to_go_on(
     assert by_name(folder)[LAST]["state"] == "waiting"
 
 
-@pytest.mark.slow
 def test_a_process_that_is_killed_fails_its_cell_alone_and_an_interruption_ends_all_processes(tmp_path: Path) -> None:
     settings = tomllib.loads(CONFIG)
     # More rounds than are done before the kill, however slow the one that kills.

@@ -12,12 +12,14 @@ from functools import lru_cache
 from hubbub._util.checks import non_negative, one_of, open_unit
 from hubbub.accounting import dominating_pairs, pld
 from hubbub.accounting.events import (
+    BallsInBins,
     DiscreteGaussianShares,
     Event,
     FixedSizeSampled,
     Gaussian,
     MixtureOfGaussians,
     NeighboringRelation,
+    PoissonSampled,
     TreeAggregation,
     TruncatedPoissonSampled,
     counted,
@@ -219,7 +221,15 @@ def one_gaussian(events: Events) -> bool:
 
 def certain(events: Events) -> bool:
     """Whether no coin is in any of the events."""
-    return all(isinstance(event, Gaussian | TreeAggregation | DiscreteGaussianShares) for event, _ in events)
+    return not any(_has_coins(event) for event, _ in events)
+
+
+def _has_coins(event: Event) -> bool:
+    match event:
+        case Gaussian() | TreeAggregation() | DiscreteGaussianShares():
+            return False
+        case PoissonSampled() | FixedSizeSampled() | TruncatedPoissonSampled() | BallsInBins() | MixtureOfGaussians():
+            return True
 
 
 def by_divergences(events: Events) -> bool:

@@ -252,7 +252,7 @@ def _event_words(event: Event, count: int, run: RunCharge) -> str:
         case PoissonSampled(z, q) if count < rounds:
             who = f"groups that take turns, so that {one}'s group has {count} rounds, in each of them with probability {q!r}"
             return f"Gaussian noise with noise multiplier {z!r}, {who}"
-        case _:
+        case PoissonSampled() | FixedSizeSampled() | TruncatedPoissonSampled() | BallsInBins():
             who = cohort_words(_participation(event, count, rounds), run.privacy_unit)
             return f"Gaussian noise with noise multiplier {event.noise_multiplier!r}, {who}"
 
