@@ -5,10 +5,13 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import factorization
+from hubbub import factorization, report
 from hubbub._util.tensor_proto import read_tensor_proto
+from hubbub.accounting.wording import describe
+from hubbub.cli import flags
 from hubbub.errors import DataError, NoiseExhaustedError
-from hubbub.mechanism import utility, workloads
+from hubbub.factorization.families import DESCRIPTIONS
+from hubbub.mechanism import Mechanism, utility, workloads
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import (
     OWN,
@@ -26,9 +29,10 @@ from hubbub.mechanism.strategies import (
     Stamped,
     Strategy,
     dense,
+    own,
     toeplitz,
 )
-from hubbub.mechanism.strategies.strategy import progress
+from hubbub.mechanism.strategies.strategy import bands_of, progress
 from hubbub.testing import ContractError, brute_force_sensitivity, check_strategy
 
 MF = oracle("matrix_factorization")
@@ -68,6 +72,30 @@ def test_every_family_is_tested() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda value: repr(value)[:40])
 def test_matrix_stream_and_sensitivity_agree(strategy: Strategy) -> None:
     check_strategy(strategy)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda value: repr(value)[:40])
+def test_what_our_own_strategies_say_of_themselves_is_true_of_their_matrix(strategy: Strategy) -> None:
+    said, C = own(strategy), strategy.matrix()
+    assert said is not None
+    triangular = C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
+    # Of a square C of a tree no number of bands is claimed.
+    assert said.matrix_bands is None if not triangular or isinstance(strategy, BinaryTree) else said.matrix_bands >= bands_of(C)
+    references = (Path(report.__file__).parent / "templates" / "references.bib").read_text()
+    assert all(f"{{{key}," in references for key in said.sources)
+
+
+def test_what_a_class_of_others_says_of_itself_does_not_count() -> None:
+    class Boasting(Identity):
+        words = "no noise was ever needed"
+        matrix_bands = 1
+
+    assert own(Boasting(3)) is None
+    assert "never" not in describe(Mechanism(Boasting(3), SingleParticipation(), 1.0))
+
+
+def test_the_help_lists_the_families_that_there_are() -> None:
+    assert [*flags.FAMILIES.split(", "), "file"] == list(DESCRIPTIONS)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda value: repr(value)[:40])

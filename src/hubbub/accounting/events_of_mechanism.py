@@ -39,21 +39,7 @@ from hubbub.mechanism.participation import (
     SingleParticipation,
     TruncatedPoissonSampling,
 )
-from hubbub.mechanism.strategies import (
-    OWN,
-    Banded,
-    BandedInverse,
-    BandedToeplitz,
-    BufferedLinearToeplitz,
-    Columns,
-    Dense,
-    Fourier,
-    Identity,
-    NormalizedToeplitz,
-    Semiseparable,
-    Stamped,
-    Strategy,
-)
+from hubbub.mechanism.strategies import Strategy, own
 from hubbub.mechanism.strategies.strategy import bands_of
 
 __all__ = ["charges", "covered_relations", "default_relation", "shares_of", "stated_relation"]
@@ -183,18 +169,7 @@ def _require_theorem(strategy: Strategy, participation: Participation) -> None:
 
 def _bands(strategy: Strategy) -> int | None:
     """At most so many diagonals C has, if it is square and lower triangular; ``None`` if it is not."""
-    if type(strategy) not in OWN:
-        C = strategy.matrix()
-        return None if C.shape[0] != C.shape[1] or np.triu(C, 1).any() else bands_of(C)
-    match strategy:
-        case Identity():
-            return 1
-        case Banded(bands=bands) | BandedToeplitz(bands=bands) | NormalizedToeplitz(bands=bands) | Columns(bands=bands):
-            return bands
-        case Dense(bands=bands) | Stamped(bands=bands):
-            return bands
-        case BandedInverse() | BufferedLinearToeplitz() | Fourier() | Semiseparable():
-            # The bands of a BandedInverse are those of C⁻¹.
-            return strategy.rounds
-        case _:
-            return None
+    if said := own(strategy):
+        return said.matrix_bands
+    C = strategy.matrix()
+    return None if C.shape[0] != C.shape[1] or np.triu(C, 1).any() else bands_of(C)

@@ -20,22 +20,7 @@ from hubbub.mechanism.participation import (
     TruncatedPoissonSampling,
     every_round,
 )
-from hubbub.mechanism.strategies import (
-    OWN,
-    Banded,
-    BandedInverse,
-    BandedToeplitz,
-    BinaryTree,
-    BufferedLinearToeplitz,
-    Columns,
-    Described,
-    Fourier,
-    Identity,
-    NormalizedToeplitz,
-    Semiseparable,
-    Stamped,
-    Strategy,
-)
+from hubbub.mechanism.strategies import Described, Identity, Strategy, own
 
 __all__ = [
     "EACH_RUN",
@@ -262,34 +247,11 @@ def describe(mechanism: Mechanism, privacy_unit: str = "client") -> str:
     return f"{name} with noise multiplier {mechanism.noise_multiplier:.6g}, {cohorts_of(mechanism, privacy_unit)}"
 
 
-def _family(strategy: Strategy) -> str:  # noqa: C901 # one line a family
-    if type(strategy) not in (*OWN, Described):
-        return type(strategy).__name__
-    match strategy:
-        case Banded(bands=bands) | Columns(bands=bands):
-            return f"banded, {bands} bands"
-        case BandedInverse(noising_coefficients=coefficients):
-            return f"banded inverse, {len(coefficients)} bands"
-        case BandedToeplitz(bands=bands):
-            return f"banded Toeplitz, {bands} bands"
-        case NormalizedToeplitz(coefficients=coefficients):
-            return f"banded Toeplitz with columns of norm 1, {len(coefficients)} bands"
-        case BinaryTree(decoder="plain"):
-            return "binary tree aggregation"
-        case BinaryTree(decoder=decoder):
-            return f"binary tree aggregation, {decoder} estimates"
-        case BufferedLinearToeplitz(output_scales=scales):
-            return f"buffered linear Toeplitz, {len(scales)} buffers"
-        case Fourier():
-            return "Fourier"
-        case Semiseparable(memory_rows=buffers):
-            return f"time-varying buffers, {buffers} of them"
-        case Stamped(stamp=stamp):
-            return f"copies of one strategy of {len(stamp)} rounds"
-        case Described(origin=origin):
-            return origin.rpartition(".")[2]
-        case other:
-            return type(other).__name__
+def _family(strategy: Strategy) -> str:
+    if type(strategy) is Described:
+        return strategy.origin.rpartition(".")[2]
+    said = own(strategy)
+    return said.words if said else type(strategy).__name__
 
 
 def cohorts_of(mechanism: Mechanism, privacy_unit: str = "client") -> str:

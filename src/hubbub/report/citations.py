@@ -13,28 +13,12 @@ from hubbub.accounting.events import (
     TruncatedPoissonSampled,
 )
 from hubbub.mechanism.participation import CyclicPoissonSampling
-from hubbub.mechanism.strategies import (
-    Banded,
-    BandedInverse,
-    BandedToeplitz,
-    BinaryTree,
-    BufferedLinearToeplitz,
-    Identity,
-    NormalizedToeplitz,
-)
+from hubbub.mechanism.strategies import Identity, own
 from hubbub.report.summary import RunSummary
 
 __all__ = ["bibtex", "cited"]
 
 _FILE = Path(__file__).parent / "templates" / "references.bib"
-_STRATEGIES: dict[type, tuple[str, ...]] = {
-    BinaryTree: ("kairouz2021practical", "honaker2015efficient"),
-    Banded: ("choquettechoo2023amplified", "mckenna2025scaling"),
-    BandedToeplitz: ("kalinin2024banded", "mckenna2025scaling"),
-    NormalizedToeplitz: ("kalinin2025back",),
-    BandedInverse: ("kalinin2025back",),
-    BufferedLinearToeplitz: ("dvijotham2024efficient", "mcmahan2024hassle"),
-}
 _EVENTS: dict[type, tuple[str, ...]] = {
     PoissonSampled: ("doroshenko2022connect", "zhu2022optimal"),
     FixedSizeSampled: ("doroshenko2022connect", "zhu2022optimal"),
@@ -85,7 +69,8 @@ def _of_noise(run: RunSummary) -> Iterator[str]:
         return
     strategy = run.mechanism.strategy
     yield from ("kairouz2021practical", "denisov2022improved")
-    yield from next((keys for kind, keys in _STRATEGIES.items() if isinstance(strategy, kind)), ("choquettechoo2023multi",))
+    said = own(strategy)
+    yield from said.sources if said else ("choquettechoo2023multi",)
     if run.guarantee.sensitivity_of == "the whole run" and run.guarantee.rounds > 1:
         yield "choquettechoo2023multi"
     if isinstance(run.mechanism.participation, CyclicPoissonSampling):

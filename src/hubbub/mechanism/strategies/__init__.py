@@ -1,5 +1,7 @@
 """How noise is correlated over rounds: one family of C a file, siblings independent of one another."""
 
+from typing import cast
+
 from hubbub.mechanism.strategies.banded import Banded
 from hubbub.mechanism.strategies.banded_inverse import BandedInverse
 from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz
@@ -10,7 +12,7 @@ from hubbub.mechanism.strategies.matrix_only import Columns, Described
 from hubbub.mechanism.strategies.normalized_toeplitz import NormalizedToeplitz
 from hubbub.mechanism.strategies.semiseparable import Semiseparable
 from hubbub.mechanism.strategies.stamped import Stamped
-from hubbub.mechanism.strategies.strategy import Strategy
+from hubbub.mechanism.strategies.strategy import Own, Strategy
 from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
 from hubbub.mechanism.strategies.tree import BinaryTree
 
@@ -30,6 +32,7 @@ __all__ = [
     "Semiseparable",
     "Stamped",
     "Strategy",
+    "own",
 ]
 
 # Strategies whose stated sensitivity is computed by us from plain numbers and arrays, which describe them completely. Of all
@@ -48,3 +51,13 @@ OWN: tuple[type, ...] = (
     Semiseparable,
     Stamped,
 )
+
+
+def own(strategy: Strategy) -> Own | None:
+    """What a strategy of this package says of itself; ``None`` of a class of others, whose word does not count.
+
+    Example:
+        >>> own(BandedToeplitz(rounds=4, coefficients=(1.0, 0.5))).words
+        'banded Toeplitz, 2 bands'
+    """
+    return cast(Own, strategy) if type(strategy) in OWN else None

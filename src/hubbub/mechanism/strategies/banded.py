@@ -7,6 +7,7 @@ https://arxiv.org/abs/2405.15913.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,8 @@ class Banded:
 
     diagonals: npt.ArrayLike
 
+    sources: ClassVar[tuple[str, ...]] = ("choquettechoo2023amplified", "mckenna2025scaling")
+
     def __post_init__(self) -> None:
         diagonals = real_array("diagonals", self.diagonals, ndim=2)
         bands, rounds = diagonals.shape
@@ -65,6 +68,16 @@ class Banded:
     def bands(self) -> int:
         """b, the number of diagonals that may be other than 0, the main one counted."""
         return len(self._stored)
+
+    @property
+    def words(self) -> str:
+        """What it is, for a statement."""
+        return f"banded, {self.bands} bands"
+
+    @property
+    def matrix_bands(self) -> int:
+        """At most so many diagonals C has."""
+        return self.bands
 
     @property
     def memory_rows(self) -> int:

@@ -10,6 +10,7 @@ Source: Kalinin et al. 2025, "Back to Square Roots", https://arxiv.org/abs/2505.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -47,6 +48,8 @@ class BandedInverse:
     rounds: int
     noising_coefficients: tuple[float, ...]
 
+    sources: ClassVar[tuple[str, ...]] = ("kalinin2025back",)
+
     def __post_init__(self) -> None:
         d = matrices.first_column("noising_coefficients", self.noising_coefficients, self.rounds)
         object.__setattr__(self, "noising_coefficients", d)
@@ -55,6 +58,16 @@ class BandedInverse:
     def bands(self) -> int:
         """b, the number of diagonals of C⁻¹ that may be other than 0, the main one counted."""
         return len(self.noising_coefficients)
+
+    @property
+    def words(self) -> str:
+        """What it is, for a statement."""
+        return f"banded inverse, {len(self.noising_coefficients)} bands"
+
+    @property
+    def matrix_bands(self) -> int:
+        """At most so many diagonals C has."""
+        return self.rounds
 
     @property
     def memory_rows(self) -> int:

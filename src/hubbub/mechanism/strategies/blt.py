@@ -9,6 +9,7 @@ https://arxiv.org/abs/2408.08868.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -56,6 +57,8 @@ class BufferedLinearToeplitz:
     forgetting: tuple[float, ...]
     output_scales: tuple[float, ...]
 
+    sources: ClassVar[tuple[str, ...]] = ("dvijotham2024efficient", "mcmahan2024hassle")
+
     def __post_init__(self) -> None:
         rounds_count(self.rounds)
         delta = tuple(open_unit(f"forgetting[{i}]", value) for i, value in enumerate(self.forgetting))
@@ -93,6 +96,16 @@ class BufferedLinearToeplitz:
     def buffers(self) -> int:
         """How many buffers there are."""
         return len(self.forgetting)
+
+    @property
+    def words(self) -> str:
+        """What it is, for a statement."""
+        return f"buffered linear Toeplitz, {len(self.output_scales)} buffers"
+
+    @property
+    def matrix_bands(self) -> int:
+        """At most so many diagonals C has."""
+        return self.rounds
 
     @property
     def memory_rows(self) -> int:

@@ -6,6 +6,7 @@ Letters: C strategy ``(rounds, rounds)``, X = CᵀC, n rounds.
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy.typing as npt
 
@@ -36,6 +37,8 @@ class Dense:
 
     C: npt.ArrayLike
 
+    sources: ClassVar[tuple[str, ...]] = ("choquettechoo2023multi",)
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "C", checked_triangular(self.C))
 
@@ -53,6 +56,16 @@ class Dense:
     def bands(self) -> int:
         """The number of diagonals up to the last that is not 0, the main one counted."""
         return bands_of(self.matrix())
+
+    @property
+    def words(self) -> str:
+        """What it is, for a statement."""
+        return "Dense"
+
+    @property
+    def matrix_bands(self) -> int:
+        """At most so many diagonals C has."""
+        return self.bands
 
     @property
     def memory_rows(self) -> int:

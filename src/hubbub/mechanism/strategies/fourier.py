@@ -14,6 +14,7 @@ Source: Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
@@ -49,9 +50,21 @@ class Fourier:
     rounds: int
     decoder: str = "optimal"
 
+    sources: ClassVar[tuple[str, ...]] = ("choquettechoo2023multi",)
+
     def __post_init__(self) -> None:
         rounds_count(self.rounds)
         one_of("decoder", self.decoder, DECODERS)
+
+    @property
+    def words(self) -> str:
+        """What it is, for a statement."""
+        return "Fourier"
+
+    @property
+    def matrix_bands(self) -> int:
+        """At most so many diagonals C has."""
+        return self.rounds
 
     @property
     def memory_rows(self) -> int:

@@ -5,6 +5,7 @@ Source: Abadi et al. 2016, https://arxiv.org/abs/1607.00133; McMahan et al. 2018
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,8 +32,20 @@ class Identity:
 
     rounds: int
 
+    sources: ClassVar[tuple[str, ...]] = ()
+
     def __post_init__(self) -> None:
         rounds_count(self.rounds)
+
+    @property
+    def words(self) -> str:
+        """What it is, for a statement."""
+        return "Identity"
+
+    @property
+    def matrix_bands(self) -> int:
+        """At most so many diagonals C has."""
+        return 1
 
     @property
     def memory_rows(self) -> int:

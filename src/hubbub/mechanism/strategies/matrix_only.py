@@ -6,6 +6,7 @@ describes, and all that an account needs: columns whose rounds are at least ``ba
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -86,6 +87,8 @@ class Columns:
     bands: int
     squared_norm: float
 
+    sources: ClassVar[tuple[str, ...]] = ("choquettechoo2023multi",)
+
     def __post_init__(self) -> None:
         rounds_count(self.rounds)
         integer("bands", self.bands, at_least=1, at_most=self.rounds)
@@ -103,6 +106,16 @@ class Columns:
             return of_columns(np.full(self.rounds, self.squared_norm), pattern)
         summed = participations * math.sqrt(self.squared_norm)
         return Sensitivity(summed, exact=False, source="sum of the column norms: columns overlap")
+
+    @property
+    def words(self) -> str:
+        """What it is, for a statement."""
+        return f"banded, {self.bands} bands"
+
+    @property
+    def matrix_bands(self) -> int:
+        """At most so many diagonals C has."""
+        return self.bands
 
     def matrix(self) -> Array:
         """Refused: the matrix is not known."""

@@ -7,6 +7,7 @@ Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -48,6 +49,8 @@ class NormalizedToeplitz:
     rounds: int
     coefficients: tuple[float, ...]
 
+    sources: ClassVar[tuple[str, ...]] = ("kalinin2025back",)
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "coefficients", matrices.first_column("coefficients", self.coefficients, self.rounds))
 
@@ -55,6 +58,16 @@ class NormalizedToeplitz:
     def bands(self) -> int:
         """b, the number of diagonals that may be other than 0, the main one counted."""
         return len(self.coefficients)
+
+    @property
+    def words(self) -> str:
+        """What it is, for a statement."""
+        return f"banded Toeplitz with columns of norm 1, {self.bands} bands"
+
+    @property
+    def matrix_bands(self) -> int:
+        """At most so many diagonals C has."""
+        return self.bands
 
     @property
     def memory_rows(self) -> int:

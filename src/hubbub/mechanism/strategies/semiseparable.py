@@ -8,7 +8,7 @@ fraction of a percent of it with six.
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,8 @@ class Semiseparable:
     transitions: npt.ArrayLike
     inputs: npt.ArrayLike
 
+    sources: ClassVar[tuple[str, ...]] = ("choquettechoo2023multi",)
+
     def __post_init__(self) -> None:
         diagonal = real_array("diagonal", self.diagonal, ndim=1)
         outputs = real_array("outputs", self.outputs, ndim=2)
@@ -91,6 +93,16 @@ class Semiseparable:
     def buffers(self) -> int:
         """The number of buffers."""
         return int(self.recursion().outputs.shape[1])
+
+    @property
+    def words(self) -> str:
+        """What it is, for a statement."""
+        return f"time-varying buffers, {self.memory_rows} of them"
+
+    @property
+    def matrix_bands(self) -> int:
+        """At most so many diagonals C has."""
+        return self.rounds
 
     @property
     def memory_rows(self) -> int:

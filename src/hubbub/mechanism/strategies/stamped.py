@@ -11,6 +11,7 @@ Source: Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +59,8 @@ class Stamped:
     C: npt.ArrayLike
     rounds: int
 
+    sources: ClassVar[tuple[str, ...]] = ("choquettechoo2023multi",)
+
     def __post_init__(self) -> None:
         rounds_count(self.rounds)
         C = checked_triangular(self.C)
@@ -73,6 +76,16 @@ class Stamped:
     def bands(self) -> int:
         """The number of diagonals up to the last that is not 0, the main one counted."""
         return bands_of(self.stamp)
+
+    @property
+    def words(self) -> str:
+        """What it is, for a statement."""
+        return f"copies of one strategy of {len(self.stamp)} rounds"
+
+    @property
+    def matrix_bands(self) -> int:
+        """At most so many diagonals C has."""
+        return self.bands
 
     @property
     def memory_rows(self) -> int:

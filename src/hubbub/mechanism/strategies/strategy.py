@@ -9,7 +9,7 @@ Forward substitution, one round at a time: how any lower-triangular C is streame
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,7 +18,18 @@ from hubbub.errors import NoiseExhaustedError
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity
 
-__all__ = ["Draw", "Memory", "Progress", "Strategy", "WithLeadingPart", "bands_of", "memory_rows", "progress", "substituted"]
+__all__ = [
+    "Draw",
+    "Memory",
+    "Own",
+    "Progress",
+    "Strategy",
+    "WithLeadingPart",
+    "bands_of",
+    "memory_rows",
+    "progress",
+    "substituted",
+]
 
 # A row of z, or a combination of rows: any array type with + and scalar ×; strategies never look inside.
 Row = Any
@@ -57,6 +68,21 @@ class WithLeadingPart(Protocol):
 
     def leading(self, rounds: int) -> Strategy:
         """The part of C that the first ``rounds`` rounds use."""
+
+
+class Own(Protocol):
+    """What the families of this package say of themselves beside; a class of others is known by its name and its matrix."""
+
+    sources: ClassVar[tuple[str, ...]]
+    """Keys of the papers that it is from, in a report's references."""
+
+    @property
+    def words(self) -> str:
+        """What it is, for a statement."""
+
+    @property
+    def matrix_bands(self) -> int | None:
+        """At most so many diagonals C has, the main one counted; ``None`` if it is not square and lower triangular."""
 
 
 def memory_rows(strategy: Strategy) -> int | None:

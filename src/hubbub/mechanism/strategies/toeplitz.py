@@ -6,6 +6,7 @@ Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2306.08153; McKenna 20
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -41,6 +42,8 @@ class BandedToeplitz:
     rounds: int
     coefficients: tuple[float, ...]
 
+    sources: ClassVar[tuple[str, ...]] = ("kalinin2024banded", "mckenna2025scaling")
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "coefficients", matrices.first_column("coefficients", self.coefficients, self.rounds))
 
@@ -48,6 +51,16 @@ class BandedToeplitz:
     def bands(self) -> int:
         """b, the number of diagonals that may be other than 0, the main one counted."""
         return len(self.coefficients)
+
+    @property
+    def words(self) -> str:
+        """What it is, for a statement."""
+        return f"banded Toeplitz, {self.bands} bands"
+
+    @property
+    def matrix_bands(self) -> int:
+        """At most so many diagonals C has."""
+        return self.bands
 
     @property
     def memory_rows(self) -> int:

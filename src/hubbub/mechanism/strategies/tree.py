@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +75,8 @@ class BinaryTree:
     rounds_per_tree: int | None = None
     completed: bool = False
 
+    sources: ClassVar[tuple[str, ...]] = ("kairouz2021practical", "honaker2015efficient")
+
     def __post_init__(self) -> None:
         rounds_count(self.rounds)
         one_of("decoder", self.decoder, DECODERS)
@@ -82,6 +84,16 @@ class BinaryTree:
             integer("rounds_per_tree", self.rounds_per_tree, at_least=1, at_most=10**7)
         if not isinstance(self.completed, bool):
             raise TypeError(f"completed = {self.completed!r}: must be True or False")
+
+    @property
+    def words(self) -> str:
+        """What it is, for a statement."""
+        return "binary tree aggregation" + ("" if self.decoder == "plain" else f", {self.decoder} estimates")
+
+    @property
+    def matrix_bands(self) -> int | None:
+        """None: C is not square."""
+        return None
 
     @property
     def memory_rows(self) -> int:
