@@ -27,7 +27,7 @@ MEASURED = """
 import sys, time
 from pathlib import Path
 from hubbub.mechanism import workloads
-from hubbub.mechanism.strategies import banded
+from hubbub import factorization
 started = time.process_time()
 result = factorization.banded.optimize(workloads.prefix_sum(2000), bands=400, relative_gap=float(sys.argv[1]))
 # What getrusage calls the peak is that of the process which started this one, too.

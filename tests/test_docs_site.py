@@ -128,8 +128,8 @@ def _packages() -> dict[str, list[str]]:
         for node in ast.parse(file.read_text()).body:
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "__all__":
                 found[".".join(file.parent.relative_to(SOURCE).parts)] = ast.literal_eval(node.value)
-    # Programs, which are run and not imported, and what the package above offers.
-    apart = ("hubbub.cli", "hubbub.report", "hubbub.training.run_folder")
+    # What is not public, programs, which are run and not imported, and what the package above offers.
+    apart = ("hubbub._util", "hubbub.cli", "hubbub.report", "hubbub.training.run_folder")
     return {name: offered for name, offered in found.items() if name not in apart}
 
 
