@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import replace
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from statistics import NormalDist
 
@@ -184,6 +185,28 @@ def test_rho_is_that_of_the_stated_sensitivity_and_noise(
     noise = points(answer.statement())["Noise"]
     assert f"L2 sensitivity of {answer.sensitivity_of} {sensitivity!r} clip norms under {relation}, exact" in noise
     assert answer.as_json()["l2_sensitivity"] == sensitivity
+
+
+@pytest.mark.parametrize("z", [0.3, 0.75, 1.0, 1.1, math.nextafter(1.0, 0.0), math.nextafter(2.0, 3.0), 7.123456789012345])
+@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
+def test_no_digit_of_what_is_stated_is_below_the_truth(z: float, relation: str) -> None:
+    """Of k rounds of independent noise all squares are fractions of whole numbers."""
+    moved, variance = (4 if relation == "replace-one" else 1), Fraction(z) ** 2
+    for k in range(1, 41):
+        mechanism = Mechanism(Identity(k), MinSeparation(1, k), z)
+        answer = accounting.guarantee(mechanism, 1e-6, relation)
+        composed = accounting.gdp_mu([(Gaussian(z), k)], relation)
+        for stated, truth in (
+            (Fraction(answer.l2_sensitivity or 0.0) ** 2, Fraction(k * moved)),
+            (Fraction(answer.gdp_mu or 0.0) ** 2, k * moved / variance),
+            (Fraction(composed or 0.0) ** 2, k * moved / variance),
+            (Fraction(answer.zcdp_rho or 0.0), k * moved / variance / 2),
+            (Fraction(answer.unamplified_zcdp_rho or 0.0), k * moved / variance / 2),
+            (Fraction(mechanism.l2_sensitivity) ** 2, Fraction(k)),
+            (Fraction(mechanism.mu) ** 2, k / variance),
+            (Fraction(mechanism.zcdp_rho), k / variance / 2),
+        ):
+            assert truth <= stated <= truth * (1 + Fraction(1, 10**14))
 
 
 @pytest.mark.parametrize(

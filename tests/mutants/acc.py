@@ -6,8 +6,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "noise counts upside down",
         "Mechanism.mu_after",
-        "min(self.sensitivity_after(rounds).value, self.l2_sensitivity) / self.stddev",
-        "self.stddev / min(self.sensitivity_after(rounds).value, self.l2_sensitivity)",
+        "min(self.sensitivity_after(rounds).value, self.sensitivity.value) / self.stddev",
+        "self.stddev / min(self.sensitivity_after(rounds).value, self.sensitivity.value)",
         "test_epsilon_laws.py::test_acc_1_epsilon_is_monotone_in_all_arguments_of_every_mechanism[few]",
     ),
     Mutant(

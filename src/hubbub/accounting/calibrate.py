@@ -280,7 +280,7 @@ def calibrate(
         z = calibrate_noise_multiplier(event, rounds, epsilon, delta, relation, accountant)
     else:
         whole = calibrate_noise_multiplier(Gaussian(1.0), 1, epsilon, delta, relation, accountant)
-        z = whole * trial.l2_sensitivity / trial.column_norm
+        z = whole * trial.sensitivity.value / trial.column_norm
 
     def cost(multiplier: float) -> float:
         made = Mechanism(strategy, participation, multiplier, shares)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from hubbub._util.checks import non_negative, one_of, open_unit
+from hubbub._util.rounding import no_lower
 from hubbub.accounting import dominating_pairs, pld
 from hubbub.accounting.events import (
     BallsInBins,
@@ -41,6 +42,7 @@ __all__ = [
     "unamplified_delta",
     "unamplified_epsilon",
     "unamplified_mu",
+    "unamplified_mu_stated",
     "unamplified_zcdp_rho",
 ]
 
@@ -262,7 +264,7 @@ def unamplified_mu(events: Events, neighboring_relation: NeighboringRelation) ->
 
 
 def unamplified_zcdp_rho(events: Events, neighboring_relation: NeighboringRelation) -> float:
-    """ρ of zero-concentrated DP, without amplification by sampling: μ²/2 of Gaussians.
+    """ρ of zero-concentrated DP, without amplification by sampling, rounded up: μ²/2 of Gaussians.
 
     Example:
         >>> from hubbub.accounting.events import PoissonSampled
@@ -271,11 +273,16 @@ def unamplified_zcdp_rho(events: Events, neighboring_relation: NeighboringRelati
     """
     own, others = _apart(events)
     added = math.fsum(count * shares_zcdp_rho(event, neighboring_relation) for event, count in own)
-    return _mu_squared(others, neighboring_relation) / 2 + added
+    return no_lower(_mu_squared(others, neighboring_relation) / 2 + added, *_multipliers(events))
+
+
+def unamplified_mu_stated(events: Events, neighboring_relation: NeighboringRelation) -> float:
+    """:func:`unamplified_mu`, rounded up, for whoever states it; epsilon is computed from the other, and rounded by itself."""
+    return no_lower(unamplified_mu(events, neighboring_relation), *_multipliers(events))
 
 
 def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRelation) -> float | None:
-    """ρ of zero-concentrated DP where no coin is in it; ``None`` elsewhere, and where nothing bounds the cost.
+    """ρ of zero-concentrated DP where no coin is in it, rounded up; ``None`` elsewhere, and where nothing bounds the cost.
 
     Example:
         >>> certain_zcdp_rho([(Gaussian(1.0), 4)], "zero-out"), certain_zcdp_rho(None, "zero-out")
@@ -283,9 +290,7 @@ def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRel
     """
     if events is None or not certain(events):
         return None
-    if by_divergences(events):
-        return unamplified_zcdp_rho(events, neighboring_relation)
-    return unamplified_mu(events, neighboring_relation) ** 2 / 2
+    return unamplified_zcdp_rho(events, neighboring_relation)
 
 
 def unamplified_epsilon(events: Events, delta: float, neighboring_relation: NeighboringRelation) -> float:
@@ -320,6 +325,10 @@ def _as_event(mu: float, neighboring_relation: NeighboringRelation) -> list[tupl
     """The one Gaussian of that μ, which knows the relation by itself; nothing where there is none."""
     factor = 2 if neighboring_relation == "replace-one" else 1
     return [(Gaussian(min(factor / mu, _MOST_MU)), 1)] if mu else []
+
+
+def _multipliers(events: Events) -> list[float]:
+    return [event.noise_multiplier for event, _ in events]
 
 
 def _mu_squared(events: Events, neighboring_relation: NeighboringRelation) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hubbub._util.checks import integer, one_of, open_unit
+from hubbub._util.rounding import no_lower
 from hubbub.accounting.composition import ACCOUNTANTS, certain_zcdp_rho, epsilon_once, unamplified_mu
 from hubbub.accounting.events import NeighboringRelation
 from hubbub.accounting.events_of_mechanism import charges, covered_relations, stated_relation
@@ -77,7 +78,7 @@ def guarantee(
         epsilon=math.inf if events is None else epsilon_once(events, delta, stated, accountant),
         delta=float(delta),
         zcdp_rho=certain_zcdp_rho(events, stated),
-        l2_sensitivity=sensitivity.value,
+        l2_sensitivity=no_lower(sensitivity.value),
         sensitivity_exact=sensitivity.exact,
         noise_multiplier=mechanism.noise_multiplier,
         clip_noise_multiplier=mechanism.stddev,

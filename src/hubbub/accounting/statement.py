@@ -20,7 +20,7 @@ from hubbub.accounting.composition import (
     certain,
     epsilon_once,
     unamplified_epsilon,
-    unamplified_mu,
+    unamplified_mu_stated,
     unamplified_zcdp_rho,
 )
 from hubbub.accounting.events import RELATIONS, DiscreteGaussianShares, NeighboringRelation
@@ -149,7 +149,9 @@ class PrivacyGuarantee:
     @property
     def unamplified_mu(self) -> float | None:
         """μ of Gaussian DP without amplification; ``None`` where nothing is promised, or noise comes in shares."""
-        return None if self.events is None or self.in_shares else unamplified_mu(self.events, self.neighboring_relation)
+        if self.events is None or self.in_shares:
+            return None
+        return unamplified_mu_stated(self.events, self.neighboring_relation)
 
     @property
     def unamplified_zcdp_rho(self) -> float | None:

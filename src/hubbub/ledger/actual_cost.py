@@ -8,6 +8,7 @@ is the larger of that and of the promise so far that may be stated.
 import math
 from dataclasses import dataclass, replace
 
+from hubbub._util.rounding import no_lower
 from hubbub.accounting.composition import certain_zcdp_rho, epsilon
 from hubbub.accounting.events import Gaussian
 from hubbub.accounting.events_of_mechanism import charges, shares_of
@@ -136,7 +137,7 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
         cohorts=f"{promised.cohorts}{broken}",
         epsilon=math.inf if whole is None else epsilon(whole, at, relation, promise.accountant),
         zcdp_rho=certain_zcdp_rho(whole, relation),
-        l2_sensitivity=promised.l2_sensitivity if sensitivity is None else sensitivity.value * found.scale * moved,
+        l2_sensitivity=promised.l2_sensitivity if sensitivity is None else no_lower(sensitivity.value * found.scale * moved),
         sensitivity_exact=promised.sensitivity_exact if sensitivity is None else sensitivity.exact,
         events=whole,
         rounds=charged,

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from hubbub._util.checks import integer, lattice_bits, scale
+from hubbub._util.rounding import no_lower
 from hubbub.errors import ConfigError, ParticipationError
 from hubbub.mechanism.participation import (
     FixedEpochs,
@@ -130,8 +131,8 @@ class Mechanism:
 
     @property
     def l2_sensitivity(self) -> float:
-        """The sensitivity of C to the whole participation pattern, zero-out relation."""
-        return self.sensitivity.value
+        """The sensitivity of C to the whole participation pattern, zero-out relation, rounded up."""
+        return no_lower(self.sensitivity.value)
 
     @property
     def stddev(self) -> float:
@@ -140,17 +141,17 @@ class Mechanism:
 
     @property
     def mu(self) -> float:
-        """The Gaussian's μ: sensitivity over standard deviation, without amplification (zero-out relation).
+        """The Gaussian's μ, rounded up: sensitivity over standard deviation, without amplification (zero-out relation).
 
         Raises:
             ValueError: The noise comes in shares, whose sum is no Gaussian.
         """
-        return self.mu_after(self.rounds)
+        return no_lower(self.mu_after(self.rounds), self.stddev)
 
     @property
     def zcdp_rho(self) -> float:
-        """ρ of zero-concentrated DP without amplification, μ²/2 (zero-out relation)."""
-        return self.mu**2 / 2
+        """ρ of zero-concentrated DP without amplification, μ²/2, rounded up (zero-out relation)."""
+        return no_lower(self.mu_after(self.rounds) ** 2 / 2, self.stddev)
 
     def sensitivity_after(self, rounds: int) -> Sensitivity:
         """The sensitivity of what the first ``rounds`` rounds release: of the leading part of C.
@@ -176,7 +177,7 @@ class Mechanism:
         if self.shares is not None:
             raise ValueError("mu: a sum of discrete Gaussian shares has none; ask hubbub.accounting.guarantee what it costs")
         # A bound for a part may be looser than the bound for the whole, which covers it.
-        return min(self.sensitivity_after(rounds).value, self.l2_sensitivity) / self.stddev
+        return min(self.sensitivity_after(rounds).value, self.sensitivity.value) / self.stddev
 
 
 def _require_shareable(mechanism: Mechanism, shares: NoiseShares) -> None:

@@ -99,7 +99,8 @@ def _guarantee(promised: PrivacyGuarantee) -> list[str]:
         f"- Unit: one {promised.privacy_unit}; relation: {promised.neighboring_relation}.",
         *([f"- Who is trusted with what: {promised.setting}"] if promised.setting else []),
         f"- Noise multiplier {promised.noise_multiplier:.6g} (noise over clip norm: {promised.clip_noise_multiplier:.6g}); "
-        f"sensitivity of {promised.sensitivity_of} {promised.l2_sensitivity:.6g} per unit of clip norm, {standing}.{zcdp}",
+        f"sensitivity of {promised.sensitivity_of} {no_less(promised.l2_sensitivity or 0.0)} per unit of clip norm, "
+        f"{standing}.{zcdp}",
         f"- Accountant: {promised.accountant}.",
         "",
         "It assumes this; in brackets stands who enforces it:",

@@ -153,7 +153,7 @@ def _facts(run: RunSummary) -> Iterator[tuple[str, str]]:
         )
     if guarantee.l2_sensitivity is not None:
         standing = "exact" if guarantee.sensitivity_exact else "a bound from above"
-        yield f"sensitivity of {guarantee.sensitivity_of}", f"{guarantee.l2_sensitivity:.6g} clip norms, {standing}"
+        yield f"sensitivity of {guarantee.sensitivity_of}", f"{no_less(guarantee.l2_sensitivity)} clip norms, {standing}"
     if "adaptive_clipping" in settings:
         yield "clip norm", "follows a quantile of the updates' norms, by a noised count in the same sum"
     elif isinstance(settings.get("clip_norm"), int | float):
