@@ -134,3 +134,19 @@ def test_rounds_stand_for_independent_noise() -> None:
     assert one == hubbub.calibrate(Identity(8), hubbub.MinSeparation(4, 2), epsilon=2.0, delta=1e-5)
     banded = hubbub.calibrate(toeplitz.square_root(8, 4), hubbub.MinSeparation(4, 2), epsilon=2.0, delta=1e-5)
     assert banded != one
+
+
+@pytest.mark.parametrize("unit", ["patient", "", "clients", "Client"])
+def test_a_privacy_unit_that_nobody_clips_by_is_refused(unit: str) -> None:
+    """What is clipped as one is a client or an example; a word for people in a statement would promise something else."""
+    mechanism = Mechanism(Identity(4), hubbub.PoissonSampling(0.2), 1.0)
+    for made in (
+        lambda: hubbub.guarantee(mechanism, 1e-5, privacy_unit=unit),
+        lambda: hubbub.calibrate(
+            rounds=4, participation=hubbub.PoissonSampling(0.2), epsilon=1.0, delta=1e-5, privacy_unit=unit
+        ),
+        lambda: RunPlan(4, mechanism.participation, 5.0, mechanism, clip_norm=1.0, privacy_unit=unit),
+        lambda: RunPlan(4, mechanism.participation, 5.0, privacy_unit=unit).promise().after(4, 1e-5),
+    ):
+        with pytest.raises(ValueError, match=f"privacy_unit = {unit!r}: must be one of client, example"):
+            made()

@@ -34,6 +34,7 @@ from hubbub.accounting.events_of_mechanism import charges, stated_relation
 from hubbub.accounting.guarantee import guarantee
 from hubbub.accounting.runs import RunCharge, events_of, require_together
 from hubbub.accounting.statement import rounded_up
+from hubbub.accounting.wording import UNITS
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.mechanism import Mechanism, NoiseShares, gaussian
 from hubbub.mechanism.participation import Participation, RandomParticipation
@@ -234,7 +235,7 @@ def calibrate(
         shares: Where the clients bring the noise along.
         rounds: n, in place of a strategy.
         prior: Earlier runs over the same people, which count against the budget, too, computed anew under the relation.
-        privacy_unit: Whose contribution is clipped as one: that of the earlier runs.
+        privacy_unit: Whose contribution is clipped as one, ``"client"`` or ``"example"``: that of the earlier runs.
 
     Raises:
         BudgetError: No noise meets the budget, or the earlier runs alone have spent it.
@@ -253,6 +254,7 @@ def calibrate(
     """
     if participation is None:
         raise TypeError("participation: is missing; say who may contribute when, such as PoissonSampling(0.1)")
+    one_of("privacy_unit", privacy_unit, UNITS)
     if (strategy is None) == (rounds is None):
         raise TypeError("strategy and rounds: give one; without a strategy noise is independent over so many rounds")
     if strategy is None:

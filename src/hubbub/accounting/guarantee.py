@@ -11,7 +11,7 @@ from hubbub.accounting.events import NeighboringRelation
 from hubbub.accounting.events_of_mechanism import charges, covered_relations, stated_relation
 from hubbub.accounting.runs import RunCharge, charge_assumptions, charge_participations, events_of, require_together
 from hubbub.accounting.statement import PrivacyGuarantee, Restated, rounded_up
-from hubbub.accounting.wording import FIXED_RUNS, assumptions, cohorts_of, describe, not_covered, stopped
+from hubbub.accounting.wording import FIXED_RUNS, UNITS, assumptions, cohorts_of, describe, not_covered, stopped
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import RandomParticipation
 from hubbub.mechanism.sensitivity import Sensitivity
@@ -40,7 +40,7 @@ def guarantee(
         neighboring_relation: By default that of :func:`hubbub.accounting.events_of_mechanism.default_relation`.
         rounds: From 0 to the mechanism's; by default all.
         accountant: ``"tight"`` or ``"rdp"``.
-        privacy_unit: Whose contribution is clipped as one.
+        privacy_unit: Whose contribution is clipped as one, ``"client"`` or ``"example"``.
         earlier: Runs over the same people whose charges are counted, too.
 
     Raises:
@@ -60,6 +60,7 @@ def guarantee(
     """
     open_unit("delta", delta)
     one_of("accountant", accountant, ACCOUNTANTS)
+    one_of("privacy_unit", privacy_unit, UNITS)
     stated = stated_relation(mechanism.participation, neighboring_relation)
     done = mechanism.rounds if rounds is None else integer("rounds", rounds, at_least=0, at_most=mechanism.rounds)
     require_together(earlier, privacy_unit, stated)
@@ -117,6 +118,7 @@ def unprotected(rounds: int, delta: float, privacy_unit: str = "client") -> Priv
         >>> unprotected(rounds=8, delta=1e-5).private
         False
     """
+    one_of("privacy_unit", privacy_unit, UNITS)
     return PrivacyGuarantee(
         epsilon=math.inf,
         delta=float(delta),

@@ -19,6 +19,7 @@ from hubbub.accounting.events import (
     TruncatedPoissonSampled,
 )
 from hubbub.accounting.wording import (
+    UNITS,
     Assumption,
     assumptions,
     cohort_words,
@@ -103,8 +104,7 @@ class RunCharge:
         integer("planned", self.planned, at_least=1, at_most=_MOST_ROUNDS)
         for relation in (self.neighboring_relation, *self.relations):
             one_of("neighboring_relation", relation, RELATIONS)
-        if not isinstance(self.privacy_unit, str) or not self.privacy_unit.isprintable():
-            raise TypeError(f"privacy_unit = {self.privacy_unit!r}: must be text")
+        one_of("privacy_unit", self.privacy_unit, UNITS)
         if not isinstance(self.simulation, bool):
             raise TypeError(f"simulation = {self.simulation!r}: must be true or false")
 

@@ -26,6 +26,7 @@ __all__ = [
     "EACH_RUN",
     "FIXED_RUNS",
     "HOLDERS_ADD",
+    "UNITS",
     "Assumption",
     "assumptions",
     "cohort_words",
@@ -97,12 +98,16 @@ def _groups(
     return stepwise
 
 
+# Whose contribution can be clipped as one. A client may stand for a person, a phone or a hospital: that is for who deals data.
+UNITS = ("client", "example")
+
+
 def unit_word(privacy_unit: str) -> str:
-    """Who takes part in rounds: single examples, or clients, whatever they stand for.
+    """Who takes part in rounds: single examples, or clients.
 
     Example:
-        >>> unit_word("example"), unit_word("hospital")
-        ('example', 'client')
+        >>> unit_word("example")
+        'example'
     """
     return "example" if privacy_unit == "example" else "client"
 

@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass
 
 from hubbub._util import checks as _checks
 from hubbub.accounting.composition import ACCOUNTANTS
+from hubbub.accounting.wording import UNITS
 from hubbub.errors import ConfigError
 from hubbub.factorization.families import DESCRIPTIONS
 from hubbub.training.simulation.execution import clients_at_once
@@ -61,7 +62,6 @@ _PATTERNS = ("min-separation", "fixed-epochs", "single", "every-round")
 ENGINES = ("process", "flower")
 SCHEDULES = ("constant", "linear", "cosine")
 SCHEMES = ("none", "paillier")
-UNITS = ("client", "example")
 SAMPLINGS = ("poisson", "truncated-poisson", "cyclic-poisson", "balls-in-bins", "fixed-size", "pattern")
 # What takes a setting back; none has a value of this name.
 _DEFAULT = "default"

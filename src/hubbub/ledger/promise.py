@@ -15,7 +15,15 @@ from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.events_of_mechanism import default_relation
 from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee, unprotected
 from hubbub.accounting.runs import RunCharge
-from hubbub.accounting.wording import HOLDERS_ADD, Assumption, require_text, require_words, words_from_record, words_record
+from hubbub.accounting.wording import (
+    HOLDERS_ADD,
+    UNITS,
+    Assumption,
+    require_text,
+    require_words,
+    words_from_record,
+    words_record,
+)
 from hubbub.errors import ConfigError, LedgerError, ParticipationError
 from hubbub.mechanism import Mechanism, NoiseBy, NoiseShares
 from hubbub.mechanism.participation import participation_of, participation_record
@@ -338,8 +346,7 @@ def _require_words(record: Mapping[str, Any]) -> None:
     one_of("noise", record["noise"], ("secure", _NOT_FOR_RELEASE))
     open_unit("delta", record["delta"])
     one_of("accountant", record["accountant"], ACCOUNTANTS)
-    if not isinstance(record["privacy_unit"], str) or not record["privacy_unit"].isprintable():
-        raise TypeError(f"privacy_unit = {record['privacy_unit']!r}: must be text")
+    one_of("privacy_unit", record["privacy_unit"], UNITS)
     table("settings", record["settings"])
 
 
