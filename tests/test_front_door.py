@@ -136,6 +136,46 @@ def test_rounds_stand_for_independent_noise() -> None:
     assert banded != one
 
 
+@pytest.mark.parametrize(
+    ("given", "refused", "message"),
+    [
+        ({"clip_norm": -1}, ValueError, "clip_norm = -1: must be above 0"),
+        ({"clip_norm": None}, ConfigError, "clip_norm: a run with a mechanism needs one"),
+        ({"noise": "sim"}, ValueError, "noise = 'sim': must be one of secure, simulation"),
+        ({"delta": 1.0}, ValueError, "delta = 1.0"),
+        ({"seed": -1}, ValueError, "seed = -1: must be at least 0"),
+        ({"expected_cohort_size": 0}, ValueError, "expected_cohort_size = 0: must be above 0"),
+        ({"neighboring_relation": "swap-one"}, ValueError, "neighboring_relation = 'swap-one'"),
+        ({"mechanism": None}, TypeError, "mechanism: is a NoneType, must be a Mechanism"),
+        (
+            {"mechanism": Mechanism(Identity(4), hubbub.MinSeparation(2, 2), 1.0), "neighboring_relation": "add-or-remove-one"},
+            ValueError,
+            "not offered for cohorts that follow a pattern",
+        ),
+        (
+            {"mechanism": Mechanism(toeplitz.square_root(8, 4), hubbub.PoissonSampling(0.2), 1.0)},
+            ConfigError,
+            "PoissonSampling",
+        ),
+        (
+            {
+                "mechanism": Mechanism(toeplitz.square_root(8, 4), hubbub.MinSeparation(4, 2), 1.0),
+                "clip_norm": hubbub.AdaptiveClipping(0.1),
+            },
+            ConfigError,
+            "clipping = 'adaptive' with strategy",
+        ),
+        ({"mechanism": Mechanism(Identity(4), hubbub.PoissonSampling(0.2), 1e12)}, ConfigError, "noise_multiplier|stddev"),
+    ],
+)
+def test_a_plan_that_no_run_may_have_is_refused_when_it_is_made(
+    given: dict[str, object], refused: type[Exception], message: str
+) -> None:
+    usual = {"mechanism": Mechanism(Identity(4), hubbub.PoissonSampling(0.2), 1.0), "clip_norm": 1.0, "delta": 1e-5}
+    with pytest.raises(refused, match=message):
+        hubbub.Plan(**(usual | given))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("unit", ["patient", "", "clients", "Client"])
 def test_a_privacy_unit_that_nobody_clips_by_is_refused(unit: str) -> None:
     """What is clipped as one is a client or an example; a word for people in a statement would promise something else."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hubbub._util.checks import finite, integer, lattice_bits, one_of, open_unit, positive, scale
+from hubbub.accounting.events_of_mechanism import charges, stated_relation
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
@@ -145,24 +146,14 @@ class RunPlan:
     def __post_init__(self) -> None:
         integer("rounds", self.rounds, at_least=1)
         positive("expected_cohort_size", self.expected_cohort_size)
-        open_unit("delta", self.delta)
-        integer("seed", self.seed, at_least=0)
-        one_of("noise", self.noise, get_args(NoiseKind))
         lattice_bits("lattice_bits", self.lattice_bits)
-        if isinstance(self.clip_norm, AdaptiveClipping):
-            _require_adaptable(self.mechanism)
-        elif self.clip_norm is not None:
-            scale("clip_norm", self.clip_norm)
+        _require_terms(self)
         if self.mechanism is None:
             # What a promise refuses is refused here.
             self.promise()
             return
-        if self.clip_norm is None:
-            raise ConfigError("clip_norm: a run with a mechanism needs one; noise hides updates of a bounded norm only")
         if self.mechanism.participation != self.participation:
             raise ConfigError(f"participation = {self.participation}: the mechanism promises {self.mechanism.participation}")
-        if self.noise == "secure":
-            require_room(0, self.mechanism.stddev)
         if self.rounds > self.mechanism.rounds:
             raise ConfigError(f"rounds = {self.rounds}: the mechanism has noise for {self.mechanism.rounds} rounds")
         promise = self.promise()
@@ -229,6 +220,12 @@ class Plan:
         seed: Of shuffles; in a simulation also of cohorts and noise.
         noise: ``"secure"`` or ``"simulation"``; as for :class:`RunPlan`.
 
+    Raises:
+        TypeError: No mechanism.
+        ConfigError: No clip norm, or one that moves under correlated noise, or more noise than can be added exactly; or random
+            cohorts with correlated noise that no theorem covers.
+        ValueError: A number out of range, an unknown word, or a relation that no theorem covers.
+
     Example:
         >>> from hubbub.accounting import calibrate
         >>> from hubbub.mechanism.participation import PoissonSampling
@@ -246,6 +243,16 @@ class Plan:
     neighboring_relation: str | None = None
     seed: int = 0
     noise: NoiseKind = "secure"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mechanism, Mechanism):
+            raise TypeError(f"mechanism: is a {type(self.mechanism).__name__}, must be a Mechanism, as hubbub.calibrate makes")
+        if self.expected_cohort_size is not None:
+            positive("expected_cohort_size", self.expected_cohort_size)
+        stated_relation(self.mechanism.participation, self.neighboring_relation)
+        # Cohorts and noise that no theorem covers together are refused by what charges them.
+        charges(self.mechanism, rounds=0)
+        _require_terms(self)
 
     def for_clients(self, clients: int) -> RunPlan:
         """The run of so many clients, with everything that is decided before its first round.
@@ -280,6 +287,21 @@ class Plan:
             noise=self.noise,
             further=further,
         )
+
+
+def _require_terms(plan: RunPlan | Plan) -> None:
+    """Refuse what no run may have, however many clients there are."""
+    open_unit("delta", plan.delta)
+    integer("seed", plan.seed, at_least=0)
+    one_of("noise", plan.noise, get_args(NoiseKind))
+    if isinstance(plan.clip_norm, AdaptiveClipping):
+        _require_adaptable(plan.mechanism)
+    elif plan.clip_norm is not None:
+        scale("clip_norm", plan.clip_norm)
+    elif plan.mechanism is not None:
+        raise ConfigError("clip_norm: a run with a mechanism needs one; noise hides updates of a bounded norm only")
+    if plan.mechanism is not None and plan.noise == "secure":
+        require_room(0, plan.mechanism.stddev)
 
 
 def _require_adaptable(mechanism: Mechanism | None) -> None:
