@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import hubbub
-from hubbub.errors import ConfigError
+from hubbub.errors import ConfigError, DataError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.strategies import Identity, toeplitz
@@ -174,6 +174,33 @@ def test_a_plan_that_no_run_may_have_is_refused_when_it_is_made(
     usual = {"mechanism": Mechanism(Identity(4), hubbub.PoissonSampling(0.2), 1.0), "clip_norm": 1.0, "delta": 1e-5}
     with pytest.raises(refused, match=message):
         hubbub.Plan(**(usual | given))  # type: ignore[arg-type]
+
+
+def a_run() -> tuple[hubbub.Plan, hubbub.SimulatedPopulation, nn.Module]:
+    clients = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))] * 8
+    plan = hubbub.Plan(Mechanism(Identity(2), hubbub.PoissonSampling(0.5), 1.0), clip_norm=1.0, delta=1e-5)
+    return plan, hubbub.SimulatedPopulation(clients, nn.functional.cross_entropy), nn.Linear(3, 2)
+
+
+def test_arguments_of_train_in_another_order_are_refused_by_name() -> None:
+    plan, population, model = a_run()
+    for arguments, message in (
+        ((population, plan, model), "plan: is a SimulatedPopulation, must be a Plan or a RunPlan; the order is train"),
+        ((plan, model, population), "population: is a Linear, must be a Population"),
+        ((plan, population, model.parameters()), r"model: is a generator, must be a torch\.nn\.Module"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            next(hubbub.train(*arguments))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("examples", [4, 2, 1])
+def test_the_examples_of_one_client_are_not_taken_for_a_list_of_clients(examples: int) -> None:
+    pair = (torch.randn(examples, 3), torch.zeros(examples, dtype=torch.int64))
+    with pytest.raises(DataError, match=r"clients\[0\]: is a Tensor, must be the pair .*give clients=\[\(inputs, targets\)\]"):
+        hubbub.SimulatedPopulation(pair, nn.functional.cross_entropy)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"clients\[1\]: is a tuple of 3, must be the pair"):
+        hubbub.SimulatedPopulation([pair, (*pair, pair[0])], nn.functional.cross_entropy)  # type: ignore[list-item]
+    assert len(hubbub.SimulatedPopulation([pair], nn.functional.cross_entropy).clients) == 1
 
 
 @pytest.mark.parametrize("unit", ["patient", "", "clients", "Client"])

@@ -82,6 +82,7 @@ def train(
         RoundResult: After the round's release is on disk and the model has been updated, or after it was aborted.
 
     Raises:
+        TypeError: An argument is another thing, as where two of them are swapped.
         ParticipationError: The clients cannot keep the promised pattern, one is listed twice, or the list is another one than
             the run began with, where what is promised counts on it.
         LedgerError: The folder holds another run, or its record is damaged or was rolled back.
@@ -101,6 +102,15 @@ def train(
         >>> [result.round_index for result in results], results[-1].epsilon <= 2.0
         ([0, 1, 2], True)
     """
+    for name, value, kinds, what in (
+        ("plan", plan, (Plan, RunPlan), "Plan or a RunPlan"),
+        ("population", population, Population, "Population"),
+        ("model", model, nn.Module, "torch.nn.Module"),
+    ):
+        if not isinstance(value, kinds):
+            raise TypeError(
+                f"{name}: is a {type(value).__name__}, must be a {what}; the order is train(plan, population, model, store)"
+            )
     clients = _listed(population)
     if isinstance(plan, Plan):
         plan = plan.for_clients(len(clients))

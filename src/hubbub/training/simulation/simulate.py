@@ -46,8 +46,9 @@ class SimulatedPopulation(Population):
     zero; the logger ``hubbub`` and the private ``failed`` of a round's statistics tell the operator of it.
 
     Raises:
-        DataError: What are no tensors, inputs and targets of different lengths, or no client; or examples of several shapes or
-            dtypes, where clients share a stack or a memory: one's own would shape what is made of the others'.
+        DataError: What are no pairs, or no tensors, inputs and targets of different lengths, or no client; or examples of
+            several shapes or dtypes, where clients share a stack or a memory: one's own would shape what is made of the
+            others'.
 
     Example:
         >>> clients = [(torch.randn(5, 3), torch.randint(2, (5,))) for _ in range(4)]
@@ -69,6 +70,7 @@ class SimulatedPopulation(Population):
     ) -> None:
         if not len(clients):
             raise DataError("clients: there is none")
+        _require_pairs(clients)
         for i, (inputs, targets) in enumerate(clients):
             for what, part in (("inputs", inputs), ("targets", targets)):
                 if not isinstance(part, torch.Tensor):
@@ -372,6 +374,17 @@ class SimulatedPopulation(Population):
         """What a client is given to do in a round, from data and seed of its own."""
         inputs, targets = self._examples[client]
         return Job(client, inputs, targets, seed_for(self._key, client, round_index), round_index)
+
+
+def _require_pairs(clients: Sequence[object]) -> None:
+    """Refuse what is no list of pairs, such as the tensors of one client, whose rows would pass for clients."""
+    for i, pair in enumerate(clients):
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            what = type(pair).__name__ + (f" of {len(pair)}" if isinstance(pair, Sequence) else "")
+            raise DataError(
+                f"clients[{i}]: is a {what}, must be the pair (inputs, targets) of one client; of one client alone give "
+                "clients=[(inputs, targets)]"
+            )
 
 
 def _require_one_form(clients: Sequence[Examples], execution: Execution) -> None:
