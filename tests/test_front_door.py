@@ -203,6 +203,15 @@ def test_the_examples_of_one_client_are_not_taken_for_a_list_of_clients(examples
     assert len(hubbub.SimulatedPopulation([pair], nn.functional.cross_entropy).clients) == 1
 
 
+def test_a_folder_may_be_named_by_its_text(tmp_path: Path) -> None:
+    folder = str(tmp_path / "run")
+    *_, last = hubbub.train(*a_run(), hubbub.RunStore(folder))
+    assert hubbub.RunStore(folder).released() == [0, 1]
+    by_text, by_path = hubbub.verify(folder, head=last.head), hubbub.verify(Path(folder), head=last.head)
+    assert by_text.ok
+    assert by_text == by_path
+
+
 @pytest.mark.parametrize("unit", ["patient", "", "clients", "Client"])
 def test_a_privacy_unit_that_nobody_clips_by_is_refused(unit: str) -> None:
     """What is clipped as one is a client or an example; a word for people in a statement would promise something else."""

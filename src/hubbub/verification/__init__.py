@@ -82,7 +82,7 @@ class Verdict:
         return all(check.ok for check in self.checks)
 
 
-def verify(folder: Path, head: str | None = None) -> Verdict:
+def verify(folder: str | Path, head: str | None = None) -> Verdict:
     """Read a run's folder, or one that was published, change nothing, and say what passes.
 
     Args:
@@ -103,6 +103,7 @@ def verify(folder: Path, head: str | None = None) -> Verdict:
         >>> verdict.ok, verdict.epsilon <= 4.0
         (True, True)
     """
+    folder = Path(folder)
     if not os.path.lexists(folder / "ledger.jsonl") and os.path.lexists(folder / PUBLICATION):
         return _published(folder, head)
     ledger, checks = ledger_of(folder), list[Check]()

@@ -66,10 +66,10 @@ class RunStore:
         ([0], [1.0, 1.0])
     """
 
-    def __init__(self, folder: Path, *, keep_releases: bool = True) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path, *, keep_releases: bool = True) -> None:
+        self.folder = Path(folder)
         self._keep_releases = keep_releases
-        self._state = folder / "state"
+        self._state = self.folder / "state"
         self._keys = self._state / "keys"
         self._releases = self._state / "releases"
 
