@@ -248,7 +248,7 @@ class RunStore:
         """A release that the ledger says was committed, ``(dim,)`` float64."""
         path, content = self._release_path(round_index), self.release_content(round_index)
         if hashlib.sha256(content).hexdigest() != digest:
-            raise RunFolderError(f"{path}: is not what the ledger says was released; the folder is damaged")
+            raise RunFolderError(f"{path}: is not what the ledger says was released; the file is damaged: restore it")
         return self.parse_release(round_index, content, dim)
 
     def parse_release(self, round_index: int, content: bytes, dim: int | None = None) -> torch.Tensor:

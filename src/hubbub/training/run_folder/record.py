@@ -153,19 +153,22 @@ class Traces:
         return bool(self.releases) or self.checkpoint is not None or self.shown > 0
 
     def unknown(self, chain: Chain, history: History) -> Iterator[str]:
-        """What the ledger does not account for, in words."""
+        """What the ledger does not account for, in words; a release that is not the one on record is no sign of it."""
         rounds = history.rounds
         beyond = unknown_releases(self.releases, [entry.state for entry in rounds])
         yield from (f"state/releases/{t}.safetensors is no release of it" for t in beyond)
-        for t in sorted(set(self.releases) - set(beyond)):
-            if rounds[t].state == "committed" and rounds[t].release != self.releases[t]:
-                yield f"state/releases/{t}.safetensors is not what it says was released"
         if self.checkpoint is not None and chain.rounds_at(self.checkpoint[1]) != self.checkpoint[0]:
             yield f"state/checkpoint.json goes with a ledger of {self.checkpoint[0]} rounds, with a head that it never had"
         if self.shown > len(rounds):
             yield f"metrics.jsonl goes to {self.shown} rounds"
         if key := key_ahead(self.keyed, len(history.epochs)):
             yield f"{key} is there, of which it does not know"
+
+    def damaged(self, history: History) -> Iterator[int]:
+        """The committed rounds whose release is not the one on record, in order."""
+        for t, entry in enumerate(history.rounds):
+            if entry.state == "committed" and self.releases.get(t, entry.release) != entry.release:
+                yield t
 
 
 def _checkpoint(path: Path) -> tuple[int, str] | None:
@@ -196,5 +199,10 @@ def read_run(folder: Path) -> Recorded:
         raise LedgerError(
             f"{path}: holds {len(history.rounds)} rounds, but {unknown}: it was rolled back, or is another run's; restore the "
             "ledger that goes with this folder"
+        )
+    for t in traces.damaged(history):
+        raise LedgerError(
+            f"{path}: holds {len(history.rounds)} rounds, but state/releases/{t}.safetensors is not what it says was released: "
+            "that file is damaged, or is another run's; restore it"
         )
     return Recorded(str(folder), chain, promise, history, alone=not traces.tell)
