@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import hubbub
+from hubbub.accounting.guarantee import unprotected
 from hubbub.errors import ConfigError, DataError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import Participation
@@ -222,7 +223,8 @@ def test_a_privacy_unit_that_nobody_clips_by_is_refused(unit: str) -> None:
             rounds=4, participation=hubbub.PoissonSampling(0.2), epsilon=1.0, delta=1e-5, privacy_unit=unit
         ),
         lambda: RunPlan(4, mechanism.participation, 5.0, mechanism, clip_norm=1.0, privacy_unit=unit),
-        lambda: RunPlan(4, mechanism.participation, 5.0, privacy_unit=unit).promise().after(4, 1e-5),
+        lambda: RunPlan(4, mechanism.participation, 5.0, privacy_unit=unit),
+        lambda: unprotected(4, 1e-5, unit),
     ):
         with pytest.raises(ValueError, match=f"privacy_unit = {unit!r}: must be one of client, example"):
             made()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from hubbub._util.checks import finite, integer, lattice_bits, one_of, open_unit, positive, scale
 from hubbub.accounting.events_of_mechanism import charges, stated_relation
 from hubbub.accounting.runs import RunCharge
-from hubbub.accounting.wording import Assumption
+from hubbub.accounting.wording import UNITS, Assumption
 from hubbub.errors import ConfigError
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseBy
@@ -147,6 +147,7 @@ class RunPlan:
         integer("rounds", self.rounds, at_least=1)
         positive("expected_cohort_size", self.expected_cohort_size)
         lattice_bits("lattice_bits", self.lattice_bits)
+        one_of("privacy_unit", self.privacy_unit, UNITS)
         _require_terms(self)
         if self.mechanism is None:
             # What a promise refuses is refused here.
