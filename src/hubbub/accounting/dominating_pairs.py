@@ -251,7 +251,7 @@ def directions(event: Event, relation: NeighboringRelation) -> tuple[LossLaw, Lo
 
 
 def unamplified_mu(event: Event, relation: NeighboringRelation) -> float:
-    """μ of the Gaussian release that an event is to an adversary who sees the coins: a bound, by joint quasi-convexity.
+    """μ of the Gaussian release that an event is to an adversary who knows participation: a bound, by joint quasi-convexity.
 
     With the cohort seen, a record moves the sum by at most C where zero takes its place, and by 2C where another record does.
 

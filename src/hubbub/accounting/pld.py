@@ -104,7 +104,7 @@ class _Cumulant:
 
 
 def _slack(tilts: Array) -> Array:
-    """What the moments' bound has beside K: λ ln λ − (1 + λ) ln(1 + λ)."""
+    """What the moments' bound has in addition to K: λ ln λ − (1 + λ) ln(1 + λ)."""
     return tilts * np.log(tilts) - (1 + tilts) * np.log1p(tilts)
 
 

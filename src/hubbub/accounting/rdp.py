@@ -2,7 +2,7 @@
 
 The Rényi divergence of order a is ln E_P[e^{(a−1)L}]/(a − 1). It adds up over rounds, under adaptive composition as well, for
 each of the pairs that dominate a round (:mod:`hubbub.accounting.dominating_pairs`); at most it is that of the Gaussian release
-to an adversary who sees all coins. Of the two directions of a pair the larger is stated.
+to an adversary who knows all participation. Of the two directions of a pair the larger is stated.
 
 **Discrete Gaussian shares.** Letters: n shares of standard deviation σ each, d numbers in the sum, μ = ‖Δ‖₂/(√n·σ) for a move
 of the sum by Δ, τ the excess of :class:`.DiscreteGaussianShares`. The divergence of order a is at most a·μ²/2 + τ·d, and at
