@@ -118,7 +118,7 @@ def key_ahead(keyed: int, epochs: int) -> str:
         keyed: One more than the last epoch that has a key.
         epochs: How many starts are on record. The key of one more may be there, since it comes first.
     """
-    return f"the key of epoch {keyed - 1}" if keyed > epochs + 1 else ""
+    return f"the key of incarnation {keyed - 1}" if keyed > epochs + 1 else ""
 
 
 @dataclass(frozen=True)
