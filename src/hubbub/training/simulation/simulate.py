@@ -43,7 +43,7 @@ class SimulatedPopulation(Population):
             and to 1e-5 of an update between plans.
 
     A client whose training raises, since a target is no class, say, or since its examples cannot be read, adds an update of
-    zero; the logger ``hubbub`` and the private ``failed`` of a round's statistics tell the operator of it.
+    zero; the logger ``hubbub`` and the private ``failed`` of a round's statistics report it to the operator.
 
     Raises:
         DataError: What are no tensors, inputs and targets of different lengths, or no client; or examples of several shapes or
@@ -68,7 +68,7 @@ class SimulatedPopulation(Population):
         execution: Execution | None = None,
     ) -> None:
         if not len(clients):
-            raise DataError("clients: there is none")
+            raise DataError("clients: the list is empty")
         for i, (inputs, targets) in enumerate(clients):
             for what, part in (("inputs", inputs), ("targets", targets)):
                 if not isinstance(part, torch.Tensor):
@@ -129,7 +129,7 @@ class SimulatedPopulation(Population):
 
         Raises:
             ConfigError: Model and loss fail on a probe batch of every form that clients have, or carry something from one
-                client to the next; or by the plan that was named, a client's bits would depend on who is beside it, and the
+                client to the next; or by the plan that was named, a client's bits would depend on who is next to it, and the
                 sums are secure.
         """
         self._take(model)
@@ -272,7 +272,7 @@ class SimulatedPopulation(Population):
                     yield client, update.to(self._device), math.nan
 
     def failed(self) -> dict[str, float]:
-        """What the operator is told of the clients that failed since this was asked last; nothing where none did."""
+        """The private report of the clients that failed since this was asked last; empty if no client did."""
         faults, self._faults = self._faults, []
         for client, why in faults:
             note(f"client {client}", why)

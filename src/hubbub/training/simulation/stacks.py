@@ -202,7 +202,7 @@ class _Stepper:
     def step(self, gradients: Sequence[torch.Tensor | None], rates: Sequence[float], resting: Sequence[int]) -> None:
         """Move the parameters of every client but those that rest: what a module makes of padding may be no number.
 
-        How long others go on must not change what a client has learnt, and 0 times what is not a number is none.
+        How long others train must not change what a client has learnt, and 0 times NaN is NaN.
         """
         local, scale = self._local, -torch.tensor(rates, dtype=self._own[0].dtype, device=self._own[0].device)
         for i, (p, gradient) in enumerate(zip(self._own, gradients, strict=True)):

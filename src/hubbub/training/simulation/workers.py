@@ -24,7 +24,7 @@ __all__ = ["Part", "SharedExamples", "Task", "WorkerError", "Workers"]
 
 
 class WorkerError(HubbubError):
-    """A worker process ended, or could not train; nothing was charged for its round."""
+    """A worker process ended, or could not train; its round cost no privacy."""
 
 
 @dataclass
@@ -173,7 +173,7 @@ class Workers:
         self.close()
         return WorkerError(
             f"a worker process ended (exit code {code}): out of memory, or killed, or the script that started it has no "
-            'if __name__ == "__main__" around its main part; nothing was charged for the round; take fewer workers'
+            'if __name__ == "__main__" around its main part; the round cost no privacy; take fewer workers'
         )
 
 
