@@ -8,7 +8,7 @@
 
 The mod is the first of the list, the outermost: what it has encrypted nobody touches any more. It fails closed: where it cannot
 encrypt, it replies with an error of code 6, and nothing that the app made leaves in the clear, not even the app's own words for
-what went wrong. What it is told by the server it checks against what it was told before, and against the ``paillier-key-id`` of
+what went wrong. What the server says it checks against what it said before, and against the ``paillier-key-id`` of
 the node's own configuration, where there is one: without it, the key of a run is the one that the server names first.
 
 A node holds what its configuration names, ``--node-config 'paillier-share="/srv/share-1.json"'``; all others answer that they

@@ -44,7 +44,7 @@ class Summing:
         return Lattice(self.split.joint_norm(self.clip_norm) if self.split else self.clip_norm, self.lattice_bits)
 
     def config(self) -> dict[str, float | bool]:
-        """What clients are told."""
+        """The settings that clients get."""
         told: dict[str, float | bool] = {CLIP_NORM: float(self.clip_norm)}
         lattice = self.lattice
         if shares := self.mechanism.shares:
