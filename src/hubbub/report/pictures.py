@@ -292,7 +292,7 @@ def draw_alternatives(title: str, marks: Sequence[Alternative], spent: Sequence[
     Args:
         title: Of the run.
         marks: In the order of their errors.
-        spent: Rounds, and epsilon after so many.
+        spent: Rounds, and epsilon after that many.
     """
     from matplotlib.ticker import MaxNLocator
 

@@ -250,7 +250,7 @@ def _pareto(sweep: SweepSummary) -> str:
 
 
 def _surfaces(sweep: SweepSummary) -> bytes:
-    """Accuracy on test and on training examples as surfaces, a row for each slice, as a PNG; empty where there are none."""
+    """Accuracy on test and on training examples as surfaces, a row for each slice, as a PNG; empty without surfaces."""
     if len(sweep.axes) < 2 or not all(_numeric(values) for _, values in sweep.axes[:2]):
         return b""
     of: tuple[_Of, ...] = (lambda point: point.accuracy, lambda point: point.train_accuracy)
