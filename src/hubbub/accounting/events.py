@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 NeighboringRelation = Literal["zero-out", "add-or-remove-one", "replace-one"]
-# More would not be told apart by the numbers that they are computed with.
+# More would not be distinguished by the numbers that they are computed with.
 MOST_ROUNDS = 10**12
 _MOST_SHARES, _MOST_DIM = 10**9, 10**12
 # Up to here the terms of a sum are added one by one; the later ones are smaller than the last of them.

@@ -307,7 +307,7 @@ def optimize(
         )
     if rounds * bands > _MOST_ENTRIES:
         raise ValueError(
-            f"bands = {bands}: {rounds:,} rounds of so many are {rounds * bands:,} numbers, more than {_MOST_ENTRIES:,.0f}; "
+            f"bands = {bands}: {rounds:,} rounds of that many are {rounds * bands:,} numbers, more than {_MOST_ENTRIES:,.0f}; "
             "use fewer bands, or toeplitz.optimize"
         )
     shares = _shares(weights, rounds, objective)

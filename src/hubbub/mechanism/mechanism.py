@@ -43,7 +43,7 @@ class NoiseShares:
 
     Args:
         clients: The fewest whose shares are in a sum that is released.
-        dim: Numbers in a sum, at most. It costs nothing to leave room: shares of a few steps are told from one Gaussian by less
+        dim: Numbers in a sum, at most. It costs nothing to leave room: shares of a few steps differ from one Gaussian by less
             than a float holds.
         lattice_bits: Of the lattice of the sums, from 8 to 24: a clip norm has at least 2^lattice_bits steps. Of fewer steps a
             share costs more privacy, which is accounted for.
