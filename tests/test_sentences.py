@@ -122,7 +122,7 @@ its cost is in epsilon only :: every run :: test_charges_of_named_runs_are_in_ep
 no run: this is what :: without a run :: definition: there is no ledger
 no lower bound is stated | show, with confidence 95 % :: with and without an audit :: \
 test_a_bound_in_the_report_is_rounded_down_and_is_one_on_what_is_stated
-norm of an update together with | L2 sensitivity of :: fixed and adaptive :: test_rho_is_that_of_the_stated_sensitivity_and_noise
+norm of an update together | L2 sensitivity of :: fixed and adaptive :: test_rho_is_that_of_the_stated_sensitivity_and_noise
 Under … epsilon is | Under … no epsilon :: each relation :: test_what_another_relation_assumes_stands_beside_its_epsilon
 in the units of a sum | sums divided by the fixed number :: runs :: \
 test_a_statement_of_a_run_names_its_scale_its_divisor_and_its_record
