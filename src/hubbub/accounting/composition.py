@@ -50,7 +50,7 @@ Events = Sequence[tuple[Event, int]]
 _LEAST_DELTA = 1e-290
 # With so little noise in a round sampling hides nothing that is worth a computation.
 _LARGEST_MU = 100.0
-# Above it the mesh may be so coarse for want of memory that divergences tell more.
+# Above it the mesh may be so coarse for want of memory that divergences say more.
 _LARGE_EPSILON = 1e7
 # Without amplification nothing is promised beyond this μ; below its inverse it counts as that.
 _MOST_MU = 1e12

@@ -44,7 +44,7 @@ from hubbub.mechanism.strategies.tree import BinaryTree
 
 __all__ = ["MixturePair", "as_gaussian", "directions", "unamplified_mu"]
 
-# Where a Newton step leaves its bracket, that is halved; so many halvings leave nothing of any.
+# Where a Newton step leaves its bracket, that is halved; this many halvings leave nothing of any.
 _STEPS = 200
 # Of the line: beyond it no law has mass.
 _FARTHEST = 1e6

@@ -248,7 +248,7 @@ def _least(events: Sequence[tuple[Event, int]], neighboring_relation: str, of: C
         at = int(np.argmin(values))
         best = min(best, values[at])
         logs = np.log(orders - 1)
-        # Beyond the outermost order the search goes on.
+        # Beyond the outermost order the search continues.
         low = logs[at - 1] if at > 0 else max(logs[0] - 4, _LOG_ORDERS[0])
         high = logs[at + 1] if at + 1 < len(logs) else min(logs[-1] + 4, _LOG_ORDERS[1])
         if high - low < _CLOSE:

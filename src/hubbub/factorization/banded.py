@@ -83,7 +83,7 @@ def least_error(
     C = warm_start(workload, weights, bands) if start is None else start
     search = Search(workload, weights, C)
     if workload.learning_rates and not np.isfinite(search.error.squared_errors(C)).all():
-        # Rates so uneven that coarser rounds tell nothing of these.
+        # Rates so uneven that coarser rounds say nothing of these.
         C = np.zeros_like(C)
         C[:, 0] = 1.0
         search = Search(workload, weights, C)

@@ -107,7 +107,7 @@ class HolderFolder:
             if stated:
                 files.write_atomic(folder / name, part)
             else:
-                # What a start left that was told of a promise and did not come to its end.
+                # What a start left that got a promise and did not come to its end.
                 files.remove(folder / name)
         Holder(self._key, agreement, folder).begin()
         files.write_atomic(folder / "agreement.json", strict_json.canonical(agreement.record()))

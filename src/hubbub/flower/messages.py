@@ -69,7 +69,7 @@ _LEAST_PART = 0.001
 _PATIENCE = 600.0
 _LOG = logging.getLogger("flwr")
 
-# By what clients are known for a whole run: their keys, where the grid tells any, else the numbers of their nodes.
+# By what clients are known for a whole run: their keys, if the grid has any, else the numbers of their nodes.
 Identity = Literal["key", "node"]
 
 

@@ -40,7 +40,7 @@ __all__ = ["FOLDER", "KEY_ID", "SEED", "SHARE", "encrypting_mod", "hold"]
 # In a node's configuration: the key under which alone it encrypts.
 KEY_ID = "paillier-key-id"
 # In a node's configuration: the file of a share, or of a whole private key; where the holder keeps what it did, by default
-# beside that; and, of a simulation, the seed of its noise, which is then no secret.
+# next to that; and, of a simulation, the seed of its noise, which is then no secret.
 SHARE, FOLDER, SEED = "paillier-share", "paillier-folder", "paillier-noise-seed"
 # What the server is told the reason of; of the others, such as a file that cannot be read, the owner of the node alone.
 _TOLD = (ValueError, TypeError, NoiseExhaustedError, SumNotOpenedError)

@@ -134,7 +134,7 @@ class GridHolders:
         rows = self._agreement.noising_holders
         if len(self._nodes) < rows:
             self.find()
-        # Of two that claim one share nobody can tell whose noise it is.
+        # Of two that claim one share nobody knows whose noise it is.
         nodes = {n: some[0] for n, some in self._nodes.items() if n <= rows and len(some) == 1}
         told = {ROUND: aggregator.round_index, messages.CLIP_NORM: float(clip_norm)}
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Fixed", "PrivateRun"]
 
 _LOG = logging.getLogger("flwr")
-# The most clients of a cohort that is drawn by coins; sums of so many are exact.
+# The most clients of a cohort that is drawn at random; sums of that many are exact.
 _MOST_CLIENTS = 2**26
 
 

@@ -194,7 +194,7 @@ class PrivateStrategy(Strategy):
         nodes = self._connected(grid)
         run.reach_holders(grid)
         messages = run.begin(content, arrays, summing, nodes, self._timeout)
-        # How many the coins chose is as secret as whom.
+        # How many were sampled is as secret as who.
         whom = f"{len(messages)} clients" if self._options.num_sampled_clients else "a random cohort"
         _LOG.info("configure_train: asked %s", whom)
         return messages

@@ -44,7 +44,7 @@ class History:
     Args:
         rounds: One entry for each round that was begun.
         epochs: One entry for each incarnation.
-        joined: For each client, by HMAC, the rounds that it joined, aborted ones counted; of random cohorts there is no list.
+        joined: For each client, by HMAC, the rounds that it joined, aborted ones counted; of random cohorts no list is kept.
         closed: Whether the keys were destroyed.
         files: The SHA-256 of each file that the run has made of its rounds, by name, as recorded since the last of them;
             ``None`` before.

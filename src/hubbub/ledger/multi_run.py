@@ -47,7 +47,7 @@ def final_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
     """What runs cost that are over, for the promise of a later one: the cost of further rounds would be in no account.
 
     Raises:
-        LedgerError: One that may go on, or what :func:`run_charges` refuses.
+        LedgerError: One that may begin rounds, or what :func:`run_charges` refuses.
     """
     for run in runs:
         if run.rounds_left:

@@ -31,7 +31,7 @@ __all__ = ["MOST_STDDEV", "Mechanism", "NoiseBy", "NoiseShares", "whole_share"]
 # Of a share of noise, in steps of its lattice.
 MOST_STDDEV = 2**28
 
-# Who adds the noise, beside clients in shares: the server, or each share holder of a secure aggregation, who adds the whole
+# Who adds the noise, other than clients in shares: the server, or each share holder of a secure aggregation, who adds the whole
 # of it from a key of its own, encrypted, so that nobody who adds or opens sums knows all noise in them.
 NoiseBy = Literal["server", "holders"]
 _MOST_SHARES, _MOST_DIM = 10**9, 10**12

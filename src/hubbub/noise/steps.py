@@ -12,7 +12,7 @@ __all__ = ["LARGEST", "MOST_BITS", "require_room", "share_stddev", "step_of"]
 MOST_BITS = 24
 # Sums and noise stay below this, so that they and their sum are whole numbers that float64 holds exactly.
 LARGEST = 2.0**52
-# Noise beyond so many deviations does not happen: a radius of 106 bits ends at 12.2.
+# Noise beyond this many deviations does not happen: a radius of 106 bits ends at 12.2.
 _DEVIATIONS = 13
 
 

@@ -13,7 +13,7 @@ from hubbub.report.summary import RunSummary, whose
 
 __all__ = ["Chart", "costs", "page", "rendered", "some"]
 
-# The tables below a chart have at most so many rows.
+# The tables below a chart have at most this many rows.
 _MOST_ROWS = 12
 
 

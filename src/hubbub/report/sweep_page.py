@@ -23,7 +23,7 @@ from hubbub.report.sweep_summary import PointSummary, Spread, SweepSummary, valu
 
 __all__ = ["page", "write"]
 
-# Of the settings beyond two, so many combinations are drawn.
+# Of the settings beyond two, this many combinations are drawn.
 _MOST_SLICES = 12
 # A heat map of more cells has no room for numbers.
 _MOST_LABELS = 150

@@ -34,7 +34,7 @@ __all__ = ["LARGEST_BITS", "SMALLEST_BITS", "Ciphertext", "PublicKey", "width"]
 SMALLEST_BITS, LARGEST_BITS = 2048, 16_384
 # An n from outside has no prime factor below it.
 _SMALL_FACTORS = 2**16
-# Numbers that a process encrypts at a time: for so many an interrupted call waits.
+# Numbers that a process encrypts at a time: for this many an interrupted call waits.
 _TASK = 64
 
 

@@ -202,7 +202,7 @@ class Packing:
         return slots
 
     def plaintexts(self, size: int) -> int:
-        """How many plaintexts hold so many values."""
+        """How many plaintexts hold that many values."""
         return -(-integer("size", size, at_least=1) // self.slots)
 
     def pack(self, values: npt.ArrayLike, noise: npt.ArrayLike | None = None) -> list[int]:

@@ -178,7 +178,7 @@ class PlainSum:
     total: torch.Tensor
     statistics: Mapping[str, float]
 
-    # What is added to it can be told from its last bits.
+    # What is added to it can be seen from its last bits.
     lattice: ClassVar[None] = None
 
     def digest(self, key: bytes) -> str:

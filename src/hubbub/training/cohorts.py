@@ -92,7 +92,7 @@ def draw(
                 kept = uniform_choice(derive(coins, "kept"), len(chosen), max_cohort_size)
                 chosen = [chosen[i] for i in kept]
         case CyclicPoissonSampling(sampling_probability, cycle_length):
-            # A coin for each client, those of other groups too: whom it asks does not depend on who else is in the group.
+            # A draw for each client, those of other groups too: whom it asks does not depend on who else is in the group.
             heads = _heads(coins, len(clients), sampling_probability)
             turn, key = round_index % cycle_length, derive(keys.lasting, "groups")
             chosen = [i for i in np.flatnonzero(heads).tolist() if _slot(key, clients[i], cycle_length) == turn]

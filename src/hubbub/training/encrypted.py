@@ -71,7 +71,7 @@ class EncryptedSum:
     def __init__(self, aggregator: Aggregator, lattice: Lattice | None, opening: Opening, private: Mapping[str, float]) -> None:
         self.lattice = lattice
         self._aggregator, self._opening = aggregator, opening
-        # What the operator is told.
+        # The operator's statistics.
         self.statistics = dict(private)
 
     @property

@@ -22,7 +22,7 @@ __all__ = ["Encryption", "NoiseSide"]
 NoiseSide = Literal["server", "holders", "clients"]
 # Beside the bits of the lattice: its sign, and since a clip norm has up to twice as many steps as its power of two.
 _BITS_ABOVE = 2
-# Noise beyond so many deviations does not happen: a radius of 106 bits ends at 12.2.
+# Noise beyond this many deviations does not happen: a radius of 106 bits ends at 12.2.
 _DEVIATIONS = 13
 
 

@@ -51,7 +51,7 @@ class ServerOptimizer:
     name: ServerName = "fedavg"
     learning_rate: float = 1.0
     momentum: float = 0.9
-    # Not in what is recorded of a server where there is none, so that a run from before there was one goes on.
+    # Not in what is recorded of a server where there is none, so that a run from before there was one can resume.
     cooldown: float = field(default=0.0, repr=False)
     cooldown_to: float = field(default=0.05, repr=False)
 
@@ -194,7 +194,7 @@ class RunPlan:
             "server": repr(self.server),
             **({"cooldown": [self.server.cooldown, self.server.cooldown_to]} if self.server.cooldown else {}),
             "seed": self.seed,
-            # Not of the finest lattice, so that a run from before there were others goes on.
+            # Not of the finest lattice, so that a run from before there were others can resume.
             **({} if self.lattice_bits == 24 else {"lattice_bits": self.lattice_bits}),
         }
         return Promise(

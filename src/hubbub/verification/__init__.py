@@ -35,7 +35,7 @@ from hubbub.training.warm_start import breaks, goes_on_from
 
 __all__ = ["PUBLICATION", "Check", "Verdict", "verify"]
 
-# The last record of a published run's ledger, with the digests of all that was published beside it.
+# The last record of a published run's ledger, with the digests of all that was published with it.
 PUBLICATION = "published.json"
 
 # Of numbers that were computed by other versions of the same formulas.
@@ -193,7 +193,7 @@ def _participation(promise: Promise, history: History, cost: Spent) -> Check:
         return Check("participation", True, "nothing is promised")
     if not history.joined:
         random = isinstance(mechanism.participation, RandomParticipation)
-        found = "cohorts are drawn at random, and of them there is no list" if random else "nobody took part yet"
+        found = "cohorts are drawn at random, and the ledger keeps no list of them" if random else "nobody took part yet"
         return Check("participation", True, found)
     broken = {client: joined for client, joined in history.joined.items() if not mechanism.participation.allows(joined)}
     wrong = (

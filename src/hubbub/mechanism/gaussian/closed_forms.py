@@ -245,7 +245,7 @@ def why_not_proved(answer: Calibration) -> str:
     """In words, where a theorem does not cover a budget."""
     formula = FORMULAS[answer.name]
     rule = "at most" if formula.epsilon_closed else "below"
-    claimed = f"less than the claimed {answer.delta!r}, by luck" if answer.holds else f"more than the claimed {answer.delta!r}"
+    claimed = f"{'less' if answer.holds else 'more'} than the claimed {answer.delta!r}"
     noise, attained = shown(answer.noise_multiplier, 6), shown(answer.attained_delta, 3)
     return (
         f"the calibration {answer.name!r} is proved only for epsilon {rule} {formula.epsilon_limit:g}: its noise "

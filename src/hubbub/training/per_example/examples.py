@@ -221,7 +221,7 @@ def private_gradients(
 
 # Gradients ``(some, dim)`` and losses ``(some,)``.
 _Rows = tuple[torch.Tensor, torch.Tensor]
-# A sum, with the count of indicators last where there is a split, and what the operator is told.
+# A sum, with the count of indicators last where there is a split, and the operator's statistics.
 _Sum = tuple[torch.Tensor, dict[str, float]]
 
 

@@ -33,7 +33,7 @@ Made = TypeVar("Made")
 
 
 def require_own(error: Exception) -> None:
-    """Let what is no unit's own fault go on as it is: the machine's, and settings that nobody can train by."""
+    """Raise again what is no unit's own fault: the machine's, and settings that nobody can train by."""
     if isinstance(error, (ConfigError, *_MACHINE)) or reason(error).startswith("RuntimeError: CUDA error"):
         raise error
 

@@ -83,7 +83,7 @@ class SimulatedPopulation(Population):
         self._device = torch.device(self._execution.device)
         self._key = derive(seed_key(seed), "local training")
         named = clients_at_once(self._execution.plan)
-        self._choice = None if named is None else Choice(named, "as it was asked for")
+        self._choice = None if named is None else Choice(named, "as plan says")
         self._found_sound = False
         self._model: nn.Module | None = None
         self._trainer: Trainer | None = None

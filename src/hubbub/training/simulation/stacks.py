@@ -157,7 +157,7 @@ class _Feed:
         if step % self._at_once == 0:
             self._fetched = self._fetch(step, min(step + self._at_once, self.steps))
         inputs, targets = self._fetched[step % self._at_once]
-        # Always laid out alike: by gaps between clients, which tell how long the others go on, torch picks its algorithms.
+        # Always laid out alike: by gaps between clients, which show how long the others train, torch picks its algorithms.
         return inputs.contiguous(), targets.contiguous(), self._counts[step]
 
     def _fetch(self, first: int, stop: int) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -217,7 +217,7 @@ def _serve(connection: Connection, chunks: _Chunks, copied: bytes) -> None:
             return
         except HubbubError as error:
             answer = error
-        except Exception as error:  # noqa: BLE001 # the round's own process tells of it
+        except Exception as error:  # noqa: BLE001 # the round's own process reports it
             answer = WorkerError(f"a client's training failed in a worker ({type(error).__name__}: {error})")
         try:
             connection.send(answer)
