@@ -127,9 +127,9 @@ class TruncatedPoissonSampled:
 
 @dataclass(frozen=True)
 class BallsInBins:
-    """A whole run of ``rounds`` rounds with independent noise, in which each unit draws one of ``bins`` slots, once and unseen.
+    """A whole run of ``rounds`` rounds with independent noise, in which each unit draws one of ``bins`` bins, once and unseen.
 
-    A unit of slot s takes part in the rounds s, s + bins, s + 2·bins, …
+    A unit of bin s takes part in the rounds s, s + bins, s + 2·bins, …
 
     Source: Chua et al. 2025, https://arxiv.org/abs/2412.16802.
     """

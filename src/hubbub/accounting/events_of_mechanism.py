@@ -170,7 +170,7 @@ def _require_theorem(strategy: Strategy, participation: Participation) -> None:
                 )
         case BallsInBinsSampling() if bands != 1:
             raise ConfigError(
-                f"{named}: with correlated noise what two slots show overlaps, and the mixture is bounded for independent "
+                f"{named}: with correlated noise what two bins show overlaps, and the mixture is bounded for independent "
                 "noise only; use the identity strategy, a banded one with cyclic Poisson cohorts, or the pattern FixedEpochs, "
                 "without amplification"
             )

@@ -254,9 +254,9 @@ class CyclicPoissonSampling(_Participation):
 
 @dataclass(frozen=True)
 class BallsInBinsSampling(_Participation):
-    """Each client draws one of ``bins`` slots, once for the whole run, and joins the rounds slot, slot + bins, and so on.
+    """Each client draws one of ``bins`` bins, once for the whole run; who draws bin s joins the rounds s, s + bins, and so on.
 
-    No client's slot depends on the other clients. With ``bins`` slots a round has a ``bins``-th of the clients on average, and
+    No client's bin depends on the other clients. With ``bins`` bins a round has a ``bins``-th of the clients on average, and
     every client takes part once in ``bins`` rounds.
 
     Example:
@@ -269,7 +269,7 @@ class BallsInBinsSampling(_Participation):
     bins: int
 
     def __post_init__(self) -> None:
-        # No strategy has more rounds, and slots without a round are of no use.
+        # No strategy has more rounds, and bins without a round are of no use.
         integer("bins", self.bins, at_least=1, at_most=10**7)
 
     @cached_property
@@ -293,7 +293,7 @@ PARTICIPATIONS: dict[str, type] = {kind.__name__: kind for kind in get_args(Part
 def covering(participation: Participation, rounds: int) -> Pattern:
     """The pattern that allows one client whatever the participation can give it within ``rounds`` rounds.
 
-    What holds for the pattern without amplification holds for the participation: a pattern is its own, groups and slots
+    What holds for the pattern without amplification holds for the participation: a pattern is its own, groups and bins
     are rounds exactly so far apart, other random cohorts may ask a client in every round.
 
     Raises:
