@@ -1,7 +1,8 @@
 """A training loop of your own, in which every single image is private: DP-FTRL in a fixed order, without random batches.
 
 ``private_gradients`` makes the sum of a batch's clipped gradients, and a ``ReleasePath`` is the one way from there to what may
-be looked at: it charges the step, adds its row of correlated noise, and refuses an image that comes more often than promised.
+be looked at: it records the cost of the step, adds its row of correlated noise, and refuses an image that comes more often
+than promised.
 
     python examples/own_loop.py
 """

@@ -294,7 +294,7 @@ def test_the_words_of_random_cohorts_name_all_their_numbers() -> None:
     words = [describe(Mechanism(Identity(ROUNDS), participation, 1.0)) for participation in COHORTS]
     assert all(number in words[2] for number in ("0.3", "10 clients", "at most 5"))
     assert all(number in words[3] for number in ("0.3", "2 groups"))
-    assert "3 slots" in words[4]
+    assert "3 bins" in words[4]
 
 
 def said(participation: Participation, relation: NeighboringRelation) -> str:
@@ -308,7 +308,7 @@ def test_what_a_relation_takes_for_granted_is_said() -> None:
         assert "never filtered" in said(participation, "zero-out")
     assert "one of the 10" in said(COHORTS[1], "add-or-remove-one")
     assert "one of the 10" in said(COHORTS[2], "add-or-remove-one")
-    assert "group is given for good" in said(COHORTS[3], "add-or-remove-one")
-    assert "slot is drawn once" in said(COHORTS[4], "add-or-remove-one")
+    assert "group is fixed permanently" in said(COHORTS[3], "add-or-remove-one")
+    assert "bin is drawn once" in said(COHORTS[4], "add-or-remove-one")
     for slots in COHORTS[3:]:
         assert "takes its name" in said(slots, "replace-one")

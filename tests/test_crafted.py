@@ -117,7 +117,7 @@ def test_what_cannot_carry_a_crafted_client_refuses_it() -> None:
     for clients in (population(), examples()):
         with pytest.raises(ConfigError, match="client = 12: there are"):
             clients.inject(12, lambda *_: FAR)
-    with pytest.raises(ConfigError, match="is none of this population's 12 clients"):
+    with pytest.raises(ConfigError, match="is not one of this population's 12 clients"):
         grid().inject(12, lambda *_: FAR)
     with pytest.raises(ValueError, match="node_id = 7: not in this grid"):
         LocalGrid(ClientApp(), 2).craft(7, lambda *_: None)

@@ -235,7 +235,7 @@ def test_however_large_a_cohort_is_a_batch_is_in_memory_at_a_time() -> None:
     ("make", "match"),
     [
         (lambda x, y: ExamplePopulation(x[:3], y, F.cross_entropy), r"inputs: there are 3, and 11 targets"),
-        (lambda x, y: ExamplePopulation(x[:0], y[:0], F.cross_entropy), r"inputs: there is none"),
+        (lambda x, y: ExamplePopulation(x[:0], y[:0], F.cross_entropy), r"inputs: there are no examples"),
         (lambda x, y: ExamplePopulation(x, y, F.cross_entropy, ghost=True), r"ghost = True with lattice = True.*whole steps"),
     ],
 )

@@ -191,7 +191,7 @@ REFUSED = {
     "training.seed=1": "had 0",
     "training.validation=0.25": "had 0.0",
     'privacy.unit="example"': "had 'client'",
-    'privacy.noise="simulation"': "had 'secure'; what goes on from a simulation is one",
+    'privacy.noise="simulation"': "had 'secure'; what extends a simulation is a simulation",
     'privacy.neighboring_relation="replace-one"': "stated 'zero-out'",
     'privacy.sampling="poisson"': "participation",
     'privacy.mode="none"': "nothing bounds both",
@@ -279,8 +279,8 @@ def test_settings_that_go_on_from_a_run_are_trained_only_with_its_charge(
     assert hubbub("verify", "two") == 0
     by_hand = (*by_hand[:3], "three", *by_hand[4:], "--set", 'privacy.earlier_runs=["one"]')
     assert hubbub(*by_hand) == 2
-    assert "went on in" in (told := capsys.readouterr().err)
-    assert "that is not charged here" in told
+    assert "was extended in" in (told := capsys.readouterr().err)
+    assert "whose cost is not counted here" in told
 
 
 def test_an_audit_does_not_go_on_from_a_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -161,7 +161,7 @@ def test_a_branch_that_may_go_on_or_that_is_gone_cannot_be_charged(tmp_path: Pat
     with pytest.raises(LedgerError, match=r"two: 2 of the 4 rounds that it promised are done"):
         gone_on(one, three)
     two.rename(tmp_path / "moved")
-    with pytest.raises(RunFolderError, match=r"went on in .*two, which is not there"):
+    with pytest.raises(RunFolderError, match=r"was extended in .*two, which is not there"):
         gone_on(one, three)
     assert not (three / "ledger.jsonl").exists()
     (tmp_path / "moved").rename(two)
@@ -190,7 +190,7 @@ def test_acc_12_a_branch_that_was_deleted_is_not_begun_again_as_if_it_had_never_
     trained(one)
     gone_on(one, two)
     shutil.rmtree(two)
-    with pytest.raises(RunFolderError, match=r"went on in .*two, of which nothing is left"):
+    with pytest.raises(RunFolderError, match=r"was extended in .*two, of which nothing is left"):
         gone_on(one, two)
     assert not two.exists()
 
@@ -424,7 +424,7 @@ def test_acc_12_what_was_laid_out_to_go_on_does_not_begin_by_itself(tmp_path: Pa
     trained(one)
     module = zeros()
     extended(RunStore(one), FIRST, SECOND, module, RunStore(two))
-    with pytest.raises(RunFolderError, match="is the model of a finished run, and this run does not go on from one"):
+    with pytest.raises(RunFolderError, match="is the model of a finished run, and this run does not extend one"):
         next(train(SECOND, RandomSums(0), module, RunStore(two)))
     assert not (two / "ledger.jsonl").exists()
     gone_on(one, two)
@@ -449,11 +449,11 @@ def test_acc_12_a_branch_or_an_earlier_run_that_is_left_out_or_made_cheaper_is_s
     assert not continuity(three) + continuity(four)
     charges = {run.first: run.record() for run in read_run(three).promise.earlier}
     rewritten(three, earlier=[charges[read_run(one).chain.hashes[0]]])
-    assert f"went on in {two} before, which is not charged here" in continuity(three)
+    assert f"was extended in {two} before, whose cost is not counted here" in continuity(three)
     charges = {run.first: run.record() for run in read_run(four).promise.earlier}
     charges[read_run(one).chain.hashes[0]]["events"] = [{"event": "Gaussian", "count": 1, "noise_multiplier": 50.0}]
     rewritten(four, earlier=list(charges.values()))
-    assert "is charged otherwise" in continuity(four)
+    assert "is counted otherwise" in continuity(four)
 
 
 def test_acc_12_a_ledger_that_was_changed_since_is_seen_by_verify(tmp_path: Path) -> None:
@@ -468,7 +468,7 @@ def test_acc_12_a_ledger_that_was_changed_since_is_seen_by_verify(tmp_path: Path
     assert "never had head" in continuity(two)
     (one / "ledger.jsonl").write_bytes(ledger)
     rewritten(one, delta=1e-4)
-    assert "holds another run than the one that this run goes on from" in continuity(two)
+    assert "holds another run than the one that this run extends" in continuity(two)
 
 
 def test_acc_12_a_charge_that_is_smaller_than_the_ledger_says_is_seen_by_verify(tmp_path: Path) -> None:
@@ -478,13 +478,13 @@ def test_acc_12_a_charge_that_is_smaller_than_the_ledger_says_is_seen_by_verify(
     record = read_run(two).chain.records[0]
     cheap = {**record["earlier"][0], "events": [{"event": "Gaussian", "count": 1, "noise_multiplier": 50.0}]}
     rewritten(two, earlier=[cheap])
-    assert "is not charged as its ledger says that it cost" in continuity(two)
+    assert "is not counted as its ledger says" in continuity(two)
     free = {**record, "earlier": []}
     path = two / "ledger.jsonl"
     rewritten(two)
     path.unlink()
     rewritten_from(path, free)
-    assert "is not charged" in continuity(two)
+    assert "is not counted" in continuity(two)
 
 
 def rewritten_from(path: Path, first: dict[str, Any]) -> None:
@@ -518,7 +518,7 @@ def test_a_checkpoint_of_another_model_in_the_finished_run_is_seen_by_verify(tmp
     content = kept.read_bytes()
     manifest["files"][kept.name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     (one / "state/checkpoint.json").write_bytes(strict_json.canonical(manifest))
-    assert "holds another model than the one that this run went on from" in continuity(two)
+    assert "holds another model than the one that this run began with" in continuity(two)
 
 
 # --- kills ---

@@ -263,7 +263,7 @@ def test_training_a_client_leaves_model_and_generators_as_they_were() -> None:
 
 def test_a_grid_population_without_sense_is_refused() -> None:
     grid = hostile_grid()
-    with pytest.raises(ConfigError, match="there is none"):
+    with pytest.raises(ConfigError, match="the list is empty"):
         GridPopulation(grid, [])
     with pytest.raises(ConfigError, match="the same node"):
         GridPopulation(grid, {"a": 1001, "b": 1001})

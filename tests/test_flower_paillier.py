@@ -248,7 +248,7 @@ def test_of_too_few_contributions_nothing_is_opened_and_three_such_rounds_end_th
     for charged in (1, 2):
         assert one_round(strategy, on) is None
         assert strategy.rounds_charged == charged
-    assert "2 contributions came; sums of fewer than 3 are not opened; the round is discarded and stays charged" in told()
+    assert "2 contributions came; sums of fewer than 3 are not opened; the round is discarded, its cost stays spent" in told()
     with pytest.raises(SumNotOpenedError, match="nor could the sums of 2 rounds before"):
         one_round(strategy, on)
     # The third is charged as well, and the run goes on.
@@ -520,12 +520,12 @@ def test_a_run_goes_on_under_its_own_key_alone(tmp_path: Path) -> None:
 def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     key = owner().public_key
     refusals: list[tuple[Callable[[], object], str]] = [
-        (lambda: fixed(whole(), num_sampled_clients=None, sampling_probability=0.5), "drawn by coins"),
+        (lambda: fixed(whole(), num_sampled_clients=None, sampling_probability=0.5), "drawn at random"),
         (
             lambda: MatrixFactorizationDP(
                 FedAvg(), mechanism=Mechanism(Identity(3), PoissonSampling(0.5), 1.0), clip_norm=1.0, secagg=whole()
             ),
-            "drawn by coins",
+            "drawn at random",
         ),
         (lambda: fixed(whole(min_contributions=5)), "min_contributions = 5: cohorts have 4"),
         (lambda: fixed(whole(), noise_at="clients", min_survivors=3), "say secagg=Paillier"),

@@ -389,7 +389,7 @@ def test_noise_comes_from_the_clients_or_the_round_is_discarded() -> None:
             lambda: MatrixFactorizationDP(
                 FedAvg(), mechanism=Mechanism(Identity(5), PoissonSampling(0.1), 1.0), clip_norm=1.0, num_sampled_clients=3
             ),
-            "coins draw the cohorts",
+            "cohorts are sampled by",
         ),
         (lambda: DPFedAvgAdaptive(FedAvg(), noise_multiplier=1, num_sampled_clients=9, clip_count_stddev=0.5), "raise it to"),
     ],
@@ -532,7 +532,7 @@ def test_the_strategy_of_before_is_refused_once_another_goes_on(tmp_path: Path) 
     one_round(first, grid())
     second = separated(tmp_path)
     one_round(second, grid())
-    with pytest.raises(LedgerError, match="another strategy has gone on"):
+    with pytest.raises(LedgerError, match="another strategy has resumed"):
         one_round(first, grid())
     assert first.guarantee(1e-5).epsilon == second.guarantee(1e-5).epsilon
 

@@ -281,7 +281,7 @@ def test_a_statement_holds_each_point_of_the_checklist(participation: Participat
     ]
     assert all(text for text in points(text).values())
     assert len(re.findall(r"\(to be enforced by the ledger\)$", text, flags=re.MULTILINE)) >= 1
-    assert len(re.findall(r"\(the operator is to see to it\)$", text, flags=re.MULTILINE)) >= 3
+    assert len(re.findall(r"\(to be enforced by the operator\)$", text, flags=re.MULTILINE)) >= 3
     assert not re.search(r"\((?:ledger|operator|software)\)$", text, flags=re.MULTILINE)
     assert "- choosing settings" in text
     assert "numpy " + np.__version__ in text
@@ -326,7 +326,7 @@ def test_only_a_statement_of_a_run_says_who_sees_to_its_assumptions() -> None:
     answer = accounting.guarantee(CORRELATED, 1e-6)
     promised, done = answer.statement(), answer.statement(RunFacts(heads=("ab" * 32,)))
     assert "no run: this is what a mechanism promises" in promised
-    for text, heading in ((promised, "It holds for a run of which this is true:"), (done, "It assumes (and who sees to it):")):
+    for text, heading in ((promised, "It holds for a run of which this is true:"), (done, "It assumes (and who enforces it):")):
         items = text.split(heading)[1].split("\n\n")[0].strip().splitlines()
         assert [item.removeprefix("- ").split(" (")[0] for item in items] == [a.text for a in answer.assumptions]
     assert len(re.findall(r"\((?:ledger|operator|software)\)$", done, flags=re.MULTILINE)) == len(answer.assumptions)
@@ -358,15 +358,19 @@ def charge(number: int, *events: tuple[Event, int], rounds: int = 6, relation: s
 
 CHARGES = [
     (charge(1, (Gaussian(1.75), 1)), ["noise multiplier 1.75", "whole run"], "no client breaks the participation pattern"),
-    (charge(2, (PoissonSampled(2.5, 0.125), 6)), ["noise multiplier 2.5", "probability 0.125"], "drawn by random coins"),
-    (charge(3, (PoissonSampled(2.5, 0.125), 2)), ["multiplier 2.5", "take turns", "2 rounds"], "group is given for good"),
-    (charge(4, (FixedSizeSampled(0.7, 3, 40), 6)), ["noise multiplier 0.7", "cohorts of 3 of 40"], "drawn by random coins"),
+    (charge(2, (PoissonSampled(2.5, 0.125), 6)), ["noise multiplier 2.5", "probability 0.125"], "sampled at random"),
+    (
+        charge(3, (PoissonSampled(2.5, 0.125), 2)),
+        ["multiplier 2.5", "cyclic Poisson sampling", "2 rounds"],
+        "group is fixed permanently",
+    ),
+    (charge(4, (FixedSizeSampled(0.7, 3, 40), 6)), ["noise multiplier 0.7", "cohorts of 3 of 40"], "sampled at random"),
     (
         charge(5, (TruncatedPoissonSampled(0.7, 0.25, 9, 40), 6)),
         ["multiplier 0.7", "probability 0.25", "of 40 clients at most 9"],
-        "drawn by random coins",
+        "sampled at random",
     ),
-    (charge(6, (BallsInBins(1.25, 3, 6), 1)), ["multiplier 1.25", "one of 3 slots"], "slot is drawn once"),
+    (charge(6, (BallsInBins(1.25, 3, 6), 1)), ["multiplier 1.25", "one of 3 bins"], "bin is drawn once"),
     (charge(7, (TreeAggregation(5.5, 6), 1)), ["tree", "multiplier 5.5"], "no client breaks the participation pattern"),
     (
         charge(8, (MixtureOfGaussians(4.5, (0.0, 1.0), (0.5, 0.5)), 6)),
@@ -411,7 +415,7 @@ def test_the_statement_of_several_runs_holds_each_in_a_line_and_all_that_they_as
         assert f"noise multiplier {run.noise_multiplier:.6g}" in line
         assert run.cohorts in line
     assert other.head[:16] in listed[2]
-    assumed = text.split("It assumes (and who sees to it):\n")[1].split("\n\n")[0].splitlines()
+    assumed = text.split("It assumes (and who enforces it):\n")[1].split("\n\n")[0].splitlines()
     union = {*first.assumptions, *second.assumptions, *charge_assumptions(other, "zero-out"), FIXED_RUNS}
     assert set(assumed) == {f"- {assumption}" for assumption in union}
     assert len(assumed) == len(union)

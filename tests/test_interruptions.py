@@ -278,7 +278,7 @@ def test_cra_14_a_key_that_is_lost_or_damaged_ends_the_run_and_draws_no_noise(na
     assert (folder / "ledger.jsonl").read_bytes() == before
     if fault == "lost":
         assert "start a new run" in str(refused.value)
-        assert "charged beside" in str(refused.value)
+        assert "whose privacy cost adds to that of this one" in str(refused.value)
 
 
 def test_cra_14_a_key_that_the_disk_does_not_give_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,7 +226,7 @@ def test_nothing_is_not_packed_or_unpacked():
         ({"noise": -1}, "noise = -1: must be at least 0"),
         ({"noise": 2**53}, "a sum may exceed"),
         ({"noise": 10**5000}, "a sum may exceed"),
-        ({"key_bits": 64, "bits": 32, "max_clients": 2**20}, "not one slot of 52 bits fits beside the counter"),
+        ({"key_bits": 64, "bits": 32, "max_clients": 2**20}, "not one slot of 52 bits fits next to the counter"),
     ],
 )
 def test_pai_3_a_plan_in_which_sums_could_overflow_is_refused_when_it_is_made(settings_, message):

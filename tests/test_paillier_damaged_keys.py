@@ -77,7 +77,7 @@ def test_a_missing_field_is_named_and_an_unknown_one_is_not_shown(kind: str, tmp
         overwrite(tmp_path / "key", {name: value for name, value in said.items() if name != field})
         refused(kind, tmp_path / "key", f"{field}: is missing")
     overwrite(tmp_path / "key", {**said, f"{small().p:x}": 1})
-    refused(kind, tmp_path / "key", "has a field that is none of ", "key_id")
+    refused(kind, tmp_path / "key", "has a field that is not one of ", "key_id")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -188,13 +188,13 @@ def test_damaged_keys_in_phes_form_are_refused(tmp_path: Path) -> None:
     for changed, words in (
         ({**said["pub"], "alg": "PAI"}, "pub.alg: must be 'PAI-GN1'"),
         ({**said["pub"], "n": isos["pub"]["n"]}, "pub.n: is not the product of p and q"),
-        ({**said["pub"], "more": 1}, "has a field that is none of pub.alg"),
+        ({**said["pub"], "more": 1}, "has a field that is not one of pub.alg"),
         ({**said["pub"], "n": smalls["pub"]["n"]}, "from 2048"),
     ):
         overwrite(tmp_path / "key", {**said, "pub": changed})
         refused("private", tmp_path / "key", words)
     overwrite(tmp_path / "key", {**said, "d": 1})
-    refused("private", tmp_path / "key", "has a field that is none of key_ops")
+    refused("private", tmp_path / "key", "has a field that is not one of key_ops")
     overwrite(tmp_path / "key", smalls)
     refused("private", tmp_path / "key", "from 2048")
     overwrite(tmp_path / "key", said["pub"])

@@ -162,7 +162,7 @@ def test_a_model_without_parameters_and_clients_without_sense_are_refused() -> N
         FlatModel(nn.Flatten())
     with pytest.raises(DataError, match="5 inputs and 4 targets"):
         SimulatedPopulation([(torch.zeros(5, 1), torch.zeros(4))], F.mse_loss, LocalTraining())
-    with pytest.raises(DataError, match="there is none"):
+    with pytest.raises(DataError, match="the list is empty"):
         SimulatedPopulation([], F.mse_loss, LocalTraining())
     numbers = (torch.zeros(4, 1), torch.zeros(4).numpy())
     with pytest.raises(DataError, match=r"client 1: its targets are a ndarray; make a torch\.Tensor of them"):

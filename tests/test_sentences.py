@@ -64,9 +64,9 @@ facts about groups | facts about people | epsilon is that of k times :: patterns
 test_what_is_said_of_groups_is_true_for_each_participation
 epsilon is not that of k times :: Poisson :: test_what_is_said_of_groups_is_true_for_each_participation
 group_epsilon makes of it | k − 1 fewer :: other cohorts :: test_what_is_said_of_groups_is_true_for_each_participation
-to publish all that one :: delta of 1/units or more :: \
+publishing all data of one :: delta of 1/units or more :: \
 definition: one record drawn of n is (0, 1/n)-DP, zero-out and replace-one
-drawn by random coins exactly :: random cohorts :: theorem: of each event's docstring
+sampled at random exactly :: random cohorts :: theorem: of each event's docstring
 breaks the participation pattern :: patterns :: test_a_run_that_broke_its_pattern_is_not_said_to_have_kept_it
 was chosen by what another released :: several runs :: \
 theorem: Zhu, Dong and Wang 2022, Theorem 10, of parameters fixed beforehand
@@ -74,16 +74,16 @@ adds the whole noise, from a key :: holders :: definition: of the noise of one h
 own assumptions hold :: several runs :: test_the_statement_of_several_runs_holds_each_in_a_line_and_all_that_they_assume
 that the run ended after :: fewer rounds than planned :: test_a_run_that_ended_early_counts_on_why_it_did
 enter one update | of that example alone :: clients, examples :: definition: the sensitivity is of one clipped vector
-every round that was begun is charged :: every run :: test_every_round_that_was_begun_is_charged
+of every round that was begun is recorded :: every run :: test_every_round_that_was_begun_is_charged
 one person is one client | one person has one example :: clients, examples :: definition: of the unit
 readers see the released models :: every run :: definition: of what is released
 added their share of noise | in shares of at least :: shares :: test_a_statistical_distance_costs_what_it_may
 the classes of the data are public | every number of | whether … is there or not :: by relation :: \
 test_no_statement_of_presence_calls_the_number_of_units_public
 in at most one round | in at most … rounds | in a round with probability | drawn at random \
-| take turns :: each participation :: \
+| cyclic Poisson sampling :: each participation :: \
 test_the_words_of_a_pattern_are_true_of_what_it_allows
-group is given for good | slot is drawn once :: cyclic, balls in bins :: \
+group is fixed permanently | bin is drawn once :: cyclic, balls in bins :: \
 theorem: Choquette-Choo et al. 2023, Theorem 5; Chua et al. 2025
 that may be missing is one of :: fixed size and truncated, add-or-remove-one :: definition: of q = B/n
 that replaces another takes its name :: cyclic and balls in bins, replace-one :: \
@@ -102,7 +102,7 @@ hubbub's own, rounded up :: tight :: test_random_cohorts_are_computed_anew_under
 hubbub's Rényi accountant :: rdp, shares :: theorem: Canonne, Kamath and Steinke 2020, Proposition 12
 with all of its data | one example, by itself :: clients, examples; with and without privacy :: \
 test_a_run_that_is_hidden_is_not_said_to_be_bare_because_another_is
-to be enforced by the | is to see to it | It assumes | It holds for a run :: with and without a run :: \
+to be enforced by the | It assumes | It holds for a run :: with and without a run :: \
 test_only_a_statement_of_a_run_says_who_sees_to_its_assumptions
 central: | of some runs central | distributed noise | that of each run where it is named :: each setting :: \
 test_a_run_that_is_hidden_is_not_said_to_be_bare_because_another_is
@@ -122,7 +122,7 @@ its cost is in epsilon only :: every run :: test_charges_of_named_runs_are_in_ep
 no run: this is what :: without a run :: definition: there is no ledger
 no lower bound is stated | show, with confidence 95 % :: with and without an audit :: \
 test_a_bound_in_the_report_is_rounded_down_and_is_one_on_what_is_stated
-norm of an update beside | L2 sensitivity of :: fixed and adaptive :: test_rho_is_that_of_the_stated_sensitivity_and_noise
+norm of an update together | L2 sensitivity of :: fixed and adaptive :: test_rho_is_that_of_the_stated_sensitivity_and_noise
 Under … epsilon is | Under … no epsilon :: each relation :: test_what_another_relation_assumes_stands_beside_its_epsilon
 in the units of a sum | sums divided by the fixed number :: runs :: \
 test_a_statement_of_a_run_names_its_scale_its_divisor_and_its_record
@@ -146,7 +146,7 @@ test_a_run_that_is_hidden_is_not_said_to_be_bare_because_another_is
 """,
     "accounting/runs.py": """
 the run of ledger | nothing bounds | Gaussian noise | tree aggregation | shares of at least \
-| groups that take turns :: charges :: \
+| cyclic Poisson sampling :: charges :: \
 test_a_run_that_is_charged_beside_is_told_in_full
 """,
     "training/plan.py": """
@@ -430,7 +430,7 @@ def test_a_run_that_broke_its_pattern_is_not_said_to_have_kept_it() -> None:
     kept, broken = (spent(promise, history_of(cohorts)) for cohorts in ([{1}, {2}], [{1}, {1}]))
     assert "not kept" not in kept.guarantee.sentence()
     assert "each client in at most one round, as promised and not kept" in broken.guarantee.sentence()
-    assert "or its own rounds are charged as they were" in broken.guarantee.statement()
+    assert "or its own rounds are counted as they were" in broken.guarantee.statement()
     assert broken.guarantee.epsilon == pytest.approx(promise_of(Identity(6), MinSeparation(1, 2)).after(2, 1e-5).epsilon)
 
 

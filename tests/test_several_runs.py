@@ -71,7 +71,7 @@ def test_acc_12_one_run_is_counted_once_however_it_comes(tmp_path: Path, capsys:
     assert "copy: is an older copy of" in capsys.readouterr().err
     recorded(fork, BAND, [["e"]])
     assert hubbub("account", fork, run) == 2
-    assert "went on separately" in capsys.readouterr().err
+    assert "were resumed separately" in capsys.readouterr().err
     other = recorded(tmp_path / "other", EVEN, [["a"]])
     assert hubbub("account", run, other) == 2
     assert "under one key" in capsys.readouterr().err

@@ -99,7 +99,11 @@ def test_cra_9_each_kind_of_trace_alone_tells_that_the_ledger_was_rolled_back(tm
     (metrics / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     key = Path(shutil.copytree(unmeasured, tmp_path / "key"))
     shutil.copy(key / "state" / "keys" / "epoch-0", key / "state" / "keys" / "epoch-2")
-    for folder, words in ((checkpoint, "state/checkpoint.json"), (metrics, "metrics.jsonl goes to 6"), (key, "key of epoch 2")):
+    for folder, words in (
+        (checkpoint, "state/checkpoint.json"),
+        (metrics, "metrics.jsonl goes to 6"),
+        (key, "key of incarnation 2"),
+    ):
         if closed:
             end_run(folder / "ledger.jsonl", early=True)
         with pytest.raises(LedgerError, match=words):

@@ -327,7 +327,7 @@ def test_cli_15_a_model_or_a_loss_that_carries_one_unit_s_data_to_the_next_is_re
         "examples": lambda: ExamplePopulation(inputs, targets, loss).collect([0], model, 0.5, 0),
         "gradients": lambda: private_gradients(model, loss, inputs, targets, 0.5),
     }
-    with pytest.raises(ConfigError, match=r"hangs on what they saw before|for many clients at once"):
+    with pytest.raises(ConfigError, match=r"depends on what they saw before|for many clients at once"):
         computed.get(make, lambda: clients.collect([0], model, 0.5, 0))()
 
 

@@ -239,7 +239,7 @@ def test_a_published_folder_is_verified_as_far_as_it_proves_anything(run: Path, 
     assert head == read_chain(run / "ledger.jsonl").head
     assert hubbub("verify", str(public)) == 0
     shown = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert "compare the head with the one that the publisher tells" in shown
+    assert "compare the head with the one that the publisher states" in shown
     assert f"proved by the run alone: hubbub verify RUN --head {head}" in shown
     assert failing(public, head) == failing(run, head) == {}
     # Who can write to the folder can write it anew, but not under this head.

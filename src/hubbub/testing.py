@@ -145,7 +145,7 @@ def check_population(population: Population, model: nn.Module, clip_norm: float)
 
     Make the population from clients of every kind that it may meet: honest ones, and ones whose updates are huge, infinite,
     not a number, or zero. Where it can count the updates that were not clipped (its ``takes_split``), an update
-    beside its indicator is held to its own bound, too.
+    together with its indicator is kept within its own bound, too.
 
     Args:
         population: Its clients are asked one by one and together.

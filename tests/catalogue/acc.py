@@ -12,7 +12,7 @@ CASES = [
     Case(
         "ACC-2",
         "S1",
-        "epsilon at 5,000 random points, beside closed forms, definitions and contour integrals",
+        "epsilon at 5,000 random points, against closed forms, definitions and contour integrals",
         "never below what is exact, never above the bound by Rényi divergences",
     ),
     Case(
@@ -74,7 +74,7 @@ CASES = [
         "ACC-12",
         "S1",
         "two runs over the same people",
-        "`account` composes them from their ledgers, `earlier_runs` charges a run beside them; a statement "
+        "`account` composes them from their ledgers, `earlier_runs` counts their cost in a new run; a statement "
         "names what it covers and that others add to it",
     ),
     Case(

@@ -13,7 +13,7 @@ CASES = [
         "ADA-2",
         "S2",
         "the norms of all updates are zero, equal, huge or infinite",
-        "the clip norm stays from 1e-10 to 1e10, and the run goes on",
+        "the clip norm stays from 1e-10 to 1e10, and the run continues",
     ),
     Case(
         "ADA-3",

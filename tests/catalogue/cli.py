@@ -33,7 +33,8 @@ CASES = [
         "S1",
         "up to 90 % of the clients drop out",
         "the sum is divided by the planned number of clients, and the noise stays within 1 % of what is stated; where "
-        "clients bring the noise along, a round with fewer than min_survivors of them is aborted: charged, and not released",
+        "clients bring the noise along, a round with fewer than min_survivors of them is aborted: its cost is spent, "
+        "and it is not released",
     ),
     Case(
         "CLI-6",
@@ -46,7 +47,7 @@ CASES = [
         "CLI-7",
         "S2",
         "a client is a million times slower than the others, or never answers",
-        "the round waits until its timeout, which the network is told; after it the client is a missing answer",
+        "the round waits until its timeout, which the network gets; after it the client is a missing answer",
     ),
     Case(
         "CLI-8",
@@ -87,7 +88,7 @@ CASES = [
         "what one client's or example's own computation raises in this process: a target that is no class, a row outside a "
         "table, a file that is gone, an error of a loss",
         "it adds an update of zero, as where a client far away fails; no bit of what others add is another, every round is "
-        "released, and the operator alone is told, by the logger hubbub and a private number",
+        "released, and the operator alone learns of it, by the logger hubbub and a private number",
     ),
     Case(
         "CLI-14",

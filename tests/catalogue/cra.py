@@ -7,14 +7,15 @@ CASES = [
         "CRA-1",
         "S1",
         "a process is killed at any moment (kill -9)",
-        "no row of noise meets two sums, every round whose noise met a sum is charged, what was committed stays, and a kill "
+        "no row of noise meets two sums, the cost of every round whose noise met a sum is recorded, what was committed "
+        "stays, and a kill "
         "costs one round at most",
     ),
     Case(
         "CRA-2",
         "S1",
-        "a kill between charge and noise, noise and file, file and record, record and world",
-        "the round is charged each time; in the first two cases it is aborted, in the others committed, and the same bytes are "
+        "a kill between record of the cost and noise, noise and file, file and record, record and world",
+        "the cost is recorded each time; in the first two cases it is aborted, in the others committed, and the same bytes are "
         "served again",
     ),
     Case(
@@ -45,9 +46,9 @@ CASES = [
     Case(
         "CRA-7",
         "S1",
-        "the folder of a run is copied, and both copies go on",
+        "the folder of a run is copied, and both copies are resumed",
         "each start draws a key of its own, so that no row of noise is common; a ledger that does not hold a kept head is "
-        "refused, and so is one beside releases of the other copy",
+        "refused, and so is one next to releases of the other copy",
     ),
     Case("CRA-8", "S1", "two processes on one run", "the second is refused by a lock; the message names the first"),
     Case(
@@ -66,7 +67,7 @@ CASES = [
         "CRA-11",
         "S2",
         "the disk is full, broken or read-only, at each call",
-        "the run stops before the release leaves, names the file, and goes on when the disk is whole again",
+        "the run stops before the release leaves, names the file, and resumes when the disk is whole again",
     ),
     Case("CRA-12", "S3", "the clock is set back or ahead, the time zone changes", "nothing of a run depends on a clock"),
     Case(
@@ -79,7 +80,8 @@ CASES = [
         "CRA-14",
         "S1",
         "the file of a key is lost, of another length, of another run, or may be read by others",
-        "the run does not go on and draws no noise; the message names the file and offers a new run, charged beside this one",
+        "the run does not resume and draws no noise; the message names the file and offers a new run, whose cost adds "
+        "to this one's",
     ),
     Case(
         "CRA-15",
@@ -87,12 +89,13 @@ CASES = [
         "the kept rows of noise are lost or stale",
         "refused by their SHA-256; without the manifest they are made again from the keys, bit for bit",
     ),
-    Case("CRA-16", "S4", "a crash while clients train", "nothing is charged; the round is drawn again"),
+    Case("CRA-16", "S4", "a crash while clients train", "no cost is recorded; the round is drawn again"),
     Case(
         "CRA-17",
         "S2",
         "another processor, torch or hubbub after a restart",
-        "a fingerprint of the sampler stands in the ledger: noise comes out bit for bit, or the run does not go on; known rows "
+        "a fingerprint of the sampler stands in the ledger: noise comes out bit for bit, or the run does not resume; "
+        "known rows "
         "are tested",
     ),
     Case(

@@ -71,6 +71,6 @@ CASES = [
         "FIL-14",
         "S3",
         "a file that changes while it is read",
-        "it is read once: what was hashed and checked is what is used, and the next reader is told",
+        "it is read once: what was hashed and checked is what is used, and the next reader learns of it",
     ),
 ]

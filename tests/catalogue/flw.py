@@ -7,7 +7,7 @@ CASES = [
         "FLW-1",
         "S1",
         "SuperLink and nodes speak without TLS",
-        "Flower's SuperLink, the only server there is, does not start without certificates unless it is told `--insecure`; "
+        "Flower's SuperLink, the only server there is, does not start without certificates unless `--insecure` is given; "
         "every statement names as the operator's word that nobody reads single updates on their way",
     ),
     Case(
@@ -21,7 +21,7 @@ CASES = [
         "FLW-3",
         "S2",
         "replies with an error, without arrays or metrics, or with further records",
-        "what has no usable arrays counts as a reply that never came; what stands beside the arrays changes no bit",
+        "what has no usable arrays counts as a reply that never came; what stands next to the arrays changes no bit",
     ),
     Case(
         "FLW-4",
@@ -34,7 +34,7 @@ CASES = [
         "FLW-5",
         "S1",
         "the server starts again",
-        "the run goes on at its next round, with model, ledger, clip norm and who took part when",
+        "the run resumes at its next round, with model, ledger, clip norm and who took part when",
     ),
     Case(
         "FLW-6",
@@ -52,14 +52,15 @@ CASES = [
         "FLW-8",
         "S2",
         "Flower's own privacy wrapper around our strategy, or within it",
-        "within ours: refused; around ours: ours clips, charges and hides all the same",
+        "within ours: refused; around ours: ours clips, records the cost and adds noise all the same",
     ),
     Case(
         "FLW-9",
         "S3",
         "some or all clients fail, or nodes never come",
-        "messages end with the round's timeout; noise alone is released, or the round discarded, and it is charged and told; "
-        "waiting for nodes ends after ten minutes with a message, and nothing is charged",
+        "messages end with the round's timeout; noise alone is released, or the round discarded, and its cost is "
+        "recorded and logged; "
+        "waiting for nodes ends after ten minutes with a message, and no cost is recorded",
     ),
     Case(
         "FLW-10",

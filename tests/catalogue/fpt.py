@@ -43,7 +43,7 @@ CASES = [
     Case(
         "FPT-7",
         "S1",
-        "the time that noise takes tells the noise or the sum",
+        "the time that noise takes reveals the noise or the sum",
         "no rejection: operations, their shapes and the number of random words are the same for all noise and all sums",
     ),
 ]

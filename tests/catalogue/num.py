@@ -19,7 +19,7 @@ CASES = [
     Case(
         "NUM-3",
         "S1",
-        'a clip norm of nan, ±inf, 0, −1 or "1e999", at every door, in a ledger, or as a server tells it to a client',
+        'a clip norm of nan, ±inf, 0, −1 or "1e999", at every entry point, in a ledger, or as a server sends it to a client',
         "refused by its name; a client does not train",
     ),
     Case(
@@ -69,7 +69,7 @@ CASES = [
         "NUM-11",
         "S1",
         "a cohort that nobody joined",
-        "a round like any other: noise alone, released and charged",
+        "a round like any other: noise alone, released, and its cost recorded",
     ),
     Case(
         "NUM-12",
@@ -87,6 +87,6 @@ CASES = [
         "NUM-14",
         "S2",
         "a learning rate by which the model becomes infinite after a release",
-        "the run stops with the last good model; its rounds stay released and charged",
+        "the run stops with the last good model; its rounds stay released, and their cost stays spent",
     ),
 ]

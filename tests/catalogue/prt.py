@@ -7,7 +7,7 @@ CASES = [
         "PRT-1",
         "S1",
         "a client would come again before b rounds are over",
-        "it is not selected; a cohort with it is refused before the round is charged, whoever chose it",
+        "it is not selected; a cohort with it is refused before a cost is recorded, whoever chose it",
     ),
     Case(
         "PRT-2",
@@ -44,8 +44,9 @@ CASES = [
     Case(
         "PRT-7",
         "S1",
-        "a run goes on past the last round of its mechanism",
-        "the round is refused, nothing is charged, and the noise has no row for it; a further run is charged beside this one",
+        "a run continues past the last round of its mechanism",
+        "the round is refused, no cost is recorded, and the noise has no row for it; the cost of a further run adds to "
+        "this one's",
     ),
     Case(
         "PRT-8",
@@ -58,14 +59,15 @@ CASES = [
         "PRT-9",
         "S1",
         "a client is listed twice, or under names that are equal as text",
-        "refused before the first round, by name: it would be sampled twice as often as is charged",
+        "refused before the first round, by name: it would be sampled twice as often as its cost counts",
     ),
     Case(
         "PRT-10",
         "S1",
-        "the list of clients changes after a round or before the run goes on, or a population strikes clients off its cohort",
+        "the list of clients changes after a round or before the run is resumed, or a population strikes clients off "
+        "its cohort",
         "refused where cohorts are random or a rotation; of other patterns the ledger knows each client by name, whoever else "
         "is listed. Who was asked took part, whatever a population makes of its list. In a federation nodes come and go: a "
-        "client has one coin and one slot by its name, and patterns that count on a number are refused",
+        "client has one draw and one bin by its name, and patterns that count on a number are refused",
     ),
 ]

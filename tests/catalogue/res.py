@@ -15,7 +15,12 @@ CASES = [
         "the remembered noise is larger than the memory or the disk",
         "computed and refused before the first round; the message says what needs less",
     ),
-    Case("RES-3", "S2", "out of memory within a round", "the round is aborted, or was never charged; the run goes on"),
+    Case(
+        "RES-3",
+        "S2",
+        "out of memory within a round",
+        "the round is aborted, or its cost was never recorded; the run is resumed",
+    ),
     Case("RES-4", "S3", "too many open files, a full folder for temporary files", "an error that names the file and the cause"),
     Case(
         "RES-5",

@@ -15,7 +15,8 @@ CASES = [
         "RNG-4",
         "S1",
         "a row is asked for with other data",
-        "refused: a row is given out once, for the round that was charged; a simulation repeats a round with the same sum only",
+        "refused: a row is given out once, for the round whose cost was recorded; a simulation repeats a round with "
+        "the same sum only",
     ),
     Case(
         "RNG-5",
@@ -43,7 +44,7 @@ CASES = [
         "RNG-9",
         "S1",
         "random cohorts from a generator that can be predicted",
-        "coins are bits of AES-256 under a secret key; no global generator is read or moved",
+        "draws are bits of AES-256 under a secret key; no global generator is read or moved",
     ),
     Case(
         "RNG-10",
@@ -55,6 +56,7 @@ CASES = [
         "RNG-11",
         "S1",
         "a strategy of somebody's own class changes after its sensitivity was computed, or remembers rounds in itself",
-        "refused before the round is charged: matrix and steps are compared with those of the promise in every round",
+        "refused before the cost of the round is recorded: matrix and steps are compared with those of the promise in "
+        "every round",
     ),
 ]

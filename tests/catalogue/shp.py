@@ -32,7 +32,7 @@ CASES = [
         "SHP-5",
         "S1",
         "another shape, one that would broadcast, a transposed array",
-        "counts as a reply that never came; the round goes on",
+        "counts as a reply that never came; the round continues",
     ),
     Case(
         "SHP-6",
@@ -62,7 +62,8 @@ CASES = [
         "SHP-10",
         "S1",
         "a population trains the model itself, or somebody changes it between rounds",
-        "refused before the round is charged; the trained parameters are put back to what releases have made of them",
+        "refused before the cost of the round is recorded; the trained parameters are put back to what releases have "
+        "made of them",
     ),
     Case(
         "SHP-11",

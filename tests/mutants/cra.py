@@ -143,24 +143,24 @@ MUTANTS: list[Mutant] = [
         (
             "if changed:\n"
             "    named = [key for key in changed if key not in _COMPUTED] or changed\n"
-            "    told = [f'{key} was {shown(found.get(key))}, is {shown(expected.get(key))}' for key in "
+            "    differences = [f'{key} was {shown(found.get(key))}, is {shown(expected.get(key))}' for key in "
             "named[:_MOST_NAMED]]\n"
             "    more = f', and {len(named) - _MOST_NAMED} more' if len(named) > _MOST_NAMED else ''\n"
             "    where = f'{self._chain.path}: ' if self._chain.path else ''\n"
-            "    raise LedgerError(f\"{where}the ledger was written for another promise: {', '.join(told)}{more}; "
-            "go on with the settings of before, or start a new run in a folder of its own, which is charged "
-            'beside this one")'
+            "    raise LedgerError(f\"{where}the ledger was written for another promise: {', '.join(differences)}{more}; "
+            "resume with the settings of before, or start a new run in a folder of its own, whose privacy cost adds "
+            'to that of this one")'
         ),
         (
             "if not found:\n"
             "    named = [key for key in changed if key not in _COMPUTED] or changed\n"
-            "    told = [f'{key} was {shown(found.get(key))}, is {shown(expected.get(key))}' for key in "
+            "    differences = [f'{key} was {shown(found.get(key))}, is {shown(expected.get(key))}' for key in "
             "named[:_MOST_NAMED]]\n"
             "    more = f', and {len(named) - _MOST_NAMED} more' if len(named) > _MOST_NAMED else ''\n"
             "    where = f'{self._chain.path}: ' if self._chain.path else ''\n"
-            "    raise LedgerError(f\"{where}the ledger was written for another promise: {', '.join(told)}{more}; "
-            "go on with the settings of before, or start a new run in a folder of its own, which is charged "
-            'beside this one")'
+            "    raise LedgerError(f\"{where}the ledger was written for another promise: {', '.join(differences)}{more}; "
+            "resume with the settings of before, or start a new run in a folder of its own, whose privacy cost adds "
+            'to that of this one")'
         ),
         "test_interruptions.py::test_cra_6_a_run_goes_on_with_each_of_its_settings_or_not_at_all[noise]",
     ),

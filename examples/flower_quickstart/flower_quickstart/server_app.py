@@ -15,7 +15,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """A run, or its next rounds: what was charged before stays charged."""
+    """A run, or its next rounds: what was spent before stays spent."""
     settings = context.run_config
     state = Path(settings["state"]).expanduser()
     strategy = DPFedAvgFixed(

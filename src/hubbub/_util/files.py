@@ -100,7 +100,7 @@ def sync(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file and what an interrupted write left beside it, durably, where they are there."""
+    """Remove a file and what an interrupted write left next to it, durably, if they are there."""
     found = [name for name in (path, _temporary(path)) if os.path.lexists(name)]
     for name in found:
         os.unlink(name)
@@ -117,7 +117,11 @@ def wipe(path: Path) -> None:
     with _opened(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW) as descriptor:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-            raise OSError(errno.EINVAL, "is no file of its own: it has another name or is none; remove it by hand", str(path))
+            raise OSError(
+                errno.EINVAL,
+                "is no file of its own: it has another name or is not a regular file; remove it by hand",
+                str(path),
+            )
         _write(descriptor, bytes(status.st_size), path)
         os.fsync(descriptor)
     remove(path)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["Grid", "Line", "bracket", "first", "grown", "newton", "pushed"]
 
-# Points that lie nearer tell more about an accountant's mesh than about its cost.
+# Points that lie nearer say more about an accountant's mesh than about its cost.
 _APART = 1e-4
 _STEEPEST = 50.0
 _PATIENCE = 10

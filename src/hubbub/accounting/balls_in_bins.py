@@ -1,6 +1,6 @@
-"""Balls in bins with independent noise: what a run costs, by a deterministic bound on the loss of the mixture over slots.
+"""Balls in bins with independent noise: what a run costs, by a deterministic bound on the loss of the mixture over bins.
 
-Letters: b bins, T rounds, z the noise multiplier, μ = √⌈T/b⌉/z, e_j the unit vector of slot j, Q = N(0, I_b),
+Letters: b bins, T rounds, z the noise multiplier, μ = √⌈T/b⌉/z, e_j the unit vector of bin j, Q = N(0, I_b),
 P = (1/b)·Σ_j N(μ e_j, I_b), R = dP/dQ = (1/b)·Σ_j W_j with W_j = exp(μ y_j − μ²/2), g the grid's step.
 
 **The grid** bounds every profile at once from above. Both profiles are means under Q of a convex function of R: removal E_Q
@@ -11,15 +11,15 @@ weighted mean of two independent ratios. Rounding ln R up would lose O(g) at eve
 grid is split between 0 and the lowest point; of what is above it, the excess over the highest point goes to a part of P that
 Q does not have.
 
-**The pair.** A unit that draws slot j adds u_t, of norm at most 1, in each round t of the slot, chosen with all earlier
-outputs in view. Let the adversary instead see s_t + noise, with s_t = 1 in the rounds of the slot and else 0: from that it
-makes the true output of round t, by the map that takes 1 to u_t and by more noise where u_t is shorter. The rounds of a slot
-are as good as their sum over the root of their number, μ_j·[slot j] + N(0, 1). A slot of fewer than ⌈T/b⌉ rounds, or a unit
+**The pair.** A unit that draws bin j adds u_t, of norm at most 1, in each round t of the bin, chosen with all earlier
+outputs in view. Let the adversary instead see s_t + noise, with s_t = 1 in the rounds of the bin and else 0: from that it
+makes the true output of round t, by the map that takes 1 to u_t and by more noise where u_t is shorter. The rounds of a bin
+are as good as their sum over the root of their number, μ_j·[bin j] + N(0, 1). A bin of fewer than ⌈T/b⌉ rounds, or a unit
 that stays away, is that with μ scaled down and noise added. So P = (1/b)·Σ_j N(μ e_j, I) against Q = N(0, I) dominates
 removal and zero-out, and (Q, P) addition. For the same reasons the bound falls with z and with b: P over b bins is that over
 b − 1 with a coordinate of pure noise put in at a random place.
 
-**Replace-one.** The unit keeps its slot, and u_t turns into u'_t. The map that takes √2·e to u_t and √2·e' to u'_t, for
+**Replace-one.** The unit keeps its bin, and u_t turns into u'_t. The map that takes √2·e to u_t and √2·e' to u'_t, for
 orthonormal e and e', does not lengthen any vector: |x u + y u'|² ≤ 2x² + 2y². So the adversary gains by seeing two copies,
 one with shifts √2·μ in the first run and none in the second, and one the other way round: replacement is dominated by a
 removal and an addition, composed, at the noise multiplier z/√2. Nothing is lost for b = 1, nor as μ gets small; in between

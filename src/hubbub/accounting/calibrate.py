@@ -256,7 +256,7 @@ def calibrate(
         raise TypeError("participation: is missing; say who may contribute when, such as PoissonSampling(0.1)")
     one_of("privacy_unit", privacy_unit, UNITS)
     if (strategy is None) == (rounds is None):
-        raise TypeError("strategy and rounds: give one; without a strategy noise is independent over so many rounds")
+        raise TypeError("strategy and rounds: give one; without a strategy noise is independent over that number of rounds")
     if strategy is None:
         strategy = Identity(integer("rounds", rounds, at_least=1))
     if prior and shares is not None:

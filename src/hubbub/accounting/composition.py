@@ -1,7 +1,7 @@
 """Epsilon and delta of a sequence of releases, by the accountant of one's choice, and without amplification by sampling.
 
-Without amplification all releases are one Gaussian, of which μ says everything. Where discrete Gaussian shares are among them
-it is none, and their Rényi divergences add up with its.
+Without amplification all releases are one Gaussian, of which μ says everything. With discrete Gaussian shares among
+them there is no such Gaussian, and Rényi divergences add up.
 """
 
 import math
@@ -52,7 +52,7 @@ Events = Sequence[tuple[Event, int]]
 _LEAST_DELTA = 1e-290
 # With so little noise in a round sampling hides nothing that is worth a computation.
 _LARGEST_MU = 100.0
-# Above it the mesh may be so coarse for want of memory that divergences tell more.
+# Above it the mesh may be so coarse for want of memory that divergences say more.
 _LARGE_EPSILON = 1e7
 # Without amplification nothing is promised beyond this μ; below its inverse it counts as that.
 _MOST_MU = 1e12
@@ -185,7 +185,7 @@ def _hopeless(events: Events, relation: NeighboringRelation) -> bool:
 
 
 def _usual_mu(event: Event, relation: NeighboringRelation) -> float:
-    """μ of one release with its coins seen; of a mixture the mean over them, as its largest norm may be most unlikely."""
+    """μ of one release if participation is known; of a mixture the mean over them, as its largest norm may be most unlikely."""
     mu = unamplified_mu([(event, 1)], relation)
     if not isinstance(event, MixtureOfGaussians):
         return mu
@@ -212,7 +212,7 @@ def _laws(events: Events, relation: NeighboringRelation) -> tuple[pld.Rounds, pl
 
 
 def one_gaussian(events: Events) -> bool:
-    """Whether the events together are one Gaussian release, with no coin in it.
+    """Whether the events together are one Gaussian release, without random cohorts.
 
     Example:
         >>> one_gaussian([(Gaussian(2.0), 3), (TreeAggregation(2.0, rounds=8), 1)])
@@ -222,7 +222,7 @@ def one_gaussian(events: Events) -> bool:
 
 
 def certain(events: Events) -> bool:
-    """Whether no coin is in any of the events."""
+    """Whether none of the events has random cohorts."""
     return not any(_has_coins(event) for event, _ in events)
 
 
@@ -242,8 +242,8 @@ def by_divergences(events: Events) -> bool:
 def unamplified_mu(events: Events, neighboring_relation: NeighboringRelation) -> float:
     """μ of a Gaussian release that costs at least what the events cost together, without amplification by sampling.
 
-    A release by random cohorts is a mixture over the coins. Rényi divergence is jointly quasi-convex, so two mixtures are no
-    farther apart than the farthest of the pairs that share their coins: the releases are μ²/2-zCDP.
+    A release by random cohorts is a mixture over the draws. Rényi divergence is jointly quasi-convex, so two mixtures are no
+    farther apart than the farthest of the pairs with the same draw: the releases are μ²/2-zCDP.
 
     Args:
         events: Pairs (event, how often it happens).
@@ -282,7 +282,7 @@ def unamplified_mu_stated(events: Events, neighboring_relation: NeighboringRelat
 
 
 def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRelation) -> float | None:
-    """ρ of zero-concentrated DP where no coin is in it, rounded up; ``None`` elsewhere, and where nothing bounds the cost.
+    """ρ of zero-concentrated DP without random cohorts, rounded up; ``None`` with them, and if nothing bounds the cost.
 
     Example:
         >>> certain_zcdp_rho([(Gaussian(1.0), 4)], "zero-out"), certain_zcdp_rho(None, "zero-out")
@@ -294,7 +294,7 @@ def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRel
 
 
 def unamplified_epsilon(events: Events, delta: float, neighboring_relation: NeighboringRelation) -> float:
-    """Epsilon to an adversary who sees the coins: exact where there are none, and no shares."""
+    """Epsilon without amplification, as participation is known: exact without random cohorts and without shares."""
     own, others = _apart(events)
     mu = unamplified_mu(others, neighboring_relation)
     if mu > _MOST_MU:
@@ -305,7 +305,7 @@ def unamplified_epsilon(events: Events, delta: float, neighboring_relation: Neig
 
 
 def unamplified_delta(events: Events, epsilon: float, neighboring_relation: NeighboringRelation) -> float:
-    """Delta to an adversary who sees the coins: exact where there are none, and no shares."""
+    """Delta without amplification, as participation is known: exact without random cohorts and without shares."""
     own, others = _apart(events)
     mu = unamplified_mu(others, neighboring_relation)
     if mu > _MOST_MU:

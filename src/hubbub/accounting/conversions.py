@@ -65,7 +65,7 @@ def epsilon_from_rdp(orders: Sequence[float] | Array, rdp: Sequence[float] | Arr
 
     Args:
         orders: Each above 1, not necessarily whole.
-        rdp: The bound at each order; infinity where there is none.
+        rdp: The bound at each order; infinity if there is no bound.
         delta: Strictly between 0 and 1.
 
     Raises:
@@ -101,7 +101,7 @@ def delta_from_rdp(orders: Sequence[float] | Array, rdp: Sequence[float] | Array
 
     Args:
         orders: Each above 1, not necessarily whole.
-        rdp: The bound at each order; infinity where there is none.
+        rdp: The bound at each order; infinity if there is no bound.
         epsilon: At least 0.
 
     Raises:
@@ -211,7 +211,7 @@ def split_noise_multiplier(noise_multiplier: float, count_stddev: float) -> floa
     """The noise multiplier of the updates, where a noisy count for adaptive clipping is to be paid as well.
 
     Both releases together cost what one of ``noise_multiplier`` does: z_Δ = (z⁻² − (2σ_b)⁻²)^(−1/2), rounded up. The count is
-    Σ (b_i − 1/2), which one unit moves by at most 1/2: without that centring its sensitivity is 1, and the charge four times
+    Σ (b_i − 1/2), which one unit moves by at most 1/2: without that centring its sensitivity is 1, and the cost four times
     as high.
 
     Args:

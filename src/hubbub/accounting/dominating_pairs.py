@@ -44,7 +44,7 @@ from hubbub.mechanism.strategies.tree import BinaryTree
 
 __all__ = ["MixturePair", "as_gaussian", "directions", "unamplified_mu"]
 
-# Where a Newton step leaves its bracket, that is halved; so many halvings leave nothing of any.
+# Where a Newton step leaves its bracket, that is halved; this many halvings leave nothing of any.
 _STEPS = 200
 # Of the line: beyond it no law has mass.
 _FARTHEST = 1e6
@@ -251,7 +251,7 @@ def directions(event: Event, relation: NeighboringRelation) -> tuple[LossLaw, Lo
 
 
 def unamplified_mu(event: Event, relation: NeighboringRelation) -> float:
-    """μ of the Gaussian release that an event is to an adversary who sees the coins: a bound, by joint quasi-convexity.
+    """μ of the Gaussian release that an event is to an adversary who knows participation: a bound, by joint quasi-convexity.
 
     With the cohort seen, a record moves the sum by at most C where zero takes its place, and by 2C where another record does.
 

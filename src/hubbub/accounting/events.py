@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 NeighboringRelation = Literal["zero-out", "add-or-remove-one", "replace-one"]
-# More would not be told apart by the numbers that they are computed with.
+# More would not be distinguished by the numbers that they are computed with.
 MOST_ROUNDS = 10**12
 _MOST_SHARES, _MOST_DIM = 10**9, 10**12
 # Up to here the terms of a sum are added one by one; the later ones are smaller than the last of them.
@@ -66,7 +66,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class PoissonSampled:
-    """One release of a sum that the unit joins by a coin of its own, which nobody sees.
+    """One release of a sum that the unit joins by Poisson sampling, which nobody sees.
 
     Source: Mironov, Talwar and Zhang 2019, https://arxiv.org/abs/1908.10530; Zhu, Dong and Wang 2022, Theorem 11,
     https://arxiv.org/abs/2106.08567.
@@ -84,7 +84,7 @@ class FixedSizeSampled:
     """One release of the sum over ``cohort_size`` of ``population`` units, drawn without replacement and unseen.
 
     Under replace-one the sensitivity is twice the clip norm, and zero-out is not better: in the cohort a present unit takes
-    another's place. Both are charged by the profile q·δ_{2/σ}(ln(1 + (e^ε − 1)/q)).
+    another's place. Both cost the profile q·δ_{2/σ}(ln(1 + (e^ε − 1)/q)).
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9, https://arxiv.org/abs/1807.01647; Zhu, Dong and Wang 2022,
     Theorem 10, https://arxiv.org/abs/2106.08567.
@@ -127,9 +127,9 @@ class TruncatedPoissonSampled:
 
 @dataclass(frozen=True)
 class BallsInBins:
-    """A whole run of ``rounds`` rounds with independent noise, in which each unit draws one of ``bins`` slots, once and unseen.
+    """A whole run of ``rounds`` rounds with independent noise, in which each unit draws one of ``bins`` bins, once and unseen.
 
-    A unit of slot s takes part in the rounds s, s + bins, s + 2·bins, …
+    A unit of bin s takes part in the rounds s, s + bins, s + 2·bins, …
 
     Source: Chua et al. 2025, https://arxiv.org/abs/2412.16802.
     """
@@ -207,8 +207,8 @@ class MixtureOfGaussians:
 class DiscreteGaussianShares:
     """One release of a sum of whole numbers to which the unit contributes for certain, and of the shares of noise in it.
 
-    Each share is a discrete Gaussian, up to a statistical distance that delta counts. Their sum is none, so that it is known by
-    its Rényi divergences alone.
+    Each share is a discrete Gaussian, up to a statistical distance that delta counts. Their sum is not, and is known by its
+    Rényi divergences alone.
 
     Args:
         noise_multiplier: √shares × ``share_stddev`` over the clip norm in steps, or less.
@@ -233,7 +233,7 @@ class DiscreteGaussianShares:
 
     @cached_property
     def excess(self) -> float:
-        """τ: how much a number of the sum may lose beside what one discrete Gaussian of the same variance loses, from above."""
+        """τ: how much more a number of the sum may lose than one discrete Gaussian of the same variance does, from above."""
         exponent = -2 * (math.pi * self.share_stddev) ** 2
         single = range(1, min(self.shares, _TERMS))
         terms = [math.exp(exponent * (k / (k + 1))) for k in single if exponent / 2 > _LEAST_EXPONENT]
@@ -257,7 +257,7 @@ def require_event(event: object) -> Event:
     """The event, checked.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is no event.
     """
     if not isinstance(event, get_args(Event)):
         raise TypeError(

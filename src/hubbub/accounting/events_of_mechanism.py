@@ -46,7 +46,7 @@ __all__ = ["charges", "covered_relations", "default_relation", "shares_of", "sta
 
 
 def default_relation(participation: Participation) -> NeighboringRelation:
-    """Add-or-remove-one for cohorts drawn by a coin of each unit, zero-out for patterns and cohorts of a fixed size.
+    """Add-or-remove-one for cohorts that each unit joins at random, zero-out for patterns and cohorts of a fixed size.
 
     Example:
         >>> default_relation(PoissonSampling(0.1)), default_relation(MinSeparation(10, 3))
@@ -97,7 +97,7 @@ def charges(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, int], ...]:
         case CyclicPoissonSampling(sampling_probability, cycle_length):
             return ((PoissonSampled(z, sampling_probability), math.ceil(rounds / cycle_length)),)
         case BallsInBinsSampling(bins):
-            # The first rounds of a cycle show less than all of it: they are charged as the whole cycle.
+            # The first rounds of a cycle show less than all of it: they cost as much as the whole cycle.
             return ((BallsInBins(z, bins, max(rounds, bins)), 1),)
 
 
@@ -156,7 +156,7 @@ def _require_theorem(strategy: Strategy, participation: Participation) -> None:
                 )
         case BallsInBinsSampling() if bands != 1:
             raise ConfigError(
-                f"{named}: with correlated noise what two slots show overlaps, and the mixture is bounded for independent "
+                f"{named}: with correlated noise what two bins show overlaps, and the mixture is bounded for independent "
                 "noise only; use the identity strategy, a banded one with cyclic Poisson cohorts, or the pattern FixedEpochs, "
                 "without amplification"
             )
@@ -168,7 +168,7 @@ def _require_theorem(strategy: Strategy, participation: Participation) -> None:
 
 
 def _bands(strategy: Strategy) -> int | None:
-    """At most so many diagonals C has, if it is square and lower triangular; ``None`` if it is not."""
+    """The most diagonals that C has, if it is square and lower triangular; ``None`` if it is not."""
     if said := own(strategy):
         return said.matrix_bands
     C = strategy.matrix()

@@ -27,16 +27,17 @@ __all__ = ["Composed", "composed"]
 _MOST_POINTS = 2**20
 # Above this many points two stages are cheaper than one.
 _ONE_STAGE = 2**16
-# Mass of a tilted law that may lie outside its window on either side; it is charged.
+# Mass of a tilted law that may lie outside its window on either side; it counts against delta.
 _TAIL = 1e-15
 # Tried for Chernoff's bound, over the one that suits a Gaussian: less where a single rare round goes far.
 _RATES = np.outer([-1, 1], np.geomspace(1 / 4096, 2, 20)).ravel()
-# Rounding of one FFT and its inverse, and of each factor of a power, relative to the tilted law's total of 1: charged to delta.
+# Rounding of one FFT and its inverse, and of each factor of a power, relative to the tilted law's total of 1; it counts
+# against delta.
 _FFT_ERROR = 1e-12
 _FACTOR_ERROR = 1e-15
-# Of delta: what may be charged for rounding before another tilt is tried.
+# Of delta: what rounding may take before another tilt is tried.
 _LITTLE = 1e-3
-# What is cut off at either end of the law of a first stage, where it holds little but rounding; charged too.
+# What is cut off at either end of the law of a first stage, where it holds little but rounding; it counts against delta, too.
 _TRIMMED = 1e-13
 
 
@@ -119,11 +120,11 @@ class Composed:
         return (self.log_scale + self.tilt * self.mean + slack + self.error) / self.tilt
 
     def holds(self, epsilon: float, delta: float) -> bool:
-        """Whether this tilt resolves a point of the profile: near its mean, and with little of delta charged for rounding."""
+        """Whether this tilt resolves a point of the profile: near its mean, and with little of delta taken by rounding."""
         if not math.isfinite(epsilon) or abs(epsilon - self.mean) > 5 * self.width:
             return False
-        charged = math.log(self.error) - self.tilt * (epsilon - self.mean) + self.log_scale
-        return delta > 0 and charged <= math.log(_LITTLE * delta)
+        rounding = math.log(self.error) - self.tilt * (epsilon - self.mean) + self.log_scale
+        return delta > 0 and rounding <= math.log(_LITTLE * delta)
 
     def steepness(self, epsilon: float) -> float:
         """a, where −δ'(ε) falls as e^{−aε}, over the width of the blur."""

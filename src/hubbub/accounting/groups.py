@@ -9,7 +9,7 @@ unit, and farther. Given K = n, the mass of any set that has the mass α without
 least Φ(Φ⁻¹(α) − n/z) (Neyman and Pearson), whatever the contributions are. One half-line attains the first for all n at once,
 and the opposite one the second: so Σ P(K = n)·N(n/z, 1) against N(0, 1), its reverse, and Σ P(K = n)·N(±n/z, 1) against each
 other where the group is replaced, dominate the round under each relation, and units that all contribute the same attain them.
-Rounds whose coins are independent compose (Zhu, Dong and Wang 2022, Theorem 10, https://arxiv.org/abs/2106.08567). With
+Rounds that are sampled independently compose (Zhu, Dong and Wang 2022, Theorem 10, https://arxiv.org/abs/2106.08567). With
 independent noise, units of several groups of a cycle of cohorts move its rounds, taken together, by at most K standard
 deviations over z (Dong, Roth and Su 2022, Corollary 3.3, https://arxiv.org/abs/1905.02383): the same pair dominates the cycle.
 
@@ -59,7 +59,7 @@ def group_noise_multiplier(noise_multiplier: float, group_size: int) -> float:
 def group_events(events: Sequence[tuple[Event, int]], group_size: int) -> list[tuple[Event, int]]:
     """The events as they are to a group of units that act as one: what they cost is what the releases cost the group.
 
-    Exact where units contribute for certain or by coins of their own; of discrete shares, a bound. Of cyclic Poisson cohorts
+    Exact where units contribute for certain or by Poisson sampling; of discrete shares, a bound. Of cyclic Poisson cohorts
     they hold for independent noise, and for banded noise where the units belong to one group of the cycle.
 
     Args:

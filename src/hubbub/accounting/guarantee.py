@@ -41,7 +41,7 @@ def guarantee(
         rounds: From 0 to the mechanism's; by default all.
         accountant: ``"tight"`` or ``"rdp"``.
         privacy_unit: Whose contribution is clipped as one, ``"client"`` or ``"example"``.
-        earlier: Runs over the same people whose charges are counted, too.
+        earlier: Runs over the same people whose cost is counted, too.
 
     Raises:
         ConfigError: Random cohorts together with correlated noise for which no theorem holds (see :func:`.charges`), or
@@ -102,7 +102,7 @@ def guarantee(
 def _stated_sensitivity(mechanism: Mechanism, rounds: int, relation: NeighboringRelation) -> Sensitivity:
     """Of the first rounds of a pattern, or of one round of random cohorts, under a relation."""
     if isinstance(mechanism.participation, RandomParticipation):
-        # What one round costs at noise of one column norm: what the accountant charges for it, the coins seen.
+        # What one round costs at noise of one column norm: what the accountant counts for it, if participation is known.
         moved = unamplified_mu(charges(replace(mechanism, noise_multiplier=1.0), 1), relation)
         return replace(mechanism.column_sensitivity, value=moved * mechanism.column_norm)
     if rounds == 0:

@@ -39,7 +39,7 @@ _MANY = 64
 _RARE = 1 / 512
 # Below this logarithm a mass is no number any more.
 _LEAST_LOG = -700.0
-# e to minus it is little beside 1.
+# e to minus it is little against 1.
 _FAR = 9.0
 _TILTS = np.exp(np.linspace(math.log(1e-5), math.log(1e6), 80))
 Rounds = Sequence[tuple[LossLaw, int]]
@@ -104,7 +104,7 @@ class _Cumulant:
 
 
 def _slack(tilts: Array) -> Array:
-    """What the moments' bound has beside K: λ ln λ − (1 + λ) ln(1 + λ)."""
+    """What the moments' bound has in addition to K: λ ln λ − (1 + λ) ln(1 + λ)."""
     return tilts * np.log(tilts) - (1 + tilts) * np.log1p(tilts)
 
 
@@ -240,7 +240,7 @@ class _Search:
             steep = self.too_coarse(law, found)
             if steep or self.tolerance < before / 2:
                 continue
-            # The law of few rounds is no smooth one: only a finer mesh can tell.
+            # The law of few rounds is no smooth one: only a finer mesh can show it.
             if sum(count for _, count in self.rounds) > _MANY or settled - found <= self.tolerance * loose:
                 break
             settled, finer = found, finer / 4

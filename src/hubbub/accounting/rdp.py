@@ -2,7 +2,7 @@
 
 The Rényi divergence of order a is ln E_P[e^{(a−1)L}]/(a − 1). It adds up over rounds, under adaptive composition as well, for
 each of the pairs that dominate a round (:mod:`hubbub.accounting.dominating_pairs`); at most it is that of the Gaussian release
-to an adversary who sees all coins. Of the two directions of a pair the larger is stated.
+to an adversary who knows all participation. Of the two directions of a pair the larger is stated.
 
 **Discrete Gaussian shares.** Letters: n shares of standard deviation σ each, d numbers in the sum, μ = ‖Δ‖₂/(√n·σ) for a move
 of the sum by Δ, τ the excess of :class:`.DiscreteGaussianShares`. The divergence of order a is at most a·μ²/2 + τ·d, and at
@@ -248,7 +248,7 @@ def _least(events: Sequence[tuple[Event, int]], neighboring_relation: str, of: C
         at = int(np.argmin(values))
         best = min(best, values[at])
         logs = np.log(orders - 1)
-        # Beyond the outermost order the search goes on.
+        # Beyond the outermost order the search continues.
         low = logs[at - 1] if at > 0 else max(logs[0] - 4, _LOG_ORDERS[0])
         high = logs[at + 1] if at + 1 < len(logs) else min(logs[-1] + 4, _LOG_ORDERS[1])
         if high - low < _CLOSE:

@@ -63,19 +63,19 @@ _MOST_EVENTS = 10**4
 
 @dataclass(frozen=True)
 class RunCharge:
-    """What one run has cost, without the runs that it was told of.
+    """What one run has cost, without the earlier runs that it names.
 
     Args:
         first: Hash of the first record of its ledger: by this the run is known.
         head: Hash of the last record that was read.
-        rounds: How many rounds were charged by then.
+        rounds: How many rounds were recorded by then.
         planned: How many it promised.
         events: What they cost; ``None`` where nothing bounds it.
         neighboring_relation: Under which the run stated its guarantee.
         relations: Under which of them its events are covered.
         privacy_unit: Whose contribution is hidden.
         simulation: Whether its noise came from a known seed.
-        further: What must hold for it beside what its events say.
+        further: What it assumes in addition to the assumptions of its events.
         not_covered: What its promise named that it does not cover.
         setting: One line of who was trusted with what; empty for a server that saw each update.
     """
@@ -116,7 +116,7 @@ class RunCharge:
 
     @classmethod
     def from_record(cls, record: object) -> "RunCharge":
-        """The charge of a record, each of its values checked.
+        """The cost that a record states, each of its values checked.
 
         Raises:
             ValueError: A value that cannot be, one that is missing, or one too many.
@@ -202,7 +202,7 @@ def charge_words(run: RunCharge) -> str:
         6 of 8 rounds, zero-out relation
     """
     if run.events is None:
-        done = "nothing bounds what its releases tell"
+        done = "nothing bounds what its releases reveal"
     else:
         done = " and ".join(_event_words(event, count, run) for event, count in run.events) or "nothing was released"
     simulated = "; a simulation, not for release" if run.simulation else ""
@@ -214,7 +214,7 @@ def charge_words(run: RunCharge) -> str:
 
 
 def charge_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation) -> tuple[Assumption, ...]:
-    """What must hold for its charge under a relation, each once."""
+    """What its cost assumes under a relation, each assumption once."""
     found = [
         assumption
         for event, count in run.events or ()
@@ -230,7 +230,7 @@ def charge_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation
 
 
 def charge_participations(events: Events | None, rounds: int) -> tuple[Participation | None, ...]:
-    """Cohorts that are charged like these events of so many rounds, ``None`` where no participation is."""
+    """Cohorts that cost these events over a number of rounds; ``None`` for an event that no participation has."""
     return tuple(
         None if isinstance(event, MixtureOfGaussians) else _participation(event, count, rounds) for event, count in events or ()
     )
@@ -250,7 +250,7 @@ def _event_words(event: Event, count: int, run: RunCharge) -> str:
         case TreeAggregation(z, leaves):
             return f"tree aggregation with noise multiplier {z!r}, {count} trees of {leaves} rounds"
         case PoissonSampled(z, q) if count < rounds:
-            who = f"groups that take turns, so that {one}'s group has {count} rounds, in each of them with probability {q!r}"
+            who = f"cyclic Poisson sampling: {one}'s group has {count} rounds, in each of them with probability {q!r}"
             return f"Gaussian noise with noise multiplier {z!r}, {who}"
         case PoissonSampled() | FixedSizeSampled() | TruncatedPoissonSampled() | BallsInBins():
             who = cohort_words(_participation(event, count, rounds), run.privacy_unit)
@@ -258,10 +258,10 @@ def _event_words(event: Event, count: int, run: RunCharge) -> str:
 
 
 def _participation(event: Event, count: int, rounds: int) -> Participation:
-    """Cohorts that are charged like this; of a pattern, whose numbers a charge does not tell, any."""
+    """Cohorts that cost this event; for a pattern any, since an event does not name its numbers."""
     match event:
         case PoissonSampled(_, q):
-            # Fewer charges than rounds: of groups that take turns, whose number is between these.
+            # Fewer events than rounds: cyclic Poisson sampling, whose number of groups is between these.
             return CyclicPoissonSampling(q, -(-rounds // count)) if count < rounds else PoissonSampling(q)
         case FixedSizeSampled(_, cohort_size, population):
             return FixedSizeSampling(cohort_size, population)
@@ -270,7 +270,7 @@ def _participation(event: Event, count: int, rounds: int) -> Participation:
         case BallsInBins(_, bins):
             return BallsInBinsSampling(bins)
         case MixtureOfGaussians():
-            # A coin of each decides who contributes how much.
+            # Each contribution is drawn at random.
             return PoissonSampling(1.0)
         case Gaussian() | TreeAggregation() | DiscreteGaussianShares():
             return SingleParticipation()

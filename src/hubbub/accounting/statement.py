@@ -76,13 +76,13 @@ class PrivacyGuarantee:
         mechanism: In words, its cohorts among them.
         accountant: Who computed epsilon.
         rounds: How many rounds it covers.
-        assumptions: What must hold for it, and who sees to each.
+        assumptions: What it assumes, and who enforces each assumption.
         simulation: Whether cohorts and noise of it, or of an earlier run, came from a known seed: then it is what real runs
             would have, not a guarantee.
-        events: What was charged, those of ``earlier`` counted; ``None`` where nothing bounds it.
+        events: What it cost, with the events of ``earlier``; ``None`` if nothing bounds the cost.
         relations: The neighboring relations under which a theorem covers the events.
         not_covered: What costs extra, or is not hidden at all.
-        earlier: The runs over the same people that are charged beside this one.
+        earlier: The earlier runs over the same people whose cost it counts.
         cohorts: In words, where there is one mechanism.
         sensitivity_of: How far one unit moves all releases of a pattern; of random cohorts one round that it takes part in.
         noise_by: Who adds the noise, where clients bring none along.
@@ -192,7 +192,7 @@ class PrivacyGuarantee:
 
     def _promised(self) -> Events:
         if self.events is None:
-            raise ValueError("this run has no privacy guarantee: nothing bounds what its releases tell")
+            raise ValueError("this run has no privacy guarantee: nothing bounds what its releases reveal")
         return self.events
 
     @cached_property
@@ -218,7 +218,7 @@ class PrivacyGuarantee:
             restated = epsilon_once(self.events, self.delta, relation, self.accountant)
         except BudgetError as error:
             return Restated(relation, None, str(error))
-        how = "computed anew from the charged rounds" if self.amplified else "of the sensitivity under it"
+        how = "computed anew from the recorded rounds" if self.amplified else "of the sensitivity under it"
         kinds = [kind for kind in charge_participations(self.events, self.rounds) if kind is not None]
         also = dict.fromkeys(a.text for kind in kinds for a in compared(kind, relation, unit_word(self.privacy_unit)))
         return Restated(relation, restated, "".join((how, *(f", if {text}" for text in also))))
@@ -242,7 +242,7 @@ class PrivacyGuarantee:
         """The guarantee in full, fit for publication.
 
         Args:
-            facts: What is known of the run beside its guarantee, such as its clip norm and the head of its ledger.
+            facts: What is known of the run in addition to its guarantee, such as its clip norm and the head of its ledger.
 
         Example:
             >>> from hubbub.accounting import guarantee
@@ -256,7 +256,7 @@ class PrivacyGuarantee:
         return _written(self, RunFacts() if facts is None else facts)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        """In a notebook: the sentence as a card, with the numbers behind it and what must hold."""
+        """In a notebook: the sentence as a card, with the numbers behind it and its assumptions."""
         from hubbub._util.card import bundle
 
         sensitivity = f"sensitivity of {self.sensitivity_of}, in clip norms, at most"
@@ -267,7 +267,7 @@ class PrivacyGuarantee:
         return bundle(self.sentence(), rows, [str(assumption) for assumption in self.assumptions], good=self.private)
 
     def as_json(self) -> dict[str, object]:
-        """All fields as strict JSON values: an infinite epsilon is ``None`` beside ``"private": False``."""
+        """All fields as strict JSON values: an infinite epsilon is ``None``, together with ``"private": False``."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {
             **{name: finite_or_none(value) if isinstance(value, float) else value for name, value in fields.items()},
@@ -290,7 +290,7 @@ class PrivacyGuarantee:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known of a run beside its guarantee; ``None`` where it is not a run.
+    """What is known of a run in addition to its guarantee; ``None`` if there is no run.
 
     Args:
         clip_norm: The largest L2 norm of one update.
@@ -302,7 +302,7 @@ class RunFacts:
         audited_epsilon: A lower bound that an audit found, with confidence 95 %.
         adaptive: Whether the clip norm followed the updates.
         runs: Of several runs together, the guarantee of each; in the order of ``heads``.
-        others: What is charged beside these runs, because they were told of it.
+        others: Earlier runs that these runs name, whose cost is counted together with theirs.
     """
 
     clip_norm: float | None = None
@@ -342,7 +342,7 @@ def _written(answer: PrivacyGuarantee, facts: RunFacts) -> str:
     lines += [f"({number}) {name}: {text}" for number, (name, text) in enumerate(points.items(), start=1)]
     # What none of the runs covers, each once.
     uncovered = dict.fromkeys((*answer.not_covered, *(what for run in facts.runs for what in run.not_covered)))
-    assumed = "It assumes (and who sees to it)" if facts.heads else "It holds for a run of which this is true"
+    assumed = "It assumes (and who enforces it)" if facts.heads else "It holds for a run of which this is true"
     for title, items in (
         ("The runs", _runs(answer, facts)),
         ("Not as promised", facts.worse),
@@ -381,17 +381,13 @@ def _named_setting(run: PrivacyGuarantee) -> str:
 
 
 def _assumptions(answer: PrivacyGuarantee, facts: RunFacts) -> list[str]:
-    """Those of all that is covered, each once; nobody has seen to them yet where there is no run."""
+    """Those of all that is covered, each once; nobody has enforced them yet if there is no run."""
     found = [assumption for run in facts.runs for assumption in run.assumptions]
     found += [assumption for run in facts.others for assumption in charge_assumptions(run, answer.neighboring_relation)]
     found += [assumption for assumption in answer.assumptions if not facts.runs or assumption != EACH_RUN]
-    return [str(assumption) if facts.heads else _yet_to_be(assumption) for assumption in dict.fromkeys(found)]
-
-
-def _yet_to_be(assumption: Assumption) -> str:
-    if assumption.enforced_by == "operator":
-        return f"{assumption.text} (the operator is to see to it)"
-    return f"{assumption.text} (to be enforced by the {assumption.enforced_by})"
+    return [
+        str(one) if facts.heads else f"{one.text} (to be enforced by the {one.enforced_by})" for one in dict.fromkeys(found)
+    ]
 
 
 def _setting(answer: PrivacyGuarantee, facts: RunFacts) -> str:
@@ -431,7 +427,9 @@ def _usual_setting(answer: PrivacyGuarantee) -> str:
 def _released(answer: PrivacyGuarantee, facts: RunFacts) -> str:
     if answer.bare:
         return "the model after every round, as seen through its bare sum."
-    model = "the model after every round, as seen through its noisy sum; so every round is charged, not the last model alone."
+    model = (
+        "the model after every round, as seen through its noisy sum; so epsilon counts every round, not the last model alone."
+    )
     if answer.earlier or facts.runs:
         model += " Of each run also what its own statement names."
     if facts.adaptive:
@@ -497,7 +495,7 @@ def _noise(answer: PrivacyGuarantee, facts: RunFacts) -> str:
         named = "named below" if facts.runs else "as its ledger says"
         return "none." if answer.bare else f"that of each run, {named}."
     standing = "exact" if answer.sensitivity_exact else "a bound"
-    scale = "norm of an update beside its indicator" if facts.adaptive else "clip norm"
+    scale = "norm of an update together with its indicator" if facts.adaptive else "clip norm"
     parts = [
         f"noise multiplier {answer.noise_multiplier!r} over clip norm × largest column norm, {answer.clip_noise_multiplier!r} "
         f"over the {scale}; L2 sensitivity of {answer.sensitivity_of} {answer.l2_sensitivity!r} clip norms under "
@@ -528,10 +526,10 @@ def _noise(answer: PrivacyGuarantee, facts: RunFacts) -> str:
 def _record(facts: RunFacts) -> str:
     if not facts.heads:
         return "no run: this is what a mechanism promises."
-    charged = "epsilon is computed from every round that"
+    computed = "epsilon is computed from every round that"
     if len(facts.heads) == 1:
-        return f"{charged} the ledger says was begun; head {facts.heads[0]}. 'hubbub verify' computes it again."
-    return f"{charged} the ledgers say was begun; heads {', '.join(facts.heads)}. 'hubbub account' of all computes it again."
+        return f"{computed} the ledger says was begun; head {facts.heads[0]}. 'hubbub verify' computes it again."
+    return f"{computed} the ledgers say was begun; heads {', '.join(facts.heads)}. 'hubbub account' of all computes it again."
 
 
 def library_versions() -> dict[str, str]:
@@ -546,7 +544,7 @@ def library_versions() -> dict[str, str]:
 
 
 def zcdp_standing(answer: PrivacyGuarantee) -> str:
-    """What goes with the ρ that is shown beside an epsilon."""
+    """What qualifies the ρ that is shown together with an epsilon."""
     aside = ", but for the statistical distance of shares" if answer.in_shares else ""
     return aside + (", without amplification" if answer.amplified else "")
 

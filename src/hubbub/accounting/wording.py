@@ -1,4 +1,4 @@
-"""A mechanism, its cohorts and what must hold for its guarantee, in words."""
+"""A mechanism, its cohorts and the assumptions of its guarantee, in words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -133,14 +133,14 @@ def crude_delta(delta: float, units: int, unit: str = "client") -> str:
     if delta * units < 1:
         return ""
     return (
-        f"delta = {delta:g} is not below 1/{unit}s = {1 / units:g}: to publish all that one {unit} has, drawn by lot, would "
-        "meet it, too."
+        f"delta = {delta:g} is not below 1/{unit}s = {1 / units:g}: a delta of 1/{unit}s or more allows "
+        f"publishing all data of one {unit}, drawn at random."
     )
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """What must hold for a guarantee, and who sees to it: ``"ledger"``, ``"software"`` or ``"operator"``."""
+    """An assumption of a guarantee, and who enforces it: ``"ledger"``, ``"software"`` or ``"operator"``."""
 
     text: str
     enforced_by: Enforcer
@@ -154,7 +154,7 @@ def require_words(name: str, values: object, kind: type[Assumption] | type[str])
     """Refuse what is no tuple of a few assumptions, or of a few texts of one line.
 
     Raises:
-        ValueError: Too many, a text that is empty, too long or not printable, or nobody who could see to an assumption.
+        ValueError: Too many, a text that is empty, too long or not printable, or an enforcer that there is not.
         TypeError: A value of another type.
     """
     if not isinstance(values, tuple) or not all(isinstance(value, kind) for value in values):
@@ -191,7 +191,7 @@ def words_from_record(record: Mapping[str, Any]) -> tuple[tuple[Assumption, ...]
     """Both as :func:`words_record` wrote them, unchecked but for their shape.
 
     Raises:
-        ValueError: An assumption with other values than a text and who sees to it.
+        ValueError: An assumption with other values than a text and who enforces it.
         TypeError: No list.
         KeyError: One of them is missing.
     """
@@ -205,7 +205,7 @@ def words_from_record(record: Mapping[str, Any]) -> tuple[tuple[Assumption, ...]
 
 
 _COINS = Assumption(
-    "cohorts were drawn by random coins exactly as stated, never filtered by who answered, and stay secret", "operator"
+    "cohorts were sampled at random exactly as stated, never filtered by who answered, and stay secret", "operator"
 )
 FIXED_RUNS = Assumption("no run's noise, cohorts or number of rounds was chosen by what another released", "operator")
 HOLDERS_ADD = Assumption(
@@ -216,8 +216,8 @@ HOLDERS_ADD = Assumption(
 # Of several runs, where no statement names what each of them assumes.
 EACH_RUN = Assumption("each run's own assumptions hold, as its own statement names them", "operator")
 _ALWAYS = (
-    Assumption("all data of one client enter one update, which is held to the clip norm as one vector", "software"),
-    Assumption("every round that was begun is charged, whether or not it was released", "ledger"),
+    Assumption("all data of one client enter one update, which is clipped to the clip norm as one vector", "software"),
+    Assumption("the privacy cost of every round that was begun is recorded, whether or not the round was released", "ledger"),
     Assumption("one person is one client", "operator"),
     Assumption(
         "readers see the released models, not the single updates, the cohorts, the noise or its keys, neither where these are "
@@ -226,7 +226,9 @@ _ALWAYS = (
     ),
 )
 _ALWAYS_OF_EXAMPLES = (
-    Assumption("the gradient of one example is held to the clip norm as one vector, and is of that example alone", "software"),
+    Assumption(
+        "the gradient of one example is clipped to the clip norm as one vector, and is of that example alone", "software"
+    ),
     _ALWAYS[1],
     Assumption("one person has one example: of a person with several, each is protected by itself", "operator"),
     Assumption(
@@ -276,7 +278,7 @@ def cohort_words(participation: Participation, privacy_unit: str = "client") -> 
 
     Example:
         >>> cohort_words(BallsInBinsSampling(bins=10), privacy_unit="example")
-        'each example in one of 10 slots drawn at random, and so in every 10th round'
+        'each example in one of 10 bins drawn at random, and so in every 10th round'
     """
     unit = unit_word(privacy_unit)
     match participation:
@@ -299,11 +301,11 @@ def cohort_words(participation: Participation, privacy_unit: str = "client") -> 
             )
         case CyclicPoissonSampling(sampling_probability, cycle_length):
             return (
-                f"each {unit} in one of {cycle_length} groups that take turns, and in a round of its group with probability "
-                f"{sampling_probability:g}"
+                f"each {unit} in one of {cycle_length} groups of cyclic Poisson sampling, and in a round of its group with "
+                f"probability {sampling_probability:g}"
             )
         case BallsInBinsSampling(bins):
-            return f"each {unit} in one of {bins} slots drawn at random, and so in every {bins}th round"
+            return f"each {unit} in one of {bins} bins drawn at random, and so in every {bins}th round"
 
 
 def assumptions(
@@ -313,31 +315,31 @@ def assumptions(
     shares_of: int | None = None,
     privacy_unit: str = "client",
 ) -> tuple[Assumption, ...]:
-    """What must hold for the guarantee, under the relation in which it is stated, and who sees to it.
+    """The assumptions of the guarantee, under the relation in which it is stated, and who enforces each.
 
     Args:
         participation: Who may contribute when.
-        neighboring_relation: By default none, and then nothing is said of the two data sets that it compares.
+        neighboring_relation: By default ``None``; then nothing is said of the two data sets that it compares.
         shares_of: How many clients at least bring the noise along, where the server adds none.
         privacy_unit: Whose contribution is clipped as one.
 
     Example:
         >>> print(assumptions(PoissonSampling(0.1))[0])
-        cohorts were drawn by random coins exactly as stated, never filtered by who answered, and stay secret (operator)
+        cohorts were sampled at random exactly as stated, never filtered by who answered, and stay secret (operator)
     """
     unit = unit_word(privacy_unit)
     match participation:
         case SingleParticipation() | FixedEpochs() | MinSeparation():
-            kept = f"no {unit} breaks the participation pattern, or its own rounds are charged as they were"
+            kept = f"no {unit} breaks the participation pattern, or its own rounds are counted as they were"
             drawn: tuple[Assumption, ...] = (Assumption(kept, "ledger"),)
         case PoissonSampling() | FixedSizeSampling() | TruncatedPoissonSampling():
             drawn = (_COINS,)
         case CyclicPoissonSampling():
-            group = f"each {unit}'s group is given for good by its name alone, whatever the data and the other {unit}s are"
+            group = f"each {unit}'s group is fixed permanently by its name alone, whatever the data and the other {unit}s are"
             drawn = (_COINS, Assumption(group, "operator"))
         case BallsInBinsSampling():
-            slot = f"each {unit}'s slot is drawn once for the whole run, whatever the data and the other {unit}s are"
-            drawn = (_COINS, Assumption(slot, "operator"))
+            one_bin = f"each {unit}'s bin is drawn once for the whole run, whatever the data and the other {unit}s are"
+            drawn = (_COINS, Assumption(one_bin, "operator"))
     if neighboring_relation is not None:
         drawn = (*drawn, *compared(participation, neighboring_relation, unit))
     if shares_of is not None:
@@ -352,7 +354,7 @@ def assumptions(
 
 
 def counted_rounds(rounds: int) -> str:
-    """So many rounds, in words.
+    """A number of rounds, in words.
 
     Example:
         >>> counted_rounds(1), counted_rounds(8)
@@ -362,7 +364,7 @@ def counted_rounds(rounds: int) -> str:
 
 
 def stopped(rounds: int) -> Assumption:
-    """What must hold where epsilon is of fewer rounds than were promised: that of a stop which looks at releases is larger.
+    """What is assumed if epsilon is of fewer rounds than were promised: that of a stop which looks at releases is larger.
 
     Example:
         >>> stopped(3).text

@@ -5,7 +5,7 @@ method                                 what it needs                            
 =====================================  ==========================================  =======================================
 :func:`clopper_pearson_epsilon`        independent scores of present and absent    a lower bound, whatever the mechanism
 :func:`gdp_epsilon`                    the same                                    a lower bound on μ; epsilon if Gaussian
-:func:`one_run_epsilon`                canaries kept by fair coins, one run        a lower bound, whatever the mechanism
+:func:`one_run_epsilon`                each canary kept with probability 1/2       a lower bound, whatever the mechanism
 :func:`one_run_gdp_epsilon`            the same                                    a lower bound on μ; epsilon if Gaussian
 :func:`check_whitened_scores`          the strategy and every released row         tests with exact false-alarm probabilities
 :func:`influence`                      two runs under the same keys, one client    how far it moved them and may, exactly

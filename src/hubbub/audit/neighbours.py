@@ -26,14 +26,14 @@ from hubbub.noise.steps import MOST_BITS, step_of
 
 __all__ = ["Influence", "influence"]
 
-# Clip norms by which two neighbours may differ in one round.
+# Clip norms by which two neighbouring data sets may differ in one round.
 _MOVES = {"zero-out": 1, "add-or-remove-one": 1, "replace-one": 2}
 Steps = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Influence:
-    """How far two neighbours are apart, and how far they may be, in clip norms.
+    """How far the runs on two neighbouring data sets are apart, and how far they may be, in clip norms.
 
     Args:
         squared: Of C·(x − x′), all rounds together.
@@ -73,13 +73,13 @@ def influence(
     lattice_bits: int = MOST_BITS,
     relation: str = "zero-out",
 ) -> Influence:
-    """How far one client moved the releases of a run, by what two neighbours under the same keys released.
+    """How far one client moved the releases of a run, by what two runs on neighbouring data sets released under the same keys.
 
     Args:
         mechanism: What was promised: C, whose matrix is formed unless its noise is independent, and who may take part when.
         differences: By round, from 0: the difference of the two releases in whole steps of the round's lattice, ``(dim,)``.
             Rounds that are left out differ by nothing.
-        clip_norms: By round: of the lattice (with adaptive clipping the bound on an update beside its indicator).
+        clip_norms: By round: of the lattice (with adaptive clipping the bound on an update together with its indicator).
         lattice_bits: Of the lattice.
         relation: ``"zero-out"`` or ``"add-or-remove-one"``, where one client is there or not, or ``"replace-one"``.
 

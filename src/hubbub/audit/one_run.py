@@ -1,4 +1,4 @@
-"""A lower bound on epsilon from one run: many canaries, each kept by its own fair coin, and guesses about some of them.
+"""A lower bound on epsilon from one run: many canaries, each kept with probability 1/2, and guesses about some of them.
 
 Letters: m canaries, r guesses, v of them right, W ~ Bin(r, e^ε/(1 + e^ε)). Under (ε, δ)-DP
 
@@ -41,8 +41,8 @@ __all__ = [
 
 _MOST = 10**7
 COINS = (
-    "Each canary was kept by its own fair coin, whoever guessed saw no coin, the numbers of guesses were chosen before any "
-    "score was seen, and neighbours differ by one canary."
+    "Each canary was kept with probability 1/2, independently; whoever guessed did not see which were kept; the numbers of "
+    "guesses were chosen before any score was seen; neighbouring data sets differ by one canary."
 )
 
 
@@ -51,7 +51,7 @@ class GuessCount:
     """How many of the guesses about the canaries of one run were right.
 
     Args:
-        canaries: Each was kept or left out by its own fair coin.
+        canaries: Each was kept or left out with probability 1/2, independently.
         guesses: How many of them were guessed about; this number is chosen before any score is seen.
         correct: How many guesses were right.
 
@@ -82,7 +82,7 @@ def count_guesses(present: npt.ArrayLike, absent: npt.ArrayLike, *, highest: int
 
     Args:
         present: One score for each canary that took part; larger means "looks present".
-        absent: One score for each canary that did not; one of the two may be empty, as the coins fall.
+        absent: One score for each canary that did not; one of the two may be empty, by chance.
         highest: How many guesses of "present".
         lowest: How many guesses of "absent".
 
@@ -119,12 +119,12 @@ def _right_among_highest(right: Array, wrong: Array, guesses: int) -> int:
 
 
 def one_run_p_value(canaries: int, guesses: int, correct: int, *, epsilon: float, delta: float) -> float:
-    """The largest probability, under (epsilon, delta)-DP, of so many correct guesses or more (or a bound on it).
+    """The largest probability, under (epsilon, delta)-DP, of that many correct guesses or more (or a bound on it).
 
     O(guesses) steps.
 
     Args:
-        canaries: Each kept by its own fair coin.
+        canaries: Each kept with probability 1/2, independently.
         guesses: At most the number of canaries.
         correct: At most the number of guesses.
         epsilon: At least 0.

@@ -2,12 +2,13 @@
 
 Two kinds of evidence come of the same releases.
 
-* Bounds: could anybody who sees the releases tell present canaries from absent ones better than the stated epsilon allows?
+* Bounds: does anybody who sees the releases distinguish present canaries from absent ones better than the stated epsilon
+  allows?
 * Tests: given all that the clients contributed, is what is left the noise that was promised?
 
 Where the rounds of a client are public, as in a pattern, the score of a canary is the whitened one, and the bounds are on what
-is stated. Where coins hide them, the bound on what is stated comes of a score that does not know them; whitened scores
-are held against what is stated without amplification.
+is stated. If cohorts are random, the bound on what is stated comes of a score that does not know them; whitened scores
+are compared with what is stated without amplification.
 """
 
 import math
@@ -111,7 +112,7 @@ def audit(
 ) -> Audit:
     """Audit what a run states, by canaries among its clients and the real loop over the real population.
 
-    Nothing of the run itself is touched: the ledger is kept in memory, keys and coins are drawn afresh in each run.
+    Nothing of the run itself is touched: the ledger is kept in memory, keys and cohorts are drawn afresh in each run.
 
     Args:
         plan: Of the run.
@@ -120,7 +121,7 @@ def audit(
         honest: The same clients where their sums can be read, to take away what the others contribute.
         effort: How much is done.
         noise_rows: Rows of noise in each sum: several where each holder of the key adds one.
-        seed: Of who is a canary, in which direction, and of its coin; by default nobody knows it.
+        seed: Of who is a canary, in which direction, and whether it is present; by default nobody knows it.
         told: Is called after each run, with how many are done, and of how many.
 
     Returns:
@@ -184,7 +185,7 @@ class _Evidence:
 
     @property
     def _mu(self) -> float:
-        """What the guarantee claims without coins: by how many standard deviations a client moves all releases, at most."""
+        """What the guarantee claims without amplification: the most standard deviations that a client moves all releases."""
         sensitivity = min(self._mechanism.sensitivity_after(self._plan.rounds).value, self._mechanism.l2_sensitivity)
         return self._reach * sensitivity / self._mechanism.stddev
 
@@ -309,7 +310,7 @@ class _Evidence:
             most = clopper_pearson_epsilon(ones, zeros, delta=at, confidence=CERTAIN).epsilon
             if most < self._stated.epsilon:
                 notes.append(
-                    f"Had all {present.size + absent.size:,} canaries been told apart, the distribution-free bound would be "
+                    f"Had all {present.size + absent.size:,} canaries been distinguished, the distribution-free bound would be "
                     f"{rounded_up(most)} at 1 − 10⁻⁶, less than is stated: here that bound cannot fail."
                 )
         if isinstance(self._plan.participation, _COMPETING):

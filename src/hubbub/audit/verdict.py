@@ -1,4 +1,4 @@
-"""What an audit found: lower bounds beside what is stated, tests of the noise, and one verdict."""
+"""What an audit found: lower bounds against what is stated, tests of the noise, and one verdict."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ SHOWN, CERTAIN = 0.95, 1 - 1e-6
 
 @dataclass(frozen=True)
 class Comparison:
-    """A lower bound beside the epsilon that it must not pass.
+    """A lower bound against the epsilon that it must not exceed.
 
     Args:
         what: Whose epsilon, and by which method.
@@ -61,7 +61,7 @@ class Audit:
 
     Args:
         stated: The guarantee of what was audited, which may be fewer rounds than the run has, and of this run alone.
-        comparisons: Lower bounds beside it.
+        comparisons: Lower bounds against it.
         checks: Tests that a right system fails with at most the probability that each states.
         present: Scores of the canaries that contributed, in units in which the noise is 1.
         absent: Of those that did not.
@@ -120,7 +120,7 @@ class Audit:
         )
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        """In a notebook: the verdict as a card, with each bound beside what is stated."""
+        """In a notebook: the verdict as a card, with each bound against what is stated."""
         from hubbub._util.card import bundle
 
         rows = [

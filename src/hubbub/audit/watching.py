@@ -56,14 +56,14 @@ class Canaries:
         return np.bincount(self.owner, weights=row * self.vector, minlength=len(self.clients)).astype(np.float64)
 
     def combined(self, amounts: Array, where: slice) -> Array:
-        """The sum of all directions, each so many times, ``(canaries,)``, at some coordinates."""
+        """The sum of all directions, each a given number of times, ``(canaries,)``, at some coordinates."""
         return np.asarray(amounts[self.owner[where]] * self.vector[where])
 
 
 def plant(
     clients: Sequence[Hashable], dim: int, rounds: int, *, canaries: int, unclipped: float, rng: np.random.Generator
 ) -> Canaries:
-    """Choose which clients are canaries, toss a fair coin for each, and deal the coordinates out.
+    """Choose which clients are canaries, keep each with probability 1/2, and deal the coordinates out.
 
     Args:
         clients: All ids.
@@ -245,7 +245,7 @@ class _Observer(Population):
 
 
 class _WatchedSum:
-    """A sum that tells of its release."""
+    """A sum that reports its release."""
 
     def __init__(self, total: Sum, tell: Callable[[torch.Tensor], None]) -> None:
         self._total, self._tell = total, tell

@@ -157,7 +157,7 @@ def check_whitened_scores(
 
 
 def _deviations(size: int, alarm: float) -> tuple[float, float]:
-    """Between which the root mean square of so many independent N(0, 1) lies, but for a probability of ``alarm``."""
+    """Between which the root mean square of that many independent N(0, 1) lies, but for a probability of ``alarm``."""
     half = size / 2
     low, high = (math.sqrt(float(quantile(half, alarm / 2)) / half) for quantile in (gammaincinv, gammainccinv))
     return low, high

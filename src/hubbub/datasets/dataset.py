@@ -92,7 +92,7 @@ class Dataset:
         order = torch.randperm(len(self.train_inputs), generator=torch.Generator().manual_seed(seed))
         held = max(1, round(validation * len(order)))
         if held >= len(order):
-            raise DataError(f"validation = {validation}: leaves none of {len(order)} examples to train on")
+            raise DataError(f"validation = {validation}: leaves 0 of {len(order)} examples to train on")
         rest, out = order[held:], order[:held]
         return Dataset(
             self.train_inputs[rest],

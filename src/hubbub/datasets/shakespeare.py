@@ -69,7 +69,7 @@ def speakers(text: str) -> dict[str, str]:
 def examples(words: str, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """A text as pieces of characters, and the character that follows each: inputs and targets, ``(examples, length)``, int64.
 
-    Each character but the first is a target once. Where the text ends within the last piece, inputs go on with character 0
+    Each character but the first is a target once. Where the text ends within the last piece, inputs continue with character 0
     and targets with -100, which no loss counts.
 
     Args:

@@ -67,7 +67,7 @@ def fixed_point(
         if best.residual <= tolerance:
             break
         if not residual <= _MOST_GROWTH * best.residual:
-            # Mixing went astray: go on from the best point by plain steps, with nothing remembered.
+            # Mixing went astray: continue from the best point by plain steps, with nothing remembered.
             x, f = best.point, update(best.point) - best.point
             points, left = [], []
         points, left = [*points, x][-_MEMORY - 1 :], [*left, f][-_MEMORY - 1 :]

@@ -83,7 +83,7 @@ def least_error(
     C = warm_start(workload, weights, bands) if start is None else start
     search = Search(workload, weights, C)
     if workload.learning_rates and not np.isfinite(search.error.squared_errors(C)).all():
-        # Rates so uneven that coarser rounds tell nothing of these.
+        # Rates so uneven that coarser rounds say nothing of these.
         C = np.zeros_like(C)
         C[:, 0] = 1.0
         search = Search(workload, weights, C)
@@ -307,7 +307,7 @@ def optimize(
         )
     if rounds * bands > _MOST_ENTRIES:
         raise ValueError(
-            f"bands = {bands}: {rounds:,} rounds of so many are {rounds * bands:,} numbers, more than {_MOST_ENTRIES:,.0f}; "
+            f"bands = {bands}: {rounds:,} rounds of that many are {rounds * bands:,} numbers, more than {_MOST_ENTRIES:,.0f}; "
             "use fewer bands, or toeplitz.optimize"
         )
     shares = _shares(weights, rounds, objective)

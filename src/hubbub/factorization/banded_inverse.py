@@ -1,6 +1,6 @@
 """Toeplitz C whose inverse is banded: the coefficients of C⁻¹ of least error.
 
-Letters, beside those of :mod:`hubbub.factorization.toeplitz_search`: d the coefficients of C⁻¹, c = 1/d those of C, β = a·d.
+Letters, and those of :mod:`hubbub.factorization.toeplitz_search`: d the coefficients of C⁻¹, c = 1/d those of C, β = a·d.
 
 Source: Kalinin et al. 2025, "Back to Square Roots", https://arxiv.org/abs/2505.12128.
 """

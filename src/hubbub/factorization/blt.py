@@ -49,7 +49,7 @@ _MOST_STEPS = 300
 _FORGETS_NOTHING = 25.0
 # More buffers are kept only where they lower the loss by more than this part of it.
 _GAIN = 1e-9
-# A descent whose log(loss) falls by less than this over so many steps has a buffer on its way to no effect: the first limit
+# A descent whose log(loss) falls by less than this over this many steps has a buffer on its way to no effect: the first limit
 # is for each start, the second for the best of them.
 _COARSE, _FINE, _STALL_STEPS = 3e-6, 1e-10, 25
 # A pole and a zero whose logits are nearer cancel altogether, and a gap of 0 has no logarithm.

@@ -1,4 +1,4 @@
-"""The strategy of least error of all: for one participation, and for clients that come back once an epoch."""
+"""The strategy of least error of all: for one participation, and for clients that take part once in each epoch."""
 
 import numpy as np
 

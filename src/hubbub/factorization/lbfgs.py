@@ -2,7 +2,7 @@
 
 scipy's L-BFGS-B carries bounds, works through its vectors several times a step and starts with a step of length 1, which
 throws a root of a power series out of the unit disc. Here the first step is short, a value that is not finite is stepped back
-from, and the work beside the function is 4·memory passes over a vector.
+from, and the work apart from the function is 4·memory passes over a vector.
 
 Source: Nocedal and Wright 2006, "Numerical Optimization", Algorithms 7.4 and 7.5, and equation 6.17 for the matrix; the line
 search, and what the matrix does at kinks, are Algorithm 2.6 and section 3 of Lewis and Overton 2013,

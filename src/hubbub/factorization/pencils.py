@@ -10,7 +10,7 @@ outside of the interval, too, is since √x·r(x) has at most 2N − 1 extrema o
 2N − 1 in x), which are the N maxima of equal height and N − 1 minima within the interval; it falls to 0 on both sides.
 
 With M = Aᵀ·W·A the matrix X = V^(−1/2)·(V^(1/2)·M·V^(1/2))^(1/2)·V^(−1/2) is Σ c_q·(P + s_q·V)⁻¹ for P = M⁻¹, and P has one
-diagonal beside the main one (two with momentum). On a window as wide as that, the inverse is that of F + G − (P + s·V).
+diagonal next to the main one (two with momentum). On a window as wide as that, the inverse is that of F + G − (P + s·V).
 """
 
 import math
@@ -72,7 +72,7 @@ def inverse_root_poles(lowest: float, highest: float, tolerance: float) -> Poles
 
 
 EPSILON = float(np.finfo(np.float64).eps)
-# For one diagonal beside the main one and for two, relative to that of float64, the root of the rounds and the condition
+# For one diagonal next to the main one and for two, relative to that of float64, the root of the rounds and the condition
 # max P_ii·(P⁻¹)_ii: at least three times what was measured against extended precision.
 _ROUNDING = {2: 0.3, 3: 3.0}
 # Poles are taken together until their arrays no longer fit the processor's cache.

@@ -124,7 +124,7 @@ class Layout:
         return self.record((flat + part.to(flat.dtype)).numpy() for flat, part in moved)
 
     def completed(self, floating: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
-        """New floating arrays in the model's dtypes, beside the buffers as they were, in the model's order."""
+        """New floating arrays in the model's dtypes, together with the buffers as they were, in the model's order."""
         fresh = {}
         for name, shape, dtype in zip(self.names, self.shapes, self.dtypes, strict=True):
             if name not in floating or tuple(floating[name].shape) != shape:

@@ -64,7 +64,7 @@ class DifferentialPrivacyServerSideFixedClipping(_FlowersNames, DPFedAvgFixed):
         clipping_norm: The largest L2 norm of a client's update.
         num_sampled_clients: How many clients are asked in a round.
         accountant: Of it only the budget is taken over: ``config.max_epsilon`` as ``stop_epsilon``, ``config.target_delta`` as
-            ``delta``. The accountant is never told of a release: :meth:`privacy_spent` reads this strategy's own ledger.
+            ``delta``. The accountant never gets a release: :meth:`privacy_spent` reads this strategy's own ledger.
         rounds: As of :class:`.DPFedAvgFixed`, and so all that are given by name.
 
     Raises:
@@ -106,7 +106,7 @@ class DifferentialPrivacyServerSideFixedClipping(_FlowersNames, DPFedAvgFixed):
 
 
 class _ClientsClip(PrivateStrategy):
-    """A strategy that tells Flower's mods the clip norm, too."""
+    """A strategy that sends Flower's mods the clip norm, too."""
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
         """As ever, with the clip norm where Flower's mods look for it as well."""

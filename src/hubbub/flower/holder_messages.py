@@ -65,7 +65,7 @@ def agreement_of(data: object) -> Agreement:
     """The agreement that came as strict JSON; of the last few the tables of powers are kept, which pay over rounds.
 
     Raises:
-        ValueError: There is none, or it cannot be read.
+        ValueError: No such part, or it cannot be read.
     """
     if not isinstance(data, bytes):
         raise ValueError(
@@ -124,7 +124,7 @@ def request_records(request: Request) -> dict[str, ConfigRecord]:
 
 
 def request_of(content: RecordDict, round_index: int, *, contributions: int, noise: int) -> Request:
-    """The request that came, of at most so many messages of each kind.
+    """The request that came, of at most these numbers of messages.
 
     Raises:
         ValueError: It is damaged, or has more.

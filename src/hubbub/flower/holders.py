@@ -51,7 +51,7 @@ class HolderFolder:
 
         Raises:
             ValueError, TypeError: The message is damaged, or asks for what was not agreed.
-            SumNotOpenedError: The sum is none that this holder opens.
+            SumNotOpenedError: This holder does not open the sum.
             NoiseExhaustedError: Its noise of the round was given out before.
             RunFolderError: The folder is another user's, or damaged.
         """
@@ -101,13 +101,13 @@ class HolderFolder:
                     f"{agreement.packing.bits}: clients could move a sum by more than the noise hides"
                 )
             if self._seed is not None and not promise.simulation:
-                raise ValueError("this node's paillier-noise-seed is for simulations; the run is none")
+                raise ValueError("this node's paillier-noise-seed is for simulations; the run is not a simulation")
             sentence = "Each holder adds noise of its own: " + promise.after(promise.rounds, promise.delta).sentence()
         for name, part in zip(_FILES, (stated, arrays), strict=True):
             if stated:
                 files.write_atomic(folder / name, part)
             else:
-                # What a start left that was told of a promise and did not come to its end.
+                # What a start left that got a promise and did not come to its end.
                 files.remove(folder / name)
         Holder(self._key, agreement, folder).begin()
         files.write_atomic(folder / "agreement.json", strict_json.canonical(agreement.record()))
@@ -132,7 +132,7 @@ class HolderFolder:
 
 
 def _kept(folder: Path) -> list[bytes]:
-    """The promise and the arrays of its strategy, as they came; empty where there is none."""
+    """The promise and the arrays of its strategy, as they came; empty without a promise."""
     if not (folder / _FILES[0]).exists():
         return [b"", b""]
     return [files.read(folder / name, at_most=_LARGEST_ARRAYS) for name in _FILES]
@@ -171,7 +171,7 @@ def _require_agreed(folder: Path, agreement: Agreement) -> None:
 
 
 def _untold(agreement: Agreement) -> str:
-    return f"run {agreement.run!r}: this holder was not told of it; say {HELLO} first"
+    return f"run {agreement.run!r}: this holder does not know it; say {HELLO} first"
 
 
 def _optional(record: ConfigRecord, name: str) -> bytes:

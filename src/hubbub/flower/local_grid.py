@@ -152,13 +152,13 @@ class LocalGrid(Grid):
 
         Raises:
             ValueError: The grid has no such node.
-            ConfigError: This version of Flower does not tell an app's mods.
+            ConfigError: This version of Flower does not show an app's mods.
         """
         if node_id not in self._node_ids:
             raise ValueError(f"node_id = {node_id!r}: not in this grid, nodes are {self._node_ids[0]} to {self._node_ids[-1]}")
         mods = getattr(self._client_app, "_mods", None)
         if not isinstance(mods, list):
-            raise ConfigError("craft: this version of Flower does not tell the mods of a ClientApp, within which to answer")
+            raise ConfigError("craft: this version of Flower does not show the mods of a ClientApp, within which to answer")
         self._crafted.pop(node_id, None)
         if answer is not None:
             self._crafted[node_id] = reduce(lambda inner, mod: partial(mod, call_next=inner), reversed(mods), answer)
@@ -317,7 +317,7 @@ class _OwnGenerators:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside, this side's stream goes on; outside, nothing of it is seen."""
+        """Inside, this side's stream continues; outside, nothing of it is seen."""
         others = self._read()
         self._write(self._states or self._begin(*others))
         try:

@@ -69,7 +69,7 @@ _LEAST_PART = 0.001
 _PATIENCE = 600.0
 _LOG = logging.getLogger("flwr")
 
-# By what clients are known for a whole run: their keys, where the grid tells any, else the numbers of their nodes.
+# By what clients are known for a whole run: their keys, if the grid has any, else the numbers of their nodes.
 Identity = Literal["key", "node"]
 
 
@@ -218,7 +218,7 @@ def single_arrays(content: RecordDict) -> ArrayRecord:
     """The only array record of a reply.
 
     Raises:
-        ValueError: There is none, or more than one.
+        ValueError: No such record, or more than one.
     """
     records = list(content.array_records.values())
     if len(records) != 1:
@@ -257,7 +257,7 @@ def norm_bit(content: RecordDict) -> int | None:
 
 
 class Node(NamedTuple):
-    """A node that is connected; ``public_key`` is empty where the grid tells none."""
+    """A node that is connected; ``public_key`` is empty if the grid has none."""
 
     node_id: int
     public_key: bytes
@@ -283,7 +283,7 @@ def connected(grid: Grid, wanted: int) -> list[Node]:
 def clients_of(nodes: Sequence[Node], identity: Identity, *, keys_enforced: bool) -> dict[str, int]:
     """The node of each client.
 
-    A client is known by its node's registered public key, so that a restart makes no new client of it. A grid that tells no
+    A client is known by its node's registered public key, so that a restart makes no new client of it. A grid that names no
     keys may stand before a SuperLink that admits registered ones only, which gives a key the same number every time. Of
     several nodes with one key only one can be asked.
 
@@ -310,7 +310,7 @@ def clients_of(nodes: Sequence[Node], identity: Identity, *, keys_enforced: bool
 def cohort(
     participation: Participation, round_index: int, nodes: dict[str, int], size: float, path: ReleasePath
 ) -> dict[str, int]:
-    """The clients that are asked, and the node of each: by coins that nobody filters, or ``size`` of those that may join.
+    """The clients that are asked, and the node of each: sampled and never filtered, or ``size`` of those that may join.
 
     Raises:
         ParticipationError: Nobody that is connected may join the round.

@@ -331,7 +331,7 @@ def timer_mod(min_seconds: float, *, clock: Callable[[], float] = time.time) -> 
 
 
 def _config(content: RecordDict) -> tuple[str, ConfigRecord]:
-    """The first ConfigRecord and its name; an empty one where there is none."""
+    """The first ConfigRecord and its name; an empty one if there is no such record."""
     return next(iter(content.config_records.items()), ("config", ConfigRecord()))
 
 

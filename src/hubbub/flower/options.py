@@ -58,7 +58,7 @@ class StrategyArguments(RunArguments, total=False):
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of a private strategy beside its mechanism and its clip norm; see :class:`.DPFedAvgFixed` for each.
+    """The settings of a private strategy, but for its mechanism and its clip norm; see :class:`.DPFedAvgFixed` for each.
 
     Raises:
         ConfigError: Two that do not go together.
@@ -127,8 +127,8 @@ class Options:
             )
         if self.min_survivors is None:
             raise ConfigError(
-                "min_survivors: is missing; with noise_at = 'clients' each share of the noise is sized for so many survivors, "
-                "and a round with fewer is discarded"
+                "min_survivors: is missing; with noise_at = 'clients' each share of the noise is sized for that many "
+                "survivors, and a round with fewer is discarded"
             )
         integer("min_survivors", self.min_survivors, at_least=1, at_most=self.num_sampled_clients)
 
@@ -173,7 +173,7 @@ class Options:
             case PoissonSampling() | patterns.CyclicPoissonSampling() | patterns.BallsInBinsSampling():
                 if self.num_sampled_clients is not None:
                     raise ConfigError(
-                        f"num_sampled_clients = {self.num_sampled_clients}: coins draw the cohorts, {mechanism.participation}; "
+                        f"num_sampled_clients = {self.num_sampled_clients}: cohorts are sampled by {mechanism.participation}; "
                         "leave it out, and say expected_cohort_size where the number of clients is known"
                     )
             case patterns.SingleParticipation() | patterns.FixedEpochs() | MinSeparation():
@@ -192,7 +192,7 @@ class Options:
             )
 
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What must hold beside what every guarantee assumes."""
+        """What is assumed in addition to what every guarantee assumes."""
         keys = (
             "by the operator's word (keys_enforced) the SuperLink admits registered keys only, and each person has one"
             if self.keys_enforced
@@ -233,7 +233,7 @@ class Options:
 
 
 def independent_noise(options: Options, noise_multiplier: float, rounds: int) -> Mechanism:
-    """The mechanism of DP-FedAvg: fresh noise in each of at most so many rounds, which any client may join.
+    """The mechanism of DP-FedAvg: fresh noise in each of at most ``rounds`` rounds, which any client may join.
 
     Args:
         options: Whose cohorts, and whose shares of the noise.
@@ -247,7 +247,7 @@ def independent_noise(options: Options, noise_multiplier: float, rounds: int) ->
     if (size is None) == (sampling is None):
         raise ConfigError(
             f"num_sampled_clients = {size!r} and sampling_probability = {sampling!r}: give one of the two; by the first that "
-            "many clients are asked, by the second each client by a coin of its own"
+            "many clients are asked, by the second each client by Poisson sampling"
         )
     pattern = patterns.every_round(integer("rounds", rounds, at_least=1))
     participation: Participation = pattern if sampling is None else PoissonSampling(sampling)

@@ -59,7 +59,7 @@ class GridPopulation(Population):
         nodes = dict(clients) if isinstance(clients, Mapping) else dict(enumerate(clients))
         self._nodes = {str(client): integer("clients", node, at_least=0) for client, node in nodes.items()}
         if not nodes:
-            raise ConfigError("clients: there is none")
+            raise ConfigError("clients: the list is empty")
         if len(set(self._nodes.values())) < len(nodes) or len(self._nodes) < len(nodes):
             raise ConfigError("clients: two have the same node or the same name; each needs one of its own")
         self._grid = grid
@@ -90,7 +90,7 @@ class GridPopulation(Population):
             ConfigError: There is no such client, or it runs where nobody here chooses what it does.
         """
         if str(client) not in self._nodes:
-            raise ConfigError(f"client = {client!r}: is none of this population's {len(self._clients)} clients")
+            raise ConfigError(f"client = {client!r}: is not one of this population's {len(self._clients)} clients")
         if not isinstance(self._grid, LocalGrid):
             raise ConfigError(f"grid: the clients of a {type(self._grid).__name__} run elsewhere; take a LocalGrid")
 
@@ -164,9 +164,9 @@ class GridPopulation(Population):
         Args:
             cohort: Clients' ids.
             model: The global model.
-            clip_norm: That clients are told.
+            clip_norm: The one that clients get.
             round_index: From 0.
-            further: Settings that clients are told beside.
+            further: Settings that clients get as well.
         """
         told: dict[str, float | bytes] = {"server-round": round_index + 1, ROUND_INDEX: round_index, **(further or {})}
         if clip_norm is not None:

@@ -1,4 +1,4 @@
-"""Sums that the server adds without reading them, as the private strategies are told of them: which key, and whose noise."""
+"""Sums that the server adds without reading them, as the private strategies know them: which key, and whose noise."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,17 +116,17 @@ class Paillier:
         }
 
     def require_cohort(self, clients: int | None) -> None:
-        """Refuse cohorts of which no sum would be opened, or that are drawn by coins.
+        """Refuse cohorts of which no sum would be opened, or that are drawn at random.
 
         Args:
-            clients: How many are asked in a round; ``None`` where coins draw them.
+            clients: How many are asked in a round; ``None`` if they are drawn at random.
 
         Raises:
             ConfigError: Names the argument and the next step.
         """
         if clients is None:
             raise ConfigError(
-                "secagg with cohorts that are drawn by coins: whoever opens sums sees how many took part, while amplification "
+                "secagg with cohorts that are drawn at random: whoever opens sums sees how many took part, while amplification "
                 "counts on cohorts that nobody sees; give num_sampled_clients"
             )
         if clients < self.least:

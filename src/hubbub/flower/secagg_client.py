@@ -8,7 +8,7 @@
 
 The mod is the first of the list, the outermost: what it has encrypted nobody touches any more. It fails closed: where it cannot
 encrypt, it replies with an error of code 6, and nothing that the app made leaves in the clear, not even the app's own words for
-what went wrong. What it is told by the server it checks against what it was told before, and against the ``paillier-key-id`` of
+what went wrong. What the server says it checks against what it said before, and against the ``paillier-key-id`` of
 the node's own configuration, where there is one: without it, the key of a run is the one that the server names first.
 
 A node holds what its configuration names, ``--node-config 'paillier-share="/srv/share-1.json"'``; all others answer that they
@@ -40,7 +40,7 @@ __all__ = ["FOLDER", "KEY_ID", "SEED", "SHARE", "encrypting_mod", "hold"]
 # In a node's configuration: the key under which alone it encrypts.
 KEY_ID = "paillier-key-id"
 # In a node's configuration: the file of a share, or of a whole private key; where the holder keeps what it did, by default
-# beside that; and, of a simulation, the seed of its noise, which is then no secret.
+# next to that; and, of a simulation, the seed of its noise, which is then no secret.
 SHARE, FOLDER, SEED = "paillier-share", "paillier-folder", "paillier-noise-seed"
 # What the server is told the reason of; of the others, such as a file that cannot be read, the owner of the node alone.
 _TOLD = (ValueError, TypeError, NoiseExhaustedError, SumNotOpenedError)

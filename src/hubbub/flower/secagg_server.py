@@ -65,7 +65,7 @@ class GridHolders:
         grid: The grid, when it is needed.
         agreement: What was agreed.
         public: The key that they share; ``None`` where one owns it whole.
-        promise: What the run promises, of which holders who add noise are told.
+        promise: What the run promises, of which holders who add noise get.
         timeout: Seconds that they are waited for, each time.
 
     Raises:
@@ -134,7 +134,7 @@ class GridHolders:
         rows = self._agreement.noising_holders
         if len(self._nodes) < rows:
             self.find()
-        # Of two that claim one share nobody can tell whose noise it is.
+        # Of two that claim one share nobody knows whose noise it is.
         nodes = {n: some[0] for n, some in self._nodes.items() if n <= rows and len(some) == 1}
         told = {ROUND: aggregator.round_index, messages.CLIP_NORM: float(clip_norm)}
 
@@ -265,7 +265,7 @@ class EncryptedSumming:
         return self.plain.lattice
 
     def config(self) -> dict[str, float | bool | bytes]:
-        """What clients are told: how to clip, and to encrypt."""
+        """What clients get: how to clip, and to encrypt."""
         told: dict[str, float | bool | bytes] = {
             **self.plain.config(),
             AGREEMENT: strict_json.canonical(self.aggregator.agreement.record()),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Fixed", "PrivateRun"]
 
 _LOG = logging.getLogger("flwr")
-# The most clients of a cohort that is drawn by coins; sums of so many are exact.
+# The most clients of a cohort that is drawn at random; sums of that many are exact.
 _MOST_CLIENTS = 2**26
 
 
@@ -145,7 +145,7 @@ class PrivateRun:
             self.arrays = self._learn(release, self.arrays)
         if late:
             self.state.save(self.arrays, self._strategy)
-        _LOG.info("Going on after %s rounds of the run in %s", self.round_index, self._options.folder)
+        _LOG.info("Resuming after %s rounds of the run in %s", self.round_index, self._options.folder)
 
     def _require_model_of_this_run(self, held: ArrayRecord | None) -> None:
         done, clip_norm = len(self.state.path.ledger.rounds), self.state.clip_norm
@@ -234,8 +234,8 @@ class PrivateRun:
             if self._aborted < MOST_ABORTED:
                 return None
             raise SumNotOpenedError(
-                f"{error} (nor could the sums of {self._aborted - 1} rounds before: all are charged, and the model is as "
-                "before them; see to the cause, and start the run again)",
+                f"{error} (nor could the sums of {self._aborted - 1} rounds before: the cost of all stays spent, and the "
+                "model is as before them; remove the cause, and start the run again)",
                 error.who,
             ) from error
         self._aborted = 0
@@ -250,7 +250,7 @@ class PrivateRun:
         return self.arrays
 
     def _discard(self, under_way: _Round, why: str) -> None:
-        _LOG.warning("aggregate_train: %s; the round is discarded and stays charged, the model is left as it was", why)
+        _LOG.warning("aggregate_train: %s; the round is discarded, its cost stays spent, the model is left as it was", why)
         self.state.path.abort(under_way.ticket)
         self.state.save(under_way.arrays, self._strategy)
 
@@ -282,8 +282,8 @@ class PrivateRun:
         if not layout.holds_finite(model):
             raise ConfigError(
                 f"strategy: the model that {type(self._strategy).__name__} made of round {self.round_index} is not finite; the "
-                "rounds so far stay released and charged, and the model before is kept; start a new run with a smaller "
-                "learning rate"
+                "rounds so far stay released, their cost stays spent, and the model before is kept; start a new run with a "
+                "smaller learning rate"
             )
         return model
 

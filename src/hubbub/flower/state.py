@@ -81,8 +81,8 @@ class ServerState:
             place = folder.absolute()
             if (folder / "ledger.jsonl").exists() and read_chain(folder / "ledger.jsonl").closed:
                 raise LedgerError(
-                    f"state = {folder}: was closed and its keys destroyed; start a new run in another folder, which is charged "
-                    "beside it"
+                    f"state = {folder}: was closed and its keys destroyed; start a new run in another folder, whose "
+                    "privacy cost adds to that of this one"
                 )
             if place in _OWNERS:
                 _OWNERS[place].close()
@@ -112,7 +112,7 @@ class ServerState:
     def path(self) -> ReleasePath:
         """The way from a sum to a release."""
         if self.closed:
-            raise LedgerError("state: another strategy has gone on with this run; use that one")
+            raise LedgerError("state: another strategy has resumed this run; use that one")
         return self._path
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ class ServerState:
 
 
 def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:
-    """How many rounds the ledger of a folder has recorded, and the record of its promise; (0, {}) where there is none."""
+    """How many rounds the ledger of a folder has recorded, and the record of its promise; (0, {}) if there is no ledger."""
     path = None if folder is None else folder / "ledger.jsonl"
     if path is None or not path.exists():
         return 0, {}

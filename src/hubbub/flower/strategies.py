@@ -167,7 +167,7 @@ class PrivateStrategy(Strategy):
             f"│\t├── Clip norm {self.clip_norm:g}{', adaptive' if isinstance(self._clipping, AdaptiveClipping) else ''}",
             f"│\t├── Asked in a round: {whom}",
             *([f"│\t├── Encrypted: {options.secagg.summary()}"] if options.secagg else []),
-            f"│\t└── Rounds charged before: {self.rounds_charged}, epsilon {rounded_up(self.guarantee().epsilon)}",
+            f"│\t└── Rounds recorded before: {self.rounds_charged}, epsilon {rounded_up(self.guarantee().epsilon)}",
         ):
             _LOG.info("\t%s", line)
         _LOG.info("\t├──> The wrapped strategy, whose sampling and weights are not used:")
@@ -187,14 +187,14 @@ class PrivateStrategy(Strategy):
         if not self._rounds_left(1):
             raise BudgetError(
                 f"round {run.round_index + 1}: would exceed what is promised. So far: {self.guarantee().sentence()} Start a "
-                "new run with a budget of its own, which is charged beside this one"
+                "new run with a budget of its own, whose privacy cost adds to that of this one"
             )
         summing = run.summing()
         content = self._content(run, summing, arrays, config, grid)
         nodes = self._connected(grid)
         run.reach_holders(grid)
         messages = run.begin(content, arrays, summing, nodes, self._timeout)
-        # How many the coins chose is as secret as whom.
+        # How many were sampled is as secret as who.
         whom = f"{len(messages)} clients" if self._options.num_sampled_clients else "a random cohort"
         _LOG.info("configure_train: asked %s", whom)
         return messages
@@ -203,7 +203,7 @@ class PrivateStrategy(Strategy):
         """Sum what came, release it with noise, and let the wrapped strategy learn from the noised mean.
 
         Returns:
-            The new model, or ``None`` where the round is discarded; and what may be told of it.
+            The new model, or ``None`` where the round is discarded; and its metrics that may be published.
 
         Raises:
             ConfigError: No round is under way.
@@ -310,9 +310,9 @@ class PrivateStrategy(Strategy):
 class DPFedAvgFixed(PrivateStrategy):
     """Federated averaging with a fixed clip norm and independent noise.
 
-    Each client's update, all floating arrays as one vector, is held to ``clip_norm``; the sum gets Gaussian noise of standard
-    deviation ``noise_multiplier`` × ``clip_norm``; the result, over a fixed public number, is all that ``strategy`` ever sees,
-    as one reply. The cost of a round is recorded before its messages leave.
+    Each client's update, all floating arrays as one vector, is clipped to ``clip_norm``; the sum gets Gaussian noise of
+    standard deviation ``noise_multiplier`` × ``clip_norm``; the result, over a fixed public number, is all that ``strategy``
+    ever sees, as one reply. The cost of a round is recorded before its messages leave.
 
     Args:
         strategy: One of Flower's Message API that averages, such as ``FedAvg(...)`` or ``FedAdam(...)``.
@@ -320,14 +320,15 @@ class DPFedAvgFixed(PrivateStrategy):
         noise_multiplier: Standard deviation of the noise on the sum, over the clip norm.
         num_sampled_clients: How many clients are asked in a round; fewer where fewer may join, at the same noise. The cost is
             that of a client that is in every round.
-        sampling_probability: In its place: each connected client is asked by a coin of its own, which amplifies.
+        sampling_probability: In its place: each connected client is asked with this probability (Poisson sampling, which
+            amplifies).
         noise_at: ``"server"``; or ``"clients"``: each adds a share, sized for ``min_survivors``, and the server adds none and
             cannot clip again. The clients need ``mods=[noising_mod, clipping_mod]``.
         min_survivors: With ``noise_at="clients"``: a round with fewer good replies is discarded.
         buffers: What becomes of arrays that are not trained (of whole numbers, or statistics of batch norm): ``"error"``
             refuses a model that has any, ``"keep"`` leaves them as they are.
         on_failure: ``"zero"``: a client that does not answer counts as an update of zero. ``"abort"``: its round is discarded,
-            and stays charged.
+            and its cost stays spent.
         keys_enforced: Your word that the SuperLink admits registered keys only (``--enable-supernode-auth``).
         stop_epsilon: No round is begun that would take epsilon above it.
         delta: Of the epsilon that is logged, and of ``stop_epsilon``.

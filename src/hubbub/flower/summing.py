@@ -44,7 +44,7 @@ class Summing:
         return Lattice(self.split.joint_norm(self.clip_norm) if self.split else self.clip_norm, self.lattice_bits)
 
     def config(self) -> dict[str, float | bool]:
-        """What clients are told."""
+        """The settings that clients get."""
         told: dict[str, float | bool] = {CLIP_NORM: float(self.clip_norm)}
         lattice = self.lattice
         if shares := self.mechanism.shares:
@@ -89,7 +89,7 @@ class Summing:
             return self.lattice.encode(update)[0]
         bounded, was_clipped = clip(update, self.clip_norm)
         told = norm_bit(content)
-        # A client that has clipped says so itself; of an update that is too long nobody needs to be told.
+        # A client that has clipped says so itself; of an update that is too long nobody needs to hear it.
         bit = 0 if was_clipped else 1 if told is None else min(max(told, 0), 1)
         indicator = torch.tensor([self.split.count_scale(self.clip_norm) * (bit - 0.5)], dtype=torch.float64)
         return self.lattice.encode(torch.cat([bounded, indicator]))[0]

@@ -1,8 +1,8 @@
-"""What a run has really cost: computed from its records, beside what it promised for as many rounds.
+"""The actual cost of a run, computed from its records, and what it promised for as many rounds.
 
-Random cohorts are charged round by round as they were drawn, never by who turned up: to condition on how the coins fell would
-undo the amplification. Of patterns the record names each client's rounds, so that the cost of exactly these can be computed; it
-is the larger of that and of the promise so far that may be stated.
+The cost of random cohorts is computed round by round as they were drawn, never by who turned up: to condition on the draws
+would undo the amplification. Of patterns the record names each client's rounds, so that the cost of exactly these can be
+computed; the larger of that and of the promise so far may be stated.
 """
 
 import math
@@ -36,10 +36,10 @@ _EXAMPLE = ", such as "
 
 @dataclass(frozen=True)
 class Spent:
-    """What was promised for the rounds that were charged, what happened, and where the two part.
+    """What was promised for the recorded rounds, what happened, and where the two differ.
 
     Args:
-        promised: For as many of the planned rounds as were charged.
+        promised: For as many of the planned rounds as were recorded.
         happened: As recorded; its epsilon is infinite where no theorem bounds what happened.
         breaches: Each way in which the records do not keep the promise, in words.
     """
@@ -70,7 +70,7 @@ class Spent:
         return tuple(warning.rpartition(_EXAMPLE)[0] or warning for warning in self.warnings())
 
     def facts(self, promise: Promise, head: str) -> RunFacts:
-        """What its statement says of the run beside the guarantee."""
+        """What its statement says of the run in addition to the guarantee."""
         return RunFacts(
             clip_norm=promise.terms.clip_norm,
             expected_cohort_size=promise.terms.expected_cohort_size,
@@ -100,7 +100,7 @@ class _Breaches:
 
 
 def spent(promise: Promise, history: History, delta: float | None = None) -> Spent:
-    """What a run has spent, earlier runs that it was told of counted.
+    """What a run has spent, together with the earlier runs that it names.
 
     Args:
         promise: Of the run.
@@ -118,8 +118,8 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
         (0.0, ())
     """
     at = promise.delta if delta is None else delta
-    charged = len(history.rounds)
-    promised = promise.after(min(charged, promise.rounds), at)
+    begun = len(history.rounds)
+    promised = promise.after(min(begun, promise.rounds), at)
     if promise.mechanism is None:
         return Spent(promised, promised, ())
     found = _breaches(promise, promise.mechanism, history)
@@ -128,7 +128,7 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
     whole = None if events is None or before is None else (*before, *events)
     relation = promised.neighboring_relation
     if whole == promised.events:
-        return Spent(promised, replace(promised, rounds=charged), found.words)
+        return Spent(promised, replace(promised, rounds=begun), found.words)
     moved = 2 if relation == "replace-one" else 1
     broken = ", as promised and not kept" if found.words else ""
     happened = replace(
@@ -140,7 +140,7 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
         l2_sensitivity=promised.l2_sensitivity if sensitivity is None else no_lower(sensitivity.value * found.scale * moved),
         sensitivity_exact=promised.sensitivity_exact if sensitivity is None else sensitivity.exact,
         events=whole,
-        rounds=charged,
+        rounds=begun,
     )
     return Spent(promised, happened, found.words)
 
@@ -173,9 +173,9 @@ def _breaches(promise: Promise, mechanism: Mechanism, history: History) -> _Brea
         boundless.append(f"the correlated noise has {mechanism.rounds} rounds")
     for number, epoch in enumerate(history.epochs):
         if promise.simulation and epoch.key is not None:
-            others.append(f"epoch {number} of a simulation has a key")
+            others.append(f"incarnation {number} of a simulation has a key")
         elif not promise.simulation and epoch.key is None:
-            boundless.append(f"epoch {number} has no key, so that its noise came from a known seed")
+            boundless.append(f"incarnation {number} has no key, so that its noise came from a known seed")
     fixed = promise.terms.clip_norm
     for round_index, entry in enumerate(history.rounds):
         if fixed is None or entry.clip_norm == fixed:
@@ -206,7 +206,7 @@ def _happened(mechanism: Mechanism, history: History, found: _Breaches) -> tuple
         mechanism = replace(mechanism, strategy=Identity(rounds))
     if isinstance(mechanism.participation, RandomParticipation):
         if found.clients:
-            # Coins that a record contradicts amplify nothing: any client may have been in any round.
+            # A draw that a record contradicts amplifies nothing: any client may have been in any round.
             mechanism = replace(mechanism, participation=every_round(rounds))
         drawn = charges(mechanism, rounds)
         return tuple((replace(event, noise_multiplier=event.noise_multiplier / found.scale), n) for event, n in drawn), None

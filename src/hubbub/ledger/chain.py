@@ -58,7 +58,7 @@ class Chain:
 
     @property
     def head(self) -> str:
-        """The hash of the last record: whoever keeps it can tell whether the file was rolled back."""
+        """The hash of the last record: whoever keeps it can see whether the file was rolled back."""
         return self.hashes[-1] if self.hashes else _GENESIS
 
     @property
@@ -121,7 +121,7 @@ class Chain:
         """
         if head.lower() not in self.hashes:
             raise LedgerError(
-                f"head = {head[:80]!r}: is none of the {len(self.hashes)} hashes of {self.path or 'this ledger'}, which "
+                f"head = {head[:80]!r}: is not among the {len(self.hashes)} hashes of {self.path or 'this ledger'}, which "
                 "was rolled back or is another run's; restore the ledger that goes with this head"
             )
 

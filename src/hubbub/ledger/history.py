@@ -12,13 +12,13 @@ from hubbub.ledger.chain import Chain
 __all__ = ["Epoch", "History", "Round", "published_files"]
 
 _CLIENT = re.compile(r"[0-9a-f]{32}")
-# A file of the run's folder, none outside it.
+# A file of the run's folder, never one outside it.
 _NAME = re.compile(r"(state/)?[A-Za-z]+\.[a-z]+")
 
 
 @dataclass(slots=True)
 class Round:
-    """A round that was begun: ``state`` is ``"begun"``, ``"committed"`` or ``"aborted"``; begun rounds are charged."""
+    """A round that was begun: ``state`` is ``"begun"``, ``"committed"`` or ``"aborted"``; the cost of each is spent."""
 
     state: str
     epoch: int | None
@@ -30,7 +30,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Epoch:
-    """A start of the run: its first row of z, the HMAC of its key (none in a simulation), and the sampler's fingerprint."""
+    """An incarnation of the run: its first row of z, the HMAC of its key (simulation: ``None``), the sampler's fingerprint."""
 
     first_row: int
     key: str | None
@@ -43,8 +43,8 @@ class History:
 
     Args:
         rounds: One entry for each round that was begun.
-        epochs: One entry for each start.
-        joined: For each client, by HMAC, the rounds that it joined, aborted ones counted; of random cohorts there is no list.
+        epochs: One entry for each incarnation.
+        joined: For each client, by HMAC, the rounds that it joined, aborted ones counted; of random cohorts no list is kept.
         closed: Whether the keys were destroyed.
         files: The SHA-256 of each file that the run has made of its rounds, by name, as recorded since the last of them;
             ``None`` before.
@@ -115,21 +115,21 @@ class History:
         _KINDS[kind](self, body)
 
     def _start(self, body: Mapping[str, Any]) -> None:
-        """A start of the run: keys and rows of noise follow those before."""
-        # A simulation goes on with the round that was under way; a secure run has settled it.
+        """An incarnation of the run begins: keys and rows of noise follow those before."""
+        # A simulation resumes the round that was under way; a secure run has settled it.
         follows = self.pending is None or body["key"] is None
         if integer("epoch", body["epoch"], at_least=0) != len(self.epochs) or not follows:
-            raise ValueError(f"epoch {body['epoch']} does not follow")
+            raise ValueError(f"incarnation {body['epoch']} does not follow")
         first_row = integer("first_row", body["first_row"], at_least=self.epochs[-1].first_row if self.epochs else 0)
         key = None if body["key"] is None else digest("key", body["key"])
         self.epochs.append(Epoch(first_row, key, digest("sampler", body["sampler"])))
 
     def _begin(self, body: Mapping[str, Any]) -> None:
-        """A round is charged."""
+        """The cost of a round is recorded."""
         round_index = integer("round", body["round"], at_least=0)
         epoch = None if body["epoch"] is None else integer("epoch", body["epoch"], at_least=0)
         if self.pending is not None or round_index != len(self.rounds) or epoch != self.epoch:
-            raise ValueError(f"begin of round {round_index} in epoch {epoch} does not follow")
+            raise ValueError(f"begin of round {round_index} in incarnation {epoch} does not follow")
         clip_norm = None if body["clip_norm"] is None else scale("clip_norm", body["clip_norm"])
         if not isinstance(body["clients"], list | tuple):
             raise TypeError(f"clients = {body['clients']!r}: must be a list")

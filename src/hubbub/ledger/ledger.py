@@ -1,10 +1,10 @@
 """The ledger: what was promised, who took part, and what was really released, in the order in which it counts.
 
-A round is charged before its noise exists and released before anybody sees it::
+The cost of a round is recorded before its noise exists, and its release before anybody sees it::
 
-    begin    the cohort is checked against the pattern; the charge is on disk (fsync) before any noise meets the sum
+    begin    the cohort is checked against the pattern; the cost is on disk (fsync) before any noise is added to the sum
     commit   the release is on disk, then its digest; only then may it leave
-    abort     a round that was begun and did not commit: it stays charged, uses up its row of noise, and its clients took part
+    abort    a round that was begun and did not commit: its cost stays spent, its row is used up, and its clients took part
 
 Behind the last round it binds what was made of them, by SHA-256: ``files`` the model with its settings and its guarantee,
 ``publish`` what others were given.
@@ -38,7 +38,7 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True)
 class Ticket:
-    """A round that has been charged and may be hidden now; ``clip_norm`` is the scale of its sum and of its noise."""
+    """A round whose cost is recorded, and which may get its noise now; ``clip_norm`` is the scale of its sum and noise."""
 
     round_index: int
     clip_norm: float | None = None
@@ -91,7 +91,7 @@ class Ledger:
 
     @property
     def head(self) -> str:
-        """The hash of the last record: whoever keeps it can tell whether the file was rolled back."""
+        """The hash of the last record: whoever keeps it can see whether the file was rolled back."""
         return self._chain.head
 
     def rounds_at(self, head: str) -> int | None:
@@ -110,16 +110,16 @@ class Ledger:
 
     @property
     def epochs(self) -> tuple[Epoch, ...]:
-        """Every start of the run, in order."""
+        """Every incarnation of the run, in order."""
         return tuple(self._history.epochs)
 
     @property
     def closed(self) -> bool:
-        """Whether the run has ended for good and its keys were given up."""
+        """Whether the run has ended permanently and its keys were given up."""
         return self._history.closed
 
     def digest(self, name: str, content: bytes) -> str:
-        """An HMAC under the run's secret: equal contents can be told, contents cannot be guessed."""
+        """An HMAC under the run's secret: equal contents can be recognized, contents cannot be guessed."""
         return hmac.digest(self._secret, name.encode() + b"\0" + content, "sha256").hex()
 
     def release_digest(self, round_index: int) -> str | None:
@@ -143,7 +143,7 @@ class Ledger:
         return tuple(self._history.joined.get(self._client(client), ()))
 
     def start_epoch(self, first_row: int, key: bytes | None, sampler: str) -> None:
-        """Record a start of the run, and that rows of z from ``first_row`` on come from a new key.
+        """Record an incarnation of the run, and that rows of z from ``first_row`` on come from a new key.
 
         Args:
             first_row: The first row of z that was never drawn.
@@ -155,7 +155,7 @@ class Ledger:
         self._append({"kind": "epoch", "epoch": number, "first_row": first_row, "key": digest, "sampler": sampler})
 
     def begin(self, round_index: int, cohort: Sequence[Hashable], digest: str, clip_norm: float | None = None) -> Ticket:
-        """Charge a round. When this returns, the charge is on disk.
+        """Record the cost of a round. When this returns, the record is on disk.
 
         Args:
             round_index: The next round.
@@ -190,7 +190,7 @@ class Ledger:
         self._append({"kind": "commit", "round": ticket.round_index, "release": digest})
 
     def abort(self, ticket: Ticket) -> None:
-        """Give a begun round up: it stays charged."""
+        """Abort a begun round: its cost stays spent."""
         self.require_begun(ticket)
         self._append({"kind": "abort", "round": ticket.round_index})
 
@@ -225,7 +225,7 @@ class Ledger:
             self._append({"kind": "files", "files": dict(files)})
 
     def spent(self, delta: float) -> PrivacyGuarantee:
-        """The guarantee of the rounds charged so far, aborted ones counted, together with the earlier runs.
+        """The guarantee of the rounds recorded so far, aborted ones among them, together with the earlier runs.
 
         Here it is the promise so far: whatever would cost more is refused, when the ledger is opened and at each begin. For the
         records of others see :func:`hubbub.ledger.actual_cost.spent`.
@@ -303,12 +303,12 @@ class Ledger:
         if changed:
             # What was given comes first, what follows from it only where nothing else is left to name.
             named = [key for key in changed if key not in _COMPUTED] or changed
-            told = [f"{key} was {shown(found.get(key))}, is {shown(expected.get(key))}" for key in named[:_MOST_NAMED]]
+            differences = [f"{key} was {shown(found.get(key))}, is {shown(expected.get(key))}" for key in named[:_MOST_NAMED]]
             more = f", and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
             where = f"{self._chain.path}: " if self._chain.path else ""
             raise LedgerError(
-                f"{where}the ledger was written for another promise: {', '.join(told)}{more}; go on with the settings of "
-                "before, or start a new run in a folder of its own, which is charged beside this one"
+                f"{where}the ledger was written for another promise: {', '.join(differences)}{more}; resume with the settings "
+                "of before, or start a new run in a folder of its own, whose privacy cost adds to that of this one"
             )
 
 
@@ -331,7 +331,7 @@ def require_fitting(promise: Promise, history: History) -> None:
         return
     for number, epoch in enumerate(history.epochs):
         if (epoch.key is None) != promise.simulation:
-            raise ValueError(f"epoch {number} has {'no' if epoch.key is None else 'a'} key, which does not fit its noise")
+            raise ValueError(f"incarnation {number} has {'no' if epoch.key is None else 'a'} key, which does not fit its noise")
     fixed = promise.terms.clip_norm
     for round_index, entry in enumerate(history.rounds):
         if fixed is not None and entry.clip_norm != fixed:
@@ -344,7 +344,7 @@ def require_fitting(promise: Promise, history: History) -> None:
 
 
 def end_run(path: Path, *, early: bool = False, release: bytes | None = None) -> None:
-    """Record that a run has ended for good, so that no round can follow. Needs no key.
+    """Record that a run has ended permanently, so that no round can follow. Needs no key.
 
     A round under way is committed where its release is whole on disk, and aborted otherwise.
 
@@ -368,7 +368,7 @@ def end_run(path: Path, *, early: bool = False, release: bytes | None = None) ->
     if done < planned and not early:
         raise LedgerError(
             f"{path}: {done} of {planned} rounds are done; finish the run ('hubbub resume', or its ServerApp), or end it here "
-            "for good with --early"
+            "permanently with --early"
         )
     chain.repair()
     if history.pending is not None:

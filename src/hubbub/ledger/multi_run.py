@@ -21,14 +21,14 @@ __all__ = ["Recorded", "compose_runs", "final_charges", "run_charges"]
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run as its folder tells it.
+    """A run as its folder records it.
 
     Args:
         name: For messages.
         chain: Its ledger.
         promise: What that promises.
         history: What happened.
-        alone: Whether nothing lay beside the ledger that shows how far the run went: then its end may have been cut off.
+        alone: Whether nothing lay next to the ledger that shows how far the run went: then its end may have been cut off.
     """
 
     name: str
@@ -39,31 +39,31 @@ class Recorded:
 
     @property
     def rounds_left(self) -> int:
-        """How many rounds it may still do; none once it was closed."""
+        """How many rounds it may still do; zero once it was closed."""
         return 0 if self.history.closed else max(0, self.promise.rounds - len(self.history.rounds))
 
 
 def final_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
-    """What runs cost that are over, for the promise of a later one: what they still did would be in no account.
+    """What runs cost that are over, for the promise of a later one: the cost of further rounds would be in no account.
 
     Raises:
-        LedgerError: One that may go on, or what :func:`run_charges` refuses.
+        LedgerError: One that may begin rounds, or what :func:`run_charges` refuses.
     """
     for run in runs:
         if run.rounds_left:
             raise LedgerError(
                 f"{run.name}: {len(run.history.rounds)} of the {run.promise.rounds} rounds that it promised are done, and "
-                f"what it still does would not be charged; finish it with 'hubbub resume {run.name}', or end it with "
-                f"'hubbub close {run.name} --early'"
+                f"the cost of its further rounds would not be counted; finish it with 'hubbub resume {run.name}', or end "
+                f"it with 'hubbub close {run.name} --early'"
             )
     return run_charges(runs)
 
 
 def run_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
-    """What runs cost, each one counted once: those given, and the earlier ones that they were told of.
+    """What runs cost, each one counted once: those given, and the earlier ones that they name.
 
     Raises:
-        LedgerError: One run twice, a copy of one, or one that was rolled back behind what another was told of it.
+        LedgerError: One run twice, a copy of one, or one that was rolled back behind the head that another names.
     """
     for number, run in enumerate(runs):
         for other in runs[:number]:
@@ -75,12 +75,12 @@ def run_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
             if earlier.first in given:
                 if earlier.head not in given[earlier.first].chain.hashes:
                     raise LedgerError(
-                        f"{given[earlier.first].name}: does not hold head {earlier.head}, which {run.name} was told of: it was "
+                        f"{given[earlier.first].name}: does not hold head {earlier.head}, which {run.name} names: it was "
                         "rolled back; restore its ledger"
                     )
             elif found.setdefault(earlier.first, earlier) != earlier:
                 raise LedgerError(
-                    f"{run.name}: was told of the run of ledger {earlier.first[:16]} at another head than the runs before; "
+                    f"{run.name}: names the run of ledger {earlier.first[:16]} at another head than the runs before; "
                     "name that run, too"
                 )
     return tuple(found.values())
@@ -149,7 +149,7 @@ def _relation(runs: Sequence[RunCharge], wanted: str | None) -> NeighboringRelat
         common = [r for r in RELATIONS if all(r in run.relations for run in runs if run.events is not None)]
         raise ConfigError(
             f"neighboring_relation: the runs state {' and '.join(map(repr, stated))}, which do not add up as they are; name "
-            f"one, under which all are computed anew: {' or '.join(map(repr, common)) or 'there is none that covers all'}"
+            f"one, under which all are computed anew: {' or '.join(map(repr, common)) or 'no relation covers all'}"
         )
     return stated[0]
 
@@ -164,11 +164,12 @@ def _require_distinct(one: Recorded, other: Recorded) -> None:
         if longer.chain.hashes[: len(shorter.chain.hashes)] == shorter.chain.hashes:
             raise LedgerError(f"{shorter.name}: is an older copy of {longer.name}; name that alone, which holds all of it")
         raise LedgerError(
-            f"{one.name} and {other.name}: are copies of one run that went on separately, so that they share noise; no theorem "
-            "adds their costs up"
+            f"{one.name} and {other.name}: are copies of one run that were resumed separately, so that they share noise; "
+            "no theorem bounds their cost together"
         )
     keys = {run.chain.records[0].get("key") for run in (one, other)}
     if len(keys) == 1 and not (one.promise.simulation and other.promise.simulation):
         raise LedgerError(
-            f"{one.name} and {other.name}: were written under one key, so that they may share noise; no theorem adds up"
+            f"{one.name} and {other.name}: were written under one key, so that they may share noise; no theorem "
+            "bounds their cost together"
         )

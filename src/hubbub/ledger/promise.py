@@ -41,7 +41,7 @@ _AS_IT_IS = ("rounds", "privacy_unit", "accountant", "delta", "settings", "noise
 
 @dataclass(frozen=True)
 class Extends:
-    """What the promise of a run says of the finished one that it goes on from.
+    """What the promise of a run says of the finished one whose model it begins with (warm start).
 
     Args:
         ledger: Hash of the first record of that run's ledger.
@@ -150,16 +150,16 @@ class Promise:
         delta: Of the epsilon that the record states.
         simulation: Whether cohorts and noise come from a known seed, so that the run is an experiment, not a release.
         settings: All else that a resumed run must have in common with the interrupted one, as strict JSON values.
-        earlier: Runs over the same people whose charges this one starts with.
-        further: What must hold beside the guarantee's own assumptions, such as what an engine counts on.
-        not_covered: What costs extra, or is not hidden at all, beside what no guarantee covers.
+        earlier: Runs over the same people whose cost this one starts with.
+        further: What is assumed in addition to the guarantee's own assumptions, such as the engine's.
+        not_covered: What costs extra, or is not hidden at all, in addition to what no guarantee covers.
         noise_by: Who adds the noise, where the mechanism has no shares.
         setting: One line of who is trusted with what; empty for a server that sees each update.
 
     Raises:
         ValueError: A number out of range, or a text that is empty or not one line.
         TypeError: A value of another type.
-        ConfigError: Noise of holders without a mechanism, beside shares of clients, or without a setting.
+        ConfigError: Noise of holders without a mechanism, together with shares of clients, or without a setting.
 
     Example:
         >>> from hubbub.mechanism.participation import MinSeparation
@@ -224,7 +224,7 @@ class Promise:
 
     @property
     def assumed(self) -> tuple[Assumption, ...]:
-        """What must hold beside what the mechanism itself assumes: what holders are to do, and what was named further."""
+        """What is assumed in addition to the mechanism's own assumptions: the duties of holders, and what was named further."""
         return (HOLDERS_ADD, *self.further) if self.noise_by == "holders" else self.further
 
     def after(self, rounds: int, delta: float) -> PrivacyGuarantee:
@@ -266,7 +266,7 @@ class Promise:
         }
 
     def _mechanism_record(self, mechanism: Mechanism) -> dict[str, Any]:
-        """The mechanism as strict JSON values, with what follows from it: both are compared when a run goes on."""
+        """The mechanism as strict JSON values, with what follows from it: both are compared when a run resumes."""
         promised, named = self.after(self.rounds, self.delta), strategy_arrays(mechanism.strategy)
         arrays = {name: {"shape": list(array.shape), "sha256": _sha256(array)} for name, array in named.items()}
         return {

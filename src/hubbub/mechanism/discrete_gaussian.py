@@ -1,6 +1,6 @@
 """Discrete Gaussian noise: whole numbers x with probability ∝ e^{−x²/2s²}, as a function of a key.
 
-How long a client works must not tell what it drew (Jin et al. 2022). So nothing is drawn again: the number of random words, of
+How long a client works must not show what it drew (Jin et al. 2022). So nothing is drawn again: the number of random words, of
 passes and the shapes of all arrays are functions of s and of the length alone. (Which entries of a table are read does depend
 on the words: a program that shares the processor's cache is not kept from looking.) The price is a distance from the discrete
 Gaussian, :func:`statistical_distance`, which the accountant adds to delta.
@@ -92,7 +92,7 @@ def discrete_gaussian(key: bytes, stddev: int, count: int) -> _Numbers:
 
 
 def statistical_distance(numbers: int) -> float:
-    """How far so many numbers may be from independent discrete Gaussian ones, in total variation, from above.
+    """How far that many numbers may be from independent discrete Gaussian ones, in total variation, from above.
 
     It is the same for each standard deviation, and for numbers of several calls with independent keys together.
 

@@ -32,7 +32,7 @@ __all__ = ["MOST_STDDEV", "Mechanism", "NoiseBy", "NoiseShares", "whole_share"]
 # Of a share of noise, in steps of its lattice.
 MOST_STDDEV = 2**28
 
-# Who adds the noise, beside clients in shares: the server, or each share holder of a secure aggregation, who adds the whole
+# Who adds the noise, other than clients in shares: the server, or each share holder of a secure aggregation, who adds the whole
 # of it from a key of its own, encrypted, so that nobody who adds or opens sums knows all noise in them.
 NoiseBy = Literal["server", "holders"]
 _MOST_SHARES, _MOST_DIM = 10**9, 10**12
@@ -44,7 +44,7 @@ class NoiseShares:
 
     Args:
         clients: The fewest whose shares are in a sum that is released.
-        dim: Numbers in a sum, at most. It costs nothing to leave room: shares of a few steps are told from one Gaussian by less
+        dim: Numbers in a sum, at most. It costs nothing to leave room: shares of a few steps differ from one Gaussian by less
             than a float holds.
         lattice_bits: Of the lattice of the sums, from 8 to 24: a clip norm has at least 2^lattice_bits steps. Of fewer steps a
             share costs more privacy, which is accounted for.

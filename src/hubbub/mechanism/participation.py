@@ -4,8 +4,8 @@ A participation pattern is a promise about the rounds of *one* client. The cohor
 enforces it, and the sensitivity of a strategy is the worst case over what it allows. The union is closed: every
 function that takes a pattern apart names each case, so a new one cannot be forgotten.
 
-Random participation promises that coins which nobody sees or filters decide which rounds a client gets. Accounting may amplify
-by them; a sensitivity must assume every round that chance can give one client: see :func:`covering`.
+Random participation promises that a random draw, which nobody sees or filters, decides which rounds a client gets. Accounting
+may amplify by it; a sensitivity must assume every round that chance can give one client: see :func:`covering`.
 """
 
 import itertools
@@ -89,7 +89,7 @@ class SingleParticipation(_Participation):
         return _Law(most=1)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """How many of so many clients a round has: as many as leave enough for each of ``rounds`` rounds."""
+        """How many of that many clients a round has: as many as leave enough for each of ``rounds`` rounds."""
         return float(clients // rounds)
 
 
@@ -118,7 +118,7 @@ class FixedEpochs(_Participation):
         return _Law(self.rounds_per_epoch, multiples=True, end=self.epochs * self.rounds_per_epoch)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """How many of so many clients a round has on average."""
+        """How many of that many clients a round has on average."""
         return clients / self.rounds_per_epoch
 
 
@@ -148,13 +148,13 @@ class MinSeparation(_Participation):
         return _Law(self.min_separation, most=self.max_participations)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """How many of so many clients a round has: as many as are free in each round."""
+        """How many of that many clients a round has: as many as are free in each round."""
         return float(min(clients // min(self.min_separation, rounds), clients * self.max_participations // rounds))
 
 
 @dataclass(frozen=True)
 class PoissonSampling(_Participation):
-    """In every round each client takes part with the same probability, by a coin of its own.
+    """In every round each client takes part with the same probability, independently (Poisson sampling).
 
     Example:
         >>> PoissonSampling(0.1).expected_cohort_size(clients=500, rounds=20)
@@ -167,7 +167,7 @@ class PoissonSampling(_Participation):
         probability("sampling_probability", self.sampling_probability)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """How many of so many clients a round has on average."""
+        """How many of that many clients a round has on average."""
         return self.sampling_probability * clients
 
 
@@ -214,7 +214,7 @@ class TruncatedPoissonSampling(_Participation):
         integer("max_cohort_size", self.max_cohort_size, at_least=1)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """How many of so many clients a round has on average, at most."""
+        """How many of that many clients a round has on average, at most."""
         return min(self.sampling_probability * clients, float(self.max_cohort_size))
 
 
@@ -222,7 +222,7 @@ class TruncatedPoissonSampling(_Participation):
 class CyclicPoissonSampling(_Participation):
     """Each client belongs permanently to one of ``cycle_length`` groups; in round t Poisson cohorts are drawn from one of them.
 
-    It is group t mod ``cycle_length``, whose clients take part with the same probability, each by a coin of its own. A client's
+    It is group t mod ``cycle_length``, whose clients take part with the same probability, independently. A client's
     group depends neither on the data nor on the other clients.
 
     Args:
@@ -248,15 +248,15 @@ class CyclicPoissonSampling(_Participation):
         return _Law(self.cycle_length, multiples=True)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """How many of so many clients a round has on average."""
+        """How many of that many clients a round has on average."""
         return self.sampling_probability * clients / self.cycle_length
 
 
 @dataclass(frozen=True)
 class BallsInBinsSampling(_Participation):
-    """Each client draws one of ``bins`` slots, once for the whole run, and joins the rounds slot, slot + bins, and so on.
+    """Each client draws one of ``bins`` bins, once for the whole run; who draws bin s joins the rounds s, s + bins, and so on.
 
-    No client's slot depends on the other clients. With ``bins`` slots a round has a ``bins``-th of the clients on average, and
+    No client's bin depends on the other clients. With ``bins`` bins a round has a ``bins``-th of the clients on average, and
     every client takes part once in ``bins`` rounds.
 
     Example:
@@ -269,7 +269,7 @@ class BallsInBinsSampling(_Participation):
     bins: int
 
     def __post_init__(self) -> None:
-        # No strategy has more rounds, and slots without a round are of no use.
+        # No strategy has more rounds, and bins without a round are of no use.
         integer("bins", self.bins, at_least=1, at_most=10**7)
 
     @cached_property
@@ -277,7 +277,7 @@ class BallsInBinsSampling(_Participation):
         return _Law(self.bins, multiples=True)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """How many of so many clients a round has on average."""
+        """How many of that many clients a round has on average."""
         return clients / self.bins
 
 
@@ -293,11 +293,11 @@ PARTICIPATIONS: dict[str, type] = {kind.__name__: kind for kind in get_args(Part
 def covering(participation: Participation, rounds: int) -> Pattern:
     """The pattern that allows one client whatever the participation can give it within ``rounds`` rounds.
 
-    What holds for the pattern without amplification holds for the participation: a pattern is its own, groups and slots
+    What holds for the pattern without amplification holds for the participation: a pattern is its own, groups and bins
     are rounds exactly so far apart, other random cohorts may ask a client in every round.
 
     Raises:
-        TypeError: The value is of none of the participations.
+        TypeError: The value is not one of the participations.
 
     Example:
         >>> covering(BallsInBinsSampling(bins=10), rounds=25)
@@ -318,7 +318,7 @@ def require_pattern(participation: Participation) -> Pattern:
 
     Raises:
         ValueError: The participation is random.
-        TypeError: The value is of none of the participations.
+        TypeError: The value is not one of the participations.
     """
     require_participation(participation)
     if isinstance(participation, RandomParticipation):
@@ -400,7 +400,7 @@ def require_participation(value: object) -> None:
     """Refuse what says nothing about who may contribute when.
 
     Raises:
-        TypeError: The value is of none of the participations.
+        TypeError: The value is not one of the participations.
     """
     # No class of one's own, either: what it allows, or its probability, could be another one later.
     if type(value) not in PARTICIPATIONS.values():

@@ -102,7 +102,7 @@ def of_matrix(C: npt.ArrayLike, participation: Participation) -> Sensitivity:
 
     Args:
         C: ``(rows, rounds)``; need not be square.
-        participation: What one client may join. Random cohorts may give it every round, or every round of its slot.
+        participation: What one client may join. Random cohorts may give it every round, or every round of its bin.
 
     Raises:
         ValueError: An entry is not finite, or C has not two axes.

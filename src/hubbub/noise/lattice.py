@@ -1,4 +1,4 @@
-"""Clipped updates as integers, summed exactly, so that no bit of a release tells who took part.
+"""Clipped updates as integers, summed exactly, so that no bit of a release reveals who took part.
 
 Floating-point addition rounds differently for different sums: who sees ``x + noise`` to the last bit, and knows all other
 clients, can often exclude one of two values of x with certainty, however large the noise. So updates are rounded to whole

@@ -176,7 +176,7 @@ def _box_muller(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor
     # 53 of 64 random bits each. Shifted in place, and as unsigned numbers, so that none is negative.
     bits = torch.from_numpy(words(_WORDS_PER_PAIR * pairs)).bitwise_right_shift_(11).bitwise_and_(2**53 - 1)
     coarse, fine, turn = bits.to(torch.float64).view(3, pairs)
-    # A uniform number in (0, 1) of 106 bits: where the first 53 are all 0, the second 53 still tell.
+    # A uniform number in (0, 1) of 106 bits: where the first 53 are all 0, the second 53 still differ.
     uniform = fine.add_(0.5).mul_(2.0**-106).add_(coarse.mul_(2.0**-53))
     radius = uniform.log_().mul_(-2).sqrt_()
     angle = turn.mul_(2 * math.pi * 2.0**-53)

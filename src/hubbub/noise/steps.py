@@ -12,7 +12,7 @@ __all__ = ["LARGEST", "MOST_BITS", "require_room", "share_stddev", "step_of"]
 MOST_BITS = 24
 # Sums and noise stay below this, so that they and their sum are whole numbers that float64 holds exactly.
 LARGEST = 2.0**52
-# Noise beyond so many deviations does not happen: a radius of 106 bits ends at 12.2.
+# Noise beyond this many deviations does not happen: a radius of 106 bits ends at 12.2.
 _DEVIATIONS = 13
 
 
@@ -29,7 +29,7 @@ def step_of(clip_norm: float, bits: int) -> float:
 def share_stddev(noise_multiplier: float, clip_norm: float, clients: int, bits: int = MOST_BITS) -> int:
     """The standard deviation of a client's share of the noise, in steps of ``Lattice(clip_norm, bits)``, rounded up.
 
-    The least whole number with which the shares of so many clients have at least the standard deviation ``noise_multiplier`` ×
+    The least whole number with which the shares of these clients have at least the standard deviation ``noise_multiplier`` ×
     ``clip_norm`` together, exactly: z·C/√n in steps is never rounded down, not even by floating point.
 
     Args:
@@ -64,12 +64,12 @@ def require_room(clients: int, stddev: float) -> None:
     Example:
         >>> require_room(clients=1_000_000_000, stddev=1.0)
         Traceback (most recent call last):
-        hubbub.errors.ConfigError: clients = 1000000000: a sum of so many is not exact; at most 134,217,728 can be in a cohort
+        hubbub.errors.ConfigError: clients = 1000000000: a sum of that many is not exact; at most 134,217,728 can be in a cohort
     """
     most = 2 ** (MOST_BITS + 1)
     if integer("clients", clients, at_least=0) * most > LARGEST:
         raise ConfigError(
-            f"clients = {clients}: a sum of so many is not exact; at most {int(LARGEST) // most:,} can be in a cohort"
+            f"clients = {clients}: a sum of that many is not exact; at most {int(LARGEST) // most:,} can be in a cohort"
         )
     if positive("stddev", stddev) * most * _DEVIATIONS > LARGEST:
         raise ConfigError(

@@ -115,7 +115,7 @@ class NoiseStream:
         return whole[self._wanted]
 
     def skip_to(self, round_index: int) -> None:
-        """Go on to a later round; the rows between are drawn, remembered for correlation, and given to nobody."""
+        """Advance to a later round; the rows between are drawn, remembered for correlation, and given to nobody."""
         while self.round_index < round_index:
             self._step(None)
 
@@ -216,7 +216,7 @@ class _Draws:
         self.drawn = 0
 
     def move_to(self, start: int, stop: int) -> None:
-        """Go on to the numbers ``start`` to ``stop`` − 1, in order, all of one segment."""
+        """Advance to the numbers ``start`` to ``stop`` − 1, in order, all of one segment."""
         begin = start // self._length * self._length
         if begin == start:
             self._segment.clear()

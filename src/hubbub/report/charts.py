@@ -269,7 +269,7 @@ _SHORTEST = 1e-6
 
 
 def phase_seconds(run: RunSummary) -> Mapping[str, float]:
-    """Seconds of each phase in all rounds whose metrics tell it; empty where none does. Phases of no name here are left out."""
+    """Seconds of each phase in all rounds whose metrics have it; empty without such. Phases of no name here are left out."""
     known = [row["phases"] for row in run.rows if row.get("phases")]
     sums = {name: sum(phases.get(name, 0.0) for phases in known) for name in PHASES}
     return sums if any(sums.values()) and max(sums.values()) < _LARGEST else {}

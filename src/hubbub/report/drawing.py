@@ -30,7 +30,7 @@ P = ParamSpec("P")
 INK, GRID = "#010101", "#010102"
 SERIES = tuple(f"#01010{digit}" for digit in "56789abc")
 _NAMES = {INK: "ink", GRID: "grid"} | {color: f"series-{i}" for i, color in enumerate(SERIES)}
-# With the colours, so that no picture needs them to be told apart.
+# With the colours, so that no picture needs them to be distinguished.
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (8, 2)), (0, (2, 2)), (0, (1, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 # Of a PNG.

@@ -13,7 +13,7 @@ from hubbub.report.summary import RunSummary, whose
 
 __all__ = ["Chart", "costs", "page", "rendered", "some"]
 
-# The tables below a chart have at most so many rows.
+# The tables below a chart have at most this many rows.
 _MOST_ROWS = 12
 
 
@@ -25,7 +25,7 @@ class Chart:
         title: In a few words.
         picture: An ``<svg>``.
         about: What to see in it.
-        private: Whether it was computed from clients' data or tells who took part.
+        private: Whether it was computed from clients' data or shows who took part.
     """
 
     title: str
@@ -45,7 +45,7 @@ def page(runs: Sequence[RunSummary], *, public: bool = False) -> str:
         HTML in one piece.
     """
     names = [run.name for run in runs]
-    # Runs in folders of the same name are told apart by their numbers.
+    # Runs in folders of the same name are distinguished by their numbers.
     runs = [
         replace(run, number=number, name=f"{run.name} ({number + 1})" if names.count(run.name) > 1 else run.name)
         for number, run in enumerate(runs)
@@ -71,7 +71,7 @@ def rendered(template: str, **values: Any) -> str:
 
 
 def some(rows: Sequence[Any], most: int) -> list[Any]:
-    """At most so many rows, the first and the last among them.
+    """At most a number of rows, the first and the last among them.
 
     Example:
         >>> some(range(100), most=4)

@@ -35,8 +35,8 @@ __all__ = [
     "smoothed",
 ]
 
-# Okabe and Ito's colours, which people with any colour vision tell apart, without their yellow, which print loses. Curves with
-# similar colours differ in line style, for print in black and white; no two of the first 21 have the same looks.
+# Okabe and Ito's colours, which people with any colour vision can distinguish, without their yellow, which print loses. Curves
+# with similar colours differ in line style, for print in black and white; no two of the first 21 have the same looks.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
 _STYLES: tuple[Any, ...] = ("-", (0, (6, 1.5)), (0, (2, 1)))
 _SUBTITLE: dict[str, Any] = {"loc": "left", "fontsize": 10, "color": QUIET}
@@ -47,7 +47,7 @@ _JUMPS, _WINDOW = 6.0, 1 / 16
 _FIRST = 0.02
 # As many entries a side as a panel of the picture has dots.
 _MOST_DOTS = 1000
-# How far below the largest entry the colours go on by factors of ten; nearer to 0 they fade to white.
+# How far below the largest entry the colours continue by factors of ten; nearer to 0 they fade to white.
 _DECADES = 3
 # Ratios beyond are of no use to anyone, and would flatten the rest.
 _LOWEST, _HIGHEST = 0.25, 5.0
@@ -292,7 +292,7 @@ def draw_alternatives(title: str, marks: Sequence[Alternative], spent: Sequence[
     Args:
         title: Of the run.
         marks: In the order of their errors.
-        spent: Rounds, and epsilon after so many.
+        spent: Rounds, and epsilon after that many.
     """
     from matplotlib.ticker import MaxNLocator
 

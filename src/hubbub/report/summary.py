@@ -31,7 +31,7 @@ _LARGEST_SETTINGS = 2**20
 
 @dataclass(frozen=True)
 class Participation:
-    """Who took part how often, where the ledger has a list: private, since it tells of people.
+    """Who took part how often, if the ledger has a list: private, since it shows who they are.
 
     Args:
         counts: For each client that took part, in how many rounds, aborted ones counted.
@@ -84,7 +84,7 @@ class RunSummary:
         rows: Its metrics, one mapping a round, as they were noted: what a round has cost is not taken from them.
         recorded: Promise and history.
         cost: What was promised and what happened, in epsilon.
-        config: The resolved settings as TOML; empty where there are none.
+        config: The resolved settings as TOML; empty if there are no settings.
         settings: The same, section by section.
         strength: Releases against noise; ``None`` without releases.
         public: Whether loss and accuracy are known to be of public test data.
@@ -188,7 +188,7 @@ def summary(folder: Path) -> RunSummary:
 
 
 def _config(path: Path) -> tuple[str, Mapping[str, Mapping[str, Any]]]:
-    """The settings as text and as sections; both empty where there are none."""
+    """The settings as text and as sections; both empty if there are no settings."""
     if not os.path.lexists(path):
         return "", {}
     try:

@@ -23,7 +23,7 @@ from hubbub.report.sweep_summary import PointSummary, Spread, SweepSummary, valu
 
 __all__ = ["page", "write"]
 
-# Of the settings beyond two, so many combinations are drawn.
+# Of the settings beyond two, this many combinations are drawn.
 _MOST_SLICES = 12
 # A heat map of more cells has no room for numbers.
 _MOST_LABELS = 150
@@ -250,7 +250,7 @@ def _pareto(sweep: SweepSummary) -> str:
 
 
 def _surfaces(sweep: SweepSummary) -> bytes:
-    """Accuracy on test and on training examples as surfaces, a row for each slice, as a PNG; empty where there are none."""
+    """Accuracy on test and on training examples as surfaces, a row for each slice, as a PNG; empty without surfaces."""
     if len(sweep.axes) < 2 or not all(_numeric(values) for _, values in sweep.axes[:2]):
         return b""
     of: tuple[_Of, ...] = (lambda point: point.accuracy, lambda point: point.train_accuracy)

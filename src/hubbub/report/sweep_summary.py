@@ -1,4 +1,4 @@
-"""A sweep as its page and its table tell it: runs, the points of the grid that they are averaged to, what choosing costs."""
+"""A sweep as its page and its table show it: runs, the points of the grid that they are averaged to, what choosing costs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ class CellSummary:
 
     @property
     def report(self) -> str:
-        """Its report, as seen from the sweep's folder; empty where there is none yet."""
+        """Its report, as seen from the sweep's folder; empty if there is no report yet."""
         return f"cells/{self.name}/report.html" if self.state == "finished" else ""
 
 
@@ -130,9 +130,9 @@ class Choice:
         runs: How many have released something.
         epsilon: Of all of them together; ``None`` where it is not stated.
         delta: Of the same.
-        sentence: The guarantee of all of them, in words; where there is none, why.
+        sentence: The guarantee of all of them, in words; without a guarantee, why.
         trials: Had their number been random: the law in words, and epsilon.
-        no_trials: Why there are none.
+        no_trials: Why there are no trials.
         assumptions: What must hold.
         warnings: What no epsilon here covers.
     """

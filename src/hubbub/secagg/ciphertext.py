@@ -34,7 +34,7 @@ __all__ = ["LARGEST_BITS", "SMALLEST_BITS", "Ciphertext", "PublicKey", "width"]
 SMALLEST_BITS, LARGEST_BITS = 2048, 16_384
 # An n from outside has no prime factor below it.
 _SMALL_FACTORS = 2**16
-# Numbers that a process encrypts at a time: for so many an interrupted call waits.
+# Numbers that a process encrypts at a time: for this many an interrupted call waits.
 _TASK = 64
 
 
@@ -70,7 +70,7 @@ class PublicKey:
 
     @classmethod
     def received(cls, n: int, short_exponents: bool = False) -> Self:
-        """A public key that came from outside; compare its ``key_id`` with the one that its owner tells you.
+        """A public key that came from outside; compare its ``key_id`` with the one that its owner gives you.
 
         Raises:
             ValueError: n has fewer than 2048 bits, or a small factor, or is no product of two different primes for sure.
@@ -173,17 +173,17 @@ class PublicKey:
         return self._source.draw(count)
 
     def prepare(self, encryptions: int) -> None:
-        """Build now the table of powers that pays for so many encryptions; otherwise it grows with use."""
+        """Build now the table of powers that pays for that many encryptions; otherwise it grows with use."""
         self._source.prepare(integer("encryptions", encryptions, at_least=1))
 
     def precompute(self, count: int) -> None:
-        """Make the randomness of so many encryptions ahead of time; each then costs two multiplications.
+        """Make the randomness of a number of encryptions ahead of time; each then costs two multiplications.
 
         It is used up once, in this process alone: a forked or pickled key has none. Whoever reads this process's memory reads
         what is encrypted with it later.
 
         Args:
-            count: Beside what is in stock; 2·``bits`` bits of memory each.
+            count: In addition to what is in stock; 2·``bits`` bits of memory each.
         """
         self._source.store(integer("count", count, at_least=1))
 
@@ -201,7 +201,7 @@ class Ciphertext:
     equal, or one is that of a single number. A result beyond n/2 wraps around mod n, and nobody can see it: plan sums that
     cannot get there (:mod:`hubbub.secagg.packing` does).
 
-    A sum or product keeps the randomness of its parts: times 0 it is the bare number 1. Where that could tell something, send
+    A sum or product keeps the randomness of its parts: times 0 it is the bare number 1. If that could reveal something, send
     ``rerandomize()``.
 
     Args:
@@ -264,7 +264,7 @@ class Ciphertext:
     __rmul__ = __mul__
 
     def rerandomize(self) -> Ciphertext:
-        """The same numbers under fresh randomness: nobody can tell from which ciphertexts they come."""
+        """The same numbers under fresh randomness: nobody can see from which ciphertexts they come."""
         return self._times(self.public_key.randomizers(len(self.integers)), self.shape)
 
     def _constants(self, name: str, values: object) -> tuple[list[int], tuple[int, ...]]:
@@ -296,7 +296,7 @@ class Ciphertext:
 
 
 def width(key_bits: int) -> int:
-    """The bytes of one ciphertext under a key of so many bits."""
+    """The bytes of one ciphertext under a key of that many bits."""
     return -(-2 * key_bits // 8)
 
 

@@ -6,7 +6,7 @@
     key_files.write_public("public-key.json", private.public_key)
     public = key_files.read_public("public-key.json")        # a PublicKey or a ThresholdKey
 
-A public key is trusted as much as the way it came by: compare its ``key_id`` with the one that its owner tells you. Files of
+A public key is trusted as much as the way it came by: compare its ``key_id`` with the one that its owner gives you. Files of
 secrets hold them as they are, and no message shows what stands in a file. Keys of phe's command line are read too: JSON Web
 Keys of type "DAJ".
 """
@@ -135,7 +135,7 @@ def write_share(path: str | Path, share: KeyShare, *, allow_small: bool = False)
 
 
 def read_public(path: str | Path) -> PublicKey | ThresholdKey:
-    """The public key in a file; its class tells who decrypts: the owner of a private key, or holders together.
+    """The public key in a file; its class says who decrypts: the owner of a private key, or holders together.
 
     Raises:
         KeyFileError: The file is missing, damaged or of another kind, or the key is not sound.
@@ -173,7 +173,7 @@ def read_private(path: str | Path) -> PrivateKey:
 
 
 def read_share(path: str | Path) -> KeyShare:
-    """A holder's share, checked against the key that stands beside it.
+    """A holder's share, checked against the key that stands with it.
 
     Raises:
         KeyFileError: The file is missing, damaged, of another kind or open to others, or the share does not fit the key.
@@ -273,7 +273,7 @@ class _Record:
         if not set(self.fields) <= set(known):
             # Its name is not shown: in a damaged file it may be a secret.
             names = ", ".join(self.prefix + name for name in known)
-            raise KeyFileError(f"{self.path}: has a field that is none of {names}")
+            raise KeyFileError(f"{self.path}: has a field that is not one of {names}")
 
     def inner(self, field: str) -> _Record:
         """A field that has fields of its own."""

@@ -235,5 +235,5 @@ def combined(
 def _digest(text: object) -> bytes:
     """What a file holds of a SHA-256, or of none."""
     if not isinstance(text, str) or len(text) not in (0, 2 * _DIGEST_BYTES):
-        raise ValueError("a digest is none")
+        raise ValueError("a digest must be empty or 64 hexadecimal digits")
     return bytes.fromhex(text)

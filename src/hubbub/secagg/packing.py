@@ -15,7 +15,7 @@ The counter shows mistakes. It does not bind a hostile client, who may put any n
 sum is that it is refused when a slot lies beyond what honest clients reach.
 
 A value is clipped to ±clip and rounded to the nearest whole multiple of step = clip/(2^(bits−1) − 1). The clip is public and
-the same for everybody; no exponent goes along with a value, since that would tell its magnitude.
+the same for everybody; no exponent goes along with a value, since that would reveal its magnitude.
 
 Source: Zhang et al. 2020, "BatchCrypt", https://www.usenix.org/conference/atc20/presentation/zhang-chengliang (many quantised
 values in one plaintext, with guard bits for their sum); phe, docs/caveats (what a public exponent discloses).
@@ -96,7 +96,7 @@ class FixedPoint:
             ``(size,)``, row by row, from −``limit`` to ``limit``.
 
         Raises:
-            ValueError: A value is NaN or infinite (its place is named, not the value), or there is none.
+            ValueError: A value is NaN or infinite (its place is named, not the value), or there are no values.
             TypeError: The values are no real numbers.
         """
         array = np.asarray(values)
@@ -158,7 +158,7 @@ class Packing:
             )
         if self.slots < 1:
             raise ValueError(
-                f"key_bits = {self.key_bits}: not one slot of {self.slot_bits} bits fits beside the counter; take a "
+                f"key_bits = {self.key_bits}: not one slot of {self.slot_bits} bits fits next to the counter; take a "
                 f"longer key, or fewer bits"
             )
 
@@ -202,7 +202,7 @@ class Packing:
         return slots
 
     def plaintexts(self, size: int) -> int:
-        """How many plaintexts hold so many values."""
+        """How many plaintexts hold that many values."""
         return -(-integer("size", size, at_least=1) // self.slots)
 
     def pack(self, values: npt.ArrayLike, noise: npt.ArrayLike | None = None) -> list[int]:
@@ -279,7 +279,7 @@ class Packing:
             ``(size,)``, as many as each contribution had.
 
         Raises:
-            ValueError: The plaintexts are no sum of so many contributions; nothing of them is returned.
+            ValueError: The plaintexts are no sum of that many contributions; nothing of them is returned.
         """
         return self.fixed_point.decode(self.unpack_steps(plaintexts, contributions))
 

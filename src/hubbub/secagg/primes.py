@@ -59,7 +59,7 @@ def prime_pair(bits: int) -> tuple[int, int]:
 
 
 def _blum_prime(bits: int) -> int:
-    """A prime of exactly so many bits, 3 mod 4, its two top bits set."""
+    """A prime of exactly that many bits, 3 mod 4, its two top bits set."""
     fixed = (3 << (bits - 2)) | 3
     while True:
         candidate = mpz(secrets.randbits(bits) | fixed)
@@ -72,7 +72,7 @@ def safe_prime_pair(bits: int, progress: Callable[[int], None] | None = None) ->
 
     Args:
         bits: An even number from 64.
-        progress: Is told how many candidates were tested so far; :func:`expected_candidates` says of about how many.
+        progress: Gets how many candidates were tested so far; :func:`expected_candidates` says of about how many.
     """
     length = integer("bits", bits, at_least=_LEAST_BITS) // 2
     tested = 0
@@ -117,7 +117,7 @@ def _is_safe(p: mpz) -> bool:
 
 
 def _candidates(bits: int) -> Iterator[mpz]:
-    """Numbers of exactly so many bits, the two top ones set, 11 mod 12, p and (p − 1)/2 without small factors; at random."""
+    """Numbers of exactly that many bits, the two top ones set, 11 mod 12, p and (p − 1)/2 without small factors; at random."""
     drawn = mpz(secrets.randbits(bits) | (3 << (bits - 2)))
     start = drawn - drawn % 12 + 11
     places = np.flatnonzero(_sieved(start)).tolist()

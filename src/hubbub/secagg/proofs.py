@@ -3,7 +3,7 @@
 A holder i raised every ciphertext c to 2·Δ·sᵢ, and v^(Δ·sᵢ) is public. Random weights join all ciphertexts of a batch to one C
 and all results to one P, so that a batch costs one proof; then it shows that P² to the base C⁴ and v^(Δ·sᵢ) to the base v have
 the same logarithm. The challenge is SHA-256 over everything: key, holder, ciphertexts, results, commitments. The response is
-masked by 128 bits more than the share and the challenge have together: neither its size nor its highest bits tell the share.
+masked by 128 bits more than the share and the challenge have together: neither its size nor its highest bits reveal the share.
 
 Source: Chaum & Pedersen 1992; Shoup 2000, "Practical threshold signatures", section 2.2 (unknown order, mask); Damgård, Jurik &
 Nielsen 2010, https://doi.org/10.1007/s10207-010-0119-9, section 4.1; Bellare, Garay & Rabin 1998 (random weights, 128 bits);

@@ -9,7 +9,7 @@
 Everything in an agreement is public. Its digest stands in every message, so that numbers that were packed in another way, for
 another run or under another key are not added by mistake. It binds nobody who writes messages himself: ciphertexts are
 malleable. A message is a header, ciphertexts of one width, and a digest of it all, which shows what was cut off or damaged on
-the way. Senders are told apart by the channel, which must be authenticated.
+the way. Senders are distinguished by the channel, which must be authenticated.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ class Kind(IntEnum):
 
 
 def framed(sender: str, ciphertexts: int, key_bits: int) -> int:
-    """The bytes of a message of such a sender with so many ciphertexts."""
+    """The bytes of a message of such a sender with that many ciphertexts."""
     return _HEAD.size + len(sender.encode()) + ciphertexts * width(key_bits) + _DIGEST
 
 
@@ -194,7 +194,7 @@ class Agreement:
 
     @classmethod
     def from_record(cls, record: object) -> "Agreement":
-        """An agreement that came from outside; compare its key's ``key_id`` with the one that you were told.
+        """An agreement that came from outside; compare its key's ``key_id`` with the one that you were given.
 
         Raises:
             ValueError: It cannot be read, or its key is too short or no product of two large primes.

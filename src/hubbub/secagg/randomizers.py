@@ -46,18 +46,18 @@ _SQUARING, _BUILDING, _BARE = 1.4, 2.2, 1.6
 
 
 def best_window(powers: int, exponent_bits: int, modulus_bits: int) -> int:
-    """The window with which so many powers, the table included, take least; 0 where no table pays."""
+    """The window with which that many powers, the table included, take least; 0 where no table pays."""
     fitting = [w for w in WINDOWS if w == 0 or -(-exponent_bits // w) * 2**w * modulus_bits // 8 <= LARGEST_TABLE]
     return min(fitting, key=lambda w: _cost(powers, exponent_bits, w, best_passes(powers, exponent_bits, w)))
 
 
 def best_passes(powers: int, exponent_bits: int, window: int) -> int:
-    """The passes with which so many powers by tables of this window take least."""
+    """The passes with which that many powers by tables of this window take least."""
     return min(PASSES, key=lambda passes: _cost(powers, exponent_bits, window, passes))
 
 
 def _cost(powers: int, exponent_bits: int, window: int, passes: int) -> float:
-    """What so many powers take, the table included."""
+    """What that many powers take, the table included."""
     if window == 0:
         return powers * _BARE * exponent_bits
     columns = -(-exponent_bits // window)
@@ -133,7 +133,7 @@ class Table:
 
 
 def _products(factors: list[mpz], n: mpz) -> tuple[list[mpz], list[mpz]]:
-    """The products of all subsets, each as u and t of u·(1 + n·t); bit j of a place tells whether factor j is in it."""
+    """The products of all subsets, each as u and t of u·(1 + n·t); bit j of a place says whether factor j is in it."""
     residues, inverses, slopes = [mpz(1)], [mpz(1)], [mpz(0)]
     for factor in factors:
         excess, u = gmpy2.f_divmod(factor, n)
@@ -231,7 +231,7 @@ class Randomizers:
         return list(gmpy2.powmod_exp_list(base, exponents, self._n_square))
 
     def prepare(self, count: int) -> tuple[mpz | None, Table | None]:
-        """Of the short form the base, and the table that pays for ``count`` more randomisers beside those already drawn."""
+        """Of the short form the base, and the table that pays for ``count`` more randomisers than are already drawn."""
         with self._lock:
             if count == 0 or not self._short:
                 return self._base, self._table

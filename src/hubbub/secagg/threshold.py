@@ -242,7 +242,7 @@ def generate(
         holders: From 1 to 100.
         threshold: How many decrypt together; more than half keep two groups from decrypting apart.
         min_contributions: The fewest contributions of a sum that holders decrypt.
-        progress: Is told how many candidates for primes were tested so far, out of about
+        progress: Gets how many candidates for primes were tested so far, out of about
             :func:`hubbub.secagg.primes.expected_candidates`.
 
     Returns:

@@ -88,7 +88,7 @@ class Population(ABC):
         the update was not clipped, × −½ where it was, and the lattice is that of ``split.joint_norm(clip_norm)``.
 
         Raises:
-            SumNotOpenedError: There is none that could be opened.
+            SumNotOpenedError: No sum could be opened.
         """
 
     @property
@@ -178,7 +178,7 @@ class PlainSum:
     total: torch.Tensor
     statistics: Mapping[str, float]
 
-    # What is added to it can be told from its last bits.
+    # What is added to it can be seen from its last bits.
     lattice: ClassVar[None] = None
 
     def digest(self, key: bytes) -> str:
@@ -222,7 +222,7 @@ def lattice_of(clip_norm: float, split: CountSplit | None = None, bits: int = 24
 
 
 def statistics(cohort: int, clipped: int, losses: Sequence[float]) -> dict[str, float]:
-    """What the operator is told of a round: private. Losses that are not finite are left out.
+    """The statistics of a round for its operator: private. Losses that are not finite are left out.
 
     Example:
         >>> statistics(cohort=4, clipped=1, losses=[0.5, math.nan, 1.5])

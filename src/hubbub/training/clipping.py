@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hubbub.noise.lattice import Lattice
 
 
-# Bounds of an adapted clip norm, with room for the norm of the update beside its indicator.
+# Bounds of an adapted clip norm, with room for the norm of the update together with its indicator.
 _LEAST, _MOST = 1e-10, 1e10
 _LARGEST_SHARE = 100.0
 
@@ -78,7 +78,7 @@ class AdaptiveClipping:
         """How the noise is split between updates and count.
 
         Raises:
-            ValueError: So little noise on the count that none of the noise multiplier is left for the updates.
+            ValueError: So little noise on the count that nothing of the noise multiplier is left for the updates.
         """
         z = scale("noise_multiplier", noise_multiplier)
         stddev = max(expected_cohort_size / 20, z) if self.clip_count_stddev is None else float(self.clip_count_stddev)
@@ -101,7 +101,7 @@ class CountSplit:
     """One Gaussian of multiplier z, shared by updates and count.
 
     Args:
-        noise_multiplier: z, of both together: what the accountant is told.
+        noise_multiplier: z, of both together: what the accountant counts with.
         update_multiplier: z_Δ, of the updates.
         count_stddev: σ_b, of the noise on the count of indicators.
 
@@ -122,7 +122,7 @@ class CountSplit:
         return self.update_multiplier * clip_norm / self.count_stddev
 
     def joint_norm(self, clip_norm: float) -> float:
-        """The largest norm of an update beside its indicator: what the sum's noise and its lattice are scaled to."""
+        """The largest norm of an update together with its indicator: what the sum's noise and its lattice are scaled to."""
         return math.hypot(clip_norm, self.count_scale(clip_norm) / 2)
 
     def fraction(self, coordinate: float, clip_norm: float, expected_cohort_size: float) -> float:
@@ -170,7 +170,7 @@ class ClipNorms:
 
     @property
     def further(self) -> int:
-        """How many coordinates a sum has beside the update's: the count of those that were not clipped."""
+        """How many coordinates a sum has in addition to the update's: the count of those that were not clipped."""
         return 0 if self.split is None else 1
 
     def bound(self, clip_norm: _Norm) -> _Norm:
@@ -198,7 +198,7 @@ MARGIN = 1 - 2**-20
 def clip(update: torch.Tensor, clip_norm: float) -> tuple[torch.Tensor, bool]:
     """The update in float64, scaled to an L2 norm of at most ``clip_norm``, and whether it had to be.
 
-    An update with a number that is not finite counts as zero: whether a round is released must not hang on one client.
+    An update with a number that is not finite counts as zero: whether a round is released must not depend on one client.
 
     Args:
         update: ``(dim,)``, any floating dtype.

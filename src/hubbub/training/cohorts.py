@@ -1,6 +1,6 @@
 """Who takes part in a round.
 
-Random cohorts are never filtered: a client that is left out for any reason breaks the coins that amplification counts on.
+Random cohorts are never filtered: a client that is left out for any reason breaks the sampling that amplification counts on.
 Cohorts that follow a pattern are drawn from the clients that the ledger lets join, and the ledger checks them again.
 """
 
@@ -39,8 +39,8 @@ class CohortKeys:
 
     Args:
         lasting: The same for the whole run: of what is drawn once, and of patterns, whose history the ledger keeps.
-        fresh: Of the coins of a round. Another one at each start of a real run with random cohorts: two copies of a folder
-            would else toss the same coins, and their costs not add up.
+        fresh: Of the draws of a round. Another one in each incarnation of a real run with random cohorts: two copies of a
+            folder would else draw the same cohorts, and their costs not add up.
     """
 
     lasting: bytes
@@ -92,7 +92,7 @@ def draw(
                 kept = uniform_choice(derive(coins, "kept"), len(chosen), max_cohort_size)
                 chosen = [chosen[i] for i in kept]
         case CyclicPoissonSampling(sampling_probability, cycle_length):
-            # A coin for each client, those of other groups too: whom it asks does not depend on who else is in the group.
+            # A draw for each client, those of other groups too: whom it asks does not depend on who else is in the group.
             heads = _heads(coins, len(clients), sampling_probability)
             turn, key = round_index % cycle_length, derive(keys.lasting, "groups")
             chosen = [i for i in np.flatnonzero(heads).tolist() if _slot(key, clients[i], cycle_length) == turn]
@@ -117,7 +117,7 @@ def draw(
 
 
 def _heads(coins: bytes, clients: int, probability: float) -> npt.NDArray[np.bool_]:
-    """``(clients,)``: whose coin says yes."""
+    """``(clients,)``: who is drawn, by Poisson sampling."""
     # 53 of 64 random bits: the probability is never above what was stated, and within 2^-53 of it.
     limit = np.uint64(math.floor(probability * 2.0**53))
     heads: npt.NDArray[np.bool_] = (bits(coins, clients) >> np.uint64(11)) < limit
@@ -149,7 +149,7 @@ def eligible(round_index: int, clients: Sequence[Hashable], size: int, *, keys: 
 def counts_on_list(participation: Participation) -> bool:
     """Whether what is promised depends on the list of clients staying as it is for the whole run.
 
-    Coins are tossed for who is listed, a listed name keeps its slot, and a rotation deals out places of the list. Of other
+    Cohorts are drawn from who is listed, a listed name keeps its bin, and a rotation deals out places of the list. Of other
     patterns the ledger knows by name who took part when, whoever else is listed.
     """
     return isinstance(participation, RandomParticipation | FixedEpochs)
@@ -173,7 +173,7 @@ def _require_distinct(clients: tuple[Hashable, ...]) -> None:
         if first != place:
             raise ParticipationError(
                 f"clients: {client!r}, at place {place}, is listed at place {first}, too, as {clients[first]!r}; a client that "
-                "is listed twice takes part twice as often as is charged: list each once, under a name of its own as text"
+                "is listed twice takes part twice as often as its cost counts: list each once, under a name of its own as text"
             )
 
 

@@ -71,7 +71,7 @@ class EncryptedSum:
     def __init__(self, aggregator: Aggregator, lattice: Lattice | None, opening: Opening, private: Mapping[str, float]) -> None:
         self.lattice = lattice
         self._aggregator, self._opening = aggregator, opening
-        # What the operator is told.
+        # The operator's statistics.
         self.statistics = dict(private)
 
     @property
@@ -152,7 +152,7 @@ class HolderNoise:
         return self._stream.next_row()
 
     def _kept(self) -> tuple[int, list[int]]:
-        """The next round and the first row of each epoch, of earlier starts."""
+        """The next round and the first row of each earlier incarnation."""
         path = None if self._folder is None else self._folder / "noise.json"
         if path is None or not path.exists():
             return 0, []

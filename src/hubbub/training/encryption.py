@@ -22,7 +22,7 @@ __all__ = ["Encryption", "NoiseSide"]
 NoiseSide = Literal["server", "holders", "clients"]
 # Beside the bits of the lattice: its sign, and since a clip norm has up to twice as many steps as its power of two.
 _BITS_ABOVE = 2
-# Noise beyond so many deviations does not happen: a radius of 106 bits ends at 12.2.
+# Noise beyond this many deviations does not happen: a radius of 106 bits ends at 12.2.
 _DEVIATIONS = 13
 
 
@@ -67,7 +67,7 @@ class Encryption:
         if (self.noise_by == "clients") != (self.min_survivors is not None):
             raise ConfigError(
                 f"secagg.min_survivors = {self.min_survivors!r} with secagg.noise_by = {self.noise_by!r}: shares of clients "
-                "need it, so that so many together bring the whole noise, and nobody else does"
+                "need it, so that this many together bring the whole noise, and nobody else does"
             )
         if self.min_survivors is not None:
             # A sum of fewer shares than are the whole is not opened.
@@ -196,7 +196,7 @@ class Encryption:
         )
 
     def further(self) -> tuple[Assumption, ...]:
-        """What must hold beside what every guarantee assumes."""
+        """What is assumed in addition to what every guarantee assumes."""
         alone = "" if self.noise_by == "server" else f", and no more than {self.tolerated} of them with the server"
         together = (
             f"fewer than {self.threshold} of the {self.holders} holders of shares work together against the clients{alone}"

@@ -166,7 +166,7 @@ def per_client(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_
 
 
 def _quantile(upwards: Array, probability: float) -> float:
-    """Of sorted values, linear between neighbours; also where some are infinite."""
+    """Of sorted values, linear between adjacent ones; also where some are infinite."""
     place = probability * (len(upwards) - 1)
     low, high = float(upwards[math.floor(place)]), float(upwards[math.ceil(place)])
     return low if low == high else low + (place - math.floor(place)) * (high - low)

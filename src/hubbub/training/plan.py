@@ -52,7 +52,7 @@ class ServerOptimizer:
     name: ServerName = "fedavg"
     learning_rate: float = 1.0
     momentum: float = 0.9
-    # Not in what is recorded of a server where there is none, so that a run from before there was one goes on.
+    # Not in what is recorded of a server where there is none, so that a run from before there was one can resume.
     cooldown: float = field(default=0.0, repr=False)
     cooldown_to: float = field(default=0.05, repr=False)
 
@@ -67,7 +67,7 @@ class ServerOptimizer:
             raise ValueError(f"cooldown_to = {self.cooldown_to!r}: must be above 0 and at most 1")
 
     def rate(self, round_index: int, rounds: int) -> float:
-        """The learning rate of a round of so many, over that of the first: a function of the round, whatever came before."""
+        """The learning rate of a round of a run, over that of the first: a function of the round, whatever came before."""
         falling = math.ceil(self.cooldown * rounds)
         passed = round_index + 1 - (rounds - falling)
         return 1.0 if passed <= 0 else 1 - (1 - self.cooldown_to) * min(passed / falling, 1.0)
@@ -112,8 +112,8 @@ class RunPlan:
         lattice_bits: Of the lattice that sums lie on, from 8 to 24: the population's, and that of a mechanism's shares.
         noise_by: Who adds the noise, where the mechanism has no shares.
         setting: One line of who is trusted with what; empty for a server that sees each update.
-        further: What must hold beside the guarantee's own assumptions.
-        not_covered: What costs extra, or is not hidden at all, beside what no guarantee covers.
+        further: What is assumed in addition to the guarantee's own assumptions.
+        not_covered: What costs extra, or is not hidden at all, in addition to what no guarantee covers.
         privacy_unit: Whose contribution is clipped as one: ``"client"``, or ``"example"`` where each example is one by itself.
 
     Raises:
@@ -160,8 +160,8 @@ class RunPlan:
         promise = self.promise()
         if promise.lattice_bits != self.lattice_bits:
             raise ConfigError(
-                f"lattice_bits = {self.lattice_bits}: mechanism.shares is for {promise.lattice_bits}; shares of noise are "
-                "charged by the steps of the lattice that the sums lie on"
+                f"lattice_bits = {self.lattice_bits}: mechanism.shares is for {promise.lattice_bits}; the cost of noise "
+                "shares is in steps of the lattice that the sums lie on"
             )
         # A relation, an accountant or a pairing that no theorem covers is refused here, not after the first release.
         promise.after(self.rounds, self.delta)
@@ -186,7 +186,7 @@ class RunPlan:
             "server": repr(self.server),
             **({"cooldown": [self.server.cooldown, self.server.cooldown_to]} if self.server.cooldown else {}),
             "seed": self.seed,
-            # Not of the finest lattice, so that a run from before there were others goes on.
+            # Not of the finest lattice, so that a run from before there were others can resume.
             **({} if self.lattice_bits == 24 else {"lattice_bits": self.lattice_bits}),
         }
         return Promise(
@@ -256,7 +256,7 @@ class Plan:
         _require_terms(self)
 
     def for_clients(self, clients: int) -> RunPlan:
-        """The run of so many clients, with everything that is decided before its first round.
+        """The run of a number of clients, with everything that is decided before its first round.
 
         Raises:
             ConfigError: So few clients that no cohort has one; or as for :class:`RunPlan`.
@@ -316,6 +316,6 @@ def _require_adaptable(mechanism: Mechanism | None) -> None:
         raise ConfigError(
             f"clipping = 'adaptive' with strategy = {type(mechanism.strategy).__name__}: correlated noise cancels over rounds "
             "only while the clip norm, its scale, stands still; adapt it in a short run with independent noise "
-            "(mode = 'dp-fedavg'), name that run in privacy.earlier_runs so that it is charged, and fix clip_norm at what it "
-            "found"
+            "(mode = 'dp-fedavg'), name that run in privacy.earlier_runs so that its cost is counted, and fix clip_norm at "
+            "what it found"
         )

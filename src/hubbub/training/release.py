@@ -11,7 +11,7 @@ Where clients bring shares of the noise along, or share holders add all of it un
 the path makes no rows, and ``row`` answers ``None``.
 
 A crash between two of these lines loses at most the round that was under way. Every start of a secure run draws from a key of
-its own; rows that were spent before are drawn again from the key of their epoch, so that the stream stays N·z.
+its own; rows that were spent before are drawn again from the key of their incarnation, so that the stream stays N·z.
 """
 
 import math
@@ -151,7 +151,7 @@ class ReleasePath:
         raise TypeError("an open run cannot be copied or pickled: its rounds are recorded, and its noise drawn, in one place")
 
     def start(self) -> None:
-        """Settle what the last start left open, and open an epoch with a key of its own.
+        """Settle what the last incarnation left open, and begin one with a key of its own.
 
         Call it when the noise has been brought to where a checkpoint left it, or at once.
 
@@ -160,7 +160,7 @@ class ReleasePath:
             RunFolderError: Noise that was drawn before cannot be drawn again bit for bit on this machine.
         """
         if self.ledger.closed:
-            raise LedgerError("this run was closed and its keys destroyed; start a new one, which is charged beside it")
+            raise LedgerError("this run was closed and its keys destroyed; start a new one, whose cost adds to this one's")
         self._settle()
         self._started = True
         if self.ledger.next_round >= self.ledger.promise.rounds:
@@ -208,7 +208,7 @@ class ReleasePath:
             bits = "" if self._lattice_bits == 24 else f", bits={self._lattice_bits}"
             raise LedgerError(
                 f"round {self.next_round}: its sum is {'in floating point' if lattice is None else f'on {lattice}'}, from "
-                f"whose last bits one can tell who took part; form it on Lattice({clip_norm}{bits})"
+                f"whose last bits one can see who took part; form it on Lattice({clip_norm}{bits})"
                 + ("" if self.noise is None else ", or say noise = 'simulation'")
             )
         return self.ledger.begin(self.next_round, cohort, total.digest(self._digest_key), clip_norm)
@@ -309,11 +309,11 @@ class ReleasePath:
         ):
             raise RunFolderError(
                 f"{self._store.folder}: holds {what}, of which its ledger of {begun} rounds and {len(self.ledger.epochs)} "
-                "epochs does not know: it was rolled back; restore the ledger"
+                "incarnations does not know: it was rolled back; restore the ledger"
             )
 
     def _epoch_keys(self) -> list[tuple[int, bytes]]:
-        """The first row and the key of each epoch so far; a key that is not the one that was used is refused."""
+        """The first row and the key of each incarnation so far; a key that is not the one that was used is refused."""
         found = []
         for number, epoch in enumerate(self.ledger.epochs):
             if epoch.key is not None and not self.ledger.closed:
@@ -325,7 +325,7 @@ class ReleasePath:
 
 
 def _require_answered_for(promise: Promise, dim: int, in_sums: bool) -> None:
-    """Refuse noise that nobody adds, so that the path would release bare sums; and noise in sums of which no promise tells."""
+    """Refuse noise that nobody adds, so that the path would release bare sums; and noise in sums that no promise names."""
     shares = None if promise.mechanism is None else promise.mechanism.shares
     if promise.noise_in_sums and not in_sums:
         found = "noise_by = 'holders': no share holder" if shares is None else f"mechanism.shares = {shares}: no client"

@@ -40,7 +40,7 @@ class RoundResult:
     ``clip_norm`` is that of the round's updates. ``head`` is that of the ledger: keep it elsewhere, and a ledger that is rolled
     back cannot pass. ``statistics`` were computed from clients' updates, and ``fault`` may name clients: they are private, and
     not for others. So are ``seconds`` and ``phases``, the same by phase (``sample``, ``aggregate``, ``record``,
-    ``noise``, ``persist``, ``update``, ``account``): they tell how many took part.
+    ``noise``, ``persist``, ``update``, ``account``): they show how many took part.
     """
 
     round_index: int
@@ -74,7 +74,7 @@ def train(
         plan: What to do.
         population: Where clients run.
         model: Any module without buffers; its parameters become views of one vector.
-        store: A folder that keeps ledger, releases and checkpoints; a run that stopped there goes on where it was. Without
+        store: A folder that keeps ledger, releases and checkpoints; a run that stopped there resumes where it was. Without
             one, all is kept in memory.
         head: The ledger's head that somebody kept: a folder that was rolled back behind it is refused.
 
@@ -89,7 +89,7 @@ def train(
         RunFolderError: The folder is damaged, or another process is at work in it.
         ConfigError: The model has buffers or no trainable parameter, or the population's sums do not hold the noise that the
             plan promises, or hold some that it does not, or the clip norm moves and the population counts no indicators.
-        SumNotOpenedError: Three rounds in a row were aborted; the run can go on.
+        SumNotOpenedError: Three rounds in a row were aborted; the run can be resumed.
 
     Example:
         >>> from hubbub.accounting import calibrate
@@ -148,8 +148,8 @@ def _rounds(
         if listed != clients and counts_on_list(plan.participation):
             raise ParticipationError(
                 f"round {round_index}: the population lists {len(listed)} clients, others than the {len(clients)} that the run "
-                f"began with; {plan.participation} is charged for one list that stays: go on with the clients of before, or "
-                "start a new run"
+                f"began with; the cost of {plan.participation} assumes one list that stays: resume with the clients of before, "
+                "or start a new run"
             )
         size, keys = plan.expected_cohort_size, path.cohort_keys
         cohort = draw(plan.participation, round_index, listed, size, keys=keys, ledger=path.ledger)
@@ -193,7 +193,7 @@ def _rounds(
         if fault and aborted == MOST_ABORTED:
             raise SumNotOpenedError(
                 f"{fault} (the last {aborted} rounds were aborted: their cost stays, and the model is as before them; remove "
-                "the cause, and the run can go on from here)",
+                "the cause, and resume the run from here)",
                 fault.who,
             ) from fault
 
@@ -241,7 +241,7 @@ class RunState:
         head: str | None = None,
         noise_in_sums: bool = False,
     ) -> RunState:
-        """Begin a run, or go on with the one in the folder: from the last checkpoint, then by the releases since.
+        """Begin a run, or resume the one in the folder: from the last checkpoint, then by the releases since.
 
         ``noise_in_sums`` is as for :class:`.ReleasePath`.
         """
@@ -346,7 +346,7 @@ def server_step(
         name = "learning_rate" if plan.privacy_unit == "example" else "server_learning_rate"
         raise ConfigError(
             f"{name} = {plan.server.learning_rate!r}: the model is no longer finite after "
-            f"{round_index + 1} rounds, which stay released and charged; start a new run with a smaller one"
+            f"{round_index + 1} rounds, which stay released, and whose cost stays spent; start a new run with a smaller one"
         )
     return plan.clip_norms.following(clip_norm, release)
 

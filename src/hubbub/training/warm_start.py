@@ -1,8 +1,8 @@
-"""From a finished run to one that goes on from it: what it hands on, what is charged, and what its folder proves later.
+"""Warm start: what a finished run hands on to one that extends it, which cost is counted, and what its folder proves later.
 
 The second run is a mechanism of its own: new keys, new noise, a strategy for its own rounds. It begins where the first one
-ended, which is made of releases that are charged, so that the two compose as any two runs over the same people do. Model and
-optimizer are made again from the releases on disk, each compared with the ledger; no file that holds a model is believed.
+ended, which is made of releases whose cost is recorded, so that the two compose as any two runs over the same people do. Model
+and optimizer are made again from the releases on disk, each compared with the ledger; no file that holds a model is believed.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ __all__ = [
     "require_new",
 ]
 
-# What decides, beside the releases, what a model has server_step from them.
+# What decides, together with the releases, what a model has server_step from them.
 _LEARNING = ("expected_cohort_size", "clip_norm", "adaptive_clipping", "server", "cooldown")
 
 
@@ -84,7 +84,7 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
     """Make the state of a finished run again from its releases; ``module`` holds its model then.
 
     Args:
-        recorded: The run, as its folder tells it.
+        recorded: The run, as its folder records it.
         plan: What it did.
         module: Of its kind; its trainable parameters are written over.
     """
@@ -104,13 +104,13 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
     model = FlatModel(module)
     if model.dim != (had := recorded.promise.terms.parameters):
         raise ConfigError(
-            f"model: has {model.dim} trainable parameters, that of the run in {recorded.name} {had}; a run goes on with the "
-            "model that it had"
+            f"model: has {model.dim} trainable parameters, that of the run in {recorded.name} {had}; a run is "
+            "extended with the model that it had"
         )
     start, terms = Start.read(store.folder), recorded.promise.terms
     expected = "" if terms.extends is None else terms.extends.optimizer
     if model_digest(start.model) != terms.initial_model or optimizer_digest(start.optimizer) != expected:
-        # Its model would be made of something that nobody charged.
+        # Its model would be made of something whose cost nobody recorded.
         raise RunFolderError(f"{store.folder / START}: is not what the ledger says that the run began with; restore it")
     optimizer = plan.server.build(model.vector)
     with torch.no_grad():
@@ -125,8 +125,8 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
         if round_index not in kept:
             raise RunFolderError(
                 f"{recorded.name}: the release of round {round_index} is not there, so that nobody can show that the model is "
-                "made of releases that are charged; restore it, or, where keep_releases = false, begin with a new model in a "
-                "run that names this one in privacy.earlier_runs"
+                "made of releases whose cost is recorded; restore it, or, if keep_releases = false, begin with a new model in "
+                "a run that names this one in privacy.earlier_runs"
             )
         release = store.load_release(round_index, entry.release, model.dim + plan.clip_norms.further)
         clip_norm = server_step(plan, model, optimizer, clip_norm, release, round_index)
@@ -135,15 +135,15 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
 
 
 def going_on(following: RunPlan, extends: Extends) -> RunPlan:
-    """A plan with the promise that it goes on from a finished run.
+    """A plan with the promise that it extends a finished run.
 
-    An experiment gets a seed of its own: with that of the finished one, or of what else went on from it, it would draw the same
+    An experiment gets a seed of its own: with that of the finished one, or of what else extends it, it would draw the same
     noise and cohorts again.
     """
     if not any(run.first == extends.ledger and run.head == extends.head for run in following.earlier):
         raise ConfigError(
             f"extends: the run of ledger {extends.ledger[:16]} at head {extends.head[:16]} is not among the earlier runs of "
-            "the plan, and what goes on from its model is charged with it; name it in privacy.earlier_runs (earlier=)"
+            "the plan, and a run that begins with its model counts its cost; name it in privacy.earlier_runs (earlier=)"
         )
     seed, heads = following.seed, " ".join((extends.head, *(run.head for run in following.earlier)))
     if following.noise == "simulation":
@@ -166,9 +166,9 @@ def going_on(following: RunPlan, extends: Extends) -> RunPlan:
 
 
 def extended(finished: RunStore, plan: RunPlan, following: RunPlan, model: nn.Module, into: RunStore) -> RunPlan:
-    """The plan by which a new run goes on from a finished one, to be given to :func:`.train` with ``model`` and ``into``.
+    """The plan by which a new run extends a finished one, to be given to :func:`.train` with ``model`` and ``into``.
 
-    Called again for a run that was interrupted, it answers with the plan to go on with.
+    Called again for a run that was interrupted, it answers with the plan to resume with.
 
     Args:
         finished: The folder of the finished run.
@@ -178,9 +178,9 @@ def extended(finished: RunStore, plan: RunPlan, following: RunPlan, model: nn.Mo
         into: The folder of the new run.
 
     Raises:
-        LedgerError: The finished run may still go on, or its record is damaged.
-        RunFolderError: Its folder does not prove its model, or what went on from it already cannot be charged.
-        ConfigError: The plans do not fit the run or one another, or a run that must be charged is not.
+        LedgerError: The finished run may still begin rounds, or its record is damaged.
+        RunFolderError: Its folder does not prove its model, or the cost of what extends it already cannot be counted.
+        ConfigError: The plans do not fit the run or one another, or a run whose cost must be counted is not named.
 
     Example::
 
@@ -218,28 +218,28 @@ def require_alike(recorded: Recorded, plan: RunPlan, following: RunPlan) -> None
     if promise.simulation != other.simulation:
         was, now = ("simulation" if p.simulation else "secure" for p in (promise, other))
         raise ConfigError(
-            f"noise = {now!r}: the run in {name} had {was!r}; what goes on from a simulation is one, and what goes on from a "
-            "real run is real"
+            f"noise = {now!r}: the run in {name} had {was!r}; what extends a simulation is a simulation, and what "
+            "extends a real run is real"
         )
     for unit in {plan.privacy_unit, other.privacy_unit} - {promise.privacy_unit}:
         raise ConfigError(f"privacy_unit = {unit!r}: the run in {name} hid each {promise.privacy_unit!r}; say that")
     if (promise.mechanism is None) != (other.mechanism is None):
-        raise ConfigError(f"mechanism: {name} or what goes on from it has none, and then nothing bounds both together")
+        raise ConfigError(f"mechanism: {name} or the run that extends it has none, and then nothing bounds both together")
     before, after = (p.after(0, p.delta).neighboring_relation for p in (promise, other))
     if before != after:
         raise ConfigError(f"neighboring_relation = {after!r}: the run in {name} stated {before!r}; say that for both together")
 
 
 def charged_with(finished: Path, into: Path | None = None) -> tuple[RunCharge, ...]:
-    """What must be charged beside a run that goes on from a finished one: it, what it was told of, what else went on from it.
+    """Whose cost a run that extends a finished one must count: the finished run's, its earlier runs', and what else extends it.
 
     Args:
         finished: The folder of the finished run.
-        into: That of the run that goes on, where it is known already.
+        into: That of the new run, if it is known already.
 
     Raises:
-        LedgerError: One of them may still go on, or was rolled back.
-        RunFolderError: One that went on from it is not there.
+        LedgerError: One of them may still begin rounds, or was rolled back.
+        RunFolderError: One that extends it is not there.
 
     Example::
 
@@ -249,10 +249,10 @@ def charged_with(finished: Path, into: Path | None = None) -> tuple[RunCharge, .
 
 
 def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
-    """The folders of the runs that belong together with one, itself first: which it goes on from, and which went on from any.
+    """The folders of the runs that belong together with one, itself first: the one that it extends, and those that extend any.
 
-    One that it goes on from and that is elsewhere now is left out: its charge is in the ledger of what went on from it. So is
-    ``into``, which is to go on.
+    One that it extends and that is elsewhere now is left out: its cost is in the ledger of what extends it. So is ``into``,
+    the new run.
     """
     own = None if into is None else into.resolve()
     found, waiting = list[Path](), [finished.resolve()]
@@ -272,22 +272,22 @@ def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
 
 
 def require_new(finished: Path, into: Path) -> None:
-    """Refuse a folder in which a finished run went on already, and that was emptied since: what it cost is charged nowhere."""
+    """Refuse a folder in which a finished run was extended, and that was emptied since: its cost is recorded nowhere."""
     known = Segments.of(finished).went_on_in
     if str(into.resolve()) in known and not os.path.lexists(into / START):
         raise RunFolderError(
-            f"{finished}: went on in {into}, of which nothing is left, so that what it cost cannot be charged; put it back, "
+            f"{finished}: was extended in {into}, of which nothing is left, so that its cost cannot be counted; put it back, "
             f"or, if it never released anything, take it out of {finished / 'segments.json'}"
         )
 
 
 def register(finished: Path, into: Path, charged: Collection[str]) -> None:
-    """Note in both folders that a new run goes on from a finished one, before its first round.
+    """Note in both folders that a new run extends a finished one, before its first round.
 
     Args:
         finished: The folder of the finished run.
         into: That of the new one, which is locked.
-        charged: The first hashes of the ledgers that the new run charges.
+        charged: The first hashes of the ledgers whose cost the new run counts.
     """
     finished, into = finished.resolve(), into.resolve()
     with RunStore(finished).locked():
@@ -298,8 +298,8 @@ def register(finished: Path, into: Path, charged: Collection[str]) -> None:
             _require_known(finished, other)
             if _begun(other)[0] not in charged:
                 raise RunFolderError(
-                    f"{finished}: went on in {other} already, and that is not charged here; name it in privacy.earlier_runs as "
-                    f"well, or say 'hubbub extend {finished}', which does"
+                    f"{finished}: was extended in {other} already, whose cost is not counted here; name it in "
+                    f"privacy.earlier_runs as well, or say 'hubbub extend {finished}', which does"
                 )
         replace(Segments.of(into), goes_on_from=str(finished)).write(into)
         if str(into) not in known.went_on_in:
@@ -307,13 +307,13 @@ def register(finished: Path, into: Path, charged: Collection[str]) -> None:
 
 
 def _require_known(folder: Path, other: Path) -> None:
-    """Refuse a run that is said to have gone on from one, where nobody can see what it cost."""
+    """Refuse a run that is said to extend one, if nobody can see what it cost."""
     first, extends = _begun(other)
     if first is not None and extends is not None and extends.ledger == _begun(folder)[0]:
         return
     what = "has not begun its first round" if (other / "config.toml").is_file() and first is None else "is not there"
     raise RunFolderError(
-        f"{folder}: went on in {other}, which {what}, so that what it costs cannot be charged; put it back or go on with it "
+        f"{folder}: was extended in {other}, which {what}, so that its cost cannot be counted; put it back or resume it "
         f"('hubbub resume {other}'), or, if it never released anything, take it out of {folder / 'segments.json'}"
     )
 
@@ -332,24 +332,24 @@ def _begun(folder: Path) -> tuple[str | None, Extends | None]:
 
 
 def goes_on_from(folder: Path, promise: Promise) -> str:
-    """The finished run that a run goes on from, in words; empty for one that begins by itself."""
+    """The finished run that a run extends, in words; empty for one that begins by itself."""
     extends = promise.terms.extends
     if extends is None:
         return ""
-    which = f"goes on from the model of the run of ledger {extends.ledger[:16]} as of head {extends.head[:16]}"
+    which = f"warm start from the model of the run of ledger {extends.ledger[:16]} as of head {extends.head[:16]}"
     if (origin := _origin_of(folder)) is None:
-        return f"{which}, which is charged; its folder is not there, so that only what this ledger holds of it was checked"
-    return f"{which}, which is charged as its own ledger in {origin} says"
+        return f"{which}, whose cost is counted; its folder is not there, so that only what this ledger holds of it was checked"
+    return f"{which}, whose cost is counted as its own ledger in {origin} says"
 
 
 def _origin_of(folder: Path) -> Path | None:
-    """The folder of the finished run that a run goes on from, where its ledger still is there."""
+    """The folder of the finished run that a run extends, if its ledger still is there."""
     origin = Segments.of(folder).goes_on_from
     return Path(origin) if origin is not None and (Path(origin) / "ledger.jsonl").is_file() else None
 
 
 def breaks(folder: Path, promise: Promise) -> Iterator[str]:
-    """Where a run does not go on from what it says, or the finished run is not charged as its ledger says, in words.
+    """Where a run does not extend what it says, or does not count the finished run's cost as its ledger says, in words.
 
     The folder of the finished run is read where it still is; without it, what the promise says is all that can be checked.
     """
@@ -358,7 +358,7 @@ def breaks(folder: Path, promise: Promise) -> Iterator[str]:
         return
     charge = next((run for run in promise.earlier if run.first == extends.ledger), None)
     if charge is None or charge.head != extends.head:
-        yield f"the run of ledger {extends.ledger[:16]}, from whose model this run goes on, is not charged"
+        yield f"the cost of the run of ledger {extends.ledger[:16]}, which this run extends, is not counted"
         return
     if promise.terms.initial_model != extends.model:
         yield "initial_model in ledger.jsonl is not the model that the finished run ended with"
@@ -375,11 +375,11 @@ def _origin(folder: Path, into: Path, promise: Promise, extends: Extends) -> Ite
     """What the folder of the finished run says against it."""
     chain = read_chain(folder / "ledger.jsonl")
     if chain.hashes[0] != extends.ledger:
-        yield f"{folder} holds another run than the one that this run goes on from; put that back"
+        yield f"{folder} holds another run than the one that this run extends; put that back"
         return
     if extends.head not in chain.hashes:
         yield (
-            f"{folder / 'ledger.jsonl'} never had head {extends.head[:16]}, at which this run went on from it: it was changed "
+            f"{folder / 'ledger.jsonl'} never had head {extends.head[:16]}, at which this run extended it: it was changed "
             "or rolled back since; restore it"
         )
         return
@@ -389,29 +389,29 @@ def _origin(folder: Path, into: Path, promise: Promise, extends: Extends) -> Ite
     then = Chain(chain.path, chain.records[:until], chain.hashes[:until])
     own = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
     if run_charge(then, own, History.of(then.records[1:])).record() != charge.record():
-        yield f"the run in {folder} is not charged as its ledger says that it cost"
+        yield f"the cost of the run in {folder} is not counted as its ledger says"
     if any(record.get("kind") == "begin" for record in chain.records[until:]):
-        yield f"the run in {folder} has gone on since this run went on from it, and what it did since is not charged"
+        yield f"the run in {folder} has begun rounds since this run extended it, and their cost is not counted"
     for before in own.earlier:
         run = charged.get(before.first)
         if run is None:
-            yield f"the run of ledger {before.first[:16]}, which the run in {folder} was charged with, is not charged here"
+            yield f"the run of ledger {before.first[:16]}, whose cost the run in {folder} counts, is not counted here"
         elif run != before and (run.head == before.head or run.rounds < before.rounds):
-            yield f"the run of ledger {before.first[:16]}, which that in {folder} was charged with, is charged otherwise here"
+            yield f"the run of ledger {before.first[:16]}, whose cost that in {folder} counts, is counted otherwise here"
     yield from _since(folder, into, charged, extends, chain.rounds_at(extends.head))
 
 
 def _since(folder: Path, into: Path, charged: Collection[str], extends: Extends, rounds: int | None) -> Iterator[str]:
-    """What the files beside the finished run's ledger say against it, as far as they still are there."""
+    """What the files next to the finished run's ledger say against it, as far as they still are there."""
     branches, own_name = Segments.of(folder).went_on_in, str(into.resolve())
-    # What else went on from it before this run did.
+    # What else extended it before this run did.
     for other in map(Path, branches[: branches.index(own_name)] if own_name in branches else ()):
         if (first := _begun(other)[0]) is not None and first not in charged:
-            yield f"the run in {folder} went on in {other} before, which is not charged here"
+            yield f"the run in {folder} was extended in {other} before, whose cost is not counted here"
     try:
         checkpoint = Checkpoint(folder / "state" / "checkpoint.json", again=False)
     except RunFolderError:
         # A closed run has given up a part of it.
         return
     if checkpoint.rounds == rounds and model_digest(checkpoint.model) != extends.model:
-        yield f"{folder / 'state'} holds another model than the one that this run went on from"
+        yield f"{folder / 'state'} holds another model than the one that this run began with"

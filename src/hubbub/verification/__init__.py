@@ -35,7 +35,7 @@ from hubbub.training.warm_start import breaks, goes_on_from
 
 __all__ = ["PUBLICATION", "Check", "Verdict", "verify"]
 
-# The last record of a published run's ledger, with the digests of all that was published beside it.
+# The last record of a published run's ledger, with the digests of all that was published with it.
 PUBLICATION = "published.json"
 
 # Of numbers that were computed by other versions of the same formulas.
@@ -67,7 +67,7 @@ class Verdict:
     Args:
         checks: In the order in which they rest on one another.
         head: The hash of the ledger's last record; ``None`` where the ledger cannot be read.
-        epsilon: What the rounds that were charged cost; ``None`` where the record does not let it be computed.
+        epsilon: What the recorded rounds cost; ``None`` if it cannot be computed from the record.
         delta: At which epsilon was computed.
     """
 
@@ -87,7 +87,7 @@ def verify(folder: str | Path, head: str | None = None) -> Verdict:
 
     Args:
         folder: Of a run, at work, interrupted, finished or closed; or what ``hubbub publish`` made of one.
-        head: A head of the ledger that was kept elsewhere; of a published folder the one that ``hubbub publish`` told.
+        head: A head of the ledger that was kept elsewhere; of a published folder the one that ``hubbub publish`` printed.
 
     Raises:
         RunFolderError: The folder is neither.
@@ -163,7 +163,8 @@ def _rounds(promise: Promise, history: History) -> Check:
     """No more rounds than promised, each with a key and a clip norm as promised."""
     states = [entry.state for entry in history.rounds]
     counted = ", ".join(f"{states.count(state)} {state}" for state in ("committed", "aborted", "begun") if state in states)
-    detail = f"{len(states)} of {promise.rounds} rounds charged ({counted or 'none'}) in {_count(len(history.epochs), 'start')}"
+    incarnations = _count(len(history.epochs), "incarnation")
+    detail = f"{len(states)} of {promise.rounds} rounds recorded ({counted or '0 committed'}) in {incarnations}"
     try:
         require_fitting(promise, history)
     except ValueError as error:
@@ -193,7 +194,7 @@ def _participation(promise: Promise, history: History, cost: Spent) -> Check:
         return Check("participation", True, "nothing is promised")
     if not history.joined:
         random = isinstance(mechanism.participation, RandomParticipation)
-        found = "cohorts are drawn at random, and of them there is no list" if random else "nobody took part yet"
+        found = "cohorts are drawn at random, and the ledger keeps no list of them" if random else "nobody took part yet"
         return Check("participation", True, found)
     broken = {client: joined for client, joined in history.joined.items() if not mechanism.participation.allows(joined)}
     wrong = (
@@ -208,7 +209,7 @@ def _participation(promise: Promise, history: History, cost: Spent) -> Check:
 
 
 def _releases(folder: Path, promise: Promise, history: History) -> Check:
-    """Every committed release fits its digest and lies on the lattice; there is none that the ledger does not know."""
+    """Every committed release fits its digest and lies on the lattice; there is no other one."""
     store, all_kept, parameters = RunStore(folder), promise.terms.keep_releases, promise.terms.parameters
     dim = None if parameters is None else parameters + promise.terms.adaptive
     on_lattice = not promise.simulation and promise.mechanism is not None
@@ -269,7 +270,7 @@ def _start(folder: Path, promise: Promise) -> Iterator[Check]:
 
     def faults() -> Iterator[str]:
         start = Start.read(folder)
-        # What only a run has that goes on from a finished one, every such run has.
+        # A finished run's model begins every warm start, and no other run.
         if model_digest(start.model) != stated or start.finished != (promise.terms.extends is not None):
             yield f"{START} is not the model that the ledger says that the run began with"
 
@@ -277,7 +278,7 @@ def _start(folder: Path, promise: Promise) -> Iterator[Check]:
 
 
 def _continuity(folder: Path, promise: Promise) -> Iterator[Check]:
-    """A run that goes on from a finished one began with that one's model, and charges it."""
+    """A warm start began with the model of the finished run that it names, and counts that run's cost."""
     if found := goes_on_from(folder, promise):
         yield _claim("continuity", breaks(folder, promise), found)
     elif os.path.lexists(folder / START) and (why := begins_with(None, Start.read(folder))):
@@ -296,15 +297,15 @@ def _secrets(folder: Path, chain: Chain, history: History) -> Check:
         return Check("secrets", not kept, left)
     drawn = [epoch.key for epoch in history.epochs if epoch.key is not None]
     if len(set(drawn)) != len(drawn):
-        return Check("secrets", False, "two starts drew their noise from one key")
-    found = f"{_count(len(drawn), 'key')} of noise, a new one at each start; {len(kept)} secret files, for their owner only"
+        return Check("secrets", False, "two incarnations drew their noise from one key")
+    found = f"{_count(len(drawn), 'noise key')}, a new one in each incarnation; {len(kept)} secret files, for their owner only"
     return _claim("secrets", _keys(store, chain.records[0].get("key"), history), found)
 
 
 def _keys(store: RunStore, own: object, history: History) -> Iterator[str]:
-    """Keys that are not those of the ledger; a folder that was given away without its keys has none to compare."""
+    """Keys that are not those of the ledger; a folder that was published without its keys has no keys to compare."""
     if ahead := key_ahead(store.epochs(), len(history.epochs)):
-        yield f"{ahead} is there, the ledger has {len(history.epochs)} epochs: it was rolled back"
+        yield f"{ahead} is there, the ledger has {_count(len(history.epochs), 'incarnation')}: it was rolled back"
     if not store.has_keys():
         return
     secret = store.secret()
@@ -355,23 +356,23 @@ def _epsilon(folder: Path, promise: Promise, history: History, cost: Spent) -> C
         yield from _shown(folder, promise, len(history.rounds))
 
     so_far, whole = rounded_up(cost.guarantee.epsilon), rounded_up(promised.epsilon)
-    beside = f" and {_count(len(promise.earlier), 'earlier run')}" if promise.earlier else ""
-    charged = f"{so_far} for the {len(history.rounds)} rounds charged{beside}"
+    together = f" and {_count(len(promise.earlier), 'earlier run')}" if promise.earlier else ""
+    spent_so_far = f"{so_far} for the {len(history.rounds)} recorded rounds{together}"
     stated = "as stated" if (folder / "guarantee.json").exists() else "and no guarantee.json states another"
     return _claim(
-        "epsilon", faults(), f"{charged}, {whole} for all {promise.rounds}, at delta {no_less(promise.delta)}, {stated}"
+        "epsilon", faults(), f"{spent_so_far}, {whole} for all {promise.rounds}, at delta {no_less(promise.delta)}, {stated}"
     )
 
 
-def _shown(folder: Path, promise: Promise, charged: int) -> Iterator[str]:
-    """Where the last row of the metrics is not what so many rounds cost, in words."""
+def _shown(folder: Path, promise: Promise, begun: int) -> Iterator[str]:
+    """Where the last row of the metrics is not what that many rounds cost, in words."""
     rows, _ = read_metrics(folder / "metrics.jsonl")
     if not rows:
         return
     last, shown = rows[-1]["round_index"], rows[-1]["epsilon"]
     after = promise.after(min(last + 1, promise.rounds), promise.delta).epsilon
-    if last >= charged:
-        yield f"metrics.jsonl: goes to round {last}, the ledger has {charged} rounds"
+    if last >= begun:
+        yield f"metrics.jsonl: goes to round {last}, the ledger has {begun} rounds"
     elif not _equal(math.inf if shown is None else shown, after):
         yield f"metrics.jsonl: epsilon = {shown!r} after round {last}, computed again it is {after!r}"
 
@@ -456,13 +457,15 @@ def _published(folder: Path, head: str | None) -> Verdict:
     checks = [Check("record", True, f"{PUBLICATION} is the record of a ledger with head {own}")]
     if head is not None:
         same = head.lower() == own
-        checks.append(Check("head", same, f"the head is {'' if same else 'not '}the one that was told, {head[:80]!r}"))
+        checks.append(Check("head", same, f"the head is {'' if same else 'not '}the given one, {head[:80]!r}"))
     changed = RunStore(folder).changed(bound)
     checks.append(_claim("files", changed, f"byte for byte what that record binds: {', '.join(sorted(bound))}"))
     left = _left(folder, {PUBLICATION, *bound})
     said = f"no digest binds these: {', '.join(left)}; " if left else ""
-    told = "" if head else "compare the head with the one that the publisher tells, since all of it can be forged together; "
-    reach = f"{said}{told}that the guarantee holds is proved by the run alone: hubbub verify RUN --head {own}"
+    compare = (
+        "" if head else "compare the head with the one that the publisher states, since all of it can be forged together; "
+    )
+    reach = f"{said}{compare}that the guarantee holds is proved by the run alone: hubbub verify RUN --head {own}"
     return Verdict((*checks, Check("coverage", True, reach)), own, None, None)
 
 

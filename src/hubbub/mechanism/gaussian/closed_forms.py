@@ -188,7 +188,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Claim:
-    """The epsilon that a formula claims for given noise, beside the exact one.
+    """The epsilon that a formula claims for given noise, together with the exact one.
 
     Args:
         name: Of the calibration, one of ``NAMES``.
@@ -245,7 +245,7 @@ def why_not_proved(answer: Calibration) -> str:
     """In words, where a theorem does not cover a budget."""
     formula = FORMULAS[answer.name]
     rule = "at most" if formula.epsilon_closed else "below"
-    claimed = f"less than the claimed {answer.delta!r}, by luck" if answer.holds else f"more than the claimed {answer.delta!r}"
+    claimed = f"{'less' if answer.holds else 'more'} than the claimed {answer.delta!r}"
     noise, attained = shown(answer.noise_multiplier, 6), shown(answer.attained_delta, 3)
     return (
         f"the calibration {answer.name!r} is proved only for epsilon {rule} {formula.epsilon_limit:g}: its noise "
@@ -254,7 +254,7 @@ def why_not_proved(answer: Calibration) -> str:
 
 
 def shown(value: float, digits: int) -> str:
-    """A number above 0 with so many digits, which never say less noise or less delta than there is.
+    """A number above 0 with a given number of digits, which never say less noise or less delta than there is.
 
     Example:
         >>> shown(4.1137e-08, 3), shown(2.470432, 6), shown(0.5, 3)

@@ -271,7 +271,7 @@ def _ratio(sigma: float, size: float) -> float:
 def _log_delta(eps: float, sigma: float) -> tuple[float, float, float]:
     """The logarithm of delta at sensitivity 1, with an allowance for every rounding, so that it is never below the truth.
 
-    Beside it x and R(x + h), for slopes.
+    Together with it x and R(x + h), for slopes.
     """
     h = 1 / sigma
     x, lost = _argument(min(eps, _LARGEST_EPSILON), sigma, h)

@@ -104,7 +104,7 @@ def mahalanobis(name: str, covariance: npt.ArrayLike, known: Known) -> float:
         values, vectors, lost = variances[noisy], None, 0.0
     else:
         for k in np.flatnonzero(~noisy & matrix.any(axis=1))[:1]:
-            raise ValueError(f"{name}[{k}, {k}] = 0 beside entries that are not: must be positive semidefinite")
+            raise ValueError(f"{name}[{k}, {k}] = 0 in a row with entries that are not: must be positive semidefinite")
         values, vectors, lost = _spectrum(name, matrix[np.ix_(noisy, noisy)])
     least = float(values.min()) - lost
     if isinstance(known, Ball):

@@ -92,7 +92,7 @@ def responses(change: Array, start: Array, output: Array, count: int) -> Array:
     """output·(I + change)^i·start for i < ``count``, ``(count,)``, in O(count·states) and no loop over i.
 
     Powers are kept as their difference from I, by (I + E)² = I + (2E + E²), so that a state that forgets 1e-12 of itself
-    is told from one that forgets nothing.
+    is distinguished from one that forgets nothing.
 
     Args:
         change: One step of the recursion, less I, ``(states, states)``.

@@ -208,7 +208,7 @@ def _row_wise(magnitude: Array, separation: int, participations: int) -> Sensiti
     return Sensitivity(math.sqrt(squared), False, "row-wise bound, Choquette-Choo et al. 2023")
 
 
-# A series of so many coefficients, or so many multiplications in all: beyond both, transforms are faster than the recursion.
+# Coefficients of a series, and multiplications in all: beyond both, transforms are faster than the recursion.
 _SHORT, _FEW = 300, 2_000_000
 # How many coefficients the recursion makes before Newton's iteration doubles them.
 _FIRST = 512

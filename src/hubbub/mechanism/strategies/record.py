@@ -15,14 +15,14 @@ __all__ = ["from_parts", "strategy_arrays", "strategy_numbers"]
 
 
 def strategy_arrays(strategy: Strategy) -> dict[str, Array]:
-    """What describes a strategy beside plain numbers: its coefficients or its matrix; of a foreign class the matrix."""
+    """What describes a strategy in addition to plain numbers: its coefficients or its matrix; of a foreign class the matrix."""
     if type(strategy) not in OWN:
         return {"C": np.ascontiguousarray(strategy.matrix(), dtype=np.float64)}
     return {name: np.asarray(v, dtype=np.float64) for name, v in _values(strategy).items() if isinstance(v, tuple | np.ndarray)}
 
 
 def strategy_numbers(strategy: Strategy) -> dict[str, Any]:
-    """The name of a strategy's class, and what describes it beside its arrays; of a foreign class where it came from.
+    """The name of a strategy's class, and what describes it in addition to its arrays; of a foreign class where it came from.
 
     Example:
         >>> from hubbub.mechanism.strategies import BinaryTree

@@ -44,7 +44,7 @@ class Semiseparable:
     Args:
         diagonal: d, ``(rounds,)``, none of them 0.
         outputs: a, ``(rounds, buffers)``: how the buffers enter a round.
-        transitions: Φ, how they go on to the next round: a factor for each, ``(rounds, buffers)``, or a matrix,
+        transitions: Φ, how they continue to the next round: a factor for each, ``(rounds, buffers)``, or a matrix,
             ``(rounds, buffers, buffers)``. The last is not used.
         inputs: b, ``(rounds, buffers)``: how the round enters the buffers. The last is not used.
 
@@ -79,7 +79,7 @@ class Semiseparable:
             ("transitions", transitions, (*each, each[1]) if full else each),
         ):
             if array.shape != expected:
-                raise ValueError(f"{name} has shape {array.shape}: must be {expected} beside diagonal and outputs")
+                raise ValueError(f"{name} has shape {array.shape}: must be {expected} to fit diagonal and outputs")
             object.__setattr__(self, name, array)
         for i in np.flatnonzero(np.abs(diagonal) < _LEAST_DIAGONAL)[:1].tolist():
             raise ValueError(f"diagonal[{i}] = {diagonal[i]}: must not be 0, or C has no inverse")

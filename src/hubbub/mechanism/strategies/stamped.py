@@ -1,6 +1,6 @@
 """Stamping: one strategy used again for every stretch of rounds, with fresh noise: C = I ⊗ C₀.
 
-Columns of different stamps are orthogonal, so that a client of one round in each costs no more than their norms; sums go on
+Columns of different stamps are orthogonal, so that a client of one round in each costs no more than their norms; sums continue
 from the last estimate of each finished stamp.
 
 Letters: C₀ the matrix of a stamp ``(n₀, n₀)``, n rounds.

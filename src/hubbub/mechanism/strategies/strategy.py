@@ -132,7 +132,7 @@ def require_round(round_index: int, rounds: int) -> None:
     if not 0 <= round_index < rounds:
         raise NoiseExhaustedError(
             f"round_index = {round_index}: the strategy has noise for rounds 0 to {rounds - 1} only; "
-            "plan a longer strategy, or charge a second run"
+            "plan a longer strategy, or a second run, whose privacy cost adds to that of this one"
         )
 
 

@@ -52,9 +52,9 @@ class BinaryTree:
     Args:
         rounds: n, at least 1; need not be a power of two.
         decoder: One of ``DECODERS``.
-        rounds_per_tree: A new tree starts after so many rounds, and the last estimate of each finished tree is used from then
+        rounds_per_tree: A new tree starts after this many rounds, and the last estimate of each finished tree is used from then
             on; by default one tree serves all rounds.
-        completed: At its end a tree goes on to the next power of two with rounds that hold no data, so that its sum is
+        completed: At its end a tree continues to the next power of two with rounds that hold no data, so that its sum is
             estimated from one interval that holds all of it. Costs one more interval for some rounds.
 
     Raises:

@@ -53,8 +53,8 @@ class ExamplePopulation(Population):
 
     What an example contributes depends on the model, itself and the seed, to the last bit, and on nothing else: not on whom it
     is summed with. A module must not keep plain attributes from one call to the next. An example whose gradient fails, since
-    its target is no class, say, counts as zero; the logger ``hubbub`` and the private ``failed`` of a round's statistics tell
-    the operator of it.
+    its target is no class, say, counts as zero; the logger ``hubbub`` and the private ``failed`` of a round's statistics
+    report it to the operator.
 
     Raises:
         DataError: Inputs and targets of different lengths, or no example.
@@ -83,7 +83,7 @@ class ExamplePopulation(Population):
     ) -> None:
         _require_pairs(inputs, targets)
         if not len(inputs):
-            raise DataError("inputs: there is none")
+            raise DataError("inputs: there are no examples")
         if lattice and ghost:
             raise ConfigError(
                 "ghost = True with lattice = True: a secure release rounds each example's own gradient to whole steps, and "
@@ -187,7 +187,7 @@ def private_gradients(
     Args:
         model: Any module without buffers, in the mode, training or not, that it has; it stays as it is.
         loss: Mean loss of a batch from the module's output and the targets.
-        inputs: Of the step's examples, ``(examples, …)``; there may be none of them.
+        inputs: Of the step's examples, ``(examples, …)``; possibly zero of them.
         targets: ``(examples, …)``.
         clip_norm: The largest norm of one gradient, all trainable parameters as one vector.
 
@@ -221,7 +221,7 @@ def private_gradients(
 
 # Gradients ``(some, dim)`` and losses ``(some,)``.
 _Rows = tuple[torch.Tensor, torch.Tensor]
-# A sum, with the count of indicators last where there is a split, and what the operator is told.
+# A sum, with the count of indicators last where there is a split, and the operator's statistics.
 _Sum = tuple[torch.Tensor, dict[str, float]]
 
 
@@ -277,7 +277,7 @@ def _ghost_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float |
 def _statistics(
     gradients: ExampleGradients, clipped: Sequence[torch.Tensor], losses: Sequence[torch.Tensor]
 ) -> dict[str, float]:
-    """What the operator is told of a round, and how many examples failed: private."""
+    """The statistics of a round for its operator, with how many examples failed: private."""
     failed, gradients.failed = gradients.failed, 0
     examples = sum(map(len, clipped))
     found = statistics(examples, sum(int(part.sum()) for part in clipped), [x for part in losses for x in part.tolist()])

@@ -5,7 +5,7 @@ not differentiated by their weights there: what they saw and the gradient of wha
 example's gradient in one product, at less cost; all other parameters are differentiated by ``vmap(grad)``.
 
 A batch always has the same number of examples, the last one filled up, so that kernels are the same; and before a module is
-believed, made-up examples are moved about and set beside others that are not a number: every bit must stay. A module that
+believed, synthetic examples are moved about and set next to others that are NaN: every bit must stay. A module that
 ``vmap`` cannot take, that draws random numbers, or whose bits move has its examples taken one by one.
 """
 
@@ -80,7 +80,7 @@ class ExampleGradients:
     Args:
         module: Any module without buffers, in the mode, training or not, in which it is to be differentiated.
         loss: Mean loss of a batch from the module's output and the targets.
-        batch: Examples at once; by default what an eighth of a gigabyte holds, 64 at most. It must not hang on the data.
+        batch: Examples at once; by default what an eighth of a gigabyte holds, 64 at most. It must not depend on the data.
         tapped: Whether linear layers and convolutions are tapped; else this is plain ``vmap(grad)``.
     """
 
@@ -169,7 +169,7 @@ class ExampleGradients:
         return self._looked
 
     def _size(self, numbers: int, most: int = _MOST) -> int:
-        """How many examples to take at once, where each takes so many numbers beside what its layers see."""
+        """How many examples to take at once, where each takes that many numbers in addition to what its layers see."""
         seen = self._looked.numbers if self._looked else 0
         found = min(most, _ROOM // (seen + numbers))
         # Whole vectors of a processor's numbers, so that no example is in a rest that is summed another way.
@@ -237,9 +237,9 @@ class ExampleGradients:
         return _Look(tuple(mode.layers), tuple(mode.shapes), others, numbers)
 
     def _same_bits(self, inputs: torch.Tensor, targets: torch.Tensor) -> bool:
-        """Whether ``vmap`` takes the module, and an example has one gradient wherever in a batch and beside whomever it is.
+        """Whether ``vmap`` takes the module, and an example has one gradient wherever in a batch and next to whomever it is.
 
-        It is kernels that are asked, whose ways hang on shapes alone: with made-up examples and weights, since people's own
+        It is kernels that are asked, whose ways depend on shapes alone: with synthetic examples and weights, since people's own
         must not decide over the last bits of everybody's, and blank ones would hide what kernels do.
         """
         numbers = torch.arange(len(inputs), device=inputs.device)

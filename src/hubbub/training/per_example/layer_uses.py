@@ -183,7 +183,7 @@ def weight_gradients(use: Use) -> torch.Tensor:
         return torch.bmm(use.deltas.mT, use.inputs)
     out, channels, high, wide = convolution.kernel
     examples, positions = len(use.inputs), use.deltas.shape[2] * use.deltas.shape[3]
-    # A rule, not a timing: the bits of a sum must not hang on what else the machine does.
+    # A rule, not a timing: the bits of a sum must not depend on what else the machine does.
     if convolution.groups == 1 and (channels < _FEW_CHANNELS or positions <= channels):
         found = torch.bmm(use.deltas.flatten(2), unfolded(use.inputs, convolution))
         return found.reshape(examples, out, high, wide, channels).permute(0, 1, 4, 2, 3)

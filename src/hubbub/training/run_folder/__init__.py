@@ -44,7 +44,7 @@ from hubbub.training.run_folder.state import Checkpoint, optimizer_state, parse,
 __all__ = ["RunStore"]
 
 _LARGEST = 2**36
-_LOST = "restore it, or start a new run in a folder of its own, which is charged beside this one"
+_LOST = "restore it, or start a new run in a folder of its own, whose privacy cost adds to that of this one"
 _RELEASE = re.compile(r"(0|[1-9][0-9]*)\.safetensors")
 _KEY = re.compile(r"epoch-(0|[1-9][0-9]*)")
 
@@ -136,7 +136,7 @@ class RunStore:
                 files.sync(path)
 
     def require_room(self, noise: int) -> None:
-        """Refuse a run whose checkpoints, each with so many bytes of noise, cannot be kept here.
+        """Refuse a run whose checkpoints, each with that many bytes of noise, cannot be kept here.
 
         Raises:
             RunFolderError: Two of them do not fit; the second is whole before the first is removed.
@@ -145,8 +145,8 @@ class RunStore:
         if 2 * noise > free:
             raise RunFolderError(
                 f"{self.folder}: has {free / 2**30:,.1f} GiB of room, and the noise of two checkpoints, one of which is "
-                f"written beside the other, needs {2 * noise / 2**30:,.1f} GiB; choose another folder, or a strategy that "
-                "remembers fewer rows"
+                f"written before the other is removed, needs {2 * noise / 2**30:,.1f} GiB; choose another folder, or a "
+                "strategy that remembers fewer rows"
             )
 
     # Keys.
@@ -157,20 +157,20 @@ class RunStore:
         if not self.has_keys():
             if self.ledger_path.exists():
                 raise RunFolderError(
-                    f"{path}: is missing; without its key this run cannot go on (a closed run has none); {_LOST}"
+                    f"{path}: is missing; without its key this run cannot be resumed (a closed run has none); {_LOST}"
                 )
             files.write_atomic(path, fresh_key())
         return _key(path)
 
     def noise_key(self, epoch: int) -> bytes:
-        """The key of an epoch."""
+        """The key of an incarnation."""
         path = self._keys / f"epoch-{epoch}"
         if not os.path.lexists(path):
             raise RunFolderError(f"{path}: is missing; without it the noise of earlier rounds cannot be drawn again; {_LOST}")
         return _key(path)
 
     def add_noise_key(self, epoch: int, key: bytes) -> None:
-        """Keep the key of a new epoch, before the ledger names it."""
+        """Keep the key of a new incarnation, before the ledger names it."""
         files.write_atomic(self._keys / f"epoch-{epoch}", key)
 
     def secret_files(self) -> list[Path]:
@@ -189,7 +189,7 @@ class RunStore:
         return os.path.lexists(self._keys / "run")
 
     def epochs(self) -> int:
-        """One more than the last epoch that has a key."""
+        """One more than the last incarnation that has a key."""
         numbers = [int(m[1]) for path in _listed(self._keys) if (m := _KEY.fullmatch(path.name))]
         return max(numbers, default=-1) + 1
 
@@ -287,8 +287,8 @@ class RunStore:
         elif os.path.lexists(path) and _read(path, len(digest)) != digest:
             raise ParticipationError(
                 f"{path}: the run began with other clients than the {len(names)} that are listed now, or with the same in "
-                "another order, and what it promises counts on one list that stays: go on with the clients of before, or start "
-                "a new run"
+                "another order, and what it promises counts on one list that stays: resume with the clients of before, or "
+                "start a new run"
             )
 
     def save_checkpoint(
@@ -340,7 +340,7 @@ class RunStore:
         return checkpoint
 
     def _forget_before(self, rounds: int) -> None:
-        """Remove what the checkpoint of so many rounds stands for: older ones, their noise, and releases that need not stay."""
+        """Remove what the checkpoint of these rounds stands for: older ones, their noise, and releases that need not stay."""
         for round_index in [] if self._keep_releases else self.released():
             if round_index < rounds:
                 self.discard_release(round_index)

@@ -1,9 +1,9 @@
 """What a run's folder says it promised and did: read, and compared with the ledger, for whoever accounts for it.
 
-Beside the ledger lie traces: releases, a checkpoint, keys, and ``metrics.jsonl``, one strict JSON object a round.
+Next to the ledger lie traces: releases, a checkpoint, keys, and ``metrics.jsonl``, one strict JSON object a round.
 
-A trace is written after the record that it follows from; only the key of an epoch comes before. So neither a crash nor a run at
-work leaves one without its record: where the record is missing, the ledger was rolled back, or is another run's.
+A trace is written after the record that it follows from; only the key of an incarnation comes before. So neither a crash nor a
+run at work leaves one without its record: if the record is missing, the ledger was rolled back, or is another run's.
 """
 
 import hashlib
@@ -40,12 +40,12 @@ def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
         return [], 0
     rows: list[dict[str, Any]] = []
     size = 0
-    with refusing(path, "cannot be read", then="move it away to go on"):
+    with refusing(path, "cannot be read", then="to resume the run, move it away"):
         lines = files.read(path, at_most=_LARGEST).splitlines(keepends=True)
     for number, content in enumerate(lines, start=1):
         if not content.endswith(b"\n") or (b"\0" in content and content[:1] in (b"{", b"\0")):
             break
-        with refusing(Path(f"{path}, line {number}"), "is no row of metrics", then="move the file away to go on"):
+        with refusing(Path(f"{path}, line {number}"), "is no row of metrics", then="to resume the run, move the file away"):
             rows.append(_row(strict_json.loads(content), after=rows[-1]["round_index"] if rows else -1))
         size += len(content)
     return rows, size
@@ -112,24 +112,24 @@ def unknown_releases(kept: Iterable[int], states: Sequence[str]) -> list[int]:
 
 
 def key_ahead(keyed: int, epochs: int) -> str:
-    """Which key shows that more than ``epochs`` starts were made, in words; empty where none does.
+    """Which key shows that there were more than ``epochs`` incarnations, in words; empty if no key does.
 
     Args:
-        keyed: One more than the last epoch that has a key.
-        epochs: How many starts are on record. The key of one more may be there, since it comes first.
+        keyed: One more than the last incarnation that has a key.
+        epochs: How many incarnations are on record. The key of one more may be there, since it comes first.
     """
-    return f"the key of epoch {keyed - 1}" if keyed > epochs + 1 else ""
+    return f"the key of incarnation {keyed - 1}" if keyed > epochs + 1 else ""
 
 
 @dataclass(frozen=True)
 class Traces:
-    """What lies in a folder beside its ledger.
+    """What lies in a folder next to its ledger.
 
     Args:
         releases: The SHA-256 of each release, by round.
         checkpoint: How many rounds the last one holds, and the head of the ledger that goes with it.
         shown: How many rounds the metrics go to.
-        keyed: One more than the last epoch that has a key.
+        keyed: One more than the last incarnation that has a key.
     """
 
     releases: Mapping[int, str]

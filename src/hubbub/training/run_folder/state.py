@@ -87,7 +87,7 @@ def parse(content: bytes) -> Tensors:
 
 
 def metadata(content: bytes) -> dict[str, Any]:
-    """What the file says beside its tensors.
+    """What the file says in addition to its tensors.
 
     Raises:
         ValueError: It is no file of tensors.
@@ -110,7 +110,7 @@ def _header(content: bytes) -> dict[str, Any]:
 
 
 def _parted(tensors: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, Tensors]:
-    """A model, ``(dim,)``, and beside it what an optimizer keeps, by name; checked, but for whose they are."""
+    """A model, ``(dim,)``, together with what an optimizer keeps, by name; checked, but for whose they are."""
     state = {name.removeprefix(_OPTIMIZER): tensor for name, tensor in tensors.items() if name.startswith(_OPTIMIZER)}
     model = tensors.get("model")
     if model is None or model.ndim != 1 or len(tensors) != len(state) + 1:
@@ -139,7 +139,7 @@ class Checkpoint:
     """What a manifest names.
 
     Args:
-        path: Of the manifest; its files lie beside it.
+        path: Of the manifest; its files lie next to it.
         again: Whether the state can be made again from the releases, which a message then says.
 
     Raises:
@@ -183,7 +183,7 @@ class Checkpoint:
 
     @property
     def names(self) -> list[str]:
-        """Its files beside the manifest."""
+        """Its files next to the manifest."""
         return list(self._parts)
 
     @property
@@ -295,15 +295,15 @@ def begins_with(extends: Extends | None, start: Start) -> str:
     """Why a run may not begin so, in words; empty where it may.
 
     Args:
-        extends: What the run's promise says of the finished one that it goes on from.
+        extends: What the run's promise says of the finished one that it extends.
         start: What it begins with.
     """
     if extends is None and start.finished:
-        return "is the model of a finished run, and this run does not go on from one, so that nothing charges that one"
+        return "is the model of a finished run, and this run does not extend one, so that nothing counts that one's cost"
     if extends is None:
         return "holds the state of an optimizer, and this run begins by itself" if start.optimizer else ""
     if model_digest(start.model) != extends.model:
-        return f"is not the model that the run of ledger {extends.ledger[:16]} ended with, from which this run is to go on"
+        return f"is not the model that the run of ledger {extends.ledger[:16]} ended with, with which this run is to begin"
     if optimizer_digest(start.optimizer) != extends.optimizer:
         return f"does not hold the optimizer's state that the run of ledger {extends.ledger[:16]} ended with"
     return ""
@@ -313,7 +313,7 @@ def take_up(extends: Extends | None, vector: torch.Tensor, optimizer: torch.opti
     """Let a run begin with what its folder keeps, which a new run puts there first.
 
     Args:
-        extends: What the run's promise says of the finished one that it goes on from.
+        extends: What the run's promise says of the finished one that it extends.
         vector: The model, ``(dim,)``, which is written over.
         optimizer: Of the run.
         folder: Without one a run begins with the model as it is, and there is no state of an optimizer.
@@ -337,7 +337,7 @@ def take_up(extends: Extends | None, vector: torch.Tensor, optimizer: torch.opti
 
 @dataclass(frozen=True)
 class Segments:
-    """Where the runs lie that belong together: which one a run goes on from, and which ones go on from it.
+    """Where the runs lie that belong together: which one a run extends, and which ones extend it.
 
     Args:
         goes_on_from: A folder, or ``None``.

@@ -1,10 +1,10 @@
 """Whether clients are trained one by one or many at a time: one chunk of each is timed, and a stack must first be right.
 
 A stack is taken only if it agrees with clients one by one, batches of uneven sizes among them, and if what each client
-contributes is the same to the last bit wherever it stands and whoever stands beside it.
+contributes is the same to the last bit wherever it stands and whoever stands next to it.
 
 All is tried on synthetic examples. How clients are trained decides over the last bits of everybody's update: a choice that
-depended on data would tell of them past all noise.
+depended on data would reveal them past all noise.
 """
 
 import math
@@ -44,7 +44,7 @@ Trainer = OneByOne | Stacks
 
 
 def trainer(clients: int, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution) -> Trainer:
-    """Who trains so many clients at a time."""
+    """Who trains that many clients at a time."""
     device = torch.device(execution.device)
     if clients == 1:
         return OneByOne(model, loss, local, device, execution.precision)
@@ -137,7 +137,7 @@ class Probe:
         require_steady(compute, self._given.inputs, self._given.targets)
 
     def independent(self, clients: int) -> bool:
-        """Whether no bit of what a client contributes depends on where it stands in a stack, or on whom beside."""
+        """Whether no bit of what a client contributes depends on where it stands in a stack, or next to whom."""
         model = deepcopy(self._model)
         with torch.no_grad():
             for p, noisy in zip(trainable(model).values(), shaken(trainable(model)).values(), strict=True):
@@ -173,7 +173,7 @@ class Probe:
         return all(agree(found[job.client], expected[job.client]) for job in jobs) and self.independent(clients)
 
     def _jobs(self, number: int, *, uneven: bool = False) -> list[Job]:
-        """So many clients of two batches each, the last of which has up to two examples fewer where they are uneven."""
+        """A number of clients of two batches each, the last of which has up to two examples fewer where they are uneven."""
         batch, form, found = self._local.batch_size, self._form, []
         for i in range(number):
             own = slice(i % batch, i % batch + max(1, 2 * batch - (i % 3 if uneven else 0)))

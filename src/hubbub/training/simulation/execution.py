@@ -81,7 +81,7 @@ def clients_at_once(plan: str) -> int | None:
 
 
 def plan_for(clients: int) -> str:
-    """The plan that trains so many clients at a time.
+    """The plan that trains that many clients at a time.
 
     Example:
         >>> plan_for(16), plan_for(1)

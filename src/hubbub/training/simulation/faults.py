@@ -1,6 +1,6 @@
-"""What goes wrong in one unit's own computation: it adds nothing, and the round goes on, as where a client far away fails.
+"""What goes wrong in one unit's own computation: it adds nothing, and the round continues, as where a client far away fails.
 
-That a round stops would tell that the unit is there. What fails for every unit is found before the first round, on a
+That a round stops would reveal that the unit is there. What fails for every unit is found before the first round, on a
 probe batch. What the machine has not enough of, memory above all, stops the run whoever asked for it: who else then failed
 would depend on what others hold, and to leave those out is no function of each one's own data.
 
@@ -33,7 +33,7 @@ Made = TypeVar("Made")
 
 
 def require_own(error: Exception) -> None:
-    """Let what is no unit's own fault go on as it is: the machine's, and settings that nobody can train by."""
+    """Raise again what is no unit's own fault: the machine's, and settings that nobody can train by."""
     if isinstance(error, (ConfigError, *_MACHINE)) or reason(error).startswith("RuntimeError: CUDA error"):
         raise error
 
@@ -76,7 +76,7 @@ def isolated(
 
 
 def note(unit: str, why: str) -> None:
-    """Tell the operator, by the logger ``hubbub``, which is silent unless somebody listens: it may tell of a unit's data."""
+    """Inform the operator, by the logger ``hubbub``, which is silent unless somebody listens: it may reveal a unit's data."""
     _LOG.info("counted as nothing: %s: %r", unit, why)
 
 
@@ -86,7 +86,7 @@ _AGREEMENT = 1e-5
 def probe_batch(
     inputs: torch.Tensor, targets: torch.Tensor, module: nn.Module, examples: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """So many inputs and targets of a form, the same whatever the given ones hold.
+    """A number of inputs and targets of a form, the same whatever the given ones hold.
 
     Args:
         inputs: ``(any, *shape)``.
@@ -141,12 +141,12 @@ def require_steady(compute: Callable[[int], torch.Tensor], inputs: torch.Tensor,
         form = f"inputs {tuple(inputs.shape[1:])} {inputs.dtype} and targets {tuple(targets.shape[1:])} {targets.dtype}"
         raise ConfigError(
             f"model: model and loss do not train on random examples of the form of the data, {form} ({type(error).__name__}: "
-            f"{error}); nothing was charged; make them take any example of that form, since one that fails adds nothing to a "
-            "sum"
+            f"{error}); no privacy cost was spent; make them take any example of that form, since one that fails adds nothing "
+            "to a sum"
         ) from error
     if not agree(again, first):
         raise ConfigError(
-            "model: what model and loss make of one example hangs on what they saw before, so that one client's data would "
+            "model: what model and loss make of one example depends on what they saw before, so that one client's data would "
             "move what others add, which no clip bounds; keep nothing from one call to the next in attributes of the model or "
             "the loss, and draw random numbers from torch alone"
         )

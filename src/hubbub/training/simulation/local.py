@@ -105,7 +105,7 @@ class LocalTraining:
         return found[: self.steps]
 
     def steps_of(self, examples: int) -> int:
-        """How many steps a client with so many examples takes in a round."""
+        """How many steps a client with that many examples takes in a round."""
         if not examples:
             return 0
         return self.epochs * math.ceil(examples / self.batch_size) if self.steps is None else self.steps

@@ -43,7 +43,7 @@ class SimulatedPopulation(Population):
             and to 1e-5 of an update between plans.
 
     A client whose training raises, since a target is no class, say, or since its examples cannot be read, adds an update of
-    zero; the logger ``hubbub`` and the private ``failed`` of a round's statistics tell the operator of it.
+    zero; the logger ``hubbub`` and the private ``failed`` of a round's statistics report it to the operator.
 
     Raises:
         DataError: What are no pairs, or no tensors, inputs and targets of different lengths, or no client; or examples of
@@ -69,7 +69,7 @@ class SimulatedPopulation(Population):
         execution: Execution | None = None,
     ) -> None:
         if not len(clients):
-            raise DataError("clients: there is none")
+            raise DataError("clients: the list is empty")
         _require_pairs(clients)
         for i, (inputs, targets) in enumerate(clients):
             for what, part in (("inputs", inputs), ("targets", targets)):
@@ -85,7 +85,7 @@ class SimulatedPopulation(Population):
         self._device = torch.device(self._execution.device)
         self._key = derive(seed_key(seed), "local training")
         named = clients_at_once(self._execution.plan)
-        self._choice = None if named is None else Choice(named, "as it was asked for")
+        self._choice = None if named is None else Choice(named, "as plan says")
         self._found_sound = False
         self._model: nn.Module | None = None
         self._trainer: Trainer | None = None
@@ -131,7 +131,7 @@ class SimulatedPopulation(Population):
 
         Raises:
             ConfigError: Model and loss fail on a probe batch of every form that clients have, or carry something from one
-                client to the next; or by the plan that was named, a client's bits would depend on who is beside it, and the
+                client to the next; or by the plan that was named, a client's bits would depend on who is next to it, and the
                 sums are secure.
         """
         self._take(model)
@@ -274,7 +274,7 @@ class SimulatedPopulation(Population):
                     yield client, update.to(self._device), math.nan
 
     def failed(self) -> dict[str, float]:
-        """What the operator is told of the clients that failed since this was asked last; nothing where none did."""
+        """The private report of the clients that failed since this was asked last; empty if no client did."""
         faults, self._faults = self._faults, []
         for client, why in faults:
             note(f"client {client}", why)

@@ -136,7 +136,7 @@ def _in_channels(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor
 
 
 def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callable[..., Any]:
-    """A convolution of so many spatial dimensions: clients are groups of channels."""
+    """A convolution of that many spatial dimensions: clients are groups of channels."""
 
     def form(
         _: _Rewriting,

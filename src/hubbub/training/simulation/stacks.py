@@ -157,7 +157,7 @@ class _Feed:
         if step % self._at_once == 0:
             self._fetched = self._fetch(step, min(step + self._at_once, self.steps))
         inputs, targets = self._fetched[step % self._at_once]
-        # Always laid out alike: by gaps between clients, which tell how long the others go on, torch picks its algorithms.
+        # Always laid out alike: by gaps between clients, which show how long the others train, torch picks its algorithms.
         return inputs.contiguous(), targets.contiguous(), self._counts[step]
 
     def _fetch(self, first: int, stop: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -202,7 +202,7 @@ class _Stepper:
     def step(self, gradients: Sequence[torch.Tensor | None], rates: Sequence[float], resting: Sequence[int]) -> None:
         """Move the parameters of every client but those that rest: what a module makes of padding may be no number.
 
-        How long others go on must not change what a client has learnt, and 0 times what is not a number is none.
+        How long others train must not change what a client has learnt, and 0 times NaN is NaN.
         """
         local, scale = self._local, -torch.tensor(rates, dtype=self._own[0].dtype, device=self._own[0].device)
         for i, (p, gradient) in enumerate(zip(self._own, gradients, strict=True)):

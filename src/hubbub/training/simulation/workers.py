@@ -24,7 +24,7 @@ __all__ = ["Part", "SharedExamples", "Task", "WorkerError", "Workers"]
 
 
 class WorkerError(HubbubError):
-    """A worker process ended, or could not train; nothing was charged for its round."""
+    """A worker process ended, or could not train; its round cost no privacy."""
 
 
 @dataclass
@@ -173,7 +173,7 @@ class Workers:
         self.close()
         return WorkerError(
             f"a worker process ended (exit code {code}): out of memory, or killed, or the script that started it has no "
-            'if __name__ == "__main__" around its main part; nothing was charged for the round; take fewer workers'
+            'if __name__ == "__main__" around its main part; the round cost no privacy; take fewer workers'
         )
 
 
@@ -217,7 +217,7 @@ def _serve(connection: Connection, chunks: _Chunks, copied: bytes) -> None:
             return
         except HubbubError as error:
             answer = error
-        except Exception as error:  # noqa: BLE001 # the round's own process tells of it
+        except Exception as error:  # noqa: BLE001 # the round's own process reports it
             answer = WorkerError(f"a client's training failed in a worker ({type(error).__name__}: {error})")
         try:
             connection.send(answer)
