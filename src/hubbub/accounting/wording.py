@@ -216,7 +216,7 @@ HOLDERS_ADD = Assumption(
 # Of several runs, where no statement names what each of them assumes.
 EACH_RUN = Assumption("each run's own assumptions hold, as its own statement names them", "operator")
 _ALWAYS = (
-    Assumption("all data of one client enter one update, which is clipped to the clip norm as one vector", "software"),
+    Assumption("all data of one client enter one update, which is held to the clip norm as one vector", "software"),
     Assumption("the privacy cost of every round that was begun is recorded, whether or not the round was released", "ledger"),
     Assumption("one person is one client", "operator"),
     Assumption(
@@ -226,9 +226,7 @@ _ALWAYS = (
     ),
 )
 _ALWAYS_OF_EXAMPLES = (
-    Assumption(
-        "the gradient of one example is clipped to the clip norm as one vector, and is of that example alone", "software"
-    ),
+    Assumption("the gradient of one example is held to the clip norm as one vector, and is of that example alone", "software"),
     _ALWAYS[1],
     Assumption("one person has one example: of a person with several, each is protected by itself", "operator"),
     Assumption(
