@@ -27,7 +27,7 @@ _OBJECTIVE = "What is least: the mean error over rounds, or the max."
 def account(
     context: typer.Context,
     runs: Annotated[list[Path] | None, typer.Argument(help=_RUNS, autocompletion=flags.runs, show_default=False)] = None,
-    mechanism: flags.Mechanism = "identity",
+    mechanism: flags.Mechanism = None,
     rounds: Annotated[int | None, flags.whole_option("Number of rounds; of a run's folder by default as many.")] = None,
     delta: Annotated[float | None, flags.real_option("Delta of the guarantee; of runs by default theirs.")] = None,
     noise_multiplier: Annotated[float | None, flags.real_option(_RELATIVE)] = None,
@@ -47,7 +47,7 @@ def account(
     buffers: BuffersPart = None,
     column_norm_squared: NormPart = None,
     matrix: MatrixPart = None,
-    accountant: flags.Accountant = "tight",
+    accountant: flags.Accountant = None,
     neighboring_relation: flags.Relation = None,
     as_json: flags.AsJson = False,
     in_full: Annotated[bool, typer.Option("--statement", help="Print the guarantee in full, fit for publication.")] = False,
@@ -61,21 +61,17 @@ def account(
     if runs:
         from hubbub.cli.runs import Asked, account_runs
 
-        given = _given(context)
-        others = sorted(given - {"runs", "delta", "accountant", "neighboring_relation", "as_json", "in_full"})
+        others = sorted(_given(context) - {"runs", "delta", "accountant", "neighboring_relation", "as_json", "in_full"})
         if others:
             flag = others[0].replace("_", "-")
             raise typer.BadParameter(f"--{flag}: describes a mechanism; runs say it by their ledgers, leave it out")
-        chosen = accountant if "accountant" in given else None
-        account_runs(runs, Asked(delta, neighboring_relation, chosen, as_json, in_full))
+        account_runs(runs, Asked(delta, neighboring_relation, accountant, as_json, in_full))
         return
     who = accounts.Who(
         (min_separation, max_participations),
         (epochs, rounds_per_epoch),
         accounts.CohortFlags(sampling_probability, cohort_size, population, max_cohort_size, cycle_length, bins),
     )
-    if delta is None:
-        raise typer.BadParameter("--delta is missing; name --rounds and --delta of a mechanism, or the folders of runs")
     parts = {"bands": bands, "buffers": buffers, "column-norm-squared": column_norm_squared}
     asked = accounts.Wanted(_named(mechanism, strategy, matrix, parts), rounds, who)
     statement = accounts.Statement(delta, neighboring_relation, accountant, as_json, in_full)
@@ -85,7 +81,7 @@ def account(
 def calibrate(
     epsilon: flags.Epsilon,
     delta: flags.Delta,
-    mechanism: flags.Mechanism = "identity",
+    mechanism: flags.Mechanism = None,
     rounds: Annotated[int | None, flags.whole_option("Number of rounds; of a run's folder by default as many.")] = None,
     min_separation: flags.MinSeparation = None,
     max_participations: flags.MaxParticipations = None,
@@ -102,7 +98,7 @@ def calibrate(
     buffers: BuffersPart = None,
     column_norm_squared: NormPart = None,
     matrix: MatrixPart = None,
-    accountant: flags.Accountant = "tight",
+    accountant: flags.Accountant = None,
     neighboring_relation: flags.Relation = None,
     as_json: flags.AsJson = False,
 ) -> None:
@@ -122,8 +118,8 @@ def calibrate(
     accounts.calibrate(accounts.Wanted(_named(mechanism, strategy, matrix, parts), rounds, who), epsilon, statement)
 
 
-def _named(mechanism: str, strategy: str | None, matrix: str | None, parts: dict[str, float | None]) -> str:
-    """What ``--mechanism`` would be for the flags that name its parts.
+def _named(mechanism: str | None, strategy: str | None, matrix: str | None, parts: dict[str, float | None]) -> str:
+    """What ``--mechanism`` would be for the flags that name its parts; without any flag, independent noise.
 
     Raises:
         BadParameter: Both are given, or parts that a matrix has of its own, or a column norm of what is not banded.
@@ -133,9 +129,11 @@ def _named(mechanism: str, strategy: str | None, matrix: str | None, parts: dict
 
     given = {name: value for name, value in parts.items() if value is not None}
     if strategy is None and matrix is None and not given:
-        return mechanism
-    if mechanism != "identity":
-        raise typer.BadParameter(f"--mechanism {mechanism}: say --strategy, --matrix and their numbers in it, or alone")
+        return "identity" if mechanism is None else mechanism
+    if mechanism is not None:
+        typed = {"strategy": strategy, "matrix": matrix, **given}
+        other = next(f"--{name} = {value!r}" for name, value in typed.items() if value is not None)
+        raise typer.BadParameter(f"--mechanism = {mechanism!r} with {other}: give one; --mechanism takes its parts as options")
     if strategy is not None and ":" in strategy:
         raise typer.BadParameter(
             f"--strategy {strategy!r}: code of your own is accounted in Python, by hubbub.accounting.guarantee"
