@@ -217,6 +217,38 @@ def test_account_refuses_flags_that_describe_no_mechanism(refused: Refused, flag
     refused([*ACCOUNT, *flags.split()], *words)
 
 
+@pytest.mark.parametrize("command", [ACCOUNT, CALIBRATE], ids=["account", "calibrate"])
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--mechanism identity --strategy tree", ["--mechanism = 'identity' with --strategy = 'tree': give one"]),
+        ("--mechanism identity --bands 2", ["--mechanism = 'identity' with --bands = 2: give one"]),
+        ("--mechanism blt --matrix c.npy", ["--mechanism = 'blt' with --matrix = 'c.npy': give one"]),
+        ("--mechanism=. --strategy identity", ["--mechanism = '.' with --strategy = 'identity': give one"]),
+    ],
+)
+def test_two_mechanisms_are_refused_even_if_one_is_the_default(
+    refused: Refused, command: list[str], flags: str, words: list[str]
+) -> None:
+    refused([*command, *flags.split()], *words)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("", ["--rounds: is missing", "--delta"]),
+        ("--rounds 5", ["--delta: is missing"]),
+        ("--rounds 5 --delta 1e-5", ["--noise-multiplier"]),
+        ("--mechanism gaussian", ["--mechanism = 'gaussian'", "must be one of"]),
+        ("--mechanism gaussian --delta 1e-5", ["--mechanism = 'gaussian'", "must be one of"]),
+    ],
+)
+def test_account_says_first_what_names_no_mechanism_then_what_is_missing(
+    refused: Refused, flags: str, words: list[str]
+) -> None:
+    refused(["account", *flags.split()], *words)
+
+
 @pytest.mark.parametrize("flag", ["--mechanism", "--strategy"])
 def test_account_does_not_advise_a_flag_that_it_does_not_have(refused: Refused, flag: str) -> None:
     assert "--allow-import" not in refused([*ACCOUNT, flag, "own:Strategy"], "own:Strategy")
