@@ -137,6 +137,7 @@ def test_a_run_s_mechanism_costs_what_the_run_promised(
     assert found["delta"] == 1e-6
     assert found["epsilon"] == promise.after(promise.rounds, 1e-6).epsilon
     assert answer(capsys, "account", "--mechanism", run, "--delta", "1e-4")["delta"] == 1e-4
+    assert f"what it spent says: hubbub account {run}" in printed(capsys, "account", "--mechanism", run)
 
 
 def test_a_run_s_mechanism_under_other_cohorts_keeps_its_unit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -288,8 +288,10 @@ def _print_guarantee(promise: Promise, wanted: Wanted, statement: Statement) -> 
         facts = RunFacts(terms.clip_norm, terms.expected_cohort_size, not promise.simulation, adaptive=terms.adaptive)
         console().print(answer.statement(facts if wanted.is_run else None), end="")
         return
-    print_table("Guarantee", guarantee_rows(answer))
     screen = console()
+    unnamed = wanted.who.empty and not wanted.is_run
+    say(screen, f"Participation: {answer.cohorts}{', since no flag names another' if unnamed else ''}")
+    print_table("Guarantee", guarantee_rows(answer))
     say(screen)
     say(screen, answer.sentence())
     if answer.amplified:
@@ -302,6 +304,8 @@ def _print_guarantee(promise: Promise, wanted: Wanted, statement: Statement) -> 
             screen,
             f"A separation of {b} means rounds r and r + {b}; Google's accounting notebook counts the {b - 1} rounds between.",
         )
+    if wanted.is_run:
+        say(screen, f"That is what the run promised; what it spent says: hubbub account {wanted.mechanism}")
 
 
 def guarantee_rows(answer: PrivacyGuarantee) -> dict[str, str]:

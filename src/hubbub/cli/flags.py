@@ -118,7 +118,11 @@ _MECHANISM = (
     "By default identity."
 )
 _RATES = "One a round: .npy, TensorProto, or 1 falling to 0.05 in the last quarter (cooldown)."
-_SEPARATION = "A client that joins round r may join again in round r + this. Google's notebook counts one less."
+_SEPARATION = "b: a client that joins round r may join again in round r + b; Google's notebook states b - 1."
+_RELATIONS = (
+    "zero-out (by default for patterns and cohorts of fixed size), add-or-remove-one (by default for other random cohorts) or "
+    "replace-one."
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one strict JSON object, in which what is infinite is null.")]
 AllowImport = Annotated[bool, typer.Option("--allow-import", help='Run code that the config names as "pkg.mod:Name".')]
@@ -157,12 +161,12 @@ MaxCohortSize = Annotated[
 CycleLength = Annotated[
     int | None, whole_option("Cyclic Poisson sampling: how many groups, with --sampling-probability within a group.")
 ]
-Bins = Annotated[int | None, whole_option("Balls in bins: each client draws one of so many bins, permanently.")]
+Bins = Annotated[int | None, whole_option("Balls in bins: how many bins; each client draws one, permanently.")]
 Accountant = Annotated[
     str | None,
     typer.Option(help="tight (the least epsilon; by default, but for a run's own) or rdp (by Rényi moments, looser)."),
 ]
-Relation = Annotated[str | None, typer.Option(help="zero-out, add-or-remove-one (default for random cohorts) or replace-one.")]
+Relation = Annotated[str | None, typer.Option(help=_RELATIONS)]
 Family = Annotated[str, typer.Argument(help=f"{FAMILIES}, or file.", autocompletion=_families)]
 MostBands = Annotated[
     int | None, whole_option("Diagonals, the main one counted; by default the separation, 16 for banded-inverse.")

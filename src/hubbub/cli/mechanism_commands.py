@@ -11,7 +11,7 @@ from hubbub.cli import flags
 __all__ = ["COMMANDS"]
 
 _RUNS = "Folders of runs over the same people, instead of a mechanism."
-_RELATIVE = "Noise over clip norm × largest column norm of C; σ/C for independent noise."
+_RELATIVE = "Noise over clip norm × largest column norm of the matrix C; for independent noise, over the clip norm alone."
 _ABSOLUTE = "Noise over the clip norm alone, as the Gboard publications state it."
 _PANEL = "Parts of --mechanism, one by one"
 StrategyName = Annotated[
@@ -20,7 +20,9 @@ StrategyName = Annotated[
 BandsPart = Annotated[int | None, flags.whole_option("Its bands.", panel=_PANEL)]
 BuffersPart = Annotated[int | None, flags.whole_option("Its buffers.", panel=_PANEL)]
 NormPart = Annotated[float | None, flags.real_option("Squared norm of the columns of a banded C.", panel=_PANEL)]
-MatrixPart = Annotated[str | None, typer.Option("--matrix", help="A file of C.", rich_help_panel=_PANEL, show_default=False)]
+MatrixPart = Annotated[
+    str | None, typer.Option("--matrix", help="A file that holds the matrix C.", rich_help_panel=_PANEL, show_default=False)
+]
 _OBJECTIVE = "What is least: the mean error over rounds, or the max."
 
 
@@ -28,8 +30,8 @@ def account(
     context: typer.Context,
     runs: Annotated[list[Path] | None, typer.Argument(help=_RUNS, autocompletion=flags.runs, show_default=False)] = None,
     mechanism: flags.Mechanism = None,
-    rounds: Annotated[int | None, flags.whole_option("Number of rounds; of a run's folder by default as many.")] = None,
-    delta: Annotated[float | None, flags.real_option("Delta of the guarantee; of runs by default theirs.")] = None,
+    rounds: Annotated[int | None, flags.whole_option("Number of rounds; a run's folder has its own.")] = None,
+    delta: Annotated[float | None, flags.real_option("Delta of the guarantee; by default that of the runs.")] = None,
     noise_multiplier: Annotated[float | None, flags.real_option(_RELATIVE)] = None,
     clip_noise_multiplier: Annotated[float | None, flags.real_option(_ABSOLUTE)] = None,
     min_separation: flags.MinSeparation = None,
@@ -55,6 +57,8 @@ def account(
     """The epsilon of a mechanism, or of runs from their ledgers, alone and together.
 
     A mechanism takes exactly one of the two noise multipliers and prints both.
+
+    Without flags on participation, each client may join every round; compare and factorize take one round of each client.
     """
     from hubbub.cli import accounts
 
@@ -82,7 +86,7 @@ def calibrate(
     epsilon: flags.Epsilon,
     delta: flags.Delta,
     mechanism: flags.Mechanism = None,
-    rounds: Annotated[int | None, flags.whole_option("Number of rounds; of a run's folder by default as many.")] = None,
+    rounds: Annotated[int | None, flags.whole_option("Number of rounds; a run's folder has its own.")] = None,
     min_separation: flags.MinSeparation = None,
     max_participations: flags.MaxParticipations = None,
     epochs: flags.Epochs = None,
@@ -102,9 +106,11 @@ def calibrate(
     neighboring_relation: flags.Relation = None,
     as_json: flags.AsJson = False,
 ) -> None:
-    """The least noise that meets a budget, for a mechanism that the flags name as those of account do.
+    """The least noise that meets a budget, for a mechanism named by the same flags as in 'hubbub account'.
 
-    Which mechanism to take is what 'hubbub plan' answers.
+    Without flags on participation, each client may join every round; compare and factorize take one round of each client.
+
+    To choose a mechanism, see 'hubbub plan'.
     """
     from hubbub.cli import accounts
 
@@ -168,15 +174,17 @@ def factorize(
     b_matrix: Annotated[
         str | None, typer.Option(metavar="FILE", help="B, published with --matrix: B·C is checked to be the workload.")
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it as .safetensors.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "--out", "-o", metavar="FILE", help="Write it as .safetensors.")
+    ] = None,
     plot: flags.Plot = None,
     as_json: flags.AsJson = False,
 ) -> None:
     """Compute a strategy, with its error and a bound on any other's.
 
-    Without flags on participation, each client joins one round. A matrix from a file is verified before use.
+    Without flags on participation, each client joins one round; account and calibrate take every round.
 
-    Of such a matrix, --bands is the most diagonals that it may have.
+    A matrix from a file is verified before use. Of such a matrix, --bands is the most diagonals that it may have.
     """
     from hubbub.cli import factorize as command
     from hubbub.factorization.families import Family
@@ -210,7 +218,7 @@ def compare(
 ) -> None:
     """The errors of strategies for one setting, side by side.
 
-    Without flags on participation, each client joins one round.
+    Without flags on participation, each client joins one round; account and calibrate take every round.
     """
     from hubbub.cli import factorize as command
 

@@ -59,7 +59,7 @@ def ledger(folder: Path, *, as_json: bool) -> None:
         )
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("round", "state", "epoch", f"{unit_word(promise.privacy_unit)}s on record", "release (SHA-256)"):
+    for name in ("round", "state", "incarnation", f"{unit_word(promise.privacy_unit)}s on record", "release (SHA-256)"):
         table.add_column(name)
     for row in rows:
         shown = [row["round_index"], row["state"], row["epoch"], row["clients"], (row["release"] or "")[:16]]
