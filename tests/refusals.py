@@ -73,7 +73,8 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
             main(arguments)
-        error = capsys.readouterr().err
+        printed, error = capsys.readouterr()
+        assert "differential privacy for each" not in printed, "what is refused promises nothing"
         assert stop.value.code == 2, error
         assert "Traceback" not in error
         assert len(error.splitlines()) == 1, error

@@ -264,6 +264,36 @@ def test_a_finished_run_that_is_resumed_says_so_and_stays(tiny: Path, capsys: py
     assert Path("run/model.safetensors").read_bytes() == before
 
 
+def test_a_finished_run_whose_release_is_damaged_promises_nothing(tiny: Path, capsys: pytest.CaptureFixture) -> None:
+    hubbub("train", str(tiny), "--out", "run")
+    release = Path("run/state/releases/2.safetensors")
+    content = bytearray(release.read_bytes())
+    content[-1] ^= 1
+    release.write_bytes(content)
+    capsys.readouterr()
+    hubbub("resume", "run", expect=2)
+    assert capsys.readouterr().out == ""
+
+
+def test_noise_that_replaces_a_budget_is_said(tiny: Path, capsys: pytest.CaptureFixture) -> None:
+    tiny.write_text(TINY.replace("noise_multiplier = 1.0", "epsilon = 80.0"))
+    line = f"privacy.epsilon = 80.0 of {tiny} is replaced by privacy.noise_multiplier = 2"
+    flags = ["--set", "privacy.noise_multiplier=2"]
+    hubbub("plan", str(tiny), *flags, "--no-alternatives")
+    assert capsys.readouterr().out.startswith(line)
+    hubbub("train", str(tiny), *flags, "--out", "run")
+    assert capsys.readouterr().out.startswith(line)
+    hubbub("train", str(tiny), *flags, "--json")
+    both = capsys.readouterr()
+    assert line in both.err
+    assert json.loads(both.out)["noise_multiplier"] == 2
+    hubbub("train", str(tiny), "--set", "privacy.epsilon=90")
+    assert "is replaced" not in capsys.readouterr().out
+    hubbub("extend", "run", "--rounds", "1", "--set", "privacy.epsilon=500")
+    assert "privacy.noise_multiplier = 2" in (said := capsys.readouterr().out)
+    assert f"of {Path('run/config.toml')} is replaced by privacy.epsilon = 500" in said
+
+
 def test_own_code_is_imported_where_it_is_allowed(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "mine_for_test.py").write_text(
         "import torch\n"

@@ -13,13 +13,14 @@ from hubbub import accounting
 from hubbub._util import files
 from hubbub._util.checks import open_unit, rounds_count, scale
 from hubbub.accounting import PrivacyGuarantee
-from hubbub.accounting.statement import zcdp_standing
+from hubbub.accounting.statement import RunFacts, zcdp_standing
 from hubbub.cli.factorize import pattern_of, require_output
 from hubbub.cli.flags import number, whole
 from hubbub.cli.output import console, print_json, print_table, print_whole, say
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import strategy_name
 from hubbub.factorization.families import Family, strategy_of
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism import gaussian as releases
 from hubbub.mechanism.gaussian.closed_forms import Calibration, shown, why_not_proved
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CohortFlags", "Statement", "Wanted", "Who", "account", "calibrate", "gaussian", "guarantee_rows"]
 
-_NO_ROUNDS = "--rounds: is missing; name --rounds and --delta of a mechanism, or the folders of runs"
 _OPTIONS: dict[str, Callable[[str], Any]] = {
     "bands": whole,
     "buffers": whole,
@@ -55,11 +55,11 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True)
 class Statement:
-    """How an answer is to be stated."""
+    """How an answer is to be stated; ``None`` takes what the run of ``--mechanism`` says, or the default."""
 
-    delta: float
+    delta: float | None
     neighboring_relation: str | None
-    accountant: str
+    accountant: str | None
     as_json: bool
     in_full: bool = False
 
@@ -150,35 +150,62 @@ class Wanted:
     rounds: int | None
     who: Who
 
-    def of_run(self) -> Mechanism | None:
-        """The mechanism of a run's folder, with the participation that was typed; ``None`` if none was named.
+    @property
+    def is_run(self) -> bool:
+        """Whether a run's folder is named."""
+        return bool(self.mechanism) and not self._is_name and Path(self.mechanism).is_dir()
+
+    def require(self, statement: Statement) -> None:
+        """Refuse what names nothing, and a mechanism without its rounds or its delta; a run has its own.
 
         Raises:
-            ConfigError: The run adds no noise, or had other rounds than those that were typed.
+            ConfigError: One of these.
         """
-        folder = Path(self.mechanism)
-        if not self.mechanism or self._is_name or not folder.is_dir():
-            return None
+        if self.is_run:
+            return
+        self._named()
+        for flag, value in (("--rounds", self.rounds), ("--delta", statement.delta)):
+            if value is None:
+                raise ConfigError(f"{flag}: is missing; name --rounds and --delta of a mechanism, or the folders of runs")
+
+    def promise(self, statement: Statement) -> tuple[Promise, Mechanism]:
+        """What is promised and its mechanism: a run's, with what was typed in its place; or one of noise multiplier 1.
+
+        Raises:
+            ConfigError: The run adds no noise, or had other rounds than those that were typed; or flags do not go together.
+        """
+        found, mechanism = self._of_run() if self.is_run else self._of_flags()
+        asked = {
+            "neighboring_relation": statement.neighboring_relation,
+            "accountant": statement.accountant,
+            "delta": statement.delta,
+        }
+        typed = {name: value for name, value in asked.items() if value is not None}
+        return replace(found, mechanism=mechanism, **typed), mechanism  # type: ignore[arg-type] # of the types that they have
+
+    def _of_run(self) -> tuple[Promise, Mechanism]:
+        """The promise of a run, and its mechanism with the participation that was typed."""
         from hubbub.training.run_folder.record import read_run
 
-        found = read_run(folder).promise.mechanism
+        promise = read_run(Path(self.mechanism)).promise
+        found = promise.mechanism
         if found is None:
             raise ConfigError(f"--mechanism {self.mechanism}: this run has no noise")
         if self.rounds not in (None, found.rounds):
             raise ConfigError(f"--rounds {self.rounds}: the run of --mechanism has {found.rounds}; leave it out")
-        return found if self.who.empty else replace(found, participation=self.who.participation(found.rounds))
+        if self.who.empty:
+            return promise, found
+        return promise, replace(found, participation=self.who.participation(found.rounds))
 
-    def strategy(self) -> tuple[Strategy, Participation]:
-        """The strategy of a name or a file for prefix sums, and the participation.
+    def _of_flags(self) -> tuple[Promise, Mechanism]:
+        mechanism = Mechanism(*self._strategy(), noise_multiplier=1.0)
+        return Promise(mechanism.rounds, mechanism), mechanism
 
-        Raises:
-            ConfigError: Flags are missing, or do not go together.
-        """
-        if self.rounds is None:
-            raise ConfigError(_NO_ROUNDS)
+    def _strategy(self) -> tuple[Strategy, Participation]:
+        """The strategy of a name or a file for prefix sums, and the participation."""
+        name, options = self._named()
         rounds = rounds_count(self.rounds)
         participation = self.who.participation(rounds)
-        name, options = self._named()
         norm = options.pop("column-norm-squared", None)
         family = Family(name, **options)
         if norm is not None:
@@ -221,57 +248,64 @@ class Wanted:
 def account(wanted: Wanted, multipliers: tuple[float | None, float | None], statement: Statement) -> None:
     """Print what a mechanism guarantees, with the noise of one of two multipliers; that of a run has its own, too."""
     relative, absolute = multipliers
-    ours = wanted.of_run()
-    if ours is None and wanted.rounds is None:
-        raise ConfigError(_NO_ROUNDS)
-    if (relative is not None and absolute is not None) or (ours is None and relative is None and absolute is None):
+    wanted.require(statement)
+    if (relative is not None and absolute is not None) or (not wanted.is_run and relative is None and absolute is None):
         raise ConfigError("--noise-multiplier and --clip-noise-multiplier: give exactly one of them")
-    if ours is None:
-        strategy, participation = wanted.strategy()
-        ours = Mechanism(strategy, participation, 1.0)
+    promise, mechanism = wanted.promise(statement)
     if absolute is not None:
-        relative = scale("--clip-noise-multiplier", absolute) / ours.strategy.sensitivity(SingleParticipation()).value
-    _print_guarantee(ours if relative is None else replace(ours, noise_multiplier=relative), statement)
+        relative = scale("--clip-noise-multiplier", absolute) / mechanism.strategy.sensitivity(SingleParticipation()).value
+    if relative is not None:
+        promise = replace(promise, mechanism=replace(mechanism, noise_multiplier=relative))
+    _print_guarantee(promise, wanted, statement)
 
 
 def calibrate(wanted: Wanted, epsilon: float, statement: Statement) -> None:
     """Print the guarantee of the least noise that meets a budget."""
-    ours = wanted.of_run()
-    strategy, participation = wanted.strategy() if ours is None else (ours.strategy, ours.participation)
+    wanted.require(statement)
+    promise, ours = wanted.promise(statement)
     mechanism = accounting.calibrate(
-        strategy,
-        participation,
+        ours.strategy,
+        ours.participation,
         epsilon=epsilon,
-        delta=statement.delta,
-        neighboring_relation=statement.neighboring_relation,
-        accountant=statement.accountant,
-        shares=None if ours is None else ours.shares,
+        delta=promise.delta,
+        neighboring_relation=promise.neighboring_relation,
+        accountant=promise.accountant,
+        shares=ours.shares,
+        prior=promise.earlier,
+        privacy_unit=promise.privacy_unit,
     )
-    _print_guarantee(mechanism, statement)
+    _print_guarantee(replace(promise, mechanism=mechanism), wanted, statement)
 
 
-def _print_guarantee(mechanism: Mechanism, statement: Statement) -> None:
-    """Print what a mechanism guarantees, as a table or as JSON."""
-    answer = accounting.guarantee(mechanism, statement.delta, statement.neighboring_relation, accountant=statement.accountant)
+def _print_guarantee(promise: Promise, wanted: Wanted, statement: Statement) -> None:
+    """Print what is promised, as a table, as JSON, or as the full statement."""
+    answer = promise.after(promise.rounds, promise.delta)
     if statement.as_json:
         print_json(answer.as_json())
         return
     if statement.in_full:
-        console().print(answer.statement(), end="")
+        terms = promise.terms
+        facts = RunFacts(terms.clip_norm, terms.expected_cohort_size, not promise.simulation, adaptive=terms.adaptive)
+        console().print(answer.statement(facts if wanted.is_run else None), end="")
         return
-    print_table("Guarantee", guarantee_rows(answer))
     screen = console()
+    unnamed = wanted.who.empty and not wanted.is_run
+    say(screen, f"Participation: {answer.cohorts}{', since no flag names another' if unnamed else ''}")
+    print_table("Guarantee", guarantee_rows(answer))
     say(screen)
     say(screen, answer.sentence())
     if answer.amplified:
         worst = accounting.rounded_up(answer.unamplified_epsilon)
         say(screen, f"Assuming the cohorts as stated; in the worst case over them, without amplification, epsilon is {worst}.")
-    if isinstance(mechanism.participation, MinSeparation) and mechanism.participation.min_separation > 1:
-        b = mechanism.participation.min_separation
+    participation = None if promise.mechanism is None else promise.mechanism.participation
+    if isinstance(participation, MinSeparation) and participation.min_separation > 1:
+        b = participation.min_separation
         say(
             screen,
             f"A separation of {b} means rounds r and r + {b}; Google's accounting notebook counts the {b - 1} rounds between.",
         )
+    if wanted.is_run:
+        say(screen, f"That is what the run promised; what it spent says: hubbub account {wanted.mechanism}")
 
 
 def guarantee_rows(answer: PrivacyGuarantee) -> dict[str, str]:

@@ -4,10 +4,11 @@ Commands and their flags are declared here and in mechanism_commands.py and run_
 do is in the other siblings, which are imported when a command needs them.
 """
 
+import itertools
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -179,7 +180,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         # Anything else is a defect of ours, and its traceback is what a report of it needs.
         if os.environ.get("HUBBUB_DEBUG") or not isinstance(error, HubbubError | ValueError | TypeError | OSError):
             raise
-        _stop(str(error) or type(error).__name__)
+        _stop(_as_typed(str(error) or type(error).__name__, sys.argv[1:] if arguments is None else arguments))
 
 
 def _run(arguments: list[str] | None) -> int:
@@ -192,6 +193,30 @@ def _run(arguments: list[str] | None) -> int:
         # Of a flag that no variable sets.
         message = error.format_message().replace(" (env var: 'None')", "")
         _stop(f"{message} (see '{where} --help')")
+
+
+# Flags whose value may be a file, which is what a message about it begins with.
+_OF_FILES = ("--mechanism", "--matrix", "--b-matrix", "--learning-rates")
+
+
+def _as_typed(message: str, given: Sequence[str]) -> str:
+    """What is wrong, with the flag that was typed in place of the argument's name in Python, or before a file's name.
+
+    Example:
+        >>> _as_typed("noise_multiplier = 0.0: must be above 0", ["account", "--noise-multiplier", "0"])
+        '--noise-multiplier = 0.0: must be above 0'
+        >>> _as_typed("nosuch: is no run", ["verify", "nosuch"])
+        'RUN nosuch: is no run'
+    """
+    name, equals, rest = message.partition(" = ")
+    flag = f"--{name.replace('_', '-')}"
+    if equals and any(word.partition("=")[0] == flag for word in given):
+        return f"{flag} = {rest}"
+    typed = [*itertools.pairwise(given), *(word.partition("=")[::2] for word in given)]
+    flags = [flag for flag, value in typed if flag in _OF_FILES and value and message.startswith(f"{value}: ")]
+    if flags:
+        return f"{flags[0]} {message}"
+    return f"RUN {message}" if any(message.startswith(f"{word.rstrip('/')}: is no run") for word in given) else message
 
 
 def _stop(message: str) -> NoReturn:

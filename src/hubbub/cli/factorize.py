@@ -375,6 +375,8 @@ def compare(setting: Setting, knobs: Mapping[str, Any], names: str | None, *, pl
     objective: Objective = one_of("objective", knobs["objective"], ("mean", "max"))  # type: ignore[assignment] # as checked
     known = [name for name in DESCRIPTIONS if name != "file"]
     asked = known if names is None else [one_of("--families", name.strip(), known) for name in names.split(",")]
+    for key in ("bands", "buffers"):
+        _require_taken(key, knobs[key], asked)
     require_output("--plot", plot, ".png")
     if plot is not None and rounds > _MOST_DENSE:
         raise ConfigError(f"--plot {plot}: draws each round, of at most {_MOST_DENSE:,}, not {rounds:,}; leave it out")
@@ -392,6 +394,20 @@ def compare(setting: Setting, knobs: Mapping[str, Any], names: str | None, *, pl
         print_json({**setting.as_json(), **shared, "strategies": rows, "left_out": left_out})
     else:
         _print_compared(setting, objective, found, bound, left_out)
+
+
+def _require_taken(key: str, value: int | None, names: Sequence[str]) -> None:
+    """Refuse a number that none of these families takes."""
+    refusal: ConfigError | None = None
+    for name in names if value is not None else ():
+        try:
+            replace(Family(name), **{key: value})  # type: ignore[arg-type] # bands and buffers are such numbers
+        except ConfigError as error:
+            refusal = refusal or error
+        else:
+            return
+    if refusal is not None:
+        raise ConfigError(f"--{key} with --families {','.join(names)}: none of them takes it; {refusal}")
 
 
 def _computed(setting: Setting, knobs: Mapping[str, Any], names: Sequence[str]) -> tuple[list[Compared], dict[str, str]]:
@@ -493,7 +509,7 @@ def _number(value: float | None, exact: bool) -> str:
 def _excess(ratio: float | None) -> str:
     if ratio is None:
         return "-"
-    return "best" if ratio == 1 else f"+{100 * (ratio - 1):.2f} %" if ratio < 2 else f"{ratio:.1f}×"
+    return "best" if ratio == 1 else f"+{100 * (ratio - 1):,.2f} %"
 
 
 def _drawn(setting: Setting, found: Sequence[Compared]) -> bytes:

@@ -114,10 +114,15 @@ _CONFIG = "A TOML file; 'hubbub new run.toml' writes one to start from."
 _HEAD = "A head of the ledger that you kept: a run rolled back behind it is refused."
 _MECHANISM = (
     "A strategy, as 'hubbub compare --help' lists them, with its options, such as banded-toeplitz:bands=10, blt:buffers=4 or "
-    "banded:bands=10,column-norm-squared=2; a matrix file or what factorize wrote; or a run's folder, for what the run has."
+    "banded:bands=10,column-norm-squared=2; a matrix file or what factorize wrote; or a run's folder, for all it promised. "
+    "By default identity."
 )
 _RATES = "One a round: .npy, TensorProto, or 1 falling to 0.05 in the last quarter (cooldown)."
-_SEPARATION = "A client that joins round r may join again in round r + this. Google's notebook counts one less."
+_SEPARATION = "b: a client that joins round r may join again in round r + b; Google's notebook states b - 1."
+_RELATIONS = (
+    "zero-out (by default for patterns and cohorts of fixed size), add-or-remove-one (by default for other random cohorts) or "
+    "replace-one."
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one strict JSON object, in which what is infinite is null.")]
 AllowImport = Annotated[bool, typer.Option("--allow-import", help='Run code that the config names as "pkg.mod:Name".')]
@@ -138,7 +143,7 @@ TrackPrivate = Annotated[
 Head = Annotated[str | None, typer.Option(metavar="H", help=_HEAD)]
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="Set section.key=value over the file; may be repeated.")]
 Mechanism = Annotated[
-    str, typer.Option(metavar="NAME[:KEY=VALUE,…]|FILE|RUN", help=_MECHANISM, autocompletion=_families, show_default=True)
+    str | None, typer.Option(metavar="NAME[:KEY=VALUE,…]|FILE|RUN", help=_MECHANISM, autocompletion=_families)
 ]
 Rounds = Annotated[int, whole_option("Number of rounds.")]
 Epsilon = Annotated[float, real_option("The budget.")]
@@ -156,9 +161,12 @@ MaxCohortSize = Annotated[
 CycleLength = Annotated[
     int | None, whole_option("Cyclic Poisson sampling: how many groups, with --sampling-probability within a group.")
 ]
-Bins = Annotated[int | None, whole_option("Balls in bins: each client draws one of so many bins, permanently.")]
-Accountant = Annotated[str, typer.Option(help="tight (the least epsilon) or rdp (by Rényi moments, looser).")]
-Relation = Annotated[str | None, typer.Option(help="zero-out, add-or-remove-one (default for random cohorts) or replace-one.")]
+Bins = Annotated[int | None, whole_option("Balls in bins: how many bins; each client draws one, permanently.")]
+Accountant = Annotated[
+    str | None,
+    typer.Option(help="tight (the least epsilon; by default, but for a run's own) or rdp (by Rényi moments, looser)."),
+]
+Relation = Annotated[str | None, typer.Option(help=_RELATIONS)]
 Family = Annotated[str, typer.Argument(help=f"{FAMILIES}, or file.", autocompletion=_families)]
 MostBands = Annotated[
     int | None, whole_option("Diagonals, the main one counted; by default the separation, 16 for banded-inverse.")

@@ -11,7 +11,7 @@ from hubbub.cli import flags
 __all__ = ["COMMANDS"]
 
 _RUNS = "Folders of runs over the same people, instead of a mechanism."
-_RELATIVE = "Noise over clip norm × largest column norm of C; σ/C for independent noise."
+_RELATIVE = "Noise over clip norm × largest column norm of the matrix C; for independent noise, over the clip norm alone."
 _ABSOLUTE = "Noise over the clip norm alone, as the Gboard publications state it."
 _PANEL = "Parts of --mechanism, one by one"
 StrategyName = Annotated[
@@ -20,16 +20,18 @@ StrategyName = Annotated[
 BandsPart = Annotated[int | None, flags.whole_option("Its bands.", panel=_PANEL)]
 BuffersPart = Annotated[int | None, flags.whole_option("Its buffers.", panel=_PANEL)]
 NormPart = Annotated[float | None, flags.real_option("Squared norm of the columns of a banded C.", panel=_PANEL)]
-MatrixPart = Annotated[str | None, typer.Option("--matrix", help="A file of C.", rich_help_panel=_PANEL, show_default=False)]
+MatrixPart = Annotated[
+    str | None, typer.Option("--matrix", help="A file that holds the matrix C.", rich_help_panel=_PANEL, show_default=False)
+]
 _OBJECTIVE = "What is least: the mean error over rounds, or the max."
 
 
 def account(
     context: typer.Context,
     runs: Annotated[list[Path] | None, typer.Argument(help=_RUNS, autocompletion=flags.runs, show_default=False)] = None,
-    mechanism: flags.Mechanism = "identity",
-    rounds: Annotated[int | None, flags.whole_option("Number of rounds; of a run's folder by default as many.")] = None,
-    delta: Annotated[float | None, flags.real_option("Delta of the guarantee; of runs by default theirs.")] = None,
+    mechanism: flags.Mechanism = None,
+    rounds: Annotated[int | None, flags.whole_option("Number of rounds; a run's folder has its own.")] = None,
+    delta: Annotated[float | None, flags.real_option("Delta of the guarantee; by default that of the runs.")] = None,
     noise_multiplier: Annotated[float | None, flags.real_option(_RELATIVE)] = None,
     clip_noise_multiplier: Annotated[float | None, flags.real_option(_ABSOLUTE)] = None,
     min_separation: flags.MinSeparation = None,
@@ -47,7 +49,7 @@ def account(
     buffers: BuffersPart = None,
     column_norm_squared: NormPart = None,
     matrix: MatrixPart = None,
-    accountant: flags.Accountant = "tight",
+    accountant: flags.Accountant = None,
     neighboring_relation: flags.Relation = None,
     as_json: flags.AsJson = False,
     in_full: Annotated[bool, typer.Option("--statement", help="Print the guarantee in full, fit for publication.")] = False,
@@ -55,27 +57,25 @@ def account(
     """The epsilon of a mechanism, or of runs from their ledgers, alone and together.
 
     A mechanism takes exactly one of the two noise multipliers and prints both.
+
+    Without flags on participation, each client may join every round; compare and factorize take one round of each client.
     """
     from hubbub.cli import accounts
 
     if runs:
         from hubbub.cli.runs import Asked, account_runs
 
-        given = _given(context)
-        others = sorted(given - {"runs", "delta", "accountant", "neighboring_relation", "as_json", "in_full"})
+        others = sorted(_given(context) - {"runs", "delta", "accountant", "neighboring_relation", "as_json", "in_full"})
         if others:
             flag = others[0].replace("_", "-")
             raise typer.BadParameter(f"--{flag}: describes a mechanism; runs say it by their ledgers, leave it out")
-        chosen = accountant if "accountant" in given else None
-        account_runs(runs, Asked(delta, neighboring_relation, chosen, as_json, in_full))
+        account_runs(runs, Asked(delta, neighboring_relation, accountant, as_json, in_full))
         return
     who = accounts.Who(
         (min_separation, max_participations),
         (epochs, rounds_per_epoch),
         accounts.CohortFlags(sampling_probability, cohort_size, population, max_cohort_size, cycle_length, bins),
     )
-    if delta is None:
-        raise typer.BadParameter("--delta is missing; name --rounds and --delta of a mechanism, or the folders of runs")
     parts = {"bands": bands, "buffers": buffers, "column-norm-squared": column_norm_squared}
     asked = accounts.Wanted(_named(mechanism, strategy, matrix, parts), rounds, who)
     statement = accounts.Statement(delta, neighboring_relation, accountant, as_json, in_full)
@@ -85,8 +85,8 @@ def account(
 def calibrate(
     epsilon: flags.Epsilon,
     delta: flags.Delta,
-    mechanism: flags.Mechanism = "identity",
-    rounds: Annotated[int | None, flags.whole_option("Number of rounds; of a run's folder by default as many.")] = None,
+    mechanism: flags.Mechanism = None,
+    rounds: Annotated[int | None, flags.whole_option("Number of rounds; a run's folder has its own.")] = None,
     min_separation: flags.MinSeparation = None,
     max_participations: flags.MaxParticipations = None,
     epochs: flags.Epochs = None,
@@ -102,13 +102,15 @@ def calibrate(
     buffers: BuffersPart = None,
     column_norm_squared: NormPart = None,
     matrix: MatrixPart = None,
-    accountant: flags.Accountant = "tight",
+    accountant: flags.Accountant = None,
     neighboring_relation: flags.Relation = None,
     as_json: flags.AsJson = False,
 ) -> None:
-    """The least noise that meets a budget, for a mechanism that the flags name as those of account do.
+    """The least noise that meets a budget, for a mechanism named by the same flags as in 'hubbub account'.
 
-    Which mechanism to take is what 'hubbub plan' answers.
+    Without flags on participation, each client may join every round; compare and factorize take one round of each client.
+
+    To choose a mechanism, see 'hubbub plan'.
     """
     from hubbub.cli import accounts
 
@@ -122,8 +124,8 @@ def calibrate(
     accounts.calibrate(accounts.Wanted(_named(mechanism, strategy, matrix, parts), rounds, who), epsilon, statement)
 
 
-def _named(mechanism: str, strategy: str | None, matrix: str | None, parts: dict[str, float | None]) -> str:
-    """What ``--mechanism`` would be for the flags that name its parts.
+def _named(mechanism: str | None, strategy: str | None, matrix: str | None, parts: dict[str, float | None]) -> str:
+    """What ``--mechanism`` would be for the flags that name its parts; without any flag, independent noise.
 
     Raises:
         BadParameter: Both are given, or parts that a matrix has of its own, or a column norm of what is not banded.
@@ -133,9 +135,11 @@ def _named(mechanism: str, strategy: str | None, matrix: str | None, parts: dict
 
     given = {name: value for name, value in parts.items() if value is not None}
     if strategy is None and matrix is None and not given:
-        return mechanism
-    if mechanism != "identity":
-        raise typer.BadParameter(f"--mechanism {mechanism}: say --strategy, --matrix and their numbers in it, or alone")
+        return "identity" if mechanism is None else mechanism
+    if mechanism is not None:
+        typed = {"strategy": strategy, "matrix": matrix, **given}
+        other = next(f"--{name} = {value!r}" for name, value in typed.items() if value is not None)
+        raise typer.BadParameter(f"--mechanism = {mechanism!r} with {other}: give one; --mechanism takes its parts as options")
     if strategy is not None and ":" in strategy:
         raise typer.BadParameter(
             f"--strategy {strategy!r}: code of your own is accounted in Python, by hubbub.accounting.guarantee"
@@ -170,15 +174,17 @@ def factorize(
     b_matrix: Annotated[
         str | None, typer.Option(metavar="FILE", help="B, published with --matrix: B·C is checked to be the workload.")
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it as .safetensors.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "--out", "-o", metavar="FILE", help="Write it as .safetensors.")
+    ] = None,
     plot: flags.Plot = None,
     as_json: flags.AsJson = False,
 ) -> None:
     """Compute a strategy, with its error and a bound on any other's.
 
-    Without flags on participation, each client joins one round. A matrix from a file is verified before use.
+    Without flags on participation, each client joins one round; account and calibrate take every round.
 
-    Of such a matrix, --bands is the most diagonals that it may have.
+    A matrix from a file is verified before use. Of such a matrix, --bands is the most diagonals that it may have.
     """
     from hubbub.cli import factorize as command
     from hubbub.factorization.families import Family
@@ -212,7 +218,7 @@ def compare(
 ) -> None:
     """The errors of strategies for one setting, side by side.
 
-    Without flags on participation, each client joins one round.
+    Without flags on participation, each client joins one round; account and calibrate take every round.
     """
     from hubbub.cli import factorize as command
 

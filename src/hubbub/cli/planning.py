@@ -86,10 +86,9 @@ def plan(file: Path, assignments: list[str], asked: Asked) -> None:
     """
     for flag, given in (("--thorough", asked.thorough), ("--plot", asked.plot)):
         if given and not asked.alternatives:
-            raise ConfigError(f"{flag} with --no-neighbours: is about alternatives; leave one of them out")
+            raise ConfigError(f"{flag} with --no-alternatives: is about alternatives; leave one of them out")
     require_output("--plot", asked.plot, ".png")
-    config = configs.resolve(configs.load(file), configs.overrides(assignments))
-    made = _planned(config, allow_import=asked.allow_import, measure=asked.measure)
+    made = _planned(_settings(file, assignments, asked), allow_import=asked.allow_import, measure=asked.measure)
     promised = made.plan.promise().after(made.plan.rounds, made.plan.delta)
     costs = _costs(made)
     found = _found(made, asked) if asked.alternatives else None
@@ -117,6 +116,14 @@ def plan(file: Path, assignments: list[str], asked: Asked) -> None:
     if not asked.measure:
         say(screen)
         say(screen, "With --measure: how long the run takes, from the data and the model.")
+
+
+def _settings(file: Path, assignments: list[str], asked: Asked) -> Config:
+    """The settings of the file and the flags; says which budget or noise of the file is dropped for that of a flag."""
+    layer, named = configs.load(file), configs.overrides(assignments)
+    if line := configs.replaced(layer, named, str(file)):
+        say(console(stderr=asked.as_json), line)
+    return configs.resolve(layer, named)
 
 
 def _planned(config: Config, *, allow_import: bool, measure: bool) -> _Planned:
@@ -181,7 +188,7 @@ def _privacy_rows(promised: PrivacyGuarantee) -> dict[str, str]:
     return {
         "epsilon": rounded_up(promised.epsilon),
         "delta": no_less(promised.delta),
-        **{name: f"{shown(value)}, {what}" for name, value, shown, what in numbers if value is not None},
+        **{name: f"{shown(value)} ({what})" for name, value, shown, what in numbers if value is not None},
         "privacy unit": promised.privacy_unit,
         "neighboring relation": promised.neighboring_relation,
         "accountant": promised.accountant,

@@ -11,7 +11,7 @@ __all__ = ["LOOK", "PLAN", "TRAIN"]
 
 
 def _new_folder(words: str) -> typer.models.OptionInfo:
-    found: typer.models.OptionInfo = typer.Option("--out", "-o", help=words)
+    found: typer.models.OptionInfo = typer.Option("--out", "--output", "-o", help=words)
     return found
 
 
@@ -152,7 +152,7 @@ def report(
         list[Path], typer.Argument(help="The folder of a run, or several to lay over one another.", autocompletion=flags.runs)
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The HTML file; by default report.html in the run's folder.")
+        Path | None, typer.Option("--output", "--out", "-o", help="The HTML file; by default report.html in the run's folder.")
     ] = None,
     audit: Annotated[
         Path | None,
@@ -182,7 +182,7 @@ def evaluate(run: flags.FinishedRun, allow_import: flags.AllowImport = False, as
 
 def publish(
     run: flags.FinishedRun,
-    output: Annotated[Path, typer.Option("--output", "-o", help="A new folder.")],
+    output: Annotated[Path, typer.Option("--output", "--out", "-o", help="A new folder.")],
     head: flags.Head = None,
 ) -> None:
     """Write what others may have: model, guarantee, card and report; refuses a simulation."""
@@ -195,8 +195,9 @@ def plan(
     config: flags.Config,
     assignments: flags.Assignments = None,
     alternatives: Annotated[
-        bool, typer.Option("--neighbours/--no-neighbours", help="Show what other strategies and cohorts would give.")
+        bool, typer.Option("--alternatives/--no-alternatives", help="Show what other strategies and cohorts would give.")
     ] = True,
+    neighbours: Annotated[bool | None, typer.Option("--neighbours/--no-neighbours", hidden=True)] = None,
     thorough: Annotated[bool, typer.Option("--thorough", help="Try alternatives that take some seconds, too.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the alternatives and epsilon over rounds into this PNG.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Load data and model, and measure the run's time.")] = False,
@@ -206,7 +207,7 @@ def plan(
     """What a run would cost before it starts, what its alternatives would give, and which of them to take."""
     from hubbub.cli import planning
 
-    asked = planning.Asked(alternatives, thorough, plot, measure, allow_import, as_json)
+    asked = planning.Asked(alternatives if neighbours is None else neighbours, thorough, plot, measure, allow_import, as_json)
     planning.plan(config, assignments or [], asked)
 
 

@@ -59,7 +59,7 @@ def ledger(folder: Path, *, as_json: bool) -> None:
         )
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("round", "state", "epoch", f"{unit_word(promise.privacy_unit)}s on record", "release (SHA-256)"):
+    for name in ("round", "state", "incarnation", f"{unit_word(promise.privacy_unit)}s on record", "release (SHA-256)"):
         table.add_column(name)
     for row in rows:
         shown = [row["round_index"], row["state"], row["epoch"], row["clients"], (row["release"] or "")[:16]]
@@ -199,7 +199,7 @@ def account_runs(folders: Sequence[Path], asked: Asked) -> None:
     """Print what the runs cost, one by one and together."""
     runs = [read_run(folder) for folder in folders]
     delta = _delta(runs) if asked.delta is None else asked.delta
-    accountant = asked.accountant or "tight"
+    accountant = "tight" if asked.accountant is None else asked.accountant
     # First, since it says which runs do not add up.
     found = run_charges(runs)
     composed = compose_runs(found, delta, asked.neighboring_relation, accountant=accountant) if runs[1:] else None
@@ -226,11 +226,9 @@ def account_runs(folders: Sequence[Path], asked: Asked) -> None:
 
 def _asked(run: Recorded, asked: Asked) -> Promise:
     """The run's promise, as it is to be stated."""
-    return replace(
-        run.promise,
-        neighboring_relation=asked.neighboring_relation or run.promise.neighboring_relation,
-        accountant=asked.accountant or run.promise.accountant,
-    )
+    named = {"neighboring_relation": asked.neighboring_relation, "accountant": asked.accountant}
+    typed = {name: value for name, value in named.items() if value is not None}
+    return replace(run.promise, **typed)  # type: ignore[arg-type] # both are text
 
 
 def _delta(runs: Sequence[Recorded]) -> float:

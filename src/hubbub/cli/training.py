@@ -65,7 +65,15 @@ class How:
 
 def train(file: Path, assignments: list[str], out: Path | None, how: How) -> None:
     """Start a run in a new folder."""
-    _begin([configs.load(file), configs.overrides(assignments)], out, file.stem, how)
+    layer, named = configs.load(file), configs.overrides(assignments)
+    _say_replaced(layer, named, str(file), how)
+    _begin([layer, named], out, file.stem, how)
+
+
+def _say_replaced(layer: configs.Layer, named: configs.Layer, source: str, how: How) -> None:
+    """Say which budget or noise of a file is dropped, since ``--set`` names the other one."""
+    if line := configs.replaced(layer, named, source):
+        say(console(stderr=how.as_json), line)
 
 
 def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: How) -> None:
@@ -116,6 +124,7 @@ def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | No
     say(screen, f"{folder}: {done} of {recorded.promise.rounds} rounds, {said}")
     if others := privacy["earlier_runs"][1:]:
         say(screen, f"The privacy cost also counts, since they belong to it: {', '.join(others)}")
+    _say_replaced(layer, named, str(folder / "config.toml"), how)
     if named.get("privacy", {}).get("clipping") == "fixed":
         # Of a clip norm that moved, and stands still from here on.
         for key in ("target_quantile", "clip_norm_learning_rate", "clip_count_stddev"):
@@ -128,7 +137,10 @@ def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | No
 
 def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
     screen, run, folder = console(stderr=how.as_json), begun.run, begun.folder
-    _introduce(screen, begun, config.training.engine)
+    # What a folder promises is said after its ledger, its settings and its releases were found to belong together.
+    unsaid = bool(begun.ledger_head)
+    if not unsaid:
+        _introduce(screen, begun, config.training.engine)
     # A shell that starts a command in the background leaves it deaf to the signal of Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     before = begun.rounds_measured
@@ -137,6 +149,10 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
         with how.tracked.opened(screen, folder.name) as track, _progress(screen, run.plan.rounds, before, unit) as show:
 
             def shown(row: dict[str, Any]) -> None:
+                nonlocal unsaid
+                if unsaid:
+                    _introduce(screen, begun, config.training.engine)
+                    unsaid = False
                 show(row)
                 track(row)
 
@@ -146,6 +162,9 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
         say(screen, f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds. Resume with: hubbub resume {folder}")
         say(screen, f"Ledger head, to keep elsewhere (hubbub resume {folder} --head H): {begun.ledger_head}")
         raise
+    measured = begun.finish()
+    if unsaid:
+        _introduce(screen, begun, config.training.engine)
     done, planned = run.plan.rounds, run.config.training.rounds
     if done < planned:
         budget = run.config.privacy.stop_epsilon
@@ -156,22 +175,22 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
         )
     if begun.rounds_measured == before:
         say(screen, f"This run has done all {done} rounds; nothing is left to train.")
-    _finish(screen, begun, how)
+    _say_finished(screen, begun, measured, how)
     if done < planned:
         # What was trained until then is kept.
         raise typer.Exit(_BUDGET_SPENT)
 
 
-def _finish(screen: Console, begun: RunInFolder, how: How) -> None:
-    """Write model and report, and say how good the model is."""
+def _say_finished(screen: Console, begun: RunInFolder, measured: tuple[float, float], how: How) -> None:
+    """Say how good the model is, by its loss and accuracy, and where its report is."""
     run, folder = begun.run, begun.folder
-    loss, accuracy = begun.finish()
+    loss, accuracy = measured
     if run.config.training.fairness:
         _say_fairness(screen, begun)
     head, held_out = begun.ledger_head, bool(run.config.training.validation)
     if how.as_json:
-        measured = {"loss": loss, "accuracy": accuracy, "held_out": held_out}
-        print_json({"run": str(folder), "head": head, **measured, **begun.promised.as_json()})
+        found = {"loss": loss, "accuracy": accuracy, "held_out": held_out}
+        print_json({"run": str(folder), "head": head, **found, **begun.promised.as_json()})
         return
     of = "held-out training examples (private)" if held_out else "test examples"
     say(screen, f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {len(run.dataset.test_targets):,} {of}.")

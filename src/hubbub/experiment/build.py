@@ -186,7 +186,7 @@ def _parts(config: Config, dataset: Dataset) -> list[Any]:
         case "user":
             return by_user(dataset.users)
         case _ if clients > examples:
-            raise ConfigError(f"data.clients = {clients}: there are {examples} training examples")
+            raise ConfigError(f"data.clients = {clients}: there are {examples} training examples; ask for at most as many")
         case "dirichlet":
             return dirichlet(dataset.train_targets, clients, config.data.alpha, seed)
         case _:

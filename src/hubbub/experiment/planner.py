@@ -72,7 +72,7 @@ def planned(
     require_fitting_unit(config)
     size = training.cohort_size or max(1, clients // 10)
     if size > clients:
-        raise ConfigError(f"training.cohort_size = {size}: there are {clients} {privacy.unit}s")
+        raise ConfigError(f"training.cohort_size = {size}: there are {clients} {privacy.unit}s; ask for at most as many")
     participation, expected = participation_of(config, clients, size)
     encryption = encryption_of(config, expected)
     shares = encryption.shares() if encryption else None

@@ -1,0 +1,159 @@
+"""``account --mechanism RUN`` and ``calibrate --mechanism RUN`` state all that the run promises, not its mechanism alone."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hubbub.accounting.wording import Assumption
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism import Mechanism, NoiseShares
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import Identity
+from recorded_runs import BAND, BANDED, COIN, EVEN, PATTERN, THREE, answer, charges, hubbub, promise_of, recorded
+
+COMMANDS = {"account": ["account"], "calibrate": ["calibrate", "--epsilon", "3"]}
+each_command = pytest.mark.parametrize("command", COMMANDS)
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    return recorded(tmp_path / "earlier", EVEN, THREE, secret=1, close=True)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    capsys.readouterr()
+    assert hubbub(*arguments) == 0
+    return capsys.readouterr().out
+
+
+def stated(capsys: pytest.CaptureFixture[str], command: str, run: Path, *more: str) -> tuple[str, dict]:
+    """What a command prints of a run for people, and what it prints for programs."""
+    words = [*COMMANDS[command], "--mechanism", run, "--delta", "1e-5", *more]
+    return printed(capsys, *words), answer(capsys, *words)
+
+
+@each_command
+def test_of_a_run_of_examples_each_example_is_promised(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    run = recorded(tmp_path / "run", replace(BAND, privacy_unit="example"), THREE)
+    text, found = stated(capsys, command, run)
+    assert "for each example" in text
+    assert "each client" not in text
+    assert found["privacy_unit"] == "example"
+
+
+def test_the_full_statement_of_a_run_of_examples_names_the_example(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", replace(BAND, privacy_unit="example"), THREE)
+    text = printed(capsys, "account", "--mechanism", run, "--delta", "1e-5", "--statement")
+    assert "one example" in text
+    assert "one client" not in text
+
+
+@each_command
+def test_of_a_simulation_it_is_said_that_it_is_not_for_release(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    run = recorded(tmp_path / "run", replace(BAND, simulation=True), THREE)
+    text, found = stated(capsys, command, run)
+    assert "Simulation, not for release" in text
+    assert found["simulation"] is True
+
+
+def test_the_full_statement_of_a_simulation_says_that_its_noise_is_no_secret(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = recorded(tmp_path / "run", replace(BAND, simulation=True), THREE)
+    text = printed(capsys, "account", "--mechanism", run, "--delta", "1e-5", "--statement")
+    assert "not for release" in text
+    assert "noise from a known seed" in text
+
+
+@each_command
+def test_the_cost_of_earlier_runs_is_in_that_of_a_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, earlier: Path, command: str
+) -> None:
+    promise = replace(BAND, earlier=charges(earlier))
+    run = recorded(tmp_path / "run", promise, THREE)
+    text, found = stated(capsys, command, run)
+    assert "together with 1 earlier run" in text
+    assert len(found["earlier"]) == 1
+    if command == "account":
+        assert found["epsilon"] == promise.after(promise.rounds, 1e-5).epsilon > BAND.after(BAND.rounds, 1e-5).epsilon
+    else:
+        assert found["epsilon"] <= 3
+        alone = recorded(tmp_path / "alone", BAND, THREE, secret=2)
+        assert found["noise_multiplier"] > stated(capsys, command, alone)[1]["noise_multiplier"]
+
+
+@each_command
+def test_a_run_keeps_its_relation_and_its_accountant_unless_others_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    run = recorded(tmp_path / "run", replace(BAND, neighboring_relation="replace-one", accountant="rdp"), THREE)
+    _, found = stated(capsys, command, run)
+    assert (found["neighboring_relation"], found["accountant"]) == ("replace-one", "rdp")
+    _, found = stated(capsys, command, run, "--neighboring-relation", "zero-out", "--accountant", "tight")
+    assert (found["neighboring_relation"], found["accountant"]) == ("zero-out", "tight")
+
+
+@each_command
+def test_the_shares_and_the_further_terms_of_a_run_are_stated(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    shares = NoiseShares(3, 10)
+    promise = Promise(
+        4,
+        Mechanism(Identity(4), MinSeparation(2, 2), 3.0, shares),
+        settings={"clip_norm": 1.0},
+        further=(Assumption("the moon is full", "operator"),),
+        not_covered=("the weather",),
+        setting="the sky is trusted.",
+    )
+    run = recorded(tmp_path / "run", promise, THREE)
+    _, found = stated(capsys, command, run)
+    (event,) = found["events"]
+    assert event["event"] == "DiscreteGaussianShares"
+    assert "the moon is full" in json.dumps(found["assumptions"])
+    assert "the weather" in found["not_covered"]
+    assert found["setting"] == "the sky is trusted."
+
+
+def test_a_run_whose_clip_norm_moves_says_that_it_publishes_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    promise = replace(BAND, settings={"adaptive_clipping": {"target_quantile": 0.5}})
+    run = recorded(tmp_path / "run", promise, THREE)
+    text = printed(capsys, "account", "--mechanism", run, "--delta", "1e-5", "--statement")
+    assert "Also the clip norm of every round" in text
+
+
+@pytest.mark.parametrize("promise", [BAND, COIN, EVEN], ids=["band", "coin", "even"])
+def test_a_run_s_mechanism_costs_what_the_run_promised(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, promise: Promise
+) -> None:
+    run = recorded(tmp_path / "run", replace(promise, delta=1e-6), THREE)
+    found = answer(capsys, "account", "--mechanism", run)
+    assert found["delta"] == 1e-6
+    assert found["epsilon"] == promise.after(promise.rounds, 1e-6).epsilon
+    assert answer(capsys, "account", "--mechanism", run, "--delta", "1e-4")["delta"] == 1e-4
+    assert f"what it spent says: hubbub account {run}" in printed(capsys, "account", "--mechanism", run)
+
+
+def test_a_run_s_mechanism_under_other_cohorts_keeps_its_unit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", promise_of(BANDED, PATTERN, 2.0, privacy_unit="example"), THREE)
+    found = answer(capsys, "account", "--mechanism", run, "--min-separation", "4", "--max-participations", "1")
+    assert found["privacy_unit"] == "example"
+    assert found["l2_sensitivity"] < answer(capsys, "account", "--mechanism", run)["l2_sensitivity"]
+
+
+@pytest.mark.parametrize("flag", ["--accountant=", "--neighboring-relation="])
+def test_an_empty_word_is_refused_of_a_run_too(capsys: pytest.CaptureFixture[str], tmp_path: Path, flag: str) -> None:
+    run = recorded(tmp_path / "run", BAND, THREE)
+    for words in (
+        ["account", run],
+        ["account", "--mechanism", run],
+        ["calibrate", "--epsilon=3", "--delta=1e-5", f"--mechanism={run}"],
+    ):
+        assert hubbub(*words, flag) == 2
+        assert "''" in capsys.readouterr().err
