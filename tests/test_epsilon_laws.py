@@ -587,6 +587,28 @@ def test_a_loss_that_is_flat_over_most_of_its_mass_has_an_epsilon_near_the_truth
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("z", "q", "part", "rounds", "delta", "relation"),
+    [
+        (1.5533726689870168e-06, 2.2766295542e-05, 0.8303037012386367, 18354, 1.2416463485505808e-07, "add-or-remove-one"),
+        (1.4846228307281893e-05, 1.12798367e-08, 0.18680136556965632, 73862, 5.2466335200863e-07, "replace-one"),
+        (5.600812884259785e-06, 0.00096059454788, 0.16383503338655547, 457364, 2.937378918580683e-193, "add-or-remove-one"),
+    ],
+)
+def test_mixtures_of_hardly_any_noise_have_an_epsilon_however_steep_the_tilt(
+    z: float, q: float, part: float, rounds: int, delta: float, relation: str
+) -> None:
+    def epsilon(z: float) -> float:
+        event = MixtureOfGaussians(z, (0.0, part, 1.0), (1 - q, q / 2, q / 2))
+        return accounting.epsilon([(event, rounds)], delta, relation)
+
+    most = [accounting.epsilon([(Gaussian(z * f), rounds)], delta, relation) for f in (1, 1.1, 2, 4)]
+    found = [epsilon(z * f) for f in (1, 1.1, 2, 4)]
+    assert found == sorted(found, reverse=True)
+    assert all(0 < one <= bound for one, bound in zip(found, most, strict=True))
+
+
+@pytest.mark.filterwarnings("error")
 def test_far_below_what_releases_cost_delta_is_one() -> None:
     for event in (MixtureOfGaussians(0.0076, (0.0, 0.2), (0.73, 0.27)), PoissonSampled(0.01, 0.25), BallsInBins(0.01, 3, 30)):
         assert accounting.delta([(event, 1889)], 1.4, "add-or-remove-one") == 1.0

@@ -305,6 +305,10 @@ def _summed(part: _Tilted, together: int, count: int, mesh: float) -> _Tilted | 
 
 def _split(part: _Tilted, mesh: float, tilt: float, factor: int) -> tuple[_Tilted, float]:
     """The law on a mesh ``factor`` times coarser, each mass split so that those under P and Q are kept, and its total."""
+    if factor == 1:
+        # Nothing is split, and a tilt by a whole step of the mesh may be more than float64 holds.
+        total = float(part.weight.sum())
+        return _Tilted(part.first, part.weight / total, part.count), total
     first = part.first // factor
     padded = np.zeros(-(-(part.first - first * factor + len(part.weight)) // factor) * factor)
     padded[part.first - first * factor :][: len(part.weight)] = part.weight
