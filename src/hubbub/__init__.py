@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from hubbub._util import lazily
 
 if TYPE_CHECKING:
-    from hubbub._util.version import __version__
+    from hubbub._util import __version__
     from hubbub.accounting.calibrate import calibrate
     from hubbub.accounting.composition import delta, epsilon
     from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee
@@ -79,7 +79,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "_util.version": ("__version__",),
+        "_util": ("__version__",),
         "accounting": ("PrivacyGuarantee", "calibrate", "delta", "epsilon", "guarantee"),
         "experiment.engine.finished": ("load",),
         "mechanism": ("Mechanism",),

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from hubbub._util.version import __version__
+from hubbub._util import __version__
 from hubbub.cli import mechanism_commands, run_commands
 from hubbub.cli.flags import AsJson
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from hubbub._util.version import __version__
+from hubbub._util import __version__
 from hubbub.cli.output import console, print_json, say
 
 __all__ = ["doctor"]

@@ -20,9 +20,8 @@ import gmpy2
 import numpy as np
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from hubbub._util import files
+from hubbub._util import __version__, files
 from hubbub._util.checks import Array, integer, shown
-from hubbub._util.version import __version__
 from hubbub.cli.output import console, print_json, say
 from hubbub.errors import ConfigError, KeyFileError
 from hubbub.secagg import key_files, paillier, threshold

@@ -15,9 +15,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
-from hubbub._util import files, strict_json
+from hubbub._util import __version__, files, strict_json
 from hubbub._util.checks import Array, integer, non_negative, one_of, table
-from hubbub._util.version import __version__
 from hubbub.errors import DataError, HubbubError
 from hubbub.factorization import Optimized
 from hubbub.mechanism.participation import participation_of, participation_record
