@@ -130,7 +130,7 @@ def test_a_file_in_place_of_the_folder_is_named(refused: Refused) -> None:
         ),
         (
             ["shares", "-o", "keys", "--holders", "5", "--threshold", "3", "--min-contributions", "0"],
-            ["min_contributions = 0: must be at least 1"],
+            ["--min-contributions = 0: must be at least 1"],
         ),
         (["bench", "-o", "keys", "--bits", "128"], ["bits = 128: must be at least 256"]),
         (["bench", "-o", "keys", "--bits", "8192"], ["bits = 8192: must be at most 4096"]),

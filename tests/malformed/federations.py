@@ -245,7 +245,7 @@ def holder_messages(run: Run) -> Iterator[Case]:  # noqa: C901 # one kind after 
     yield asked("more than agreed", {**good, **{f"contribution-{i}": good["contribution-0"] for i in range(9)}}, "at most 4")
     for key, odd in (("run", "other"), ("min_contributions", 3), ("size", 6), ("noising_holders", 1), ("whole_key", True)):
         other = ConfigRecord({"action": "open", "round": 0, "hubbub_agreement": strict_json.canonical({**stated(), key: odd})})
-        yield asked(f"of another {key}", {**good, "paillier": other}, ("agree", "told", "holders", "whole"))
+        yield asked(f"of another {key}", {**good, "paillier": other}, ("agree", "know", "holders", "whole"))
     for odd in (-1, 101, 1.0, "1", True, b"1", [1]):
         content = RecordDict({"paillier": ConfigRecord({"holder": odd, "key-id": "x"})})
         yield case(f"a node that says it holds {odd!r}", "Held.of", lambda c=content: Held.of(c), "holder = ")

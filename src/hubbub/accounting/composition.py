@@ -263,8 +263,10 @@ def unamplified_mu(events: Events, neighboring_relation: NeighboringRelation) ->
     return math.sqrt(_mu_squared(events, neighboring_relation))
 
 
-def unamplified_zcdp_rho(events: Events, neighboring_relation: NeighboringRelation) -> float:
+def unamplified_zcdp_rho(events: Events, neighboring_relation: NeighboringRelation, *made_of: float) -> float:
     """ρ of zero-concentrated DP, without amplification by sampling, rounded up: μ²/2 of Gaussians.
+
+    ``made_of`` are the numbers from which the events' noise multipliers were computed, as for :func:`.no_lower`.
 
     Example:
         >>> from hubbub.accounting.events import PoissonSampled
@@ -273,15 +275,15 @@ def unamplified_zcdp_rho(events: Events, neighboring_relation: NeighboringRelati
     """
     own, others = _apart(events)
     added = math.fsum(count * shares_zcdp_rho(event, neighboring_relation) for event, count in own)
-    return no_lower(_mu_squared(others, neighboring_relation) / 2 + added, *_multipliers(events))
+    return no_lower(_mu_squared(others, neighboring_relation) / 2 + added, *_multipliers(events), *made_of)
 
 
-def unamplified_mu_stated(events: Events, neighboring_relation: NeighboringRelation) -> float:
+def unamplified_mu_stated(events: Events, neighboring_relation: NeighboringRelation, *made_of: float) -> float:
     """:func:`unamplified_mu`, rounded up, for whoever states it; epsilon is computed from the other, and rounded by itself."""
-    return no_lower(unamplified_mu(events, neighboring_relation), *_multipliers(events))
+    return no_lower(unamplified_mu(events, neighboring_relation), *_multipliers(events), *made_of)
 
 
-def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRelation) -> float | None:
+def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRelation, *made_of: float) -> float | None:
     """ρ of zero-concentrated DP without random cohorts, rounded up; ``None`` with them, and if nothing bounds the cost.
 
     Example:
@@ -290,7 +292,7 @@ def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRel
     """
     if events is None or not certain(events):
         return None
-    return unamplified_zcdp_rho(events, neighboring_relation)
+    return unamplified_zcdp_rho(events, neighboring_relation, *made_of)
 
 
 def unamplified_epsilon(events: Events, delta: float, neighboring_relation: NeighboringRelation) -> float:

@@ -78,7 +78,7 @@ def guarantee(
     return PrivacyGuarantee(
         epsilon=math.inf if events is None else epsilon_once(events, delta, stated, accountant),
         delta=float(delta),
-        zcdp_rho=certain_zcdp_rho(events, stated),
+        zcdp_rho=certain_zcdp_rho(events, stated, mechanism.stddev),
         l2_sensitivity=no_lower(sensitivity.value),
         sensitivity_exact=sensitivity.exact,
         noise_multiplier=mechanism.noise_multiplier,

@@ -151,12 +151,14 @@ class PrivacyGuarantee:
         """μ of Gaussian DP without amplification; ``None`` where nothing is promised, or noise comes in shares."""
         if self.events is None or self.in_shares:
             return None
-        return unamplified_mu_stated(self.events, self.neighboring_relation)
+        return unamplified_mu_stated(self.events, self.neighboring_relation, self.clip_noise_multiplier or 0.0)
 
     @property
     def unamplified_zcdp_rho(self) -> float | None:
         """ρ of zero-concentrated DP, without amplification; ``None`` where nothing is promised."""
-        return None if self.events is None else unamplified_zcdp_rho(self.events, self.neighboring_relation)
+        if self.events is None:
+            return None
+        return unamplified_zcdp_rho(self.events, self.neighboring_relation, self.clip_noise_multiplier or 0.0)
 
     @property
     def unamplified_epsilon(self) -> float:
