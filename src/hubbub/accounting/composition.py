@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from functools import lru_cache
 
+from hubbub._util import no_lower
 from hubbub._util.checks import non_negative, one_of, open_unit
-from hubbub._util.rounding import no_lower
 from hubbub.accounting import dominating_pairs, pld
 from hubbub.accounting.events import (
     BallsInBins,

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hubbub._util import no_lower
 from hubbub._util.checks import integer, one_of, open_unit
-from hubbub._util.rounding import no_lower
 from hubbub.accounting.composition import ACCOUNTANTS, certain_zcdp_rho, epsilon_once, unamplified_mu
 from hubbub.accounting.events import NeighboringRelation
 from hubbub.accounting.events_of_mechanism import charges, covered_relations, stated_relation

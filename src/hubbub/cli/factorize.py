@@ -13,9 +13,8 @@ from typing import Any
 
 from rich.table import Table
 
-from hubbub._util import files
+from hubbub._util import files, no_lower
 from hubbub._util.checks import Array, integer, one_of, rounds_count
-from hubbub._util.rounding import no_lower
 from hubbub.cli.output import console, print_json, print_table, print_whole, printable, say
 from hubbub.errors import ConfigError, DataError, HubbubError
 from hubbub.factorization import published, strategy_file

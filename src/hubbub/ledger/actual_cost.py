@@ -8,7 +8,7 @@ computed; the larger of that and of the promise so far may be stated.
 import math
 from dataclasses import dataclass, replace
 
-from hubbub._util.rounding import no_lower
+from hubbub._util import no_lower
 from hubbub.accounting.composition import certain_zcdp_rho, epsilon
 from hubbub.accounting.events import Gaussian
 from hubbub.accounting.events_of_mechanism import charges, shares_of

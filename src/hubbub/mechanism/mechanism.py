@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
+from hubbub._util import no_lower
 from hubbub._util.checks import integer, lattice_bits, scale
-from hubbub._util.rounding import no_lower
 from hubbub.errors import ConfigError, ParticipationError
 from hubbub.mechanism.participation import (
     FixedEpochs,
