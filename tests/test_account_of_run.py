@@ -137,7 +137,12 @@ def test_a_run_s_mechanism_costs_what_the_run_promised(
     assert found["delta"] == 1e-6
     assert found["epsilon"] == promise.after(promise.rounds, 1e-6).epsilon
     assert answer(capsys, "account", "--mechanism", run, "--delta", "1e-4")["delta"] == 1e-4
-    assert f"what it spent says: hubbub account {run}" in printed(capsys, "account", "--mechanism", run)
+    words = printed(capsys, "account", "--mechanism", run)
+    assert "That is what the run promised" in words
+    assert f"hubbub account {run} says what it spent" in words
+    for typed in (["--noise-multiplier", "50"], ["--delta", "1e-4"], ["--neighboring-relation", "replace-one"]):
+        words = printed(capsys, "account", "--mechanism", run, *typed)
+        assert "That is not what the run promised" in words
 
 
 def test_a_run_s_mechanism_under_other_cohorts_keeps_its_unit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

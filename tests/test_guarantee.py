@@ -18,10 +18,11 @@ from scipy.special import logsumexp
 from conftest import oracle
 from hubbub import accounting
 from hubbub.accounting import FixedSizeSampled, Gaussian, PoissonSampled
-from hubbub.accounting.composition import unamplified_mu
+from hubbub.accounting.composition import unamplified_mu, unamplified_zcdp_rho
 from hubbub.accounting.events import BallsInBins, Event, MixtureOfGaussians, TreeAggregation, TruncatedPoissonSampled
+from hubbub.accounting.events_of_mechanism import charges
 from hubbub.accounting.runs import RunCharge, charge_assumptions
-from hubbub.accounting.statement import RunFacts
+from hubbub.accounting.statement import RunFacts, rounded_up
 from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
 from hubbub.cli.accounts import guarantee_rows
 from hubbub.errors import ConfigError
@@ -39,7 +40,7 @@ from hubbub.mechanism.participation import (
     SingleParticipation,
     TruncatedPoissonSampling,
 )
-from hubbub.mechanism.strategies import Identity, Strategy, toeplitz
+from hubbub.mechanism.strategies import Dense, Identity, Strategy, toeplitz
 from hubbub.training import RunStore
 from hubbub.verification import verify
 
@@ -207,6 +208,48 @@ def test_no_digit_of_what_is_stated_is_below_the_truth(z: float, relation: str) 
             (Fraction(mechanism.zcdp_rho), k / variance / 2),
         ):
             assert truth <= stated <= truth * (1 + Fraction(1, 10**14))
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [(Gaussian(1.0), 1), (Gaussian(2.0**27), 1)],
+        [(Gaussian(405941.7109375), 322562012466)],
+        [(PoissonSampled(0.1, 0.5), 3), (TreeAggregation(0.7, rounds=100), 2)],
+    ],
+    ids=["one that adds less than an ulp", "very many", "of several kinds"],
+)
+def test_rho_and_mu_of_several_releases_are_not_an_ulp_low(events: list[tuple[Event, int]]) -> None:
+    truth = sum(
+        count * (1 if not isinstance(event, TreeAggregation) else 7) / Fraction(event.noise_multiplier) ** 2
+        for event, count in events
+    )
+    rho = unamplified_zcdp_rho(events, "zero-out")
+    assert truth / 2 <= Fraction(rho) <= truth / 2 * (1 + Fraction(1, 2**51))
+    assert truth <= Fraction(unamplified_mu(events, "zero-out")) ** 2 <= truth * (1 + Fraction(1, 2**50))
+
+
+def test_a_sensitivity_of_a_matrix_is_not_an_ulp_low() -> None:
+    mechanism = Mechanism(Dense(np.array([[1.0, 0.0], [1e-9, 1.0]])), SingleParticipation(), 1.0)
+    truth = 1 + Fraction(1e-9) ** 2
+    assert Fraction(mechanism.l2_sensitivity) ** 2 >= truth
+    assert Fraction(mechanism.zcdp_rho) * 2 >= truth
+
+
+def test_what_a_run_is_charged_is_not_below_its_cost_where_an_earlier_run_is_counted() -> None:
+    """The noise multiplier of the event on record is rounded down."""
+    for k in range(1, 200):
+        ((event, times),) = charges(Mechanism(Identity(k), MinSeparation(1, k), math.sqrt(k)), k)
+        assert times == 1
+        assert Fraction(event.noise_multiplier) ** 2 * k <= Fraction(math.sqrt(k)) ** 2
+
+
+@pytest.mark.parametrize(
+    ("z", "rho", "mu"), [(0.1, "50", "10"), (0.8, "0.7813", "1.25"), (0.2, "12.5", "5"), (2.0, "0.125", "0.5")]
+)
+def test_common_noise_is_stated_by_the_short_number_that_it_has(z: float, rho: str, mu: str) -> None:
+    answer = accounting.guarantee(Mechanism(Identity(1), SingleParticipation(), z), 1e-6)
+    assert (rounded_up(answer.zcdp_rho or 0.0), rounded_up(answer.gdp_mu or 0.0)) == (rho, mu)
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,8 @@ assumes that the trade-off curve is Gaussian | fails for every :: audits :: theo
 in the worst case over them :: random cohorts :: test_the_worst_case_of_cohorts_is_over_what_the_draw_can_give
 over clip norm × largest :: every run :: test_rho_is_that_of_the_stated_sensitivity_and_noise
 , since no flag names another :: flags without participation :: test_the_first_line_says_which_participation_is_meant
-That is what the run promised :: a run of --mechanism :: test_a_run_s_mechanism_costs_what_the_run_promised
+That is what the run promised | That is not what the run promised | says what it spent :: a run of --mechanism :: \
+test_a_run_s_mechanism_costs_what_the_run_promised
 """,
     "cli/runs.py": """
 in the worst case over them :: random cohorts :: test_the_worst_case_of_cohorts_is_over_what_the_draw_can_give

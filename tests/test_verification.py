@@ -10,11 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.numpy import load, save
 
 from hubbub._util import strict_json
 from hubbub.cli import main
 from hubbub.ledger.chain import Chain, read_chain, record_hash
+from hubbub.ledger.ledger import add_record
+from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import PoissonSampling
+from hubbub.mechanism.strategies import Identity
+from hubbub.training import Plan, RunStore, SimulatedPopulation, train
 from hubbub.verification import verify
 from recorded_runs import require_noticed, unproved
 
@@ -309,6 +315,33 @@ def test_a_ledger_that_was_cut_at_a_line_shows_by_the_kept_head_and_by_the_folde
         found = failing(run, head)
         assert found.keys() >= {"head", "files"}
         assert cut <= 2 or {"releases", "epsilon"} & found.keys()
+
+
+def test_a_guarantee_that_was_on_record_once_is_missed_in_every_later_round(tmp_path: Path) -> None:
+    mechanism = Mechanism(Identity(3), PoissonSampling(0.5), 3.0)
+    clients = [(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))] * 4
+    store = RunStore(tmp_path / "run")
+    population = SimulatedPopulation(clients, torch.nn.functional.cross_entropy)
+    rounds = train(Plan(mechanism, 1.0, 1e-5), population, torch.nn.Linear(3, 2), store)
+    next(rounds)
+    rounds.close()
+    assert verify(store.folder).ok
+    add_record(store.ledger_path, {"kind": "files", "files": {"guarantee.json": "0" * 64}})
+    for _ in train(Plan(mechanism, 1.0, 1e-5), population, torch.nn.Linear(3, 2), store):
+        pass
+    missing = {check.name: check for check in verify(store.folder).checks}["epsilon"]
+    assert not missing.ok
+    assert "guarantee.json" in missing.detail
+
+
+def test_a_start_that_cannot_be_read_leaves_all_other_checks(run: Path) -> None:
+    held = len(verify(run).checks)
+    start = run / "state" / "initial.safetensors"
+    start.write_bytes(start.read_bytes()[:-1])
+    verdict = verify(run)
+    assert not verdict.ok
+    assert len(verdict.checks) >= held
+    assert verdict.epsilon is not None
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

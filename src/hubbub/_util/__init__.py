@@ -3,17 +3,16 @@
 import math
 import sys
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from importlib import import_module
 from typing import Any
 
-__all__ = ["__version__", "lazily", "no_lower"]
+__all__ = ["__version__", "lazily", "least_float", "least_root", "no_lower"]
 
 __version__ = "0.1.0"
 
 # Of numbers made by a dozen roundings, each of half an ulp.
 _ERROR = 2.0**-49
-# Half of what a float has.
-_SHORT = 2.0**26
 
 
 def lazily(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -31,6 +30,8 @@ def lazily(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable
     home_of = {name: home for home, names in homes.items() for name in names or (home,)}
 
     def get(name: str) -> Any:
+        if name in homes and name not in home_of:
+            return import_module(f"{package}.{name}")
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = import_module(f"{package}.{home_of[name]}")
@@ -39,19 +40,40 @@ def lazily(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable
     return get, lambda: sorted({*vars(sys.modules[package]), *home_of})
 
 
-def no_lower(number: float, *made_of: float) -> float:
+def no_lower(number: float) -> float:
     """A computed number of at least 0, or a few ulps above it, so that the rounding of its formula cannot make it too low.
 
-    Where it and what it was made of have at most 26 binary digits, such as 2 or 0.375, it stays: what was rounded has 53.
+    Example:
+        >>> no_lower(math.sqrt(3))
+        1.7320508075688803
+    """
+    return number * (1 + _ERROR)
+
+
+def least_float(number: Fraction) -> float:
+    """The least float that is not below a fraction.
 
     Example:
-        >>> no_lower(2.0), no_lower(math.sqrt(3)), no_lower(3 / 0.3, 0.3)
-        (2.0, 1.7320508075688803, 10.000000000000018)
+        >>> least_float(Fraction(5, 4)), least_float(Fraction(1, 10)), least_float(Fraction(1, 5))
+        (1.25, 0.1, 0.2)
     """
-    exact = all(_short(part) for part in (number, *made_of))
-    return number if exact else number * (1 + _ERROR)
+    try:
+        nearest = float(number)
+    except OverflowError:
+        return math.inf
+    return nearest if nearest >= number else math.nextafter(nearest, math.inf)
 
 
-def _short(number: float) -> bool:
-    digits = math.frexp(number)[0] * _SHORT
-    return not math.isfinite(number) or digits == int(digits)
+def least_root(square: Fraction | int) -> float:
+    """The least float whose square is not below a fraction.
+
+    Example:
+        >>> least_root(4), least_root(3) ** 2 > 3
+        (2.0, True)
+    """
+    root = math.sqrt(least_float(Fraction(square)))
+    while math.isfinite(root) and Fraction(root) ** 2 < square:
+        root = math.nextafter(root, math.inf)
+    while math.isfinite(root) and (below := math.nextafter(root, 0.0)) < root and Fraction(below) ** 2 >= square:
+        root = below
+    return root

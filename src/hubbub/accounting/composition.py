@@ -7,9 +7,10 @@ them there is no such Gaussian, and Rényi divergences add up.
 import math
 import sys
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import lru_cache
 
-from hubbub._util import no_lower
+from hubbub._util import least_float, least_root, no_lower
 from hubbub._util.checks import non_negative, one_of, open_unit
 from hubbub.accounting import dominating_pairs, pld
 from hubbub.accounting.events import (
@@ -42,7 +43,6 @@ __all__ = [
     "unamplified_delta",
     "unamplified_epsilon",
     "unamplified_mu",
-    "unamplified_mu_stated",
     "unamplified_zcdp_rho",
 ]
 
@@ -260,13 +260,11 @@ def unamplified_mu(events: Events, neighboring_relation: NeighboringRelation) ->
     Source: van Erven and Harremoës 2014, Theorem 13 (quasi-convexity), https://arxiv.org/abs/1206.2459; Dong, Roth and Su 2022,
     Corollary 2 (composition), https://arxiv.org/abs/1905.02383.
     """
-    return math.sqrt(_mu_squared(events, neighboring_relation))
+    return least_root(_mu_squared(events, neighboring_relation))
 
 
-def unamplified_zcdp_rho(events: Events, neighboring_relation: NeighboringRelation, *made_of: float) -> float:
+def unamplified_zcdp_rho(events: Events, neighboring_relation: NeighboringRelation) -> float:
     """ρ of zero-concentrated DP, without amplification by sampling, rounded up: μ²/2 of Gaussians.
-
-    ``made_of`` are the numbers from which the events' noise multipliers were computed, as for :func:`.no_lower`.
 
     Example:
         >>> from hubbub.accounting.events import PoissonSampled
@@ -274,16 +272,11 @@ def unamplified_zcdp_rho(events: Events, neighboring_relation: NeighboringRelati
         1000.0
     """
     own, others = _apart(events)
-    added = math.fsum(count * shares_zcdp_rho(event, neighboring_relation) for event, count in own)
-    return no_lower(_mu_squared(others, neighboring_relation) / 2 + added, *_multipliers(events), *made_of)
+    added = sum(count * Fraction(no_lower(shares_zcdp_rho(event, neighboring_relation))) for event, count in own)
+    return least_float(_mu_squared(others, neighboring_relation) / 2 + added)
 
 
-def unamplified_mu_stated(events: Events, neighboring_relation: NeighboringRelation, *made_of: float) -> float:
-    """:func:`unamplified_mu`, rounded up, for whoever states it; epsilon is computed from the other, and rounded by itself."""
-    return no_lower(unamplified_mu(events, neighboring_relation), *_multipliers(events), *made_of)
-
-
-def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRelation, *made_of: float) -> float | None:
+def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRelation) -> float | None:
     """ρ of zero-concentrated DP without random cohorts, rounded up; ``None`` with them, and if nothing bounds the cost.
 
     Example:
@@ -292,7 +285,7 @@ def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRel
     """
     if events is None or not certain(events):
         return None
-    return unamplified_zcdp_rho(events, neighboring_relation, *made_of)
+    return unamplified_zcdp_rho(events, neighboring_relation)
 
 
 def unamplified_epsilon(events: Events, delta: float, neighboring_relation: NeighboringRelation) -> float:
@@ -329,9 +322,7 @@ def _as_event(mu: float, neighboring_relation: NeighboringRelation) -> list[tupl
     return [(Gaussian(min(factor / mu, _MOST_MU)), 1)] if mu else []
 
 
-def _multipliers(events: Events) -> list[float]:
-    return [event.noise_multiplier for event, _ in events]
-
-
-def _mu_squared(events: Events, neighboring_relation: NeighboringRelation) -> float:
-    return math.fsum(count * dominating_pairs.unamplified_mu(event, neighboring_relation) ** 2 for event, count in events)
+def _mu_squared(events: Events, neighboring_relation: NeighboringRelation) -> Fraction:
+    """Without rounding."""
+    squares = (count * dominating_pairs.mu_squared(event, neighboring_relation) for event, count in events)
+    return sum(squares, start=Fraction())

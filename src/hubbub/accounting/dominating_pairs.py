@@ -19,6 +19,7 @@ https://arxiv.org/abs/2202.08312.
 
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
@@ -262,18 +263,34 @@ def unamplified_mu(event: Event, relation: NeighboringRelation) -> float:
         >>> [unamplified_mu(PoissonSampled(0.5, 0.1), relation) for relation in ("zero-out", "replace-one")]
         [2.0, 4.0]
     """
+    moved, times = _moves(event, relation)
+    return moved * math.sqrt(times) / event.noise_multiplier
+
+
+def mu_squared(event: Event, relation: NeighboringRelation) -> Fraction:
+    """The square of :func:`unamplified_mu`, without rounding.
+
+    Raises:
+        ValueError: An event whose noise is no Gaussian.
+    """
+    moved, times = _moves(event, relation)
+    return Fraction(moved) ** 2 * times / Fraction(event.noise_multiplier) ** 2
+
+
+def _moves(event: Event, relation: NeighboringRelation) -> tuple[float, int]:
+    """How far a record moves a release to an adversary who knows participation, and in how many releases of that size."""
     factor = 2.0 if relation == "replace-one" else 1.0
     match event:
-        case Gaussian(z) | PoissonSampled(z):
-            return factor / z
-        case FixedSizeSampled(z) | TruncatedPoissonSampled(z):
-            return (1 if relation == "zero-out" else 2) / z
-        case MixtureOfGaussians(z, sensitivities):
-            return factor * max(sensitivities) / z
-        case BallsInBins(z, bins, rounds):
-            return factor * math.sqrt(math.ceil(rounds / bins)) / z
-        case TreeAggregation():
-            return factor / as_gaussian(event).noise_multiplier
+        case Gaussian() | PoissonSampled():
+            return factor, 1
+        case FixedSizeSampled() | TruncatedPoissonSampled():
+            return (1.0 if relation == "zero-out" else 2.0), 1
+        case MixtureOfGaussians(_, sensitivities):
+            return factor * max(sensitivities), 1
+        case BallsInBins(_, bins, rounds):
+            return factor, math.ceil(rounds / bins)
+        case TreeAggregation(_, rounds, min_separation, max_participations):
+            return factor, _squared_sensitivity(rounds, min_separation, max_participations)
         case DiscreteGaussianShares():
             raise ValueError(f"{event}: a sum of discrete Gaussians is no Gaussian, and has no mu")
 

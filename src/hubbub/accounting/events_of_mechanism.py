@@ -10,9 +10,11 @@ Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", T
 """
 
 import math
+from fractions import Fraction
 
 import numpy as np
 
+from hubbub._util import least_root
 from hubbub.accounting.events import (
     RELATIONS,
     BallsInBins,
@@ -42,7 +44,10 @@ from hubbub.mechanism.participation import (
 from hubbub.mechanism.strategies import Strategy, own
 from hubbub.mechanism.strategies.strategy import bands_of
 
-__all__ = ["charges", "covered_relations", "default_relation", "shares_of", "stated_relation"]
+__all__ = ["charges", "covered_relations", "default_relation", "one_release", "shares_of", "stated_relation"]
+
+# No event has less: what costs less costs this.
+_LEAST_MU_SQUARED = Fraction(1, 10**24)
 
 
 def default_relation(participation: Participation) -> NeighboringRelation:
@@ -87,7 +92,7 @@ def charges(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, int], ...]:
             if mechanism.shares is not None:
                 # Of independent noise the squared sensitivity is the number of a client's rounds.
                 return ((shares_of(mechanism, mechanism.shares), round(mechanism.sensitivity_after(rounds).value ** 2)),)
-            return ((Gaussian(1 / mechanism.mu_after(rounds)), 1),)
+            return ((one_release(mechanism.mu_squared(mechanism.least_sensitivity(rounds))), 1),)
         case PoissonSampling(sampling_probability):
             return ((PoissonSampled(z, sampling_probability), rounds),)
         case FixedSizeSampling(cohort_size, population):
@@ -99,6 +104,20 @@ def charges(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, int], ...]:
         case BallsInBinsSampling(bins):
             # The first rounds of a cycle show less than all of it: they cost as much as the whole cycle.
             return ((BallsInBins(z, bins, max(rounds, bins)), 1),)
+
+
+def one_release(mu_squared: Fraction) -> Gaussian:
+    """The Gaussian release that costs what one of this μ² does: its noise multiplier is not above 1/μ.
+
+    Example:
+        >>> one_release(Fraction(25, 4))
+        Gaussian(noise_multiplier=0.4)
+    """
+    bounded = max(mu_squared, _LEAST_MU_SQUARED)
+    multiplier = 1 / least_root(bounded)
+    while Fraction(multiplier) ** 2 * bounded > 1:
+        multiplier = math.nextafter(multiplier, 0.0)
+    return Gaussian(multiplier)
 
 
 def shares_of(mechanism: Mechanism, shares: NoiseShares) -> DiscreteGaussianShares:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hubbub._util import no_lower
 from hubbub._util.checks import integer, one_of, open_unit
 from hubbub.accounting.composition import ACCOUNTANTS, certain_zcdp_rho, epsilon_once, unamplified_mu
 from hubbub.accounting.events import NeighboringRelation
@@ -67,7 +66,7 @@ def guarantee(
     before = events_of(earlier)
     events = None if before is None else (*before, *charges(mechanism, done))
     random = isinstance(mechanism.participation, RandomParticipation)
-    sensitivity = _stated_sensitivity(mechanism, done, stated)
+    sensitivity, moved = _stated_sensitivity(mechanism, done, stated)
     least = None if mechanism.shares is None else mechanism.shares.clients
     own = assumptions(mechanism.participation, stated, shares_of=least, privacy_unit=privacy_unit)
     others = [assumption for run in earlier for assumption in charge_assumptions(run, stated)]
@@ -78,8 +77,8 @@ def guarantee(
     return PrivacyGuarantee(
         epsilon=math.inf if events is None else epsilon_once(events, delta, stated, accountant),
         delta=float(delta),
-        zcdp_rho=certain_zcdp_rho(events, stated, mechanism.stddev),
-        l2_sensitivity=no_lower(sensitivity.value),
+        zcdp_rho=certain_zcdp_rho(events, stated),
+        l2_sensitivity=sensitivity.stated(moved),
         sensitivity_exact=sensitivity.exact,
         noise_multiplier=mechanism.noise_multiplier,
         clip_noise_multiplier=mechanism.stddev,
@@ -99,16 +98,15 @@ def guarantee(
     )
 
 
-def _stated_sensitivity(mechanism: Mechanism, rounds: int, relation: NeighboringRelation) -> Sensitivity:
-    """Of the first rounds of a pattern, or of one round of random cohorts, under a relation."""
+def _stated_sensitivity(mechanism: Mechanism, rounds: int, relation: NeighboringRelation) -> tuple[Sensitivity, float]:
+    """Of the first rounds of a pattern, or of one round of random cohorts, and by what a relation multiplies it."""
     if isinstance(mechanism.participation, RandomParticipation):
         # What one round costs at noise of one column norm: what the accountant counts for it, if participation is known.
         moved = unamplified_mu(charges(replace(mechanism, noise_multiplier=1.0), 1), relation)
-        return replace(mechanism.column_sensitivity, value=moved * mechanism.column_norm)
+        return mechanism.column_sensitivity, moved
     if rounds == 0:
-        return Sensitivity(0.0, True, "nothing is released")
-    least = min(mechanism.sensitivity_after(rounds), mechanism.sensitivity, key=lambda s: s.value)
-    return replace(least, value=2 * least.value) if relation == "replace-one" else least
+        return Sensitivity(0.0, True, "nothing is released"), 1.0
+    return mechanism.least_sensitivity(rounds), 2.0 if relation == "replace-one" else 1.0
 
 
 def unprotected(rounds: int, delta: float, privacy_unit: str = "client") -> PrivacyGuarantee:

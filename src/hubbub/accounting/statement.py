@@ -20,7 +20,7 @@ from hubbub.accounting.composition import (
     certain,
     epsilon_once,
     unamplified_epsilon,
-    unamplified_mu_stated,
+    unamplified_mu,
     unamplified_zcdp_rho,
 )
 from hubbub.accounting.events import RELATIONS, DiscreteGaussianShares, NeighboringRelation
@@ -151,14 +151,14 @@ class PrivacyGuarantee:
         """μ of Gaussian DP without amplification; ``None`` where nothing is promised, or noise comes in shares."""
         if self.events is None or self.in_shares:
             return None
-        return unamplified_mu_stated(self.events, self.neighboring_relation, self.clip_noise_multiplier or 0.0)
+        return unamplified_mu(self.events, self.neighboring_relation)
 
     @property
     def unamplified_zcdp_rho(self) -> float | None:
         """ρ of zero-concentrated DP, without amplification; ``None`` where nothing is promised."""
         if self.events is None:
             return None
-        return unamplified_zcdp_rho(self.events, self.neighboring_relation, self.clip_noise_multiplier or 0.0)
+        return unamplified_zcdp_rho(self.events, self.neighboring_relation)
 
     @property
     def unamplified_epsilon(self) -> float:

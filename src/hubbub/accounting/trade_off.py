@@ -16,7 +16,7 @@ from scipy.special import ndtr, ndtri
 
 from hubbub._util.checks import Array, numbers_within
 from hubbub.accounting import composition
-from hubbub.accounting.composition import one_gaussian, unamplified_mu_stated
+from hubbub.accounting.composition import one_gaussian, unamplified_mu
 from hubbub.accounting.events import Event, counted, require_relation
 
 __all__ = ["gdp_mu", "trade_off", "trade_off_from_profile"]
@@ -38,7 +38,7 @@ def gdp_mu(events: Sequence[tuple[Event, int]], neighboring_relation: str) -> fl
     """
     relation = require_relation(neighboring_relation)
     together = counted(events)
-    return unamplified_mu_stated(together, relation) if one_gaussian(together) else None
+    return unamplified_mu(together, relation) if one_gaussian(together) else None
 
 
 def trade_off(events: Sequence[tuple[Event, int]], false_positive_rates: npt.ArrayLike, neighboring_relation: str) -> Array:

@@ -63,6 +63,11 @@ class Statement:
     as_json: bool
     in_full: bool = False
 
+    @property
+    def names_terms(self) -> bool:
+        """Whether anything is typed in the place of what a run says."""
+        return any(value is not None for value in (self.delta, self.neighboring_relation, self.accountant))
+
 
 # By the flags that name them; no other combination is a kind of cohorts.
 _COHORTS: dict[frozenset[str], Callable[..., RandomParticipation]] = {
@@ -256,7 +261,7 @@ def account(wanted: Wanted, multipliers: tuple[float | None, float | None], stat
         relative = scale("--clip-noise-multiplier", absolute) / mechanism.strategy.sensitivity(SingleParticipation()).value
     if relative is not None:
         promise = replace(promise, mechanism=replace(mechanism, noise_multiplier=relative))
-    _print_guarantee(promise, wanted, statement)
+    _print_guarantee(promise, wanted, statement, same_mechanism=relative is None and wanted.who.empty)
 
 
 def calibrate(wanted: Wanted, epsilon: float, statement: Statement) -> None:
@@ -274,11 +279,11 @@ def calibrate(wanted: Wanted, epsilon: float, statement: Statement) -> None:
         prior=promise.earlier,
         privacy_unit=promise.privacy_unit,
     )
-    _print_guarantee(replace(promise, mechanism=mechanism), wanted, statement)
+    _print_guarantee(replace(promise, mechanism=mechanism), wanted, statement, same_mechanism=False)
 
 
-def _print_guarantee(promise: Promise, wanted: Wanted, statement: Statement) -> None:
-    """Print what is promised, as a table, as JSON, or as the full statement."""
+def _print_guarantee(promise: Promise, wanted: Wanted, statement: Statement, *, same_mechanism: bool) -> None:
+    """Print what is promised, as a table, as JSON, or as the full statement; of a run whether it is what that promised."""
     answer = promise.after(promise.rounds, promise.delta)
     if statement.as_json:
         print_json(answer.as_json())
@@ -286,7 +291,7 @@ def _print_guarantee(promise: Promise, wanted: Wanted, statement: Statement) -> 
     if statement.in_full:
         terms = promise.terms
         facts = RunFacts(terms.clip_norm, terms.expected_cohort_size, not promise.simulation, adaptive=terms.adaptive)
-        console().print(answer.statement(facts if wanted.is_run else None), end="")
+        console().print(answer.statement(facts if wanted.is_run and same_mechanism else None), end="")
         return
     screen = console()
     unnamed = wanted.who.empty and not wanted.is_run
@@ -305,7 +310,9 @@ def _print_guarantee(promise: Promise, wanted: Wanted, statement: Statement) -> 
             f"A separation of {b} means rounds r and r + {b}; Google's accounting notebook counts the {b - 1} rounds between.",
         )
     if wanted.is_run:
-        say(screen, f"That is what the run promised; what it spent says: hubbub account {wanted.mechanism}")
+        kept = same_mechanism and not statement.names_terms
+        whose = "That is what the run promised" if kept else "That is not what the run promised"
+        say(screen, f"{whose}; hubbub account {wanted.mechanism} says what it spent")
 
 
 def guarantee_rows(answer: PrivacyGuarantee) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.table import Table
 
-from hubbub._util import files, no_lower
+from hubbub._util import files
 from hubbub._util.checks import Array, integer, one_of, rounds_count
 from hubbub.cli.output import console, print_json, print_table, print_whole, printable, say
 from hubbub.errors import ConfigError, DataError, HubbubError
@@ -302,10 +302,10 @@ def _facts(family: Family, setting: Setting, answer: Optimized[Strategy]) -> dic
         "bound_family": answer.bound_family,
         "relative_gap": answer.relative_gap,
         "iterations": answer.iterations,
-        "l2_sensitivity": no_lower(sensitivity.value),
+        "l2_sensitivity": sensitivity.stated(),
         "sensitivity_exact": sensitivity.exact,
         "sensitivity_source": sensitivity.source,
-        "column_norm": no_lower(answer.strategy.sensitivity(SingleParticipation()).value),
+        "column_norm": answer.strategy.sensitivity(SingleParticipation()).stated(),
         "memory_rows": memory_rows(answer.strategy),
     }
 

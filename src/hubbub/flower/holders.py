@@ -70,6 +70,10 @@ class HolderFolder:
                 return messages.Held(number, public.key_id).record()
             _require_agreed(folder, agreement)
             holder, (stated, arrays) = Holder(self._key, agreement, folder), _kept(folder)
+            if agreement.noising_holders and not stated:
+                raise RunFolderError(
+                    f"{folder / _FILES[0]}: is missing or empty, and this holder agreed to add noise; restore it"
+                )
             promise = _promise(stated, arrays) if stated else None
             round_index = messages.round_of(record)
             if promise is not None and round_index >= promise.rounds:

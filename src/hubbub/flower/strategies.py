@@ -1,7 +1,7 @@
 """A strategy of Flower made private: it sees what clients send as a noised mean alone, after its cost was recorded."""
 
 import logging
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
@@ -270,7 +270,10 @@ class PrivateStrategy(Strategy):
         most = max(min(wanted, self.mechanism.rounds - done), 0)
         if stop is None:
             return most
-        return bisect_right(range(done + 1, done + most + 1), stop, key=lambda rounds: self.guarantee(rounds=rounds).epsilon)
+        # What is no number allows nothing.
+        return bisect_left(
+            range(done + 1, done + most + 1), True, key=lambda rounds: not self.guarantee(rounds=rounds).epsilon <= stop
+        )
 
     def _content(
         self, run: PrivateRun, summing: "Summing | EncryptedSumming", arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -8,10 +8,8 @@ computed; the larger of that and of the promise so far may be stated.
 import math
 from dataclasses import dataclass, replace
 
-from hubbub._util import no_lower
 from hubbub.accounting.composition import certain_zcdp_rho, epsilon
-from hubbub.accounting.events import Gaussian
-from hubbub.accounting.events_of_mechanism import charges, shares_of
+from hubbub.accounting.events_of_mechanism import charges, one_release, shares_of
 from hubbub.accounting.guarantee import PrivacyGuarantee, covered_relations
 from hubbub.accounting.runs import Events, RunCharge, events_of
 from hubbub.accounting.statement import RunFacts, rounded_up
@@ -29,7 +27,6 @@ __all__ = ["Spent", "run_charge", "spent"]
 
 # Up to this many rounds the cost of every client's rounds is computed, beyond it that of clients that broke the pattern.
 _MOST_ROUNDS = 2048
-_LEAST_MU = 1e-12
 # What follows it names a client.
 _EXAMPLE = ", such as "
 
@@ -136,8 +133,8 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
         mechanism=f"{promised.mechanism}{broken}",
         cohorts=f"{promised.cohorts}{broken}",
         epsilon=math.inf if whole is None else epsilon(whole, at, relation, promise.accountant),
-        zcdp_rho=certain_zcdp_rho(whole, relation, promise.mechanism.stddev),
-        l2_sensitivity=promised.l2_sensitivity if sensitivity is None else no_lower(sensitivity.value * found.scale * moved),
+        zcdp_rho=certain_zcdp_rho(whole, relation),
+        l2_sensitivity=promised.l2_sensitivity if sensitivity is None else sensitivity.stated(found.scale * moved),
         sensitivity_exact=promised.sensitivity_exact if sensitivity is None else sensitivity.exact,
         events=whole,
         rounds=begun,
@@ -218,8 +215,7 @@ def _happened(mechanism: Mechanism, history: History, found: _Breaches) -> tuple
         least = max(1, math.floor(event.share_stddev / found.scale))
         event = replace(event, noise_multiplier=event.noise_multiplier / found.scale, share_stddev=least)
         return (((event, times),) if times else ()), real
-    mu = real.value * found.scale / mechanism.stddev
-    return (((Gaussian(1 / max(mu, _LEAST_MU)), 1),) if mu else ()), real
+    return (((one_release(mechanism.mu_squared(real, found.scale)), 1),) if real.value else ()), real
 
 
 def _sensitivity(mechanism: Mechanism, history: History, found: _Breaches) -> Sensitivity:
@@ -234,7 +230,8 @@ def _sensitivity(mechanism: Mechanism, history: History, found: _Breaches) -> Se
     sets = sorted({tuple(joined) for joined in history.joined.values()})
     strategy = mechanism.strategy
     if type(strategy) is Identity:
-        real = Sensitivity(math.sqrt(max(map(len, sets), default=0)), True, "the most rounds of one client")
+        most = max(map(len, sets), default=0)
+        real = Sensitivity(math.sqrt(most), True, "the most rounds of one client", square=most)
     else:
         leading = type(strategy) in OWN and isinstance(strategy, WithLeadingPart)
         real = of_sets((strategy.leading(rounds) if leading else strategy).matrix(), sets)  # type: ignore[attr-defined]

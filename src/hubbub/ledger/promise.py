@@ -32,7 +32,7 @@ from hubbub.mechanism.strategies.record import from_parts, strategy_arrays, stra
 __all__ = ["Extends", "Promise", "Terms", "earlier_from"]
 
 # Smaller numbers were formats of versions before the first release, which none reads.
-SCHEMA = 6
+SCHEMA = 7
 _MOST_RUNS = 1000
 _NOT_FOR_RELEASE = "simulation, not for release"
 # What stands in a record as it is in the promise.

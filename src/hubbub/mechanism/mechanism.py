@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from hubbub._util import no_lower
+from hubbub._util import least_float, least_root, no_lower
 from hubbub._util.checks import integer, lattice_bits, scale
 from hubbub.errors import ConfigError, ParticipationError
 from hubbub.mechanism.participation import (
@@ -132,7 +132,7 @@ class Mechanism:
     @property
     def l2_sensitivity(self) -> float:
         """The sensitivity of C to the whole participation pattern, zero-out relation, rounded up."""
-        return no_lower(self.sensitivity.value)
+        return self.sensitivity.stated()
 
     @property
     def stddev(self) -> float:
@@ -146,12 +146,12 @@ class Mechanism:
         Raises:
             ValueError: The noise comes in shares, whose sum is no Gaussian.
         """
-        return no_lower(self.mu_after(self.rounds), self.stddev)
+        return least_root(self.mu_squared(self.sensitivity))
 
     @property
     def zcdp_rho(self) -> float:
         """ρ of zero-concentrated DP without amplification, μ²/2, rounded up (zero-out relation)."""
-        return no_lower(self.mu_after(self.rounds) ** 2 / 2, self.stddev)
+        return least_float(self.mu_squared(self.sensitivity) / 2)
 
     def sensitivity_after(self, rounds: int) -> Sensitivity:
         """The sensitivity of what the first ``rounds`` rounds release: of the leading part of C.
@@ -174,10 +174,23 @@ class Mechanism:
         Raises:
             ValueError: More rounds than the strategy has, or noise in shares, whose sum is no Gaussian.
         """
+        return least_root(self.mu_squared(self.least_sensitivity(rounds)))
+
+    def mu_squared(self, moved: Sensitivity, factor: float = 1.0) -> Fraction:
+        """The square of a sensitivity, times a factor, over the standard deviation: not below the truth.
+
+        Raises:
+            ValueError: The noise comes in shares, whose sum is no Gaussian.
+        """
         if self.shares is not None:
             raise ValueError("mu: a sum of discrete Gaussian shares has none; ask hubbub.accounting.guarantee what it costs")
-        # A bound for a part may be looser than the bound for the whole, which covers it.
-        return min(self.sensitivity_after(rounds).value, self.sensitivity.value) / self.stddev
+        if moved.square is not None and type(self.strategy) is Identity:
+            return moved.square * Fraction(factor) ** 2 / Fraction(self.noise_multiplier) ** 2
+        return Fraction(no_lower(moved.value * factor / self.stddev)) ** 2
+
+    def least_sensitivity(self, rounds: int) -> Sensitivity:
+        """Of the first rounds: a bound for a part may be looser than the bound for the whole, which covers it."""
+        return min(self.sensitivity_after(rounds), self.sensitivity, key=lambda s: s.value)
 
 
 def _require_shareable(mechanism: Mechanism, shares: NoiseShares) -> None:

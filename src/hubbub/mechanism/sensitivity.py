@@ -12,10 +12,12 @@ Functions named ``best_of`` give the largest Σ X_ij over such sets, or a bound 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 
+from hubbub._util import least_root, no_lower
 from hubbub._util.checks import Array, real_array
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering, worst_rounds
 
@@ -54,11 +56,19 @@ class Sensitivity:
         value: In units of the norm of one contribution.
         exact: Whether some client moves C·x as far.
         source: The theorem or the search that gave it.
+        square: Of the value, where that is a whole number by construction.
     """
 
     value: float
     exact: bool
     source: str
+    square: int | None = None
+
+    def stated(self, factor: float = 1.0) -> float:
+        """The value times a factor, rounded up."""
+        if self.square is None:
+            return no_lower(self.value * factor)
+        return least_root(self.square * Fraction(factor) ** 2)
 
 
 def of_columns(squared_norms: npt.ArrayLike, participation: Participation) -> Sensitivity:

@@ -363,13 +363,18 @@ def joined(numbers: npt.NDArray[np.int64], width: int, count: int) -> list[int]:
         [-511, 3]
     """
     bias, half = _bias(width, count), 1 << (width - 1)
-    lifted = (numbers + half).tolist() + [half] * (-numbers.size % count)
-    return [int(gmpy2.pack(lifted[i : i + count], width)) - bias for i in range(0, len(lifted), count)]
+    integers = []
+    for start in range(0, numbers.size, count):
+        lifted = (numbers[start : start + count] + half).tolist()
+        integers.append(int(gmpy2.pack(lifted + [half] * (count - len(lifted)), width)) - bias)
+    return integers
 
 
 def taken_apart(lifted: list[int], width: int, count: int) -> npt.NDArray[np.int64]:
     """``(len(lifted) · count,)``: the numbers in integers to which the bias was added, each below 2^(width·count)."""
-    # gmpy2 leaves out the slots above the last that is not zero.
-    rows = [gmpy2.unpack(mpz(integer), width) for integer in lifted]
-    numbers = [int(number) for row in rows for number in row + [0] * (count - len(row))]
-    return np.array(numbers, dtype=np.int64) - (1 << (width - 1))
+    numbers = np.zeros((len(lifted), count), dtype=np.int64)
+    for own, whole in zip(numbers, lifted, strict=True):
+        # gmpy2 leaves out the slots above the last that is not zero.
+        row = gmpy2.unpack(mpz(whole), width)
+        own[: len(row)] = list(map(int, row))
+    return numbers.ravel() - (1 << (width - 1))

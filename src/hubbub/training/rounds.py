@@ -106,6 +106,7 @@ def train(
         ("plan", plan, (Plan, RunPlan), "Plan or a RunPlan"),
         ("population", population, Population, "Population"),
         ("model", model, nn.Module, "torch.nn.Module"),
+        ("store", store, RunStore | None, "hubbub.RunStore(folder)"),
     ):
         if not isinstance(value, kinds):
             raise TypeError(

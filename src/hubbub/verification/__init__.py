@@ -127,7 +127,7 @@ def verify(folder: str | Path, head: str | None = None) -> Verdict:
             *_continuity(folder, promise),
             _secrets(folder, chain, history),
             *_checkpoint(folder, chain, history),
-            _epsilon(folder, promise, history, cost),
+            _epsilon(folder, chain, promise, history, cost),
             *_model(folder, chain),
             _files(folder, promise, history),
             _coverage(folder, promise, history, head),
@@ -281,7 +281,12 @@ def _continuity(folder: Path, promise: Promise) -> Iterator[Check]:
     """A warm start began with the model of the finished run that it names, and counts that run's cost."""
     if found := goes_on_from(folder, promise):
         yield _claim("continuity", breaks(folder, promise), found)
-    elif os.path.lexists(folder / START) and (why := begins_with(None, Start.read(folder))):
+        return
+    try:
+        why = begins_with(None, Start.read(folder)) if os.path.lexists(folder / START) else ""
+    except RunFolderError as error:
+        why = str(error)
+    if why:
         yield Check("continuity", False, f"{folder / START}: {why}")
 
 
@@ -332,7 +337,7 @@ def _checkpoint(folder: Path, chain: Chain, history: History) -> Iterator[Check]
     yield Check("checkpoint", fits, f"{path.relative_to(folder)} holds the state after {checkpoint.rounds} rounds, {which}")
 
 
-def _epsilon(folder: Path, promise: Promise, history: History, cost: Spent) -> Check:
+def _epsilon(folder: Path, chain: Chain, promise: Promise, history: History, cost: Spent) -> Check:
     """What was released costs what was stated: in the guarantee for all rounds, in the metrics for those so far."""
     promised = promise.after(promise.rounds, promise.delta)
 
@@ -346,8 +351,9 @@ def _epsilon(folder: Path, promise: Promise, history: History, cost: Spent) -> C
             computed = promised.as_json() | {"versions": versions if named else "names and versions of libraries"}
             yield from (f"guarantee.json: {difference}" for difference in _differences(computed, stated))
         except FileNotFoundError as error:
-            # A run by ``train`` alone states nothing; one that made its model has the file on record.
-            if history.files is not None or (folder / "config.toml").exists():
+            # A run by ``train`` alone states nothing; another has the file from its start on.
+            told = any(record.get("kind") == "files" for record in chain.records)
+            if told or any(os.path.lexists(folder / name) for name in ("config.toml", _SERVER)):
                 yield f"guarantee.json: cannot be read ({error.strerror})"
         except OSError as error:
             yield f"guarantee.json: cannot be read ({error.strerror})"

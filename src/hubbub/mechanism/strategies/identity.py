@@ -60,7 +60,7 @@ class Identity:
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """The root of the largest number of rounds that one client may join; exact."""
         _, most = worst_rounds(covering(participation, self.rounds), self.rounds)
-        return Sensitivity(math.sqrt(most), True, "orthogonal columns of norm 1: the most rounds of one client")
+        return Sensitivity(math.sqrt(most), True, "orthogonal columns of norm 1: the most rounds of one client", square=most)
 
     def leading(self, rounds: int) -> "Identity":
         """The first ``rounds`` rounds."""

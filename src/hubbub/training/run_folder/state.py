@@ -321,15 +321,15 @@ def take_up(extends: Extends | None, vector: torch.Tensor, optimizer: torch.opti
     Raises:
         RunFolderError: What is kept is of another shape or dtype, or is not what the promise says.
     """
-    start, where = Start(vector, {}), folder / START if folder else "model"
-    if folder and not os.path.lexists(folder / START):
-        start.write(folder)
-    elif folder:
-        start = Start.read(folder)
+    kept = folder is not None and os.path.lexists(folder / START)
+    start, where = Start.read(folder) if folder and kept else Start(vector, {}), folder / START if folder else "model"
     try:
         if why := begins_with(extends, start):
             by_itself = "" if extends else ", or begin by yourself in another one"
             raise ValueError(f"{why}; extend that run, into a new folder{by_itself}")
+        if folder and not kept and not os.path.lexists(folder / "ledger.jsonl"):
+            # Of a run that has begun, the ledger decides whether this is its model.
+            start.write(folder)
         _put(start.model, start.optimizer, vector, optimizer)
     except ValueError as error:
         raise RunFolderError(f"{where}: {error}") from error

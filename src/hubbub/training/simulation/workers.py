@@ -190,8 +190,12 @@ def _stop(connections: Sequence[Connection], processes: Sequence[Any]) -> None:
 
 def _begin(connection: Connection) -> None:
     """A worker's first words: what it works on."""
-    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
-        _serve(connection, *connection.recv())
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            chunks, copied = connection.recv()
+        except (EOFError, OSError):
+            return
+        _serve(connection, chunks, copied)
 
 
 def _serve(connection: Connection, chunks: _Chunks, copied: bytes) -> None:
