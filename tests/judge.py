@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from cohort_file import cohorts
 from hubbub.errors import HubbubError
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation
 from hubbub.mechanism.utility import noising_matrix
@@ -124,18 +125,20 @@ def require_charged(case: Case, events: Sequence[Any], bodies: Sequence[Body]) -
     require(ended < sum(1 for _ in of_kind(events, Started)), "a start aborted more than one round")
 
 
-def require_participation_kept(way: Way, events: Sequence[Any], bodies: Sequence[Body]) -> None:
+def require_participation_kept(way: Way, events: Sequence[Any], folder: Path) -> None:
     """I5: by the names in the ledger, which stand for clients one to one; aborted rounds count."""
     participation = way.mechanism.participation
     if not isinstance(participation, MinSeparation | FixedEpochs):
         return
-    begun = [body["clients"] for body in bodies if body["kind"] == "begin"]
-    names: dict[int | str, str] = {}
+    begun = cohorts(folder / "ledger.jsonl")
+    named, took_part = dict[str, set[int]](), dict[int | str, set[int]]()
     for event in of_kind(events, Met):
         require(len(begun[event.round_index]) == len(event.cohort), "I5: a participation is not counted")
-        for client, name in zip(event.cohort, begun[event.round_index], strict=True):
-            require(names.setdefault(client, name) == name, "I5: a client has two names")
-    require(len(set(names.values())) == len(names), "I5: two clients have one name")
+        for name, client in zip(begun[event.round_index], event.cohort, strict=True):
+            named.setdefault(name, set()).add(event.round_index)
+            took_part.setdefault(client, set()).add(event.round_index)
+    # One to one: as many names as clients, and the same sets of rounds.
+    require(sorted(map(sorted, named.values())) == sorted(map(sorted, took_part.values())), "I5: names are not clients")
     for event in of_kind(events, Asked):
         require(len(begun[event.round_index]) == event.clients, "I5: somebody was asked whose participation is not counted")
     joined: dict[str, list[int]] = {}
@@ -266,7 +269,7 @@ def judge(case: Case, folder: Path, events: Sequence[Any], model: Sequence[float
     require_published(case, folder, events)
     require_noise_used_once(case.way, events)
     require_charged(case, events, bodies)
-    require_participation_kept(case.way, events, bodies)
+    require_participation_kept(case.way, events, folder)
     require_clip_norms(case.way, events, bodies)
     require_right_noise(case, folder, events, bodies)
     require_learnt(case.way, model, events, bodies)

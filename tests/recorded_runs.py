@@ -5,8 +5,10 @@ import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from cohort_file import bound
 from hubbub.accounting.runs import RunCharge
 from hubbub.cli import main
 from hubbub.ledger.chain import Chain, read_chain
@@ -38,8 +40,8 @@ def history_of(cohorts: list[set[int]], key: str | None = DIGEST, clip_norm: flo
     history = History()
     history.apply({"kind": "epoch", "epoch": 0, "first_row": 0, "key": key, "sampler": DIGEST})
     for t, cohort in enumerate(cohorts):
-        clients = [f"{client:032x}" for client in sorted(cohort)]
-        history.apply({"kind": "begin", "round": t, "epoch": 0, "clients": clients, "sum": DIGEST, "clip_norm": clip_norm})
+        kept = history.participations.block(t, np.array(sorted(cohort), dtype=np.uint64))
+        history.apply({"kind": "begin", "round": t, "epoch": 0, **bound(kept), "sum": DIGEST, "clip_norm": clip_norm}, kept)
         history.apply({"kind": "abort", "round": t})
     return history
 

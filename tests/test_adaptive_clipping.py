@@ -269,7 +269,7 @@ def test_a_killed_run_goes_on_with_the_clip_norm_of_its_releases(tmp_path: Path,
             if len(dying.told("done")) > run + 1:
                 break
             killed += 1
-        rounds = History.of(read_chain(folder / "ledger.jsonl").records[1:]).rounds
+        rounds = History.of_chain(read_chain(folder / "ledger.jsonl")).rounds
         store, split = RunStore(folder), RULE.split(0.7, CLIENTS)
         releases = [
             store.load_release(t, entry.release, 9) if entry.state == "committed" else None for t, entry in enumerate(rounds)

@@ -131,7 +131,7 @@ def test_an_encrypted_count_moves_the_clip_norm_as_one_in_the_clear(noise_by: st
     store = RunStore(tmp_path / "run")
     results = list(train(moving, encrypted(moving, how, folder=tmp_path), linear(), store))
     assert all(result.released for result in results)
-    rounds = History.of(read_chain(store.ledger_path).records[1:]).rounds
+    rounds = History.of_chain(read_chain(store.ledger_path)).rounds
     norms, expected = moving.clip_norms, rule.initial_clip_norm
     for result, entry in zip(results, rounds, strict=True):
         assert result.clip_norm == expected

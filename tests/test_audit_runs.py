@@ -284,7 +284,7 @@ def _careless() -> Callable:
 
     def begin(self: Ledger, *arguments: object) -> object:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(MinSeparation, "may_follow", lambda *_: True)
+            patch.setattr(MinSeparation, "may_follow", lambda _, counts, *__: np.ones(len(counts), dtype=bool))
             patch.setattr(MinSeparation, "allows", lambda *_: True)
             return right(self, *arguments)
 

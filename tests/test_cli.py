@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from cohort_file import joined
 from hubbub import accounting
 from hubbub.cli import main
 from hubbub.errors import ConfigError
@@ -353,11 +354,7 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture) -> None:
 
 def test_separated_runs_keep_their_promise_in_the_ledger(tiny: Path) -> None:
     hubbub("train", str(tiny), "--set", "privacy.mode=dp-ftrl", "--set", "training.rounds=12", "--out", "run")
-    joined: dict[str, list[int]] = {}
-    for line in Path("run/ledger.jsonl").read_text().splitlines():
-        body = json.loads(line)["body"]
-        for client in body.get("clients", []):
-            joined.setdefault(client, []).append(body["round"])
-    assert len(joined) == 30
-    assert all(MinSeparation(6, 2).allows(rounds) for rounds in joined.values())
+    found = joined(Path("run/ledger.jsonl"))
+    assert len(found) == 30
+    assert all(MinSeparation(6, 2).allows(rounds) for rounds in found.values())
     assert toeplitz.square_root(12, 6).sensitivity(MinSeparation(6, 2)).exact

@@ -90,7 +90,7 @@ def asked(strategy: PrivateStrategy, grid: LocalGrid) -> list[int]:
 
 
 def rounds_of(state: Path) -> History:
-    return History.of(read_chain(state / "ledger.jsonl").records[1:])
+    return History.of_chain(read_chain(state / "ledger.jsonl"))
 
 
 # No encryption on the way

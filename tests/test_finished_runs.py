@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import hubbub
+from cohort_file import joined
 from hubbub.cli import main
 from hubbub.errors import RunFolderError
 from hubbub.experiment.engine.finished import PUBLISHED
@@ -83,9 +84,10 @@ def test_what_is_published_holds_no_key_no_name_and_no_private_number(run: Path,
         assert key.read_bytes() not in everything
         assert key.read_bytes().hex().encode() not in everything
     ledger = [json.loads(line)["body"] for line in (run / "ledger.jsonl").read_text().splitlines()]
+    if (run / "ledger.cohorts").exists():
+        assert not any(client.encode() in everything for client in joined(run / "ledger.jsonl"))
+        assert (run / "ledger.cohorts").read_bytes()[12:20] not in everything
     for record in ledger:
-        for client in record.get("clients", ()):
-            assert client.encode() not in everything
         if record["kind"] == "begin":
             assert record["sum"].encode() not in everything
     for line in (run / "metrics.jsonl").read_text().splitlines():

@@ -108,7 +108,7 @@ def test_flw_5_prt_3_a_process_that_dies_anywhere_leaves_nothing_uncharged_or_us
 
 def judge(folder: Path, dying: Dying, arrays: ArrayRecord) -> None:
     """Hold what happened against the ledger."""
-    states = [entry.state for entry in History.of(read_chain(folder / "ledger.jsonl").records[1:]).rounds]
+    states = [entry.state for entry in History.of_chain(read_chain(folder / "ledger.jsonl")).rounds]
     assert dying.told("error") == []
     rows, asked, left = dying.told("row"), dying.told("messages"), dying.told("released")
     for round_index, *_ in [*rows, *asked]:

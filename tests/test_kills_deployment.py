@@ -137,7 +137,7 @@ def test_flw_5_prt_3_cra_1_the_server_of_a_deployment_is_killed_ten_times(tmp_pa
             whole = torch.from_numpy(np.rint(seen.releases[number]) * Lattice(task.CLIP_NORM).step)
             assert hashlib.sha256(save({"release": whole})).hexdigest() == entry.release
             assert len(seen.trained(number)) <= task.COHORT
-    for joined in seen.history.joined.values():
+    for joined in seen.history.participations.sets():
         assert len(joined) <= task.PARTICIPATIONS
         assert all(later - earlier >= task.SEPARATION for earlier, later in itertools.pairwise(joined))
     told = seen.told(0)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cohort_file import cohorts, name_of
 from hubbub.errors import LedgerError, ParticipationError
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger, Ticket
@@ -86,11 +87,11 @@ def test_it_names_no_client_and_no_bare_hash_of_a_sum(tmp_path: Path) -> None:
     full(tmp_path / "ledger.jsonl")
     one = (tmp_path / "ledger.jsonl").read_text()
     assert '"a"' not in one
-    full(tmp_path / "other.jsonl")
-    other = Ledger(PROMISE, bytes(32), tmp_path / "third.jsonl")
+    other = Ledger(PROMISE, bytes(32), tmp_path / "other.jsonl")
     other.begin(0, ["a", "b"], "sum 0")
-    members = json.loads(one.splitlines()[1])["body"]["clients"]
-    assert members != json.loads((tmp_path / "third.jsonl").read_text().splitlines()[1])["body"]["clients"]
+    members, others = cohorts(tmp_path / "ledger.jsonl")[0], cohorts(tmp_path / "other.jsonl")[0]
+    assert sorted(members) == sorted(name_of(SECRET, client) for client in "ab")
+    assert not set(members) & set(others)
 
 
 def test_cra_4_cutting_the_last_line_anywhere_leaves_a_ledger_that_is_at_most_one_record_shorter(tmp_path: Path) -> None:
@@ -229,7 +230,8 @@ def test_random_cohorts_are_charged_and_not_listed(tmp_path: Path) -> None:
     promise = Promise(2, Mechanism(Identity(2), PoissonSampling(0.5), 1.0))
     ledger = Ledger(promise, SECRET, tmp_path / "ledger.jsonl")
     ledger.begin(0, ["a", "b"], "sum")
-    assert json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[1])["body"]["clients"] == []
+    assert json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[1])["body"]["clients"] is None
+    assert not (tmp_path / "ledger.cohorts").exists()
     assert ledger.may_join("a", 1)
 
 

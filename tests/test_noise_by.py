@@ -485,7 +485,7 @@ def test_a_round_whose_sum_stays_closed_is_aborted_and_the_run_goes_on(tmp_path:
         "committed",
         "committed",
     ]
-    assert all(len(entry.clients) == 3 for entry in history.rounds)
+    assert all(entry.clients == 3 for entry in history.rounds)
     assert len({entry.total for entry in history.rounds}) == ROUNDS
     assert RunStore(tmp_path).released() == [0, 2, 4, 5]
 

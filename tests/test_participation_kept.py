@@ -3,10 +3,7 @@
 Who took part is read from the lines of the ledger's file by a checker that shares no code with what wrote them.
 """
 
-import hashlib
-import hmac
 import itertools
-import json
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from cohort_file import joined, name_of
 from hubbub.errors import ParticipationError
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.ledger import Ledger
@@ -29,22 +27,6 @@ from hubbub.training.cohorts import CohortKeys, eligible
 from hubbub.training.run_folder.record import read_run
 
 SECRET, DIGEST = bytes(range(32)), "0" * 64
-
-
-def joined(file: Path) -> dict[str, list[int]]:
-    """For each client that the lines of a ledger name, the rounds that were begun with it."""
-    found: dict[str, list[int]] = {}
-    begun = [line["body"] for line in map(json.loads, file.read_text().splitlines()) if line["body"]["kind"] == "begin"]
-    assert [body["round"] for body in begun] == list(range(len(begun)))
-    for body in begun:
-        for client in body["clients"]:
-            found.setdefault(client, []).append(body["round"])
-    return found
-
-
-def name_of(secret: bytes, client: str) -> str:
-    """As which a ledger knows a client."""
-    return hmac.new(secret, b"client\0" + client.encode(), hashlib.sha256).hexdigest()[:32]
 
 
 @dataclass
@@ -105,6 +87,7 @@ def run_of_ledger(draw: random.Random, folder: Path, seen: Seen) -> None:
     setting, file, asked = Setting.of(draw), folder / "ledger.jsonl", dict[str, list[int]]()
     promise, keys = setting.promise(), CohortKeys(draw.randbytes(32), draw.randbytes(32))
     file.unlink(missing_ok=True)
+    file.with_suffix(".cohorts").unlink(missing_ok=True)
     ledger = Ledger(promise, SECRET, file)
     ledger.start_epoch(0, draw.randbytes(32), DIGEST)
     while ledger.next_round < setting.rounds:

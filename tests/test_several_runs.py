@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hubbub import accounting
@@ -14,6 +15,7 @@ from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.multi_run import compose_runs, run_charges
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import gaussian
+from hubbub.mechanism.participation import FixedEpochs
 from hubbub.training.run_folder.record import read_run
 from recorded_runs import BAND, COIN, EVEN, THREE, answer, hubbub, recorded
 
@@ -96,7 +98,7 @@ def test_what_is_worse_than_promised_is_reported_by_every_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as edited:
-        edited.setattr(Ledger, "_allows", lambda *ignored: True)
+        edited.setattr(FixedEpochs, "may_follow", lambda _, counts, *ignored: np.ones(len(counts), dtype=bool))
         run = recorded(tmp_path / "run", EVEN, [["a"]] * 6)
     real = gaussian.epsilon(1e-5, 3.0 / math.sqrt(6))
     happened, promised = accounting.rounded_up(real), accounting.rounded_up(EVEN.after(6, 1e-5).epsilon)

@@ -47,7 +47,7 @@ def test_a_pattern_that_was_kept_costs_what_was_promised_so_far() -> None:
 def test_acc_13_epsilon_is_never_below_the_promise_so_far_nor_below_what_happened(cohorts: list[set[int]]) -> None:
     promise, history = promise_of(BANDED, PATTERN), history_of(cohorts)
     cost = spent(promise, history)
-    sets = list(history.joined.values()) or [[]]
+    sets = list(map(list, history.participations.sets())) or [[]]
     # No coefficient is negative, so that equal signs are the worst and what a set costs is exact.
     real = brute_force(BANDED.matrix()[: len(cohorts)], sets) / promise.mechanism.stddev
     stated = cost.guarantee.epsilon

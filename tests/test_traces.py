@@ -175,7 +175,7 @@ def test_of_a_ledger_alone_account_says_that_nothing_could_be_checked(
     some_rounds(tmp_path / "run", ROUNDS)
     alone = tmp_path / "alone"
     alone.mkdir()
-    for name in ("ledger.jsonl", "strategy.safetensors"):
+    for name in ("ledger.jsonl", "ledger.cohorts", "strategy.safetensors"):
         if (tmp_path / "run" / name).exists():
             shutil.copy(tmp_path / "run" / name, alone)
     for more in ((), ("--statement",)):

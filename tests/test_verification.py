@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from safetensors.numpy import load, save
 
+from cohort_file import block, blocks, bound
 from hubbub._util import strict_json
 from hubbub.cli import main
 from hubbub.ledger.chain import Chain, read_chain, record_hash
@@ -154,9 +156,14 @@ def forged(change: Callable[[list[dict]], None]) -> Callable[[Path], None]:
     return lambda run: rewritten(run, change)
 
 
-def join_again(records: list[dict]) -> None:
-    first, second = [r for r in records if r["kind"] == "begin"][:2]
-    second["clients"] = [*second["clients"][1:], first["clients"][0]]
+def join_again(run: Path) -> None:
+    """A client of the first round in the second, too."""
+    file = run / "ledger.cohorts"
+    first, second, *others = blocks(file.read_bytes())
+    tags = struct.unpack_from("<10Q", second, 12)
+    second = block(1, [0], tags)
+    file.write_bytes(b"".join([first, second, *others]))
+    rewritten(run, lambda records: [r for r in records if r["kind"] == "begin"][1].update(bound(second)))
 
 
 def cheaper(records: list[dict]) -> None:
@@ -180,7 +187,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
         "round 12",
     ),
     "a release between the points": (moved_off_the_lattice, "releases", "lattice"),
-    "a client too often": (forged(join_again), "participation", "epsilon is"),
+    "a client too often": (join_again, "participation", "epsilon is"),
     "a promise that states a lower epsilon": (forged(cheaper), "promise", "epsilon"),
     "a promise that states more noise": (forged(louder), "promise", "stddev"),
     "a promise that states a lower sensitivity": (forged(less_sensitive), "promise", "l2_sensitivity"),
@@ -300,7 +307,7 @@ def test_cra_18_a_run_that_was_changed_after_its_end_is_not_made_whole_by_resumi
 
 
 def test_the_epsilon_of_a_broken_pattern_is_that_of_what_happened(run: Path) -> None:
-    rewritten(run, join_again)
+    join_again(run)
     stated = json.loads((run / "guarantee.json").read_text())["epsilon"]
     happened = float(re.search(r"epsilon is ([0-9.]+)", failing(run)["participation"]).group(1))
     # Two adjacent rounds of banded noise cost more than the promise let two rounds cost.

@@ -41,6 +41,8 @@ FAMILIES: dict[str, Family] = {
     "forged types": ledgers.forged_types,
     "forged JSON": ledgers.forged_json,
     "forged order": ledgers.forged_order,
+    "forged cohorts": ledgers.forged_cohorts,
+    "cohorts": ledgers.cohort_bits,
     "forged promises": promises.forged_promises,
     "manifests": checkpoints.manifests,
     "checkpoint bits": checkpoints.checkpoint_bits,

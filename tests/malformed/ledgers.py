@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from cohort_file import block, blocks, bound
 from malformed.base import CLOSE, EVERY, LEDGER, RESUME, VERIFY, Case, Command, Run, Word, round_of
 from malformed.contents import DEEP, canonical, changed, flipped, leaves, some
 from malformed.damages import forged, holding, together, without
@@ -61,9 +63,10 @@ def rolled_back(run: Run) -> Iterator[Case]:
         )
         torn = holding("run/ledger.jsonl", b"".join(lines[:-k]) + lines[-k][:50])
         if k > 1:
-            yield Case(f"by {k}", (VERIFY, RESUME), (("release", "metrics.jsonl"),), less)
-            yield Case(f"by {k} and a half", (next(turns),), (("release", "metrics.jsonl"),), torn)
-            yield Case(f"by {k}, with its releases", (next(turns),), ("metrics.jsonl",), together(less, without(*late)))
+            yield Case(f"by {k}", (VERIFY, RESUME), (("release", "metrics.jsonl", "cohorts"),), less)
+            yield Case(f"by {k} and a half", (next(turns),), (("release", "metrics.jsonl", "cohorts"),), torn)
+            bare = together(less, without(*late))
+            yield Case(f"by {k}, with its releases", (next(turns),), (("metrics.jsonl", "cohorts"),), bare)
         if begun < 6:
             gone = together(less, without(*late, "run/metrics.jsonl"))
             yield Case(f"by {k}, with releases and metrics", (RESUME,), ("run", "rolled back"), gone)
@@ -151,7 +154,7 @@ def _sequences(run: Run) -> Iterator[tuple[str, list[dict[str, Any]], Word]]:
     def after(index: int, *more: dict[str, Any]) -> list[dict[str, Any]]:
         return [*records()[:index], *more, *records()[index:]]
 
-    later = {**begin, "round": 8, "epoch": 1, "clients": []}
+    later = {**begin, "round": 8, "epoch": 1, "clients": None, "cohort": None}
     done = {**commit, "round": 8}
     line = f"line {end + 1}"
     for number in (-1, 0, 7, 9, 11, 12, 10**6):
@@ -172,32 +175,71 @@ def _sequences(run: Run) -> Iterator[tuple[str, list[dict[str, Any]], Word]]:
     yield "a close in a round", after(end, later, {"kind": "close"}), f"line {end + 2}"
     yield "a round after the close", after(end, {"kind": "close"}, later), f"line {end + 2}"
     yield "two closes", after(end, {"kind": "close"}, {"kind": "close"}), (f"line {end + 2}", "closed")
-    bound = {"kind": "files", "files": {"model.safetensors": "0" * 64}}
-    yield "files in a round", after(end, later, bound), f"line {end + 2}"
-    yield "files twice", after(end, bound, bound), f"line {end + 2}"
-    yield "publish without files", after(end, {**bound, "kind": "publish"}), line
+    made = {"kind": "files", "files": {"model.safetensors": "0" * 64}}
+    yield "files in a round", after(end, later, made), f"line {end + 2}"
+    yield "files twice", after(end, made, made), f"line {end + 2}"
+    yield "publish without files", after(end, {**made, "kind": "publish"}), line
     for odd in (None, [], {}, {"../x.json": "0" * 64}, {"/x.json": "0" * 64}, {"x.json": "0"}, {"x.json": 5}, "x.json"):
-        yield f"files {odd!r}", after(end, {**bound, "files": odd}), line
+        yield f"files {odd!r}", after(end, {**made, "files": odd}), line
     yield "a second promise", after(end, records()[0]), line
     yield "rows of noise that go back", after(end, {**epoch, "epoch": 2, "first_row": 4}), line
     yield "begin in the epoch before", after(end, {**later, "epoch": 0}), line
     yield "begin in a later epoch", after(end, {**later, "epoch": 2}), line
     yield "begin in epoch true", after(end, {**later, "epoch": True}), line
-    client = begin["clients"][0]
-    yield "a client twice in a round", after(end, {**later, "clients": [client, client]}), line
-    for odd in (client.upper(), client[:-1], client + "0", "alice", "", "\x1b[31m", "g" * 32, " " * 32):
-        yield f"client {odd!r}", after(end, {**later, "clients": [odd]}), line
+    yield "a cohort that the file does not have", after(end, {**later, **bound(block(8, [0], []))}), line
+    yield "a cohort that is not counted", after(end, {**later, "cohort": "0" * 64}), line
+    yield "clients without a cohort", after(end, {**later, "clients": 0}), line
+    yield "a round that names no cohort", after(end, later, done), ("rounds", "cohort")
     for odd in (commit["release"].upper(), commit["release"][:-1], "", "0x" + "0" * 62, "\u0660" * 64):
         yield f"release {odd!r}", after(end, later, {**done, "release": odd}), f"line {end + 2}"
         yield f"sum {odd!r}", after(end, {**later, "sum": odd}), line
     many = [{**later, "round": 8 + i // 2} if i % 2 == 0 else {**abort, "round": 8 + i // 2} for i in range(10)]
     yield "more rounds than were promised", after(end, *many), "rounds"
+
+
+def _cohorts(run: Run) -> Iterator[tuple[str, dict[int, bytes], Word]]:
+    """Cohorts by round that are not those of the run: what cannot be one, and what breaks the promise."""
+    line = "line"
+    for name, odd in {
+        "a client twice": block(7, [1, 1], []),
+        "clients in disorder": block(7, [2, 1], []),
+        "a client that there is not": block(7, [10**6], []),
+        "a tag twice": block(7, [], [5, 5]),
+        "another round's": block(6, [1], []),
+    }.items():
+        yield name, {7: odd}, line
+    first = struct.unpack_from("<Q", run.files["ledger.cohorts"], 12)[0]
+    yield "a client as a new one", {7: block(7, [], [first])}, "cohorts"
     for rounds in ([0, 1], [0, 2], [2, 3], [5, 6], [0, 3, 5], [0, 3, 6, 7], list(range(8))):
-        broken = records()
-        for record in broken:
-            if record["kind"] == "begin" and record["round"] in rounds:
-                record["clients"] = [*(c for c in record["clients"] if c != client), client]
-        yield f"a client in rounds {rounds}", broken, ("participation", "took part", "broke")
+        # All are named in the first round, and one of them again.
+        later = {t: block(t, [0] if t in rounds else [], []) for t in range(1, 8)}
+        yield f"a client in rounds {rounds}", {0: block(0, [], [1, 2, 3]), **later}, ("participation", "took part", "broke")
+
+
+def forged_cohorts(run: Run) -> Iterator[Case]:
+    """Cohorts under digests and hashes that are right."""
+    for number, (name, cohorts, word) in enumerate(_cohorts(run)):
+        records, kept = run.records(), blocks(run.files["ledger.cohorts"])
+        for record in records:
+            if record["kind"] == "begin":
+                t = record["round"]
+                kept[t] = cohorts.get(t, kept[t])
+                record.update(bound(kept[t]))
+        damage = together(forged(map(canonical, records)), holding("run/ledger.cohorts", b"".join(kept)))
+        # To print a ledger of clients that broke the pattern is no failure.
+        commands = (VERIFY, RESUME) if number % 2 or isinstance(word, tuple) else (VERIFY, LEDGER)
+        yield Case(name, commands, (("ledger", "participation", "run"), word), damage)
+
+
+def cohort_bits(run: Run) -> Iterator[Case]:
+    """The file of cohorts with a bit of it changed, a part of it gone, or as another thing."""
+    content = run.files["ledger.cohorts"]
+    commands = itertools.cycle([(VERIFY,), (LEDGER,), (RESUME,), (CLOSE,)])
+    for bit in some(100, 8 * len(content), seed=16):
+        yield Case(f"bit {bit}", next(commands), ("ledger", "cohort"), holding("run/ledger.cohorts", flipped(content, bit)))
+    for length in some(40, len(content), seed=17):
+        yield Case(f"{length} bytes", next(commands), ("ledger", "cohort"), holding("run/ledger.cohorts", content[:length]))
+    yield Case("gone", EVERY, ("ledger", "cohort"), without("run/ledger.cohorts"))
 
 
 def forged_order(run: Run) -> Iterator[Case]:

@@ -18,7 +18,7 @@ def whole(run: Run) -> Iterator[Case]:
     """What the cases are made from, made by the same hands: it is taken."""
     head = json.loads(run.lines[-1])["hash"]
     epoch = {**run.records()[12], "epoch": 2, "first_row": 8, "key": "0" * 64}
-    begin = {**run.records()[2], "round": 8, "epoch": 2, "clients": []}
+    begin = {**run.records()[2], "round": 8, "epoch": 2, "clients": None, "cohort": None}
     later = forged([*run.bodies, canonical(epoch), canonical(begin), canonical({"kind": "abort", "round": 8})])
     release = np.frombuffer(opened(run.files["state/releases/7.safetensors"])[1])
     checkpoint, noise = "checkpoint-6.safetensors", "noise-6.safetensors"

@@ -5,16 +5,16 @@ from mutants.mutant import Mutant
 MUTANTS: list[Mutant] = [
     Mutant(
         "noise counts upside down",
-        "Mechanism.mu_after",
-        "min(self.sensitivity_after(rounds).value, self.sensitivity.value) / self.stddev",
-        "self.stddev / min(self.sensitivity_after(rounds).value, self.sensitivity.value)",
+        "Mechanism.mu_squared",
+        "moved.value * factor / self.stddev",
+        "self.stddev / (moved.value * factor)",
         "test_epsilon_laws.py::test_acc_1_epsilon_is_monotone_in_all_arguments_of_every_mechanism[few]",
     ),
     Mutant(
         "rounds of Gaussians add their noise in place of its square",
-        "composition._mu_squared",
-        "2",
-        "3",
+        "dominating_pairs.mu_squared",
+        "Fraction(event.noise_multiplier) ** 2",
+        "Fraction(event.noise_multiplier) ** 3",
         "test_epsilon_laws.py::test_acc_2_no_epsilon_at_hundreds_of_points_is_below_what_is_exact[few]",
     ),
     Mutant(
@@ -85,9 +85,9 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "a replacement moves the sum by one clip norm",
-        "dominating_pairs.unamplified_mu",
-        "factor / z",
-        "1 / z",
+        "dominating_pairs._moves",
+        "2.0 if relation == 'replace-one' else 1.0",
+        "1.0",
         "test_accounting.py::test_acc_9_replace_one_doubles_the_sensitivity",
     ),
     Mutant(
@@ -156,8 +156,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a finished run may be charged less than its ledger says",
         "warm_start._origin",
-        "run_charge(then, own, History.of(then.records[1:])).record() != charge.record()",
-        "run_charge(then, own, History.of(then.records[1:])).first != charge.first",
+        "run_charge(then, own, History.of_chain(then)).record() != charge.record()",
+        "run_charge(then, own, History.of_chain(then)).first != charge.first",
         "test_extending.py::test_acc_12_a_charge_that_is_smaller_than_the_ledger_says_is_seen_by_verify",
     ),
     Mutant(

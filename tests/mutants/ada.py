@@ -5,7 +5,7 @@ from mutants.mutant import Mutant
 MUTANTS: list[Mutant] = [
     Mutant(
         "what a client says of its norm is counted as it is",
-        "Summing._clipped",
+        "Summing._with_indicator",
         "min(max(told, 0), 1)",
         "told",
         "test_neighbours.py::test_ada_4_a_client_that_lies_about_its_norm_moves_the_count_by_one[4611686018427387904]",

@@ -9,9 +9,9 @@ NEIGHBOURS = "test_neighbours.py"
 MUTANTS: list[Mutant] = [
     Mutant(
         "updates that clients should have clipped are summed as they come",
-        "Summing._clipped",
-        "self.lattice.encode(update)[0]",
-        "(update.double() / self.lattice.step).round().to(torch.int64)",
+        "Summing._add",
+        "self.lattice.add(update, total, buffer)",
+        "total.add_((update.vector() / self.lattice.step).round())",
         f"{REPLIES}::test_cli_1_no_client_moves_the_release_by_more_than_the_clip_norm[None-just above]",
     ),
     Mutant(
@@ -23,12 +23,11 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "updates are weighted by the examples that clients say they have",
-        "Summing.of",
-        ("self._noised(content, len(asked.messages)) if self.mechanism.shares else self._clipped(content, sent)"),
+        "Summing._add",
+        "self.lattice.add(update, total, buffer)",
         (
-            "int(min(next(iter(content.metric_records.values()))['num-examples'], 2 ** 20)) * "
-            "(self._noised(content, len(asked.messages)) if self.mechanism.shares else self._clipped(content, "
-            "sent))"
+            "[self.lattice.add(update, total, buffer) for _ in "
+            "range(int(min(next(iter(content.metric_records.values()))['num-examples'], 9)))]"
         ),
         f"{BAD}::test_cli_2_how_many_examples_a_client_says_it_has_changes_no_bit[fixed-weight -8]",
     ),

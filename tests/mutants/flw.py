@@ -45,16 +45,16 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "the server counts on the clients' mods for the clip",
-        "Summing._clipped",
-        "self.lattice.encode(update)[0]",
-        "(update / self.lattice.step).round().to(torch.int64)",
+        "Summing._add",
+        "self.lattice.add(update, total, buffer)",
+        "total.add_((update.vector() / self.lattice.step).round())",
         f"{HERE}test_flw_7_whatever_mods_clients_have_one_moves_the_release_by_one_clip_norm_at_most[none]",
     ),
     Mutant(
         "where clients add the noise the server takes updates without any",
         "Summing.of",
-        ("self._noised(content, len(asked.messages)) if self.mechanism.shares else self._clipped(content, sent)"),
-        "self._clipped(content, sent)",
+        "self._noised(content, len(asked.messages))",
+        "self.lattice.encode(change.to(self.layout.views(single_arrays(content))).vector())[0]",
         f"{HERE}test_flw_7_without_the_mods_that_noise_at_the_clients_needs_nothing_is_released[none]",
     ),
 ]

@@ -36,21 +36,20 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "a clipped update is rounded without room for it, and its norm is not looked at again",
-        "Lattice._steps",
+        "Lattice.add",
         (
-            "room = self.radius - math.sqrt(len(row)) / 2\n"
+            "room = self.radius - math.sqrt(len(total)) / 2\n"
             "clipped = norm * (scale / self.step) > room\n"
             "factor = room / norm if clipped else scale / self.step\n"
-            "whole.mul_(factor).round_()\n"
-            "while not self._fits(whole):\n"
-            "    clipped, factor = (True, factor * _SHRINK)\n"
-            "    copied().mul_(factor).round_()"
+            "while blocks.add(factor, scale) > self.radius**2:\n"
+            "    blocks.add(factor, scale, sign=-1)\n"
+            "    clipped, factor = (True, factor * _SHRINK)"
         ),
         (
             "room = self.radius\n"
             "clipped = norm * (scale / self.step) > room\n"
             "factor = room / norm if clipped else scale / self.step\n"
-            "whole.mul_(factor).round_()"
+            "blocks.add(factor, scale)"
         ),
         "test_floating_point.py::test_fpt_4_the_worst_updates_are_no_longer_than_the_clip_norm_in_exact_integers[1.0]",
     ),

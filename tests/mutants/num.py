@@ -47,16 +47,16 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "of an update with a number that is none the other numbers count",
-        "Lattice._steps",
-        "whole.zero_",
-        "whole.nan_to_num_(0.0, 0.0, 0.0).div_(self.step).round_",
+        "_Blocks._read",
+        "block.copy_(self._update[start:start + len(block)])",
+        "block.copy_(self._update[start:start + len(block)]).nan_to_num_(0.0, 0.0, 0.0)",
         "test_floating_point.py::test_num_7_num_8_an_update_that_is_not_finite_counts_as_zero[dtype0-nan]",
     ),
     Mutant(
         "norms are computed in the update's own precision",
-        "Lattice._steps",
-        "math.sqrt(float(torch.dot(copied(), whole)))",
-        ("float((copied() * 0 + row).norm()) if row.dtype == torch.float64 else float(copied().to(row.dtype).norm())"),
+        "_Blocks._square",
+        "float(torch.dot(block, block))",
+        "float(torch.dot(block.to(torch.float32), block.to(torch.float32)))",
         "test_odd_tensors.py::test_num_10_norms_of_every_scale_are_clipped_exactly_and_none_vanishes_or_overflows",
     ),
     Mutant(

@@ -8,20 +8,20 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a client may come again at once",
         "_Participation.may_follow",
-        "gap >= apart and not (multiples and gap % apart) and len(rounds) < most and round_index < end",
-        "len(rounds) < most and round_index < end",
+        "((counts == 0) | apart_enough) & (counts < most) & (round_index < end)",
+        "(counts < most) & (round_index < end)",
         f"{LEDGER}::test_prt_1_a_breach_is_refused_by_name_and_nothing_is_charged",
     ),
     Mutant(
         "a client may come once more than promised",
         "_Participation.may_follow",
-        "len(rounds) < most",
-        "len(rounds) <= most",
+        "counts < most",
+        "counts <= most",
         "test_participation_kept.py::test_prt_2_a_client_that_took_part_as_often_as_promised_is_never_asked_again",
     ),
     Mutant(
         "each start knows clients by other names",
-        "Ledger._client",
+        "Ledger._tags",
         "str(client)",
         "f'{client} {len(self._history.epochs)}'",
         "test_participation_kept.py::test_prt_3_a_start_knows_the_clients_of_those_before",
@@ -30,7 +30,11 @@ MUTANTS: list[Mutant] = [
         "who was asked in a round that was aborted did not take part",
         "History._end",
         "last.state = 'aborted'",
-        ("last.state = 'aborted'\nfor one in last.clients:\n    self.joined[one].remove(round_index)"),
+        (
+            "last.state = 'aborted'\n"
+            "self.participations._counts[self.participations.cohort(round_index)] -= 1\n"
+            "self.participations._cohorts.pop(round_index, None)"
+        ),
         f"{LEDGER}::test_prt_4_a_client_joins_as_the_promise_allows_and_aborted_rounds_count",
     ),
     Mutant(

@@ -33,7 +33,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "an array of as many numbers is taken, whatever its shape",
-        "Layout._flat",
+        "Layout._view",
         "array.shape != shape",
         "array.size != math.prod(shape)",
         "test_odd_tensors.py::test_shp_5_shapes_of_another_model_count_as_no_reply_and_the_round_goes_on",

@@ -7,15 +7,15 @@ Nothing here follows a symbolic link that stands in place of the file, so that a
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 __all__ = ["append", "cache_folder", "make_folder", "read", "remove", "sync", "truncate", "wipe", "write_atomic"]
 
 
-def write_atomic(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replace a file's content, durably.
+def write_atomic(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o600) -> None:
+    """Replace a file's content, which may come in parts, durably.
 
     Raises:
         OSError: The folder cannot be written, or is full; the old content stands.
@@ -26,7 +26,8 @@ def write_atomic(path: Path, content: bytes, *, mode: int = 0o600) -> None:
         os.unlink(temporary)
     try:
         with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode) as descriptor:
-            _write(descriptor, content, temporary)
+            for part in (content,) if isinstance(content, bytes) else content:
+                _write(descriptor, part, temporary)
             os.fsync(descriptor)
         os.replace(temporary, path)
     except BaseException:
@@ -54,7 +55,7 @@ def append(path: Path, content: bytes, *, at: int) -> None:
         try:
             _write(descriptor, content, path)
             os.fsync(descriptor)
-        except OSError:
+        except BaseException:
             os.ftruncate(descriptor, size)
             raise
 

@@ -10,13 +10,24 @@ Source: HMAC-SHA-256 (RFC 2104) derives keys, AES-256 in counter mode (NIST SP 8
 import hashlib
 import hmac
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-__all__ = ["KEY_BYTES", "bits", "derive", "fresh_key", "seed_for", "seed_key", "uniform_choice", "word_stream"]
+__all__ = [
+    "KEY_BYTES",
+    "bits",
+    "derive",
+    "fresh_key",
+    "sealed",
+    "seed_for",
+    "seed_key",
+    "uniform_choice",
+    "unsealed",
+    "word_stream",
+]
 
 KEY_BYTES = 32
 
@@ -66,6 +77,36 @@ def word_stream(key: bytes, start: int = 0) -> Callable[[int], npt.NDArray[np.in
         return words[:count]
 
     return following
+
+
+def sealed(key: bytes, parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Content, which comes in parts, encrypted and authenticated under a key that may be used again.
+
+    Example:
+        >>> unsealed(seed_key(1), b"".join(sealed(seed_key(1), [b"row", b"s"])))
+        b'rows'
+    """
+    nonce = os.urandom(16)
+    encryptor = Cipher(algorithms.AES(derive(key, "encrypt")), modes.CTR(nonce)).encryptor()
+    tag = hmac.new(derive(key, "authenticate"), nonce, "sha256")
+    yield nonce
+    for part in parts:
+        hidden = encryptor.update(part)
+        tag.update(hidden)
+        yield hidden
+    yield tag.digest()
+
+
+def unsealed(key: bytes, content: bytes) -> bytes:
+    """What :func:`sealed` has hidden.
+
+    Raises:
+        ValueError: It is another key's, or was changed.
+    """
+    whole = memoryview(content)
+    if len(whole) < 48 or not hmac.compare_digest(hmac.digest(derive(key, "authenticate"), whole[:-32], "sha256"), whole[-32:]):
+        raise ValueError("it is not what this key sealed")
+    return Cipher(algorithms.AES(derive(key, "encrypt")), modes.CTR(bytes(whole[:16]))).decryptor().update(whole[16:-32])
 
 
 def uniform_choice(key: bytes, population: int, size: int) -> list[int]:

@@ -107,16 +107,18 @@ def charges(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, int], ...]:
 
 
 def one_release(mu_squared: Fraction) -> Gaussian:
-    """The Gaussian release that costs what one of this μ² does: its noise multiplier is not above 1/μ.
+    """The Gaussian release that costs what one of this μ² does: its noise multiplier is the largest float not above 1/μ.
 
     Example:
-        >>> one_release(Fraction(25, 4))
-        Gaussian(noise_multiplier=0.4)
+        >>> one_release(Fraction(4))
+        Gaussian(noise_multiplier=0.5)
     """
     bounded = max(mu_squared, _LEAST_MU_SQUARED)
     multiplier = 1 / least_root(bounded)
     while Fraction(multiplier) ** 2 * bounded > 1:
         multiplier = math.nextafter(multiplier, 0.0)
+    while Fraction(above := math.nextafter(multiplier, math.inf)) ** 2 * bounded <= 1:
+        multiplier = above
     return Gaussian(multiplier)
 
 

@@ -36,7 +36,7 @@ def ledger(folder: Path, *, as_json: bool) -> None:
             "round_index": t,
             "state": entry.state,
             "epoch": entry.epoch,
-            "clients": len(entry.clients) or None,
+            "clients": entry.clients,
             "release": entry.release,
         }
         for t, entry in enumerate(history.rounds)

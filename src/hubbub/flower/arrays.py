@@ -1,11 +1,13 @@
 """Flower's records as flat vectors: by name, floating arrays only, every claim of a reply checked before it is believed."""
 
+import bisect
 import hashlib
 import io
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +17,75 @@ from flwr.app import Array, ArrayRecord
 from hubbub._util import strict_json
 from hubbub._util.npy import read_header
 from hubbub.errors import ConfigError
-from hubbub.training.simulation.functional import difference
 
-__all__ = ["BUFFERS", "Layout", "read"]
+__all__ = ["BUFFERS", "Change", "Layout", "Views", "read"]
 
 # Statistics that layers gather; a name ends in one of them.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 _FLOATS = ("float16", "float32", "float64")
+
+
+# Floating arrays, each flat.
+Views = list[npt.NDArray[Any]]
+
+
+class Change:
+    """A reply less what was sent, array by array, formed where somebody reads it, ``(dim,)``.
+
+    It is formed in the arrays' own dtype where both share one of 32 bits or more, else in float64.
+
+    Args:
+        before: What was sent, each array flat.
+    """
+
+    def __init__(self, before: Views) -> None:
+        self._before = self._after = before
+        self._starts = [0, *itertools.accumulate(map(len, before))]
+        self._scratch = np.empty(0, np.float32)
+
+    def to(self, after: Views) -> Self:
+        """The same for another reply, each array as long as what was sent."""
+        self._after = after
+        return self
+
+    def into(self, block: torch.Tensor, start: int) -> None:
+        """Put the numbers from ``start`` on into a block of float64."""
+        out, base, stop = block.numpy(), start, start + len(block)
+        place = bisect.bisect_right(self._starts, start) - 1
+        while start < stop:
+            first, end = self._starts[place], min(stop, self._starts[place + 1])
+            after, before = (side[place][start - first : end - first] for side in (self._after, self._before))
+            piece = out[start - base : end - base]
+            # What overflows or is no number shows in the norm.
+            with np.errstate(all="ignore"):
+                if after.dtype.itemsize == before.dtype.itemsize == 4:
+                    piece[:] = np.subtract(after, before, out=self._room(len(piece)))
+                else:
+                    np.subtract(after, before, out=piece, dtype=np.float64)
+            start, place = end, place + 1
+
+    def _room(self, size: int) -> npt.NDArray[np.float32]:
+        """Where differences of 32 bits are formed, again and again."""
+        if len(self._scratch) < size:
+            self._scratch = np.empty(size, np.float32)
+        return self._scratch[:size]
+
+    def vector(self) -> torch.Tensor:
+        """All of it, ``(dim,)`` float64."""
+        whole = torch.empty(self._starts[-1], dtype=torch.float64)
+        self.into(whole, 0)
+        return whole
+
+    def finite(self) -> torch.Tensor:
+        """All of it, ``(dim,)`` float64.
+
+        Raises:
+            ValueError: A number is not finite.
+        """
+        whole = self.vector()
+        if not bool(torch.isfinite(whole).all()):
+            raise ValueError("its update is not finite")
+        return whole
 
 
 @dataclass(frozen=True)
@@ -108,14 +172,15 @@ class Layout:
         parts = [self._flat(arrays, name, shape, ("int64",)) for name, shape in zip(self.names, self.shapes, strict=True)]
         return torch.cat(parts)
 
-    def update(self, reply: ArrayRecord, sent: list[torch.Tensor]) -> torch.Tensor:
-        """What a client changed, ``(dim,)``: reply − sent, in the arrays' own dtype where it has 32 bits or more.
+    def views(self, arrays: ArrayRecord) -> Views:
+        """The floating arrays, each flat, where they lie in the record's bytes.
 
-        Args:
-            reply: What came.
-            sent: :meth:`tensors` of what was sent.
+        Raises:
+            ValueError: They are not the model's.
         """
-        return torch.cat([difference(after, before) for after, before in zip(self.tensors(reply), sent, strict=True)])
+        if unknown := set(arrays) - set(self.order):
+            raise ValueError(f"has the array {min(unknown)!r}, which the model has not")
+        return [self._view(arrays, name, shape) for name, shape in zip(self.names, self.shapes, strict=True)]
 
     def moved(self, arrays: ArrayRecord, step: torch.Tensor) -> ArrayRecord:
         """The floating arrays after a step, ``(dim,)``, in their own dtypes."""
@@ -140,13 +205,19 @@ class Layout:
     def _flat(
         self, arrays: Mapping[str, Array], name: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = _FLOATS
     ) -> torch.Tensor:
+        array = self._view(arrays, name, shape, dtypes)
+        # A copy of its own: what NumPy reads from bytes may not be written to.
+        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
+
+    def _view(
+        self, arrays: Mapping[str, Array], name: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = _FLOATS
+    ) -> npt.NDArray[Any]:
         if name not in arrays:
             raise ValueError(f"has no array {name!r}")
         array = read(arrays[name])
         if array.shape != shape or array.dtype.name not in dtypes:
             raise ValueError(f"{name!r} is {array.dtype} {array.shape}, the model's {' or '.join(dtypes)} {shape}")
-        # A copy of its own: what NumPy reads from bytes may not be written to.
-        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")).reshape(-1))
+        return array.reshape(-1)
 
 
 def read(array: Array) -> npt.NDArray[np.generic]:

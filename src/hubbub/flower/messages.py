@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -41,6 +41,7 @@ __all__ = [
     "encrypted_vector",
     "is_training",
     "norm_bit",
+    "records_of",
     "single_arrays",
     "unheard",
 ]
@@ -68,6 +69,7 @@ _LEAST_PART = 0.001
 # How long a round waits for the nodes that the wrapped strategy wants to be there.
 _PATIENCE = 600.0
 _LOG = logging.getLogger("flwr")
+_Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord)
 
 # By what clients are known for a whole run: their keys, if the grid has any, else the numbers of their nodes.
 Identity = Literal["key", "node"]
@@ -95,12 +97,15 @@ class Asked:
 
     def contents(self, replies: Iterable[Message]) -> Iterator[tuple[str, RecordDict]]:
         """The content of the first reply of each client that was asked; what is missing, late or doubled is in ``faults``."""
-        by_id = {m.metadata.message_id: i for i, m in enumerate(self.messages) if m.metadata.message_id}
+        by_id, known = dict[str, int](), 0
         by_node = {m.metadata.dst_node_id: i for i, m in enumerate(self.messages)}
         group = self.messages[0].metadata.group_id if self.messages else ""
         seen: set[int] = set()
         for reply in replies:
             metadata = reply.metadata
+            # A grid may give the ids one after another, while replies come.
+            while known < len(self.messages) and (message_id := self.messages[known].metadata.message_id):
+                by_id[message_id], known = known, known + 1
             answers = by_id.get(metadata.reply_to_message_id)
             index = by_node.get(metadata.src_node_id) if answers is None else answers
             if reply.has_error():
@@ -214,13 +219,18 @@ def addressed(content: RecordDict, message_type: str, nodes: Mapping[str, int], 
     return Asked(messages, list(nodes), reasons=not is_training(message_type))
 
 
+def records_of(content: RecordDict, kind: type[_Record]) -> list[_Record]:
+    """The records of one kind; Flower's own view of them keeps the whole content until Python looks for circles."""
+    return [record for record in content.values() if isinstance(record, kind)]
+
+
 def single_arrays(content: RecordDict) -> ArrayRecord:
     """The only array record of a reply.
 
     Raises:
         ValueError: No such record, or more than one.
     """
-    records = list(content.array_records.values())
+    records = records_of(content, ArrayRecord)
     if len(records) != 1:
         raise ValueError(f"has {len(records)} ArrayRecords, a reply has one")
     return records[0]
@@ -232,9 +242,9 @@ def encrypted_vector(content: RecordDict) -> bytes:
     Raises:
         ValueError: It is missing, or there are arrays in the clear.
     """
-    if content.array_records:
+    if records_of(content, ArrayRecord):
         raise ValueError("sent arrays in the clear; its app needs encrypting_mod, the first in the list of mods")
-    found = [record[ENCRYPTED] for record in content.config_records.values() if ENCRYPTED in record]
+    found = [record[ENCRYPTED] for record in records_of(content, ConfigRecord) if ENCRYPTED in record]
     if len(found) != 1 or not isinstance(found[0], bytes):
         raise ValueError("sent no encrypted vector; its app needs encrypting_mod, the first in the list of mods")
     return found[0]
@@ -246,7 +256,7 @@ def norm_bit(content: RecordDict) -> int | None:
     Raises:
         ValueError: It is no whole number.
     """
-    for record in content.metric_records.values():
+    for record in records_of(content, MetricRecord):
         if NORM_BIT in record:
             value = record[NORM_BIT]
             if isinstance(value, bool) or not isinstance(value, int):

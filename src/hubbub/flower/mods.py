@@ -20,7 +20,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from hubbub._util.checks import finite, lattice_bits, positive, scale, shown
 from hubbub._util.prf import fresh_key
 from hubbub.flower import messages
-from hubbub.flower.arrays import Layout
+from hubbub.flower.arrays import Change, Layout
 from hubbub.flower.messages import CLIP_NORM, COUNT_SCALE, ENABLED, NOISE_STDDEV, NORM_BIT, is_training, norm_bit
 from hubbub.mechanism.discrete_gaussian import discrete_gaussian
 from hubbub.noise.lattice import Lattice
@@ -115,7 +115,7 @@ class Sent:
 
     def steps(self, reply: ArrayRecord, request: Request, bit: int | None) -> torch.Tensor:
         """The update in whole steps of the lattice, ``(dim,)`` int64, held to the clip norm; the indicator last."""
-        update = self._layout.update(reply, self._before)
+        update = Change([flat.numpy() for flat in self._before]).to(self._layout.views(reply)).vector()
         if request.count_scale is None:
             return request.lattice.encode(update)[0]
         bounded, was_clipped = clip(update, request.clip_norm)

@@ -36,6 +36,8 @@ class RunArguments(TypedDict, total=False):
 
     buffers: Buffers
     on_failure: OnFailure
+    deadline: float | None
+    report_goal: int | None
     keys_enforced: bool
     stop_epsilon: float | None
     delta: float
@@ -71,6 +73,8 @@ class Options:
     min_survivors: int | None = None
     buffers: Buffers = "error"
     on_failure: OnFailure = "zero"
+    deadline: float | None = None
+    report_goal: int | None = None
     keys_enforced: bool = False
     stop_epsilon: float | None = None
     delta: float = 1e-5
@@ -82,13 +86,14 @@ class Options:
     secagg: "Paillier | None" = None
 
     def __post_init__(self) -> None:
-        for name, least in (("num_sampled_clients", 1), ("simulation_seed", 0)):
+        for name, least in (("num_sampled_clients", 1), ("simulation_seed", 0), ("report_goal", 1)):
             if getattr(self, name) is not None:
                 integer(name, getattr(self, name), at_least=least)
         for name, words in (("noise_at", NoiseAt), ("buffers", Buffers), ("on_failure", OnFailure), ("evaluation", Evaluation)):
             one_of(name, getattr(self, name), get_args(words))
-        checks = (("sampling_probability", probability), ("stop_epsilon", scale), ("expected_cohort_size", positive))
-        for name, check in checks:
+        checks = (("sampling_probability", probability), ("stop_epsilon", scale))
+        sizes = (("expected_cohort_size", positive), ("deadline", positive))
+        for name, check in (*checks, *sizes):
             if getattr(self, name) is not None:
                 check(name, getattr(self, name))
         open_unit("delta", self.delta)
@@ -101,6 +106,7 @@ class Options:
         if self.secagg is not None:
             self._check_secagg(self.secagg)
         self._check_noise()
+        self._check_report_goal()
 
     def _check_secagg(self, secagg: "Paillier") -> None:
         from hubbub.flower.secagg import Paillier
@@ -131,6 +137,21 @@ class Options:
                 "survivors, and a round with fewer is discarded"
             )
         integer("min_survivors", self.min_survivors, at_least=1, at_most=self.num_sampled_clients)
+
+    def _check_report_goal(self) -> None:
+        if self.report_goal is None:
+            return
+        if self.on_failure != "abort":
+            raise ConfigError(
+                f"report_goal = {self.report_goal}: a round with fewer answers is discarded, and on_failure = 'zero' discards "
+                "none; say on_failure='abort', or leave report_goal out"
+            )
+        if self.num_sampled_clients is None:
+            raise ConfigError(
+                f"report_goal = {self.report_goal}: of random cohorts it would show, by the rounds that are discarded, how "
+                "many were sampled, and no theorem amplifies that; leave it out, or say num_sampled_clients"
+            )
+        integer("report_goal", self.report_goal, at_least=1, at_most=self.num_sampled_clients)
 
     @property
     def folder(self) -> Path | None:
@@ -201,6 +222,8 @@ class Options:
         stated = [keys]
         if self.on_failure == "abort":
             stated.append("whether a client's reply is missing does not depend on the data")
+        if self.deadline is not None:
+            stated.append("which answers are read before a round closes does not depend on the data of other clients")
         if self.state is None:
             stated.append("the run is not started again: its ledger is in memory, and a further start is a further run")
         further = self.encryption.further() if self.encryption else ()

@@ -1,7 +1,7 @@
 """The clients of an in-process run on a Flower grid: whatever they send, the round is finished and the clip norm holds."""
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 
 import torch
@@ -11,9 +11,10 @@ from torch import nn
 
 from hubbub._util.checks import integer, positive
 from hubbub.errors import ConfigError
-from hubbub.flower.arrays import Layout
+from hubbub.flower.arrays import Change, Layout
 from hubbub.flower.local_grid import LocalGrid
-from hubbub.flower.messages import CLIP_NORM, Asked, addressed, single_arrays
+from hubbub.flower.messages import CLIP_NORM, Asked, addressed, records_of, single_arrays
+from hubbub.flower.streaming import Streaming
 from hubbub.noise.lattice import Lattice
 from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, statistics
 from hubbub.training.clipping import CountSplit, bounded
@@ -126,30 +127,34 @@ class GridPopulation(Population):
 
         With a ``split`` each client's indicator is one more coordinate, ``(dim + 1,)``.
         """
-        layout, sent = layout_of(model), _numbers(model)
+        layout, change = layout_of(model), Change([numbers.numpy() for numbers in _numbers(model)])
         asked, replies = self.ask(cohort, model, clip_norm, round_index)
-        answers = dict(asked.contents(replies))
         lattice = None
         if self._lattice and clip_norm is not None:
             lattice = Lattice(split.joint_norm(clip_norm) if split else clip_norm)
-        total = torch.zeros(layout.dim + (split is not None), dtype=torch.int64 if lattice else torch.float64)
-        clipped, losses = 0, []
-        # In the order of the cohort, not of the answers: in floating point that is another sum.
-        for client in [client for client in asked.clients if client in answers]:
+        # Of a lattice whole numbers, which float64 adds exactly.
+        total = torch.zeros(layout.dim + (split is not None), dtype=torch.float64)
+        buffer, clipped, losses = Lattice.buffer(total), 0, []
+        for client, content in _in_order(asked, replies) if lattice is None else asked.contents(replies):
             try:
-                update = layout.update(single_arrays(answers[client]), sent)
-                if not bool(torch.isfinite(update).all()):
+                change, loss = change.to(layout.views(single_arrays(content))), _loss(content)
+                was_clipped: bool | None = None
+                if lattice is None or split:
+                    part, was_clipped = bounded(change.finite(), clip_norm, None, split)
+                    if lattice is None:
+                        total += part
+                    else:
+                        lattice.add(part, total, buffer)
+                elif (was_clipped := lattice.add(change, total, buffer)) is None:
                     raise ValueError("its update is not finite")
-                part, was_clipped = bounded(update, clip_norm, lattice, split)
-                losses.append(_loss(answers[client]))
             except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not depend on it
                 asked.refuse(client, error)
                 continue
-            total += part
-            clipped += was_clipped
+            losses.append(loss)
+            clipped += bool(was_clipped)
         asked.log_faults(f"round {round_index + 1}")
         private = statistics(len(asked.clients), clipped, losses)
-        return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
+        return LatticeSum(total.to(torch.int64), lattice, private) if lattice else PlainSum(total, private)
 
     def ask(
         self,
@@ -176,7 +181,13 @@ class GridPopulation(Population):
         content = RecordDict({"arrays": arrays, "config": ConfigRecord({**told})})
         nodes = {str(client): self._nodes[str(client)] for client in cohort}
         asked = addressed(content, MessageType.TRAIN, nodes, self._timeout)
-        return asked, self._grid.send_and_receive(asked.messages, timeout=self._timeout) if cohort else []
+        return asked, Streaming(self._grid).send_and_receive(asked.messages, timeout=self._timeout) if cohort else []
+
+
+def _in_order(asked: Asked, replies: Iterable[Message]) -> Iterator[tuple[str, RecordDict]]:
+    """What came in the order of the cohort, not of the answers: in floating point that is another sum."""
+    answers = dict(asked.contents(replies))
+    return ((client, answers[client]) for client in asked.clients if client in answers)
 
 
 def load(model: nn.Module, arrays: ArrayRecord) -> None:
@@ -215,7 +226,7 @@ def _numbers(model: nn.Module) -> list[torch.Tensor]:
 
 def _loss(content: RecordDict) -> float:
     """The training loss that a client states; NaN where it states none."""
-    for record in content.metric_records.values():
+    for record in records_of(content, MetricRecord):
         value = record.get(TRAIN_LOSS)
         if isinstance(value, int | float):
             return float(value)

@@ -259,8 +259,10 @@ class PrivateRun:
         options = self._options
         if options.min_survivors is not None and counted < options.min_survivors:
             return f"{counted} good replies, min_survivors = {options.min_survivors}"
-        if options.on_failure == "abort" and came < asked:
-            return f"{came} of {asked} clients answered, on_failure = 'abort'"
+        goal = asked if options.report_goal is None else min(options.report_goal, asked)
+        if options.on_failure == "abort" and came < goal:
+            wanted = "" if options.report_goal is None else f", report_goal = {goal}"
+            return f"{came} of {asked} clients answered{wanted}, on_failure = 'abort'"
         return ""
 
     def _learn(self, release: torch.Tensor, arrays: ArrayRecord) -> ArrayRecord:
@@ -296,6 +298,7 @@ class PrivateRun:
             "identity": self.fixed.identity,
             "noise_at": self._options.noise_at,
             "on_failure": self._options.on_failure,
+            **({} if self._options.report_goal is None else {"report_goal": self._options.report_goal}),
             "keep_releases": False,
             **({"adaptive_clipping": repr(self._clipping)} if adaptive else {"clip_norm": self._clipping}),
         }

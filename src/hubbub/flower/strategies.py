@@ -20,6 +20,7 @@ from hubbub.flower.messages import Identity, Node, Template, connected
 from hubbub.flower.options import Options, StrategyArguments, independent_noise, require_averaging
 from hubbub.flower.server_run import Fixed, PrivateRun
 from hubbub.flower.state import recorded, require_same_mechanism
+from hubbub.flower.streaming import Streaming
 from hubbub.flower.summing import Summing
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
@@ -145,6 +146,8 @@ class PrivateStrategy(Strategy):
             used_up = self.rounds_charged + left == self.mechanism.rounds
             why = f"rounds = {self.mechanism.rounds}" if used_up else f"stop_epsilon = {self._options.stop_epsilon:g}"
             _LOG.warning("%s allows %s of the %s rounds asked for, after %s before", why, left, num_rounds, self.rounds_charged)
+        # Replies are read one by one, and a round ends at its deadline.
+        grid = Streaming(grid, self._options.deadline)
         result = super().start(grid, arrays, left, timeout, train_config, evaluate_config, evaluate_fn)
         if not result.arrays:
             result.arrays = arrays
@@ -332,6 +335,10 @@ class DPFedAvgFixed(PrivateStrategy):
             refuses a model that has any, ``"keep"`` leaves them as they are.
         on_failure: ``"zero"``: a client that does not answer counts as an update of zero. ``"abort"``: its round is discarded,
             and its cost stays spent.
+        deadline: Seconds after which a round closes with what came, by :meth:`start`; a client that is late has lost its turn.
+            ``None`` waits for all, up to ``timeout``.
+        report_goal: With ``on_failure="abort"``: how many answers a round needs; by default those of all that were asked. Ask
+            for more (``num_sampled_clients``) and divide by a fixed ``expected_cohort_size``.
         keys_enforced: Your word that the SuperLink admits registered keys only (``--enable-supernode-auth``).
         stop_epsilon: No round is begun that would take epsilon above it.
         delta: Of the epsilon that is logged, and of ``stop_epsilon``.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 
-from hubbub.flower.arrays import Layout
+from hubbub.flower.arrays import Change, Layout
 from hubbub.flower.messages import CLIP_NORM, COUNT_SCALE, ENABLED, NOISE_STDDEV, Asked, norm_bit, single_arrays
 from hubbub.mechanism import Mechanism
 from hubbub.noise.lattice import Lattice
@@ -68,31 +68,41 @@ class Summing:
             The sum, how many replies came, and how many of them entered it. What cannot be read, is not finite, or is not the
             model's counts as zero, with the reason among ``asked.faults``.
         """
-        sent = self.layout.tensors(arrays)
-        total = torch.zeros(self.layout.dim + (self.split is not None), dtype=torch.int64)
-        came, counted = 0, 0
+        change = Change(self.layout.views(arrays))
+        dim = self.layout.dim + (self.split is not None)
+        # Whole numbers that float64 adds exactly, and those of clients that bring noise along, which may be larger.
+        total, noised = (
+            torch.zeros(dim, dtype=torch.float64),
+            torch.zeros(dim if self.mechanism.shares else 0, dtype=torch.int64),
+        )
+        buffer, came, counted = self.lattice.buffer(total), 0, 0
         for client, content in asked.contents(replies):
             came += 1
             try:
-                total += self._noised(content, len(asked.messages)) if self.mechanism.shares else self._clipped(content, sent)
+                if self.mechanism.shares:
+                    noised += self._noised(content, len(asked.messages))
+                else:
+                    self._add(change.to(self.layout.views(single_arrays(content))), content, total, buffer)
                 counted += 1
             except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not depend on it
                 asked.refuse(client, error)
-        return LatticeSum(total, self.lattice, {}), came, counted
+        steps = noised if self.mechanism.shares else total.to(torch.int64)
+        return LatticeSum(steps, self.lattice, {}), came, counted
 
-    def _clipped(self, content: RecordDict, sent: list[torch.Tensor]) -> torch.Tensor:
-        """A client's steps on the lattice, ``(dim,)``, its indicator last."""
-        update = self.layout.update(single_arrays(content), sent)
-        if not bool(torch.isfinite(update).all()):
+    def _add(self, change: Change, content: RecordDict, total: torch.Tensor, buffer: torch.Tensor) -> None:
+        """Add a client's steps on the lattice to a sum, ``(dim,)``, its indicator last."""
+        update = change if self.split is None else self._with_indicator(change, content)
+        if self.lattice.add(update, total, buffer) is None:
             raise ValueError("its update is not finite")
-        if self.split is None:
-            return self.lattice.encode(update)[0]
-        bounded, was_clipped = clip(update, self.clip_norm)
+
+    def _with_indicator(self, change: Change, content: RecordDict) -> torch.Tensor:
+        """A clipped update, ``(dim + 1,)``, the client's indicator last."""
+        bounded, was_clipped = clip(change.finite(), self.clip_norm)
         told = norm_bit(content)
         # A client that has clipped says so itself; of an update that is too long nobody needs to hear it.
         bit = 0 if was_clipped else 1 if told is None else min(max(told, 0), 1)
-        indicator = torch.tensor([self.split.count_scale(self.clip_norm) * (bit - 0.5)], dtype=torch.float64)
-        return self.lattice.encode(torch.cat([bounded, indicator]))[0]
+        scale = self.split.count_scale(self.clip_norm) if self.split else 0.0
+        return torch.cat([bounded, torch.tensor([scale * (bit - 0.5)], dtype=torch.float64)])
 
     def _noised(self, content: RecordDict, cohort: int) -> torch.Tensor:
         """A client's noised steps on the lattice, which nobody can clip any more."""

@@ -25,8 +25,10 @@ from hubbub.mechanism.strategies.strategy import WithLeadingPart
 
 __all__ = ["Spent", "run_charge", "spent"]
 
-# Up to this many rounds the cost of every client's rounds is computed, beyond it that of clients that broke the pattern.
+# Up to this many rounds and participations the cost of every client's rounds is computed, beyond it that of clients that broke
+# the pattern.
 _MOST_ROUNDS = 2048
+_MOST_PARTICIPATIONS = 10**6
 # What follows it names a client.
 _EXAMPLE = ", such as "
 
@@ -84,13 +86,13 @@ class _Breaches:
     """How a history departs from its promise.
 
     Args:
-        clients: The rounds of each client that broke the pattern.
+        clients: The numbers of the clients that broke the pattern.
         scale: The largest scale of updates over that of their noise.
         bounded: Whether a theorem bounds what happened.
         words: Each breach, in words.
     """
 
-    clients: dict[str, list[int]]
+    clients: list[int]
     scale: float
     bounded: bool
     words: tuple[str, ...]
@@ -163,7 +165,7 @@ def run_charge(chain: Chain, promise: Promise, history: History) -> RunCharge:
 
 def _breaches(promise: Promise, mechanism: Mechanism, history: History) -> _Breaches:
     """Each way in which the records do not keep the promise."""
-    boundless, others, scale = [], [], 1.0
+    boundless, others = list[str](), list[str]()
     if len(history.rounds) > promise.rounds:
         others.append(f"{len(history.rounds)} rounds were begun, {promise.rounds} were promised")
     if len(history.rounds) > mechanism.rounds and type(mechanism.strategy) is not Identity:
@@ -173,21 +175,23 @@ def _breaches(promise: Promise, mechanism: Mechanism, history: History) -> _Brea
             others.append(f"incarnation {number} of a simulation has a key")
         elif not promise.simulation and epoch.key is None:
             boundless.append(f"incarnation {number} has no key, so that its noise came from a known seed")
+    if unnamed := history.unnamed(mechanism.participation):
+        boundless.append(f"rounds {str(unnamed)[:200]} name no cohort")
     fixed = promise.terms.clip_norm
-    for round_index, entry in enumerate(history.rounds):
-        if fixed is None or entry.clip_norm == fixed:
-            continue
-        if entry.clip_norm is None:
-            boundless.append(f"round {round_index} was not clipped")
-        else:
-            others.append(f"round {round_index} was clipped to {entry.clip_norm:g}, {fixed:g} was promised")
-            # Its noise was of at least the smaller of the two scales.
-            scale = max(scale, entry.clip_norm / fixed)
-    clients = {client: joined for client, joined in history.joined.items() if not mechanism.participation.allows(joined)}
+    clipped = (
+        {} if fixed is None else {t: entry.clip_norm for t, entry in enumerate(history.rounds) if entry.clip_norm != fixed}
+    )
+    boundless += [f"round {t} was not clipped" for t, clip_norm in clipped.items() if clip_norm is None]
+    longer = {t: clip_norm for t, clip_norm in clipped.items() if clip_norm is not None}
+    others += [f"round {t} was clipped to {clip_norm:g}, {fixed:g} was promised" for t, clip_norm in longer.items()]
+    # Its noise was of at least the smaller of the two scales.
+    scale = max([1.0, *(clip_norm / (fixed or 1.0) for clip_norm in longer.values())])
+    joined = history.participations
+    clients = joined.breaking(mechanism.participation)
     words = [*(f"{reason}; nothing bounds what that costs" for reason in boundless), *others]
-    for client, joined in list(clients.items())[:1]:
+    for client in clients[:1]:
         who = f"{len(clients)} {unit_word(promise.privacy_unit)}s broke {mechanism.participation}"
-        words.append(f"{who}{_EXAMPLE}{client} in rounds {str(joined)[:200]}")
+        words.append(f"{who}{_EXAMPLE}{joined.tag(client)} in rounds {str(list(joined.rounds_of(client)))[:200]}")
     return _Breaches(clients, scale, not boundless, tuple(words))
 
 
@@ -224,10 +228,12 @@ def _sensitivity(mechanism: Mechanism, history: History, found: _Breaches) -> Se
     kept = mechanism.sensitivity_after(rounds)
     if mechanism.rounds > _MOST_ROUNDS:
         # Columns add up to at most the sum of their norms.
-        most = max(map(len, found.clients.values()), default=0)
+        most = max((int(history.participations.counts[client]) for client in found.clients), default=0)
         broken = Sensitivity(most * mechanism.column_norm, False, "the sum of the column norms")
         return max(kept, broken, key=lambda s: s.value)
-    sets = sorted({tuple(joined) for joined in history.joined.values()})
+    if not found.clients and history.participations.total > _MOST_PARTICIPATIONS:
+        return kept
+    sets = history.participations.sets()
     strategy = mechanism.strategy
     if type(strategy) is Identity:
         most = max(map(len, sets), default=0)

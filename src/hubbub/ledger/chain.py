@@ -23,8 +23,9 @@ _BEFORE, _BETWEEN, _AFTER = b'{"body":', b',"hash":"', b'"}'
 _TAIL = len(_BETWEEN) + 64 + len(_AFTER)
 # A loss of power can leave a last line whose sectors were not all written: they read as zeros, which no record holds.
 _UNWRITTEN = bytes(1)
-# Of a record: a round as it is written, and a digest.
-_ROUND, _DIGEST = rb"(0|[1-9][0-9]{0,8})", re.compile(rb"[0-9a-f]{64}")
+# Of a record: a whole number as it is written, and a digest.
+_NUMBER, _DIGEST = rb"(0|[1-9][0-9]{0,8})", re.compile(rb"[0-9a-f]{64}")
+_COUNTED = ("round", "clients")
 _MOST_FORMS = 8
 # Kinds of records that are about no round.
 _OF_FILES = ("files", "publish")
@@ -101,6 +102,15 @@ class Chain:
         self.records.append(body)
         self.hashes.append(head)
         self.size += len(line)
+
+    def require_unchanged(self) -> None:
+        """Refuse a file that is longer or shorter than what was read and written here.
+
+        Raises:
+            LedgerError: It is: another process was at work, or an append was interrupted.
+        """
+        if self.path is not None and self.path.lstat().st_size != self.size:
+            raise LedgerError(f"{self.path}: was changed by another process while this one was at work")
 
     def repair(self) -> None:
         """Remove what a crash left behind the last whole record, or give that record the end that it lost."""
@@ -185,7 +195,7 @@ def _believe(chain: Chain, line: bytes, forms: "_Forms") -> None:
 
 
 class _Forms:
-    """Forms of lines: what differs from a line that was read in full in its round and its digests alone is read by them.
+    """Forms of lines: what differs from a line that was read in full in its round, clients and digests alone is read by them.
 
     A ledger has two records a round and two or three forms, so that a long one opens several times as fast.
     """
@@ -200,20 +210,20 @@ class _Forms:
                 *texts, stated = found.groups()
                 said = body.copy()
                 for name, text in zip(names, texts, strict=True):
-                    said[name] = int(text) if name == "round" else text.decode()
+                    said[name] = int(text) if name in _COUNTED else text.decode()
                 return said, stated
         return None
 
     def learn(self, body: dict[str, Any]) -> None:
-        """Know the form of a record from here on, unless it has a list of clients, or too many forms are known."""
-        if len(self._known) >= _MOST_FORMS or body.get("clients"):
+        """Know the form of a record from here on, unless too many are known."""
+        if len(self._known) >= _MOST_FORMS:
             return
         names, parts = list[str](), list[bytes]()
         for name in sorted(body):
             value = body[name]
-            if name == "round" and type(value) is int:
+            if name in _COUNTED and type(value) is int:
                 names.append(name)
-                part = _ROUND
+                part = _NUMBER
             elif isinstance(value, str) and _DIGEST.fullmatch(value.encode()):
                 names.append(name)
                 part = b'"(' + _DIGEST.pattern + b')"'

@@ -1,28 +1,33 @@
 """What happened in a run, record by record: the one reading of a ledger that its writer, its printer and its verifier share."""
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hubbub._util.checks import digest, integer, scale
 from hubbub.errors import LedgerError
 from hubbub.ledger.chain import Chain
+from hubbub.ledger.participations import Participations, blocks_behind, read_cohorts, whole_block
+from hubbub.mechanism.participation import Participation, RandomParticipation
 
 __all__ = ["Epoch", "History", "Round", "published_files"]
 
-_CLIENT = re.compile(r"[0-9a-f]{32}")
 # A file of the run's folder, never one outside it.
 _NAME = re.compile(r"(state/)?[A-Za-z]+\.[a-z]+")
 
 
 @dataclass(slots=True)
 class Round:
-    """A round that was begun: ``state`` is ``"begun"``, ``"committed"`` or ``"aborted"``; the cost of each is spent."""
+    """A round that was begun: ``state`` is ``"begun"``, ``"committed"`` or ``"aborted"``; the cost of each is spent.
+
+    ``clients``: how many took part; ``None`` of a random cohort, whose size is secret.
+    """
 
     state: str
     epoch: int | None
-    clients: tuple[str, ...]
+    clients: int | None
     total: str
     clip_norm: float | None
     release: str | None = None
@@ -44,7 +49,9 @@ class History:
     Args:
         rounds: One entry for each round that was begun.
         epochs: One entry for each incarnation.
-        joined: For each client, by HMAC, the rounds that it joined, aborted ones counted; of random cohorts no list is kept.
+        participations: Who took part when; of random cohorts no list is kept.
+        cohorts_size: Bytes of the file of cohorts that the records account for.
+        unrecorded: Whole blocks behind them: a crash leaves one at most, and 2 stands for more.
         closed: Whether the keys were destroyed.
         files: The SHA-256 of each file that the run has made of its rounds, by name, as recorded since the last of them;
             ``None`` before.
@@ -52,24 +59,33 @@ class History:
 
     rounds: list[Round] = field(default_factory=list)
     epochs: list[Epoch] = field(default_factory=list)
-    joined: dict[str, list[int]] = field(default_factory=dict)
+    participations: Participations = field(default_factory=Participations)
+    cohorts_size: int = 0
+    unrecorded: int = 0
     closed: bool = False
     files: Mapping[str, str] | None = None
 
     @classmethod
-    def of(cls, records: Iterable[Mapping[str, Any]]) -> "History":
+    def of(cls, records: Iterable[Mapping[str, Any]], cohorts: bytes | bytearray = b"") -> "History":
         """The state after the records that follow the promise.
+
+        Args:
+            records: All of them.
+            cohorts: The content of the file of cohorts; what no record accounts for is behind :attr:`cohorts_size`.
 
         Raises:
             ValueError: A record that does not follow from those before; the message counts it from the promise, line 1.
         """
-        history = cls()
+        history, content = cls(), memoryview(cohorts)
         for line, body in enumerate(records, start=2):
             try:
-                history.apply(body)
+                end = whole_block(content, history.cohorts_size) if body.get("cohort") is not None else None
+                history.apply(body, content[history.cohorts_size : end or history.cohorts_size])
             except (ValueError, TypeError, KeyError) as error:
                 what = f"has no {error}" if isinstance(error, KeyError) else str(error)
                 raise ValueError(f"line {line}: is no record of this ledger ({what})") from error
+        history.participations.require_distinct()
+        history.unrecorded = blocks_behind(content, history.cohorts_size, len(history.rounds))
         return history
 
     @classmethod
@@ -80,7 +96,7 @@ class History:
             LedgerError: One does not follow.
         """
         try:
-            return cls.of([*chain.records[1:], *further])
+            return cls.of([*chain.records[1:], *further], read_cohorts(chain.path) if chain.path else b"")
         except ValueError as error:
             raise LedgerError(f"{chain.path}, {error}") from error
 
@@ -99,8 +115,28 @@ class History:
         """The first round that was neither released nor aborted."""
         return len(self.rounds) - (self.pending is not None)
 
-    def apply(self, body: Mapping[str, Any]) -> None:
-        """Take one more record into account.
+    def unnamed(self, participation: Participation) -> list[int]:
+        """The rounds that name no cohort though the participation is a pattern, which is about who takes part when."""
+        if isinstance(participation, RandomParticipation):
+            return []
+        return [round_index for round_index, entry in enumerate(self.rounds) if entry.clients is None]
+
+    def undo(self) -> Callable[[], None]:
+        """How to return from the record that is applied next to the state as it is, without reading anything again."""
+        rounds, epochs, last = len(self.rounds), len(self.epochs), replace(self.rounds[-1]) if self.rounds else None
+        closed, made, size = self.closed, self.files, self.cohorts_size
+
+        def restore() -> None:
+            self.participations.remove(rounds)
+            del self.rounds[rounds:], self.epochs[epochs:]
+            if last is not None:
+                self.rounds[-1] = last
+            self.closed, self.files, self.cohorts_size = closed, made, size
+
+        return restore
+
+    def apply(self, body: Mapping[str, Any], block: bytes | memoryview = b"") -> None:
+        """Take one more record into account; of a round whose cohort is kept, with its block.
 
         Raises:
             ValueError: It does not follow from the state, or one of its values cannot be.
@@ -108,11 +144,14 @@ class History:
             KeyError: A value is missing.
         """
         kind = body["kind"]
-        if not isinstance(kind, str) or kind not in _KINDS:
+        if not isinstance(kind, str) or kind not in (*_KINDS, "begin"):
             raise ValueError(f"kind = {kind!r}: is not known; this hubbub may be older than the one that wrote it")
         if self.closed and kind != "publish":
             raise ValueError(f"{kind} follows the end of the run")
-        _KINDS[kind](self, body)
+        if kind == "begin":
+            self._begin(body, block)
+        else:
+            _KINDS[kind](self, body)
 
     def _start(self, body: Mapping[str, Any]) -> None:
         """An incarnation of the run begins: keys and rows of noise follow those before."""
@@ -124,22 +163,26 @@ class History:
         key = None if body["key"] is None else digest("key", body["key"])
         self.epochs.append(Epoch(first_row, key, digest("sampler", body["sampler"])))
 
-    def _begin(self, body: Mapping[str, Any]) -> None:
+    def _begin(self, body: Mapping[str, Any], block: bytes | memoryview) -> None:
         """The cost of a round is recorded."""
         round_index = integer("round", body["round"], at_least=0)
         epoch = None if body["epoch"] is None else integer("epoch", body["epoch"], at_least=0)
         if self.pending is not None or round_index != len(self.rounds) or epoch != self.epoch:
             raise ValueError(f"begin of round {round_index} in incarnation {epoch} does not follow")
         clip_norm = None if body["clip_norm"] is None else scale("clip_norm", body["clip_norm"])
-        if not isinstance(body["clients"], list | tuple):
-            raise TypeError(f"clients = {body['clients']!r}: must be a list")
-        clients = tuple(body["clients"])
-        if len(set(clients)) != len(clients) or not all(isinstance(c, str) and _CLIENT.fullmatch(c) for c in clients):
-            raise ValueError("clients: must be HMACs of 32 hexadecimal digits, each once")
-        self.rounds.append(Round("begun", epoch, clients, digest("sum", body["sum"]), clip_norm))
+        total, clients = digest("sum", body["sum"]), body["clients"]
+        if (clients is None) != (body["cohort"] is None):
+            raise ValueError("clients and cohort: one is there without the other")
+        if clients is not None:
+            integer("clients", clients, at_least=0)
+            if hashlib.sha256(block).hexdigest() != digest("cohort", body["cohort"]):
+                raise ValueError(f"the cohort of round {round_index} is missing from the file of cohorts, or is another one")
+            self.participations.add(round_index, block)
+            if len(self.participations.cohort(round_index)) != clients:
+                raise ValueError(f"clients = {clients}: the cohort of round {round_index} has another number")
+            self.cohorts_size += len(block)
+        self.rounds.append(Round("begun", epoch, clients, total, clip_norm))
         self.files = None
-        for client in clients:
-            self.joined.setdefault(client, []).append(round_index)
 
     def _end(self, body: Mapping[str, Any]) -> None:
         """The round under way is committed or aborted."""
@@ -173,7 +216,6 @@ class History:
 
 _KINDS: dict[str, Callable[[History, Mapping[str, Any]], None]] = {
     "epoch": History._start,
-    "begin": History._begin,
     "commit": History._end,
     "abort": History._end,
     "close": History._close,

@@ -9,24 +9,29 @@ The cost of a round is recorded before its noise exists, and its release before 
 Behind the last round it binds what was made of them, by SHA-256: ``files`` the model with its settings and its guarantee,
 ``publish`` what others were given.
 
-On disk it is a :class:`~hubbub.ledger.chain.Chain`. It holds no bare hash of anything private: clients and sums stand in
-it as HMACs under a secret key of the run, so that separation is kept over restarts and nobody can test a guess.
+On disk it is a :class:`~hubbub.ledger.chain.Chain`, and next to it the cohorts (:mod:`hubbub.ledger.participations`), a block
+before each ``begin`` that binds it. It holds no bare hash of anything private: clients and sums stand in it by keyed hashes
+under a secret of the run, so that separation is kept over restarts and nobody can test a guess.
 """
 
 import hashlib
 import hmac
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from hubbub._util import files
 from hubbub._util.checks import integer, shown
 from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.errors import LedgerError, ParticipationError
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import Epoch, History
+from hubbub.ledger.participations import TAG_BYTES, Listed, cohorts_path
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism.participation import RandomParticipation
 
@@ -71,10 +76,16 @@ class Ledger:
         self.promise = promise
         self._secret = secret
         self._history = History()
-        self._names: dict[Hashable, str] = {}
+        self._listed: tuple[Sequence[Hashable], Listed] | None = None
+        # Whether memory and file are one state; and whether the file of cohorts may hold more than the records account for.
+        self._sound, self._unrecorded = True, True
         if path is not None and path.is_symlink():
             raise LedgerError(f"{path}: is a symbolic link; a ledger is a file in the folder of its run")
         new = path is None or not path.exists()
+        if path is not None and new and os.path.lexists(cohorts_path(path)):
+            raise LedgerError(
+                f"{cohorts_path(path)}: has the cohorts of a ledger that is gone; restore it, or take another folder"
+            )
         self._chain = Chain(path) if path is None or new else read_chain(path)
         if head is not None:
             self._chain.require_head(head)
@@ -87,6 +98,10 @@ class Ledger:
             require_fitting(promise, self._history)
         except (ValueError, ParticipationError) as error:
             raise LedgerError(f"{path}: {error}") from error
+        if path is not None and self._history.unrecorded > 1:
+            raise LedgerError(
+                f"{path}: {cohorts_path(path).name} has cohorts of more rounds: it was rolled back; restore the ledger"
+            )
         self._chain.repair()
 
     @property
@@ -128,19 +143,26 @@ class Ledger:
 
     def may_join(self, client: Hashable, round_index: int) -> bool:
         """Whether the promised pattern lets this client join this round, given the rounds that it joined."""
-        return self._allows(self._history.joined.get(self._client(client), []), round_index)
+        joined = self.participations(client)
+        return bool(self._allowed(np.array([len(joined)]), np.array(joined[-1:] or [0]), round_index)[0])
 
-    def able(self, clients: Sequence[Hashable], round_index: int) -> Iterator[tuple[int, int]]:
-        """The place of each client that may join this round, as :meth:`may_join` says, and how many rounds it joined."""
-        joined = self._history.joined
-        for place, client in enumerate(clients):
-            rounds = joined.get(self._client(client), ())
-            if self._allows(rounds, round_index):
-                yield place, len(rounds)
+    def standing(self, clients: Sequence[Hashable], round_index: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.integer]]:
+        """Of each client of a list whether it may join this round, as :meth:`may_join` says, and how many rounds it joined.
+
+        A list that is the one of the last call, or equal to it, is not looked through again.
+        """
+        held = clients if isinstance(clients, range | tuple) else tuple(clients)
+        if self._listed is None or self._listed[0] != held:
+            self._listed = held, Listed(self._tags(held), self._history.participations)
+        numbers, found = self._listed[1].numbers, self._history.participations
+        known, counts, last = numbers >= 0, np.zeros(len(numbers), np.int32), np.zeros(len(numbers), np.int32)
+        counts[known], last[known] = found.counts[numbers[known]], found.last[numbers[known]]
+        return self._allowed(counts, last, round_index), counts
 
     def participations(self, client: Hashable) -> tuple[int, ...]:
         """The rounds that a client joined, aborted ones counted; of random cohorts no list is kept."""
-        return tuple(self._history.joined.get(self._client(client), ()))
+        found = self._history.participations
+        return found.rounds_of(int(found.numbers(self._tags([client]))[0]))
 
     def start_epoch(self, first_row: int, key: bytes | None, sampler: str) -> None:
         """Record an incarnation of the run, and that rows of z from ``first_row`` on come from a new key.
@@ -178,9 +200,14 @@ class Ledger:
         if self._history.pending is not None:
             self._require_repeatable(total)
             return Ticket(round_index, clip_norm)
-        members, epoch = self._admit(cohort, round_index), self._history.epoch
-        body = {"round": round_index, "epoch": epoch, "clients": members, "sum": total, "clip_norm": clip_norm}
-        self._append({"kind": "begin", **body})
+        tags, epoch = self._admit(cohort, round_index), self._history.epoch
+        block = b"" if tags is None else self._history.participations.block(round_index, tags)
+        clients = None if tags is None else len(tags)
+        bound = None if tags is None else hashlib.sha256(block).hexdigest()
+        body = {"round": round_index, "epoch": epoch, "clients": clients, "cohort": bound, "sum": total, "clip_norm": clip_norm}
+        self._append({"kind": "begin", **body}, block)
+        if tags is not None and self._listed:
+            self._listed[1].learn(tags, self._history.participations)
         return Ticket(round_index, clip_norm)
 
     def commit(self, ticket: Ticket, release: bytes) -> None:
@@ -235,16 +262,44 @@ class Ledger:
         """
         return self.promise.after(len(self._history.rounds), delta)
 
-    def _append(self, body: Mapping[str, Any]) -> None:
-        """Write a record that follows, and believe it."""
+    def _append(self, body: Mapping[str, Any], block: bytes = b"") -> None:
+        """Write a record that follows, its block of the file of cohorts before it, and believe them."""
         if self._history.closed:
             raise LedgerError(f"{self._chain.path or 'this ledger'}: was closed; no round can follow")
-        self._history.apply(body)
+        if not self._sound:
+            raise LedgerError(f"{self._chain.path or 'this ledger'}: could not be brought back after an error; open it again")
+        size, undo, self._sound = self._history.cohorts_size, self._history.undo(), False
         try:
+            self._history.apply(body, block)
+            if block:
+                self._keep(block, size)
             self._chain.append(body)
         except BaseException:
-            self._history = History.of(self._chain.records[1:])
+            self._listed, self._unrecorded = None, True
+            undo()
+            self._sound = True
             raise
+        self._sound = True
+
+    def _keep(self, block: bytes, at: int) -> None:
+        """Write a block durably, over what was written of a cohort whose record was not."""
+        if self._chain.path is None:
+            return
+        path = cohorts_path(self._chain.path)
+        # First, so that a block that another process has recorded is not written over.
+        self._chain.require_unchanged()
+        held = path.lstat().st_size if os.path.lexists(path) else 0
+        if held < at or (held > at and not self._unrecorded):
+            raise LedgerError(
+                f"{path}: holds {held} bytes, not the {at} that were recorded; restore it, and open the ledger again"
+            )
+        if not at:
+            files.write_atomic(path, block)
+        else:
+            if held > at:
+                files.truncate(path, at)
+            files.append(path, block, at=at)
+        self._unrecorded = False
 
     def _require_repeatable(self, total: str) -> None:
         """A simulation that was interrupted in a round draws the very same round again; nothing else may."""
@@ -256,38 +311,54 @@ class Ledger:
                 "changing the data, or start a new run"
             )
 
-    def _client(self, client: Hashable) -> str:
-        """By what the ledger knows a client: an HMAC of its name as text."""
-        if isinstance(client, bool) or not isinstance(client, str | int | np.integer):
-            # Of other values two may be equal and have different texts, or the same one another text in the next start.
-            raise TypeError(f"client {client!r}: must be a text or a whole number, not {type(client).__name__}")
-        if client not in self._names:
-            self._names[client] = self.digest("client", str(client).encode())[:32]
-        return self._names[client]
+    def _tags(self, clients: Sequence[Hashable]) -> npt.NDArray[np.uint64]:
+        """``(clients,)``: by what the ledger knows each client, 64 bits of keyed BLAKE2b (RFC 7693) of its name as text."""
+        for kind in set(map(type, clients)) if not isinstance(clients, range) else ():
+            if kind is bool or not issubclass(kind, str | int | np.integer):
+                # Of other values two may be equal and have different texts, or the same one another text in the next start.
+                client = next(client for client in clients if type(client) is kind)
+                raise TypeError(f"client {client!r}: must be a text or a whole number, not {kind.__name__}")
+        keyed, found = hashlib.blake2b(digest_size=TAG_BYTES, key=self._secret, person=b"client"), bytearray()
+        for client in clients:
+            tag = keyed.copy()
+            tag.update(str(client).encode())
+            found += tag.digest()
+        return np.frombuffer(found, "<u8").astype(np.uint64)
 
-    def _allows(self, joined: Sequence[int], round_index: int) -> bool:
-        """Whether a client that joined these rounds may join one more."""
+    def _allowed(
+        self, counts: npt.NDArray[np.integer], last: npt.NDArray[np.integer], round_index: int
+    ) -> npt.NDArray[np.bool_]:
+        """Whether clients that joined so many rounds, and these last, may join one more."""
         mechanism = self.promise.mechanism
-        return mechanism is None or mechanism.participation.may_follow(joined, round_index)
+        return (
+            np.ones(len(counts), dtype=bool)
+            if mechanism is None
+            else mechanism.participation.may_follow(counts, last, round_index)
+        )
 
-    def _admit(self, cohort: Sequence[Hashable], round_index: int) -> list[str]:
-        """The HMACs of the clients, where the promise is about them; refused as a whole if one would break it."""
+    def _admit(self, cohort: Sequence[Hashable], round_index: int) -> npt.NDArray[np.uint64] | None:
+        """The tags of the clients, where the promise is about them; refused as a whole if one would break it."""
         if len(set(cohort)) != len(cohort):
             raise ParticipationError(f"round {round_index}: a client is in the cohort twice")
-        members = [self._client(client) for client in cohort]
-        if len(set(members)) != len(members):
+        tags = self._tags(cohort)
+        if len(np.unique(tags)) != len(tags):
             raise ParticipationError(f"round {round_index}: two clients of the cohort have one name as text")
         mechanism = self.promise.mechanism
         if mechanism is None or isinstance(mechanism.participation, RandomParticipation):
-            return []
-        for client, member in zip(cohort, members, strict=True):
-            joined = self._history.joined.get(member, [])
-            if not self._allows(joined, round_index):
-                raise ParticipationError(
-                    f"client {client!r} may not join round {round_index}: it took part in rounds "
-                    f"{joined} and the run promised {mechanism.participation}"
-                )
-        return members
+            return None
+        found = self._history.participations
+        numbers = found.numbers(tags)
+        known = np.flatnonzero(numbers >= 0)
+        numbers = numbers[known]
+        free = self._allowed(found.counts[numbers], found.last[numbers], round_index)
+        if not free.all():
+            place = int(known[np.argmin(free)])
+            raise ParticipationError(
+                f"client {cohort[place]!r} may not join round {round_index}: it took part in rounds "
+                f"{list(found.rounds_of(int(found.numbers(tags[place : place + 1])[0])))} and the run promised "
+                f"{mechanism.participation}"
+            )
+        return tags
 
     def _first(self) -> dict[str, Any]:
         """The first record: the promise, and by which key clients and sums are known."""
@@ -336,11 +407,13 @@ def require_fitting(promise: Promise, history: History) -> None:
     for round_index, entry in enumerate(history.rounds):
         if fixed is not None and entry.clip_norm != fixed:
             raise ValueError(f"clip_norm of round {round_index} is {entry.clip_norm}, {fixed} was promised")
-    for member, joined in history.joined.items():
-        if not mechanism.participation.allows(joined):
-            raise ParticipationError(
-                f"client {member} took part in rounds {joined}, which breaks the promised {mechanism.participation}"
-            )
+    if unnamed := history.unnamed(mechanism.participation):
+        raise ValueError(f"rounds {unnamed[:5]} name no cohort, which {mechanism.participation} is about")
+    for number in history.participations.breaking(mechanism.participation)[:1]:
+        raise ParticipationError(
+            f"client {history.participations.tag(number)} took part in rounds "
+            f"{list(history.participations.rounds_of(number))}, which breaks the promised {mechanism.participation}"
+        )
 
 
 def end_run(path: Path, *, early: bool = False, release: bytes | None = None) -> None:

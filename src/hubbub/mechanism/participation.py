@@ -15,6 +15,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, get_args
 
+import numpy as np
+import numpy.typing as npt
+
 from hubbub._util.checks import integer, one_of, probability
 
 __all__ = [
@@ -66,13 +69,24 @@ class _Participation:
         within = not ordered or (ordered[0] >= 0 and ordered[-1] < end)
         return within and len(ordered) <= most and all(gap >= apart and not (multiples and gap % apart) for gap in gaps)
 
-    def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
-        """Whether a client of these rounds, allowed and in order, may join a later one: :meth:`allows` in constant time."""
+    def may_follow(
+        self, counts: npt.NDArray[np.integer], last: npt.NDArray[np.integer], round_index: int
+    ) -> npt.NDArray[np.bool_]:
+        """Which clients, of rounds that are allowed, may join a later one: :meth:`allows` in constant time each.
+
+        Args:
+            counts: ``(clients,)``: how many rounds each joined.
+            last: ``(clients,)``: the last of them, where there is one.
+            round_index: A round later than those.
+
+        Returns:
+            ``(clients,)``.
+        """
         apart, multiples, most, end = self._law
-        if not rounds:
-            return round_index < end
-        gap = round_index - rounds[-1]
-        return gap >= apart and not (multiples and gap % apart) and len(rounds) < most and round_index < end
+        gaps = round_index - last
+        apart_enough = (gaps % apart == 0) & (gaps > 0) if multiples else gaps >= apart
+        free: npt.NDArray[np.bool_] = ((counts == 0) | apart_enough) & (counts < most) & (round_index < end)
+        return free
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ Functions named ``best_of`` give the largest Σ X_ij over such sets, or a bound 
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -62,7 +62,7 @@ class Sensitivity:
     value: float
     exact: bool
     source: str
-    square: int | None = None
+    square: int | None = field(default=None, repr=False)
 
     def stated(self, factor: float = 1.0) -> float:
         """The value times a factor, rounded up."""

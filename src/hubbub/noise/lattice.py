@@ -12,6 +12,7 @@ https://arxiv.org/abs/2207.10635 (sums); Jin et al. 2021, https://arxiv.org/abs/
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -19,9 +20,20 @@ from hubbub._util.checks import lattice_bits, scale
 from hubbub.errors import NoiseExhaustedError
 from hubbub.noise.steps import LARGEST, MOST_BITS, step_of
 
-__all__ = ["Lattice", "require_one_shape"]
+__all__ = ["Difference", "Lattice", "require_one_shape"]
 
 _SHRINK = 1 - 2.0**-30
+# A MiB of float64: calls cost as much as a thousand numbers.
+_BLOCK = 2**17
+# Sums of squares between these have lost nothing that a float holds.
+_LEAST_SQUARE, _LARGEST_SQUARE = 2.0**-900, 2.0**900
+
+
+class Difference(Protocol):
+    """An update as a difference that is formed piece by piece."""
+
+    def into(self, block: torch.Tensor, start: int) -> None:
+        """Put its numbers from ``start`` on into a block of float64."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +88,9 @@ class Lattice:
         if update.ndim != 1 or update.is_complex():
             raise ValueError(f"update has shape {tuple(update.shape)} and {update.dtype}: must be one vector of real numbers")
         self.require_dim(len(update))
-        whole = torch.empty(len(update), dtype=torch.float64, device=update.device)
-        clipped = self._steps(update.detach(), whole)
-        return whole.to(torch.int64), clipped
+        whole = torch.empty(len(update), dtype=torch.float64, device=update.device).zero_()
+        clipped = self.add(update.detach(), whole)
+        return whole.to(torch.int64), clipped is not False
 
     def encode_rows(self, rows: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
         """Add the encoding of each row to ``total``, in place: bit for bit what :meth:`encode` makes of each row alone.
@@ -99,37 +111,43 @@ class Lattice:
                 "(updates, dim) of real numbers and (dim,) of int64"
             )
         self.require_dim(rows.shape[1])
-        # One buffer for all rows: it stays in the cache, and each row meets the same kernels at the same place.
-        whole = torch.empty(rows.shape[1], dtype=torch.float64, device=rows.device)
         # Whole numbers of at most 2^25, of which float64 adds 2^27 exactly.
-        gathered = torch.zeros_like(whole)
-        clipped = torch.zeros(len(rows), dtype=torch.bool)
-        for i, row in enumerate(rows.detach()):
-            clipped[i] = self._steps(row, whole)
-            gathered += whole
+        gathered = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
+        buffer = self.buffer(gathered)
+        clipped = torch.tensor([self.add(row, gathered, buffer) is not False for row in rows.detach()], dtype=torch.bool)
         total += gathered.to(torch.int64)
         return clipped
 
-    def _steps(self, row: torch.Tensor, whole: torch.Tensor) -> bool:
-        """Put a row in whole steps, clipped, into a buffer ``(dim,)`` float64; returns whether it had to be clipped."""
-        scale = _safe_scale(row)
+    def add(self, update: torch.Tensor | Difference, total: torch.Tensor, buffer: torch.Tensor | None = None) -> bool | None:
+        """Add the encoding of an update to a sum of others, in place, by blocks that stay in the cache.
 
-        def copied() -> torch.Tensor:
-            return whole.copy_(row) if scale == 1 else whole.copy_(row).div_(scale)
+        Args:
+            update: ``(dim,)``, any floating dtype; or a reply and what was sent, whose difference is the update.
+            total: ``(dim,)`` float64, whole numbers: exact for up to 2^27 updates.
+            buffer: Of :meth:`buffer`, where many updates are added.
 
-        norm = math.sqrt(float(torch.dot(copied(), whole)))
+        Returns:
+            Whether it had to be clipped; ``None`` where it is not finite and nothing was added.
+        """
+        blocks = _Blocks(update, total, self.buffer(total) if buffer is None else buffer)
+        norm, scale = blocks.norm()
         if not 0 < norm < math.inf:
-            whole.zero_()
-            return norm != 0
+            return None if norm else False
         # Rounding moves each coordinate by half a step at most.
-        room = self.radius - math.sqrt(len(row)) / 2
+        room = self.radius - math.sqrt(len(total)) / 2
         clipped = norm * (scale / self.step) > room
         factor = room / norm if clipped else scale / self.step
-        whole.mul_(factor).round_()
-        while not self._fits(whole):
+        # Σ q² ≤ radius² < 2⁵⁰, exactly: float64 adds whole numbers exactly up to 2⁵³, and never rounds a larger sum below that.
+        while blocks.add(factor, scale) > self.radius**2:
+            blocks.add(factor, scale, sign=-1)
             clipped, factor = True, factor * _SHRINK
-            copied().mul_(factor).round_()
         return clipped
+
+    @staticmethod
+    def buffer(total: torch.Tensor) -> torch.Tensor:
+        """What :meth:`add` reads a block into; on a GPU all numbers, since each kernel costs more than the memory saves."""
+        size = min(len(total), _BLOCK) if total.device.type == "cpu" else len(total)
+        return torch.empty(size, dtype=torch.float64, device=total.device)
 
     def require_dim(self, dim: int) -> None:
         """Refuse more numbers than can be rounded and still be held to the clip norm: half of it is left to them at least.
@@ -142,13 +160,6 @@ class Lattice:
                 f"dim = {dim:,}: on a lattice of {self.bits} bits an update has at most {4**self.bits:,} numbers, or rounding "
                 f"moves it by more than half of the clip norm; take lattice_bits = {-(-(dim - 1).bit_length() // 2)} or more"
             )
-
-    def _fits(self, whole: torch.Tensor) -> bool:
-        """Whether Σ q² ≤ radius² < 2⁵⁰, exactly.
-
-        float64 adds whole numbers exactly up to 2⁵³, in any order, and rounding never takes a larger sum below that.
-        """
-        return float(torch.dot(whole, whole)) <= self.radius**2
 
     def release(self, total: torch.Tensor, row: torch.Tensor | None) -> torch.Tensor:
         """A sum plus a row of noise that is rounded to the lattice.
@@ -190,13 +201,60 @@ def require_one_shape(total: torch.Tensor, row: torch.Tensor) -> None:
         raise ValueError(f"total has shape {tuple(total.shape)}, its row of noise {tuple(row.shape)}: must be alike")
 
 
-def _safe_scale(row: torch.Tensor) -> float:
-    """A power of two to divide a row by, so that squares of huge numbers do not overflow and those of tiny ones do not vanish.
+class _Blocks:
+    """An update that is read in blocks, each into the same buffer, so that it meets the same kernels wherever it lies.
 
-    Of numbers of 32 bits or fewer float64 holds all squares.
+    Args:
+        update: As for :meth:`Lattice.add`.
+        total: The sum that it is added to.
+        buffer: At least as long as a block, float64.
     """
-    if row.dtype != torch.float64 or not len(row):
-        return 1.0
-    low, high = torch.aminmax(row)
-    largest = max(-float(low), float(high))
-    return math.ldexp(1.0, max(-1000, min(1000, math.frexp(largest)[1]))) if 0 < largest < math.inf else 1.0
+
+    def __init__(self, update: torch.Tensor | Difference, total: torch.Tensor, buffer: torch.Tensor) -> None:
+        self._update, self._total, self._buffer = update, total, buffer
+        self._starts = range(0, len(total), len(buffer) or 1)
+        # Over what the numbers in the buffer are those of the only block.
+        self._held: float | None = None
+
+    def norm(self) -> tuple[float, float]:
+        """The update's norm over a power of two, and that: so that squares neither overflow nor vanish.
+
+        The norm is no finite number where one of the update's is none.
+        """
+        squares = sum(self._square(block) for block in map(self._read, self._starts))
+        if math.isnan(squares):
+            return squares, 1.0
+        if _LEAST_SQUARE < squares < _LARGEST_SQUARE:
+            return math.sqrt(squares), 1.0
+        largest = max((float(self._read(start).abs().max()) for start in self._starts), default=0.0)
+        if not 0 < largest < math.inf:
+            return largest, 1.0
+        scale = math.ldexp(1.0, max(-1000, min(1000, math.frexp(largest)[1])))
+        return math.sqrt(sum(self._square(self._read(start, scale)) for start in self._starts)), scale
+
+    def add(self, factor: float, scale: float, sign: int = 1) -> float:
+        """Add the update over ``scale``, times ``factor``, rounded; returns the sum of the squares of what was added."""
+        squares = 0.0
+        for start in self._starts:
+            block = self._read(start, scale).mul_(factor).round_()
+            self._held = None
+            squares += self._square(block)
+            self._total[start : start + len(block)].add_(block, alpha=sign)
+        return squares
+
+    def _read(self, start: int, scale: float = 1.0) -> torch.Tensor:
+        """The update's numbers from ``start`` on over ``scale``, as many as fit into the buffer."""
+        block = self._buffer[: len(self._total) - start]
+        if self._held != scale:
+            if isinstance(self._update, torch.Tensor):
+                block.copy_(self._update[start : start + len(block)])
+            else:
+                self._update.into(block, start)
+            if scale != 1:
+                block.div_(scale)
+            self._held = scale if len(self._starts) == 1 else None
+        return block
+
+    @staticmethod
+    def _square(block: torch.Tensor) -> float:
+        return float(torch.dot(block, block))

@@ -7,7 +7,7 @@ does not have.
 import contextlib
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -176,6 +176,17 @@ class NoiseStream:
         """
         memory = [torch.as_tensor(self._ring[slot]).clone() for slot in self._remembered]
         return {"round_index": self.round_index, "drawn": self.drawn, "memory": memory}
+
+    def remembered(self) -> Iterator[bytes]:
+        """The remembered rows of :meth:`state_dict`, one after another."""
+        for slot in self._remembered:
+            yield torch.as_tensor(self._ring[slot]).cpu().numpy().tobytes()
+
+    def take_up(self, round_index: int, drawn: int, rows: memoryview) -> None:
+        """Continue where the rows of :meth:`remembered` were taken, as :meth:`load_state_dict` does."""
+        kept = np.frombuffer(rows, dtype=torch.empty(0, dtype=self._like.dtype).numpy().dtype).reshape(-1, self._width)
+        memory = [torch.from_numpy(row.copy()) for row in kept]
+        self.load_state_dict({"round_index": round_index, "drawn": drawn, "memory": memory})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue bit for bit where :meth:`state_dict` was taken, from the same source.

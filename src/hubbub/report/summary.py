@@ -123,11 +123,10 @@ class RunSummary:
     @property
     def participation(self) -> Participation | None:
         """Who took part how often, where the ledger lists it."""
-        joined, mechanism = self.recorded.history.joined, self.mechanism
-        if not joined or mechanism is None:
+        joined, mechanism = self.recorded.history.participations, self.mechanism
+        if not joined.clients or mechanism is None:
             return None
-        gaps = [gap for rounds in joined.values() for gap in np.diff(rounds).tolist()]
-        counts = tuple(len(rounds) for rounds in joined.values())
+        gaps, counts = joined.gaps(), tuple(joined.counts.tolist())
         match mechanism.participation:
             case MinSeparation(max_participations=most) | FixedEpochs(epochs=most):
                 bound: int | None = most
@@ -135,7 +134,7 @@ class RunSummary:
                 bound = 1
             case _:
                 bound = None
-        return Participation(counts, min(gaps, default=None), self.guarantee.cohorts, bound)
+        return Participation(counts, int(gaps.min()) if len(gaps) else None, self.guarantee.cohorts, bound)
 
     def epsilon_after(self, rounds: int) -> float:
         """What the first rounds cost, by the ledger: of all that were begun what is stated, of fewer what was promised.

@@ -9,7 +9,6 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from heapq import nsmallest
 
 import numpy as np
 import numpy.typing as npt
@@ -141,9 +140,17 @@ def eligible(round_index: int, clients: Sequence[Hashable], size: int, *, keys: 
 
     Those that took part least often come first, ties by chance.
     """
-    ties = bits(derive(keys.fresh, "cohort", round_index), len(clients)).tolist()
-    able = ((joined, ties[i], i) for i, joined in ledger.able(clients, round_index))
-    return [clients[i] for i in sorted(i for _, _, i in nsmallest(size, able))]
+    able, joined = ledger.standing(clients, round_index)
+    places = np.flatnonzero(able)
+    if len(places) > size:
+        joined, ties = joined[places], bits(derive(keys.fresh, "cohort", round_index), len(clients))[places]
+        # All that joined less often than the last one that is taken, and of those that joined as often who wins the draw.
+        most = np.partition(joined, size - 1)[size - 1] if size else -1
+        fewer, same = np.flatnonzero(joined < most), np.flatnonzero(joined == most)
+        wanted = size - len(fewer)
+        kept = same[np.argpartition(ties[same], wanted - 1)[:wanted]] if wanted else same[:0]
+        places = places[np.sort(np.concatenate([fewer, kept]))]
+    return [clients[i] for i in places.tolist()]
 
 
 def counts_on_list(participation: Participation) -> bool:

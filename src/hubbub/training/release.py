@@ -138,7 +138,7 @@ class ReleasePath:
         secret = store.secret() if store and self._secure else fresh_key() if self._secure else derive(seed_key(seed), "run")
         self.ledger = Ledger(promise, secret, store.ledger_path if store else None, head=head)
         self.cohort_keys = CohortKeys(derive(secret, "cohorts"), derive(secret, "cohorts"))
-        self._digest_key = derive(secret, "sums")
+        self._digest_key, self._noise_key = derive(secret, "sums"), derive(secret, "noise")
         self._require_folder_not_newer()
         self._source = IncarnationSource(self._epoch_keys()) if self._secure else SimulationSource(seed)
         self.noise = NoiseStream(here, dim, source=self._source) if here else None
@@ -167,6 +167,8 @@ class ReleasePath:
             return
         drawn = 0
         if self.noise:
+            if self._store and not self.noise.round_index:
+                self._store.unseal_noise(self.noise, self._noise_key, self.ledger)
             again = self.noise.round_index < self.ledger.next_round
             if again and any(epoch.sampler != sampler() for epoch in self.ledger.epochs):
                 raise RunFolderError(
@@ -186,6 +188,11 @@ class ReleasePath:
             if isinstance(self._source, IncarnationSource):
                 self._source.start(drawn, key)
             self.cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
+
+    def keep_noise(self) -> None:
+        """Keep what later rounds need of the noise so far, so that the next start need not draw it again."""
+        if self._store and self.noise and memory_rows(self.noise.mechanism.strategy) != 0:
+            self._store.seal_noise(self.noise, self._noise_key, self.ledger.head)
 
     @property
     def next_round(self) -> int:

@@ -388,7 +388,7 @@ def _origin(folder: Path, into: Path, promise: Promise, extends: Extends) -> Ite
     until = chain.hashes.index(extends.head) + 1
     then = Chain(chain.path, chain.records[:until], chain.hashes[:until])
     own = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
-    if run_charge(then, own, History.of(then.records[1:])).record() != charge.record():
+    if run_charge(then, own, History.of_chain(then)).record() != charge.record():
         yield f"the cost of the run in {folder} is not counted as its ledger says"
     if any(record.get("kind") == "begin" for record in chain.records[until:]):
         yield f"the run in {folder} has begun rounds since this run extended it, and their cost is not counted"

@@ -23,6 +23,7 @@ from hubbub.ledger.actual_cost import Spent, spent
 from hubbub.ledger.chain import Chain, read_chain, record_hash
 from hubbub.ledger.history import History, published_files
 from hubbub.ledger.ledger import key_digest, require_fitting
+from hubbub.ledger.participations import cohorts_path
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism.participation import RandomParticipation
 from hubbub.mechanism.strategies.record import strategy_arrays
@@ -114,7 +115,7 @@ def verify(folder: str | Path, head: str | None = None) -> Verdict:
         checks.append(Check("chain", True, found))
         if head is not None:
             checks.append(_kept_head(chain, head))
-        history = History.of(chain.records[1:])
+        history = History.of_chain(chain)
         promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
         cost = spent(promise, history)
         checks += [
@@ -192,20 +193,19 @@ def _participation(promise: Promise, history: History, cost: Spent) -> Check:
     mechanism, unit = promise.mechanism, unit_word(promise.privacy_unit)
     if mechanism is None:
         return Check("participation", True, "nothing is promised")
-    if not history.joined:
+    joined = history.participations
+    if not joined.clients:
         random = isinstance(mechanism.participation, RandomParticipation)
         found = "cohorts are drawn at random, and the ledger keeps no list of them" if random else "nobody took part yet"
         return Check("participation", True, found)
-    broken = {client: joined for client, joined in history.joined.items() if not mechanism.participation.allows(joined)}
+    broken = joined.breaking(mechanism.participation)
     wrong = (
-        f"{len(broken)} {unit}s broke {mechanism.participation}, such as {client} in rounds {joined}; as it happened "
-        f"epsilon is {rounded_up(cost.happened.epsilon)}"
-        for client, joined in list(broken.items())[:1]
+        f"{len(broken)} {unit}s broke {mechanism.participation}, such as {joined.tag(client)} in rounds "
+        f"{list(joined.rounds_of(client))}; as it happened epsilon is {rounded_up(cost.happened.epsilon)}"
+        for client in broken[:1]
     )
-    most = _count(max(map(len, history.joined.values())), "round")
-    return _claim(
-        "participation", wrong, f"{len(history.joined)} {unit}s, each in at most {most}, kept {mechanism.participation}"
-    )
+    most = _count(int(joined.counts.max()), "round")
+    return _claim("participation", wrong, f"{joined.clients} {unit}s, each in at most {most}, kept {mechanism.participation}")
 
 
 def _releases(folder: Path, promise: Promise, history: History) -> Check:
@@ -294,7 +294,9 @@ def _secrets(folder: Path, chain: Chain, history: History) -> Check:
     """Keys are those that the ledger names, for their owner only; of a closed run none is left."""
     store = RunStore(folder)
     kept = store.secret_files()
-    open_ones = [path for path in [*kept, folder / "ledger.jsonl"] if stat.S_IMODE(path.lstat().st_mode) & 0o077]
+    ledger = folder / "ledger.jsonl"
+    of_operator = [*kept, ledger, *(path for path in [cohorts_path(ledger)] if os.path.lexists(path))]
+    open_ones = [path for path in of_operator if stat.S_IMODE(path.lstat().st_mode) & 0o077]
     if open_ones:
         return Check("secrets", False, f"{open_ones[0].relative_to(folder)} may be read by others; change its mode to 0600")
     if history.closed:
@@ -411,10 +413,16 @@ def _files(folder: Path, promise: Promise, history: History) -> Check:
     return _claim("files", RunStore(folder).changed(bound), f"byte for byte what the ledger binds: {', '.join(sorted(bound))}")
 
 
+def _cohorts(folder: Path, history: History) -> set[str]:
+    """The file of cohorts, where the records account for all of it."""
+    path = cohorts_path(folder / "ledger.jsonl")
+    return {path.name} if os.path.lexists(path) and path.lstat().st_size == history.cohorts_size else set()
+
+
 def _coverage(folder: Path, promise: Promise, history: History, head: str | None) -> Check:
     """How far the proof goes: which files nothing above was compared with."""
     store, mechanism = RunStore(folder), promise.mechanism
-    covered = {"ledger.jsonl", *(history.files or {})}
+    covered = {"ledger.jsonl", *(history.files or {})} | _cohorts(folder, history)
     covered |= {f"state/releases/{t}.safetensors" for t, entry in enumerate(history.rounds) if entry.state == "committed"}
     if mechanism and strategy_arrays(mechanism.strategy):
         covered.add("strategy.safetensors")

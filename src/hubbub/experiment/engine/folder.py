@@ -199,7 +199,7 @@ class RunInFolder:
         content = save(tensors, {"ledger_head": chain.head_of_rounds})
         made = {name: self.store.digest(name) for name in ("config.toml", "guarantee.json")}
         made["model.safetensors"] = hashlib.sha256(content).hexdigest()
-        bound = History.of(chain.records[1:]).files
+        bound = History.of_chain(chain).files
         for name, digest in made.items():
             if bound is not None and bound.get(name) != digest:
                 raise RunFolderError(

@@ -3,6 +3,7 @@
 ::
 
     ledger.jsonl                     what was promised and what happened
+    ledger.cohorts                   who took part when, by number, where the participation is a pattern
     strategy.safetensors             the arrays of the strategy, where it has any
     state/lock                       held while a process is at work
     state/keys/run, epoch-N          secrets: 32 bytes each
@@ -12,6 +13,7 @@
     state/checkpoint.json            names the last checkpoint, with the SHA-256 of each file
     state/checkpoint-N.safetensors   model and optimizer after N rounds
     state/noise-N.safetensors        rows of noise that later rounds need: as secret as the keys
+    state/noise.sealed               of a Flower server the same, under the run's key
     state/holders/                   of an encrypted run whose holders were simulated: their keys, their noise, what they did
 
 Every file is read only after its SHA-256 has been compared with the ledger's or the manifest's, keys aside.
@@ -19,10 +21,12 @@ Every file is read only after its SHA-256 has been compared with the ledger's or
 
 import fcntl
 import hashlib
+import itertools
 import os
 import re
 import shutil
 import stat
+import struct
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,9 +39,10 @@ from safetensors.torch import save as save_tensors
 
 from hubbub._util import files, strict_json
 from hubbub._util.checks import Array
-from hubbub._util.prf import KEY_BYTES, fresh_key
+from hubbub._util.prf import KEY_BYTES, fresh_key, sealed, unsealed
 from hubbub.errors import ParticipationError, RunFolderError
 from hubbub.ledger.ledger import Ledger
+from hubbub.ledger.participations import cohorts_path
 from hubbub.noise import NoiseStream
 from hubbub.training.run_folder.state import Checkpoint, optimizer_state, parse, refusing
 
@@ -45,6 +50,9 @@ __all__ = ["RunStore"]
 
 _LARGEST = 2**36
 _LOST = "restore it, or start a new run in a folder of its own, whose privacy cost adds to that of this one"
+_SEALED = "noise.sealed"
+# The round, the rows of z that were drawn, and the ledger's head.
+_STATE = struct.Struct("<2Q32s")
 _RELEASE = re.compile(r"(0|[1-9][0-9]*)\.safetensors")
 _KEY = re.compile(r"epoch-(0|[1-9][0-9]*)")
 
@@ -131,7 +139,15 @@ class RunStore:
 
     def make_durable(self) -> None:
         """Make what a killed process left stay, before anybody relies on it."""
-        for path in (self.ledger_path, self.folder.parent, self.folder, self._state, self._keys, self._releases):
+        for path in (
+            self.ledger_path,
+            cohorts_path(self.ledger_path),
+            self.folder.parent,
+            self.folder,
+            self._state,
+            self._keys,
+            self._releases,
+        ):
             if path.exists():
                 files.sync(path)
 
@@ -175,7 +191,7 @@ class RunStore:
 
     def secret_files(self) -> list[Path]:
         """The files that hold secrets: keys and rows of noise, and what a crash left of them half written."""
-        rows = [path for path in _listed(self._state) if path.name.lstrip(".").startswith("noise-")]
+        rows = [path for path in _listed(self._state) if path.name.lstrip(".").startswith(("noise-", "noise."))]
         # Of those who open the sums, where they were simulated here.
         of_holders = [
             path
@@ -338,6 +354,32 @@ class RunStore:
                 "never had: it was rolled back, or is another run's; restore the ledger"
             )
         return checkpoint
+
+    def seal_noise(self, noise: NoiseStream, key: bytes, head: str) -> None:
+        """Keep the rows that later rounds need, one after another, with the ledger's head, under a key."""
+        parts = itertools.chain([_STATE.pack(noise.round_index, noise.drawn, bytes.fromhex(head))], noise.remembered())
+        files.write_atomic(self._state / _SEALED, sealed(key, parts))
+
+    def unseal_noise(self, noise: NoiseStream, key: bytes, ledger: Ledger) -> None:
+        """Put a stream where :meth:`seal_noise` found it; where nothing was kept it stays.
+
+        Args:
+            noise: At its beginning.
+            key: Of the run.
+            ledger: Had the head that is kept, after as many rounds; a copy of the run that has gone on by itself had not.
+
+        Raises:
+            RunFolderError: What is kept was changed, or goes with another ledger.
+        """
+        path = self._state / _SEALED
+        if not os.path.lexists(path):
+            return
+        with refusing(path, "is no noise of this run", f"remove {path.name}, and it is drawn again from the keys"):
+            content = unsealed(key, files.read(path, at_most=_LARGEST))
+            round_index, drawn, head = _STATE.unpack_from(content)
+            if ledger.rounds_at(head.hex()) != round_index:
+                raise ValueError(f"it is of {round_index} rounds, with a head that this ledger never had after them")
+            noise.take_up(round_index, drawn, memoryview(content)[_STATE.size :])
 
     def _forget_before(self, rounds: int) -> None:
         """Remove what the checkpoint of these rounds stands for: older ones, their noise, and releases that need not stay."""
