@@ -38,6 +38,7 @@ from hubbub.accounting.wording import UNITS
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.mechanism import Mechanism, NoiseShares, gaussian
 from hubbub.mechanism.participation import Participation, RandomParticipation
+from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.strategies.strategy import Strategy
 
@@ -222,6 +223,7 @@ def calibrate(
     shares: NoiseShares | None = None,
     prior: Sequence[RunCharge] = (),
     privacy_unit: str = "client",
+    evaluation: PrivateEvaluation | None = None,
 ) -> Mechanism:
     """The mechanism with the least noise that meets a budget, rounded up.
 
@@ -236,11 +238,12 @@ def calibrate(
         rounds: n, in place of a strategy.
         prior: Earlier runs over the same people, which count against the budget, too, computed anew under the relation.
         privacy_unit: Whose contribution is clipped as one, ``"client"`` or ``"example"``: that of the earlier runs.
+        evaluation: What the run measures under noise, which counts against the budget, too.
 
     Raises:
         BudgetError: No noise meets the budget, or the earlier runs alone have spent it.
         ConfigError: Strategy and participation cannot be accounted for together, an earlier run does not add up with this one,
-            or there are both shares and earlier runs.
+            or there are shares together with earlier runs or evaluations.
         ValueError: A number out of range, or a relation that no theorem covers.
         TypeError: No participation, or not one of strategy and rounds.
 
@@ -259,11 +262,14 @@ def calibrate(
         raise TypeError("strategy and rounds: give one; without a strategy noise is independent over that number of rounds")
     if strategy is None:
         strategy = Identity(integer("rounds", rounds, at_least=1))
-    if prior and shares is not None:
-        raise ConfigError("prior with shares: noise in shares is calibrated without earlier runs; give the noise multiplier")
-    if prior:
+    if (prior or evaluation) and shares is not None:
+        raise ConfigError(
+            "prior or evaluation with shares: noise in shares is calibrated without them; give the noise multiplier"
+        )
+    if prior or evaluation:
         return _together(
             prior,
+            evaluation,
             strategy,
             participation,
             epsilon=epsilon,
@@ -302,6 +308,7 @@ _LARGEST = 1e9
 
 def _together(
     prior: Sequence[RunCharge],
+    evaluation: PrivateEvaluation | None,
     strategy: Strategy,
     participation: Participation,
     *,
@@ -311,15 +318,20 @@ def _together(
     accountant: str,
     privacy_unit: str,
 ) -> Mechanism:
-    """The mechanism with the least noise that meets a budget together with what earlier runs spent, rounded up."""
+    """The mechanism with the least noise that meets a budget together with earlier runs and evaluations, rounded up."""
     target, relation = scale("epsilon", epsilon), stated_relation(participation, neighboring_relation)
     require_together(prior, privacy_unit, relation)
+    times = 0 if evaluation is None else evaluation.times(strategy.rounds)
+    measured = evaluation.mechanism(times) if evaluation and times else None
     before = events_of(prior)
+    if before is not None and measured is not None:
+        before = (*before, *charges(measured, times))
+    who = f"the {len(prior)} earlier runs" if prior else "the private evaluations"
     spent = math.inf if before is None else epsilon_once(before, open_unit("delta", delta), relation, accountant)
     if before is None or spent >= target:
         raise BudgetError(
-            f"epsilon = {epsilon!r}: the {len(prior)} earlier runs alone cost {rounded_up(spent)} at delta {delta:g}; raise "
-            "the budget, or train on other people"
+            f"epsilon = {epsilon!r}: {who} alone cost {rounded_up(spent)} at delta {delta:g}; raise the budget"
+            + (", or train on other people" if prior else ", or give the evaluations more noise")
         )
     alone = calibrate(
         strategy, participation, epsilon=target, delta=delta, neighboring_relation=relation, accountant=accountant
@@ -333,12 +345,15 @@ def _together(
 
     def stated(z: float) -> float:
         made = replace(alone, noise_multiplier=z)
-        return guarantee(made, delta, relation, accountant=accountant, privacy_unit=privacy_unit, earlier=prior).epsilon
+        also = None if measured is None else (measured, times)
+        return guarantee(
+            made, delta, relation, accountant=accountant, privacy_unit=privacy_unit, earlier=prior, evaluation=also
+        ).epsilon
 
     less, enough = grown(lambda z: cost(z) <= target, alone.noise_multiplier, alone.noise_multiplier, at_most=_LARGEST)
     if enough == math.inf:
         raise BudgetError(
-            f"epsilon = {epsilon!r}: the earlier runs cost {rounded_up(spent)} at delta {delta:g}, and no noise up to "
+            f"epsilon = {epsilon!r}: {who} cost {rounded_up(spent)} at delta {delta:g}, and no noise up to "
             f"{_LARGEST:g} meets the rest; raise the budget"
         )
     _, enough = bracket(lambda z: cost(z) <= target, less, enough, within=_WIDTH)

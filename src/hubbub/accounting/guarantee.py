@@ -10,7 +10,16 @@ from hubbub.accounting.events import NeighboringRelation
 from hubbub.accounting.events_of_mechanism import charges, covered_relations, stated_relation
 from hubbub.accounting.runs import RunCharge, charge_assumptions, charge_participations, events_of, require_together
 from hubbub.accounting.statement import PrivacyGuarantee, Restated, rounded_up
-from hubbub.accounting.wording import FIXED_RUNS, UNITS, assumptions, cohorts_of, describe, not_covered, stopped
+from hubbub.accounting.wording import (
+    FIXED_RUNS,
+    UNITS,
+    assumptions,
+    cohorts_of,
+    describe,
+    not_covered,
+    private_evaluations,
+    stopped,
+)
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import RandomParticipation
 from hubbub.mechanism.sensitivity import Sensitivity
@@ -27,6 +36,7 @@ def guarantee(
     accountant: str = "tight",
     privacy_unit: str = "client",
     earlier: Sequence[RunCharge] = (),
+    evaluation: tuple[Mechanism, int] | None = None,
 ) -> PrivacyGuarantee:
     """The guarantee of a mechanism, for all of its rounds or the first few.
 
@@ -41,6 +51,7 @@ def guarantee(
         accountant: ``"tight"`` or ``"rdp"``.
         privacy_unit: Whose contribution is clipped as one, ``"client"`` or ``"example"``.
         earlier: Runs over the same people whose cost is counted, too.
+        evaluation: How the private evaluations of the run are hidden, and how many of them are counted.
 
     Raises:
         ConfigError: Random cohorts together with correlated noise for which no theorem holds (see :func:`.charges`), or
@@ -64,7 +75,9 @@ def guarantee(
     done = mechanism.rounds if rounds is None else integer("rounds", rounds, at_least=0, at_most=mechanism.rounds)
     require_together(earlier, privacy_unit, stated)
     before = events_of(earlier)
-    events = None if before is None else (*before, *charges(mechanism, done))
+    measured, times = (None, 0) if evaluation is None else evaluation
+    evaluations = () if measured is None else charges(measured, times)
+    events = None if before is None else (*before, *charges(mechanism, done), *evaluations)
     random = isinstance(mechanism.participation, RandomParticipation)
     sensitivity, moved = _stated_sensitivity(mechanism, done, stated)
     least = None if mechanism.shares is None else mechanism.shares.clients
@@ -72,7 +85,17 @@ def guarantee(
     others = [assumption for run in earlier for assumption in charge_assumptions(run, stated)]
     ended = (stopped(done),) if done < mechanism.rounds else ()
     covered = covered_relations(mechanism.participation)
-    cohorts = (mechanism.participation, *(kind for run in earlier for kind in charge_participations(run.events, run.rounds)))
+    words = describe(mechanism, privacy_unit)
+    if measured is not None:
+        stated_relation(measured.participation, stated)
+        own = (*own, *assumptions(measured.participation, stated, privacy_unit=privacy_unit))
+        words += f"; and {private_evaluations(times)} by {describe(measured, privacy_unit)}"
+    drawn = () if measured is None else (measured.participation,)
+    cohorts = (
+        mechanism.participation,
+        *drawn,
+        *(kind for run in earlier for kind in charge_participations(run.events, run.rounds)),
+    )
     unhidden = not_covered(privacy_unit, cohorts, stated)
     return PrivacyGuarantee(
         epsilon=math.inf if events is None else epsilon_once(events, delta, stated, accountant),
@@ -84,7 +107,7 @@ def guarantee(
         clip_noise_multiplier=mechanism.stddev,
         neighboring_relation=stated,
         privacy_unit=privacy_unit,
-        mechanism=describe(mechanism, privacy_unit),
+        mechanism=words,
         accountant=accountant,
         rounds=done,
         assumptions=tuple(dict.fromkeys((*own, *ended, *others, *((FIXED_RUNS,) if earlier else ())))),

@@ -37,6 +37,7 @@ __all__ = [
     "describe",
     "not_covered",
     "one_unit",
+    "private_evaluations",
     "require_text",
     "require_words",
     "stopped",
@@ -359,6 +360,16 @@ def counted_rounds(rounds: int) -> str:
         ('1 round', '8 rounds')
     """
     return f"{rounds} round{'' if rounds == 1 else 's'}"
+
+
+def private_evaluations(times: int) -> str:
+    """A number of evaluations under noise, in words.
+
+    Example:
+        >>> private_evaluations(1), private_evaluations(3)
+        ('1 private evaluation', '3 private evaluations')
+    """
+    return f"{times} private evaluation{'' if times == 1 else 's'}"
 
 
 def stopped(rounds: int) -> Assumption:

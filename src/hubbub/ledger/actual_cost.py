@@ -124,7 +124,9 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
     found = _breaches(promise, promise.mechanism, history)
     events, sensitivity = _happened(promise.mechanism, history, found)
     before = events_of(promise.earlier)
-    whole = None if events is None or before is None else (*before, *events)
+    measured = promise.evaluations(min(begun, promise.rounds))
+    evaluations = () if measured is None else charges(*measured)
+    whole = None if events is None or before is None else (*before, *events, *evaluations)
     relation = promised.neighboring_relation
     if whole == promised.events:
         return Spent(promised, replace(promised, rounds=begun), found.words)

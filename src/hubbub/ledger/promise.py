@@ -27,6 +27,7 @@ from hubbub.accounting.wording import (
 from hubbub.errors import ConfigError, LedgerError, ParticipationError
 from hubbub.mechanism import Mechanism, NoiseBy, NoiseShares
 from hubbub.mechanism.participation import participation_of, participation_record
+from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies.record import from_parts, strategy_arrays, strategy_numbers
 
 __all__ = ["Extends", "Promise", "Terms", "earlier_from"]
@@ -96,6 +97,7 @@ class Terms:
         initial_model: SHA-256 of the model before the first round.
         extends: What a run with a warm start begins with.
         keep_releases: Whether all releases stay in the folder.
+        evaluation: What the run measures of its units under noise, which its cost counts.
 
     Raises:
         ValueError: A number out of range.
@@ -111,6 +113,7 @@ class Terms:
     initial_model: str | None = None
     extends: Extends | None = None
     keep_releases: bool = True
+    evaluation: PrivateEvaluation | None = None
 
     def __post_init__(self) -> None:
         for name in ("expected_cohort_size", "clip_norm"):
@@ -129,7 +132,9 @@ class Terms:
     def of(cls, settings: Mapping[str, Any]) -> "Terms":
         """Those of the settings of a promise."""
         known = {name: settings[name] for name in cls.__dataclass_fields__ if name in settings}
-        return cls(**{**known, "extends": Extends.of(settings)})
+        measured = settings.get("evaluation")
+        evaluation = None if measured is None else PrivateEvaluation.from_record(measured)
+        return cls(**{**known, "extends": Extends.of(settings), "evaluation": evaluation})
 
     @property
     def adaptive(self) -> bool:
@@ -192,6 +197,11 @@ class Promise:
             _require_holders(self.mechanism, self.setting)
         require_words("further", self.further, Assumption)
         require_words("not_covered", self.not_covered, str)
+        if self.settings.get("evaluation") is not None and (self.mechanism is None or self.noise_in_sums or self.setting):
+            raise ConfigError(
+                "evaluation: the server reads what clients measure and adds the noise, which goes with a mechanism whose noise the "
+                "server adds to sums that it reads; leave it out"
+            )
         integer("rounds", self.rounds, at_least=1)
         if self.mechanism is not None:
             integer("rounds", self.rounds, at_least=1, at_most=self.mechanism.rounds)
@@ -222,6 +232,13 @@ class Promise:
         """
         return Terms.of(self.settings)
 
+    def evaluations(self, rounds: int) -> tuple[Mechanism, int] | None:
+        """How its private evaluations are hidden, and how many there are in that many rounds; ``None`` without any."""
+        measured = self.terms.evaluation
+        if measured is None or self.mechanism is None:
+            return None
+        return measured.mechanism(max(1, measured.times(self.rounds))), measured.times(rounds)
+
     @property
     def assumed(self) -> tuple[Assumption, ...]:
         """What is assumed in addition to the mechanism's own assumptions: the duties of holders, and what was named further."""
@@ -242,6 +259,7 @@ class Promise:
             accountant=self.accountant,
             privacy_unit=self.privacy_unit,
             earlier=self.earlier,
+            evaluation=self.evaluations(rounds),
         )
         return replace(
             answer,

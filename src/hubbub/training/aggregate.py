@@ -23,6 +23,7 @@ __all__ = [
     "PlainSum",
     "Population",
     "Sum",
+    "Values",
     "adversarial_update",
     "lattice_of",
     "statistics",
@@ -31,6 +32,10 @@ __all__ = [
 # From the global model and the round's index, from 0, to what a client sends before it is clipped, ``(dim,)`` of any floating
 # dtype; ``None`` where it does not answer, so that it adds nothing at all.
 Adversary = Callable[[nn.Module, int], torch.Tensor | None]
+
+
+# What a client measured, by name; ``None`` of one that does not answer.
+Values = Mapping[str, float] | None
 
 
 class Sum(Protocol):
@@ -100,6 +105,16 @@ class Population(ABC):
     def noise_in_sums(self) -> bool:
         """Whether its sums hold their noise before anybody can read them; see :class:`.ReleasePath`."""
         return False
+
+    def measure(self, cohort: Sequence[Hashable], model: nn.Module) -> Sequence[Values]:
+        """What each client of a cohort measures of the model on its own data, for a private evaluation.
+
+        Raises:
+            ConfigError: Nothing can be measured here.
+        """
+        raise ConfigError(
+            f"evaluation: a {type(self).__name__} measures nothing of its clients; give it measure(), or leave it out"
+        )
 
     def prepare(self, model: nn.Module, cohort: int) -> None:
         """Decide what there is to decide before the first round, by the expected size of a cohort alone."""

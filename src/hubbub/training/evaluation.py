@@ -6,7 +6,7 @@ What is computed from clients' examples here has no noise in it. It is for the o
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,10 @@ from torch import nn
 from hubbub._util.checks import Array, integer
 from hubbub._util.strict_json import finite_or_none
 from hubbub.errors import DataError
+from hubbub.training.simulation.faults import note, reason, require_own
 from hubbub.training.simulation.local import Examples, Loss
 
-__all__ = ["QUANTILES", "Fairness", "Spread", "evaluate", "fairness", "per_client"]
+__all__ = ["QUANTILES", "Fairness", "Spread", "evaluate", "fairness", "measured", "per_client"]
 
 QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 # Of a place in a sequence that is padded: what torch's cross entropy ignores.
@@ -129,6 +130,27 @@ def fairness(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_si
         accuracy=Spread.of(accuracies, higher_is_better=True),
         loss=Spread.of(losses, higher_is_better=False),
     )
+
+
+def measured(model: nn.Module, examples: Callable[[], Examples], loss: Loss, who: str) -> dict[str, float] | None:
+    """What one client measures of a classifier on its own examples; ``None`` where it has none, or fails, which is noted.
+
+    Example:
+        >>> inputs, targets = torch.eye(4), torch.tensor([0, 1, 2, 0])
+        >>> found = measured(nn.Identity(), lambda: (inputs, targets), nn.functional.cross_entropy, "client 3")
+        >>> found["accuracy"], found["examples"]
+        (0.75, 4.0)
+    """
+    try:
+        own = examples()
+        if not bool((own[1] != _PADDED).any()):
+            return None
+        accuracies, losses = per_client(model, [own], loss)
+        return {"accuracy": float(accuracies[0]), "loss": float(losses[0]), "examples": float(len(own[0]))}
+    except Exception as error:  # noqa: BLE001 # whatever it is that this client's examples raise
+        require_own(error)
+        note(who, reason(error))
+        return None
 
 
 def per_client(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_size: int = 2000) -> tuple[Array, Array]:

@@ -16,6 +16,7 @@ from hubbub.errors import ConfigError
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseBy
 from hubbub.mechanism.participation import Participation
+from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.workloads import Workload, momentum
 from hubbub.noise.steps import require_room
@@ -115,6 +116,7 @@ class RunPlan:
         further: What is assumed in addition to the guarantee's own assumptions.
         not_covered: What costs extra, or is not hidden at all, in addition to what no guarantee covers.
         privacy_unit: Whose contribution is clipped as one: ``"client"``, or ``"example"`` where each example is one by itself.
+        evaluation: What is measured of the units under noise, which the guarantee counts.
 
     Raises:
         ConfigError: The mechanism was made for other rounds, another participation or another lattice, or has no clip norm, or
@@ -142,6 +144,7 @@ class RunPlan:
     further: tuple[Assumption, ...] = ()
     not_covered: tuple[str, ...] = ()
     privacy_unit: str = "client"
+    evaluation: PrivateEvaluation | None = None
 
     def __post_init__(self) -> None:
         integer("rounds", self.rounds, at_least=1)
@@ -188,6 +191,7 @@ class RunPlan:
             "seed": self.seed,
             # Not of the finest lattice, so that a run from before there were others can resume.
             **({} if self.lattice_bits == 24 else {"lattice_bits": self.lattice_bits}),
+            **({} if self.evaluation is None else {"evaluation": self.evaluation.record()}),
         }
         return Promise(
             rounds=self.rounds,
@@ -220,6 +224,7 @@ class Plan:
         neighboring_relation: By default that of the participation.
         seed: Of shuffles; in a simulation also of cohorts and noise.
         noise: ``"secure"`` or ``"simulation"``; as for :class:`RunPlan`.
+        evaluation: What is measured of the clients under noise; give it to :func:`hubbub.calibrate`, too.
 
     Raises:
         TypeError: No mechanism.
@@ -244,6 +249,7 @@ class Plan:
     neighboring_relation: str | None = None
     seed: int = 0
     noise: NoiseKind = "secure"
+    evaluation: PrivateEvaluation | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.mechanism, Mechanism):
@@ -287,6 +293,7 @@ class Plan:
             seed=self.seed,
             noise=self.noise,
             further=further,
+            evaluation=self.evaluation,
         )
 
 

@@ -18,9 +18,11 @@ from torch import nn
 
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError, SumNotOpenedError
 from hubbub.ledger.promise import Extends
+from hubbub.mechanism.private_evaluation import Estimate
 from hubbub.noise.lattice import Lattice
 from hubbub.training.aggregate import NoSum, Population, Sum
 from hubbub.training.cohorts import counts_on_list, draw, require_distinct, require_feasible
+from hubbub.training.evaluations import Evaluations
 from hubbub.training.plan import Plan, RunPlan
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import RunStore
@@ -39,7 +41,8 @@ class RoundResult:
 
     ``clip_norm`` is that of the round's updates. ``head`` is that of the ledger: keep it elsewhere, and a ledger that is rolled
     back cannot pass. ``statistics`` were computed from clients' updates, and ``fault`` may name clients: they are private, and
-    not for others. So are ``seconds`` and ``phases``, the same by phase (``sample``, ``aggregate``, ``record``,
+    not for others. ``evaluation`` is what the private evaluation after the round released, empty where none was due. Private are
+    also ``seconds`` and ``phases``, the same by phase (``sample``, ``aggregate``, ``record``,
     ``noise``, ``persist``, ``update``, ``account``): they show how many took part.
     """
 
@@ -53,6 +56,7 @@ class RoundResult:
     fault: str = ""
     clip_norm: float | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
+    evaluation: tuple[Estimate, ...] = ()
 
     @property
     def clients_per_second(self) -> float:
@@ -128,7 +132,8 @@ def train(
         run = RunState.start(plan, model, store, clients=len(clients), head=head, noise_in_sums=population.noise_in_sums)
         # For the size that is public: how many come in the first round must not decide how everybody's update is computed.
         population.prepare(model, math.ceil(plan.expected_cohort_size))
-        yield from _rounds(plan, population, clients, model, run)
+        with Evaluations.of(run.path.ledger, clients=len(clients), seed=plan.seed, store=store) as evaluations:
+            yield from _rounds(plan, population, clients, model, run, evaluations)
 
 
 def _listed(population: Population) -> Sequence[Hashable]:
@@ -138,7 +143,12 @@ def _listed(population: Population) -> Sequence[Hashable]:
 
 
 def _rounds(
-    plan: RunPlan, population: Population, clients: Sequence[Hashable], model: nn.Module, run: RunState
+    plan: RunPlan,
+    population: Population,
+    clients: Sequence[Hashable],
+    model: nn.Module,
+    run: RunState,
+    evaluations: Evaluations | None,
 ) -> Iterator[RoundResult]:
     """The rounds that are left, one after another: the loop itself."""
     path, aborted = run.path, 0
@@ -179,6 +189,10 @@ def _rounds(
         clock.end("persist")
         epsilon = path.ledger.spent(plan.delta).epsilon
         clock.end("account")
+        found = evaluations.after(round_index, population, listed, model) if evaluations else ()
+        run.require_same_model(f"by {type(population).__name__}.measure")
+        if found:
+            clock.end(EVALUATE)
         yield RoundResult(
             round_index=round_index,
             clients=len(cohort),
@@ -190,6 +204,7 @@ def _rounds(
             fault="" if fault is None else str(fault),
             clip_norm=clip_norm,
             phases=clock.seconds,
+            evaluation=found,
         )
         if fault and aborted == MOST_ABORTED:
             raise SumNotOpenedError(

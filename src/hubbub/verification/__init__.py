@@ -30,6 +30,8 @@ from hubbub.mechanism.strategies.record import strategy_arrays
 from hubbub.noise.lattice import Lattice
 from hubbub.training import RunStore
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
+from hubbub.training.evaluations import evaluation_promise
+from hubbub.training.run_folder import EVALUATION
 from hubbub.training.run_folder.record import key_ahead, ledger_of, read_metrics, unknown_releases
 from hubbub.training.run_folder.state import START, Checkpoint, Start, begins_with, metadata, model_digest, parse
 from hubbub.training.warm_start import breaks, goes_on_from
@@ -126,6 +128,7 @@ def verify(folder: str | Path, head: str | None = None) -> Verdict:
             *_clip_norms(folder, promise, history),
             *_start(folder, promise),
             *_continuity(folder, promise),
+            *_evaluation(folder, promise, chain, history),
             _secrets(folder, chain, history),
             *_checkpoint(folder, chain, history),
             _epsilon(folder, chain, promise, history, cost),
@@ -288,6 +291,37 @@ def _continuity(folder: Path, promise: Promise) -> Iterator[Check]:
         why = str(error)
     if why:
         yield Check("continuity", False, f"{folder / START}: {why}")
+
+
+def _evaluation(folder: Path, promise: Promise, chain: Chain, history: History) -> Iterator[Check]:
+    """The private evaluations are those that the run counts: promised alike, no more than its rounds allow, each as on record."""
+    counted, expected = promise.evaluations(len(history.rounds)), evaluation_promise(promise, chain.hashes[0])
+    own = folder / EVALUATION
+    if counted is None or expected is None:
+        if os.path.lexists(own):
+            yield Check("evaluation", False, f"{EVALUATION} is there, and the run promises no private evaluation")
+        return
+
+    def faults() -> Iterator[str]:
+        found = read_chain(ledger_of(own))
+        stated, past = Promise.from_record(found.records[0], {}), History.of_chain(found)
+        if stated.record() != expected.record():
+            yield "its ledger is not of this run, or promises something else"
+        if len(past.rounds) > counted[1]:
+            yield f"{len(past.rounds)} evaluations were begun, the {len(history.rounds)} rounds allow {counted[1]}"
+        releases = _releases(own, stated, past)
+        if not releases.ok:
+            yield releases.detail
+
+    begun = f"{_begun(own)} of {expected.rounds} evaluations, each after its rounds and with its release as on record"
+    yield _claim("evaluation", faults(), begun)
+
+
+def _begun(folder: Path) -> int:
+    try:
+        return len(History.of_chain(read_chain(ledger_of(folder))).rounds)
+    except (HubbubError, ValueError):
+        return 0
 
 
 def _secrets(folder: Path, chain: Chain, history: History) -> Check:

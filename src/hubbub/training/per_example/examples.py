@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from weakref import WeakKeyDictionary
 
@@ -29,11 +30,21 @@ from hubbub._util.checks import scale
 from hubbub._util.prf import derive, fresh_key, seed_for, seed_key
 from hubbub.errors import ConfigError, DataError
 from hubbub.noise.lattice import Lattice
-from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, lattice_of, statistics
+from hubbub.training.aggregate import (
+    Adversary,
+    LatticeSum,
+    PlainSum,
+    Population,
+    Values,
+    adversarial_update,
+    lattice_of,
+    statistics,
+)
 from hubbub.training.clipping import MARGIN, CountSplit, bounded
+from hubbub.training.evaluation import measured
 from hubbub.training.per_example.gradients import Chosen, ExampleGradients, Seen
 from hubbub.training.per_example.layer_uses import Use, bias_gradients, summed_weight_gradient, unfolded, weight_gradients
-from hubbub.training.simulation.local import Loss
+from hubbub.training.simulation.local import Examples, Loss
 
 __all__ = ["ExamplePopulation", "private_gradients", "squared_norms", "weighted_sum"]
 
@@ -159,6 +170,14 @@ class ExamplePopulation(Population):
             total, private = _row_sum(gradients, examples, clip_norm, lattice, split, further)
         total[: gradients.dim].neg_()
         return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
+
+    def measure(self, cohort: Sequence[Hashable], model: nn.Module) -> list[Values]:
+        """``accuracy`` and ``loss`` of each example; ``None`` of one that fails."""
+        numbers = [int(str(number)) for number in cohort]
+        return [measured(model, partial(self._one, n), self._loss, f"example {n}") for n in numbers]
+
+    def _one(self, number: int) -> Examples:
+        return self._inputs[number : number + 1], self._targets[number : number + 1]
 
     def _of(self, model: nn.Module) -> ExampleGradients:
         """What makes the gradients of a model: of a copy, so that nothing that is left in it reaches the model."""

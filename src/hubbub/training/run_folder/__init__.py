@@ -14,6 +14,7 @@
     state/checkpoint-N.safetensors   model and optimizer after N rounds
     state/noise-N.safetensors        rows of noise that later rounds need: as secret as the keys
     state/noise.sealed               of a Flower server the same, under the run's key
+    evaluation/                      ledger, keys and releases of the private evaluations
     state/holders/                   of an encrypted run whose holders were simulated: their keys, their noise, what they did
 
 Every file is read only after its SHA-256 has been compared with the ledger's or the manifest's, keys aside.
@@ -46,7 +47,10 @@ from hubbub.ledger.participations import cohorts_path
 from hubbub.noise import NoiseStream
 from hubbub.training.run_folder.state import Checkpoint, optimizer_state, parse, refusing
 
-__all__ = ["RunStore"]
+__all__ = ["EVALUATION", "RunStore"]
+
+# The folder of a run in a folder: the ledger, keys and releases of its private evaluations.
+EVALUATION = "evaluation"
 
 _LARGEST = 2**36
 _LOST = "restore it, or start a new run in a folder of its own, whose privacy cost adds to that of this one"
@@ -198,7 +202,9 @@ class RunStore:
             for path in (self._state / "holders").rglob("*")
             if (path.parent.name == "keys" or path.name.lstrip(".").startswith(("share-", "private-key"))) and not path.is_dir()
         ]
-        return sorted(_listed(self._keys)) + sorted(rows) + sorted(of_holders)
+        measured = self.folder / EVALUATION
+        of_evaluations = RunStore(measured).secret_files() if measured.is_dir() and not measured.is_symlink() else []
+        return sorted(_listed(self._keys)) + sorted(rows) + sorted(of_holders) + of_evaluations
 
     def has_keys(self) -> bool:
         """Whether the run's secret is in the folder."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 
 import torch
@@ -10,8 +11,18 @@ from torch import nn
 from hubbub._util.prf import derive, seed_for, seed_key
 from hubbub.errors import ConfigError, DataError
 from hubbub.noise.lattice import Lattice
-from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, lattice_of, statistics
+from hubbub.training.aggregate import (
+    Adversary,
+    LatticeSum,
+    PlainSum,
+    Population,
+    Values,
+    adversarial_update,
+    lattice_of,
+    statistics,
+)
 from hubbub.training.clipping import CountSplit, bounded
+from hubbub.training.evaluation import measured
 from hubbub.training.simulation.choice import Choice, Probe, Trainer, trainer
 from hubbub.training.simulation.execution import AUTO, Execution, clients_at_once
 from hubbub.training.simulation.faults import isolated, note, reason, require_own
@@ -272,6 +283,11 @@ class SimulatedPopulation(Population):
                 update = adversarial_update(self._adversaries[client], model, round_index)
                 if update is not None:
                     yield client, update.to(self._device), math.nan
+
+    def measure(self, cohort: Sequence[Hashable], model: nn.Module) -> list[Values]:
+        """``accuracy``, mean ``loss`` and the number of ``examples`` of each client; ``None`` of one that has none, or fails."""
+        numbers = [int(str(client)) for client in cohort]
+        return [measured(model, partial(self._examples.__getitem__, n), self._loss, f"client {n}") for n in numbers]
 
     def failed(self) -> dict[str, float]:
         """The private report of the clients that failed since this was asked last; empty if no client did."""

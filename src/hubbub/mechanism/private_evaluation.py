@@ -1,0 +1,324 @@
+"""Numbers about clients under noise: bounded means and histograms, as one vector that a client adds to a sum.
+
+Each statistic of a client is a block of norm at most 1, and one more coordinate counts who answered, so that the vector of m
+statistics has norm at most √(m + 1). What is read from a release is post-processing: shares of the noisy count, so that
+clients that do not answer move no estimate, and quantiles of a noisy histogram.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hubbub._util.checks import Array, finite, integer, probability, scale, shown, table
+from hubbub.errors import ConfigError
+from hubbub.mechanism import gaussian
+from hubbub.mechanism.mechanism import Mechanism
+from hubbub.mechanism.participation import PoissonSampling
+from hubbub.mechanism.strategies import Identity
+
+__all__ = ["ClientStatistic", "Estimate", "Histogram", "Mean", "PrivateEvaluation", "epsilon_of_share"]
+
+_MOST_STATISTICS, _MOST_BINS = 100, 10_000
+
+
+def _require_name(name: object) -> None:
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 100:
+        raise ValueError(f"name = {shown(name)}: must be a text of one line and at most 100 letters")
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean over clients of one number of each; one outside the bounds counts as the nearer bound.
+
+    Args:
+        name: Of the number among those that a client gives, such as ``"accuracy"``.
+        low: The least that counts.
+        high: The most.
+
+    Raises:
+        ValueError: No name, or bounds that are not finite and increasing.
+    """
+
+    name: str
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require_name(self.name)
+        if not finite(f"{self.name}: low", self.low) < finite(f"{self.name}: high", self.high):
+            raise ValueError(f"{self.name}: low = {self.low!r} and high = {self.high!r}: must be increasing")
+
+    @property
+    def dim(self) -> int:
+        """How many coordinates it takes."""
+        return 1
+
+    def encode(self, value: float) -> Array:
+        """A client's block, ``(1,)``: its number between the bounds, as −1 to 1."""
+        middle, half = self._middle()
+        return np.clip(np.array([(value - middle) / half]), -1.0, 1.0)
+
+    def estimate(self, block: Array, count: float, stddev: float) -> "Estimate":
+        """What a noisy sum of blocks says of the mean."""
+        middle, half = self._middle()
+        share = float(np.clip(block[0] / count, -1.0, 1.0))
+        # Of a quotient of two noisy sums, to first order.
+        return Estimate(self.name, middle + half * share, half * stddev * math.sqrt(1 + share**2) / count)
+
+    def _middle(self) -> tuple[float, float]:
+        return self.low / 2 + self.high / 2, self.high / 2 - self.low / 2
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Which part of the clients has its number in which bin; the outer bins take what is outside.
+
+    Args:
+        name: Of the number among those that a client gives.
+        edges: Of the bins, increasing, at least 2; a number on an inner edge is in the bin above.
+
+    Raises:
+        ValueError: No name, or edges that are not finite and increasing, or too many.
+    """
+
+    name: str
+    edges: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        _require_name(self.name)
+        edges = tuple(finite(f"{self.name}: edges", edge) for edge in self.edges)
+        if not 2 <= len(edges) <= _MOST_BINS or any(b <= a for a, b in zip(edges, edges[1:], strict=False)):
+            raise ValueError(f"{self.name}: edges = {shown(self.edges)}: must be 2 to {_MOST_BINS} increasing numbers")
+        object.__setattr__(self, "edges", edges)
+
+    @property
+    def dim(self) -> int:
+        """How many coordinates it takes: its bins."""
+        return len(self.edges) - 1
+
+    def encode(self, value: float) -> Array:
+        """A client's block, ``(bins,)``: 1 in its bin."""
+        block = np.zeros(self.dim)
+        block[np.searchsorted(self.edges[1:-1], value, side="right")] = 1.0
+        return block
+
+    def estimate(self, block: Array, count: float, stddev: float) -> "Estimate":
+        """What a noisy sum of blocks says of the parts; its value is the median."""
+        parts = np.clip(block / count, 0.0, 1.0)
+        # The largest standard error that a bin's part has, that of a part of 1.
+        found = Estimate(self.name, math.nan, stddev * math.sqrt(2) / count, tuple(parts.tolist()), self.edges)
+        return Estimate(found.name, found.quantile(0.5), found.standard_error, found.parts, found.edges)
+
+
+ClientStatistic = Mean | Histogram
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a private evaluation says of one statistic.
+
+    Args:
+        name: Of the statistic.
+        value: The mean, or of a histogram its median.
+        standard_error: What the noise alone gives the mean, or at most gives each bin's part; which clients were drawn adds
+            its own.
+        parts: Of a histogram, that of the clients in each bin, from 0 to 1.
+        edges: Of its bins.
+
+    Example:
+        >>> Estimate("loss", 1.0, 0.01, parts=(0.5, 0.25, 0.25), edges=(0.0, 1.0, 2.0, 3.0)).quantile(0.75)
+        2.0
+    """
+
+    name: str
+    value: float
+    standard_error: float
+    parts: tuple[float, ...] = ()
+    edges: tuple[float, ...] = ()
+
+    def quantile(self, at: float) -> float:
+        """Of a histogram, linear within a bin.
+
+        Raises:
+            ValueError: Not from 0 to 1, or no histogram.
+        """
+        if not self.parts:
+            raise ValueError(f"{self.name}: has no quantiles; measure a Histogram")
+        if not 0 <= finite("at", at) <= 1:
+            raise ValueError(f"at = {at!r}: must be from 0 to 1")
+        below = np.concatenate([[0.0], np.cumsum(self.parts)])
+        # Nobody is anywhere: then no part is likelier than another.
+        below = below / below[-1] if below[-1] > 0 else np.linspace(0, 1, len(below))
+        return float(np.interp(at, below, self.edges))
+
+    def as_json(self) -> dict[str, Any]:
+        """As strict JSON values."""
+        histogram = {"parts": list(self.parts), "edges": list(self.edges)} if self.parts else {}
+        return {"value": self.value, "standard_error": self.standard_error, **histogram}
+
+
+@dataclass(frozen=True)
+class PrivateEvaluation:
+    """What a run measures of its clients, how often, and how it is hidden.
+
+    After every so many rounds each client is drawn with the same probability, and adds the statistics of the model on its own
+    data to a sum with Gaussian noise, which is paid for with the run.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise over the norm of a client's vector; see :meth:`at_share`.
+        statistics: What is measured; each counts the same.
+        sampling_probability: Of each client, for each evaluation.
+        every: Rounds from one evaluation to the next.
+
+    Raises:
+        ConfigError: No statistic, two of one name and kind, or too many.
+        ValueError: A number out of range.
+        TypeError: What is no statistic.
+
+    Example:
+        >>> evaluation = PrivateEvaluation(noise_multiplier=2.0, statistics=(Mean("accuracy"), Mean("loss", 0.0, 5.0)))
+        >>> total = sum(evaluation.encode({"accuracy": 0.75, "loss": 1.0}) for _ in range(4))
+        >>> [(found.name, found.value) for found in evaluation.estimates(total)]
+        [('accuracy', 0.75), ('loss', 1.0)]
+    """
+
+    noise_multiplier: float
+    statistics: tuple[ClientStatistic, ...] = (Mean("accuracy"),)
+    sampling_probability: float = 1.0
+    every: int = 10
+
+    def __post_init__(self) -> None:
+        scale("evaluation.noise_multiplier", self.noise_multiplier)
+        probability("evaluation.sampling_probability", self.sampling_probability)
+        integer("evaluation.every", self.every, at_least=1)
+        if not isinstance(self.statistics, tuple) or not all(isinstance(one, ClientStatistic) for one in self.statistics):
+            raise TypeError(f"evaluation.statistics = {shown(self.statistics)}: must be a tuple of Mean and Histogram")
+        kinds = {(type(one), one.name) for one in self.statistics}
+        if not 0 < len(self.statistics) <= _MOST_STATISTICS or len(kinds) < len(self.statistics):
+            raise ConfigError(
+                f"evaluation.statistics: has {len(self.statistics)}; name 1 to {_MOST_STATISTICS}, each kind of a number once"
+            )
+
+    @classmethod
+    def at_share(
+        cls,
+        share: float,
+        *,
+        rounds: int,
+        epsilon: float,
+        delta: float,
+        statistics: tuple[ClientStatistic, ...] = (Mean("accuracy"),),
+        every: int = 10,
+    ) -> "PrivateEvaluation":
+        """The evaluations of all clients that cost a part of a run's budget, in ρ of zero-concentrated DP, which adds up.
+
+        Args:
+            share: Of the budget, above 0 and below 1.
+            rounds: Of the run.
+            epsilon: Of the budget.
+            delta: Of the budget.
+            statistics: What is measured.
+            every: Rounds from one evaluation to the next.
+
+        Raises:
+            ConfigError: A run of fewer rounds than ``every``.
+            ValueError: A number out of range.
+
+        Example:
+            >>> round(PrivateEvaluation.at_share(0.05, rounds=100, epsilon=2.0, delta=1e-5).noise_multiplier, 1)
+            28.2
+        """
+        times = integer("rounds", rounds, at_least=1) // integer("evaluation.every", every, at_least=1)
+        if not times:
+            raise ConfigError(f"evaluation.every = {every}: the run has {rounds} rounds; evaluate more often, or not at all")
+        whole = gaussian.noise_multiplier(epsilon, delta) / math.sqrt(_share(share))
+        return cls(whole * math.sqrt(times), statistics, 1.0, every)
+
+    def times(self, rounds: int) -> int:
+        """How many evaluations there are in that many rounds, at most: one after each ``every`` of them."""
+        return rounds // self.every
+
+    def due(self, round_index: int) -> bool:
+        """Whether one follows this round."""
+        return (round_index + 1) % self.every == 0
+
+    def mechanism(self, times: int) -> Mechanism:
+        """How that many evaluations are hidden."""
+        return Mechanism(Identity(times), PoissonSampling(self.sampling_probability), self.noise_multiplier)
+
+    @property
+    def dim(self) -> int:
+        """Numbers in a client's vector."""
+        return sum(one.dim for one in self.statistics) + 1
+
+    @property
+    def norm(self) -> float:
+        """The largest norm that a client's vector has."""
+        return math.sqrt(len(self.statistics) + 1)
+
+    def encode(self, values: Mapping[str, float] | None) -> Array:
+        """A client's vector, ``(dim,)``, of norm at most :attr:`norm`; zero for one that does not answer or lacks a number."""
+        if values is None or not all(
+            isinstance(values.get(one.name), int | float) and not math.isnan(values[one.name]) for one in self.statistics
+        ):
+            return np.zeros(self.dim)
+        return np.concatenate([*(one.encode(float(values[one.name])) for one in self.statistics), [1.0]])
+
+    def estimates(self, release: Array) -> tuple[Estimate, ...]:
+        """What a release says, ``(dim,)``: a function of it alone."""
+        stddev = self.noise_multiplier * self.norm
+        # As many as noise may show of one client, so that a quotient stays one.
+        count = max(float(release[-1]), 1.0)
+        found, start = [], 0
+        for one in self.statistics:
+            found.append(one.estimate(release[start : start + one.dim], count, stddev))
+            start += one.dim
+        return tuple(found)
+
+    def record(self) -> dict[str, Any]:
+        """It as strict JSON values."""
+        statistics = [{"kind": type(one).__name__, **asdict(one)} for one in self.statistics]
+        listed = [{**one, "edges": list(one["edges"])} if "edges" in one else one for one in statistics]
+        return {**asdict(self), "statistics": listed}
+
+    @classmethod
+    def from_record(cls, record: object) -> "PrivateEvaluation":
+        """What a record says, each of its numbers checked.
+
+        Raises:
+            ValueError, TypeError, ConfigError: It says none that can be.
+        """
+        stated = dict(table("evaluation", record))
+        if set(stated) != set(cls.__dataclass_fields__) or not isinstance(stated["statistics"], list):
+            raise ValueError(f"evaluation: has {sorted(stated, key=str)!r:.200}, must have {sorted(cls.__dataclass_fields__)}")
+        return cls(**{**stated, "statistics": tuple(_statistic(one) for one in stated["statistics"])})
+
+
+def epsilon_of_share(share: float, epsilon: float, delta: float) -> float:
+    """The epsilon of one Gaussian release that costs a part of the ρ of the one that costs ``epsilon``, at the same delta.
+
+    Example:
+        >>> round(epsilon_of_share(0.05, 2.0, 1e-5), 2)
+        0.39
+    """
+    return gaussian.epsilon(delta, gaussian.noise_multiplier(epsilon, delta) / math.sqrt(_share(share)))
+
+
+def _share(share: float) -> float:
+    if not 0 < finite("evaluation.share", share) < 1:
+        raise ValueError(f"evaluation.share = {share!r}: must be above 0 and below 1")
+    return share
+
+
+def _statistic(record: object) -> ClientStatistic:
+    stated = dict(table("a statistic", record))
+    kind = {"Mean": Mean, "Histogram": Histogram}.get(str(stated.pop("kind", None)))
+    if kind is None or set(stated) != set(kind.__dataclass_fields__):
+        raise ValueError(f"evaluation.statistics: {shown(record)} is no Mean and no Histogram")
+    if isinstance(edges := stated.get("edges"), Sequence):
+        stated["edges"] = tuple(edges)
+    made: ClientStatistic = kind(**stated)
+    return made

@@ -1,0 +1,237 @@
+"""Private evaluation: numbers about clients that are bounded, noised, paid for and on record."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import hubbub
+from hubbub import MinSeparation, PoissonSampling
+from hubbub.accounting import Gaussian, PoissonSampled, epsilon
+from hubbub.errors import BudgetError, ConfigError, LedgerError
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism import Mechanism
+from hubbub.mechanism.private_evaluation import Histogram, Mean, PrivateEvaluation, epsilon_of_share
+from hubbub.mechanism.strategies import Identity
+from hubbub.training.evaluations import Evaluations
+
+BOTH = (Mean("accuracy"), Mean("loss", 0.0, 5.0), Histogram("loss", (0.0, 0.5, 1.0, 5.0)))
+
+
+def clients(count: int, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    drawn = torch.Generator().manual_seed(seed)
+    return [(torch.randn(4, 3, generator=drawn), torch.randint(2, (4,), generator=drawn)) for _ in range(count)]
+
+
+def planned(evaluation: PrivateEvaluation, rounds: int = 6, **changed: object) -> hubbub.Plan:
+    mechanism = Mechanism(Identity(rounds), PoissonSampling(0.5), noise_multiplier=2.0)
+    return hubbub.Plan(mechanism, 1.0, 1e-5, evaluation=evaluation, **changed)  # type: ignore[arg-type]
+
+
+numbers = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    numbers,
+    numbers,
+    st.floats(-1e6, 1e6),
+    st.floats(1e-3, 1e6),
+    st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9, unique=True),
+)
+def test_no_client_moves_a_sum_by_more_than_the_norm(
+    accuracy: float | None, loss: float | None, low: float, width: float, edges: list[float]
+) -> None:
+    measured = PrivateEvaluation(
+        1.0, (Mean("accuracy"), Mean("loss", low, low + width), Histogram("loss", tuple(sorted(edges))))
+    )
+    values = {name: value for name, value in (("accuracy", accuracy), ("loss", loss)) if value is not None}
+    vector = measured.encode(values)
+    assert vector.shape == (measured.dim,)
+    assert np.isfinite(vector).all()
+    assert np.linalg.norm(vector) <= measured.norm * (1 + 1e-15)
+    answered = len(values) == 2 and not any(map(math.isnan, values.values()))
+    assert vector[-1] == answered
+    assert answered or not vector.any()
+
+
+def test_estimates_of_a_sum_without_noise_are_those_of_the_definition() -> None:
+    rng = np.random.default_rng(0)
+    measured = PrivateEvaluation(1.0, BOTH)
+    accuracies, losses = rng.uniform(0, 1, 999), rng.uniform(0, 5, 999)
+    total = sum(measured.encode({"accuracy": a, "loss": x}) for a, x in zip(accuracies, losses, strict=True))
+    # Those who do not answer move no estimate.
+    total = total + measured.encode(None) + measured.encode({"accuracy": 1.0})
+    accuracy, loss, parts = measured.estimates(total)
+    assert accuracy.value == pytest.approx(accuracies.mean(), abs=1e-12)
+    assert loss.value == pytest.approx(losses.mean(), abs=1e-12)
+    counted, _ = np.histogram(losses, (0.0, 0.5, 1.0, 5.0))
+    assert parts.parts == pytest.approx(counted / 999)
+    for at in (0.0, 0.05, 0.3, 1.0):
+        assert (losses <= parts.quantile(at)).mean() == pytest.approx(at, abs=0.02)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_evaluations_at_a_share_cost_that_share_of_rho(share: float) -> None:
+    measured = PrivateEvaluation.at_share(share, rounds=100, epsilon=2.0, delta=1e-5, every=7)
+    whole = Mechanism(Identity(1), MinSeparation(1, 1), 1.0)
+    z = hubbub.calibrate(whole.strategy, whole.participation, epsilon=2.0, delta=1e-5).noise_multiplier
+    assert 14 / measured.noise_multiplier**2 == pytest.approx(share / z**2, rel=1e-5)
+    cost = epsilon(((PoissonSampled(measured.noise_multiplier, 1.0), 14),), 1e-5, "zero-out")
+    assert cost == pytest.approx(epsilon_of_share(share, 2.0, 1e-5), rel=1e-4)
+
+
+@pytest.mark.parametrize("participation", [PoissonSampling(0.3), MinSeparation(5, 4)], ids=repr)
+def test_a_budget_pays_for_training_and_evaluations_together(participation: object) -> None:
+    measured = PrivateEvaluation.at_share(0.1, rounds=20, epsilon=3.0, delta=1e-5, statistics=BOTH, every=5)
+    alone = hubbub.calibrate(Identity(20), participation, epsilon=3.0, delta=1e-5)
+    both = hubbub.calibrate(Identity(20), participation, epsilon=3.0, delta=1e-5, evaluation=measured)
+    assert both.noise_multiplier > alone.noise_multiplier
+    promise = Promise(20, both, settings={"evaluation": measured.record()})
+    found = promise.after(20, 1e-5)
+    assert 3.0 * (1 - 1e-5) < found.epsilon <= 3.0
+    # By the events of the definition, composed by somebody else's order.
+    event = PoissonSampled(measured.noise_multiplier, 1.0)
+    if isinstance(participation, PoissonSampling):
+        own = (PoissonSampled(both.noise_multiplier, 0.3), 20)
+    else:
+        own = (Gaussian(both.noise_multiplier / 2), 1)
+    assert found.epsilon == pytest.approx(epsilon(((event, 4), own), 1e-5, found.neighboring_relation), rel=1e-6)
+    # What was begun so far: one evaluation after each five rounds.
+    assert [sum(n for e, n in promise.after(t, 1e-5).events if e == event) for t in (0, 4, 5, 19, 20)] == [0, 0, 1, 3, 4]
+    assert "4 private evaluations by independent Gaussian noise" in found.statement()
+    with pytest.raises(BudgetError, match="the private evaluations alone cost"):
+        hubbub.calibrate(Identity(20), participation, epsilon=0.5, delta=1e-5, evaluation=measured)
+
+
+def test_a_run_measures_its_clients_and_its_record_says_so(tmp_path: Path) -> None:
+    population = hubbub.SimulatedPopulation(clients(300), cross_entropy)
+    measured = PrivateEvaluation(2.0, BOTH, every=2)
+    model = nn.Linear(3, 2)
+    results = list(hubbub.train(planned(measured), population, model, hubbub.RunStore(tmp_path / "run")))
+    assert [bool(result.evaluation) for result in results] == [False, True] * 3
+    exact = [population.measure([n], model)[0] for n in range(300)]
+    for found, name in zip(results[-1].evaluation, ("accuracy", "loss"), strict=False):
+        truth = np.mean([values[name] for values in exact if values])
+        assert found.value == pytest.approx(truth, abs=6 * found.standard_error)
+    assert len(list((tmp_path / "run/evaluation/state/releases").iterdir())) == 3
+    verdict = hubbub.verify(tmp_path / "run", results[-1].head)
+    assert verdict.ok, verdict
+    assert {check.name: check.detail for check in verdict.checks}["evaluation"].startswith("3 of 3 evaluations")
+    assert verdict.epsilon == results[-1].epsilon
+    without = hubbub.Plan(planned(measured).mechanism, 1.0, 1e-5)
+    assert results[-1].epsilon > list(hubbub.train(without, population, nn.Linear(3, 2)))[-1].epsilon
+
+
+@pytest.mark.parametrize("damage", ["release", "gone", "other run", "one more"])
+def test_a_record_of_evaluations_that_was_changed_is_seen(damage: str, tmp_path: Path) -> None:
+    population, measured = hubbub.SimulatedPopulation(clients(20), cross_entropy), PrivateEvaluation(2.0, every=2)
+    for name in ("run", "other"):
+        list(hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / name)))
+    own = tmp_path / "run/evaluation"
+    match damage:
+        case "release":
+            file = next((own / "state/releases").iterdir())
+            file.write_bytes(file.read_bytes()[:-1] + b"\1")
+        case "gone":
+            own.rename(tmp_path / "evaluation")
+        case "other run":
+            own.rename(tmp_path / "evaluation")
+            (tmp_path / "other/evaluation").rename(own)
+        case "one more":
+            # The run's ledger loses its last rounds.
+            ledger = tmp_path / "run/ledger.jsonl"
+            lines = ledger.read_bytes().splitlines(keepends=True)
+            chain = read_chain(ledger).records
+            last = max(i for i, record in enumerate(chain) if record["kind"] == "begin" and record["round"] == 4)
+            ledger.write_bytes(b"".join(lines[:last]))
+    checks = {check.name: check for check in hubbub.verify(tmp_path / "run").checks}
+    assert not checks["evaluation"].ok
+
+
+def test_a_run_that_is_taken_up_makes_each_evaluation_at_most_once(tmp_path: Path) -> None:
+    population, measured = hubbub.SimulatedPopulation(clients(20), cross_entropy), PrivateEvaluation(2.0, every=2)
+    for stop in (1, 3, 4, 6):
+        for result in hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "run")):
+            if result.round_index + 1 == stop:
+                break
+    records = read_chain(tmp_path / "run/evaluation/ledger.jsonl").records
+    assert [record["round"] for record in records if record["kind"] == "begin"] == [0, 1, 2]
+    assert hubbub.verify(tmp_path / "run").ok
+
+
+def test_a_rolled_back_run_beside_its_evaluations_is_refused(tmp_path: Path) -> None:
+    population, measured = hubbub.SimulatedPopulation(clients(20), cross_entropy), PrivateEvaluation(2.0, every=1)
+    list(hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "run")))
+    (tmp_path / "run/evaluation").rename(tmp_path / "kept")
+    fresh = hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "new"))
+    next(fresh)
+    fresh.close()
+    (tmp_path / "new/evaluation").rename(tmp_path / "own")
+    (tmp_path / "kept").rename(tmp_path / "new/evaluation")
+    with pytest.raises(LedgerError):
+        next(hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "new")))
+
+
+def test_the_standard_error_is_that_of_the_noise() -> None:
+    population = hubbub.SimulatedPopulation(clients(1000), cross_entropy)
+    measured = PrivateEvaluation.at_share(0.05, rounds=10, epsilon=2.0, delta=1e-5, statistics=BOTH[:2], every=10)
+    promise = Promise(10, Mechanism(Identity(10), MinSeparation(1, 10), 9.0), settings={"evaluation": measured.record()})
+    model = nn.Linear(3, 2)
+    answers = population.measure(range(1000), model)
+    truth = [np.mean([values[name] for values in answers if values]) for name in ("accuracy", "loss")]
+    from hubbub.ledger.ledger import Ledger
+
+    errors = []
+    for seed in range(300):
+        ledger = Ledger(replace(promise, simulation=True), bytes(32))
+        with Evaluations.of(ledger, clients=1000, seed=seed, store=None) as evaluations:
+            assert evaluations is not None
+            found = evaluations.release(range(1000), answers)
+        errors.append([(one.value - exact) / one.standard_error for one, exact in zip(found, truth, strict=True)])
+    assert np.std(errors, axis=0) == pytest.approx([1, 1], rel=0.15)
+    assert np.mean(errors, axis=0) == pytest.approx([0, 0], abs=0.25)
+
+
+def test_a_client_that_fails_counts_as_one_that_does_not_answer() -> None:
+    bad = clients(10)
+    bad[3] = (bad[3][0], torch.full((4,), 7))
+    population = hubbub.SimulatedPopulation(bad, cross_entropy)
+    answers = population.measure(range(10), nn.Linear(3, 2))
+    assert [values is None for values in answers] == [n == 3 for n in range(10)]
+
+
+def test_examples_are_measured_one_by_one() -> None:
+    inputs, targets = torch.eye(2).repeat(200, 1), torch.arange(400) % 2
+    population = hubbub.ExamplePopulation(inputs, targets, cross_entropy)
+    model = nn.Linear(2, 2)
+    plan = replace(planned(PrivateEvaluation(1.0, every=1), rounds=1).for_clients(400), privacy_unit="example")
+    [result] = hubbub.train(plan, population, model)
+    exact = (model(inputs).argmax(1) == targets).float().mean().item()
+    assert result.evaluation[0].value == pytest.approx(exact, abs=6 * result.evaluation[0].standard_error)
+
+
+def test_what_cannot_be_measured_privately_is_refused() -> None:
+    measured = PrivateEvaluation(1.0)
+    with pytest.raises(ConfigError, match="evaluation: the server reads"):
+        Promise(4, None, settings={"evaluation": measured.record()})
+    with pytest.raises(ConfigError, match="each kind of a number once"):
+        PrivateEvaluation(1.0, (Mean("a"), Mean("a")))
+    with pytest.raises(ValueError, match="must be increasing"):
+        Mean("loss", 1.0, 1.0)
+    with pytest.raises(ValueError, match="increasing numbers"):
+        Histogram("loss", (1.0,))
+    with pytest.raises(TypeError, match="must be a tuple of Mean and Histogram"):
+        PrivateEvaluation(1.0, ("accuracy",))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="the run has 5 rounds"):
+        PrivateEvaluation.at_share(0.1, rounds=5, epsilon=1.0, delta=1e-5)
+    again = PrivateEvaluation.from_record(PrivateEvaluation(2.0, BOTH, 0.5, 3).record())
+    assert again == PrivateEvaluation(2.0, BOTH, 0.5, 3)
