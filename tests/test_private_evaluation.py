@@ -17,6 +17,7 @@ from hubbub import MinSeparation, PoissonSampling
 from hubbub.accounting import Gaussian, PoissonSampled, epsilon
 from hubbub.errors import BudgetError, ConfigError, LedgerError
 from hubbub.ledger.chain import read_chain
+from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.private_evaluation import Histogram, Mean, PrivateEvaluation, epsilon_of_share
@@ -36,17 +37,12 @@ def planned(evaluation: PrivateEvaluation, rounds: int = 6, **changed: object) -
     return hubbub.Plan(mechanism, 1.0, 1e-5, evaluation=evaluation, **changed)  # type: ignore[arg-type]
 
 
+EDGES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9, unique=True)
 numbers = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True))
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    numbers,
-    numbers,
-    st.floats(-1e6, 1e6),
-    st.floats(1e-3, 1e6),
-    st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9, unique=True),
-)
+@given(numbers, numbers, st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), EDGES)
 def test_no_client_moves_a_sum_by_more_than_the_norm(
     accuracy: float | None, loss: float | None, low: float, width: float, edges: list[float]
 ) -> None:
@@ -181,24 +177,23 @@ def test_a_rolled_back_run_beside_its_evaluations_is_refused(tmp_path: Path) -> 
         next(hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "new")))
 
 
-def test_the_standard_error_is_that_of_the_noise() -> None:
+@pytest.mark.parametrize("times", [30, pytest.param(1000, marks=pytest.mark.slow)])
+def test_the_standard_error_is_that_of_the_noise(times: int) -> None:
     population = hubbub.SimulatedPopulation(clients(1000), cross_entropy)
-    measured = PrivateEvaluation.at_share(0.05, rounds=10, epsilon=2.0, delta=1e-5, statistics=BOTH[:2], every=10)
-    promise = Promise(10, Mechanism(Identity(10), MinSeparation(1, 10), 9.0), settings={"evaluation": measured.record()})
-    model = nn.Linear(3, 2)
-    answers = population.measure(range(1000), model)
+    measured = PrivateEvaluation.at_share(0.05, rounds=times, epsilon=20.0, delta=1e-5, statistics=BOTH[:2], every=1)
+    own = Mechanism(Identity(times), MinSeparation(1, times), 9.0)
+    ledger = Ledger(Promise(times, own, settings={"evaluation": measured.record()}, simulation=True), bytes(32))
+    for t in range(times):
+        ledger.commit(ledger.begin(t, (), "sum", 1.0), b"release")
+    answers = population.measure(range(1000), nn.Linear(3, 2))
     truth = [np.mean([values[name] for values in answers if values]) for name in ("accuracy", "loss")]
-    from hubbub.ledger.ledger import Ledger
-
-    errors = []
-    for seed in range(300):
-        ledger = Ledger(replace(promise, simulation=True), bytes(32))
-        with Evaluations.of(ledger, clients=1000, seed=seed, store=None) as evaluations:
-            assert evaluations is not None
-            found = evaluations.release(range(1000), answers)
-        errors.append([(one.value - exact) / one.standard_error for one, exact in zip(found, truth, strict=True)])
-    assert np.std(errors, axis=0) == pytest.approx([1, 1], rel=0.15)
-    assert np.mean(errors, axis=0) == pytest.approx([0, 0], abs=0.25)
+    with Evaluations.of(ledger, clients=1000, seed=5, store=None) as evaluations:
+        assert evaluations is not None
+        found = [evaluations.release(range(1000), answers) for _ in range(times)]
+    errors = [[(one.value - exact) / one.standard_error for one, exact in zip(some, truth, strict=True)] for some in found]
+    # Five standard deviations of what so many errors show.
+    assert np.std(errors, axis=0) == pytest.approx([1, 1], rel=0.02 + 5 / math.sqrt(2 * times))
+    assert np.mean(errors, axis=0) == pytest.approx([0, 0], abs=5 / math.sqrt(times))
 
 
 def test_a_client_that_fails_counts_as_one_that_does_not_answer() -> None:

@@ -9,12 +9,14 @@ from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from hubbub._util.checks import integer, one_of, open_unit, positive, probability, scale
+from hubbub.accounting.guarantee import guarantee
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.mechanism import participation as patterns
 from hubbub.mechanism.participation import MinSeparation, Participation, PoissonSampling, RandomParticipation
+from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity
 
 if TYPE_CHECKING:
@@ -26,7 +28,9 @@ __all__ = ["Options", "RunArguments", "StrategyArguments", "independent_noise", 
 NoiseAt = Literal["server", "clients"]
 Buffers = Literal["error", "keep"]
 OnFailure = Literal["zero", "abort"]
-Evaluation = Literal["off", "exact"]
+Evaluation = Literal["off", "exact", "private"]
+# Of the ρ of the whole run, where nobody says more of a private evaluation.
+_SHARE = 0.05
 # Strategies of Flower that do not average, by name, since some come and go between its versions.
 _NOT_AVERAGING = ("Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum", "QFedAvg")
 
@@ -43,7 +47,7 @@ class RunArguments(TypedDict, total=False):
     delta: float
     state: str | Path | None
     expected_cohort_size: float | None
-    evaluation: Evaluation
+    evaluation: Evaluation | PrivateEvaluation
     simulation_seed: int | None
     head: str | None
 
@@ -80,7 +84,7 @@ class Options:
     delta: float = 1e-5
     state: str | Path | None = None
     expected_cohort_size: float | None = None
-    evaluation: Evaluation = "off"
+    evaluation: Evaluation | PrivateEvaluation = "off"
     simulation_seed: int | None = None
     head: str | None = None
     secagg: "Paillier | None" = None
@@ -89,7 +93,8 @@ class Options:
         for name, least in (("num_sampled_clients", 1), ("simulation_seed", 0), ("report_goal", 1)):
             if getattr(self, name) is not None:
                 integer(name, getattr(self, name), at_least=least)
-        for name, words in (("noise_at", NoiseAt), ("buffers", Buffers), ("on_failure", OnFailure), ("evaluation", Evaluation)):
+        worded = (("noise_at", NoiseAt), ("buffers", Buffers), ("on_failure", OnFailure), ("evaluation", Evaluation))
+        for name, words in worded[: 3 if isinstance(self.evaluation, PrivateEvaluation) else 4]:
             one_of(name, getattr(self, name), get_args(words))
         checks = (("sampling_probability", probability), ("stop_epsilon", scale))
         sizes = (("expected_cohort_size", positive), ("deadline", positive))
@@ -229,9 +234,18 @@ class Options:
         further = self.encryption.further() if self.encryption else ()
         return (*(Assumption(text, "operator") for text in stated), *further)
 
+    def measured(self, mechanism: Mechanism) -> PrivateEvaluation | None:
+        """What is measured of clients under noise; of ``"private"`` alone, their accuracy at a twentieth of the run's ρ."""
+        if isinstance(self.evaluation, PrivateEvaluation):
+            return self.evaluation
+        if self.evaluation != "private":
+            return None
+        whole, every = guarantee(mechanism, self.delta).epsilon, min(10, mechanism.rounds)
+        return PrivateEvaluation.at_share(_SHARE, rounds=mechanism.rounds, epsilon=whole, delta=self.delta, every=every)
+
     def not_covered(self) -> tuple[str, ...]:
         """What costs extra."""
-        exact = () if self.evaluation == "off" else ("the metrics of federated evaluation, which are exact",)
+        exact = () if self.evaluation != "exact" else ("the metrics of federated evaluation, which are exact",)
         return (*exact, *(self.encryption.not_covered() if self.encryption else ()))
 
     def promise(self, mechanism: Mechanism, settings: Mapping[str, object]) -> Promise:
@@ -239,6 +253,8 @@ class Options:
         encryption = self.encryption
         if self.secagg and encryption:
             settings = {**settings, "lattice_bits": encryption.lattice_bits, "secagg": self.secagg.settings()}
+        if measured := self.measured(mechanism):
+            settings = {**settings, "evaluation": measured.record()}
         # A divisor that is counted is another one where one more client is there: then two runs with as many are compared.
         counted = self.expected_cohort_size is None and isinstance(mechanism.participation, RandomParticipation)
         return Promise(

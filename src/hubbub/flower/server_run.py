@@ -14,13 +14,14 @@ from flwr.serverapp.strategy import Strategy
 
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.flower.arrays import Layout
-from hubbub.flower.messages import Asked, Identity, Node, Template, addressed, clients_of, cohort, unheard
+from hubbub.flower.messages import Asked, Identity, Node, Template, addressed, clients_of, cohort, records_of, unheard
 from hubbub.flower.options import Options
 from hubbub.flower.state import ServerState
 from hubbub.flower.summing import Summing
 from hubbub.ledger.ledger import Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.private_evaluation import Estimate
 from hubbub.training.aggregate import NoSum
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms, Clipping
 from hubbub.training.rounds import MOST_ABORTED
@@ -92,6 +93,9 @@ class PrivateRun:
         self._norms = ClipNorms(clipping, mechanism.noise_multiplier, fixed.expected_cohort_size)
         self._under_way: _Round | None = None
         self._aborted = 0
+        # The round that was finished last by this process and may be followed by an evaluation; and who was asked in one.
+        self._finished: int | None = None
+        self._measuring: Asked | None = None
         self.arrays: ArrayRecord | None = None
         dim = layout.dim + self._norms.further
         self.state = ServerState(
@@ -133,6 +137,7 @@ class PrivateRun:
         held = self.state.restore(self._strategy)
         self._require_model_of_this_run(held)
         self.state.path.start()
+        self.state.evaluations(_MOST_CLIENTS)
         if held is None:
             self.state.save(initial, self._strategy)
             return
@@ -222,7 +227,7 @@ class PrivateRun:
         asked = under_way.asked
         total, came, counted = under_way.summing.of(asked, replies, under_way.arrays)
         asked.log_faults("aggregate_train")
-        self._under_way = None
+        self._under_way, self._finished = None, under_way.ticket.round_index
         if why := self._discarded(came, counted, len(asked.messages)):
             self._discard(under_way, why)
             return None
@@ -248,6 +253,30 @@ class PrivateRun:
         self.arrays = self._learn(release, under_way.arrays)
         state.save(self.arrays, self._strategy)
         return self.arrays
+
+    def begin_evaluation(self, content: RecordDict, nodes: Sequence[Node], ttl: float | None) -> list[Message]:
+        """The messages of the private evaluation that follows the round that was just finished; none where none follows."""
+        evaluations, finished, self._finished = self.state.evaluations(_MOST_CLIENTS), self._finished, None
+        if evaluations is None or finished is None or not evaluations.due(finished):
+            return []
+        clients = clients_of(nodes, self.fixed.identity, keys_enforced=self._options.keys_enforced)
+        chosen = [str(client) for client in evaluations.cohort(list(clients))]
+        if len(chosen) > _MOST_CLIENTS:
+            raise ConfigError(f"evaluation: asks {len(chosen)} clients, at most {_MOST_CLIENTS} can be summed; sample fewer")
+        self._measuring = addressed(content, MessageType.EVALUATE, {client: clients[client] for client in chosen}, ttl)
+        return self._measuring.messages
+
+    def finish_evaluation(self, replies: Iterable[Message]) -> tuple[Estimate, ...]:
+        """What the clients that were asked measured, under noise; empty where nobody was asked."""
+        asked, self._measuring, evaluations = self._measuring, None, self.state.evaluations(_MOST_CLIENTS)
+        if asked is None or evaluations is None:
+            return ()
+        answers = []
+        for _, content in asked.contents(replies):
+            records = records_of(content, MetricRecord)
+            answers.append({name: value for record in records for name, value in record.items() if not isinstance(value, list)})
+        asked.log_faults("aggregate_evaluate")
+        return evaluations.release(asked.clients, answers)
 
     def _discard(self, under_way: _Round, why: str) -> None:
         _LOG.warning("aggregate_train: %s; the round is discarded, its cost stays spent, the model is left as it was", why)

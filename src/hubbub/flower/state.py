@@ -24,6 +24,7 @@ from hubbub.errors import LedgerError, RunFolderError
 from hubbub.flower.arrays import Layout
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.promise import Promise
+from hubbub.training.evaluations import Evaluations
 from hubbub.training.release import ReleasePath
 from hubbub.training.rounds import CHECKPOINT_EVERY
 from hubbub.training.run_folder import RunStore
@@ -101,6 +102,8 @@ class ServerState:
             raise
         self.clip_norm = 0.0
         self.rounds = 0
+        self._seed = seed
+        self._evaluations: Evaluations | None = None
         self._metrics: Metrics | None = None
         if folder is not None:
             self._metrics = self._lock.enter_context(Metrics(folder / "metrics.jsonl"))
@@ -114,6 +117,13 @@ class ServerState:
         if self.closed:
             raise LedgerError("state: another strategy has resumed this run; use that one")
         return self._path
+
+    def evaluations(self, clients: int) -> Evaluations | None:
+        """The private evaluations of the run, of at most so many clients each; ``None`` where it promises none."""
+        if self._evaluations is None:
+            opened = Evaluations.of(self.path.ledger, clients=clients, seed=self._seed, store=self._store)
+            self._evaluations = self._lock.enter_context(opened)
+        return self._evaluations
 
     def close(self) -> None:
         """Give the folder back."""

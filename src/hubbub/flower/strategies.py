@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["DPFedAvgAdaptive", "DPFedAvgFixed", "MatrixFactorizationDP", "PrivateStrategy"]
 
 _LOG = logging.getLogger("flwr")
+# By what names Flower's strategies send a model and its configuration.
+_RECORDS = (("arrayrecord_key", "arrays"), ("configrecord_key", "config"))
 
 
 class PrivateStrategy(Strategy):
@@ -226,14 +228,26 @@ class PrivateStrategy(Strategy):
         return arrays, MetricRecord(public)
 
     def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
-        """Nothing, unless ``evaluation = "exact"``: what clients measure on their data is not hidden by any noise."""
+        """As the wrapped strategy with ``evaluation = "exact"``; a cohort of its own where an evaluation is private and due."""
         if self._options.evaluation == "off":
             return []
-        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        if self._options.evaluation == "exact":
+            return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        told = ConfigRecord({**config, "server-round": server_round})
+        names = [getattr(self.strategy, key, default) for key, default in _RECORDS]
+        content = RecordDict(dict(zip(names, (arrays, told), strict=True)))
+        return self._run.begin_evaluation(content, self._connected(grid), self._timeout) if self._run else []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing, unless ``evaluation = "exact"``."""
-        return None if self._options.evaluation == "off" else self.strategy.aggregate_evaluate(server_round, replies)
+        """What clients measured: exact, or under noise with the standard error that the noise gives it."""
+        if self._options.evaluation == "exact":
+            return self.strategy.aggregate_evaluate(server_round, replies)
+        found: dict[str, int | float | list[int] | list[float]] = {}
+        for one in self._run.finish_evaluation(replies) if self._run else ():
+            name = f"{one.name}-histogram" if one.parts else one.name
+            found[name] = list(one.parts) or one.value
+            found[f"{name}-standard-error"] = one.standard_error
+        return MetricRecord(found) if found else None
 
     # One step each.
 
@@ -347,8 +361,9 @@ class DPFedAvgFixed(PrivateStrategy):
             probability times the clients that are connected when the run begins, which is then stated under the zero-out
             relation rather than that of adding or removing a client.
         rounds: The most rounds of the run, all starts together.
-        evaluation: ``"off"``; or ``"exact"``: clients are asked to evaluate, too, and what they measure is returned as it is,
-            which the guarantee then says it does not cover.
+        evaluation: ``"off"``; ``"private"`` or a :class:`.PrivateEvaluation`: what clients measure is summed under noise, which
+            the guarantee counts (by default the accuracy of all, every ten rounds, at a twentieth of ρ); or ``"exact"``: it is
+            returned as it is, which the guarantee then says it does not cover.
         simulation_seed: Makes an experiment, not a release: cohorts and noise follow from it.
         head: A :attr:`ledger_head` that you kept elsewhere: a folder that was rolled back behind it is refused.
         secagg: A :class:`.Paillier`: clients encrypt, and the server adds what it cannot read. They need

@@ -199,8 +199,8 @@ class Promise:
         require_words("not_covered", self.not_covered, str)
         if self.settings.get("evaluation") is not None and (self.mechanism is None or self.noise_in_sums or self.setting):
             raise ConfigError(
-                "evaluation: the server reads what clients measure and adds the noise, which goes with a mechanism whose noise the "
-                "server adds to sums that it reads; leave it out"
+                "evaluation: the server reads what clients measure and adds the noise, as it does not without a mechanism, "
+                "with encrypted sums or with noise of others; leave it out"
             )
         integer("rounds", self.rounds, at_least=1)
         if self.mechanism is not None:

@@ -8,6 +8,7 @@ clients that do not answer move no estimate, and quantiles of a noisy histogram.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class Mean:
     def encode(self, value: float) -> Array:
         """A client's block, ``(1,)``: its number between the bounds, as −1 to 1."""
         middle, half = self._middle()
-        return np.clip(np.array([(value - middle) / half]), -1.0, 1.0)
+        return np.array([min(max((value - middle) / half, -1.0), 1.0)])
 
     def estimate(self, block: Array, count: float, stddev: float) -> "Estimate":
         """What a noisy sum of blocks says of the mean."""
@@ -90,7 +91,7 @@ class Histogram:
     def __post_init__(self) -> None:
         _require_name(self.name)
         edges = tuple(finite(f"{self.name}: edges", edge) for edge in self.edges)
-        if not 2 <= len(edges) <= _MOST_BINS or any(b <= a for a, b in zip(edges, edges[1:], strict=False)):
+        if not 2 <= len(edges) <= _MOST_BINS or any(b <= a for a, b in pairwise(edges)):
             raise ValueError(f"{self.name}: edges = {shown(self.edges)}: must be 2 to {_MOST_BINS} increasing numbers")
         object.__setattr__(self, "edges", edges)
 
@@ -261,11 +262,14 @@ class PrivateEvaluation:
 
     def encode(self, values: Mapping[str, float] | None) -> Array:
         """A client's vector, ``(dim,)``, of norm at most :attr:`norm`; zero for one that does not answer or lacks a number."""
-        if values is None or not all(
-            isinstance(values.get(one.name), int | float) and not math.isnan(values[one.name]) for one in self.statistics
-        ):
+        try:
+            numbers = [float((values or {})[one.name]) for one in self.statistics]
+        except (KeyError, TypeError, ValueError, OverflowError):
+            # Whatever a client sends.
             return np.zeros(self.dim)
-        return np.concatenate([*(one.encode(float(values[one.name])) for one in self.statistics), [1.0]])
+        if any(map(math.isnan, numbers)):
+            return np.zeros(self.dim)
+        return np.concatenate([*(one.encode(x) for one, x in zip(self.statistics, numbers, strict=True)), [1.0]])
 
     def estimates(self, release: Array) -> tuple[Estimate, ...]:
         """What a release says, ``(dim,)``: a function of it alone."""
@@ -315,7 +319,8 @@ def _share(share: float) -> float:
 
 def _statistic(record: object) -> ClientStatistic:
     stated = dict(table("a statistic", record))
-    kind = {"Mean": Mean, "Histogram": Histogram}.get(str(stated.pop("kind", None)))
+    kinds: dict[str, Any] = {"Mean": Mean, "Histogram": Histogram}
+    kind = kinds.get(str(stated.pop("kind", None)))
     if kind is None or set(stated) != set(kind.__dataclass_fields__):
         raise ValueError(f"evaluation.statistics: {shown(record)} is no Mean and no Histogram")
     if isinstance(edges := stated.get("edges"), Sequence):

@@ -1,4 +1,4 @@
-"""Private evaluations of a run: drawn, summed on a lattice, noised, recorded and kept as its rounds are, in a ledger of their own.
+"""Private evaluations of a run: drawn, summed, noised, recorded and kept as its rounds are, in a ledger of their own.
 
 The promise of the run counts one evaluation after each so many of its rounds. An evaluation is begun at most once after each of
 these, since the run's ledger lets each round be released once: so its cost is known from the rounds alone, whatever becomes of
@@ -95,12 +95,19 @@ class Evaluations:
         Raises:
             ConfigError: The population measures nothing.
         """
-        if not self._measured.due(round_index):
+        if not self.due(round_index):
             return ()
-        path = self._path
-        participation = self._measured.mechanism(1).participation
-        cohort = draw(participation, path.next_round, clients, 1, keys=path.cohort_keys, ledger=path.ledger)
+        cohort = self.cohort(clients)
         return self.release(cohort, population.measure(cohort, model))
+
+    def due(self, round_index: int) -> bool:
+        """Whether an evaluation follows this round."""
+        return self._measured.due(round_index)
+
+    def cohort(self, clients: Sequence[Hashable]) -> list[Hashable]:
+        """Whom the next one asks."""
+        path, participation = self._path, self._measured.mechanism(1).participation
+        return draw(participation, path.next_round, clients, 1, keys=path.cohort_keys, ledger=path.ledger)
 
     def release(self, cohort: Sequence[Hashable], answers: Sequence[Values]) -> tuple[Estimate, ...]:
         """Sum what clients answered, each once, and release it with noise."""

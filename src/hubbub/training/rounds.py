@@ -41,9 +41,9 @@ class RoundResult:
 
     ``clip_norm`` is that of the round's updates. ``head`` is that of the ledger: keep it elsewhere, and a ledger that is rolled
     back cannot pass. ``statistics`` were computed from clients' updates, and ``fault`` may name clients: they are private, and
-    not for others. ``evaluation`` is what the private evaluation after the round released, empty where none was due. Private are
-    also ``seconds`` and ``phases``, the same by phase (``sample``, ``aggregate``, ``record``,
-    ``noise``, ``persist``, ``update``, ``account``): they show how many took part.
+    not for others. So are ``seconds`` and ``phases``, the same by phase (``sample``, ``aggregate``, ``record``,
+    ``noise``, ``persist``, ``update``, ``account``): they show how many took part. ``evaluation`` is what the private
+    evaluation after the round released, for all to read; empty where none was due.
     """
 
     round_index: int

@@ -294,7 +294,7 @@ def _continuity(folder: Path, promise: Promise) -> Iterator[Check]:
 
 
 def _evaluation(folder: Path, promise: Promise, chain: Chain, history: History) -> Iterator[Check]:
-    """The private evaluations are those that the run counts: promised alike, no more than its rounds allow, each as on record."""
+    """The private evaluations are those that the run counts: promised alike, no more than its rounds allow."""
     counted, expected = promise.evaluations(len(history.rounds)), evaluation_promise(promise, chain.hashes[0])
     own = folder / EVALUATION
     if counted is None or expected is None:

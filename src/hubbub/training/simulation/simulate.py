@@ -285,7 +285,7 @@ class SimulatedPopulation(Population):
                     yield client, update.to(self._device), math.nan
 
     def measure(self, cohort: Sequence[Hashable], model: nn.Module) -> list[Values]:
-        """``accuracy``, mean ``loss`` and the number of ``examples`` of each client; ``None`` of one that has none, or fails."""
+        """``accuracy``, mean ``loss`` and number of ``examples`` of each client; ``None`` of one that has none, or fails."""
         numbers = [int(str(client)) for client in cohort]
         return [measured(model, partial(self._examples.__getitem__, n), self._loss, f"client {n}") for n in numbers]
 
