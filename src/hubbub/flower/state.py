@@ -24,6 +24,7 @@ from hubbub.errors import LedgerError, RunFolderError
 from hubbub.flower.arrays import Layout
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.promise import Promise
+from hubbub.training.head_hook import HeadHook
 from hubbub.training.release import ReleasePath
 from hubbub.training.rounds import CHECKPOINT_EVERY
 from hubbub.training.run_folder import RunStore
@@ -50,6 +51,7 @@ class ServerState:
         seed: Of the noise and the cohorts of a simulation.
         folder: Where it is kept; ``None`` keeps it in memory.
         head: A head of the ledger that was kept elsewhere.
+        head_hook: Who is given the head of each round.
 
     Attributes:
         rounds: How many rounds the model that is kept has learnt from.
@@ -71,10 +73,11 @@ class ServerState:
         seed: int,
         folder: Path | None,
         head: str | None = None,
+        head_hook: HeadHook | None = None,
     ) -> None:
         self.promise = promise
         self._layout = layout
-        self._store = None if folder is None else RunStore(folder)
+        self._store = None if folder is None else RunStore(folder, head_hook=head_hook)
         self._file = None if folder is None else folder / _FILE
         self._lock = ExitStack()
         if self._store and folder:
