@@ -1,5 +1,6 @@
 """A run on Flower: charged before it leaves, kept over restarts, and stopped where its promise ends."""
 
+import json
 import logging
 import pickle
 import random
@@ -35,6 +36,7 @@ from hubbub.mechanism.participation import (
     every_round,
 )
 from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.training import HeadHook
 from hubbub.training.run_folder.state import metadata
 from hubbub.verification import verify
 from recorded_runs import require_noticed, unproved
@@ -448,6 +450,34 @@ def test_another_model_or_another_promise_is_refused(tmp_path: Path) -> None:
     one_round(strategy, grid())
     with pytest.raises(ConfigError, match="another model's"):
         one_round(strategy, grid(), other)
+
+
+def test_heads_are_given_outside_before_a_release_leaves_and_again_after_an_outage(tmp_path: Path) -> None:
+    heads, fails = tmp_path / "heads", tmp_path / "fails"
+    command = ["sh", "-c", f"test ! -e {fails} && cat >> {heads}"]
+    settings = {"state": tmp_path / "run", "head_hook": HeadHook(command, required=True)}
+    first = separated(**settings)
+    result = first.start(grid(), START, num_rounds=2)
+    fails.touch()
+    with pytest.raises(LedgerError, match="the head after 3 rounds was not taken"):
+        first.start(grid(), result.arrays, num_rounds=1)
+    assert first.rounds_charged == 3
+    fails.unlink()
+    again = separated(**settings)
+    held = again.resumed(START, grid())
+    # The release that stayed is learnt from now.
+    assert not np.array_equal(numbers(held), numbers(result.arrays))
+    again.start(grid(), held, num_rounds=1)
+    assert again.rounds_charged == 4
+    assert [json.loads(line)["rounds"] for line in heads.read_text().splitlines()] == [0, 1, 2, 3, 4]
+    assert verify(tmp_path / "run", heads=heads).ok
+
+
+def test_a_head_hook_needs_a_folder() -> None:
+    with pytest.raises(ConfigError, match="head_hook: guards a folder"):
+        separated(head_hook=HeadHook(["cat"]))
+    with pytest.raises(TypeError, match="head_hook = str: must be a hubbub"):
+        separated(head_hook="https://outside.example")
 
 
 def test_a_folder_that_was_rolled_back_is_refused_where_that_can_be_seen(tmp_path: Path) -> None:
