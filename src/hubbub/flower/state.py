@@ -106,7 +106,7 @@ class ServerState:
         self.rounds = 0
         self._metrics: Metrics | None = None
         if folder is not None:
-            self._metrics = self._lock.enter_context(Metrics(folder / "metrics.jsonl"))
+            self._metrics = self._lock.enter_context(Metrics(folder / "metrics.jsonl", promise.rounds))
             if not (folder / "guarantee.json").exists():
                 whole = promise.after(promise.rounds, promise.delta)
                 files.write_atomic(folder / "guarantee.json", strict_json.canonical(whole.as_json()))
@@ -173,7 +173,9 @@ class ServerState:
             spent = self.path.ledger.spent(self.path.ledger.promise.delta)
             epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
             row: dict[str, Any] = {"round_index": self.rounds - 1, "epsilon": epsilon, "delta": spent.delta, "private": []}
-            self._metrics.add(row)
+            if self.path.ledger.rounds[-1] == "aborted":
+                row["released"] = False
+            self._metrics.add(row, {"clip_norm": self.clip_norm, "heads_waiting": self._store.heads_waiting})
         if self.rounds >= self.promise.rounds:
             self.bind()
 

@@ -176,10 +176,12 @@ class RunInFolder:
         What no epsilon covers in a line is named by its ``"private"``.
         """
         torch.set_num_threads(1)
-        with Metrics(self.folder / "metrics.jsonl") as metrics:
-            for result in train(self.run.plan, population, self.run.model, self.store, head=self.head):
+        store = self.store
+        with Metrics(self.folder / "metrics.jsonl", self.run.plan.rounds) as metrics:
+            for result in train(self.run.plan, population, self.run.model, store, head=self.head):
                 row = self._row(result)
-                metrics.add(strict_json.finite_only(row))
+                now = {"clip_norm": result.clip_norm, "heads_waiting": store.heads_waiting}
+                metrics.add(strict_json.finite_only(row), now)
                 yield row
 
     def finish(self) -> tuple[float, float]:

@@ -69,6 +69,9 @@ class RunStore:
         keep_releases: Whether all releases stay, so that anybody can verify them; otherwise those since the last checkpoint.
         head_hook: Who is given the head of each round, before its release leaves.
 
+    Attributes:
+        heads_waiting: How many heads the hook did not take yet; ``None`` where there is no hook.
+
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as place:
@@ -82,6 +85,7 @@ class RunStore:
     def __init__(self, folder: str | Path, *, keep_releases: bool = True, head_hook: HeadHook | None = None) -> None:
         self.folder = Path(folder)
         self._hook = head_hook
+        self.heads_waiting: int | None = None
         self._keep_releases = keep_releases
         self._state = self.folder / "state"
         self._keys = self._state / "keys"
@@ -182,7 +186,9 @@ class RunStore:
             return
         path = self._state / "heads"
         last = _read(path, 64).decode("ascii", "replace") if os.path.lexists(path) else None
-        for rounds, head in ledger.round_heads(last):
+        heads = ledger.round_heads(last)
+        self.heads_waiting = len(heads)
+        for rounds, head in heads:
             if why := self._hook.give(ledger.run, rounds, head):
                 said = f"the head after {rounds} rounds was not taken ({why})"
                 if self._hook.required:
@@ -193,6 +199,7 @@ class RunStore:
                 _LOG.warning("head hook: %s; it is given again with the next one", said)
                 return
             files.write_atomic(path, head.encode())
+            self.heads_waiting -= 1
 
     # Keys.
 
