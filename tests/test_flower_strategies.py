@@ -137,12 +137,12 @@ def test_a_real_start_has_noise_of_its_own(tmp_path: Path) -> None:
 def test_cra_18_the_ledger_binds_the_model_that_a_start_ends_with(tmp_path: Path) -> None:
     strategy = separated(tmp_path)
     strategy.start(grid(), START, num_rounds=2)
-    assert require_noticed(tmp_path, bits=3) == ["metrics.jsonl", "state/lock"]
+    assert require_noticed(tmp_path, bits=3) == ["metrics.jsonl", "metrics.prom", "state/lock"]
     one_round(strategy, grid(), strategy.resumed(START, grid()))
     assert verify(tmp_path).ok
-    assert unproved(tmp_path) == ["guarantee.json", "metrics.jsonl", "state/lock", "state/server.safetensors"]
+    assert unproved(tmp_path) == ["guarantee.json", "metrics.jsonl", "metrics.prom", "state/lock", "state/server.safetensors"]
     separated(tmp_path).start(grid(), START, num_rounds=0)
-    assert unproved(tmp_path) == ["metrics.jsonl", "state/lock"]
+    assert unproved(tmp_path) == ["metrics.jsonl", "metrics.prom", "state/lock"]
     # Another model, with a digest of its own that fits it.
     path = tmp_path / "state" / "server.safetensors"
     told, tensors = metadata(path.read_bytes()), load_file(path)
