@@ -199,7 +199,7 @@ def test_a_url_gets_each_head_when_it_is_on_disk_and_before_the_release_leaves(t
     assert verify(tmp_path / "run", heads=tmp_path / "kept").ok
 
 
-def test_only_durable_heads_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cra_19_only_durable_heads_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, tried = Disk(tmp_path), []
 
     class Looking(Outside):
@@ -243,7 +243,7 @@ def test_a_start_gives_what_the_last_one_did_not(tmp_path: Path) -> None:
     assert len(outside.kept) == ROUNDS + 1
 
 
-def test_a_required_hook_that_fails_stops_the_run_before_the_release_leaves_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_cra_19_a_required_hook_that_fails_stops_the_run_before_the_release_leaves_and_nothing_is_lost(tmp_path: Path) -> None:
     outside = Outside(required=True)
     run = train(PLAN, silent(), nn.Linear(3, 2), RunStore(tmp_path / "run", head_hook=outside))
     assert [next(run).round_index for _ in range(2)] == [0, 1]
@@ -313,7 +313,7 @@ def test_a_hook_is_a_command_or_a_url_that_nobody_on_the_way_reads(to: object) -
         HeadHook(to)  # type: ignore[arg-type]
 
 
-def test_a_run_that_is_killed_before_any_call_loses_no_head(tmp_path: Path) -> None:
+def test_cra_19_a_run_that_is_killed_before_any_call_loses_no_head(tmp_path: Path) -> None:
     def start(folder: Path, outside: Outside, number: int = -1) -> int:
         """A start that does one round, or is killed before a call; how many calls there were."""
         disk, calls = Disk(folder.parent), itertools.count()
@@ -348,7 +348,7 @@ def test_a_run_that_is_killed_before_any_call_loses_no_head(tmp_path: Path) -> N
 # A list of heads that was kept.
 
 
-def test_a_folder_that_was_rolled_back_is_found_by_the_kept_list_and_cannot_go_on(tmp_path: Path) -> None:
+def test_cra_19_a_folder_that_was_rolled_back_is_found_by_the_kept_list_and_cannot_go_on(tmp_path: Path) -> None:
     key, public = key_pair(tmp_path)
     hook = HeadHook([*KEEP, str(tmp_path / "heads.jsonl")], key=key)
     run = tmp_path / "run"
