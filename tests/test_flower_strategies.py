@@ -1,5 +1,6 @@
 """A run on Flower: charged before it leaves, kept over restarts, and stopped where its promise ends."""
 
+import json
 import logging
 import pickle
 import random
@@ -35,6 +36,7 @@ from hubbub.mechanism.participation import (
     every_round,
 )
 from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.training import HeadHook
 from hubbub.training.run_folder.state import metadata
 from hubbub.verification import verify
 from recorded_runs import require_noticed, unproved
@@ -135,12 +137,12 @@ def test_a_real_start_has_noise_of_its_own(tmp_path: Path) -> None:
 def test_cra_18_the_ledger_binds_the_model_that_a_start_ends_with(tmp_path: Path) -> None:
     strategy = separated(tmp_path)
     strategy.start(grid(), START, num_rounds=2)
-    assert require_noticed(tmp_path, bits=3) == ["metrics.jsonl", "state/lock"]
+    assert require_noticed(tmp_path, bits=3) == ["metrics.jsonl", "metrics.prom", "state/lock"]
     one_round(strategy, grid(), strategy.resumed(START, grid()))
     assert verify(tmp_path).ok
-    assert unproved(tmp_path) == ["guarantee.json", "metrics.jsonl", "state/lock", "state/server.safetensors"]
+    assert unproved(tmp_path) == ["guarantee.json", "metrics.jsonl", "metrics.prom", "state/lock", "state/server.safetensors"]
     separated(tmp_path).start(grid(), START, num_rounds=0)
-    assert unproved(tmp_path) == ["metrics.jsonl", "state/lock"]
+    assert unproved(tmp_path) == ["metrics.jsonl", "metrics.prom", "state/lock"]
     # Another model, with a digest of its own that fits it.
     path = tmp_path / "state" / "server.safetensors"
     told, tensors = metadata(path.read_bytes()), load_file(path)
@@ -448,6 +450,34 @@ def test_another_model_or_another_promise_is_refused(tmp_path: Path) -> None:
     one_round(strategy, grid())
     with pytest.raises(ConfigError, match="another model's"):
         one_round(strategy, grid(), other)
+
+
+def test_heads_are_given_outside_before_a_release_leaves_and_again_after_an_outage(tmp_path: Path) -> None:
+    heads, fails = tmp_path / "heads", tmp_path / "fails"
+    command = ["sh", "-c", f"test ! -e {fails} && cat >> {heads}"]
+    settings = {"state": tmp_path / "run", "head_hook": HeadHook(command, required=True)}
+    first = separated(**settings)
+    result = first.start(grid(), START, num_rounds=2)
+    fails.touch()
+    with pytest.raises(LedgerError, match="the head after 3 rounds was not taken"):
+        first.start(grid(), result.arrays, num_rounds=1)
+    assert first.rounds_charged == 3
+    fails.unlink()
+    again = separated(**settings)
+    held = again.resumed(START, grid())
+    # The release that stayed is learnt from now.
+    assert not np.array_equal(numbers(held), numbers(result.arrays))
+    again.start(grid(), held, num_rounds=1)
+    assert again.rounds_charged == 4
+    assert [json.loads(line)["rounds"] for line in heads.read_text().splitlines()] == [0, 1, 2, 3, 4]
+    assert verify(tmp_path / "run", heads=heads).ok
+
+
+def test_a_head_hook_needs_a_folder() -> None:
+    with pytest.raises(ConfigError, match="head_hook: guards a folder"):
+        separated(head_hook=HeadHook(["cat"]))
+    with pytest.raises(TypeError, match="head_hook = str: must be a hubbub"):
+        separated(head_hook="https://outside.example")
 
 
 def test_a_folder_that_was_rolled_back_is_refused_where_that_can_be_seen(tmp_path: Path) -> None:

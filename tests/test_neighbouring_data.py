@@ -120,9 +120,10 @@ def told(folder: Path, way: list[str], capsys: pytest.CaptureFixture[str], monke
     found["run"] = {
         str(path): (path.stat().st_size, path.stat().st_mode)
         for path in sorted(run.rglob("*"))
-        if path.is_file() and path.name not in OPERATORS
+        if path.is_file() and path.name not in (*OPERATORS, "metrics.prom")
     }
     found |= {name: (run / name).read_bytes() for name in ("config.toml", "guarantee.json", "ledger.jsonl", "report.md")}
+    found["gauges"] = re.sub("(?m)^hubbub_last_round_timestamp_seconds.*", "", (run / "metrics.prom").read_text())
     found["tracked"] = [tracking.scalars(row) for row in read_metrics(run / "metrics.jsonl")[0]]
     return found
 

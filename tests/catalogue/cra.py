@@ -104,4 +104,11 @@ CASES = [
         "one bit of a finished run, or of what was published, is flipped",
         "verify fails, or its line 'coverage' names the file as one that no digest binds; resume binds nothing else",
     ),
+    Case(
+        "CRA-19",
+        "S1",
+        "the whole folder is rolled back and resumed, where a hook was given the heads",
+        "verify names the first kept head that the ledger does not have; each durable head was given before its release left, "
+        "over crashes and outages of the hook at least once, and with required no release leaves without",
+    ),
 ]

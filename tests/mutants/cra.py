@@ -16,6 +16,7 @@ STOPS = ("Violation: the run cannot go on: ",)
 NOT_COMMITTED = ("Violation: I2: round 0 was seen by the world, and is not committed",)
 TOO_LATE = ("Violation: I3: round 0 was charged too late",)
 TOO_EARLY = ("Violation: I2: round 0 left before it was committed",)
+HEADS = "test_head_hook.py::test_cra_19_"
 ONE_KEY = ("Violation: I4: ",)
 
 MUTANTS: list[Mutant] = [
@@ -503,5 +504,45 @@ MUTANTS: list[Mutant] = [
         ("parts = {f'checkpoint-{rounds}.safetensors': tensors}\nself._forget_before(rounds)"),
         POWER,
         STOPS,
+    ),
+    Mutant(
+        "a head is given before it is on record",
+        "ReleasePath.commit",
+        "self.ledger.commit(ticket, content)\nself._give_heads()",
+        "self._give_heads()\nself.ledger.commit(ticket, content)",
+        f"{HEADS}a_required_hook_that_fails_stops_the_run_before_the_release_leaves_and_nothing_is_lost",
+        ("DID NOT RAISE", "assert "),
+    ),
+    Mutant(
+        "a required hook that fails is a warning",
+        "RunStore.give_heads",
+        "self._hook.required",
+        "False",
+        f"{HEADS}a_required_hook_that_fails_stops_the_run_before_the_release_leaves_and_nothing_is_lost",
+        ("DID NOT RAISE",),
+    ),
+    Mutant(
+        "a head that was not taken counts as taken",
+        "RunStore.give_heads",
+        "_LOG.warning('head hook: %s; it is given again with the next one', said)\nreturn",
+        "_LOG.warning('head hook: %s; it is given again with the next one', said)",
+        "test_head_hook.py::test_what_a_hook_did_not_take_is_given_with_the_next_round_in_order",
+        ("assert ",),
+    ),
+    Mutant(
+        "the last head that was taken is kept before it is given",
+        "RunStore.give_heads",
+        "heads = ledger.round_heads(last)",
+        "heads = ledger.round_heads(last)\nfiles.write_atomic(path, ledger.head.encode())",
+        f"{HEADS}a_run_that_is_killed_before_any_call_loses_no_head",
+        ("killed before call",),
+    ),
+    Mutant(
+        "kept heads that the ledger does not have pass",
+        "kept_heads.compared",
+        "faults.append(f'line {number} of the kept heads: {error}')",
+        "continue",
+        f"{HEADS}a_folder_that_was_rolled_back_is_found_by_the_kept_list_and_cannot_go_on",
+        ("assert ",),
     ),
 ]

@@ -1,6 +1,7 @@
 """The server: Flower's FedAvg within one line of privacy."""
 
 import logging
+import shlex
 from pathlib import Path
 
 from flwr.app import ArrayRecord, Context, MetricRecord
@@ -9,6 +10,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from flower_quickstart import task
 from hubbub.flower import DPFedAvgFixed
+from hubbub.training import HeadHook
 
 app = ServerApp()
 
@@ -17,7 +19,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """A run, or its next rounds: what was spent before stays spent."""
     settings = context.run_config
-    state = Path(settings["state"]).expanduser()
+    state, hook = Path(settings["state"]).expanduser(), settings["head-hook"]
+    to = hook if "://" in hook else shlex.split(hook)
     strategy = DPFedAvgFixed(
         FedAvg(min_available_nodes=settings["min-nodes"]),
         clip_norm=settings["clip-norm"],
@@ -25,6 +28,12 @@ def main(grid: Grid, context: Context) -> None:
         sampling_probability=settings["sampling-probability"],
         expected_cohort_size=settings["sampling-probability"] * settings["min-nodes"],
         delta=settings["delta"],
+        stop_epsilon=settings["stop-epsilon"] or None,
+        deadline=settings["deadline"] or None,
+        on_failure=settings["on-failure"],
+        report_goal=settings["report-goal"] or None,
+        keys_enforced=settings["keys-enforced"],
+        head_hook=HeadHook(to, key=settings["head-key"] or None, required=settings["head-required"]) if hook else None,
         state=state,
     )
     model = task.new_model()

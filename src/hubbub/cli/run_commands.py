@@ -132,12 +132,18 @@ def verify(
         typer.Argument(help="The folder of a run, your own or a stranger's, or what was published.", autocompletion=flags.runs),
     ],
     head: flags.Head = None,
+    heads: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What a head hook was given and you kept, a line each.")
+    ] = None,
+    signer: Annotated[
+        Path | None, typer.Option(metavar="KEY.pub", help="Who must have signed each line of --heads, or what was published.")
+    ] = None,
     as_json: flags.AsJson = False,
 ) -> None:
     """Check a run from its folder alone; status 1 if a check fails."""
     from hubbub.cli import runs
 
-    raise typer.Exit(runs.verify(run, head, as_json=as_json))
+    raise typer.Exit(runs.verify(run, head, heads, signer, as_json=as_json))
 
 
 def ledger(run: flags.Run, as_json: flags.AsJson = False) -> None:
@@ -184,11 +190,14 @@ def publish(
     run: flags.FinishedRun,
     output: Annotated[Path, typer.Option("--output", "--out", "-o", help="A new folder.")],
     head: flags.Head = None,
+    sign_with: Annotated[
+        Path | None, typer.Option("--sign-with", metavar="KEY", help="Sign it with an Ed25519 key, as ssh-keygen makes it.")
+    ] = None,
 ) -> None:
     """Write what others may have: model, guarantee, card and report; refuses a simulation."""
     from hubbub.cli import runs
 
-    runs.publish(run, output, head)
+    runs.publish(run, output, head, sign_with)
 
 
 def plan(

@@ -21,6 +21,7 @@ from hubbub.ledger.multi_run import Recorded, compose_runs, run_charges
 from hubbub.ledger.promise import Promise
 from hubbub.training import RunStore
 from hubbub.training.run_folder.record import ledger_of, read_run
+from hubbub.verification import SIGNATURE
 from hubbub.verification import verify as verified
 
 __all__ = ["Asked", "account_runs", "cite", "close", "evaluate", "ledger", "publish", "report", "verify"]
@@ -77,9 +78,9 @@ def ledger(folder: Path, *, as_json: bool) -> None:
     say(screen, f"Head: {run.chain.head}")
 
 
-def verify(folder: Path, head: str | None, *, as_json: bool) -> int:
+def verify(folder: Path, head: str | None, heads: Path | None, signer: Path | None, *, as_json: bool) -> int:
     """Print each check; returns the status, 1 if one fails."""
-    verdict = verified(folder, head)
+    verdict = verified(folder, head, heads=heads, signer=signer)
     if as_json:
         checks = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in verdict.checks]
         print_json(
@@ -152,14 +153,15 @@ def cite(folder: Path) -> None:
     console().print(bibtex(cited(summary(folder))), markup=False, highlight=False, soft_wrap=True, end="")
 
 
-def publish(folder: Path, output: Path, head: str | None) -> None:
+def publish(folder: Path, output: Path, head: str | None, sign_with: Path | None) -> None:
     """Write what others may have of a run."""
     from hubbub.experiment.engine.finished import PUBLISHED
     from hubbub.experiment.engine.finished import publish as published
 
-    found = published(folder, output, head)
+    found = published(folder, output, head, sign_with=sign_with)
     say(console(), found.guarantee.sentence())
-    say(console(), f"In {output}: {', '.join(PUBLISHED)}. Keys, names and private numbers stayed in {folder}.")
+    names = PUBLISHED if sign_with is None else (*PUBLISHED, SIGNATURE)
+    say(console(), f"In {output}: {', '.join(names)}. Keys, names and private numbers stayed in {folder}.")
     say(
         console(),
         f"Ledger head, to tell readers elsewhere (hubbub verify {output} --head H): {read_chain(ledger_of(folder)).head}",

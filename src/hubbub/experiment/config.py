@@ -288,6 +288,28 @@ class SecaggConfig:
         return self
 
 
+@dataclass(frozen=True, config=_strict("heads"))
+class HeadsConfig:
+    """``[heads]``: who is given the head of each round, so that a folder that is rolled back shows.
+
+    ``command`` gets each as a line on its standard input, ``url`` by POST. ``key`` signs them. With ``required`` a release
+    leaves only once its head was taken.
+    """
+
+    command: tuple[str, ...] | None = None
+    url: str | None = None
+    key: str | None = None
+    required: bool = False
+
+    @model_validator(mode="after")
+    def _together(self) -> "HeadsConfig":
+        if self.command is not None and self.url is not None:
+            raise ConfigError(f"heads.url = {self.url!r} with heads.command: give one of the two")
+        if self.command is None and self.url is None and (self.key is not None or self.required):
+            raise ConfigError("heads: says of no command and no url how heads are given; give one of the two, or leave it out")
+        return self
+
+
 @dataclass(frozen=True)
 class Config:
     """All settings of a run."""
@@ -298,6 +320,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     secagg: SecaggConfig = field(default_factory=SecaggConfig)
+    heads: HeadsConfig = field(default_factory=HeadsConfig)
 
 
 Layer = dict[str, dict[str, Any]]

@@ -24,8 +24,9 @@ from hubbub.training.plan import ServerOptimizer
 
 if TYPE_CHECKING:
     from hubbub.training.encryption import Encryption
+    from hubbub.training.head_hook import HeadHook
 
-__all__ = ["clipping_of", "encryption_of", "participation_of", "require_fitting_unit", "server_of"]
+__all__ = ["clipping_of", "encryption_of", "hook_of", "participation_of", "require_fitting_unit", "server_of"]
 
 # Of which pattern, or of which random cohorts, a number is.
 _OWNERS = {
@@ -211,6 +212,21 @@ def server_of(config: Config) -> ServerOptimizer:
         training.cooldown,
         training.cooldown_to,
     )
+
+
+def hook_of(config: Config) -> "HeadHook | None":
+    """Who is given the head of each round; ``None`` for nobody.
+
+    Raises:
+        ConfigError: A URL of another kind.
+        KeyFileError: The key cannot be used.
+    """
+    heads = config.heads
+    if heads.command is None and heads.url is None:
+        return None
+    from hubbub.training.head_hook import HeadHook
+
+    return HeadHook(heads.command or heads.url or (), key=heads.key, required=heads.required)
 
 
 def clipping_of(config: Config) -> Clipping | None:

@@ -18,6 +18,7 @@ from hubbub.mechanism import participation as patterns
 from hubbub.mechanism.participation import MinSeparation, Participation, PoissonSampling, RandomParticipation
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity
+from hubbub.training.head_hook import HeadHook
 
 if TYPE_CHECKING:
     from hubbub.flower.secagg import Paillier
@@ -50,6 +51,7 @@ class RunArguments(TypedDict, total=False):
     evaluation: Evaluation | PrivateEvaluation
     simulation_seed: int | None
     head: str | None
+    head_hook: HeadHook | None
 
 
 class StrategyArguments(RunArguments, total=False):
@@ -87,6 +89,7 @@ class Options:
     evaluation: Evaluation | PrivateEvaluation = "off"
     simulation_seed: int | None = None
     head: str | None = None
+    head_hook: HeadHook | None = None
     secagg: "Paillier | None" = None
 
     def __post_init__(self) -> None:
@@ -104,14 +107,21 @@ class Options:
         open_unit("delta", self.delta)
         if not isinstance(self.keys_enforced, bool):
             raise TypeError(f"keys_enforced = {self.keys_enforced!r}: must be True or False")
-        if self.state is not None:
-            object.__setattr__(self, "state", _own_folder(self.state))
-        if self.head is not None and not isinstance(self.head, str):
-            raise TypeError(f"head = {self.head!r}: must be the text that ledger_head gave")
+        self._check_folder()
         if self.secagg is not None:
             self._check_secagg(self.secagg)
         self._check_noise()
         self._check_report_goal()
+
+    def _check_folder(self) -> None:
+        if self.state is not None:
+            object.__setattr__(self, "state", _own_folder(self.state))
+        if self.head is not None and not isinstance(self.head, str):
+            raise TypeError(f"head = {self.head!r}: must be the text that ledger_head gave")
+        if self.head_hook is not None and not isinstance(self.head_hook, HeadHook):
+            raise TypeError(f"head_hook = {type(self.head_hook).__name__}: must be a hubbub.training.HeadHook, or None")
+        if self.head_hook is not None and self.state is None:
+            raise ConfigError("head_hook: guards a folder, and this run has none; say state=, or leave head_hook out")
 
     def _check_secagg(self, secagg: "Paillier") -> None:
         from hubbub.flower.secagg import Paillier

@@ -106,6 +106,7 @@ class PrivateRun:
             seed=options.simulation_seed or 0,
             folder=options.folder,
             head=options.head,
+            head_hook=options.head_hook,
         )
         self.state.clip_norm = clipping.initial_clip_norm if isinstance(clipping, AdaptiveClipping) else clipping
         self._encrypted: EncryptedRounds | None = None

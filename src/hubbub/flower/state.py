@@ -25,6 +25,7 @@ from hubbub.flower.arrays import Layout
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.promise import Promise
 from hubbub.training.evaluations import Evaluations
+from hubbub.training.head_hook import HeadHook
 from hubbub.training.release import ReleasePath
 from hubbub.training.rounds import CHECKPOINT_EVERY
 from hubbub.training.run_folder import RunStore
@@ -51,6 +52,7 @@ class ServerState:
         seed: Of the noise and the cohorts of a simulation.
         folder: Where it is kept; ``None`` keeps it in memory.
         head: A head of the ledger that was kept elsewhere.
+        head_hook: Who is given the head of each round.
 
     Attributes:
         rounds: How many rounds the model that is kept has learnt from.
@@ -72,10 +74,11 @@ class ServerState:
         seed: int,
         folder: Path | None,
         head: str | None = None,
+        head_hook: HeadHook | None = None,
     ) -> None:
         self.promise = promise
         self._layout = layout
-        self._store = None if folder is None else RunStore(folder)
+        self._store = None if folder is None else RunStore(folder, head_hook=head_hook)
         self._file = None if folder is None else folder / _FILE
         self._lock = ExitStack()
         if self._store and folder:
@@ -106,7 +109,7 @@ class ServerState:
         self._evaluations: Evaluations | None = None
         self._metrics: Metrics | None = None
         if folder is not None:
-            self._metrics = self._lock.enter_context(Metrics(folder / "metrics.jsonl"))
+            self._metrics = self._lock.enter_context(Metrics(folder / "metrics.jsonl", promise.rounds))
             if not (folder / "guarantee.json").exists():
                 whole = promise.after(promise.rounds, promise.delta)
                 files.write_atomic(folder / "guarantee.json", strict_json.canonical(whole.as_json()))
@@ -180,7 +183,9 @@ class ServerState:
             spent = self.path.ledger.spent(self.path.ledger.promise.delta)
             epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
             row: dict[str, Any] = {"round_index": self.rounds - 1, "epsilon": epsilon, "delta": spent.delta, "private": []}
-            self._metrics.add(row)
+            if self.path.ledger.rounds[-1] == "aborted":
+                row["released"] = False
+            self._metrics.add(row, {"clip_norm": self.clip_norm, "heads_waiting": self._store.heads_waiting})
         if self.rounds >= self.promise.rounds:
             self.bind()
 

@@ -366,6 +366,7 @@ class DPFedAvgFixed(PrivateStrategy):
             returned as it is, which the guarantee then says it does not cover.
         simulation_seed: Makes an experiment, not a release: cohorts and noise follow from it.
         head: A :attr:`ledger_head` that you kept elsewhere: a folder that was rolled back behind it is refused.
+        head_hook: A :class:`~hubbub.training.HeadHook` that is given the head of each round, before its release leaves.
         secagg: A :class:`.Paillier`: clients encrypt, and the server adds what it cannot read. They need
             ``mods=[encrypting_mod, clipping_mod]``, and the holders of the key ``hold(app)``.
 

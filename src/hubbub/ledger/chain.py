@@ -80,6 +80,23 @@ class Chain:
         until = self.records[: self.hashes.index(head) + 1]
         return sum(1 for record in until if record.get("kind") == "begin")
 
+    def round_heads(self, after: str | None = None) -> list[tuple[int, str]]:
+        """After how many rounds the chain had which head: of its promise, and of each round that was ended since a head.
+
+        Raises:
+            LedgerError: It never had the head ``after``.
+        """
+        found = []
+        for body, head in zip(reversed(self.records), reversed(self.hashes), strict=True):
+            if head == after:
+                break
+            if body["kind"] in ("promise", "commit", "abort"):
+                found.append((body.get("round", -1) + 1, head))
+        else:
+            if after is not None:
+                self.require_head(after)
+        return found[::-1]
+
     def append(self, body: Mapping[str, Any]) -> None:
         """Write a record, durably, then believe it.
 

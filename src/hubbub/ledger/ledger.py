@@ -118,6 +118,15 @@ class Ledger:
         """How many rounds had been begun when the ledger had this head; ``None`` where it never had."""
         return self._chain.rounds_at(head)
 
+    def round_heads(self, after: str | None = None) -> list[tuple[int, str]]:
+        """As :meth:`.Chain.round_heads`."""
+        return self._chain.round_heads(after)
+
+    @property
+    def run(self) -> str:
+        """The hash of the promise, by which others know the run."""
+        return self._chain.hashes[0]
+
     @property
     def next_round(self) -> int:
         """The first round that was neither released nor aborted."""

@@ -32,6 +32,7 @@ _OF_NO_MATTER = {
     "privacy": {"noise", "earlier_runs"},
     "data": {"path"},
     "secagg": {"keys"},
+    "heads": {"command", "url", "key", "required"},
 }
 # Two machines add up differently in the last digits.
 _ALIKE = 1e-6

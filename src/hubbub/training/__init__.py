@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hubbub.training.aggregate import LatticeSum, PlainSum, Population, Sum
     from hubbub.training.clipping import clip
     from hubbub.training.evaluation import evaluate
+    from hubbub.training.head_hook import HeadHook
     from hubbub.training.per_example.examples import ExamplePopulation, private_gradients
     from hubbub.training.plan import Plan, RunPlan, ServerOptimizer
     from hubbub.training.release import ReleasePath
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ExamplePopulation",
     "Execution",
+    "HeadHook",
     "LatticeSum",
     "LocalTraining",
     "PlainSum",
@@ -61,6 +63,7 @@ __getattr__, __dir__ = lazily(
         "aggregate": ("LatticeSum", "PlainSum", "Population", "Sum"),
         "clipping": ("clip",),
         "evaluation": ("evaluate",),
+        "head_hook": ("HeadHook",),
         "per_example.examples": ("ExamplePopulation", "private_gradients"),
         "plan": ("Plan", "RunPlan", "ServerOptimizer"),
         "release": ("ReleasePath",),

@@ -156,12 +156,13 @@ class ReleasePath:
         Call it when the noise has been brought to where a checkpoint left it, or at once.
 
         Raises:
-            LedgerError: The run is closed.
+            LedgerError: The run is closed, or a required hook did not take the heads of its rounds.
             RunFolderError: Noise that was drawn before cannot be drawn again bit for bit on this machine.
         """
         if self.ledger.closed:
             raise LedgerError("this run was closed and its keys destroyed; start a new one, whose cost adds to this one's")
         self._settle()
+        self._give_heads()
         self._started = True
         if self.ledger.next_round >= self.ledger.promise.rounds:
             return
@@ -241,7 +242,8 @@ class ReleasePath:
         """Put the release on disk, then its digest in the ledger. When this returns, it may leave.
 
         Raises:
-            LedgerError: The round was not begun, its row was not taken, or what comes is no release of this run.
+            LedgerError: The round was not begun, its row was not taken, or what comes is no release of this run; or a
+                required hook did not take the head: the round is committed, and its release leaves at the next start.
         """
         self._require_started()
         self.ledger.require_begun(ticket)
@@ -258,12 +260,13 @@ class ReleasePath:
             )
         content = self._store.save_release(ticket.round_index, release) if self._store else release.cpu().numpy().tobytes()
         self.ledger.commit(ticket, content)
+        self._give_heads()
 
     def abort(self, ticket: Ticket) -> None:
         """Give a begun round up: its cost stays, and its row of noise and its participations are spent.
 
         Raises:
-            LedgerError: The round was not begun.
+            LedgerError: The round was not begun, or a required hook did not take the head.
         """
         self.ledger.require_begun(ticket)
         if self._store:
@@ -272,6 +275,7 @@ class ReleasePath:
         self.ledger.abort(ticket)
         if self.noise and self._started:
             self.noise.skip_to(ticket.round_index + 1)
+        self._give_heads()
 
     def released(self, start: int, stop: int) -> Iterator[torch.Tensor]:
         """The committed releases from round ``start`` up to ``stop``, each compared with its digest."""
@@ -279,6 +283,13 @@ class ReleasePath:
             digest = self.ledger.release_digest(round_index)
             if digest is not None and self._store:
                 yield self._store.load_release(round_index, digest, self._dim)
+
+    def _give_heads(self) -> None:
+        """Give the heads that the hook has not taken; where a required one fails, this path has ended."""
+        if self._store:
+            started, self._started = self._started, False
+            self._store.give_heads(self.ledger)
+            self._started = started
 
     def _require_started(self) -> None:
         """Refuse what comes before the noise of this start."""

@@ -8,17 +8,18 @@ import hashlib
 import math
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hubbub._util import files, strict_json
+from hubbub._util.ssh_signatures import PublicKey, public_keys, require_signed
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
 from hubbub.accounting.wording import unit_word
-from hubbub.errors import HubbubError, LedgerError, ParticipationError, RunFolderError
+from hubbub.errors import ConfigError, HubbubError, LedgerError, ParticipationError, RunFolderError
 from hubbub.ledger.actual_cost import Spent, spent
 from hubbub.ledger.chain import Chain, read_chain, record_hash
 from hubbub.ledger.history import History, published_files
@@ -35,11 +36,14 @@ from hubbub.training.run_folder import EVALUATION
 from hubbub.training.run_folder.record import key_ahead, ledger_of, read_metrics, unknown_releases
 from hubbub.training.run_folder.state import START, Checkpoint, Start, begins_with, metadata, model_digest, parse
 from hubbub.training.warm_start import breaks, goes_on_from
+from hubbub.verification.kept_heads import compared, kept_lines
 
-__all__ = ["PUBLICATION", "Check", "Verdict", "verify"]
+__all__ = ["PUBLICATION", "SIGNATURE", "Check", "Verdict", "verify"]
 
 # The last record of a published run's ledger, with the digests of all that was published with it.
 PUBLICATION = "published.json"
+# Its signature by who published it, where there is one.
+SIGNATURE = f"{PUBLICATION}.sig"
 
 # Of numbers that were computed by other versions of the same formulas.
 _TOLERANCE = 1e-9
@@ -85,15 +89,21 @@ class Verdict:
         return all(check.ok for check in self.checks)
 
 
-def verify(folder: str | Path, head: str | None = None) -> Verdict:
+def verify(
+    folder: str | Path, head: str | None = None, *, heads: str | Path | None = None, signer: str | Path | None = None
+) -> Verdict:
     """Read a run's folder, or one that was published, change nothing, and say what passes.
 
     Args:
         folder: Of a run, at work, interrupted, finished or closed; or what ``hubbub publish`` made of one.
         head: A head of the ledger that was kept elsewhere; of a published folder the one that ``hubbub publish`` printed.
+        heads: A file of the lines that a head hook was given, or of bare heads; of a run alone.
+        signer: The file of the public keys, one of which must have signed each line of ``heads``, or what was published.
 
     Raises:
         RunFolderError: The folder is neither.
+        ConfigError: Heads for a published folder, a signer of nothing, or a list that cannot be read.
+        KeyFileError: The signer's file holds something else than public keys.
 
     Example:
         >>> import tempfile, torch, hubbub
@@ -106,9 +116,16 @@ def verify(folder: str | Path, head: str | None = None) -> Verdict:
         >>> verdict.ok, verdict.epsilon <= 4.0
         (True, True)
     """
-    folder = Path(folder)
+    folder, keys = Path(folder), None if signer is None else public_keys(Path(signer))
     if not os.path.lexists(folder / "ledger.jsonl") and os.path.lexists(folder / PUBLICATION):
-        return _published(folder, head)
+        if heads is not None:
+            raise ConfigError(
+                f"heads = {str(heads)!r}: are compared with a run's own folder, and {folder} was published from one"
+            )
+        return _published(folder, head, keys)
+    if keys is not None and heads is None:
+        raise ConfigError(f"signer = {str(signer)!r}: signs the heads that were kept, or what was published; name heads, too")
+    kept = None if heads is None else kept_lines(Path(heads))
     ledger, checks = ledger_of(folder), list[Check]()
     try:
         chain = read_chain(ledger)
@@ -118,6 +135,8 @@ def verify(folder: str | Path, head: str | None = None) -> Verdict:
         if head is not None:
             checks.append(_kept_head(chain, head))
         history = History.of_chain(chain)
+        if kept is not None:
+            checks.append(_kept_heads(chain, kept, keys))
         promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
         cost = spent(promise, history)
         checks += [
@@ -134,7 +153,7 @@ def verify(folder: str | Path, head: str | None = None) -> Verdict:
             _epsilon(folder, chain, promise, history, cost),
             *_model(folder, chain),
             _files(folder, promise, history),
-            _coverage(folder, promise, history, head),
+            _coverage(folder, promise, history, compared=head is not None or kept is not None),
         ]
     except (HubbubError, ValueError, TypeError, OverflowError) as error:
         where = "" if "ledger.jsonl" in str(error) or "safetensors" in str(error) else "ledger.jsonl: "
@@ -161,6 +180,15 @@ def _kept_head(chain: Chain, head: str) -> Check:
         return Check("head", False, str(error))
     since = len(chain.hashes) - 1 - chain.hashes.index(head.lower())
     return Check("head", True, f"the kept head is in the ledger, {since} records before its end")
+
+
+def _kept_heads(chain: Chain, kept: Sequence[bytes], keys: Collection[PublicKey] | None) -> Check:
+    """The heads that a hook was given are in the chain, and signed."""
+    faults, reached = compared(chain, kept, keys)
+    by = "no signature was checked (--signer)" if keys is None else "each is signed by a given key"
+    of = f"the last after {reached} of {chain.rounds_at(chain.head)} rounds"
+    found = f"{_count(len(kept), 'kept head')} in the ledger, in order, {of}; {by}"
+    return _claim("heads", faults, found)
 
 
 def _rounds(promise: Promise, history: History) -> Check:
@@ -453,7 +481,7 @@ def _cohorts(folder: Path, history: History) -> set[str]:
     return {path.name} if os.path.lexists(path) and path.lstat().st_size == history.cohorts_size else set()
 
 
-def _coverage(folder: Path, promise: Promise, history: History, head: str | None) -> Check:
+def _coverage(folder: Path, promise: Promise, history: History, *, compared: bool) -> Check:
     """How far the proof goes: which files nothing above was compared with."""
     store, mechanism = RunStore(folder), promise.mechanism
     covered = {"ledger.jsonl", *(history.files or {})} | _cohorts(folder, history)
@@ -472,7 +500,7 @@ def _coverage(folder: Path, promise: Promise, history: History, head: str | None
     left = _left(folder, covered)
     said = f"no digest binds these: {', '.join(left)}" if left else "every file was compared with the ledger"
     forged = "; who can write to the folder can forge all of it: compare the head with one that was kept elsewhere"
-    return Check("coverage", True, said if head else said + forged)
+    return Check("coverage", True, said if compared else said + forged)
 
 
 def _left(folder: Path, covered: Collection[str]) -> list[str]:
@@ -489,10 +517,11 @@ def _left(folder: Path, covered: Collection[str]) -> list[str]:
     return sorted(found)
 
 
-def _published(folder: Path, head: str | None) -> Verdict:
-    """Of a published folder: that its files are those of a record, and that this record is the one of a head."""
+def _published(folder: Path, head: str | None, keys: Collection[PublicKey] | None) -> Verdict:
+    """Of a published folder: that its files are those of a record, and that this record is the one of a head, and signed."""
     try:
-        stated = strict_json.loads_canonical(files.read(folder / PUBLICATION, at_most=2**20))
+        content = files.read(folder / PUBLICATION, at_most=2**20)
+        stated = strict_json.loads_canonical(content)
         if not isinstance(stated, dict) or set(stated) != {"before", "head", "record"}:
             raise ValueError("it must name before, head and record")
         before, own, record = stated["before"], stated["head"], stated["record"]
@@ -506,15 +535,30 @@ def _published(folder: Path, head: str | None) -> Verdict:
     if head is not None:
         same = head.lower() == own
         checks.append(Check("head", same, f"the head is {'' if same else 'not '}the given one, {head[:80]!r}"))
+    if keys is not None:
+        signed = f"{SIGNATURE} is the signature of {PUBLICATION} by a given key"
+        checks.append(_claim("signature", _unsigned(folder / SIGNATURE, content, keys), signed))
     changed = RunStore(folder).changed(bound)
     checks.append(_claim("files", changed, f"byte for byte what that record binds: {', '.join(sorted(bound))}"))
-    left = _left(folder, {PUBLICATION, *bound})
+    left = _left(folder, {PUBLICATION, *([] if keys is None else [SIGNATURE]), *bound})
     said = f"no digest binds these: {', '.join(left)}; " if left else ""
     compare = (
-        "" if head else "compare the head with the one that the publisher states, since all of it can be forged together; "
+        ""
+        if head or keys
+        else "compare the head with the one that the publisher states, since all of it can be forged together; "
     )
     reach = f"{said}{compare}that the guarantee holds is proved by the run alone: hubbub verify RUN --head {own}"
     return Verdict((*checks, Check("coverage", True, reach)), own, None, None)
+
+
+def _unsigned(path: Path, content: bytes, keys: Collection[PublicKey]) -> Iterator[str]:
+    """Why a file holds no signature of a content by one of some keys, in words."""
+    try:
+        require_signed(content, files.read(path, at_most=2**12).decode("ascii", "replace"), keys)
+    except OSError as error:
+        yield f"{path.name} cannot be read ({error.strerror})"
+    except ValueError as error:
+        yield f"{path.name}: {error}"
 
 
 def _differences(computed: Any, stated: Any, name: str = "") -> list[str]:

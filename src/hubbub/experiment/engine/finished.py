@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub._util import files, strict_json
+from hubbub._util.ssh_signatures import private_key, sign
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import no_less
 from hubbub.datasets import Dataset
@@ -28,7 +29,7 @@ from hubbub.report.summary import RunSummary, summary
 from hubbub.training import RunStore, evaluate
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import metadata, parse
-from hubbub.verification import PUBLICATION, verify
+from hubbub.verification import PUBLICATION, SIGNATURE, verify
 
 __all__ = ["PUBLISHED", "FinishedRun", "load", "model_content", "publish"]
 
@@ -148,13 +149,14 @@ _MARKUP, _ESCAPED = re.compile(r"([\\`*_{}\[\]<>()#!|&~])"), r"\\\1"
 PUBLISHED = ("model.safetensors", "guarantee.json", "README.md", "report.html", PUBLICATION)
 
 
-def publish(run: Path, folder: Path, head: str | None = None) -> RunSummary:
+def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path | None = None) -> RunSummary:
     """Write what others may have of a run into a new folder; the run's ledger binds it, and all else of the run stays as it is.
 
     Args:
         run: The run's folder. It is verified first.
         folder: Where to write; it must not exist, or be empty.
         head: A head of the ledger that was kept elsewhere.
+        sign_with: The file of an Ed25519 key that signs the record that binds all that is published.
 
     Returns:
         The run, as its report shows it.
@@ -163,8 +165,9 @@ def publish(run: Path, folder: Path, head: str | None = None) -> RunSummary:
         RunFolderError: A simulation, a run without a guarantee or without a model, one that does not verify, or a folder that
             holds something.
         LedgerError: The ledger is damaged, or does not account for all that lies in the folder.
+        KeyFileError: The key cannot be used.
     """
-    found = summary(run)
+    found, key = summary(run), None if sign_with is None else private_key(sign_with)
     if found.guarantee.simulation:
         raise RunFolderError(
             f"{run}: is a simulation, not for release, or counts one as an earlier run: that noise follows from a known "
@@ -195,9 +198,11 @@ def publish(run: Path, folder: Path, head: str | None = None) -> RunSummary:
     with store.locked():
         chain = add_record(store.ledger_path, record)
     contents[PUBLICATION] = strict_json.canonical({"before": chain.hashes[-2], "head": chain.head, "record": record})
+    if key is not None:
+        contents[SIGNATURE] = sign(key, contents[PUBLICATION]).encode()
     folder.mkdir(mode=0o755, exist_ok=True)
-    for name in PUBLISHED:
-        files.write_atomic(folder / name, contents[name])
+    for name, content in contents.items():
+        files.write_atomic(folder / name, content)
         (folder / name).chmod(0o644)
     return found
 

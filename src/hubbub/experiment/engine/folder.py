@@ -21,6 +21,7 @@ from hubbub.errors import LedgerError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import Run, build
 from hubbub.experiment.planner import strategy_word
+from hubbub.experiment.settings import hook_of
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
 from hubbub.ledger.ledger import add_record
@@ -142,7 +143,8 @@ class RunInFolder:
     @property
     def store(self) -> RunStore:
         """Where ledger, releases and checkpoints are."""
-        return RunStore(self.folder, keep_releases=self.run.config.training.keep_releases)
+        config = self.run.config
+        return RunStore(self.folder, keep_releases=config.training.keep_releases, head_hook=hook_of(config))
 
     @property
     def rounds_measured(self) -> int:
@@ -174,10 +176,12 @@ class RunInFolder:
         What no epsilon covers in a line is named by its ``"private"``.
         """
         torch.set_num_threads(1)
-        with Metrics(self.folder / "metrics.jsonl") as metrics:
-            for result in train(self.run.plan, population, self.run.model, self.store, head=self.head):
+        store = self.store
+        with Metrics(self.folder / "metrics.jsonl", self.run.plan.rounds) as metrics:
+            for result in train(self.run.plan, population, self.run.model, store, head=self.head):
                 row = self._row(result)
-                metrics.add(strict_json.finite_only(row))
+                now = {"clip_norm": result.clip_norm, "heads_waiting": store.heads_waiting}
+                metrics.add(strict_json.finite_only(row), now)
                 yield row
 
     def finish(self) -> tuple[float, float]:
@@ -311,7 +315,15 @@ def resolved(run: Run) -> configs.Config:
         of_terms = {key: getattr(terms, key) for key in ("threshold", "min_contributions", "min_survivors")}
         secagg = replace(secagg, keys=None if secagg.keys is None else _whole(secagg.keys), **of_terms)
     data = replace(config.data, path=config.data.path and _whole(config.data.path))
-    return replace(config, training=training, privacy=privacy, participation=participation, data=data, secagg=secagg)
+    program, *words = config.heads.command or ("",)
+    heads = replace(
+        config.heads,
+        command=config.heads.command and (_whole(program) if "/" in program else program, *words),
+        key=config.heads.key and _whole(config.heads.key),
+    )
+    return replace(
+        config, training=training, privacy=privacy, participation=participation, data=data, secagg=secagg, heads=heads
+    )
 
 
 def _whole(path: str) -> str:

@@ -15,6 +15,7 @@
     state/noise-N.safetensors        rows of noise that later rounds need: as secret as the keys
     state/noise.sealed               of a Flower server the same, under the run's key
     evaluation/                      ledger, keys and releases of the private evaluations
+    state/heads                      the last head of the ledger that a hook took, where there is one
     state/holders/                   of an encrypted run whose holders were simulated: their keys, their noise, what they did
 
 Every file is read only after its SHA-256 has been compared with the ledger's or the manifest's, keys aside.
@@ -23,6 +24,7 @@ Every file is read only after its SHA-256 has been compared with the ledger's or
 import fcntl
 import hashlib
 import itertools
+import logging
 import os
 import re
 import shutil
@@ -41,10 +43,11 @@ from safetensors.torch import save as save_tensors
 from hubbub._util import files, strict_json
 from hubbub._util.checks import Array
 from hubbub._util.prf import KEY_BYTES, fresh_key, sealed, unsealed
-from hubbub.errors import ParticipationError, RunFolderError
+from hubbub.errors import LedgerError, ParticipationError, RunFolderError
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.participations import cohorts_path
 from hubbub.noise import NoiseStream
+from hubbub.training.head_hook import HeadHook
 from hubbub.training.run_folder.state import Checkpoint, optimizer_state, parse, refusing
 
 __all__ = ["EVALUATION", "RunStore"]
@@ -52,6 +55,7 @@ __all__ = ["EVALUATION", "RunStore"]
 # The folder of a run in a folder: the ledger, keys and releases of its private evaluations.
 EVALUATION = "evaluation"
 
+_LOG = logging.getLogger("hubbub")
 _LARGEST = 2**36
 _LOST = "restore it, or start a new run in a folder of its own, whose privacy cost adds to that of this one"
 _SEALED = "noise.sealed"
@@ -67,6 +71,10 @@ class RunStore:
     Args:
         folder: Created when a run begins in it; private to the user.
         keep_releases: Whether all releases stay, so that anybody can verify them; otherwise those since the last checkpoint.
+        head_hook: Who is given the head of each round, before its release leaves.
+
+    Attributes:
+        heads_waiting: How many heads the hook did not take yet; ``None`` where there is no hook.
 
     Example:
         >>> import tempfile
@@ -78,8 +86,10 @@ class RunStore:
         ([0], [1.0, 1.0])
     """
 
-    def __init__(self, folder: str | Path, *, keep_releases: bool = True) -> None:
+    def __init__(self, folder: str | Path, *, keep_releases: bool = True, head_hook: HeadHook | None = None) -> None:
         self.folder = Path(folder)
+        self._hook = head_hook
+        self.heads_waiting: int | None = None
         self._keep_releases = keep_releases
         self._state = self.folder / "state"
         self._keys = self._state / "keys"
@@ -168,6 +178,32 @@ class RunStore:
                 f"written before the other is removed, needs {2 * noise / 2**30:,.1f} GiB; choose another folder, or a "
                 "strategy that remembers fewer rows"
             )
+
+    def give_heads(self, ledger: Ledger) -> None:
+        """Give the hook, if there is one, each head of a round that it has not taken, in order; they are on disk.
+
+        Raises:
+            LedgerError: The hook is required and did not take one; or the one that it took last is not in the ledger, which was
+                rolled back.
+        """
+        if self._hook is None:
+            return
+        path = self._state / "heads"
+        last = _read(path, 64).decode("ascii", "replace") if os.path.lexists(path) else None
+        heads = ledger.round_heads(last)
+        self.heads_waiting = len(heads)
+        for rounds, head in heads:
+            if why := self._hook.give(ledger.run, rounds, head):
+                said = f"the head after {rounds} rounds was not taken ({why})"
+                if self._hook.required:
+                    raise LedgerError(
+                        f"head hook: {said}, and it is required: no release leaves before; mend the hook and resume the run, "
+                        "which gives the head again"
+                    )
+                _LOG.warning("head hook: %s; it is given again with the next one", said)
+                return
+            files.write_atomic(path, head.encode())
+            self.heads_waiting -= 1
 
     # Keys.
 

@@ -1,13 +1,16 @@
 """What a run's folder says it promised and did: read, and compared with the ledger, for whoever accounts for it.
 
-Next to the ledger lie traces: releases, a checkpoint, keys, and ``metrics.jsonl``, one strict JSON object a round.
+Next to the ledger lie traces: releases, a checkpoint, keys, and ``metrics.jsonl``, one strict JSON object a round. The public
+numbers of the last round stand in ``metrics.prom``, as Prometheus reads them, and go to the logger ``hubbub.rounds``.
 
 A trace is written after the record that it follows from; only the key of an incarnation comes before. So neither a crash nor a
 run at work leaves one without its record: if the record is missing, the ledger was rolled back, or is another run's.
 """
 
 import hashlib
+import logging
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from hubbub._util import files, strict_json
-from hubbub._util.checks import finite, integer, non_negative
+from hubbub._util.checks import finite, integer, non_negative, one_of
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
@@ -28,6 +31,20 @@ __all__ = ["Metrics", "Traces", "key_ahead", "ledger_of", "read_metrics", "read_
 
 _LARGEST = 2**32
 _NUMBERS = ("loss", "accuracy", "clients", "clients_per_second", "seconds", "clipped_fraction", "train_loss", "clip_norm")
+# What depends on clients through releases alone, or on public test data, unless a row says that it is private.
+_PUBLIC = {
+    "rounds": "Rounds of which a cost is recorded, aborted ones among them.",
+    "rounds_planned": "Rounds that the run may have.",
+    "rounds_aborted": "Rounds that were aborted: their cost is spent.",
+    "epsilon": "Epsilon of the rounds so far.",
+    "delta": "Delta of that epsilon.",
+    "clip_norm": "Clip norm, as it is now.",
+    "loss": "Loss on public test examples.",
+    "accuracy": "Accuracy on public test examples.",
+    "heads_waiting": "Heads of the ledger that the hook has not taken.",
+    "last_round_timestamp_seconds": "When the last round ended.",
+}
+_LOG = logging.getLogger("hubbub.rounds")
 _OF_ENCRYPTION = ("encrypt_seconds", "aggregate_seconds", "decrypt_seconds", "upload_bytes")
 
 
@@ -82,10 +99,21 @@ def _row(row: Any, after: int) -> dict[str, Any]:
 
 
 class Metrics:
-    """The file of a run that is at work. Nothing is written before the first row of this start."""
+    """The files of a run that is at work. Nothing is written before the first row of this start.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    With ``HUBBUB_LOG=json`` in the environment the public numbers of each round are a line of JSON on the standard error.
+
+    Args:
+        path: Of ``metrics.jsonl``, next to the ledger.
+        planned: The most rounds of the run.
+    """
+
+    def __init__(self, path: Path, planned: int) -> None:
+        if (wanted := os.environ.get("HUBBUB_LOG")) and one_of("HUBBUB_LOG", wanted, ("json",)) and not _LOG.handlers:
+            _LOG.addHandler(logging.StreamHandler())
+            _LOG.setLevel(logging.INFO)
+            _LOG.propagate = False
+        self._path, self._planned, self._aborted = path, planned, 0
         self.rows, self._size = read_metrics(path)
         self._descriptor: int | None = None
 
@@ -96,13 +124,36 @@ class Metrics:
         if self._descriptor is not None:
             os.close(self._descriptor)
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Write one more row, strict JSON: what is not finite is ``None`` in it."""
+    def add(self, row: Mapping[str, Any], now: Mapping[str, float | None]) -> None:
+        """Write one more row, strict JSON: what is not finite is ``None`` in it; and what is public of it and ``now``."""
         if self._descriptor is None:
+            records = read_chain(self._path.with_name("ledger.jsonl")).records
+            # Of this round it is on record by now.
+            self._aborted = sum(record["kind"] == "abort" for record in records)
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
             os.ftruncate(self._descriptor, self._size)
+        elif "released" not in row["private"]:
+            self._aborted += not row.get("released", True)
         os.write(self._descriptor, strict_json.canonical(row) + b"\n")
         self.rows.append(dict(row))
+        numbers = {name: value for name, value in {**now, **row}.items() if name in _PUBLIC and name not in row["private"]}
+        numbers |= {"rounds": row["round_index"] + 1, "rounds_planned": self._planned, "rounds_aborted": self._aborted}
+        # An epsilon that is no number is infinite; what else is none was not measured.
+        numbers = {name: value for name, value in numbers.items() if value is not None or name == "epsilon"}
+        numbers["last_round_timestamp_seconds"] = round(time.time(), 3)
+        files.write_atomic(self._path.with_suffix(".prom"), _exposition(self._path.parent.name, numbers).encode())
+        _LOG.info("%s", strict_json.canonical({"event": "round", "run": self._path.parent.name, **numbers}).decode())
+
+
+def _exposition(run: str, numbers: Mapping[str, float | None]) -> str:
+    """Numbers in Prometheus' text format, version 0.0.4."""
+    label = run.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return "".join(
+        f"# HELP hubbub_{name} {words}\n# TYPE hubbub_{name} gauge\n"
+        f'hubbub_{name}{{run="{label}"}} {"+Inf" if numbers[name] is None else repr(numbers[name])}\n'
+        for name, words in _PUBLIC.items()
+        if name in numbers
+    )
 
 
 def unknown_releases(kept: Iterable[int], states: Sequence[str]) -> list[int]:

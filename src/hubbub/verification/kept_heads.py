@@ -1,0 +1,79 @@
+"""The heads that a hook was given and somebody kept: whether a ledger has them all, and whether they are signed."""
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from hubbub._util import strict_json
+from hubbub._util.checks import shown
+from hubbub._util.ssh_signatures import PublicKey, require_signed
+from hubbub.errors import ConfigError
+from hubbub.ledger.chain import Chain
+from hubbub.training.head_hook import signed_part
+
+__all__ = ["compared", "kept_lines"]
+
+_BARE = re.compile(rb"[0-9a-fA-F]{64}")
+_NAMES = {"head", "rounds", "run"}
+
+
+def kept_lines(path: Path) -> list[bytes]:
+    """The lines of a list of heads, empty ones left out.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    try:
+        return [line.strip() for line in path.read_bytes().splitlines() if line.strip()]
+    except OSError as error:
+        raise ConfigError(f"heads = {str(path)!r}: cannot be read ({error.strerror}); name the list that was kept") from error
+
+
+def compared(chain: Chain, lines: Sequence[bytes], keys: Collection[PublicKey] | None) -> tuple[list[str], int]:
+    """Which lines the ledger does not bear out, in words, and up to how many rounds of it the others reach.
+
+    A line is what a hook was given, or a bare head. One that came before may come again, since a hook is given each head at
+    least once.
+
+    Args:
+        chain: The ledger, whose records follow from one another.
+        lines: In the order in which they were received.
+        keys: One of which signed each line; ``None`` compares no signatures.
+    """
+    places = {head: place for place, head in enumerate(chain.hashes)}
+    rounds_of = {head: rounds for rounds, head in chain.round_heads()}
+    faults, seen, last = list[str](), set[bytes](), 0
+    for number, line in enumerate(lines, start=1):
+        try:
+            head, rounds = _stated(chain, line, keys)
+            if head not in places:
+                raise ValueError(f"head {shown(head)} is not in the ledger, which was rolled back or is another run's")
+            if rounds is not None and rounds_of.get(head) != rounds:
+                raise ValueError(f"says {rounds} rounds, and the ledger had {rounds_of.get(head)} with this head")
+            if line not in seen and places[head] < last:
+                raise ValueError("was received after a later head")
+            seen.add(line)
+            last = max(last, places[head])
+        except ValueError as error:
+            faults.append(f"line {number} of the kept heads: {error}")
+    return faults if lines else ["no head was kept"], chain.rounds_at(chain.hashes[last]) or 0
+
+
+def _stated(chain: Chain, line: bytes, keys: Collection[PublicKey] | None) -> tuple[str, int | None]:
+    """The head of a line, and after how many rounds it is said to be."""
+    if _BARE.fullmatch(line):
+        if keys is not None:
+            raise ValueError("has no signature")
+        return line.decode().lower(), None
+    body = strict_json.loads(line)
+    if not isinstance(body, dict) or body.keys() - {"signature"} != _NAMES or type(body["rounds"]) is not int:
+        raise ValueError("is neither a head nor what a hook is given")
+    if body["run"] != chain.hashes[0]:
+        raise ValueError(
+            f"is of run {shown(body['run'])}, this ledger is of {chain.hashes[0]}; compare each run with its lines"
+        )
+    if keys is not None:
+        if not isinstance(body.get("signature"), str):
+            raise ValueError("has no signature")
+        require_signed(signed_part(body), body["signature"], keys)
+    return str(body["head"]), body["rounds"]

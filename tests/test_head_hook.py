@@ -1,0 +1,586 @@
+"""Heads that somebody outside is given: durable ones, before the release of their round leaves; and the list that is kept."""
+
+import itertools
+import json
+import logging
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import torch
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from torch import nn
+
+from hubbub._util import strict_json
+from hubbub.cli import main
+from hubbub.errors import ConfigError, KeyFileError, LedgerError
+from hubbub.ledger.chain import read_chain
+from hubbub.mechanism.strategies import toeplitz
+from hubbub.training import HeadHook, RunStore, head_hook, train
+from hubbub.training.run_folder import RunStore as Store
+from hubbub.verification import verify
+from release_paths import ROUNDS, locked, one_round, opened, plan, silent
+from simulated_disk import NOTHING, Disk, Image, Killed
+
+PLAN = plan(toeplitz.square_root(ROUNDS, 3))
+KEEP = [sys.executable, "-c", "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"]
+
+
+@dataclass
+class Outside(HeadHook):
+    """Somebody who keeps what they are given, or does not answer."""
+
+    required: bool = False
+    kept: list[tuple[int, str]] = field(default_factory=list)
+    away: bool = False
+
+    def give(self, run: str, rounds: int, head: str) -> str:
+        if self.away:
+            return "outside: away"
+        self.kept.append((rounds, head))
+        return ""
+
+
+def go(store: RunStore, rounds: int = ROUNDS) -> list[int]:
+    """The rounds whose releases left."""
+    return [r.round_index for r in itertools.islice(train(PLAN, silent(), nn.Linear(3, 2), store), rounds)]
+
+
+def key_pair(folder: Path, name: str = "key") -> tuple[Path, Path]:
+    """Private and public key, as ssh-keygen writes them."""
+    folder.mkdir(exist_ok=True)
+    key, private = Ed25519PrivateKey.generate(), folder / name
+    forms = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    private.write_bytes(key.private_bytes(*forms))
+    private.chmod(0o600)
+    open_ssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    public = private.with_suffix(".pub")
+    public.write_bytes(key.public_key().public_bytes(*open_ssh) + b" somebody\n")
+    return private, public
+
+
+def hubbub(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return ended.value.code or 0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A run of which a command kept the heads, signed."""
+
+    folder: Path
+    heads: Path
+    key: Path
+    public: Path
+
+    @property
+    def lines(self) -> list[bytes]:
+        return self.heads.read_bytes().splitlines(keepends=True)
+
+    def ok(self, lines: Sequence[bytes] | None = None, signer: Path | None = None) -> tuple[bool, str]:
+        """What the check of the heads says, with other lines in their place."""
+        if lines is not None:
+            self.heads.write_bytes(b"".join(lines))
+        verdict = verify(self.folder, heads=self.heads, signer=signer or self.public)
+        (check,) = (check for check in verdict.checks if check.name == "heads")
+        assert verdict.ok == check.ok
+        return check.ok, check.detail
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    place = tmp_path_factory.mktemp("heads")
+    kept = Kept(place / "run", place / "heads.jsonl", *key_pair(place))
+    go(RunStore(kept.folder, head_hook=HeadHook([*KEEP, str(kept.heads)], key=kept.key, required=True)))
+    return kept
+
+
+@pytest.fixture
+def kept(once: Kept, tmp_path: Path) -> Kept:
+    shutil.copytree(once.folder.parent, tmp_path / "copy")
+    return Kept(*(tmp_path / "copy" / path.name for path in (once.folder, once.heads, once.key, once.public)))
+
+
+# What is given, and when.
+
+
+def test_a_command_gets_the_promise_and_each_round_as_one_line_and_nothing_else_is_in_it(kept: Kept) -> None:
+    chain = read_chain(kept.folder / "ledger.jsonl")
+    bodies = [json.loads(line) for line in kept.lines]
+    assert [set(body) for body in bodies] == [{"head", "rounds", "run", "signature"}] * (ROUNDS + 1)
+    assert [body["rounds"] for body in bodies] == list(range(ROUNDS + 1))
+    assert {body["run"] for body in bodies} == {chain.hashes[0]}
+    ends = [hash_ for body, hash_ in zip(chain.records, chain.hashes, strict=True) if body["kind"] in ("promise", "commit")]
+    assert [body["head"] for body in bodies] == ends
+    assert kept.ok() == (
+        True,
+        f"{ROUNDS + 1} kept heads in the ledger, in order, the last after 6 of 6 rounds; each is signed by a given key",
+    )
+
+
+def test_an_aborted_round_has_a_head_too(tmp_path: Path) -> None:
+    outside = Outside()
+    store = Store(tmp_path / "run", head_hook=outside)
+    with store.locked():
+        path = opened(store)
+        one_round(path, 0, 1)
+        path.abort(path.begin([2], one_sum(), 0.5))
+        assert [rounds for rounds, _ in outside.kept] == [0, 1, 2]
+        assert outside.kept[-1][1] == path.ledger.head
+
+
+def one_sum() -> object:
+    from release_paths import total
+
+    return total()
+
+
+class Server:
+    """A real HTTP server on loopback; ``status`` is what it answers, ``pause`` the seconds before."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.status, self.pause = 200, 0.0
+        self.look = lambda: None
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                server.look()
+                time.sleep(server.pause)
+                if server.status == 200:
+                    server.bodies.append(body)
+                self.send_response(server.status)
+                if server.status == 302:
+                    self.send_header("Location", "/elsewhere")
+                self.end_headers()
+
+            do_GET = do_POST  # noqa: N815 # the name that the server calls
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/heads"
+        Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.stop()
+
+
+def test_a_url_gets_each_head_when_it_is_on_disk_and_before_the_release_leaves(tmp_path: Path, server: Server) -> None:
+    left: list[int] = []
+    when: list[tuple[int, int]] = []
+    server.look = lambda: when.append((len(read_chain(tmp_path / "run" / "ledger.jsonl").round_heads()), len(left)))
+    for result in train(PLAN, silent(), nn.Linear(3, 2), RunStore(tmp_path / "run", head_hook=HeadHook(server.url))):
+        left.append(result.round_index)
+    assert when == [(1, 0)] + [(t + 2, t) for t in range(ROUNDS)]
+    assert [json.loads(body)["rounds"] for body in server.bodies] == list(range(ROUNDS + 1))
+    (tmp_path / "kept").write_bytes(b"".join(server.bodies))
+    assert verify(tmp_path / "run", heads=tmp_path / "kept").ok
+
+
+def test_cra_19_only_durable_heads_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, tried = Disk(tmp_path), []
+
+    class Looking(Outside):
+        def give(self, run: str, rounds: int, head: str) -> str:
+            *_, (image, _) = Image.along(disk.log)
+            tried.append(head)
+            assert head.encode() in image.left(NOTHING)[Path("run/ledger.jsonl")], "a loss of power now forgets the head"
+            return super().give(run, rounds, head)
+
+    monkeypatch.setattr("hubbub._util.files.os", disk)
+    go(RunStore(tmp_path / "run", head_hook=Looking()))
+    assert len(tried) == ROUNDS + 1
+
+
+# A hook that fails.
+
+
+def test_what_a_hook_did_not_take_is_given_with_the_next_round_in_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    outside = Outside()
+    run = train(PLAN, silent(), nn.Linear(3, 2), RunStore(tmp_path / "run", head_hook=outside))
+    with caplog.at_level(logging.WARNING, "hubbub"):
+        for result in run:
+            outside.away = result.round_index in (1, 2)
+    assert [rounds for rounds, _ in outside.kept] == list(range(ROUNDS + 1))
+    assert [record.getMessage() for record in caplog.records] == [
+        "head hook: the head after 3 rounds was not taken (outside: away); it is given again with the next one"
+    ] * 2
+
+
+def test_a_start_gives_what_the_last_one_did_not(tmp_path: Path) -> None:
+    outside = Outside(away=True)
+    store = RunStore(tmp_path / "run", head_hook=outside)
+    go(store, 3)
+    outside.away = False
+    assert go(store) == [3, 4, 5]
+    assert [rounds for rounds, _ in outside.kept] == list(range(ROUNDS + 1))
+    # A finished run gives nothing again.
+    go(store)
+    assert len(outside.kept) == ROUNDS + 1
+
+
+def test_cra_19_a_required_hook_that_fails_stops_the_run_before_the_release_leaves_and_nothing_is_lost(tmp_path: Path) -> None:
+    outside = Outside(required=True)
+    run = train(PLAN, silent(), nn.Linear(3, 2), RunStore(tmp_path / "run", head_hook=outside))
+    assert [next(run).round_index for _ in range(2)] == [0, 1]
+    outside.away = True
+    with pytest.raises(LedgerError, match=r"head after 3 rounds was not taken \(outside: away\), and it is required: no rel"):
+        next(run)
+    # Nor does the next start release anything.
+    with pytest.raises(LedgerError, match="head after 3 rounds"):
+        go(RunStore(tmp_path / "run", head_hook=outside))
+    outside.away = False
+    assert go(RunStore(tmp_path / "run", head_hook=outside)) == [3, 4, 5]
+    assert [rounds for rounds, _ in outside.kept] == list(range(ROUNDS + 1))
+    assert (tmp_path / "run/state/releases/2.safetensors").exists()
+    assert verify(tmp_path / "run").ok
+
+
+def test_a_path_whose_required_hook_failed_begins_no_further_round(tmp_path: Path) -> None:
+    outside = Outside(required=True)
+    store = locked(tmp_path / "run")
+    path = opened(Store(store.folder, head_hook=outside))
+    outside.away = True
+    with pytest.raises(LedgerError, match="required"):
+        one_round(path, 0, 1)
+    outside.away = False
+    with pytest.raises(LedgerError, match="not open"):
+        one_round(path, 2, 3)
+
+
+@pytest.mark.parametrize("command", ["import time; time.sleep(60)", "import os, time; os.fork(); time.sleep(60)"])
+def test_a_command_that_hangs_is_ended_with_all_that_it_started(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_hook, "_PATIENCE", 0.5)
+    mark = str(tmp_path / "mark")
+    started = time.monotonic()
+    assert (
+        HeadHook([sys.executable, "-c", command, mark]).give("0" * 64, 1, "1" * 64)
+        == f"{sys.executable}: no answer in 0.5 seconds"
+    )
+    assert time.monotonic() - started < 20
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not any(mark.encode() in line for line in lines)
+
+
+def test_a_server_that_hangs_refuses_or_leads_elsewhere_takes_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = HeadHook(server.url)
+    for status in (302, 404, 500):
+        server.status = status
+        assert hook.give("0" * 64, 1, "1" * 64) == f"127.0.0.1: status {status}"
+    monkeypatch.setattr(head_hook, "_PATIENCE", 0.2)
+    server.status, server.pause = 200, 1.0
+    assert hook.give("0" * 64, 1, "1" * 64) == "127.0.0.1: no answer in 0.2 seconds"
+    server.stop()
+    assert "refused" in hook.give("0" * 64, 1, "1" * 64)
+
+
+def test_a_command_that_is_not_there_or_fails_says_so() -> None:
+    assert HeadHook(["/nowhere/keep"]).give("0" * 64, 1, "1" * 64) == "/nowhere/keep: No such file or directory"
+    assert HeadHook(["false"]).give("0" * 64, 1, "1" * 64) == "false: exit status 1"
+
+
+@pytest.mark.parametrize(
+    "to", ["http://example.org/heads", "ftp://example.org", "keep-head", "", "https://", [], ["", "x"], [1]]
+)
+def test_a_hook_is_a_command_or_a_url_that_nobody_on_the_way_reads(to: object) -> None:
+    with pytest.raises(ConfigError, match="head hook = "):
+        HeadHook(to)  # type: ignore[arg-type]
+
+
+def test_cra_19_a_run_that_is_killed_before_any_call_loses_no_head(tmp_path: Path) -> None:
+    def start(folder: Path, outside: Outside, number: int = -1) -> int:
+        """A start that does one round, or is killed before a call; how many calls there were."""
+        disk, calls = Disk(folder.parent), itertools.count()
+
+        def before(call: str, path: Path) -> None:
+            if next(calls) >= number >= 0:
+                raise Killed
+
+        disk.before = before
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("hubbub._util.files.os", disk)
+            with suppress(Killed):
+                go(RunStore(folder, head_hook=outside), 1)
+        return next(calls)
+
+    (tmp_path / "whole").mkdir()
+    start(tmp_path / "whole" / "run", Outside())
+    whole = start(tmp_path / "whole" / "run", Outside())
+    assert whole > 30
+    for number in range(whole):
+        folder, outside = tmp_path / f"{number}" / "run", Outside()
+        folder.parent.mkdir()
+        start(folder, outside)
+        start(folder, outside, number)
+        start(folder, outside)
+        ends = read_chain(folder / "ledger.jsonl").round_heads()
+        assert list(dict.fromkeys(outside.kept)) == ends, f"killed before call {number}"
+        # At least once, and no more than once again.
+        assert len(outside.kept) <= len(ends) + 1, f"killed before call {number}"
+
+
+# A list of heads that was kept.
+
+
+def test_cra_19_a_folder_that_was_rolled_back_is_found_by_the_kept_list_and_cannot_go_on(tmp_path: Path) -> None:
+    key, public = key_pair(tmp_path)
+    hook = HeadHook([*KEEP, str(tmp_path / "heads.jsonl")], key=key)
+    run = tmp_path / "run"
+    go(RunStore(run, head_hook=hook), 2)
+    shutil.copytree(run, tmp_path / "earlier")
+    go(RunStore(run, head_hook=hook), 2)
+    shutil.rmtree(run)
+    (tmp_path / "earlier").rename(run)
+    verdict = verify(run, heads=tmp_path / "heads.jsonl", signer=public)
+    assert [check.name for check in verdict.checks if not check.ok] == ["heads"]
+    # It goes on, with other noise: what it gives now and what was kept do not fit one ledger.
+    go(RunStore(run, head_hook=hook))
+    assert not verify(run, heads=tmp_path / "heads.jsonl", signer=public).ok
+    assert verify(run).ok
+    # A ledger alone that is rolled back is refused by the last head that was taken.
+    content = (run / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "state/heads").write_text("1" * 64)
+    with pytest.raises(LedgerError, match="rolled back"):
+        go(RunStore(run, head_hook=hook))
+    assert content == (run / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+
+
+def changed(line: bytes, **changes: object) -> bytes:
+    return strict_json.canonical(json.loads(line) | changes) + b"\n"
+
+
+def test_lines_may_come_again_and_be_bare_but_must_be_of_this_run_and_in_order(kept: Kept) -> None:
+    lines = kept.lines
+    assert kept.ok([*lines[:4], lines[3], *lines[4:], lines[2]])[0]
+    assert not kept.ok([*lines[:3], lines[4], lines[3]])[0]
+    assert kept.ok([*lines[:3], lines[5]])[1].startswith("4 kept heads in the ledger, in order, the last after 5 of 6 rounds")
+    for wrong, said in (
+        ([], "no head was kept"),
+        ([b"\n"], "no head was kept"),
+        ([*lines, b"x\n"], "line 8"),
+        ([changed(lines[2], rounds=3)], "signature is of something else"),
+        ([changed(lines[2], run="0" * 64)], "is of run"),
+        ([changed(lines[2], time=1)], "neither a head nor"),
+        ([changed(lines[2], rounds=True)], "neither a head nor"),
+        ([changed(lines[2], head="0" * 64)], "signature is of something else"),
+        ([changed(lines[2], signature=None)], "has no signature"),
+        ([changed(lines[2], signature=json.loads(lines[3])["signature"])], "signature is of something else"),
+        ([changed(lines[2], signature="x")], "not of OpenSSH's form"),
+    ):
+        found = kept.ok(wrong)
+        assert not found[0], said
+        assert said in found[1]
+
+
+def test_without_a_signer_bare_heads_do_and_the_rounds_are_compared_all_the_same(kept: Kept) -> None:
+    heads = [json.loads(line)["head"] for line in kept.lines]
+    kept.heads.write_text("\n".join([heads[0].upper(), *heads[1:]]))
+    verdict = verify(kept.folder, heads=kept.heads)
+    assert verdict.ok
+    assert any("no signature was checked" in check.detail for check in verdict.checks)
+    assert "has no signature" in kept.ok()[1]
+    for wrong, said in (
+        (strict_json.canonical({"head": heads[2], "rounds": 3, "run": heads[0]}), "says 3 rounds, and the ledger had 2"),
+        (strict_json.canonical({"head": "0" * 64, "rounds": 3, "run": heads[0]}), "is not in the ledger"),
+        (heads[3].encode() + b"\n" + heads[2].encode(), "was received after a later head"),
+    ):
+        kept.heads.write_bytes(wrong)
+        verdict = verify(kept.folder, heads=kept.heads)
+        assert not verdict.ok
+        assert any(said in check.detail for check in verdict.checks), said
+
+
+def test_a_key_that_replaced_another_is_named_with_it(kept: Kept, tmp_path: Path) -> None:
+    _, other = key_pair(tmp_path, "other")
+    assert "by another key" in kept.ok(signer=other)[1]
+    both = tmp_path / "both.pub"
+    both.write_bytes(other.read_bytes() + kept.public.read_bytes())
+    assert kept.ok(signer=both)[0]
+
+
+def test_the_command_line_compares_a_kept_list(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hubbub("verify", kept.folder, "--heads", kept.heads, "--signer", kept.public) == 0
+    assert "passes heads" in capsys.readouterr().out
+    kept.heads.write_bytes(kept.lines[0] + b"0" * 64)
+    assert hubbub("verify", kept.folder, "--heads", kept.heads) == 1
+    for arguments, said in (
+        (("--signer", kept.public), "name heads, too"),
+        (("--heads", kept.folder / "nothing"), "cannot be read"),
+        (("--heads", kept.heads, "--signer", kept.folder / "nothing"), "cannot be read"),
+        (("--heads", kept.heads, "--signer", kept.heads), "is no file of public keys"),
+    ):
+        assert hubbub("verify", kept.folder, *arguments) == 2
+        assert said in capsys.readouterr().err
+
+
+# Keys and signatures.
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs OpenSSH")
+def test_openssh_checks_what_is_signed_here_and_the_other_way_round(kept: Kept, tmp_path: Path) -> None:
+    key = tmp_path / "id"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    (tmp_path / "allowed").write_text(f"operator {key.with_suffix('.pub').read_text()}")
+    lines: list[bytes] = []
+    hook = HeadHook([*KEEP, str(tmp_path / "line")], key=key)
+    assert hook.give("0" * 64, 3, "1" * 64) == ""
+    body = json.loads((tmp_path / "line").read_bytes())
+    (tmp_path / "sig").write_text(body.pop("signature"))
+    message = strict_json.canonical(body)
+    check = ["ssh-keygen", "-Y", "verify", "-f", "allowed", "-I", "operator", "-n", "hubbub", "-s", "sig"]
+    assert subprocess.run(check, cwd=tmp_path, input=message, capture_output=True, check=False).returncode == 0
+    assert subprocess.run(check, cwd=tmp_path, input=message + b" ", capture_output=True, check=False).returncode != 0
+    # And OpenSSH's own signature of a line is one of ours.
+    for line in kept.lines:
+        body = json.loads(line)
+        del body["signature"]
+        sign = ["ssh-keygen", "-Y", "sign", "-q", "-f", key, "-n", "hubbub"]
+        made = subprocess.run(sign, input=strict_json.canonical(body), capture_output=True, check=True).stdout.decode()
+        lines.append(changed(line, signature=made))
+    assert kept.ok(lines, key.with_suffix(".pub"))[0]
+    # Nobody is there to type a passphrase.
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "word", "-f", tmp_path / "locked"], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", tmp_path / "ecdsa"], check=True)
+    for name, said in (("locked", "under a passphrase"), ("ecdsa", "is no Ed25519 key")):
+        with pytest.raises(KeyFileError, match=said):
+            HeadHook(["cat"], key=tmp_path / name)
+    # For another purpose it is none.
+    made = subprocess.run([*sign[:-1], "file"], input=strict_json.canonical(body), capture_output=True, check=True).stdout
+    assert "for another purpose" in kept.ok([changed(lines[-1], signature=made.decode())], key.with_suffix(".pub"))[1]
+
+
+def test_keys_in_pem_do_and_all_others_are_refused_without_a_word_of_what_is_in_them(tmp_path: Path) -> None:
+    key, path = Ed25519PrivateKey.generate(), tmp_path / "key"
+    pem, nothing = serialization.Encoding.PEM, serialization.NoEncryption()
+    secret = serialization.BestAvailableEncryption(b"word")
+
+    def written(form: serialization.PrivateFormat, encryption: object, mode: int = 0o600) -> Path:
+        path.write_bytes(key.private_bytes(pem, form, encryption))  # type: ignore[arg-type]
+        path.chmod(mode)
+        return path
+
+    HeadHook(["cat"], key=written(serialization.PrivateFormat.PKCS8, nothing))
+    with pytest.raises(KeyFileError, match="under a passphrase"):
+        HeadHook(["cat"], key=written(serialization.PrivateFormat.PKCS8, secret))
+    with pytest.raises(KeyFileError, match="read by others"):
+        HeadHook(["cat"], key=written(serialization.PrivateFormat.OpenSSH, nothing, 0o640))
+    path.write_bytes(b"-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n-----END OPENSSH PRIVATE KEY-----\n")
+    path.chmod(0o600)
+    with pytest.raises(KeyFileError, match="no private key") as refused:
+        HeadHook(["cat"], key=path)
+    assert "c2VjcmV0" not in str(refused.value)
+    with pytest.raises(KeyFileError, match="cannot be read"):
+        HeadHook(["cat"], key=tmp_path / "none")
+
+
+# By the settings, and what is published.
+
+
+CONFIG = """
+[training]
+rounds = 3
+[privacy]
+noise_multiplier = 1.0
+[data]
+clients = 20
+[heads]
+command = ["tee", "-a", "HEADS"]
+key = "KEY"
+"""
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    key_pair(tmp_path)
+    text = CONFIG.replace("HEADS", str(tmp_path / "heads")).replace("KEY", str(tmp_path / "key"))
+    (tmp_path / "run.toml").write_text(text)
+    assert hubbub("train", tmp_path / "run.toml", "--out", tmp_path / "run") == 0
+    return tmp_path
+
+
+def test_a_run_of_the_command_line_gives_its_heads_and_what_it_publishes_is_signed(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, public, signer = trained / "run", trained / "public", trained / "key.pub"
+    assert hubbub("verify", run, "--heads", trained / "heads", "--signer", signer) == 0
+    assert hubbub("publish", run, "-o", public, "--sign-with", trained / "key") == 0
+    assert "published.json.sig" in capsys.readouterr().out
+    assert hubbub("verify", public, "--signer", signer) == 0
+    assert "passes signature" in capsys.readouterr().out
+    assert hubbub("verify", public, "--heads", trained / "heads") == 2
+    _, other = key_pair(trained, "other")
+    assert hubbub("verify", public, "--signer", other) == 1
+    stated = public / "published.json"
+    whole, signature = stated.read_bytes(), (public / "published.json.sig").read_bytes()
+    # A record that is consistent by itself, of changed files, has no signature.
+    forged = trained / "forged"
+    assert hubbub("publish", run, "-o", forged, "--sign-with", trained / "other") == 0
+    (forged / "published.json.sig").write_bytes(signature)
+    capsys.readouterr()
+    assert hubbub("verify", forged, "--signer", signer) == 1
+    assert "FAILS  signature" in capsys.readouterr().out
+    (public / "published.json.sig").unlink()
+    assert hubbub("verify", public, "--signer", signer) == 1
+    assert stated.read_bytes() == whole
+    # Without a signer nobody asks for one.
+    assert hubbub("verify", public) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["heads.required=true"], "heads: says of no command and no url"),
+        (["heads.url='https://a.example'", 'heads.command=["cat"]'], "give one of the two"),
+        (["heads.url='http://a.example'"], "must begin with https://"),
+        (['heads.command=["cat"]', "heads.key='/nowhere/key'"], "/nowhere/key: cannot be read"),
+    ],
+)
+def test_settings_that_give_heads_to_nobody_are_refused_before_anything_is_written(
+    settings: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").write_text("training.rounds = 1\nprivacy.noise_multiplier = 1.0\ndata.clients = 20\n")
+    named = [word for setting in settings for word in ("--set", setting)]
+    assert hubbub("train", tmp_path / "run.toml", *named, "--out", tmp_path / "run") == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_noise_of_a_run_does_not_hang_on_its_hook(tmp_path: Path) -> None:
+    models = []
+    for hook in (None, Outside()):
+        model = nn.Linear(3, 2)
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.zero_()
+        simulated = plan(toeplitz.square_root(ROUNDS, 3), noise="simulation")
+        for _ in train(simulated, silent(), model, RunStore(tmp_path / str(hook is None), head_hook=hook)):
+            pass
+        models.append(torch.nn.utils.parameters_to_vector(model.parameters()))
+    assert torch.equal(*models)
