@@ -13,16 +13,23 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import hubbub
-from hubbub import MinSeparation, PoissonSampling
+from hubbub import CyclicPoissonSampling, MinSeparation, PoissonSampling
 from hubbub.accounting import Gaussian, PoissonSampled, epsilon
+from hubbub.accounting.runs import charge_assumptions, charge_words
+from hubbub.cli import main
 from hubbub.errors import BudgetError, ConfigError, LedgerError
+from hubbub.experiment import config as configs
+from hubbub.experiment.planner import planned as planned_of
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger
+from hubbub.ledger.multi_run import run_charges
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.private_evaluation import Histogram, Mean, PrivateEvaluation, epsilon_of_share
 from hubbub.mechanism.strategies import Identity
 from hubbub.training.evaluations import Evaluations
+from hubbub.training.run_folder.record import read_metrics, read_run
 
 BOTH = (Mean("accuracy"), Mean("loss", 0.0, 5.0), Histogram("loss", (0.0, 0.5, 1.0, 5.0)))
 
@@ -196,6 +203,25 @@ def test_the_standard_error_is_that_of_the_noise(times: int) -> None:
     assert np.mean(errors, axis=0) == pytest.approx([0, 0], abs=5 / math.sqrt(times))
 
 
+@pytest.mark.parametrize("trained", [PoissonSampling(0.5), CyclicPoissonSampling(0.5, 2), MinSeparation(2, 3)], ids=repr)
+def test_an_account_of_a_run_tells_its_evaluations_from_its_rounds(trained: Participation, tmp_path: Path) -> None:
+    population, measured = hubbub.SimulatedPopulation(clients(20), cross_entropy), PrivateEvaluation(2.0, every=2)
+    plan = hubbub.Plan(Mechanism(Identity(6), trained, 2.0), 1.0, 1e-5, expected_cohort_size=5, evaluation=measured)
+    list(hubbub.train(plan, population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "run")))
+    run = read_run(tmp_path / "run")
+    [charge] = run_charges([run])
+    assert charge.events == run.promise.after(6, 1e-5).events
+    said = charge_words(charge)
+    assert (
+        "3 private evaluations by Gaussian noise with noise multiplier 2.0, each client in a round with probability 1" in said
+    )
+    cyclic = isinstance(trained, CyclicPoissonSampling)
+    assert ("cyclic" in said) == cyclic
+    assert any("group is fixed" in assumption.text for assumption in charge_assumptions(charge, "zero-out")) == cyclic
+    after = run.promise.after(6, 1e-5)
+    assert ("takes its name" in "".join(other.why for other in after.other_relations)) == cyclic
+
+
 def test_a_client_that_fails_counts_as_one_that_does_not_answer() -> None:
     bad = clients(10)
     bad[3] = (bad[3][0], torch.full((4,), 7))
@@ -230,3 +256,48 @@ def test_what_cannot_be_measured_privately_is_refused() -> None:
         PrivateEvaluation.at_share(0.1, rounds=5, epsilon=1.0, delta=1e-5)
     again = PrivateEvaluation.from_record(PrivateEvaluation(2.0, BOTH, 0.5, 3).record())
     assert again == PrivateEvaluation(2.0, BOTH, 0.5, 3)
+
+
+def test_a_run_by_the_commands_measures_its_clients_resumes_and_verifies(tmp_path: Path) -> None:
+    layer = {
+        "training": {"rounds": 6, "cohort_size": 20, "engine": "process"},
+        "privacy": {"epsilon": 8.0},
+        "data": {"clients": 100},
+        "evaluation": {"statistics": ["accuracy", "loss"], "every": 2, "share": 0.2, "loss_bound": 5.0},
+    }
+    (tmp_path / "run.toml").write_text(configs.dump(configs.resolve(layer)))
+    with pytest.raises(SystemExit) as ended:
+        main(["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")])
+    assert ended.value.code == 0
+    rows, _ = read_metrics(tmp_path / "run/metrics.jsonl")
+    assert [sorted(row.get("evaluation", {})) for row in rows] == [[], ["accuracy", "loss"]] * 3
+    assert rows[-1]["epsilon"] <= 8.0
+    found = rows[-1]["evaluation"]["accuracy"]
+    assert found["value"] == pytest.approx(rows[-1]["accuracy"], abs=0.1 + 6 * found["standard_error"])
+    kept = configs.resolve(configs.load(tmp_path / "run/config.toml"))
+    promised = read_run(tmp_path / "run").promise
+    assert kept.evaluation.noise_multiplier == promised.terms.evaluation.noise_multiplier
+    assert promised.after(6, 1e-5).epsilon == pytest.approx(8.0, rel=1e-5)
+    assert hubbub.verify(tmp_path / "run").ok
+    # Evaluations alone cost a fifth of the budget's rho.
+    alone = epsilon(promised.after(6, 1e-5).events[1:], 1e-5, "add-or-remove-one")
+    assert alone == pytest.approx(epsilon_of_share(0.2, 8.0, 1e-5), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"every": 5}, "does nothing without evaluation.statistics"),
+        ({"statistics": ["width"]}, "width"),
+        ({"statistics": []}, "measures nothing"),
+        ({"statistics": ["loss"], "every": 60}, "evaluate more often"),
+        ({"statistics": ["loss"], "share": 0.1, "noise_multiplier": 3.0}, "give one"),
+        ({"statistics": ["loss"], "share": 1.0}, "above 0 and below 1"),
+    ],
+)
+def test_settings_that_measure_nothing_are_refused(changed: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        planned_of(configs.resolve({"evaluation": changed, "privacy": {"epsilon": 8.0}}), 100)
+    for mode in ({"privacy": {"mode": "none"}}, {"training": {"engine": "flower"}}):
+        with pytest.raises(ConfigError, match=r"or leave \[evaluation\] out"):
+            planned_of(configs.resolve({"evaluation": {"statistics": ["loss"], "noise_multiplier": 1.0}, **mode}), 100)

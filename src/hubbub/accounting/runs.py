@@ -24,6 +24,7 @@ from hubbub.accounting.wording import (
     assumptions,
     cohort_words,
     one_unit,
+    private_evaluations,
     require_text,
     require_words,
     stopped,
@@ -204,7 +205,12 @@ def charge_words(run: RunCharge) -> str:
     if run.events is None:
         done = "nothing bounds what its releases reveal"
     else:
-        done = " and ".join(_event_words(event, count, run) for event, count in run.events) or "nothing was released"
+        said = [_event_words(event, count, run.rounds, run.privacy_unit) for event, count in run.events[:1]]
+        said += [
+            f"{private_evaluations(count)} by {_event_words(event, count, count, run.privacy_unit)}"
+            for event, count in run.events[1:]
+        ]
+        done = " and ".join(said) or "nothing was released"
     simulated = "; a simulation, not for release" if run.simulation else ""
     setting = f"; setting: {run.setting}" if run.setting else ""
     return (
@@ -217,9 +223,9 @@ def charge_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation
     """What its cost assumes under a relation, each assumption once."""
     found = [
         assumption
-        for event, count in run.events or ()
+        for (event, _), participation in zip(run.events or (), _participations(run.events, run.rounds), strict=True)
         for assumption in assumptions(
-            _participation(event, count, run.rounds),
+            participation,
             neighboring_relation,
             shares_of=event.shares if isinstance(event, DiscreteGaussianShares) else None,
             privacy_unit=run.privacy_unit,
@@ -231,13 +237,17 @@ def charge_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation
 
 def charge_participations(events: Events | None, rounds: int) -> tuple[Participation | None, ...]:
     """Cohorts that cost these events over a number of rounds; ``None`` for an event that no participation has."""
-    return tuple(
-        None if isinstance(event, MixtureOfGaussians) else _participation(event, count, rounds) for event, count in events or ()
-    )
+    found = zip(events or (), _participations(events, rounds), strict=True)
+    return tuple(None if isinstance(event, MixtureOfGaussians) else participation for (event, _), participation in found)
 
 
-def _event_words(event: Event, count: int, run: RunCharge) -> str:
-    rounds, one = run.rounds, one_unit(run.privacy_unit)
+def _participations(events: Events | None, rounds: int) -> list[Participation]:
+    """Of each event of a run: behind that of its rounds stands that of its private evaluations."""
+    return [_participation(event, count, count if place else rounds) for place, (event, count) in enumerate(events or ())]
+
+
+def _event_words(event: Event, count: int, rounds: int, unit: str) -> str:
+    one = one_unit(unit)
     match event:
         case Gaussian(z):
             return f"Gaussian noise with noise multiplier {z!r} over the sensitivity of the whole run to {one}'s rounds"
@@ -253,7 +263,7 @@ def _event_words(event: Event, count: int, run: RunCharge) -> str:
             who = f"cyclic Poisson sampling: {one}'s group has {count} rounds, in each of them with probability {q!r}"
             return f"Gaussian noise with noise multiplier {z!r}, {who}"
         case PoissonSampled() | FixedSizeSampled() | TruncatedPoissonSampled() | BallsInBins():
-            who = cohort_words(_participation(event, count, rounds), run.privacy_unit)
+            who = cohort_words(_participation(event, count, rounds), unit)
             return f"Gaussian noise with noise multiplier {event.noise_multiplier!r}, {who}"
 
 

@@ -25,7 +25,15 @@ from hubbub.accounting.composition import (
 )
 from hubbub.accounting.events import RELATIONS, DiscreteGaussianShares, NeighboringRelation
 from hubbub.accounting.rdp import distance, rdp_of_all
-from hubbub.accounting.runs import Events, RunCharge, charge_assumptions, charge_participations, charge_words, event_record
+from hubbub.accounting.runs import (
+    Events,
+    RunCharge,
+    charge_assumptions,
+    charge_participations,
+    charge_words,
+    event_record,
+    events_of,
+)
 from hubbub.accounting.trade_off import trade_off
 from hubbub.accounting.wording import EACH_RUN, Assumption, compared, counted_rounds, unit_word
 from hubbub.errors import BudgetError
@@ -221,7 +229,9 @@ class PrivacyGuarantee:
         except BudgetError as error:
             return Restated(relation, None, str(error))
         how = "computed anew from the recorded rounds" if self.amplified else "of the sensitivity under it"
-        kinds = [kind for kind in charge_participations(self.events, self.rounds) if kind is not None]
+        own = self.events[len(events_of(self.earlier) or ()) :]
+        parts = [(own, self.rounds), *((run.events, run.rounds) for run in self.earlier)]
+        kinds = [kind for part in parts for kind in charge_participations(*part) if kind is not None]
         also = dict.fromkeys(a.text for kind in kinds for a in compared(kind, relation, unit_word(self.privacy_unit)))
         return Restated(relation, restated, "".join((how, *(f", if {text}" for text in also))))
 

@@ -252,7 +252,7 @@ def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[Ca
             elif number % max(1, rounds // 20) == 0 or number == rounds:
                 say(screen, f"round {number}/{rounds}  {_words(last, unit)}")
                 # What was measured stands on one line: later rounds have other models.
-                for measured in ("loss", "accuracy"):
+                for measured in ("loss", "accuracy", "evaluation"):
                     last.pop(measured, None)
 
         yield show
@@ -265,9 +265,14 @@ def _words(row: dict[str, Any], unit: str) -> str:
         f"add {row['aggregate_seconds']:.2f} s" if "aggregate_seconds" in row else "",
         f"decrypt {row['decrypt_seconds']:.2f} s" if "decrypt_seconds" in row else "",
     ]
+    measured = row.get("evaluation", {}).items()
     parts = [
         f"loss {row['loss']:.3f}" if "loss" in row else "",
         f"accuracy {row['accuracy']:.1%}" if "accuracy" in row else "",
+        *(
+            f"clients' {name} {one['value']:.3g} ± {one['standard_error']:.2g}"
+            for name, one in row.get("evaluation", {}).items()
+        ),
         f"epsilon {rounded_up(row['epsilon'])}",
         f"clip norm {row['clip_norm']:.3g}" if "clip_norm" in row else "",
         f"{row['clients_per_second']:.0f} {unit}s/s",

@@ -288,6 +288,39 @@ class SecaggConfig:
         return self
 
 
+@dataclass(frozen=True, config=_strict("evaluation"))
+class EvaluationConfig:
+    """``[evaluation]``: what is measured of the clients under noise, each number between 0 and its bound, and paid for.
+
+    Give ``noise_multiplier``, or the noise is that of a ``share`` of the budget ``privacy.epsilon``, in ρ.
+    """
+
+    statistics: tuple[str, ...] | None = None
+    every: Count = 10
+    sampling_probability: PositiveFraction = 1.0
+    share: Annotated[float, _rule(_within, above=0.0, below=1.0, words="above 0 and below 1")] | None = None
+    noise_multiplier: Annotated[float, _rule(_checks.scale)] | None = None
+    loss_bound: Scale = 10.0
+
+    @model_validator(mode="after")
+    def _together(self) -> "EvaluationConfig":
+        known = ("accuracy", "loss")
+        for name in self.statistics or ():
+            _checks.one_of("evaluation.statistics", name, known)
+        if self.statistics is None:
+            for field_ in fields(self):
+                if getattr(self, field_.name) != field_.default:
+                    raise ConfigError(
+                        f"evaluation.{field_.name} = {getattr(self, field_.name)!r}: does nothing without "
+                        'evaluation.statistics, such as ["accuracy", "loss"]; say that, or leave it out'
+                    )
+        elif not self.statistics:
+            raise ConfigError("evaluation.statistics = []: measures nothing; name accuracy or loss, or leave it out")
+        if self.share is not None and self.noise_multiplier is not None:
+            raise ConfigError("evaluation.share with evaluation.noise_multiplier: give one; the other follows from it")
+        return self
+
+
 @dataclass(frozen=True, config=_strict("heads"))
 class HeadsConfig:
     """``[heads]``: who is given the head of each round, so that a folder that is rolled back shows.
@@ -320,6 +353,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     secagg: SecaggConfig = field(default_factory=SecaggConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     heads: HeadsConfig = field(default_factory=HeadsConfig)
 
 

@@ -11,12 +11,20 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import rounded_up
 from hubbub.errors import BudgetError, ConfigError, HubbubError
 from hubbub.experiment.config import Config, TrainingConfig, strategy_name
-from hubbub.experiment.settings import clipping_of, encryption_of, participation_of, require_fitting_unit, server_of
+from hubbub.experiment.settings import (
+    clipping_of,
+    encryption_of,
+    evaluation_of,
+    participation_of,
+    require_fitting_unit,
+    server_of,
+)
 from hubbub.factorization.families import Family, strategy_of
 from hubbub.ledger.multi_run import final_charges
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.mechanism.participation import Participation
+from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Strategy
 from hubbub.mechanism.workloads import Workload
 from hubbub.training.cohorts import require_feasible
@@ -76,7 +84,8 @@ def planned(
     participation, expected = participation_of(config, clients, size)
     encryption = encryption_of(config, expected)
     shares = encryption.shares() if encryption else None
-    mechanism = None if privacy.mode == "none" else _mechanism(config, participation, earlier, allow_import, shares)
+    evaluation = evaluation_of(config)
+    mechanism = None if privacy.mode == "none" else _mechanism(config, participation, earlier, allow_import, shares, evaluation)
     encrypted: dict[str, Any] = {}
     if encryption:
         encrypted = {"setting": encryption.setting(hidden=mechanism is not None)}
@@ -104,6 +113,7 @@ def planned(
         settings=_settings(config, encryption),
         earlier=earlier,
         privacy_unit=privacy.unit,
+        evaluation=evaluation,
     )
     if privacy.stop_epsilon is not None:
         plan = replace(plan, rounds=_rounds_within(plan.promise(), privacy.stop_epsilon, plan.delta))
@@ -175,6 +185,7 @@ def _mechanism(
     earlier: tuple[RunCharge, ...],
     allow_import: bool,
     shares: NoiseShares | None,
+    evaluation: PrivateEvaluation | None,
 ) -> Mechanism:
     privacy = config.privacy
     strategy = _strategy(config, participation, allow_import)
@@ -200,6 +211,7 @@ def _mechanism(
         shares=shares,
         prior=earlier,
         privacy_unit=privacy.unit,
+        evaluation=evaluation,
     )
 
 

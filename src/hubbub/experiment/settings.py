@@ -4,6 +4,7 @@ import importlib.util
 import math
 from typing import TYPE_CHECKING
 
+from hubbub.accounting.calibrate import calibrate
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import SAMPLINGS, Config, ParticipationConfig
 from hubbub.mechanism.participation import (
@@ -19,6 +20,7 @@ from hubbub.mechanism.participation import (
     TruncatedPoissonSampling,
     every_round,
 )
+from hubbub.mechanism.private_evaluation import Mean, PrivateEvaluation, epsilon_of_share
 from hubbub.training.clipping import AdaptiveClipping, Clipping
 from hubbub.training.plan import ServerOptimizer
 
@@ -26,7 +28,18 @@ if TYPE_CHECKING:
     from hubbub.training.encryption import Encryption
     from hubbub.training.head_hook import HeadHook
 
-__all__ = ["clipping_of", "encryption_of", "hook_of", "participation_of", "require_fitting_unit", "server_of"]
+__all__ = [
+    "clipping_of",
+    "encryption_of",
+    "evaluation_of",
+    "hook_of",
+    "participation_of",
+    "require_fitting_unit",
+    "server_of",
+]
+
+# Of the ρ of the budget, for private evaluations.
+_SHARE = 0.05
 
 # Of which pattern, or of which random cohorts, a number is.
 _OWNERS = {
@@ -212,6 +225,43 @@ def server_of(config: Config) -> ServerOptimizer:
         training.cooldown,
         training.cooldown_to,
     )
+
+
+def evaluation_of(config: Config) -> PrivateEvaluation | None:
+    """What is measured of the clients under noise; ``None`` where nothing is.
+
+    Raises:
+        ConfigError: Fewer rounds than one evaluation needs, a share of no budget, or clients that answer to a Flower app.
+        BudgetError: No noise meets the share.
+    """
+    said, privacy = config.evaluation, config.privacy
+    if said.statistics is None:
+        return None
+    times = config.training.rounds // said.every
+    if config.training.engine == "flower" or privacy.mode == "none" or not times:
+        why = (
+            'training.engine = "flower": the app of a run evaluates nothing; take a Flower strategy with evaluation="private"'
+            if config.training.engine == "flower"
+            else 'privacy.mode = "none": has no noise to hide what clients measure'
+            if privacy.mode == "none"
+            else f"evaluation.every = {said.every}: the run has {config.training.rounds} rounds; evaluate more often"
+        )
+        raise ConfigError(f"evaluation.statistics = {list(said.statistics)} with {why}, or leave [evaluation] out")
+    participation, noise_multiplier = PoissonSampling(said.sampling_probability), said.noise_multiplier
+    if noise_multiplier is None:
+        if privacy.epsilon is None:
+            raise ConfigError(
+                "evaluation.noise_multiplier: is missing; a share is of privacy.epsilon, and this run has a noise multiplier"
+            )
+        part = epsilon_of_share(_SHARE if said.share is None else said.share, privacy.epsilon, privacy.delta)
+        relation = privacy.neighboring_relation
+        found = calibrate(
+            rounds=times, participation=participation, epsilon=part, delta=privacy.delta, neighboring_relation=relation
+        )
+        noise_multiplier = found.noise_multiplier
+    bounds = {"accuracy": 1.0, "loss": said.loss_bound}
+    measured = tuple(Mean(name, 0.0, bounds[name]) for name in said.statistics)
+    return PrivateEvaluation(noise_multiplier, measured, said.sampling_probability, said.every)
 
 
 def hook_of(config: Config) -> "HeadHook | None":

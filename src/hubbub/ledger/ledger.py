@@ -109,11 +109,6 @@ class Ledger:
         """The hash of the last record: whoever keeps it can see whether the file was rolled back."""
         return self._chain.head
 
-    @property
-    def first(self) -> str:
-        """The hash of the first record: by this the run is known."""
-        return self._chain.hashes[0]
-
     def rounds_at(self, head: str) -> int | None:
         """How many rounds had been begun when the ledger had this head; ``None`` where it never had."""
         return self._chain.rounds_at(head)

@@ -70,7 +70,7 @@ class Evaluations:
         Raises:
             LedgerError: The record of the evaluations is damaged, of another run, or goes further than the run.
         """
-        promise, measured = evaluation_promise(ledger.promise, ledger.first), ledger.promise.terms.evaluation
+        promise, measured = evaluation_promise(ledger.promise, ledger.run), ledger.promise.terms.evaluation
         if promise is None or measured is None:
             yield None
             return

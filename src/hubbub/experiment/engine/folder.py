@@ -246,7 +246,8 @@ class RunInFolder:
             "clients": result.clients,
             "clients_per_second": result.clients_per_second,
             "seconds": result.seconds,
-            "phases": {**result.phases, EVALUATE: clock.total},
+            "phases": {**result.phases, EVALUATE: result.phases.get(EVALUATE, 0.0) + clock.total},
+            **({"evaluation": {one.name: one.as_json() for one in result.evaluation}} if result.evaluation else {}),
             **({"clip_norm": result.clip_norm} if self.run.plan.clip_norms.further else {}),
             **result.statistics,
             **({} if result.released else {"released": False, "fault": result.fault}),
@@ -315,6 +316,10 @@ def resolved(run: Run) -> configs.Config:
         of_terms = {key: getattr(terms, key) for key in ("threshold", "min_contributions", "min_survivors")}
         secagg = replace(secagg, keys=None if secagg.keys is None else _whole(secagg.keys), **of_terms)
     data = replace(config.data, path=config.data.path and _whole(config.data.path))
+    # A share is of a budget, which is not in the file any more.
+    measured, evaluation = run.plan.evaluation, config.evaluation
+    if measured is not None:
+        evaluation = replace(evaluation, share=None, noise_multiplier=measured.noise_multiplier)
     program, *words = config.heads.command or ("",)
     heads = replace(
         config.heads,
@@ -322,7 +327,14 @@ def resolved(run: Run) -> configs.Config:
         key=config.heads.key and _whole(config.heads.key),
     )
     return replace(
-        config, training=training, privacy=privacy, participation=participation, data=data, secagg=secagg, heads=heads
+        config,
+        training=training,
+        privacy=privacy,
+        participation=participation,
+        data=data,
+        secagg=secagg,
+        evaluation=evaluation,
+        heads=heads,
     )
 
 
