@@ -269,10 +269,7 @@ def _words(row: dict[str, Any], unit: str) -> str:
     parts = [
         f"loss {row['loss']:.3f}" if "loss" in row else "",
         f"accuracy {row['accuracy']:.1%}" if "accuracy" in row else "",
-        *(
-            f"clients' {name} {one['value']:.3g} ± {one['standard_error']:.2g}"
-            for name, one in row.get("evaluation", {}).items()
-        ),
+        *(f"clients' {name} {one['value']:.3g} ± {one['standard_error']:.2g}" for name, one in measured),
         f"epsilon {rounded_up(row['epsilon'])}",
         f"clip norm {row['clip_norm']:.3g}" if "clip_norm" in row else "",
         f"{row['clients_per_second']:.0f} {unit}s/s",
