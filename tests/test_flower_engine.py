@@ -390,7 +390,7 @@ def written(folder: Path) -> dict[str, str]:
 
 def test_the_example_in_the_repository_is_what_the_command_writes(tmp_path: Path) -> None:
     hubbub("flower", "new", tmp_path / "flower_quickstart")
-    assert len(written(EXAMPLE)) == 8
+    assert len(written(EXAMPLE)) == 10
     assert written(tmp_path / "flower_quickstart") == written(EXAMPLE)
 
 

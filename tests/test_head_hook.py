@@ -217,7 +217,7 @@ def test_cra_19_only_durable_heads_are_given(tmp_path: Path, monkeypatch: pytest
 # A hook that fails.
 
 
-def test_what_a_hook_did_not_take_is_given_with_the_next_round_in_order(
+def test_cra_19_what_a_hook_did_not_take_is_given_with_the_next_round_in_order(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     outside = Outside()
@@ -520,7 +520,10 @@ def trained(tmp_path: Path) -> Path:
     key_pair(tmp_path)
     text = CONFIG.replace("HEADS", str(tmp_path / "heads")).replace("KEY", str(tmp_path / "key"))
     (tmp_path / "run.toml").write_text(text)
-    assert hubbub("train", tmp_path / "run.toml", "--out", tmp_path / "run") == 0
+    # Settings run nothing by themselves.
+    assert hubbub("train", tmp_path / "run.toml", "--out", tmp_path / "run") == 2
+    assert not (tmp_path / "heads").exists()
+    assert hubbub("train", tmp_path / "run.toml", "--out", tmp_path / "run", "--allow-import") == 0
     return tmp_path
 
 
@@ -566,7 +569,7 @@ def test_settings_that_give_heads_to_nobody_are_refused_before_anything_is_writt
 ) -> None:
     (tmp_path / "run.toml").write_text("training.rounds = 1\nprivacy.noise_multiplier = 1.0\ndata.clients = 20\n")
     named = [word for setting in settings for word in ("--set", setting)]
-    assert hubbub("train", tmp_path / "run.toml", *named, "--out", tmp_path / "run") == 2
+    assert hubbub("train", tmp_path / "run.toml", *named, "--out", tmp_path / "run", "--allow-import") == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 

@@ -526,7 +526,7 @@ MUTANTS: list[Mutant] = [
         "RunStore.give_heads",
         "_LOG.warning('head hook: %s; it is given again with the next one', said)\nreturn",
         "_LOG.warning('head hook: %s; it is given again with the next one', said)",
-        "test_head_hook.py::test_what_a_hook_did_not_take_is_given_with_the_next_round_in_order",
+        f"{HEADS}what_a_hook_did_not_take_is_given_with_the_next_round_in_order",
         ("assert ",),
     ),
     Mutant(

@@ -125,7 +125,9 @@ _RELATIONS = (
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one strict JSON object, in which what is infinite is null.")]
-AllowImport = Annotated[bool, typer.Option("--allow-import", help='Run code that the config names as "pkg.mod:Name".')]
+AllowImport = Annotated[
+    bool, typer.Option("--allow-import", help='Run code that the config names, as "pkg.mod:Name" or heads.command.')
+]
 Engine = Annotated[str | None, typer.Option(metavar="process|flower", help="What runs clients: this process, or a Flower app.")]
 Plan = Annotated[str | None, typer.Option(metavar="NAME", help="How clients are trained: auto, one-by-one, or batched-16.")]
 Workers = Annotated[int | None, whole_option("Processes that share a cohort; they change no bit of a result.")]

@@ -79,7 +79,8 @@ def build(
 
     Args:
         config: Checked settings.
-        allow_import: Whether names ``"pkg.mod:Name"`` may be imported: that runs the code that they name.
+        allow_import: Whether names ``"pkg.mod:Name"`` may be imported, and ``heads.command`` run: that runs the code that they
+            name.
         earlier: What runs over the same people cost before this one, as a ledger has it; by default read from the settings'
             folders.
         extends: The finished run that this one goes on from, as a ledger has it; by default made from the settings' folder.
@@ -92,6 +93,8 @@ def build(
         RunFolderError: A finished run to go on from that does not prove its model.
         LedgerError: One that may still go on, or whose record is damaged.
     """
+    if config.heads.command is not None and not allow_import:
+        raise ConfigError(f"heads.command = {list(config.heads.command)}: names a program; pass --allow-import to run it")
     if config.training.extends is not None and extends is None:
         from hubbub.experiment.warm_start import require_same
 

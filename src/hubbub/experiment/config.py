@@ -1,8 +1,8 @@
 """A run's settings: TOML to frozen dataclasses and back, and the tables of known names.
 
 Layers: defaults, then the file, then ``--set`` flags; the later one wins. The sections are the schema: pydantic checks types
-and ranges, and an unknown key is refused with the nearest known one. Nothing in a file is interpolated or executed; a name
-``"pkg.mod:Name"`` is only imported where the caller allows it.
+and ranges, and an unknown key is refused with the nearest known one. Nothing in a file is interpolated; a name
+``"pkg.mod:Name"`` is only imported, and a command of ``[heads]`` only run, where the caller allows it.
 """
 
 import tomllib
@@ -326,7 +326,7 @@ class HeadsConfig:
     """``[heads]``: who is given the head of each round, so that a folder that is rolled back shows.
 
     ``command`` gets each as a line on its standard input, ``url`` by POST. ``key`` signs them. With ``required`` a release
-    leaves only once its head was taken.
+    leaves only once its head was taken. A command is run only where the caller allows code that the settings name.
     """
 
     command: tuple[str, ...] | None = None
