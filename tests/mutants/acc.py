@@ -114,8 +114,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "earlier runs over the same people cost nothing",
         "guarantee.guarantee",
-        "(*before, *charges(mechanism, done))",
-        "charges(mechanism, done)",
+        "(*before, *charges(mechanism, done), *evaluations)",
+        "(*charges(mechanism, done), *evaluations)",
         "test_earlier_runs.py::test_acc_12_a_run_that_is_told_of_earlier_ones_starts_with_their_charge",
     ),
     Mutant(

@@ -121,6 +121,9 @@ class ServerState:
             raise LedgerError("state: another strategy has resumed this run; use that one")
         return self._path
 
+    # An open run is not copied.
+    __reduce_ex__ = ReleasePath.__reduce_ex__
+
     def evaluations(self, clients: int) -> Evaluations | None:
         """The private evaluations of the run, of at most so many clients each; ``None`` where it promises none."""
         if self._evaluations is None:
