@@ -1,5 +1,6 @@
 """``hubbub extend``: more rounds for a finished run, and what every command says of them."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -438,3 +439,34 @@ def test_how_many_rounds_follow_is_said_once_and_is_a_number_of_rounds(
     assert hubbub("extend", place / "coins", "--out", place / "next", *flags, *PLAIN) == 2
     assert words in capsys.readouterr().err
     assert not (place / "next").exists()
+
+
+def test_a_run_whose_releases_went_is_extended_from_the_model_that_its_ledger_binds(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Line, "may_learn", True)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    named = [part for setting in ("privacy.noise=simulation", "training.evaluate_every=9") for part in ("--set", setting)]
+    for kept in ("true", "false"):
+        train = ("train", made / "one.toml", *named, "--set", f"training.keep_releases={kept}", *PLAIN)
+        assert hubbub(*train, "--out", tmp_path / kept) == 0
+        assert len(RunStore(tmp_path / kept).released()) == (6 if kept == "true" else 0)
+        assert hubbub("extend", kept, "--rounds", "2", "--out", f"{kept}-2", *PLAIN) == 0
+    one, other = (load_file(tmp_path / f"{kept}-2/state/initial.safetensors") for kept in ("true", "false"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert sorted(one) == sorted(other)
+    # Nobody exchanges the checkpoint.
+    shutil.rmtree(tmp_path / "false-2")
+    (tmp_path / "false/segments.json").unlink()
+    state = tmp_path / "false/state"
+    tensors = load_file(state / "checkpoint-6.safetensors")
+    save_file(tensors | {"model": tensors["model"] + 1}, state / "checkpoint-6.safetensors")
+    manifest = json.loads((state / "checkpoint.json").read_text())
+    content = (state / "checkpoint-6.safetensors").read_bytes()
+    digest = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    manifest["files"]["checkpoint-6.safetensors"] = digest
+    (state / "checkpoint.json").write_text(json.dumps(manifest, separators=(",", ":"), sort_keys=True))
+    capsys.readouterr()
+    assert hubbub("extend", "false", "--rounds", "2", "--out", "false-3", *PLAIN) == 2
+    assert "is not what the releases in the ledger make" in capsys.readouterr().err

@@ -344,6 +344,12 @@ def test_without_its_releases_nobody_can_show_what_a_model_was_made_of(tmp_path:
         gone_on(tmp_path / "one", tmp_path / "two")
 
 
+def test_a_model_that_no_record_binds_does_not_stand_for_releases_that_were_not_kept(tmp_path: Path) -> None:
+    list(train(FIRST, RandomSums(0), zeros(), RunStore(tmp_path / "one", keep_releases=False)))
+    with pytest.raises(RunFolderError, match="releases were not kept, and no record of its ledger binds its model"):
+        gone_on(tmp_path / "one", tmp_path / "two")
+
+
 def test_acc_12_a_plan_that_goes_on_without_the_charge_is_no_plan(tmp_path: Path) -> None:
     trained(tmp_path / "one")
     run = read_run(tmp_path / "one")

@@ -20,7 +20,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 from scipy import stats
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
@@ -205,7 +204,7 @@ def attacked(strategy: Strategy, noise: str, folder: Path) -> Score:
         store = RunStore(folder / str(truth))
         for result in train(plan, population(lattice, target_has_data=bool(truth)), model, store):
             t = result.round_index
-            y = load_file(store.folder / "state" / "releases" / f"{t}.safetensors")["release"]
+            y = store.parse_release(t, store.release_content(t))
             assert y.dtype == torch.float64
             assert y.shape == (DIM,)
             sums = [clients.collect(range(5), public, CLIP_NORM, t).open(None) for clients in adversary]
@@ -251,7 +250,7 @@ def test_fpt_5_a_model_is_made_of_the_one_before_and_of_the_release_alone(
         model, store = nn.Linear(99, 10), RunStore(tmp_path / str(has_data))
         for result in train(plan, population(lattice=True, target_has_data=has_data), model, store):
             t = result.round_index
-            kept = load_file(store.folder / "state" / "releases" / f"{t}.safetensors")["release"]
+            kept = store.parse_release(t, store.release_content(t))
             assert torch.equal(kept, released[t])
             assert LATTICE.holds(kept)
             learnt.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))

@@ -103,7 +103,7 @@ def test_measuring_adds_what_follows_from_the_model(tmp_path: Path) -> None:
     parameters = sum(p.numel() for p in build(configs.resolve(settings)).model.parameters())
     assert whole["parameters"] == parameters
     # The count is one more number of each release.
-    assert whole["releases_bytes"] == 8 * (parameters + 1) * 4
+    assert whole["releases_bytes"] == 4 * (parameters + 1) * 4
     assert whole["estimated_seconds"] > 0
     assert bare["estimated_seconds"] is None
     measured = ("estimated_seconds", "planning_cpu_seconds")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load, save
 from torch import nn
 
 from hubbub.errors import LedgerError, RunFolderError
@@ -22,6 +23,7 @@ from hubbub.training import (
     train,
 )
 from hubbub.training.rounds import RunState
+from hubbub.verification import verify
 from release_paths import (
     CLIENTS,
     CLIP,
@@ -177,3 +179,76 @@ def test_a_run_begins_again_with_the_model_that_it_began_with(tmp_path: Path) ->
     RunState.start(planned, model, RunStore(tmp_path), clients=CLIENTS)
     released = RunStore(tmp_path).parse_release(0, RunStore(tmp_path).release_content(0))
     torch.testing.assert_close(model.weight.flatten(), first.flatten() + (released[:6] / 3).float())
+
+
+# --- what a release takes, and for how long it stays ---
+
+
+@pytest.mark.parametrize(("multiplier", "dtype"), [(1.0, torch.int32), (500.0, torch.int64)])
+def test_a_release_is_kept_as_whole_steps(tmp_path: Path, multiplier: float, dtype: torch.dtype) -> None:
+    store = locked(tmp_path)
+    path = opened(store, replace(PROMISE, mechanism=replace(PROMISE.mechanism, noise_multiplier=multiplier)))
+    released = [one_round(path, t, value=3) for t in range(3)]
+    for t, release in enumerate(released):
+        kept = load(store.release_content(t))
+        assert {name: tensor.dtype for name, tensor in kept.items()} == {"steps": dtype, "step": torch.float64}
+        assert torch.equal(store.parse_release(t, store.release_content(t)), release)
+
+
+def test_releases_in_floating_point_stay_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"a release is 'release', or 'steps' and 'step'"):
+        RunStore(tmp_path).parse_release(0, save({"steps": torch.ones(2, dtype=torch.int32)}))
+    with pytest.raises(RunFolderError, match=r"holds steps of torch\.float32"):
+        RunStore(tmp_path).parse_release(0, save({"steps": torch.ones(2), "step": torch.tensor(1.0, dtype=torch.float64)}))
+    planned = plan(Identity(ROUNDS), noise="simulation")
+    list(train(planned, silent(), nn.Linear(3, 2), RunStore(tmp_path)))
+    assert list(load(RunStore(tmp_path).release_content(0))) == ["release"]
+
+
+def short_from(monkeypatch: pytest.MonkeyPatch, round_index: int) -> None:
+    """A disk of which less than a half is free from the checkpoint after so many rounds on."""
+    full = shutil.disk_usage("/")._replace(total=100)
+    looked = iter(range(1, 100))
+    free = lambda folder: full._replace(free=51 if next(looked) < round_index else 49)  # noqa: E731 # one line
+    monkeypatch.setattr(shutil, "disk_usage", free)
+    monkeypatch.setattr(RunStore, "require_room", lambda store, noise: None)
+    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 1)
+
+
+def test_releases_go_where_the_disk_has_no_room_and_the_ledger_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short_from(monkeypatch, 4)
+    planned = plan(toeplitz.square_root(ROUNDS, 3))
+    rounds = train(planned, silent(), nn.Linear(3, 2), RunStore(tmp_path / "run", free_share=0.5))
+    assert [next(rounds).round_index for _ in range(3)] == [0, 1, 2]
+    assert RunStore(tmp_path / "run").released() == [0, 1, 2]
+    next(rounds)
+    rounds.close()
+    assert RunStore(tmp_path / "run").released() == []
+    assert verify(tmp_path / "run").ok
+    kinds = [body["kind"] for body in read_chain(tmp_path / "run/ledger.jsonl").records]
+    assert kinds[-3:] == ["begin", "commit", "forget"]
+    # A start that asks for all releases, or has room again, takes the ledger at its word.
+    list(train(planned, silent(), nn.Linear(3, 2), RunStore(tmp_path / "run")))
+    kinds = [body["kind"] for body in read_chain(tmp_path / "run/ledger.jsonl").records]
+    assert kinds.count("forget") == 1
+    assert kinds.count("commit") == ROUNDS
+    assert RunStore(tmp_path / "run").released() == []
+    assert verify(tmp_path / "run").ok
+
+
+def test_releases_that_went_without_a_record_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short_from(monkeypatch, 3)
+    list(train(plan(Identity(ROUNDS)), silent(), nn.Linear(3, 2), RunStore(tmp_path / "run", free_share=0.4)))
+    (tmp_path / "run/state/releases/2.safetensors").unlink()
+    assert [check.name for check in verify(tmp_path / "run").checks if not check.ok] == ["releases"]
+
+
+def test_no_ledger_forgets_twice_or_in_a_round(tmp_path: Path) -> None:
+    path = opened(locked(tmp_path))
+    path.ledger.forget()
+    with pytest.raises(ValueError, match="forget follows"):
+        path.ledger.forget()
+    path = opened(promise=replace(PROMISE))
+    path.begin((0,), total(), CLIP)
+    with pytest.raises(ValueError, match="forget follows"):
+        path.ledger.forget()

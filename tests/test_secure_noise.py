@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from safetensors.torch import load_file
 from scipy import linalg, stats
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
@@ -375,8 +374,9 @@ def released(strategy: Strategy, folder: Path, stops: Sequence[int] = (ROUNDS,))
         for result in train(plan, silent, nn.Linear(DIM, 1, bias=False), RunStore(folder)):
             if result.round_index + 1 == stop:
                 break
-    files = [folder / "state" / "releases" / f"{t}.safetensors" for t in range(ROUNDS)]
-    return torch.stack([load_file(file)["release"] for file in files]).numpy() / (CLIP_NORM * 1.5)
+    store = RunStore(folder)
+    releases = [store.parse_release(t, store.release_content(t)) for t in range(ROUNDS)]
+    return torch.stack(releases).numpy() / (CLIP_NORM * 1.5)
 
 
 def wrong_covariance(white: Array) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from cohort_file import block, blocks, bound
 from hubbub._util import strict_json
@@ -141,7 +141,7 @@ def flipped(content: bytes) -> bytes:
 def moved_off_the_lattice(run: Path) -> None:
     """A release with a number between two points, and a record that fits it."""
     file = run / "state" / "releases" / "3.safetensors"
-    release = load(file.read_bytes())["release"].copy()
+    release = RunStore(run).parse_release(3, file.read_bytes()).numpy()
     release[0] += 2.0**-40
     file.write_bytes(save({"release": release}))
     digest = hashlib.sha256(file.read_bytes()).hexdigest()

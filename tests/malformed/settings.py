@@ -32,6 +32,7 @@ REAL: dict[tuple[str, ...], str] = {
     (): """
         training.learning_rate training.momentum training.weight_decay training.server_learning_rate training.server_momentum
         training.validation training.proximal training.final_learning_rate training.cooldown training.cooldown_to
+        training.free_disk
         privacy.clip_norm privacy.noise_multiplier privacy.epsilon privacy.delta privacy.stop_epsilon data.alpha secagg.clip
     """,
     EXAMPLES: "privacy.noise_multiplier privacy.clip_norm training.learning_rate training.momentum",

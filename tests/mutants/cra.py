@@ -66,14 +66,15 @@ MUTANTS: list[Mutant] = [
         "the digest of a release before its file",
         "ReleasePath.commit",
         (
-            "content = self._store.save_release(ticket.round_index, release) if self._store else "
-            "release.cpu().numpy().tobytes()\n"
+            "content = store.save_release(ticket.round_index, release, step) if store else release.cpu().numpy().tobytes()\n"
             "self.ledger.commit(ticket, content)"
         ),
         (
             "from safetensors.torch import save\n"
-            "self.ledger.commit(ticket, save({'release': release}))\n"
-            "self._store.save_release(ticket.round_index, release)"
+            "one = torch.tensor(step or 1.0, dtype=torch.float64)\n"
+            "whole = {'steps': (release / one).to(torch.int32), 'step': one}\n"
+            "self.ledger.commit(ticket, save(whole if step else {'release': release}))\n"
+            "self._store.save_release(ticket.round_index, release, step)"
         ),
         f"{BETWEEN}[the noise and its file]",
     ),
@@ -364,14 +365,15 @@ MUTANTS: list[Mutant] = [
         "COMMIT before the release is on the disk",
         "ReleasePath.commit",
         (
-            "content = self._store.save_release(ticket.round_index, release) if self._store else "
-            "release.cpu().numpy().tobytes()\n"
+            "content = store.save_release(ticket.round_index, release, step) if store else release.cpu().numpy().tobytes()\n"
             "self.ledger.commit(ticket, content)"
         ),
         (
             "from safetensors.torch import save\n"
-            "self.ledger.commit(ticket, save({'release': release}))\n"
-            "self._store.save_release(ticket.round_index, release)"
+            "one = torch.tensor(step or 1.0, dtype=torch.float64)\n"
+            "whole = {'steps': (release / one).to(torch.int32), 'step': one}\n"
+            "self.ledger.commit(ticket, save(whole if step else {'release': release}))\n"
+            "self._store.save_release(ticket.round_index, release, step)"
         ),
         POWER,
         STOPS,

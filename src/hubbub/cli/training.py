@@ -208,6 +208,8 @@ def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
     if begun.promised.setting:
         say(screen, f"Who is trusted with what: {begun.promised.setting}")
     say(screen, f"Run folder: {folder}")
+    if not begun.ledger_head and (kept := begun.kept()):
+        say(screen, f"Releases: {kept}")
     # A run that resumes says so by its settings; nothing is tried before its ledger was read.
     if engine == "process" and not begun.ledger_head and (computed := begun.prepare()):
         say(screen, f"Clients are trained {computed}")

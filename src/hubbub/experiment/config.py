@@ -139,6 +139,7 @@ class TrainingConfig:
     With ``privacy.unit = "example"`` there is no local training: ``cohort_size`` is the expected batch size, and
     ``learning_rate`` and ``momentum`` are those of SGD (or Adam, with ``server_optimizer = "fedadam"``).
     ``plan``, ``workers``, ``device`` and ``precision`` say how fast, and change nothing of what is promised.
+    Releases are kept while the share ``free_disk`` of the disk is free; then they go, and so does each checkpoint's past.
     ``extends`` is the folder of a finished run: training starts from its model, and it is one of ``privacy.earlier_runs``.
     """
 
@@ -162,6 +163,7 @@ class TrainingConfig:
     evaluate_every: Count = 1
     validation: BelowOne = 0.0
     keep_releases: bool = True
+    free_disk: BelowOne = 0.05
     fairness: bool = False
     seed: Annotated[int, _rule(_checks.integer, at_least=0, at_most=2**62)] = 0
     engine: Annotated[str, _rule(_checks.one_of, ENGINES)] = "process"
@@ -177,6 +179,11 @@ class TrainingConfig:
             raise ConfigError(
                 f"training.cooldown_to = {self.cooldown_to!r}: does nothing without training.cooldown, the part of the rounds "
                 "that it takes; say that, or leave it out"
+            )
+        if not self.keep_releases and self.free_disk != TrainingConfig.free_disk:
+            raise ConfigError(
+                f"training.free_disk = {self.free_disk!r}: does nothing without training.keep_releases, since releases go with "
+                "each checkpoint; leave it out"
             )
         if self.engine == "flower" and (self.workers > 1 or self.plan.startswith("batched")):
             key, value = ("workers", self.workers) if self.workers > 1 else ("plan", self.plan)

@@ -21,8 +21,10 @@ from hubbub.mechanism.strategies.strategy import memory_rows, progress
 from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
 from hubbub.mechanism.utility import noising_matrix
 from hubbub.mechanism.workloads import Workload
+from hubbub.noise.lattice import Lattice
 from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan
+from hubbub.training.release import largest_deviation
 
 if TYPE_CHECKING:
     from hubbub.secagg.paillier import PublicKey
@@ -149,6 +151,16 @@ def remembered_bytes(rows: int, parameters: int) -> int:
     return NUMBER_BYTES * rows * parameters
 
 
+def release_bytes(plan: RunPlan, parameters: int) -> int:
+    """What a release takes on disk: 4 bytes a number where it is whole steps that 32 bits are expected to hold, else 8."""
+    each, bound = NUMBER_BYTES, plan.clip_norms.bound(plan.clip_norms.first)
+    if plan.noise == "secure" and plan.mechanism is not None and bound is not None:
+        # No number of a million is likely to be six standard deviations off, or as far above the mean square of its sum.
+        far = largest_deviation(plan.mechanism) + plan.expected_cohort_size / math.sqrt(parameters)
+        each = 4 if 6 * far * Lattice(bound, plan.lattice_bits).radius < 2**31 else each
+    return each * (parameters + plan.clip_norms.further)
+
+
 def encryption_costs(plan: RunPlan, terms: Encryption, parameters: int, clients: int) -> dict[str, float]:
     """What encryption takes in a round, by name, with a key that is made for it and thrown away.
 
@@ -210,8 +222,6 @@ def agreed(plan: RunPlan, terms: Encryption, key: "PublicKey", parameters: int, 
     if mechanism is not None and mechanism.shares is None:
         largest = mechanism.stddev
         if type(mechanism.strategy) is not Identity:
-            from hubbub.training.release import largest_deviation
-
             largest = largest_deviation(mechanism)
     packing = terms.packing(math.ceil(plan.expected_cohort_size), mechanism, largest)
     return terms.agreement(key, packing, parameters + plan.clip_norms.further, name)

@@ -20,7 +20,7 @@ from hubbub.training import RunPlan, RunStore
 from hubbub.training.clipping import ClipNorms
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import parse
-from hubbub.training.warm_start import handed_on, related, require_alike
+from hubbub.training.warm_start import handed_on, last_checkpoint, related, require_alike
 from hubbub.verification import verify
 
 __all__ = ["Start", "extension", "require_same", "start_from"]
@@ -84,7 +84,9 @@ def start_from(config: Config, following: RunPlan, module: nn.Module, clients: i
             raise RunFolderError(f"{folder}: does not verify ({check.name}: {check.detail}); see hubbub verify {folder}")
     plan = _plan(before, recorded, following)
     require_alike(recorded, plan, following)
-    handed = handed_on(recorded, plan, module)
+    model = "model.safetensors"
+    bound = model in (recorded.history.files or {}) and os.path.lexists(folder / model)
+    handed = handed_on(recorded, plan, module, bound=bound)
     _require_model(folder, recorded, module)
     extends, state = handed.to(plan, following)
     return Start(folder, extends, handed.vector, state)
@@ -120,9 +122,11 @@ def _last_clip_norm(before: Config, recorded: Recorded) -> float | None:
     if before.privacy.clipping != "adaptive" or mechanism is None:
         return None
     norms = ClipNorms(clipping_of(before), mechanism.noise_multiplier, recorded.promise.settings["expected_cohort_size"])
-    store, clip_norm = RunStore(Path(recorded.name)), norms.first
+    store, clip_norm, done = RunStore(Path(recorded.name)), norms.first, 0
+    if checkpoint := last_checkpoint(recorded):
+        clip_norm, done = checkpoint.clip_norm() or clip_norm, checkpoint.rounds
     for round_index, entry in enumerate(recorded.history.rounds):
-        if entry.release is not None:
+        if entry.release is not None and round_index >= done:
             release = store.parse_release(round_index, store.release_content(round_index))
             clip_norm = norms.following(clip_norm, release)
     return clip_norm

@@ -53,6 +53,7 @@ class History:
         cohorts_size: Bytes of the file of cohorts that the records account for.
         unrecorded: Whole blocks behind them: a crash leaves one at most, and 2 stands for more.
         closed: Whether the keys were destroyed.
+        forgets: Whether releases no longer stay, since the disk had no room for them.
         files: The SHA-256 of each file that the run has made of its rounds, by name, as recorded since the last of them;
             ``None`` before.
     """
@@ -63,6 +64,7 @@ class History:
     cohorts_size: int = 0
     unrecorded: int = 0
     closed: bool = False
+    forgets: bool = False
     files: Mapping[str, str] | None = None
 
     @classmethod
@@ -124,14 +126,14 @@ class History:
     def undo(self) -> Callable[[], None]:
         """How to return from the record that is applied next to the state as it is, without reading anything again."""
         rounds, epochs, last = len(self.rounds), len(self.epochs), replace(self.rounds[-1]) if self.rounds else None
-        closed, made, size = self.closed, self.files, self.cohorts_size
+        closed, forgets, made, size = self.closed, self.forgets, self.files, self.cohorts_size
 
         def restore() -> None:
             self.participations.remove(rounds)
             del self.rounds[rounds:], self.epochs[epochs:]
             if last is not None:
                 self.rounds[-1] = last
-            self.closed, self.files, self.cohorts_size = closed, made, size
+            self.closed, self.forgets, self.files, self.cohorts_size = closed, forgets, made, size
 
         return restore
 
@@ -201,6 +203,12 @@ class History:
             raise ValueError("files follow a round that is not over, or files")
         self.files = _digests(body["files"])
 
+    def _forget(self, body: Mapping[str, Any]) -> None:
+        """Releases stay no longer than to the next checkpoint."""
+        if set(body) != {"kind"} or self.pending is not None or self.forgets:
+            raise ValueError("forget follows a round that is not over, or itself, or says more")
+        self.forgets = True
+
     def _publish(self, body: Mapping[str, Any]) -> None:
         """Something was given to others."""
         if self.files is None:
@@ -220,6 +228,7 @@ _KINDS: dict[str, Callable[[History, Mapping[str, Any]], None]] = {
     "abort": History._end,
     "close": History._close,
     "files": History._files,
+    "forget": History._forget,
     "publish": History._publish,
 }
 

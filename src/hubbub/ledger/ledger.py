@@ -260,6 +260,15 @@ class Ledger:
         if self.files is None:
             self._append({"kind": "files", "files": dict(files)})
 
+    @property
+    def forgets(self) -> bool:
+        """Whether releases stay no longer than to the next checkpoint, though that was not promised."""
+        return self._history.forgets
+
+    def forget(self) -> None:
+        """Record, before the first of them goes, that from here on releases stay no longer than to the next checkpoint."""
+        self._append({"kind": "forget"})
+
     def spent(self, delta: float) -> PrivacyGuarantee:
         """The guarantee of the rounds recorded so far, aborted ones among them, together with the earlier runs.
 

@@ -96,7 +96,7 @@ class Terms:
         parameters: Of the model, the trainable ones.
         initial_model: SHA-256 of the model before the first round.
         extends: What a run with a warm start begins with.
-        keep_releases: Whether all releases stay in the folder.
+        keep_releases: Whether all releases stay in the folder, unless the ledger says that the disk had no room for them.
         evaluation: What the run measures of its units under noise, which its cost counts.
 
     Raises:

@@ -28,7 +28,7 @@ _LARGEST = 2**27
 _MANY = 10**7
 # What says how a run is computed, where things lie, or what is looked at: no adversary sees a difference.
 _OF_NO_MATTER = {
-    "training": {"plan", "workers", "evaluate_every", "keep_releases", "fairness"},
+    "training": {"plan", "workers", "evaluate_every", "keep_releases", "free_disk", "fairness"},
     "privacy": {"noise", "earlier_runs"},
     "data": {"path"},
     "secagg": {"keys"},

@@ -137,6 +137,8 @@ class ReleasePath:
                 store.save_strategy(strategy_arrays(mechanism.strategy) if mechanism else {})
         secret = store.secret() if store and self._secure else fresh_key() if self._secure else derive(seed_key(seed), "run")
         self.ledger = Ledger(promise, secret, store.ledger_path if store else None, head=head)
+        if store and self.ledger.forgets:
+            store.keep_releases = False
         self.cohort_keys = CohortKeys(derive(secret, "cohorts"), derive(secret, "cohorts"))
         self._digest_key, self._noise_key = derive(secret, "sums"), derive(secret, "noise")
         self._require_folder_not_newer()
@@ -194,6 +196,17 @@ class ReleasePath:
         """Keep what later rounds need of the noise so far, so that the next start need not draw it again."""
         if self._store and self.noise and memory_rows(self.noise.mechanism.strategy) != 0:
             self._store.seal_noise(self.noise, self._noise_key, self.ledger.head)
+
+    def make_room(self) -> None:
+        """Keep releases no longer than to the next checkpoint, for good, where less of the disk is free than is to be.
+
+        That it is so is on record before the first of them goes, unless it was promised.
+        """
+        if self._store and self._store.short_of_room:
+            self._store.keep_releases = False
+        forgets = self._store is not None and not self._store.keep_releases
+        if forgets and self.ledger.promise.terms.keep_releases and not self.ledger.forgets:
+            self.ledger.forget()
 
     @property
     def next_round(self) -> int:
@@ -258,7 +271,8 @@ class ReleasePath:
             raise LedgerError(
                 f"round {ticket.round_index}: the release is off the lattice of clip norm {ticket.clip_norm}; abort it"
             )
-        content = self._store.save_release(ticket.round_index, release) if self._store else release.cpu().numpy().tobytes()
+        store, step = self._store, lattice.step if self._on_lattice and lattice else None
+        content = store.save_release(ticket.round_index, release, step) if store else release.cpu().numpy().tobytes()
         self.ledger.commit(ticket, content)
         self._give_heads()
 

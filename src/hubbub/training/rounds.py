@@ -330,6 +330,7 @@ class RunState:
         """Save every few rounds and at the end; between, the releases themselves are what is kept."""
         if self.store and (rounds % CHECKPOINT_EVERY == 0 or rounds == self.plan.rounds):
             moved = self.clip_norm if self.plan.clip_norms.further else None
+            self.path.make_room()
             self.store.save_checkpoint(
                 rounds, self.model.vector, self.optimizer, self.path.noise, self.path.ledger.head, clip_norm=moved
             )

@@ -3,6 +3,7 @@
 The second run is a mechanism of its own: new keys, new noise, a strategy for its own rounds. It begins where the first one
 ended, which is made of releases whose cost is recorded, so that the two compose as any two runs over the same people do. Model
 and optimizer are made again from the releases on disk, each compared with the ledger; no file that holds a model is believed.
+Where releases were not kept, the last checkpoint stands for them, if its model is the one that the ledger binds.
 """
 
 import hashlib
@@ -46,6 +47,7 @@ __all__ = [
     "goes_on_from",
     "going_on",
     "handed_on",
+    "last_checkpoint",
     "register",
     "related",
     "require_alike",
@@ -80,28 +82,41 @@ class HandedOn:
         return Extends(self.ledger, self.head, model_digest(self.vector), optimizer_digest(state)), state
 
 
-def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
+def last_checkpoint(recorded: Recorded) -> Checkpoint | None:
+    """What stands for the releases of a finished run that were not kept; ``None`` where all are there.
+
+    Raises:
+        RunFolderError: A release is missing, and none such was to go, or no checkpoint of this ledger has it.
+    """
+    store, rounds = RunStore(Path(recorded.name)), recorded.history.rounds
+    kept = set(store.released())
+    missing = [t for t, entry in enumerate(rounds) if entry.release is not None and t not in kept]
+    if not missing:
+        return None
+    path = store.folder / "state" / "checkpoint.json"
+    if os.path.lexists(path) and (recorded.history.forgets or not recorded.promise.terms.keep_releases):
+        checkpoint = Checkpoint(path, again=False)
+        if missing[-1] < checkpoint.rounds == recorded.chain.rounds_at(checkpoint.head):
+            return checkpoint
+    raise RunFolderError(
+        f"{recorded.name}: the release of round {missing[-1]} is not there, so that nobody can show that the model is made of "
+        "releases whose cost is recorded; restore it, or begin with a new model in a run that names this one in "
+        "privacy.earlier_runs"
+    )
+
+
+def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module, *, bound: bool = False) -> HandedOn:
     """Make the state of a finished run again from its releases; ``module`` holds its model then.
 
     Args:
         recorded: The run, as its folder records it.
         plan: What it did.
         module: Of its kind; its trainable parameters are written over.
+        bound: Whether the caller compares them with a model that the ledger binds: without, each release must be there.
     """
     final_charges([recorded])
-    store, stated = RunStore(Path(recorded.name)), recorded.promise.settings
-    own = plan.promise().settings
-    for name in _LEARNING:
-        if own.get(name) != stated.get(name):
-            raise ConfigError(
-                f"{name} = {own.get(name)!r}: the run in {recorded.name} had {stated.get(name)!r} by its ledger; give the "
-                "plan, or restore the config.toml, that it had"
-            )
-    if plan.server.cooldown and recorded.promise.mechanism and plan.scheduled_rounds != recorded.promise.mechanism.rounds:
-        raise ConfigError(
-            f"rounds = {plan.scheduled_rounds}: the run in {recorded.name} was planned for others; give the plan that it had"
-        )
-    model = FlatModel(module)
+    _require_learnt_by(recorded, plan)
+    store, model = RunStore(Path(recorded.name)), FlatModel(module)
     if model.dim != (had := recorded.promise.terms.parameters):
         raise ConfigError(
             f"model: has {model.dim} trainable parameters, that of the run in {recorded.name} {had}; a run is "
@@ -117,21 +132,37 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module) -> HandedOn:
         model.vector.copy_(start.model)
     if start.optimizer:
         optimizer.state[model.vector] = dict(start.optimizer)
-    clip_norm = plan.clip_norms.first
-    kept = set(store.released())
-    for round_index, entry in enumerate(recorded.history.rounds):
-        if entry.release is None:
-            continue
-        if round_index not in kept:
+    clip_norm, done = plan.clip_norms.first, 0
+    if checkpoint := last_checkpoint(recorded):
+        if not bound:
             raise RunFolderError(
-                f"{recorded.name}: the release of round {round_index} is not there, so that nobody can show that the model is "
-                "made of releases whose cost is recorded; restore it, or, if keep_releases = false, begin with a new model in "
-                "a run that names this one in privacy.earlier_runs"
+                f"{recorded.name}: releases were not kept, and no record of its ledger binds its model; begin with a new model "
+                "in a run that names this one in privacy.earlier_runs"
             )
+        checkpoint.restore_model(model.vector, optimizer)
+        clip_norm, done = checkpoint.clip_norm() or clip_norm, checkpoint.rounds
+    for round_index, entry in enumerate(recorded.history.rounds):
+        if entry.release is None or round_index < done:
+            continue
         release = store.load_release(round_index, entry.release, model.dim + plan.clip_norms.further)
         clip_norm = server_step(plan, model, optimizer, clip_norm, release, round_index)
     vector = model.vector.detach().clone()
     return HandedOn(vector, optimizer_state(optimizer, model.vector), clip_norm, recorded.chain.hashes[0], recorded.chain.head)
+
+
+def _require_learnt_by(recorded: Recorded, plan: RunPlan) -> None:
+    """Refuse a plan by which a run would have made another model of its releases."""
+    own, stated = plan.promise().settings, recorded.promise.settings
+    for name in _LEARNING:
+        if own.get(name) != stated.get(name):
+            raise ConfigError(
+                f"{name} = {own.get(name)!r}: the run in {recorded.name} had {stated.get(name)!r} by its ledger; give the "
+                "plan, or restore the config.toml, that it had"
+            )
+    if plan.server.cooldown and recorded.promise.mechanism and plan.scheduled_rounds != recorded.promise.mechanism.rounds:
+        raise ConfigError(
+            f"rounds = {plan.scheduled_rounds}: the run in {recorded.name} was planned for others; give the plan that it had"
+        )
 
 
 def going_on(following: RunPlan, extends: Extends) -> RunPlan:

@@ -241,7 +241,8 @@ def _participation(promise: Promise, history: History, cost: Spent) -> Check:
 
 def _releases(folder: Path, promise: Promise, history: History) -> Check:
     """Every committed release fits its digest and lies on the lattice; there is no other one."""
-    store, all_kept, parameters = RunStore(folder), promise.terms.keep_releases, promise.terms.parameters
+    store, parameters = RunStore(folder), promise.terms.parameters
+    all_kept = promise.terms.keep_releases and not history.forgets
     dim = None if parameters is None else parameters + promise.terms.adaptive
     on_lattice = not promise.simulation and promise.mechanism is not None
     needed = {t for t, entry in enumerate(history.rounds) if entry.state == "committed"}

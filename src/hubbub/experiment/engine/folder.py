@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import shutil
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich import filesize
 from safetensors.torch import save
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
@@ -20,6 +22,7 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import Run, build
+from hubbub.experiment.estimates import release_bytes
 from hubbub.experiment.planner import strategy_word
 from hubbub.experiment.settings import hook_of
 from hubbub.ledger.chain import read_chain
@@ -144,7 +147,19 @@ class RunInFolder:
     def store(self) -> RunStore:
         """Where ledger, releases and checkpoints are."""
         config = self.run.config
-        return RunStore(self.folder, keep_releases=config.training.keep_releases, head_hook=hook_of(config))
+        keep, share = config.training.keep_releases, config.training.free_disk
+        return RunStore(self.folder, keep_releases=keep, free_share=share, head_hook=hook_of(config))
+
+    def kept(self) -> str:
+        """What the run will keep of its releases, in words; nothing where releases are not kept."""
+        training, plan = self.run.config.training, self.run.plan
+        if not training.keep_releases:
+            return ""
+        parameters = sum(p.numel() for p in self.run.model.parameters() if p.requires_grad)
+        each, disk = release_bytes(plan, parameters), shutil.disk_usage(self.folder)
+        until = f", and stay while {training.free_disk:.0%} of the disk is free" if training.free_disk else ""
+        whole, free = (filesize.decimal(size) for size in (each * plan.rounds, disk.free))
+        return f"{plan.rounds:,} of {filesize.decimal(each)} take up to {whole} of the {free} that are free{until}"
 
     @property
     def rounds_measured(self) -> int:

@@ -41,7 +41,7 @@ from safetensors.numpy import save as save_arrays
 from safetensors.torch import save as save_tensors
 
 from hubbub._util import files, strict_json
-from hubbub._util.checks import Array
+from hubbub._util.checks import Array, non_negative
 from hubbub._util.prf import KEY_BYTES, fresh_key, sealed, unsealed
 from hubbub.errors import LedgerError, ParticipationError, RunFolderError
 from hubbub.ledger.ledger import Ledger
@@ -71,9 +71,11 @@ class RunStore:
     Args:
         folder: Created when a run begins in it; private to the user.
         keep_releases: Whether all releases stay, so that anybody can verify them; otherwise those since the last checkpoint.
+        free_share: Releases stay only while so much of the disk is free: a share of it, 0 for as long as anything fits.
         head_hook: Who is given the head of each round, before its release leaves.
 
     Attributes:
+        keep_releases: As given; false from where the run's ledger says that they had to go.
         heads_waiting: How many heads the hook did not take yet; ``None`` where there is no hook.
 
     Example:
@@ -86,11 +88,19 @@ class RunStore:
         ([0], [1.0, 1.0])
     """
 
-    def __init__(self, folder: str | Path, *, keep_releases: bool = True, head_hook: HeadHook | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        keep_releases: bool = True,
+        free_share: float = 0.0,
+        head_hook: HeadHook | None = None,
+    ) -> None:
         self.folder = Path(folder)
+        self._free_share = non_negative("free_share", free_share)
         self._hook = head_hook
         self.heads_waiting: int | None = None
-        self._keep_releases = keep_releases
+        self.keep_releases = keep_releases
         self._state = self.folder / "state"
         self._keys = self._state / "keys"
         self._releases = self._state / "releases"
@@ -178,6 +188,12 @@ class RunStore:
                 f"written before the other is removed, needs {2 * noise / 2**30:,.1f} GiB; choose another folder, or a "
                 "strategy that remembers fewer rows"
             )
+
+    @property
+    def short_of_room(self) -> bool:
+        """Whether releases are kept and less of the disk is free than is to be."""
+        disk = shutil.disk_usage(self.folder)
+        return self.keep_releases and disk.free < self._free_share * disk.total
 
     def give_heads(self, ledger: Ledger) -> None:
         """Give the hook, if there is one, each head of a round that it has not taken, in order; they are on disk.
@@ -292,9 +308,20 @@ class RunStore:
         """The rounds whose releases are kept, in order."""
         return sorted(int(m[1]) for path in _listed(self._releases) if (m := _RELEASE.fullmatch(path.name)))
 
-    def save_release(self, round_index: int, release: torch.Tensor) -> bytes:
-        """Put a release on disk, durably; returns the file's content."""
-        content = save_tensors({"release": release.detach().to("cpu", torch.float64).contiguous()})
+    def save_release(self, round_index: int, release: torch.Tensor, step: float | None = None) -> bytes:
+        """Put a release on disk, durably; returns the file's content.
+
+        Args:
+            round_index: Of the round.
+            release: ``(dim,)``, finite.
+            step: Of the lattice that it lies on, whose steps are kept, in 32 bits where they fit; ``None`` keeps float64.
+        """
+        tensors = {"release": release.detach().to("cpu", torch.float64).contiguous()}
+        if step is not None:
+            steps = (tensors["release"] / step).to(torch.int64)
+            fits = not len(steps) or int(steps.abs().max()) < 2**31
+            tensors = {"steps": steps.to(torch.int32) if fits else steps, "step": torch.tensor(step, dtype=torch.float64)}
+        content = save_tensors(tensors)
         files.write_atomic(self._release_path(round_index), content)
         return content
 
@@ -314,8 +341,13 @@ class RunStore:
         path = self._release_path(round_index)
         with refusing(path, "is no release"):
             tensors = parse(content)
+        if set(tensors) == {"steps", "step"}:
+            steps, step = tensors["steps"], tensors["step"]
+            if steps.dtype not in (torch.int32, torch.int64) or step.dtype != torch.float64 or step.ndim:
+                raise RunFolderError(f"{path}: holds steps of {steps.dtype} and a step of {step.dtype} {tuple(step.shape)}")
+            tensors = {"release": steps.to(torch.float64) * step}
         if list(tensors) != ["release"]:
-            raise RunFolderError(f"{path}: holds tensors {sorted(tensors)[:3]}, a release is one of that name")
+            raise RunFolderError(f"{path}: holds tensors {sorted(tensors)[:3]}, a release is 'release', or 'steps' and 'step'")
         release = tensors["release"]
         if release.dtype != torch.float64 or release.ndim != 1 or dim not in (None, len(release)):
             raise RunFolderError(f"{path}: holds {release.dtype} {tuple(release.shape)}, this run releases float64 ({dim},)")
@@ -389,7 +421,7 @@ class RunStore:
         path = self._state / "checkpoint.json"
         if not os.path.lexists(path):
             return None
-        checkpoint = Checkpoint(path, again=self._keep_releases)
+        checkpoint = Checkpoint(path, again=self.keep_releases)
         if ledger.rounds_at(checkpoint.head) != checkpoint.rounds:
             raise RunFolderError(
                 f"{path}: goes with a ledger of {checkpoint.rounds} rounds and head {checkpoint.head[:80]!r}, which this one "
@@ -425,7 +457,7 @@ class RunStore:
 
     def _forget_before(self, rounds: int) -> None:
         """Remove what the checkpoint of these rounds stands for: older ones, their noise, and releases that need not stay."""
-        for round_index in [] if self._keep_releases else self.released():
+        for round_index in [] if self.keep_releases else self.released():
             if round_index < rounds:
                 self.discard_release(round_index)
         for path in _listed(self._state):
