@@ -215,7 +215,9 @@ def short_from(monkeypatch: pytest.MonkeyPatch, round_index: int) -> None:
     monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 1)
 
 
-def test_releases_go_where_the_disk_has_no_room_and_the_ledger_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cra_20_releases_go_where_the_disk_has_no_room_and_the_ledger_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     short_from(monkeypatch, 4)
     planned = plan(toeplitz.square_root(ROUNDS, 3))
     rounds = train(planned, silent(), nn.Linear(3, 2), RunStore(tmp_path / "run", free_share=0.5))
@@ -236,14 +238,14 @@ def test_releases_go_where_the_disk_has_no_room_and_the_ledger_says_so(tmp_path:
     assert verify(tmp_path / "run").ok
 
 
-def test_releases_that_went_without_a_record_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cra_20_releases_that_went_without_a_record_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     short_from(monkeypatch, 3)
     list(train(plan(Identity(ROUNDS)), silent(), nn.Linear(3, 2), RunStore(tmp_path / "run", free_share=0.4)))
     (tmp_path / "run/state/releases/2.safetensors").unlink()
     assert [check.name for check in verify(tmp_path / "run").checks if not check.ok] == ["releases"]
 
 
-def test_no_ledger_forgets_twice_or_in_a_round(tmp_path: Path) -> None:
+def test_cra_20_no_ledger_forgets_twice_or_in_a_round(tmp_path: Path) -> None:
     path = opened(locked(tmp_path))
     path.ledger.forget()
     with pytest.raises(ValueError, match="forget follows"):

@@ -68,6 +68,9 @@ publishing all data of one :: delta of 1/units or more :: \
 definition: one record drawn of n is (0, 1/n)-DP, zero-out and replace-one
 sampled at random exactly :: random cohorts :: theorem: of each event's docstring
 breaks the participation pattern :: patterns :: test_a_run_that_broke_its_pattern_is_not_said_to_have_kept_it
+without a record counts every earlier :: patterns that devices keep :: \
+test_prt_11_no_loss_of_the_record_breaks_the_pattern
+each person has one device :: patterns that devices keep :: definition: of what no device can show of itself
 was chosen by what another released :: several runs :: \
 theorem: Zhu, Dong and Wang 2022, Theorem 10, of parameters fixed beforehand
 adds the whole noise, from a key :: holders :: definition: of the noise of one holder

@@ -111,4 +111,10 @@ CASES = [
         "verify names the first kept head that the ledger does not have; each durable head was given before its release left, "
         "over crashes and outages of the hook at least once, and with required no release leaves without",
     ),
+    Case(
+        "CRA-20",
+        "S2",
+        "the disk that keeps the releases has less room than is to stay free",
+        "the ledger records that releases go, before the first of them does; the run goes on, and verify asks for none that went",
+    ),
 ]

@@ -70,4 +70,11 @@ CASES = [
         "is listed. Who was asked took part, whatever a population makes of its list. In a federation nodes come and go: a "
         "client has one draw and one bin by its name, and patterns that count on a number are refused",
     ),
+    Case(
+        "PRT-11",
+        "S1",
+        "devices keep the pattern themselves, and one loses its record, is asked twice, or has an app without the mod",
+        "without a record it counts each earlier round as one that it may have taken part in, and waits; a round is on its disk "
+        "before its app trains; a reply that does not say so counts as nothing, and the ledger names nobody",
+    ),
 ]

@@ -547,4 +547,11 @@ MUTANTS: list[Mutant] = [
         f"{HEADS}a_folder_that_was_rolled_back_is_found_by_the_kept_list_and_cannot_go_on",
         ("assert ",),
     ),
+    Mutant(
+        "releases go without a record",
+        "ReleasePath.make_room",
+        "self.ledger.forget()",
+        "pass",
+        "test_release_folder.py::test_cra_20_releases_go_where_the_disk_has_no_room_and_the_ledger_says_so",
+    ),
 ]

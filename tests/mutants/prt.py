@@ -79,4 +79,25 @@ MUTANTS: list[Mutant] = [
         "cohort",
         "test_own_classes.py::test_prt_10_a_client_that_a_population_strikes_off_its_cohort_took_part_all_the_same",
     ),
+    Mutant(
+        "a device without a record knows its past",
+        "_History.read",
+        "asked.round_index + 1 if asked.round_index else 0",
+        "0",
+        "test_flower_separation.py::test_prt_11_a_device_that_does_not_know_its_past_waits_as_if_it_had_taken_part",
+    ),
+    Mutant(
+        "a device forgets that it did not know",
+        "_History.joining",
+        "len(self.rounds) + unknown",
+        "len(self.rounds)",
+        "test_flower_separation.py::test_prt_11_a_device_that_does_not_know_its_past_waits_as_if_it_had_taken_part",
+    ),
+    Mutant(
+        "a reply that no device vouches for counts",
+        "Summing.of",
+        "if self.separation:\n    require_kept(content, self.separation)",
+        "pass",
+        "test_flower_separation.py::test_prt_11_a_reply_that_no_device_has_vouched_for_counts_as_nothing",
+    ),
 ]

@@ -40,7 +40,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "arrays beyond the model's are overlooked",
-        "Layout.tensors",
+        "Layout.views",
         "set(arrays) - set(self.order)",
         "set()",
         "test_odd_tensors.py::test_shp_6_every_order_of_names_is_one_and_every_other_set_of_names_is_no_reply",

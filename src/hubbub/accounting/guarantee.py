@@ -37,6 +37,7 @@ def guarantee(
     privacy_unit: str = "client",
     earlier: Sequence[RunCharge] = (),
     evaluation: tuple[Mechanism, int] | None = None,
+    pattern_kept_by: str = "ledger",
 ) -> PrivacyGuarantee:
     """The guarantee of a mechanism, for all of its rounds or the first few.
 
@@ -52,6 +53,7 @@ def guarantee(
         privacy_unit: Whose contribution is clipped as one, ``"client"`` or ``"example"``.
         earlier: Runs over the same people whose cost is counted, too.
         evaluation: How the private evaluations of the run are hidden, and how many of them are counted.
+        pattern_kept_by: Who sees to it that a participation pattern is kept: ``"ledger"``, the server's, or ``"devices"``.
 
     Raises:
         ConfigError: Random cohorts together with correlated noise for which no theorem holds (see :func:`.charges`), or
@@ -81,7 +83,8 @@ def guarantee(
     random = isinstance(mechanism.participation, RandomParticipation)
     sensitivity, moved = _stated_sensitivity(mechanism, done, stated)
     least = None if mechanism.shares is None else mechanism.shares.clients
-    own = assumptions(mechanism.participation, stated, shares_of=least, privacy_unit=privacy_unit)
+    kept_by = one_of("pattern_kept_by", pattern_kept_by, ("ledger", "devices"))
+    own = assumptions(mechanism.participation, stated, shares_of=least, privacy_unit=privacy_unit, pattern_kept_by=kept_by)
     others = [assumption for run in earlier for assumption in charge_assumptions(run, stated)]
     ended = (stopped(done),) if done < mechanism.rounds else ()
     covered = covered_relations(mechanism.participation)

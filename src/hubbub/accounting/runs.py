@@ -19,6 +19,7 @@ from hubbub.accounting.events import (
     TruncatedPoissonSampled,
 )
 from hubbub.accounting.wording import (
+    DEVICES_KEEP,
     UNITS,
     Assumption,
     assumptions,
@@ -229,6 +230,7 @@ def charge_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation
             neighboring_relation,
             shares_of=event.shares if isinstance(event, DiscreteGaussianShares) else None,
             privacy_unit=run.privacy_unit,
+            pattern_kept_by="devices" if DEVICES_KEEP[0] in run.further else "ledger",
         )
     ]
     ended = (stopped(run.rounds),) if found and run.rounds < run.planned else ()

@@ -118,7 +118,7 @@ def one_unit(privacy_unit: str) -> str:
     return "an example" if privacy_unit == "example" else "a client"
 
 
-Enforcer = Literal["ledger", "software", "operator"]
+Enforcer = Literal["ledger", "devices", "software", "operator"]
 _MOST_WORDS, _LONGEST_TEXT = 100, 1000
 
 
@@ -141,7 +141,7 @@ def crude_delta(delta: float, units: int, unit: str = "client") -> str:
 
 @dataclass(frozen=True)
 class Assumption:
-    """An assumption of a guarantee, and who enforces it: ``"ledger"``, ``"software"`` or ``"operator"``."""
+    """An assumption of a guarantee, and who enforces it: ``"ledger"``, ``"devices"``, ``"software"`` or ``"operator"``."""
 
     text: str
     enforced_by: Enforcer
@@ -307,12 +307,27 @@ def cohort_words(participation: Participation, privacy_unit: str = "client") -> 
             return f"each {unit} in one of {bins} bins drawn at random, and so in every {bins}th round"
 
 
+DEVICES_KEEP = (
+    Assumption(
+        "each device keeps a record of the rounds that it was asked for, takes part in none that breaks the participation "
+        "pattern, and without a record counts every earlier round as one that it may have taken part in",
+        "devices",
+    ),
+    Assumption(
+        "each person has one device, which runs one node at a time and has one record that nobody copies or sets back; of a "
+        "device that does otherwise, or lies, nothing is promised",
+        "operator",
+    ),
+)
+
+
 def assumptions(
     participation: Participation,
     neighboring_relation: NeighboringRelation | None = None,
     *,
     shares_of: int | None = None,
     privacy_unit: str = "client",
+    pattern_kept_by: str = "ledger",
 ) -> tuple[Assumption, ...]:
     """The assumptions of the guarantee, under the relation in which it is stated, and who enforces each.
 
@@ -321,6 +336,7 @@ def assumptions(
         neighboring_relation: By default ``None``; then nothing is said of the two data sets that it compares.
         shares_of: How many clients at least bring the noise along, where the server adds none.
         privacy_unit: Whose contribution is clipped as one.
+        pattern_kept_by: Who sees to it that a pattern is kept, ``"ledger"`` or ``"devices"``.
 
     Example:
         >>> print(assumptions(PoissonSampling(0.1))[0])
@@ -330,7 +346,7 @@ def assumptions(
     match participation:
         case SingleParticipation() | FixedEpochs() | MinSeparation():
             kept = f"no {unit} breaks the participation pattern, or its own rounds are counted as they were"
-            drawn: tuple[Assumption, ...] = (Assumption(kept, "ledger"),)
+            drawn: tuple[Assumption, ...] = DEVICES_KEEP if pattern_kept_by == "devices" else (Assumption(kept, "ledger"),)
         case PoissonSampling() | FixedSizeSampling() | TruncatedPoissonSampling():
             drawn = (_COINS,)
         case CyclicPoissonSampling():

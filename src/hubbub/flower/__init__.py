@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hubbub.flower.population import GridPopulation
     from hubbub.flower.secagg import Paillier
     from hubbub.flower.secagg_client import encrypting_mod, hold
+    from hubbub.flower.separation import separation_mod
     from hubbub.flower.strategies import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "encrypting_mod",
     "hold",
     "noising_mod",
+    "separation_mod",
     "timer_mod",
 ]
 
@@ -49,6 +51,7 @@ _HOMES = {
     "GridPopulation": "population",
     "LocalGrid": "local_grid",
     "Paillier": "secagg",
+    "separation_mod": "separation",
 }
 
 

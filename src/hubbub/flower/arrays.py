@@ -161,16 +161,14 @@ class Layout:
         Raises:
             ValueError: They are not the model's.
         """
-        if unknown := set(arrays) - set(self.order):
-            raise ValueError(f"has the array {min(unknown)!r}, which the model has not")
-        return [self._flat(arrays, name, shape) for name, shape in zip(self.names, self.shapes, strict=True)]
+        return [_copied(view) for view in self.views(arrays)]
 
     def whole(self, arrays: ArrayRecord) -> torch.Tensor:
         """Floating arrays that hold whole numbers (int64), as one vector, ``(dim,)``."""
         if tuple(arrays) != self.names:
             raise ValueError("its arrays are not the model's floating arrays")
-        parts = [self._flat(arrays, name, shape, ("int64",)) for name, shape in zip(self.names, self.shapes, strict=True)]
-        return torch.cat(parts)
+        named = zip(self.names, self.shapes, strict=True)
+        return torch.cat([_copied(self._view(arrays, name, shape, ("int64",))) for name, shape in named])
 
     def views(self, arrays: ArrayRecord) -> Views:
         """The floating arrays, each flat, where they lie in the record's bytes.
@@ -202,13 +200,6 @@ class Layout:
         """Whether every number of the floating arrays is finite."""
         return all(bool(np.isfinite(arrays[name].numpy()).all()) for name in self.names)
 
-    def _flat(
-        self, arrays: Mapping[str, Array], name: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = _FLOATS
-    ) -> torch.Tensor:
-        array = self._view(arrays, name, shape, dtypes)
-        # A copy of its own: what NumPy reads from bytes may not be written to.
-        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
-
     def _view(
         self, arrays: Mapping[str, Array], name: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = _FLOATS
     ) -> npt.NDArray[Any]:
@@ -218,6 +209,11 @@ class Layout:
         if array.shape != shape or array.dtype.name not in dtypes:
             raise ValueError(f"{name!r} is {array.dtype} {array.shape}, the model's {' or '.join(dtypes)} {shape}")
         return array.reshape(-1)
+
+
+def _copied(view: npt.NDArray[Any]) -> torch.Tensor:
+    """Entries that may be written to, as those that NumPy reads from bytes may not."""
+    return torch.from_numpy(np.array(view, dtype=view.dtype.newbyteorder("=")))
 
 
 def read(array: Array) -> npt.NDArray[np.generic]:

@@ -30,6 +30,7 @@ NoiseAt = Literal["server", "clients"]
 Buffers = Literal["error", "keep"]
 OnFailure = Literal["zero", "abort"]
 Evaluation = Literal["off", "exact", "private"]
+KeptBy = Literal["ledger", "devices"]
 # Of the ρ of the whole run, where nobody says more of a private evaluation.
 _SHARE = 0.05
 # Strategies of Flower that do not average, by name, since some come and go between its versions.
@@ -44,6 +45,7 @@ class RunArguments(TypedDict, total=False):
     deadline: float | None
     report_goal: int | None
     keys_enforced: bool
+    pattern_kept_by: KeptBy
     stop_epsilon: float | None
     delta: float
     state: str | Path | None
@@ -82,6 +84,7 @@ class Options:
     deadline: float | None = None
     report_goal: int | None = None
     keys_enforced: bool = False
+    pattern_kept_by: KeptBy = "ledger"
     stop_epsilon: float | None = None
     delta: float = 1e-5
     state: str | Path | None = None
@@ -96,8 +99,10 @@ class Options:
         for name, least in (("num_sampled_clients", 1), ("simulation_seed", 0), ("report_goal", 1)):
             if getattr(self, name) is not None:
                 integer(name, getattr(self, name), at_least=least)
-        worded = (("noise_at", NoiseAt), ("buffers", Buffers), ("on_failure", OnFailure), ("evaluation", Evaluation))
-        for name, words in worded[: 3 if isinstance(self.evaluation, PrivateEvaluation) else 4]:
+        worded = {"noise_at": NoiseAt, "buffers": Buffers, "on_failure": OnFailure, "pattern_kept_by": KeptBy}
+        if not isinstance(self.evaluation, PrivateEvaluation):
+            worded["evaluation"] = Evaluation
+        for name, words in worded.items():
             one_of(name, getattr(self, name), get_args(words))
         checks = (("sampling_probability", probability), ("stop_epsilon", scale))
         sizes = (("expected_cohort_size", positive), ("deadline", positive))
@@ -220,11 +225,25 @@ class Options:
                 f"noise_at = 'clients': with {type(mechanism.strategy).__name__} noise of one round depends on that of others, "
                 "which clients cannot carry; add it at the server"
             )
-        if not self.keys_enforced and promises(mechanism.participation, mechanism.rounds):
+        if self.pattern_kept_by == "devices":
+            self._require_devices(mechanism)
+        elif not self.keys_enforced and promises(mechanism.participation, mechanism.rounds):
             raise ConfigError(
                 f"keys_enforced = False: the run promises {mechanism.participation}, which a client would break by coming back "
                 "under a new name; let the SuperLink admit registered keys only (--enable-supernode-auth) and say "
-                "keys_enforced=True"
+                "keys_enforced=True, or let devices keep it, each for itself (pattern_kept_by='devices')"
+            )
+
+    def _require_devices(self, mechanism: Mechanism) -> None:
+        if self.secagg is not None:
+            raise ConfigError(
+                "pattern_kept_by = 'devices' with secagg: is not offered, since holders check who was asked; leave one out"
+            )
+        pattern = mechanism.participation
+        if not isinstance(pattern, MinSeparation) or not promises(pattern, mechanism.rounds):
+            raise ConfigError(
+                f"pattern_kept_by = 'devices': the run promises {pattern}, of which a device has nothing to keep; say "
+                "MinSeparation, or leave it out"
             )
 
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -234,7 +253,7 @@ class Options:
             if self.keys_enforced
             else "each person runs one node at a time; nodes are known by what they say of themselves"
         )
-        stated = [keys]
+        stated = [] if self.pattern_kept_by == "devices" else [keys]
         if self.on_failure == "abort":
             stated.append("whether a client's reply is missing does not depend on the data")
         if self.deadline is not None:
@@ -263,6 +282,8 @@ class Options:
         encryption = self.encryption
         if self.secagg and encryption:
             settings = {**settings, "lattice_bits": encryption.lattice_bits, "secagg": self.secagg.settings()}
+        if self.pattern_kept_by == "devices":
+            settings = {**settings, "pattern_kept_by": "devices"}
         if measured := self.measured(mechanism):
             settings = {**settings, "evaluation": measured.record()}
         # A divisor that is counted is another one where one more client is there: then two runs with as many are compared.

@@ -162,7 +162,7 @@ class GridPopulation(Population):
         model: nn.Module,
         clip_norm: float | None,
         round_index: int,
-        further: Mapping[str, float | bytes] | None = None,
+        further: Mapping[str, float | str | bytes] | None = None,
     ) -> tuple[Asked, Iterable[Message]]:
         """Have the cohort train a model: who was asked, and what came.
 
@@ -173,7 +173,7 @@ class GridPopulation(Population):
             round_index: From 0.
             further: Settings that clients get as well.
         """
-        told: dict[str, float | bytes] = {"server-round": round_index + 1, ROUND_INDEX: round_index, **(further or {})}
+        told: dict[str, float | str | bytes] = {"server-round": round_index + 1, ROUND_INDEX: round_index, **(further or {})}
         if clip_norm is not None:
             told[CLIP_NORM] = float(clip_norm)
         self._model = model

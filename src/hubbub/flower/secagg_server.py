@@ -264,9 +264,9 @@ class EncryptedSumming:
         """The lattice of the sum."""
         return self.plain.lattice
 
-    def config(self) -> dict[str, float | bool | bytes]:
+    def config(self) -> dict[str, float | bool | str | bytes]:
         """What clients get: how to clip, and to encrypt."""
-        told: dict[str, float | bool | bytes] = {
+        told: dict[str, float | bool | str | bytes] = {
             **self.plain.config(),
             AGREEMENT: strict_json.canonical(self.aggregator.agreement.record()),
             ROUND_INDEX: self.aggregator.round_index,

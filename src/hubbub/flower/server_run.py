@@ -16,11 +16,13 @@ from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import Asked, Identity, Node, Template, addressed, clients_of, cohort, records_of, unheard
 from hubbub.flower.options import Options
+from hubbub.flower.separation import separation_config
 from hubbub.flower.state import ServerState
 from hubbub.flower.summing import Summing
 from hubbub.ledger.ledger import Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.private_evaluation import Estimate
 from hubbub.training.aggregate import NoSum
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms, Clipping
@@ -180,7 +182,11 @@ class PrivateRun:
     def summing(self) -> "Summing | EncryptedSumming":
         """How the next round's replies are summed."""
         split, bits = self._norms.split, self.state.promise.lattice_bits
-        plain = Summing(self.layout, self.state.clip_norm, split, self._mechanism, bits)
+        kept: dict[str, str | int] = {}
+        pattern = self._mechanism.participation
+        if self._options.pattern_kept_by == "devices" and isinstance(pattern, MinSeparation):
+            kept = separation_config(self.state.path.ledger.run, self.round_index, pattern)
+        plain = Summing(self.layout, self.state.clip_norm, split, self._mechanism, bits, kept)
         return self._encrypted.summing(plain, self.round_index) if self._encrypted else plain
 
     def begin(

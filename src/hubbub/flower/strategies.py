@@ -354,6 +354,9 @@ class DPFedAvgFixed(PrivateStrategy):
         report_goal: With ``on_failure="abort"``: how many answers a round needs; by default those of all that were asked. Ask
             for more (``num_sampled_clients``) and divide by a fixed ``expected_cohort_size``.
         keys_enforced: Your word that the SuperLink admits registered keys only (``--enable-supernode-auth``).
+        pattern_kept_by: ``"ledger"``: who took part when is on the server's record. ``"devices"``: the server knows nobody and
+            asks whom it likes, and each device refuses what a :class:`.MinSeparation` does not allow it; the clients need
+            ``separation_mod``, the first of their mods.
         stop_epsilon: No round is begun that would take epsilon above it.
         delta: Of the epsilon that is logged, and of ``stop_epsilon``.
         state: The folder that keeps ledger, keys and model over restarts; ``None`` keeps them in memory.

@@ -1,13 +1,14 @@
 """How the replies of one round become a sum on the lattice, where the server reads them."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from hubbub.flower.arrays import Change, Layout
 from hubbub.flower.messages import CLIP_NORM, COUNT_SCALE, ENABLED, NOISE_STDDEV, Asked, norm_bit, single_arrays
+from hubbub.flower.separation import require_kept
 from hubbub.mechanism import Mechanism
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import share_stddev
@@ -30,6 +31,7 @@ class Summing:
         split: With adaptive clipping, how each client's indicator enters the sum as one more coordinate.
         mechanism: Says whether the clients bring noise along.
         lattice_bits: Of the lattice.
+        separation: What devices are told that keep the separation; of one that does not say so nothing counts.
     """
 
     layout: Layout
@@ -37,15 +39,16 @@ class Summing:
     split: CountSplit | None
     mechanism: Mechanism
     lattice_bits: int = 24
+    separation: Mapping[str, str | int] = field(default_factory=dict)
 
     @property
     def lattice(self) -> Lattice:
         """The lattice of the sum: of the clip norm of all that one client adds to it."""
         return Lattice(self.split.joint_norm(self.clip_norm) if self.split else self.clip_norm, self.lattice_bits)
 
-    def config(self) -> dict[str, float | bool]:
+    def config(self) -> dict[str, float | bool | str]:
         """The settings that clients get."""
-        told: dict[str, float | bool] = {CLIP_NORM: float(self.clip_norm)}
+        told: dict[str, float | bool | str] = {CLIP_NORM: float(self.clip_norm), **self.separation}
         lattice = self.lattice
         if shares := self.mechanism.shares:
             share = share_stddev(self.mechanism.noise_multiplier, lattice.clip_norm, shares.clients, lattice.bits)
@@ -79,6 +82,8 @@ class Summing:
         for client, content in asked.contents(replies):
             came += 1
             try:
+                if self.separation:
+                    require_kept(content, self.separation)
                 if self.mechanism.shares:
                     noised += self._noised(content, len(asked.messages))
                 else:

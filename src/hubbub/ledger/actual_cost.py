@@ -122,7 +122,7 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
     if promise.mechanism is None:
         return Spent(promised, promised, ())
     found = _breaches(promise, promise.mechanism, history)
-    events, sensitivity = _happened(promise.mechanism, history, found)
+    events, sensitivity = _happened(promise, promise.mechanism, history, found)
     before = events_of(promise.earlier)
     measured = promise.evaluations(min(begun, promise.rounds))
     evaluations = () if measured is None else charges(*measured)
@@ -177,7 +177,7 @@ def _breaches(promise: Promise, mechanism: Mechanism, history: History) -> _Brea
             others.append(f"incarnation {number} of a simulation has a key")
         elif not promise.simulation and epoch.key is None:
             boundless.append(f"incarnation {number} has no key, so that its noise came from a known seed")
-    if unnamed := history.unnamed(mechanism.participation):
+    if promise.lists_clients and (unnamed := history.unnamed()):
         boundless.append(f"rounds {str(unnamed)[:200]} name no cohort")
     fixed = promise.terms.clip_norm
     clipped = (
@@ -197,7 +197,9 @@ def _breaches(promise: Promise, mechanism: Mechanism, history: History) -> _Brea
     return _Breaches(clients, scale, not boundless, tuple(words))
 
 
-def _happened(mechanism: Mechanism, history: History, found: _Breaches) -> tuple[Events | None, Sensitivity | None]:
+def _happened(
+    promise: Promise, mechanism: Mechanism, history: History, found: _Breaches
+) -> tuple[Events | None, Sensitivity | None]:
     """What the recorded rounds cost, without earlier runs; of patterns also the sensitivity to what each client really did."""
     rounds = len(history.rounds)
     if not found.bounded:
@@ -213,7 +215,8 @@ def _happened(mechanism: Mechanism, history: History, found: _Breaches) -> tuple
             mechanism = replace(mechanism, participation=every_round(rounds))
         drawn = charges(mechanism, rounds)
         return tuple((replace(event, noise_multiplier=event.noise_multiplier / found.scale), n) for event, n in drawn), None
-    real = _sensitivity(mechanism, history, found)
+    # What the ledger has no list of was as promised, by the word of those who keep it.
+    real = _sensitivity(mechanism, history, found) if promise.lists_clients else mechanism.sensitivity_after(rounds)
     if mechanism.shares is not None:
         # Of independent noise the squared sensitivity is the number of a client's rounds.
         times = round(real.value**2)

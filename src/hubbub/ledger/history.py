@@ -10,7 +10,6 @@ from hubbub._util.checks import digest, integer, scale
 from hubbub.errors import LedgerError
 from hubbub.ledger.chain import Chain
 from hubbub.ledger.participations import Participations, blocks_behind, read_cohorts, whole_block
-from hubbub.mechanism.participation import Participation, RandomParticipation
 
 __all__ = ["Epoch", "History", "Round", "published_files"]
 
@@ -117,10 +116,8 @@ class History:
         """The first round that was neither released nor aborted."""
         return len(self.rounds) - (self.pending is not None)
 
-    def unnamed(self, participation: Participation) -> list[int]:
-        """The rounds that name no cohort though the participation is a pattern, which is about who takes part when."""
-        if isinstance(participation, RandomParticipation):
-            return []
+    def unnamed(self) -> list[int]:
+        """The rounds that name no cohort."""
         return [round_index for round_index, entry in enumerate(self.rounds) if entry.clients is None]
 
     def undo(self) -> Callable[[], None]:

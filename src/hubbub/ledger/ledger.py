@@ -33,7 +33,6 @@ from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import Epoch, History
 from hubbub.ledger.participations import TAG_BYTES, Listed, cohorts_path
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism.participation import RandomParticipation
 
 __all__ = ["Ledger", "Ticket", "add_record", "end_run", "key_digest", "require_fitting"]
 
@@ -362,7 +361,7 @@ class Ledger:
         if len(np.unique(tags)) != len(tags):
             raise ParticipationError(f"round {round_index}: two clients of the cohort have one name as text")
         mechanism = self.promise.mechanism
-        if mechanism is None or isinstance(mechanism.participation, RandomParticipation):
+        if mechanism is None or not self.promise.lists_clients:
             return None
         found = self._history.participations
         numbers = found.numbers(tags)
@@ -425,7 +424,7 @@ def require_fitting(promise: Promise, history: History) -> None:
     for round_index, entry in enumerate(history.rounds):
         if fixed is not None and entry.clip_norm != fixed:
             raise ValueError(f"clip_norm of round {round_index} is {entry.clip_norm}, {fixed} was promised")
-    if unnamed := history.unnamed(mechanism.participation):
+    if promise.lists_clients and (unnamed := history.unnamed()):
         raise ValueError(f"rounds {unnamed[:5]} name no cohort, which {mechanism.participation} is about")
     for number in history.participations.breaking(mechanism.participation)[:1]:
         raise ParticipationError(

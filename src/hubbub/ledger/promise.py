@@ -16,6 +16,7 @@ from hubbub.accounting.events_of_mechanism import default_relation
 from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee, unprotected
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.wording import (
+    DEVICES_KEEP,
     HOLDERS_ADD,
     UNITS,
     Assumption,
@@ -26,7 +27,7 @@ from hubbub.accounting.wording import (
 )
 from hubbub.errors import ConfigError, LedgerError, ParticipationError
 from hubbub.mechanism import Mechanism, NoiseBy, NoiseShares
-from hubbub.mechanism.participation import participation_of, participation_record
+from hubbub.mechanism.participation import MinSeparation, RandomParticipation, participation_of, participation_record
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies.record import from_parts, strategy_arrays, strategy_numbers
 
@@ -98,6 +99,7 @@ class Terms:
         extends: What a run with a warm start begins with.
         keep_releases: Whether all releases stay in the folder, unless the ledger says that the disk had no room for them.
         evaluation: What the run measures of its units under noise, which its cost counts.
+        pattern_kept_by: Who sees to it that a participation pattern is kept: ``"ledger"``, or ``"devices"``, each for itself.
 
     Raises:
         ValueError: A number out of range.
@@ -114,8 +116,10 @@ class Terms:
     extends: Extends | None = None
     keep_releases: bool = True
     evaluation: PrivateEvaluation | None = None
+    pattern_kept_by: str = "ledger"
 
     def __post_init__(self) -> None:
+        one_of("pattern_kept_by", self.pattern_kept_by, ("ledger", "devices"))
         for name in ("expected_cohort_size", "clip_norm"):
             if (size := getattr(self, name)) is not None:
                 positive(name, size)
@@ -202,6 +206,12 @@ class Promise:
                 "evaluation: the server reads what clients measure and adds the noise, as it does not without a mechanism, "
                 "with encrypted sums or with noise of others; leave it out"
             )
+        if self.settings.get("pattern_kept_by", "ledger") != "ledger" and not (
+            self.mechanism and isinstance(self.mechanism.participation, MinSeparation) and self.privacy_unit == "client"
+        ):
+            raise ConfigError(
+                "pattern_kept_by: devices keep MinSeparation alone, by which each is a client; promise that, or leave it out"
+            )
         integer("rounds", self.rounds, at_least=1)
         if self.mechanism is not None:
             integer("rounds", self.rounds, at_least=1, at_most=self.mechanism.rounds)
@@ -210,6 +220,12 @@ class Promise:
     def noise_in_sums(self) -> bool:
         """Whether sums hold their noise before anybody can read them: shares of clients, or all of it, of holders."""
         return self.noise_by == "holders" or (self.mechanism is not None and self.mechanism.shares is not None)
+
+    @property
+    def lists_clients(self) -> bool:
+        """Whether the ledger lists who takes part: what is promised is about it, and no device keeps it for itself."""
+        random = self.mechanism is None or isinstance(self.mechanism.participation, RandomParticipation)
+        return not random and self.terms.pattern_kept_by == "ledger"
 
     @property
     def lattice_bits(self) -> int:
@@ -242,7 +258,8 @@ class Promise:
     @property
     def assumed(self) -> tuple[Assumption, ...]:
         """What is assumed in addition to the mechanism's own assumptions: the duties of holders, and what was named further."""
-        return (HOLDERS_ADD, *self.further) if self.noise_by == "holders" else self.further
+        devices = DEVICES_KEEP if self.terms.pattern_kept_by == "devices" else ()
+        return (*((HOLDERS_ADD,) if self.noise_by == "holders" else ()), *devices, *self.further)
 
     def after(self, rounds: int, delta: float) -> PrivacyGuarantee:
         """The guarantee of the first rounds, together with the earlier runs."""
@@ -260,6 +277,7 @@ class Promise:
             privacy_unit=self.privacy_unit,
             earlier=self.earlier,
             evaluation=self.evaluations(rounds),
+            pattern_kept_by=self.terms.pattern_kept_by,
         )
         return replace(
             answer,

@@ -26,7 +26,6 @@ from hubbub.ledger.history import History, published_files
 from hubbub.ledger.ledger import key_digest, require_fitting
 from hubbub.ledger.participations import cohorts_path
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism.participation import RandomParticipation
 from hubbub.mechanism.strategies.record import strategy_arrays
 from hubbub.noise.lattice import Lattice
 from hubbub.training import RunStore
@@ -226,8 +225,9 @@ def _participation(promise: Promise, history: History, cost: Spent) -> Check:
         return Check("participation", True, "nothing is promised")
     joined = history.participations
     if not joined.clients:
-        random = isinstance(mechanism.participation, RandomParticipation)
-        found = "cohorts are drawn at random, and the ledger keeps no list of them" if random else "nobody took part yet"
+        devices = promise.terms.pattern_kept_by == "devices"
+        who = "each device keeps the pattern for itself" if devices else "cohorts are drawn at random"
+        found = "nobody took part yet" if promise.lists_clients else f"{who}, and the ledger keeps no list of them"
         return Check("participation", True, found)
     broken = joined.breaking(mechanism.participation)
     wrong = (
