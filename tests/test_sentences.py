@@ -171,6 +171,7 @@ are of held-out | this report is for choosing :: held-out data :: definition: th
 """,
     "report/page.py": """
 without noise: for choosing :: held-out data :: definition: they are computed without noise
+under noise that epsilon counts :: private evaluation :: test_a_budget_pays_for_training_and_evaluations_together
 What the rounds have cost :: every run :: test_every_round_that_was_begun_is_charged
 Of public numbers alone :: every run :: definition: releases and the mechanism
 noised count :: adaptive :: theorem: Andrew et al. 2021, Theorem 1

@@ -115,6 +115,6 @@ CASES = [
         "CRA-20",
         "S2",
         "the disk that keeps the releases has less room than is to stay free",
-        "the ledger records that releases go, before the first of them does; the run goes on, and verify asks for none that went",
+        "the ledger records that releases go, before the first of them does; the run goes on, and verify misses none that went",
     ),
 ]

@@ -74,7 +74,7 @@ CASES = [
         "PRT-11",
         "S1",
         "devices keep the pattern themselves, and one loses its record, is asked twice, or has an app without the mod",
-        "without a record it counts each earlier round as one that it may have taken part in, and waits; a round is on its disk "
-        "before its app trains; a reply that does not say so counts as nothing, and the ledger names nobody",
+        "without a record it counts each earlier round as one that it may have taken part in, and waits; a round is on its "
+        "disk before its app trains; a reply that does not say so counts as nothing, and the ledger names nobody",
     ),
 ]

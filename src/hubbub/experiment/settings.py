@@ -231,18 +231,16 @@ def evaluation_of(config: Config) -> PrivateEvaluation | None:
     """What is measured of the clients under noise; ``None`` where nothing is.
 
     Raises:
-        ConfigError: Fewer rounds than one evaluation needs, a share of no budget, or clients that answer to a Flower app.
+        ConfigError: Fewer rounds than one evaluation needs, a share of no budget, or no noise at all.
         BudgetError: No noise meets the share.
     """
     said, privacy = config.evaluation, config.privacy
     if said.statistics is None:
         return None
     times = config.training.rounds // said.every
-    if config.training.engine == "flower" or privacy.mode == "none" or not times:
+    if privacy.mode == "none" or not times:
         why = (
-            'training.engine = "flower": the app of a run evaluates nothing; take a Flower strategy with evaluation="private"'
-            if config.training.engine == "flower"
-            else 'privacy.mode = "none": has no noise to hide what clients measure'
+            'privacy.mode = "none": has no noise to hide what clients measure'
             if privacy.mode == "none"
             else f"evaluation.every = {said.every}: the run has {config.training.rounds} rounds; evaluate more often"
         )

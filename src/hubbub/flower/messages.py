@@ -43,6 +43,7 @@ __all__ = [
     "norm_bit",
     "records_of",
     "single_arrays",
+    "stated_numbers",
     "unheard",
 ]
 
@@ -222,6 +223,19 @@ def addressed(content: RecordDict, message_type: str, nodes: Mapping[str, int], 
 def records_of(content: RecordDict, kind: type[_Record]) -> list[_Record]:
     """The records of one kind; Flower's own view of them keeps the whole content until Python looks for circles."""
     return [record for record in content.values() if isinstance(record, kind)]
+
+
+def stated_numbers(asked: Asked, replies: Iterable[Message]) -> list[dict[str, float]]:
+    """What each client that was asked says it measured, by name; one that sent no numbers says nothing."""
+    return [
+        {
+            name: value
+            for record in records_of(content, MetricRecord)
+            for name, value in record.items()
+            if not isinstance(value, list)
+        }
+        for _, content in asked.contents(replies)
+    ]
 
 
 def single_arrays(content: RecordDict) -> ArrayRecord:

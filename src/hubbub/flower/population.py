@@ -13,7 +13,7 @@ from hubbub._util.checks import integer, positive
 from hubbub.errors import ConfigError
 from hubbub.flower.arrays import Change, Layout
 from hubbub.flower.local_grid import LocalGrid
-from hubbub.flower.messages import CLIP_NORM, Asked, addressed, records_of, single_arrays
+from hubbub.flower.messages import CLIP_NORM, Asked, addressed, records_of, single_arrays, stated_numbers
 from hubbub.flower.streaming import Streaming
 from hubbub.noise.lattice import Lattice
 from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, statistics
@@ -176,11 +176,24 @@ class GridPopulation(Population):
         told: dict[str, float | str | bytes] = {"server-round": round_index + 1, ROUND_INDEX: round_index, **(further or {})}
         if clip_norm is not None:
             told[CLIP_NORM] = float(clip_norm)
+        return self._asked(cohort, model, told, MessageType.TRAIN)
+
+    def measure(self, cohort: Sequence[Hashable], model: nn.Module) -> list[dict[str, float]]:
+        """What the clients measure of the model, by name, as far as they answer."""
+        asked, replies = self._asked(cohort, model, {}, MessageType.EVALUATE)
+        answers = stated_numbers(asked, replies)
+        asked.log_faults("evaluation")
+        return answers
+
+    def _asked(
+        self, cohort: Sequence[Hashable], model: nn.Module, told: Mapping[str, float | str | bytes], message_type: str
+    ) -> tuple[Asked, Iterable[Message]]:
+        """Send a model to the cohort: who was asked, and what came."""
         self._model = model
         arrays = layout_of(model).record(numbers.numpy() for numbers in _numbers(model))
         content = RecordDict({"arrays": arrays, "config": ConfigRecord({**told})})
         nodes = {str(client): self._nodes[str(client)] for client in cohort}
-        asked = addressed(content, MessageType.TRAIN, nodes, self._timeout)
+        asked = addressed(content, message_type, nodes, self._timeout)
         return asked, Streaming(self._grid).send_and_receive(asked.messages, timeout=self._timeout) if cohort else []
 
 

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Strategy
 
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.flower.arrays import Layout
-from hubbub.flower.messages import Asked, Identity, Node, Template, addressed, clients_of, cohort, records_of, unheard
+from hubbub.flower.messages import Asked, Identity, Node, Template, addressed, clients_of, cohort, stated_numbers, unheard
 from hubbub.flower.options import Options
 from hubbub.flower.separation import separation_config
 from hubbub.flower.state import ServerState
@@ -278,10 +278,7 @@ class PrivateRun:
         asked, self._measuring, evaluations = self._measuring, None, self.state.evaluations(_MOST_CLIENTS)
         if asked is None or evaluations is None:
             return ()
-        answers = []
-        for _, content in asked.contents(replies):
-            records = records_of(content, MetricRecord)
-            answers.append({name: value for record in records for name, value in record.items() if not isinstance(value, list)})
+        answers = stated_numbers(asked, replies)
         asked.log_faults("aggregate_evaluate")
         return evaluations.release(asked.clients, answers)
 

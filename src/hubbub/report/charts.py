@@ -20,6 +20,8 @@ __all__ = [
     "encryption",
     "encryption_seconds",
     "epsilon",
+    "measured",
+    "measured_names",
     "noise_matrix",
     "over_rounds",
     "participations",
@@ -218,6 +220,26 @@ def over_rounds(runs: Sequence[RunSummary], key: str, words: str, *, percent: bo
     _dressed(axes, words)
     ends = _ends([run for run, _ in known], [points for _, points in known])
     return shown(made, f"{words[0].upper()}{words[1:]} over rounds: {ends}")
+
+
+def measured_names(runs: Sequence[RunSummary]) -> list[str]:
+    """What the clients of any of the runs measured under noise."""
+    return sorted({name for run in runs for row in run.rows for name in row.get("evaluation", {})})
+
+
+@styled
+def measured(runs: Sequence[RunSummary], name: str) -> str:
+    """What clients measured under noise, with bars of two standard errors of that noise; empty where none did."""
+    made, axes = figure()
+    for run in runs:
+        found = {row["round_index"] + 1: row["evaluation"][name] for row in run.rows if name in row.get("evaluation", {})}
+        values, errors = ([one[key] for one in found.values()] for key in ("value", "standard_error"))
+        look = {"color": SERIES[run.number % len(SERIES)], "linestyle": DASHES[run.number % len(DASHES)], "capsize": 2}
+        axes.errorbar(list(found), values, yerr=2 * np.array(errors, dtype=float), label=legible(run.name), **look)
+    if len(runs) > 1:
+        axes.legend(loc="best")
+    _dressed(axes, name)
+    return shown(made, f"What clients measured under noise: {name}")
 
 
 def _points(rows: Sequence[Row], key: str) -> list[tuple[int, float]]:

@@ -192,6 +192,9 @@ def _charts(runs: Sequence[RunSummary], *, public: bool) -> Iterator[Chart]:
         about = about[0].upper() + about[1:] if not whose else f"On public test data; {about}"
     yield Chart("Accuracy", charts.over_rounds(evaluated, "accuracy", "accuracy", percent=True), about, private=bool(held_out))
     yield Chart("Loss", charts.over_rounds(evaluated, "loss", "loss"), about, private=bool(held_out))
+    for name in charts.measured_names(runs):
+        about = "What clients measured on their own data, under noise that epsilon counts: bars of two standard errors of it."
+        yield Chart(f"Clients' {name}", charts.measured(runs, name), about)
     yield Chart("Epsilon", charts.epsilon(runs), "What the rounds have cost, each as it was begun.")
     yield Chart(
         "Noise against signal",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
@@ -72,6 +72,14 @@ def client_app(config_file: Path) -> ClientApp:
         round_index = integer(ROUND_INDEX, told[ROUND_INDEX], at_least=0)
         vector, loss = clients_of(side.population).train_client(_partition(context), side.model, round_index)
         return Message(trained(side.model, vector, loss), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        side = _client_side(config_file.read_bytes(), bool(context.run_config["allow-import"]))
+        (arrays,) = message.content.array_records.values()
+        load(side.model, arrays)
+        (found,) = side.population.measure([_partition(context)], side.model)
+        return Message(RecordDict({"metrics": MetricRecord({**(found or {})})}), reply_to=message)
 
     return app
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from hubbub._util import files, strict_json
-from hubbub._util.checks import finite, integer, non_negative, one_of
+from hubbub._util.checks import finite, integer, non_negative, one_of, table
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
@@ -87,11 +87,11 @@ def _row(row: Any, after: int) -> dict[str, Any]:
     for name in _OF_ENCRYPTION:
         if row.get(name) is not None:
             non_negative(name, row[name])
-    phases = row.get("phases", {})
-    if not isinstance(phases, dict):
-        raise TypeError(f"phases = {phases!r}: must be a table of seconds")
-    for name, seconds in phases.items():
+    for name, seconds in table("phases", row.get("phases", {})).items():
         non_negative(f"phases.{name}", seconds)
+    for name, one in table("evaluation", row.get("evaluation", {})).items():
+        finite(f"evaluation.{name}.value", table(f"evaluation.{name}", one)["value"])
+        non_negative(f"evaluation.{name}.standard_error", one["standard_error"])
     private = row.get("private", [])
     if not isinstance(private, list) or not all(isinstance(name, str) for name in private):
         raise TypeError(f"private = {private!r}: must be a list of names")
