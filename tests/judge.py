@@ -69,11 +69,11 @@ def of_kind(events: Sequence[Any], kind: type) -> Iterator[Any]:
 def require_published(case: Case, folder: Path, events: Sequence[Any]) -> None:
     """I2, before anybody repairs anything."""
     committed = {body["round"]: body["release"] for body in records(folder) if body["kind"] == "commit"}
-    releases = {event.round_index: event.release for event in of_kind(events, Met)}
+    met = {event.round_index: event for event in of_kind(events, Met)}
     for event in of_kind(events, Published):
         t = event.round_index
         require(t in committed, f"I2: round {t} was seen by the world, and is not committed")
-        require(same(releases[t]) == committed[t], f"I2: the release of round {t} is another than was committed")
+        require(same(met[t].release, met[t]) == committed[t], f"I2: the release of round {t} is another than was committed")
         held = release_of(folder, t)
         if held is None and (case.way.forgets or not case.keep_releases) and t < learnt(folder):
             continue
@@ -203,10 +203,10 @@ def require_right_noise(case: Case, folder: Path, events: Sequence[Any], bodies:
     for t, digest in committed.items():
         held = release_of(folder, t)
         kept = held is None or hashlib.sha256(held).hexdigest() == digest
-        require(kept and same(met[t].release) == digest, f"I2: the release of round {t} was changed")
+        require(kept and same(met[t].release, met[t]) == digest, f"I2: the release of round {t} was changed")
     for event in of_kind(events, Again):
         t = event.round_index
-        require(t in committed and same(event.release) == committed[t], f"I2: round {t} came back as another release")
+        require(t in committed and same(event.release, met[t]) == committed[t], f"I2: round {t} came back as another release")
     epochs = [body["first_row"] for body in bodies if body["kind"] == "epoch"]
     keys = [(folder / f"state/keys/epoch-{number}").read_bytes() for number in range(len(epochs))]
     require(len(set(keys)) == len(keys), "I4: two starts have one key")

@@ -1,7 +1,7 @@
 """Runs that are watched: who started, which rows of noise met which sum, and what the world saw of it, in order."""
 
-import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ import torch
 from hubbub.noise import SecureSource, Segments
 from hubbub.training import LatticeSum
 from hubbub.training.release import ReleasePath
+from release_file import release_digest
 from ways import WAYS, Way
 
 Note = Callable[[Any], None]
@@ -248,10 +249,6 @@ def go(case: Case, disk: Any, folder: Path, seed: int, note: Note, rounds: int |
         return case.way.go(witness, seed, rounds, case.keep_releases)
 
 
-def same(release: torch.Tensor) -> str:
-    """The SHA-256 of the file of a release, by the format of safetensors."""
-    header = json.dumps(
-        {"release": {"dtype": "F64", "shape": [len(release)], "data_offsets": [0, 8 * len(release)]}}, separators=(",", ":")
-    ).encode()
-    header += b" " * (-len(header) % 8)
-    return hashlib.sha256(len(header).to_bytes(8, "little") + header + release.numpy().tobytes()).hexdigest()
+def same(release: torch.Tensor, met: Met) -> str:
+    """The SHA-256 of the file of a release of a round."""
+    return release_digest(release.numpy(), 2.0 ** (math.frexp(met.clip_norm)[1] - 1 - met.bits))

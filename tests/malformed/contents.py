@@ -52,7 +52,15 @@ def opened(content: bytes) -> tuple[dict[str, Any], bytes]:
 
 def tensors(**arrays: np.ndarray) -> bytes:
     """A safetensors file of arrays, laid out by hand."""
-    names = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "bool": "BOOL", "uint8": "U8"}
+    names = {
+        "float64": "F64",
+        "float32": "F32",
+        "float16": "F16",
+        "int64": "I64",
+        "int32": "I32",
+        "bool": "BOOL",
+        "uint8": "U8",
+    }
     header, data = {}, b""
     for name, array in arrays.items():
         offsets = [len(data), len(data) + array.nbytes]

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 import numpy as np
+from safetensors.numpy import load
 
 from malformed.base import RESUME, VERIFY, Case, Run, Word, round_of
-from malformed.contents import attacks, canonical, flipped, opened, sha256, some, tensors
+from malformed.contents import attacks, canonical, flipped, sha256, some, tensors
 from malformed.damages import Damage, forged, having_mode, holding, together, without
 
 
@@ -44,19 +45,36 @@ def release_formats(run: Run) -> Iterator[Case]:
     words = (("7.safetensors", "release"), "7")
     for number, (what, content) in enumerate(attacks(whole)):
         yield Case(what, (RESUME,) if number % 2 else (VERIFY,), words, released(run, content))
-    values = np.frombuffer(opened(whole)[1])
+    held = load(whole)
+    steps, step = held["steps"], held["step"]
+    values = steps * step
     for what, arrays in {
+        "steps: NaN": {"steps": values * np.nan, "step": step},
+        "steps: real": {"steps": steps.astype(np.float64), "step": step},
+        "steps: short integers": {"steps": (steps % 100).astype(np.uint8), "step": step},
+        "steps: folded": {"steps": steps.reshape(2, 4), "step": step},
+        "steps: one number": {"steps": steps[0], "step": step},
+        "steps: short": {"steps": steps[:7], "step": step},
+        "steps: empty": {"steps": steps[:0], "step": step},
+        "steps: long": {"steps": np.concatenate([steps, steps[:1]]), "step": step},
+        "steps: no step": {"steps": steps},
+        "steps: alone": {"step": step},
+        "step: two": {"steps": steps, "step": np.array([step, step])},
+        "step: NaN": {"steps": steps, "step": step * np.nan},
+        "step: infinite": {"steps": steps, "step": step * np.inf},
+        "step: another": {"steps": steps, "step": step * 0.75},
+        "step: smaller": {"steps": steps, "step": step * 2.0**-40},
+        "step: short": {"steps": steps, "step": step.astype(np.float32)},
+        "step: whole": {"steps": steps, "step": np.array(1)},
+        "three": {"steps": steps, "step": step, "release": values},
         "NaN": {"release": values * np.nan},
-        "one NaN": {"release": np.where(np.arange(8) == 5, np.nan, values)},
         "infinity": {"release": np.where(np.arange(8) == 5, -np.inf, values)},
         "off the lattice": {"release": values + 1e-9},
         "float32": {"release": values.astype(np.float32)},
         "whole numbers": {"release": values.astype(np.int64)},
         "truths": {"release": values > 0},
         "folded": {"release": values.reshape(2, 4)},
-        "one number": {"release": values[0]},
         "short": {"release": values[:7]},
-        "empty": {"release": values[:0]},
         "long": {"release": np.concatenate([values, [0.0]])},
         "another name": {"update": values},
         "two": {"release": values, "update": values},

@@ -4,10 +4,11 @@ import json
 from collections.abc import Iterator
 
 import numpy as np
+from safetensors.numpy import load
 
 from malformed.base import CALIBRATE, EVERY, LEDGER, NOISY, PLAN, RESUME, VERIFY, Case, Run
 from malformed.checkpoints import noise_rows, with_digest
-from malformed.contents import canonical, opened, tensors
+from malformed.contents import canonical, tensors
 from malformed.damages import forged, holding, nothing
 from malformed.matrices import C, npy, proto
 from malformed.releases import released
@@ -20,7 +21,7 @@ def whole(run: Run) -> Iterator[Case]:
     epoch = {**run.records()[12], "epoch": 2, "first_row": 8, "key": "0" * 64}
     begin = {**run.records()[2], "round": 8, "epoch": 2, "clients": None, "cohort": None}
     later = forged([*run.bodies, canonical(epoch), canonical(begin), canonical({"kind": "abort", "round": 8})])
-    release = np.frombuffer(opened(run.files["state/releases/7.safetensors"])[1])
+    release = load(run.files["state/releases/7.safetensors"])
     checkpoint, noise = "checkpoint-6.safetensors", "noise-6.safetensors"
     model = tensors(model=np.arange(8, dtype=np.float32))
     manifest = json.dumps(json.loads(run.files["state/checkpoint.json"]), indent=1).encode()
@@ -33,7 +34,7 @@ def whole(run: Run) -> Iterator[Case]:
     yield Case("a manifest", (RESUME,), (), holding("run/state/checkpoint.json", manifest))
     yield Case("a checkpoint", (RESUME,), (), with_digest(run, checkpoint, model))
     yield Case("rows of noise", (RESUME,), (), with_digest(run, noise, tensors(**noise_rows())))
-    yield Case("a release", (VERIFY, RESUME), (), released(run, tensors(release=release)))
+    yield Case("a release", (VERIFY, RESUME), (), released(run, tensors(**release)))
     yield Case("a model", (VERIFY,), (), bound_model(run, model_of(head)))
     yield Case("a strategy", (VERIFY,), (), holding("run/strategy.safetensors", tensors(coefficients=COEFFICIENTS)))
     for name, content in {"npy": npy(C), "Fortran": npy(np.asfortranarray(C)), "proto": proto(2, C.shape, C.tobytes())}.items():

@@ -192,8 +192,10 @@ class RunStore:
     @property
     def short_of_room(self) -> bool:
         """Whether releases are kept and less of the disk is free than is to be."""
+        if not self.keep_releases or not self._free_share:
+            return False
         disk = shutil.disk_usage(self.folder)
-        return self.keep_releases and disk.free < self._free_share * disk.total
+        return disk.free < self._free_share * disk.total
 
     def give_heads(self, ledger: Ledger) -> None:
         """Give the hook, if there is one, each head of a round that it has not taken, in order; they are on disk.
