@@ -137,7 +137,7 @@ def test_a_damaged_folder_is_refused_and_named(tmp_path: Path, damage: str) -> N
     broken = state / {"release": "releases/1.safetensors", "missing release": "releases/1.safetensors"}.get(damage, "keys/run")
     match damage:
         case "release":
-            broken.write_bytes(b"x" + broken.read_bytes()[1:])
+            broken.write_bytes(b"\0" + broken.read_bytes()[1:])
         case "short key":
             broken.write_bytes(b"short")
         case "key":
