@@ -89,7 +89,7 @@ def test_the_bounds_are_near_what_is_stated_where_canaries_are_many() -> None:
     assert found.means.max() == pytest.approx(2 / 0.7, rel=1e-9)
 
 
-@pytest.mark.parametrize("noise_by", ["server", "holders", "clients"])
+@pytest.mark.parametrize("noise_by", ["server", *(pytest.param(by, marks=pytest.mark.slow) for by in ("holders", "clients"))])
 def test_nothing_is_found_in_a_right_encrypted_system(noise_by: str) -> None:
     how = terms(noise_by)
     plan = encrypted_plan(Identity(6), how)

@@ -236,7 +236,7 @@ def test_settings_can_be_chosen_without_looking_at_the_test_data(tiny: Path, cap
 
 
 def test_cra_13_ctrl_c_leaves_a_run_that_resumes_to_the_same_model(tiny: Path, tmp_path: Path) -> None:
-    many = ["--set", "training.rounds=60", "--set", "training.local_epochs=3"]
+    many = ["--set", "training.rounds=60"]
     hubbub("train", str(tiny), *many, "--out", "whole")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "hubbub", "train", str(tiny), *many, "--out", "cut"]

@@ -226,13 +226,18 @@ def moved(q: float, a: float, b: float, start: float) -> tuple[np.ndarray, np.nd
 @pytest.mark.parametrize(
     ("q", "z", "rounds", "delta"),
     [
-        (0.05, 1.0, 700, 1e-6),
-        (0.02, 0.8, 2500, 1e-9),
         (0.3, 2.5, 150, 1e-4),
-        (0.12, 3.0, 3000, 1e-12),
-        (0.5, 4.0, 90, 1e-30),
-        (0.3, 3.0, 600, 1e-100),
         (0.4, 5.0, 900, 1e-270),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (0.05, 1.0, 700, 1e-6),
+                (0.02, 0.8, 2500, 1e-9),
+                (0.12, 3.0, 3000, 1e-12),
+                (0.5, 4.0, 90, 1e-30),
+                (0.3, 3.0, 600, 1e-100),
+            )
+        ),
     ],
 )
 def test_compositions_agree_with_a_contour_integral(q: float, z: float, rounds: int, delta: float, relation: str) -> None:

@@ -76,10 +76,16 @@ def _place(mutant: Mutant) -> tuple[Path, ast.Module, ast.AST]:
     for file, text in _sources().items():
         module = ".".join(file.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
         if f"def {last}(" in text or f"class {last}" in text or module.endswith(last):
-            tree = ast.parse(text)
-            found += [(file, tree, node) for name, node in _named(tree, module) if f".{name}".endswith(f".{mutant.at}")]
+            found += [(file, module, name) for name in _names(file, module) if f".{name}".endswith(f".{mutant.at}")]
     assert len(found) == 1, f"{mutant.what}: {len(found)} places are called {mutant.at}"
-    return found[0]
+    file, module, wanted = found[0]
+    tree = ast.parse(_sources()[file])
+    return file, tree, next(node for name, node in _named(tree, module) if name == wanted)
+
+
+@functools.cache
+def _names(file: Path, module: str) -> list[str]:
+    return [name for name, _ in _named(ast.parse(_sources()[file]), module)]
 
 
 @functools.cache
