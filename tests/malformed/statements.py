@@ -39,6 +39,7 @@ def metrics(run: Run) -> Iterator[Case]:
         "torn": lines[-1][:40],
         "no UTF-8": b'{"epsilon": "\xff"}',
         "CSV": b"7,0.5,1.0",
+        "another line end": b"7\r{}",
         "pickle": pickle.dumps(good),
     }.items():
         yield case(f"last line: {what}", [*lines[:-1], line + b"\n"])
