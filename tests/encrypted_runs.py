@@ -7,12 +7,12 @@ from hubbub._util import files
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import Strategy
+from hubbub.mechanism.utility import largest_deviation
 from hubbub.secagg import threshold
 from hubbub.secagg.key_holder import Holder
 from hubbub.training import RunPlan
 from hubbub.training.encrypted import EncryptedPopulation, HolderNoise
 from hubbub.training.encryption import Encryption
-from hubbub.training.release import largest_deviation
 from small_keys import SAFE, small
 from small_runs import CLIENTS, population
 

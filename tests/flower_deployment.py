@@ -242,6 +242,10 @@ class Deployment:
             *("--node-config", _config(config)),
         )
 
+    def start_many(self, program: Path, folder: Path, app: Path, deadline: float) -> None:
+        """Start the process ``nodes`` that is all nodes whose keys were made."""
+        self.start("nodes", "python", str(program), str(folder), str(self._port), str(app), str(deadline))
+
     def admitted(self, name: str) -> int:
         """Wait until a node was admitted; the id under which it was."""
         self.wait(lambda: self._id(name), f"{name} is admitted", runs=name)

@@ -19,12 +19,11 @@ from hubbub.mechanism.strategies.banded_inverse import BandedInverse
 from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz
 from hubbub.mechanism.strategies.strategy import memory_rows, progress
 from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
-from hubbub.mechanism.utility import noising_matrix
+from hubbub.mechanism.utility import largest_deviation, noising_matrix
 from hubbub.mechanism.workloads import Workload
-from hubbub.noise.lattice import Lattice
+from hubbub.noise.steps import step_of
 from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan
-from hubbub.training.release import largest_deviation
 
 if TYPE_CHECKING:
     from hubbub.secagg.paillier import PublicKey
@@ -157,7 +156,7 @@ def release_bytes(plan: RunPlan, parameters: int) -> int:
     if plan.noise == "secure" and plan.mechanism is not None and bound is not None:
         # No number of a million is likely to be six standard deviations off, or as far above the mean square of its sum.
         far = largest_deviation(plan.mechanism) + plan.expected_cohort_size / math.sqrt(parameters)
-        each = 4 if 6 * far * Lattice(bound, plan.lattice_bits).radius < 2**31 else each
+        each = 4 if 6 * far * bound / step_of(bound, plan.lattice_bits) < 2**31 else each
     return each * (parameters + plan.clip_norms.further)
 
 

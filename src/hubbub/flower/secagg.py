@@ -7,12 +7,12 @@ from typing import Any, cast, get_args
 from hubbub._util.checks import integer, one_of, positive
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.utility import largest_deviation
 from hubbub.secagg import key_files
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.paillier import PublicKey
 from hubbub.secagg.threshold import ThresholdKey
 from hubbub.training.encryption import Encryption, NoiseSide
-from hubbub.training.release import largest_deviation
 
 __all__ = ["Paillier"]
 

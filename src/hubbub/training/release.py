@@ -27,10 +27,10 @@ from hubbub.errors import ConfigError, LedgerError, RunFolderError
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.strategies import OWN, Identity
+from hubbub.mechanism.strategies import OWN
 from hubbub.mechanism.strategies.record import strategy_arrays
 from hubbub.mechanism.strategies.strategy import memory_rows
-from hubbub.mechanism.utility import largest_row_norm, noising_matrix, require_inverse, require_no_look_ahead
+from hubbub.mechanism.utility import largest_deviation, noising_matrix, require_inverse, require_no_look_ahead
 from hubbub.noise import NoiseStream, SimulationSource, sampler
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.sources import IncarnationSource
@@ -41,10 +41,8 @@ from hubbub.training.cohorts import CohortKeys
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import key_ahead, rounds_shown, unknown_releases
 
-__all__ = ["ReleasePath", "largest_deviation"]
+__all__ = ["ReleasePath"]
 
-# Up to this many rounds the deviation of each is computed from the matrix.
-_EXACT = 2048
 # Of a key; each of them may add a whole row to a sum.
 _MOST_HOLDERS = 100
 
@@ -387,18 +385,3 @@ def _require_exact(mechanism: Mechanism, clients: int, *, holders: bool, new: bo
     if type(mechanism.strategy) not in OWN:
         require_inverse(mechanism.strategy)
         require_no_look_ahead(mechanism.strategy)
-
-
-def largest_deviation(mechanism: Mechanism) -> float:
-    """The largest standard deviation of a round's noise, per unit of clip norm.
-
-    That of the longest row of the noising matrix; of long runs estimated from a short vector, with room to spare.
-    """
-    if type(mechanism.strategy) is Identity:
-        return mechanism.stddev
-    if mechanism.rounds <= _EXACT:
-        largest = mechanism.stddev * largest_row_norm(mechanism.strategy)
-    else:
-        stream = NoiseStream(mechanism, dim=64, seed=0)
-        largest = 1.5 * max(float(stream.next_row().std()) for _ in range(mechanism.rounds))
-    return largest if math.isfinite(largest) else sys.float_info.max

@@ -28,6 +28,7 @@ def main(grid: Grid, context: Context) -> None:
         num_sampled_clients=task.COHORT,
         keys_enforced=True,
         delta=task.DELTA,
+        deadline=config["deadline"] or None,
         state=config["state"],
     )
 
