@@ -11,8 +11,7 @@ from scipy import optimize as scipy_optimize
 from conftest import oracle
 from hubbub import factorization
 from hubbub.factorization import banded_inverse as numerics
-from hubbub.factorization import toeplitz as toeplitz_bounds
-from hubbub.factorization import toeplitz_search
+from hubbub.factorization import toeplitz as search
 from hubbub.mechanism import utility, workloads
 from hubbub.mechanism.participation import FixedEpochs, FixedSizeSampling, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import banded_inverse, matrices
@@ -107,7 +106,7 @@ def test_rounding_does_not_make_an_exact_sensitivity_a_bound() -> None:
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("d", [(1.0, -0.5, -0.1, 0.02), (1.0, -0.4, 0.3, -0.6)])
 def test_the_gradient_is_that_of_finite_differences(movement: numerics.Movement, pattern: MinSeparation, d: tuple) -> None:
-    a, weights = workloads.momentum(12, 0.6).coefficients(), toeplitz_search.row_weights(12, "mean")
+    a, weights = workloads.momentum(12, 0.6).coefficients(), search.row_weights(12, "mean")
     function = numerics.error_and_movement(a, weights, 4, *matrices.worst_rounds(pattern, 12), movement)
     point = np.array(d)
     numeric = [(function(point + 1e-6 * e)[0] - function(point - 1e-6 * e)[0]) / 2e-6 for e in np.eye(4)]
@@ -153,9 +152,9 @@ def test_the_bound_holds_for_every_strategy_wherever_it_is_taken(d: list[float],
     for pattern in (SingleParticipation(), MinSeparation(5, 3), MinSeparation(3, 2)):
         for objective in ("mean", "max"):
             cost = by_definition(A, other, objective) * other.sensitivity(pattern).value ** 2
-            bound = toeplitz_bounds.banded_inverse_bound(
+            bound = numerics.banded_inverse_bound(
                 A.coefficients(),
-                toeplitz_search.row_weights(15, objective),
+                search.row_weights(15, objective),
                 np.array([1.0, -at, at / 9]),
                 *matrices.worst_rounds(pattern, 15),
             )

@@ -9,12 +9,13 @@ from conftest import oracle
 from hubbub import factorization
 from hubbub.errors import NoiseExhaustedError
 from hubbub.factorization import blt as search
+from hubbub.factorization.blt import squared_error_with_momentum
+from hubbub.factorization.bounds import toeplitz_bound
 from hubbub.mechanism import utility, workloads
 from hubbub.mechanism.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.mechanism.sensitivity import of_matrix
 from hubbub.mechanism.strategies import blt, matrices
-from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz
-from hubbub.mechanism.strategies.blt_sums import binomial_sums, responses, squared_error_with_momentum, toeplitz_bound
+from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz, binomial_sums, responses
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
 MF = oracle("matrix_factorization")

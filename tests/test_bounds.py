@@ -13,8 +13,8 @@ from hubbub.errors import ConfigError
 from hubbub.factorization import families
 from hubbub.factorization.anderson import fixed_point
 from hubbub.factorization.bounds import classes_of, lower_bound
+from hubbub.factorization.dense import inverse_blocks, whole_inverse
 from hubbub.factorization.diagonal import Effort, alone, maximize, smoothed_diagonal
-from hubbub.factorization.epochs import inverse_blocks, whole_inverse
 from hubbub.factorization.families import DESCRIPTIONS, Family
 from hubbub.factorization.pencils import Poles, column_gram, inverse_diagonal, inverse_root_poles, row_gram
 from hubbub.mechanism.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation

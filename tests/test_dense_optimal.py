@@ -7,7 +7,7 @@ import pytest
 
 from conftest import oracle
 from hubbub import factorization
-from hubbub.factorization.epochs import best_for_epochs
+from hubbub.factorization.dense import best_for_epochs
 from hubbub.mechanism import sensitivity, utility
 from hubbub.mechanism.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.mechanism.strategies import dense
@@ -87,7 +87,7 @@ def test_two_thousand_rounds_of_epochs_take_seconds(case: dict) -> None:
 def test_both_ways_to_solve_epochs_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = momentum(60, 0.0, np.linspace(1, 0.2, 60))
     by_decomposition = best_for_epochs(workload, 4, 15, "mean")
-    monkeypatch.setattr("hubbub.factorization.epochs._FEW_ROUNDS", 0)
+    monkeypatch.setattr("hubbub.factorization.dense._FEW_ROUNDS", 0)
     by_poles = best_for_epochs(workload, 4, 15, "mean")
     assert by_poles.bound == pytest.approx(by_decomposition.bound, rel=1e-7)
     np.testing.assert_allclose(by_poles.C, by_decomposition.C, atol=1e-3)

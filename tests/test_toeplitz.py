@@ -12,13 +12,12 @@ from scipy import optimize as scipy_optimize
 from conftest import oracle
 from hubbub import factorization
 from hubbub.factorization import normalized_toeplitz as normalized_numerics
-from hubbub.factorization import toeplitz as toeplitz_bounds
-from hubbub.factorization import toeplitz_search as search
+from hubbub.factorization import toeplitz as search
+from hubbub.factorization.bounds import toeplitz_bound
 from hubbub.mechanism import utility, workloads
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.mechanism.strategies import matrices, toeplitz
-from hubbub.mechanism.strategies.normalized_toeplitz import NormalizedToeplitz
-from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
+from hubbub.mechanism.strategies.toeplitz import BandedToeplitz, NormalizedToeplitz
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
 MF = oracle("matrix_factorization")
@@ -260,26 +259,26 @@ def test_the_bounds_hold_for_every_strategy_wherever_they_are_taken(c: list[floa
         for objective in ("mean", "max"):
             cost = by_definition(A, other, objective) * other.sensitivity(pattern).value ** 2
             weights = search.row_weights(n, objective)
-            assert cost >= toeplitz_bounds.banded_bound(A.coefficients(), weights, anywhere, *matrices.worst_rounds(pattern, n))
-            assert cost >= toeplitz_bounds.root_bound(root, objective) * (1 - 1e-12)
+            assert cost >= search.banded_bound(A.coefficients(), weights, anywhere, *matrices.worst_rounds(pattern, n))
+            assert cost >= toeplitz_bound(root, len(root), 1, objective == "mean") * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("bands", [5, 30])
 def test_the_bound_is_the_same_with_and_without_the_whole_matrix(bands: int, monkeypatch: pytest.MonkeyPatch) -> None:
     a, weights = np.ones(60), search.row_weights(60, "mean")
     c = np.array(factorization.toeplitz.optimize(workloads.prefix_sum(60), bands=bands).strategy.coefficients)
-    with_steps = toeplitz_bounds.banded_bound(a, weights, c, 60, 1)
+    with_steps = search.banded_bound(a, weights, c, 60, 1)
     monkeypatch.setattr(toeplitz_bounds, "_STEPS", 0)
     monkeypatch.setattr(toeplitz_bounds, "_LOOSE", -1.0)
     monkeypatch.setattr(toeplitz_bounds, "_CHUNK", 100)
-    assert toeplitz_bounds.banded_bound(a, weights, c, 60, 1) == pytest.approx(with_steps, rel=1e-10)
+    assert search.banded_bound(a, weights, c, 60, 1) == pytest.approx(with_steps, rel=1e-10)
 
 
 @given(seed=draws.integers(0, 10**6), bands=draws.integers(1, 6))
 def test_the_quick_bound_on_an_eigenvalue_is_never_below_it(seed: int, bands: int) -> None:
     generator = np.random.default_rng(seed)
     f, scales, counted = generator.normal(size=9), generator.uniform(0.1, 2, 9), generator.uniform(1, 2, bands)
-    form = toeplitz_bounds._Form(f, scales, counted)
+    form = search._Form(f, scales, counted)
     values, vectors = np.linalg.eigh(form.matrix())
     # Any eigenvector, not only the first: what is beside it must then be bounded as well.
     point = vectors[:, generator.integers(bands)] + generator.choice([0.0, 1e-3, 0.3]) * generator.normal(size=bands)
@@ -298,7 +297,7 @@ def test_the_full_square_root_is_the_best_for_the_largest_error() -> None:
         result = factorization.toeplitz.optimize(workloads.momentum(64, beta), bands=64, objective="max")
         root = matrices.root_series(beta, 64)
         np.testing.assert_allclose(result.strategy.coefficients, root / np.linalg.norm(root), atol=1e-9)
-        assert toeplitz_bounds.root_bound(root, "max") == pytest.approx(result.squared_error, rel=1e-10)
+        assert toeplitz_bound(root, len(root), 1, mean=False) == pytest.approx(result.squared_error, rel=1e-10)
 
 
 def test_more_bands_are_never_worse() -> None:

@@ -29,8 +29,7 @@ from hubbub.factorization import bounds
 from hubbub.factorization.banded_error import BandedError, Weigh
 from hubbub.factorization.certificate import MOST_ROUNDS, lower_bound
 from hubbub.factorization.lbfgs import Minimum, minimize
-from hubbub.factorization.optimized import Objective, Optimized
-from hubbub.factorization.threads import on_one_thread
+from hubbub.factorization.optimized import Objective, Optimized, on_one_thread
 from hubbub.mechanism.participation import FixedEpochs, Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies.banded import Banded
 from hubbub.mechanism.utility import squared_errors

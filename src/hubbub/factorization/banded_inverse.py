@@ -1,6 +1,6 @@
 """Toeplitz C whose inverse is banded: the coefficients of C⁻¹ of least error.
 
-Letters, and those of :mod:`hubbub.factorization.toeplitz_search`: d the coefficients of C⁻¹, c = 1/d those of C, β = a·d.
+Letters, and those of :mod:`hubbub.factorization.toeplitz`: d the coefficients of C⁻¹, c = 1/d those of C, β = a·d.
 
 Source: Kalinin et al. 2025, "Back to Square Roots", https://arxiv.org/abs/2505.12128.
 """
@@ -10,15 +10,14 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from scipy import linalg
 from scipy import optimize as scipy_optimize
 
 from hubbub._util.checks import Array, one_of
-from hubbub.factorization import toeplitz_search
 from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.lbfgs import Minimum, ValueAndGradient, minimize
-from hubbub.factorization.optimized import Objective, Optimized
-from hubbub.factorization.threads import on_one_thread
-from hubbub.factorization.toeplitz import banded_inverse_bound
+from hubbub.factorization.optimized import Objective, Optimized, on_one_thread
+from hubbub.factorization.toeplitz import MOST_WORK, columns_of, inner_product, quotient, row_weights
 from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.banded_inverse import BandedInverse, square_root_of
@@ -27,13 +26,14 @@ from hubbub.mechanism.strategies.matrices import (
     columns_at,
     columns_at_transposed,
     correlate,
+    divide,
     inverse,
     multiply,
     transposed_divide,
 )
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["Movement", "error_and_movement", "least_error", "optimize"]
+__all__ = ["Movement", "banded_inverse_bound", "error_and_movement", "least_error", "optimize"]
 
 # A proof that leaves less to gain needs no second one.
 _TIGHT = 1e-6
@@ -50,6 +50,7 @@ _MOST_WORK = 3 * 10**7
 _EXPLODED = 1e50
 # Logarithms: of the first partial sum over the last beyond which the search does not go, and the error that it is told there.
 _STEEP, _FAR = 50.0, 1e3
+_EPSILON = float(np.finfo(np.float64).eps)
 
 
 def error_and_movement(
@@ -62,7 +63,7 @@ def error_and_movement(
 
     Args:
         a: ``(rounds,)``, the first column of A.
-        weights: ``(rounds,)``, see :func:`hubbub.factorization.toeplitz_search.row_weights`.
+        weights: ``(rounds,)``, see :func:`hubbub.factorization.toeplitz.row_weights`.
         bands: How many coefficients d has.
         separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
         movement: What v is the sum of columns of.
@@ -161,6 +162,34 @@ def _decreasing(function: ValueAndGradient, bands: int) -> tuple[Array, int]:
     return np.diff(np.exp(logarithms(found.x * units)), prepend=0.0), int(found.nfev)
 
 
+def banded_inverse_bound(a: Array, weights: Array, d: Array, separation: int, participations: int) -> float:
+    """Below which no C with an inverse of as many bands as d comes; 0 if too much work.
+
+    With v the sum of a client's worst columns, β·v = a·q for q = 1 + x^separation + …, and ‖v‖ is no more than the sensitivity
+    whatever the signs. The factor of few coefficients is β = a·d here: the bound is ⟨J·h, q⟩² / λ for h = J·v/d and λ the
+    largest quotient of ‖T_h·d‖² and Σ w_j·β_j².
+
+    Args:
+        a: ``(rounds,)``, the first column of the workload.
+        weights: ``(rounds,)``, positive.
+        d: ``(bands,)``, the best first column of C⁻¹ that was found; the bound holds for whatever it is.
+        separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
+    """
+    n, b = len(a), len(d)
+    if n * b**2 > MOST_WORK:
+        return 0.0
+    unit = np.zeros(n)
+    unit[0] = 1.0
+    v = columns_at(divide(unit, d), n, separation, participations)
+    h = divide(v[::-1], d)
+    triangle = linalg.qr(columns_of(a, b) * np.sqrt(weights)[:, None], mode="r", overwrite_a=True)[0][:b]
+    quotients = linalg.solve_triangular(triangle, columns_of(h, b).T, trans="T")
+    largest = float(linalg.eigvalsh(quotients @ quotients.T, subset_by_index=[b - 1, b - 1])[0])
+    reached = inner_product(h[::-1][: separation * participations : separation], np.ones(1))
+    # The triangle is that of columns a little different, and so are its quotients, by as much as its condition makes of it.
+    return quotient(reached, largest) * max(0.0, 1 - 16 * (n + b) * _EPSILON * float(np.linalg.cond(triangle)))
+
+
 @on_one_thread
 def optimize(
     workload: Workload,
@@ -193,7 +222,7 @@ def optimize(
     """
     start = np.array(square_root_of(workload, bands).noising_coefficients)
     n, a = workload.rounds, workload.coefficients()
-    weights = toeplitz_search.row_weights(n, one_of("objective", objective, ("mean", "max")))
+    weights = row_weights(n, one_of("objective", objective, ("mean", "max")))
     separation, participations = worst_rounds(participation, n)
     movement: Movement = "majorant" if isinstance(participation, MinSeparation) else "magnitude"
     found = least_error(a, weights, start, separation, participations, "signed" if participations == 1 else movement)

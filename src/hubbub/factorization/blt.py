@@ -18,22 +18,20 @@ import numpy as np
 from scipy.optimize import OptimizeResult, minimize
 
 from hubbub._util.checks import Array, integer, one_of
-from hubbub.factorization.bounds import lower_bound
-from hubbub.factorization.optimized import Objective, Optimized
-from hubbub.factorization.threads import on_one_thread
+from hubbub.factorization.bounds import lower_bound, toeplitz_bound
+from hubbub.factorization.optimized import Objective, Optimized, on_one_thread
 from hubbub.mechanism.participation import Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies import matrices
-from hubbub.mechanism.strategies.blt import MOST_STRETCHES, BufferedLinearToeplitz, squared_errors
-from hubbub.mechanism.strategies.blt_sums import (
-    Problem,
+from hubbub.mechanism.strategies.blt import (
+    MOST_STRETCHES,
+    BufferedLinearToeplitz,
     binomial_sums,
-    squared_error_with_momentum,
+    squared_errors,
     squared_sensitivity,
-    toeplitz_bound,
 )
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["Found", "optimize", "search", "squared_error"]
+__all__ = ["Found", "Problem", "optimize", "search", "squared_error", "squared_error_with_momentum"]
 
 # More buffers find nothing: the first 6 come within 1% of the best Toeplitz strategy for 10⁷ rounds.
 _MOST_BUFFERS = 12
@@ -57,6 +55,25 @@ _NARROWEST = 1e-12
 _LEAST, _EPSILON = 1e-300, float(np.finfo(np.float64).epsneg)
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What a strategy is optimized for.
+
+    Args:
+        rounds: n.
+        separation: b: how many rounds lie between one participation and the next.
+        participations: k, with (k − 1)·b < n.
+        mean: The mean of the squared errors over rounds, rather than the last and largest.
+        momentum: β in [0, 1) of the workload with the generating function 1/((1 − x)·(1 − βx)).
+    """
+
+    rounds: int
+    separation: int
+    participations: int
+    mean: bool
+    momentum: float = 0.0
+
+
 def squared_error(problem: Problem, logs: Array, weights: Array) -> tuple[float, Array, Array]:
     """The squared error Σ_{i<n} b_i² of the last round, or the mean over rounds, with derivatives by w and by δ̂.
 
@@ -77,6 +94,76 @@ def squared_error(problem: Problem, logs: Array, weights: Array) -> tuple[float,
     image = total @ weights
     by_delta = 2 * weights * (slope @ (np.exp(logs) * weights))
     return scale * float(weights @ image), 2 * scale * image, scale * by_delta
+
+
+def squared_error_with_momentum(n: int, momentum: float, mean: bool, logs: Array, weights: Array) -> tuple[float, Array, Array]:
+    """Σ_{i<n} m_i², or Σ_{i<n} (n − i)·m_i²/n if ``mean``, with its derivatives by w and by 1 − r.
+
+    Partial fractions of the generating function of m divide by r_l − β, which may be 0. Here everything follows from the
+    recursion m_i = β·m_{i−1} + b_i with b_i = Σ_l w_l·r_l^i, summed: for u_l = Σ_i b_i·r_l^i, K_l = Σ_i m_i·r_l^i and
+    E = Σ_i m_i² over i < n, with m = m_{n−1},
+
+        (1 − β·r_l)·K_l = u_l − β·r_l^n·m      (1 − β²)·E = Σ_l w_l·u_l + 2β·Σ_l w_l·(r_l·K_l − r_l^n·m) − β²·m²
+
+    and the same once more, summed over n, for the mean. Derivatives are taken backwards through these lines.
+
+    Args:
+        n: At least 1.
+        momentum: β in (0, 1).
+        mean: Which of the two.
+        logs: log r, ``(poles,)``.
+        weights: w, ``(poles,)``.
+
+    Returns:
+        The value, and two arrays ``(poles,)``.
+    """
+    beta, w, r = momentum, weights, np.exp(logs)
+    G, G_slope = binomial_sums(n, 1, np.add.outer(logs, logs))
+    power, power_slope = np.exp(n * logs), n * np.exp((n - 1) * logs)
+    D, D_slope = _divided_powers(n, beta, logs)
+    u, m, rest, share = G @ w, float(w @ D), 1 - beta * r, 1 / (1 - beta**2)
+    K = (u - beta * power * m) / rest
+    value = share * float(w @ u + 2 * beta * (w @ (r * K - m * power)) - beta**2 * m**2)
+    by_value, by_w, by_r, by_K, by_delta = 1.0, np.zeros_like(w), np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
+    if mean:
+        # Summed over n: U of u, K of m_{n−1}·r^{n−1}, and KK of K.
+        H, H_slope = binomial_sums(n + 1, 2, np.add.outer(logs, logs))
+        U = H @ w
+        KK = (U - beta * r * K) / rest
+        value = share / n * float(w @ U + 2 * beta * (w @ (r * (KK - K))) - beta**2 * value)
+        own = share / n
+        by_KK = 2 * beta * own * w * r
+        by_w = 2 * beta * own * r * (KK - K)
+        by_r = 2 * beta * own * w * (KK - K) + by_KK * beta * (KK - K) / rest
+        by_K = -by_KK * (1 + beta * r / rest)
+        left = by_KK / rest + own * w
+        by_w += H @ left + own * U
+        by_delta = _by_delta(H_slope, r, left, w)
+        by_value = -(beta**2) * own
+    own = share * by_value
+    by_w += 2 * beta * own * (r * K - m * power)
+    by_K += 2 * beta * own * w * r
+    by_r += 2 * beta * own * w * (K - m * power_slope) + by_K * beta * (K - power_slope * m) / rest
+    by_m = -2 * beta**2 * own * m - 2 * beta * own * float(w @ power) - beta * float(by_K @ (power / rest))
+    left = by_K / rest + own * w
+    by_w += G @ left + own * u + by_m * D
+    by_delta += _by_delta(G_slope, r, left, w)
+    return value, by_w, by_delta - by_r - by_m * w * D_slope
+
+
+def _by_delta(slope: Array, r: Array, left: Array, right: Array) -> Array:
+    """The derivative of leftᵀ·T·right by 1 − r, where T_ab is a function of r_a·r_b with the given slope by 1 − r_a·r_b."""
+    gradient: Array = left * (slope @ (r * right)) + right * (slope @ (r * left))
+    return gradient
+
+
+def _divided_powers(n: int, beta: float, logs: Array) -> tuple[Array, Array]:
+    """(r^n − β^n)/(r − β) = Σ_{i<n} r^i·β^(n−1−i) and its derivative by r, to full precision where r is near β."""
+    log_beta = float(np.log(beta))
+    sums, slopes = binomial_sums(n, 1, -np.abs(logs - log_beta))
+    larger = np.exp((n - 1) * np.maximum(logs, log_beta))
+    grows = (n - 1) * np.exp((n - 2) * logs) * sums + np.exp((n - 3) * logs) * beta * slopes
+    return larger * sums, np.where(logs >= log_beta, grows, -np.exp((n - 2) * log_beta) * slopes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +277,8 @@ def _log_loss(p: Array, problem: Problem) -> tuple[float, Array]:
 def _loss_and_gradient(p: Array, problem: Problem) -> tuple[float, Array]:
     logs, delta, scales, differences, signs = _scales(_logits(p))
     weights = _weights(delta, scales, signs)
-    sens, by_omega, by_decay = squared_sensitivity(problem, logs[::2], scales[::2])
+    n, b, k = problem.rounds, problem.separation, problem.participations
+    sens, by_omega, by_decay = squared_sensitivity(n, b, k, logs[::2], scales[::2])
     error, by_weight, by_inverse = squared_error(problem, np.concatenate([[0.0], logs[1::2]]), weights)
     by_log, by_delta = np.empty_like(p), np.empty_like(p)
     by_log[::2], by_log[1::2] = by_omega * scales[::2] / sens, by_weight[1:] * weights[1:] / error

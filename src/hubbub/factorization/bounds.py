@@ -9,17 +9,19 @@ all signs. So a weight for each class of rounds that one client may join togethe
 
 import numpy as np
 
-from hubbub._util.checks import one_of
+from hubbub._util.checks import Array, one_of
 from hubbub.factorization.diagonal import Classes, Effort, alone, maximize
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, require_pattern
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["classes_of", "lower_bound"]
+__all__ = ["classes_of", "lower_bound", "toeplitz_bound"]
 
 # Enough for a relative 1e-4 of the best bound of this kind without momentum.
 _QUICK = Effort(residual=0.03, evaluations=5, poles=1e-5)
 # Momentum converges more slowly; this reaches about 1e-3.
 _LONGER = Effort(residual=0.03, evaluations=15, poles=1e-5)
+# Of a sum, for each of its terms: a few units in the last place.
+_ROUNDING = 1e-14
 
 
 def lower_bound(workload: Workload, participation: Participation, objective: str) -> float:
@@ -69,3 +71,31 @@ def classes_of(rounds: int, participation: Participation) -> Classes:
             # A stride that is wider than must be leaves no class with more rounds than a client may join.
             most = min(max_participations, -(-rounds // min_separation))
             return np.arange(rounds) % max(min_separation, -(-rounds // most))
+
+
+def toeplitz_bound(root: Array, separation: int, participations: int, mean: bool) -> float:
+    """Below the error of every lower-triangular Toeplitz strategy, at sensitivity 1 and learning rate 1; in O(rounds).
+
+    Let s be the square root of the workload's series: its coefficients are positive and do not increase, so that s, cut after
+    i, has no zero in the unit disc (Eneström and Kakeya). By Landau's argument of 1913 the squared error of row i times
+    c_0² + … + c_i² is then at least (s_0² + … + s_i²)²; at one participation the root itself attains it in the last row. The
+    squared sensitivity is at least its mean over the signs of a client's contributions: a sum of squared norms of columns, of
+    which as many reach c_i as start i + 1 rounds or more before the end.
+
+    Args:
+        root: s, ``(rounds,)``.
+        separation: b.
+        participations: k.
+        mean: Over rows, rather than the largest.
+
+    Example:
+        >>> toeplitz_bound(np.array([1.0, 0.5]), 1, 1, mean=False)
+        1.5624999999999687
+
+    Source: for prefix sums and one participation Dvijotham et al. 2024, https://arxiv.org/abs/2404.16706.
+    """
+    n = len(root)
+    rows = np.square(np.cumsum(np.square(root)))
+    if participations > 1:
+        rows *= np.minimum(participations, np.arange(n)[::-1] // separation + 1)
+    return float(rows.mean() if mean else rows.max()) * (1 - n * _ROUNDING)

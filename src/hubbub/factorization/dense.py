@@ -1,19 +1,43 @@
-"""The strategy of least error of all: for one participation, and for clients that take part once in each epoch."""
+"""The strategy of least error of all: for one participation, and for clients that take part once in each epoch.
+
+Letters: b residues (rounds of an epoch), k epochs, round r + e·b is epoch e of residue r; A workload, W the diagonal matrix of
+weights w of its rows, M = Aᵀ·W·A, P = M⁻¹, X = CᵀC with blocks X_r of the rounds of residue r, V a positive definite k × k
+block V_r for each residue, its diagonal v_r, s shifts and c weights of the poles.
+
+For any C: tr M·X⁻¹ ≥ t² / tr V·X with t the trace of (V^(1/2)·M·V^(1/2))^(1/2), and tr V_r·X_r ≤ v_r · sensitivity², since a
+client may contribute vectors with the inner products V_r / v_r. With V = H·Hᵀ, t is the sum of the singular values of
+K = W^(1/2)·A·H, which is at least ⟨K, U⟩ / ‖U‖ for every U: what proves the bound is that U, near the polar factor of K, has
+no norm above 1 + δ, by a Cholesky factor of (1 + δ)²·I − Uᵀ·U. At the optimum X_r is diagonal: from X_r·V_r·X_r = M_r, and
+diagonal D_r with the same diagonals' sum, follows V_r = D_r⁻¹·M_r·D_r⁻¹, which the iteration averages with the V_r before.
+
+P is tridiagonal over rounds. With the rounds of a residue side by side, P + s·V is block tridiagonal with one more pair of
+blocks in its corners: the last residue of an epoch is coupled to the first of the next. Residue 0 is eliminated as a border of
+the chain of the others; arrays of a sweep are ``(residues, poles, epochs, epochs)``, in O(b·k³) time a pole.
+
+Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2211.06530 (the problem and its dual).
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import cho_factor, cho_solve
 
 from hubbub._util.checks import Array, one_of
-from hubbub.factorization.epochs import best_for_epochs
-from hubbub.factorization.optimized import Objective, Optimized
+from hubbub.factorization.anderson import fixed_point
+from hubbub.factorization.certificate import bound_on_norm
+from hubbub.factorization.optimized import Objective, Optimized, on_one_thread
+from hubbub.factorization.pencils import Poles, inverse_root_poles, row_gram, unshifted
 from hubbub.factorization.semiseparable import best_recursion, best_weights, root_of_weights, squared_errors
-from hubbub.factorization.threads import on_one_thread
 from hubbub.mechanism import utility
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, require_pattern
 from hubbub.mechanism.strategies.dense import Dense
+from hubbub.mechanism.strategies.matrices import gram_root, triangular_form
 from hubbub.mechanism.strategies.semiseparable import Semiseparable
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["optimize"]
+__all__ = ["EpochOptimum", "best_for_epochs", "inverse_blocks", "optimize", "whole_inverse"]
 
 # Beyond these numbers of rounds the time or the memory of an answer is no longer that of a few minutes.
 _MOST_BY_RECURSION = 1_000_000
@@ -121,3 +145,258 @@ def _for_epochs(
     optimum = best_for_epochs(workload, k, b, objective)
     strategy = Dense(optimum.C)
     return strategy, utility.squared_errors(workload, strategy), optimum.bound, optimum.iterations
+
+
+class _Swept(NamedTuple):
+    """Of the chain: −G_r⁻¹·E_{r−1} that leads from row to row, and T_rr; what the border sees of it; the border's inverse."""
+
+    leads: Array
+    own: Array
+    border: Array
+    first: Array
+
+
+def inverse_blocks(gram: Array, V: Array, poles: Poles) -> Array:
+    """The k × k block of each residue in Σ c_q·(P + s_q·V)⁻¹, ``(residues, epochs, epochs)``.
+
+    Args:
+        gram: The two bands of P, ``(2, rounds)``.
+        V: ``(residues, epochs, epochs)``, at least two residues.
+        poles: c and s.
+    """
+    swept = _sweep(gram, V, poles)
+    blocks = np.empty_like(V)
+    blocks[0] = np.einsum("q,qij->ij", poles.weights, swept.first)
+    through = swept.border @ swept.first[None] @ np.swapaxes(swept.border, 2, 3)
+    blocks[1:] = np.einsum("q,rqij->rij", poles.weights, swept.own + through)
+    return blocks
+
+
+def whole_inverse(gram: Array, V: Array, poles: Poles) -> Array:
+    """Σ c_q·(P + s_q·V)⁻¹ in the order of rounds, ``(rounds, rounds)``, in O(poles · rounds² · k) time."""
+    residues, epochs, _ = V.shape
+    n, c = residues * epochs, poles.weights
+    swept = _sweep(gram, V, poles)
+    X = np.zeros((residues, epochs, residues, epochs))
+    row = np.zeros((len(c), epochs, n))
+    for r in range(1, residues):
+        # Row r of the chain's inverse, up to its own block: residues one to r side by side.
+        before = (r - 1) * epochs
+        row[:, :, :before] = swept.leads[r - 1] @ row[:, :, :before]
+        row[:, :, before : before + epochs] = swept.own[r - 1]
+        X[r, :, 1 : r + 1] = np.tensordot(c, row[:, :, : r * epochs], 1).reshape(epochs, r, epochs)
+    # The border: (−R, I)·first·(−R, I)ᵀ, all poles in one product.
+    ends = np.concatenate([np.broadcast_to(np.eye(epochs), (1, len(c), epochs, epochs)), -swept.border])
+    left = (ends @ (c[:, None, None] * swept.first)).transpose(0, 2, 1, 3).reshape(n, -1)
+    lower = np.tril(X.reshape(n, n))
+    whole = lower + np.tril(lower, -1).T + left @ ends.transpose(0, 2, 1, 3).reshape(n, -1).T
+    # From residue by residue to round by round.
+    whole = whole.reshape(residues, epochs, residues, epochs).transpose(1, 0, 3, 2).reshape(n, n)
+    return np.asarray(0.5 * (whole + whole.T))
+
+
+def _sweep(gram: Array, V: Array, poles: Poles) -> _Swept:
+    residues, epochs, _ = V.shape
+    main = gram[0].reshape(epochs, residues).T
+    beside = gram[1].reshape(epochs, residues).T
+    shape = (residues - 1, len(poles.shifts), epochs, epochs)
+    leads, own, border = np.empty(shape), np.empty(shape), np.empty(shape)
+    pivots = np.empty(shape)
+    eye = np.arange(epochs)
+    # To residue 0 of the next epoch from the last residue of this one.
+    corner = np.zeros((epochs, epochs))
+    corner[eye[:-1], eye[1:]] = beside[-1, :-1]
+
+    def diagonal(r: int) -> Array:
+        block: Array = np.multiply.outer(poles.shifts, V[r])
+        block[:, eye, eye] += main[r]
+        return block
+
+    for r in range(residues - 1, 0, -1):
+        block = diagonal(r)
+        if r < residues - 1:
+            block -= np.multiply.outer(beside[r], beside[r]) * pivots[r]
+        pivots[r - 1] = np.linalg.inv(block)
+    leads[:] = -pivots * beside[:-1, None, None, :]
+    own[0], column = pivots[0], pivots[0] * beside[0]
+    border[0] = column
+    for r in range(1, residues - 1):
+        own[r] = pivots[r] + leads[r] @ own[r - 1] @ np.swapaxes(leads[r], 1, 2)
+        border[r] = column = leads[r] @ column
+    # What the last residue sends back along the chain.
+    product = np.broadcast_to(corner, shape[1:])
+    for r in range(residues - 2, -1, -1):
+        border[r] += own[r] @ product
+        product = np.swapaxes(leads[r], 1, 2) @ product
+    first = diagonal(0) - beside[0][:, None] * border[0] - corner.T @ border[-1]
+    return _Swept(leads, own, border, np.linalg.inv(first))
+
+
+# Up to this many rounds a singular value decomposition is quicker than sums over poles.
+_FEW_ROUNDS = 200
+_POLES = 1e-9
+# Of the logarithms of V and w; the gap is quadratic in the former, linear in the latter.
+_RESIDUAL = {"mean": 5e-5, "max": 1e-8}
+_EVALUATIONS = {"mean": 80, "max": 300}
+_LEAST_WEIGHT = 1e-10
+_EPSILON = float(np.finfo(np.float64).eps)
+
+
+class EpochOptimum(NamedTuple):
+    """C, ``(rounds, rounds)``, whose columns of one residue are orthogonal, and a bound at sensitivity 1 on every strategy."""
+
+    C: Array
+    bound: float
+    iterations: int
+
+
+class _Problem(NamedTuple):
+    workload: Workload
+    epochs: int
+    residues: int
+    by_poles: bool
+
+
+def best_for_epochs(workload: Workload, epochs: int, residues: int, objective: str) -> EpochOptimum:
+    """The optimum for k = ``epochs`` participations exactly b = ``residues`` rounds apart; ``workload.rounds`` must be k·b.
+
+    O(b·k³) time an iteration for the mean without momentum, else O(rounds³).
+    """
+    n = workload.rounds
+    by_poles = objective == "mean" and not workload.momentum and residues > 1 and n > _FEW_ROUNDS
+    problem = _Problem(workload, epochs, residues, by_poles)
+    size = residues * epochs**2
+
+    def parts(point: Array) -> tuple[Array, Array]:
+        logarithms = point[:size].reshape(residues, epochs, epochs)
+        V = _constant_diagonal(_with_eigenvalues(np.exp, 0.5 * (logarithms + np.swapaxes(logarithms, 1, 2))))
+        return V, np.full(n, 1 / n) if objective == "mean" else _shares(point[size:])
+
+    def improved(point: Array) -> Array:
+        V, w = parts(point)
+        X, errors = _blocks(problem, V, w)
+        new = _with_eigenvalues(np.log, _constant_diagonal(_mean_of(V, _rebalanced(X, V)))).ravel()
+        return new if objective == "mean" else np.concatenate([new, np.log(_shares(np.log(errors)))])
+
+    start = np.zeros((residues, epochs, epochs))
+    rising = np.sqrt(n - np.arange(n)).reshape(epochs, residues).mean(axis=0)
+    start[:, np.arange(epochs), np.arange(epochs)] = np.log(rising / rising.sum())[:, None]
+    beginning = start.ravel() if objective == "mean" else np.concatenate([start.ravel(), np.full(n, -math.log(n))])
+    found = fixed_point(improved, beginning, tolerance=_RESIDUAL[objective], most=_EVALUATIONS[objective])
+    V, w = parts(found.point)
+    return EpochOptimum(_strategy(problem, V, w), _proved(problem, V, w), found.evaluations)
+
+
+def _proved(problem: _Problem, V: Array, w: Array) -> float:
+    """t² / Σ v_r less what rounding may have added; 0 where it leaves nothing."""
+    n, b, k = problem.workload.rounds, problem.residues, problem.epochs
+    roots = np.linalg.cholesky(V)
+    weighted = np.sqrt(w)[:, None] * problem.workload.matrix()
+    by_residue = weighted.reshape(n, k, b).transpose(2, 0, 1)
+    K = by_residue @ roots
+    if problem.by_poles:
+        # The polar factor is W^(1/2)·A·X⁻¹·H⁻ᵀ.
+        X = whole_inverse(*_pencil(problem, V, w))
+        solved = cho_solve(cho_factor(X), weighted.T).T.reshape(n, k, b).transpose(2, 0, 1)
+        U = np.swapaxes(np.linalg.solve(roots, np.swapaxes(solved, 1, 2)), 1, 2)
+    else:
+        left, _, right = np.linalg.svd(K.transpose(1, 0, 2).reshape(n, n))
+        U = (left @ right).reshape(n, b, k).transpose(1, 0, 2)
+    # Entries of A and K are sums of at most n + k numbers; those of U are what they are.
+    lost = 4 * (n + k) * _EPSILON * float(np.linalg.norm(by_residue @ np.abs(roots))) * float(np.linalg.norm(U))
+    reached = float(np.vdot(K, U)) - lost
+    # The Cholesky factors are what they are, too: V is their product.
+    sums = math.fsum(np.square(roots).sum(axis=2).max(axis=1)) * math.fsum(w) * (1 + 4 * (k + 2) * _EPSILON)
+    return max(0.0, reached / bound_on_norm(U.transpose(1, 0, 2).reshape(n, n))) ** 2 / sums
+
+
+def _blocks(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array]:
+    """The diagonal blocks of the optimal X for V and w, and w · the errors of its rows (empty where they are not needed)."""
+    if problem.by_poles:
+        return inverse_blocks(*_pencil(problem, V, w)), np.empty(0)
+    root, values, left = _decomposed(problem, V, w)
+    b, k = problem.residues, problem.epochs
+    columns = (np.sqrt(values)[:, None] * root).reshape(-1, k, b).transpose(2, 1, 0)
+    return columns @ np.swapaxes(columns, 1, 2), np.square(left) @ values
+
+
+def _decomposed(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array, Array]:
+    """R·H⁻¹, S and U for a root V = H·Hᵀ and the decomposition U·S·R of W^(1/2)·A·H: X = (R·H⁻¹)ᵀ·S·R·H⁻¹."""
+    b, k = problem.residues, problem.epochs
+    n = b * k
+    roots = np.linalg.cholesky(V)
+    H = np.zeros((k, b, k, b))
+    inverse = np.zeros((k, b, k, b))
+    each = np.arange(b)
+    H[:, each, :, each] = roots
+    inverse[:, each, :, each] = np.linalg.inv(roots)
+    left, values, right = np.linalg.svd((np.sqrt(w)[:, None] * problem.workload.matrix()) @ H.reshape(n, n))
+    return right @ inverse.reshape(n, n), values, left
+
+
+def _pencil(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array, Poles]:
+    """P, V and poles for their spectrum; its interval decides how good the poles are, not whether their sum is safe."""
+    gram = row_gram(problem.workload.inverse_bands(), 1 / w)
+    # V_r is at most k·v_r·I, and no eigenvalue of M·V above its trace.
+    lowest = 1 / (problem.epochs * float(unshifted(gram) @ np.tile(V[:, 0, 0], problem.epochs)))
+    highest = 4 * float(gram[0].max()) / float(np.linalg.eigvalsh(V)[:, 0].min())
+    return gram, V, inverse_root_poles(lowest, highest, _POLES)
+
+
+def _strategy(problem: _Problem, V: Array, w: Array) -> Array:
+    """C of sensitivity about 1 from the optimal X, less what is left of inner products within a residue."""
+    n, b = problem.workload.rounds, problem.residues
+    root = np.empty((0, n))
+    if problem.by_poles:
+        X = whole_inverse(*_pencil(problem, V, w))
+    else:
+        root, values, _ = _decomposed(problem, V, w)
+        root = np.sqrt(values)[:, None] * root
+        X = root.T @ root
+    factors = np.empty(n)
+    for r in range(b):
+        own = np.arange(r, n, b)
+        factors[own] = float(X[own, own].sum()) ** -0.5
+        X[np.ix_(own, own)] = np.diag(X[own, own])
+    try:
+        return gram_root(X * np.multiply.outer(factors, factors))
+    except ValueError:
+        # Far from the optimum too much may have been taken away; with it, sensitivity is more than 1.
+        return triangular_form(root * factors)
+
+
+def _rebalanced(X: Array, V: Array) -> Array:
+    """V_r = D_r⁻¹·M_r·D_r⁻¹ for M_r = X_r·V_r·X_r and the D_r of trace 1 that makes its diagonal constant."""
+    M = X @ V @ X
+    roots = np.sqrt(np.diagonal(M, axis1=1, axis2=2))
+    D = roots / roots.sum(axis=1, keepdims=True)
+    return np.asarray(M / (D[:, :, None] * D[:, None, :]))
+
+
+def _mean_of(V: Array, other: Array) -> Array:
+    """The geometric mean of positive definite matrices, V^(1/2)·(V^(−1/2)·V′·V^(−1/2))^(1/2)·V^(1/2)."""
+    values, vectors = np.linalg.eigh(V)
+    root = (vectors * np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    inverse = (vectors / np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    return np.asarray(root @ _with_eigenvalues(np.sqrt, inverse @ other @ inverse) @ root)
+
+
+def _constant_diagonal(V: Array) -> Array:
+    """Blocks with the diagonal of each made constant by scaling rows and columns, and the sum over residues 1."""
+    diagonal = np.diagonal(V, axis1=1, axis2=2)
+    means = np.exp(np.log(diagonal).mean(axis=1))
+    factors = np.sqrt(means[:, None] / diagonal)
+    return np.asarray(V * factors[:, :, None] * factors[:, None, :] / means.sum())
+
+
+def _with_eigenvalues(function: Callable[[Array], Array], V: Array) -> Array:
+    """The symmetric matrices with the function's values of the eigenvalues instead."""
+    values, vectors = np.linalg.eigh(V)
+    return np.asarray((vectors * function(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2))
+
+
+def _shares(logarithms: Array) -> Array:
+    """Weights with a sum of 1, none of them below the least."""
+    shares = np.exp(logarithms - logarithms.max())
+    shares = np.maximum(shares / shares.sum(), _LEAST_WEIGHT / len(shares))
+    return np.asarray(shares / shares.sum())

@@ -18,12 +18,11 @@ import numpy as np
 from hubbub._util.checks import Array, integer
 from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.lbfgs import minimize
-from hubbub.factorization.optimized import Optimized
-from hubbub.factorization.threads import on_one_thread
+from hubbub.factorization.optimized import Optimized, on_one_thread
 from hubbub.mechanism.participation import Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.matrices import correlate, divide, transposed_divide
-from hubbub.mechanism.strategies.normalized_toeplitz import NormalizedToeplitz
+from hubbub.mechanism.strategies.toeplitz import NormalizedToeplitz
 from hubbub.mechanism.workloads import Workload
 
 __all__ = ["mean_error", "optimize"]

@@ -1,17 +1,23 @@
 """What an optimizer answers: the strategy, what it costs, and how much better any other could be."""
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, ParamSpec, TypeVar
+
+from threadpoolctl import ThreadpoolController
 
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.strategies.strategy import Strategy
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["Objective", "Optimized"]
+__all__ = ["Objective", "Optimized", "on_one_thread"]
 
 Objective = Literal["mean", "max"]
 # Of an error, relative.
 _ROUNDING = 1e-6
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
 AnyStrategy = TypeVar("AnyStrategy", bound=Strategy, covariant=True)
 
 
@@ -77,3 +83,25 @@ class Optimized(Generic[AnyStrategy]):
             ("better by at most", f"{self.relative_gap:.2g} of the squared error"),
         ]
         return bundle(sentence, rows)
+
+
+@functools.cache
+def _controller() -> ThreadpoolController:
+    # Looking for the libraries takes milliseconds; those of NumPy and SciPy are loaded by now.
+    return ThreadpoolController()
+
+
+def on_one_thread(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """The function, with NumPy's and SciPy's linear algebra on one thread while it runs.
+
+    Example:
+        >>> on_one_thread(sum)([1, 2])
+        3
+    """
+
+    @functools.wraps(function)
+    def limited(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        with _controller().limit(limits=1, user_api="blas"):
+            return function(*args, **kwargs)
+
+    return limited

@@ -24,9 +24,8 @@ import numpy as np
 
 from hubbub._util.checks import Array, integer, one_of
 from hubbub.factorization.diagonal import Dual, Effort, alone, maximize
-from hubbub.factorization.optimized import Objective, Optimized
+from hubbub.factorization.optimized import Objective, Optimized, on_one_thread
 from hubbub.factorization.pencils import Poles, pivots, row_gram
-from hubbub.factorization.threads import on_one_thread
 from hubbub.mechanism.participation import Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies.matrices import triangular_form
 from hubbub.mechanism.strategies.semiseparable import Recursion, Semiseparable, column_norms

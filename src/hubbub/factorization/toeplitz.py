@@ -9,7 +9,11 @@ that c is taken from: those of at most b coefficients, where c is banded. At a s
 where it is the first one, c is the best of all, and the bound equals its error: it has been so wherever we looked at columns
 that do not run out of rounds.
 
-Letters: those of :mod:`hubbub.factorization.toeplitz_search`; p_k in how many of a client's columns coefficient k counts.
+Letters: n rounds, b bands, a, c, β first columns of A, C and B = A·C⁻¹ (β = a/c as power series); d, r the worst rounds of one
+client, 0, d, 2d, …, r of them; v the sum of the columns of C at those rounds.
+
+Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2306.08153; McKenna 2024, https://arxiv.org/abs/2405.15913; Kalinin
+and Lampert 2024, https://arxiv.org/abs/2405.13763.
 """
 
 import math
@@ -17,25 +21,30 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import linalg
+from scipy import optimize as scipy_optimize
 
 from hubbub._util.checks import Array, one_of
-from hubbub.factorization import toeplitz_search
-from hubbub.factorization.bounds import lower_bound
-from hubbub.factorization.lbfgs import minimize
-from hubbub.factorization.optimized import Objective, Optimized
-from hubbub.factorization.threads import on_one_thread
-from hubbub.factorization.toeplitz_search import error_and_movement, least_error
+from hubbub.factorization.bounds import lower_bound, toeplitz_bound
+from hubbub.factorization.lbfgs import Minimum, ValueAndGradient, minimize
+from hubbub.factorization.optimized import Objective, Optimized, on_one_thread
 from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies import matrices
-from hubbub.mechanism.strategies.matrices import columns_at, columns_at_transposed, correlate, divide, multiply
+from hubbub.mechanism.strategies.matrices import (
+    columns_at,
+    columns_at_transposed,
+    correlate,
+    divide,
+    multiply,
+    transposed_divide,
+)
 from hubbub.mechanism.strategies.toeplitz import BandedToeplitz, square_root_of
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["banded_bound", "banded_inverse_bound", "least_error_and_bound", "optimize", "root_bound"]
+__all__ = ["banded_bound", "error", "error_and_movement", "least_error", "least_error_and_bound", "optimize", "row_weights"]
 
 
 # Multiplications that a bound may cost: some tenths of a second.
-_MOST_WORK = 1e10
+MOST_WORK = 1e10
 # Entries of the part of a matrix that is held at a time: 32 MB.
 _CHUNK = 4_000_000
 # Relative; above what rounding does to a few operations. Sums and transforms have their own allowance.
@@ -43,29 +52,107 @@ _MARGIN = 1e-12
 _EPSILON = float(np.finfo(np.float64).eps)
 # A bound on an eigenvalue that is further above it is worth the whole matrix.
 _LOOSE = 1e-9
+# Of the search with bounds, for columns that overlap. It may stop at one short step: it is begun again where that was, with a
+# shorter first step, until it gains no more than this.
+_MOST_EVALUATIONS = 8000
+_GAIN = 1e-6
 # Of the search for a second eigenvector.
 _STEPS = 12
 # A proof that leaves less to gain needs no second search, whose gradient is as short relative to the value.
 _TIGHT, _SHORT, _MEMORY = 1e-6, 1e-6, 20
 
 
-def root_bound(root: Array, objective: str) -> float:
-    """Below which no Toeplitz C comes at one participation, given the square root of A; 0 if nothing is known.
-
-    Here f = xⁱ·s(1/x)/s with s the first i + 1 coefficients of the root. If they are positive and do not increase, s has no
-    zero in the unit disc (Eneström and Kakeya): |f| ≤ 1 there, λ ≤ 1, and the squared error of row i times ‖c‖² is at least
-    (Σ s_k²)². The root itself attains it in the last row.
-
-    Source: for prefix sums Dvijotham et al. 2024, https://arxiv.org/abs/2404.16706; the argument is Landau's, of 1913.
+def row_weights(rounds: int, objective: str) -> Array:
+    """``(rounds,)``: what the square of β_j counts for in the mean of the squared errors, or in the last, the largest.
 
     Example:
-        >>> round(root_bound(np.array([1.0, 0.5]), "max"), 9)
-        1.5625
+        >>> row_weights(4, "mean")
+        array([1.  , 0.75, 0.5 , 0.25])
     """
-    if not (root > 0).all() or not (np.diff(root) <= 0).all():
-        return 0.0
-    rows = np.square(np.cumsum(np.square(root)))
-    return float(rows[-1] if objective == "max" else rows.mean()) * (1 - _MARGIN - 4 * len(root) * _EPSILON)
+    return np.ones(rounds) if objective == "max" else 1 - np.arange(rounds) / rounds
+
+
+def error(a: Array, weights: Array, c: Array) -> float:
+    """Σ w_j·β_j²: the squared error for unit noise, without any sensitivity."""
+    beta = divide(a, c)
+    return float((weights * beta) @ beta)
+
+
+def error_and_movement(a: Array, weights: Array, bands: int, separation: int, participations: int) -> ValueAndGradient:
+    """The function of c that is least at the best banded Toeplitz strategy: its error times its squared sensitivity.
+
+    It is Σ w_j·β_j² · ‖v‖² with its gradient, in O(n·b) or O(n·log n); it does not depend on the scale of c.
+    """
+
+    def value_and_gradient(c: Array) -> tuple[float, Array]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            beta = divide(a, c)
+            weighted = weights * beta
+            error = float(weighted @ beta)
+        if not math.isfinite(error):
+            return math.inf, c
+        v = columns_at(c, len(a), separation, participations)
+        squared = float(v @ v)
+        back = correlate(transposed_divide(weighted, c), beta, bands)
+        return error * squared, 2 * error * columns_at_transposed(v, bands, separation, participations) - 2 * squared * back
+
+    return value_and_gradient
+
+
+def least_error(
+    a: Array, weights: Array, start: Array, separation: int, participations: int, *, monotone: bool
+) -> tuple[Array, int]:
+    """The coefficients of the banded Toeplitz strategy of least error, and how many evaluations it took.
+
+    While the bands are no more than the separation, every c is allowed. Beyond, c is not negative (and with ``monotone`` does
+    not increase): that is where the worst rounds are known, and the error is that of the strategies for which they are.
+
+    Args:
+        a: ``(rounds,)``, the first column of A.
+        weights: ``(rounds,)``, see :func:`row_weights`.
+        start: ``(bands,)``, positive, not increasing.
+        separation: d of :func:`hubbub.mechanism.participation.worst_rounds`.
+        participations: r.
+        monotone: Whether rounds may lie further apart than d.
+    """
+    within = min(len(start), separation)
+    function = error_and_movement(a, weights, within, separation, participations)
+    found = minimize(function, start[:within], memory=_MEMORY, gradient_tolerance=_SHORT)
+    if within == len(start) or participations == 1:
+        return found.point, found.evaluations
+    overlapping = _within_bounds(error_and_movement(a, weights, len(start), separation, participations), start, monotone)
+    evaluations = found.evaluations + overlapping.evaluations
+    return (overlapping.point if overlapping.value < found.value else found.point), evaluations
+
+
+def _within_bounds(function: ValueAndGradient, start: Array, monotone: bool) -> Minimum:
+    """The least value over c ≥ 0, or over c whose decreases from one coefficient to the next are ≥ 0."""
+
+    def coefficients(x: Array) -> Array:
+        return np.cumsum(x[::-1])[::-1] if monotone else x
+
+    point = np.append(-np.diff(start), start[-1]) if monotone else start
+    # scipy's first step has length 1: a hundredth of the start in these units.
+    unit = float(np.linalg.norm(point)) / 100
+    scale, value, evaluations, gain = function(start)[0], 1.0, 0, 1.0
+    while gain > _GAIN and evaluations < _MOST_EVALUATIONS:
+
+        def scaled(x: Array, unit: float = unit) -> tuple[float, Array]:
+            value, gradient = function(coefficients(unit * x))
+            return value / scale, (np.cumsum(gradient) if monotone else gradient) * (unit / scale)
+
+        left = _MOST_EVALUATIONS - evaluations
+        found = scipy_optimize.minimize(
+            scaled,
+            point / unit,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(0, None)] * len(start),
+            options={"maxfun": left, "maxiter": left, "ftol": 1e-14, "gtol": 1e-9, "maxcor": _MEMORY},
+        )
+        point, gain, value = unit * found.x, 1 - float(found.fun) / value, float(found.fun)
+        evaluations, unit = evaluations + int(found.nfev), unit / 10
+    return Minimum(coefficients(point), value * scale, found.jac, evaluations)
 
 
 def banded_bound(a: Array, weights: Array, c: Array, separation: int, participations: int) -> float:
@@ -82,15 +169,15 @@ def banded_bound(a: Array, weights: Array, c: Array, separation: int, participat
     reversed_beta = divide(a, c)[::-1]
     f = divide(weights[::-1] * reversed_beta, c)
     form = _Form(f, 1 / weights[::-1], counted)
-    reached = _inner_product(f, a[::-1])
+    reached = inner_product(f, a[::-1])
     point = _unit(c * counted)
     largest = form.largest(point)
     if largest * (1 - _LOOSE) > form.quotient(point):
-        if n * b**2 > _MOST_WORK:
-            return _quotient(reached, largest)
+        if n * b**2 > MOST_WORK:
+            return quotient(reached, largest)
         whole = float(linalg.eigvalsh(form.matrix(), subset_by_index=[b - 1, b - 1])[0])
         largest = min(largest, whole + 4 * (n + b) * _EPSILON * form.trace())
-    return _quotient(reached, largest)
+    return quotient(reached, largest)
 
 
 def least_error_and_bound(
@@ -175,7 +262,7 @@ class _Form:
         """``(bands, bands)``."""
         bands = len(self.counted)
         gram = np.zeros((bands, bands))
-        columns, roots = _columns(self.f, bands), np.sqrt(self.scales)
+        columns, roots = columns_of(self.f, bands), np.sqrt(self.scales)
         rows = max(1, _CHUNK // bands)
         for first in range(0, len(self.f), rows):
             part = columns[first : first + rows] * roots[first : first + rows, None]
@@ -183,41 +270,13 @@ class _Form:
         return gram / np.outer(self.counted, self.counted)
 
 
-def banded_inverse_bound(a: Array, weights: Array, d: Array, separation: int, participations: int) -> float:
-    """Below which no C with an inverse of as many bands as d comes; 0 if too much work.
-
-    With v the sum of a client's worst columns, β·v = a·q for q = 1 + x^separation + …, and ‖v‖ is no more than the sensitivity
-    whatever the signs. The factor of few coefficients is β = a·d here: the bound is ⟨J·h, q⟩² / λ for h = J·v/d and λ the
-    largest quotient of ‖T_h·d‖² and Σ w_j·β_j².
-
-    Args:
-        a: ``(rounds,)``, the first column of the workload.
-        weights: ``(rounds,)``, positive.
-        d: ``(bands,)``, the best first column of C⁻¹ that was found; the bound holds for whatever it is.
-        separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
-    """
-    n, b = len(a), len(d)
-    if n * b**2 > _MOST_WORK:
-        return 0.0
-    unit = np.zeros(n)
-    unit[0] = 1.0
-    v = columns_at(divide(unit, d), n, separation, participations)
-    h = divide(v[::-1], d)
-    triangle = linalg.qr(_columns(a, b) * np.sqrt(weights)[:, None], mode="r", overwrite_a=True)[0][:b]
-    quotients = linalg.solve_triangular(triangle, _columns(h, b).T, trans="T")
-    largest = float(linalg.eigvalsh(quotients @ quotients.T, subset_by_index=[b - 1, b - 1])[0])
-    reached = _inner_product(h[::-1][: separation * participations : separation], np.ones(1))
-    # The triangle is that of columns a little different, and so are its quotients, by as much as its condition makes of it.
-    return _quotient(reached, largest) * max(0.0, 1 - 16 * (n + b) * _EPSILON * float(np.linalg.cond(triangle)))
-
-
-def _inner_product(f: Array, a: Array) -> float:
+def inner_product(f: Array, a: Array) -> float:
     """No more than |⟨f, a⟩|, where entries of a are sums of at most as many numbers of one sign."""
     products = f * a
     return max(0.0, abs(math.fsum(products)) - 4 * len(f) * _EPSILON * math.fsum(np.abs(products)))
 
 
-def _quotient(reached: float, largest: float) -> float:
+def quotient(reached: float, largest: float) -> float:
     bound = reached**2 / largest * (1 - _MARGIN)
     return bound if math.isfinite(bound) else 0.0
 
@@ -231,7 +290,7 @@ def _unit(x: Array) -> Array:
     return x / float(np.linalg.norm(x))
 
 
-def _columns(series: Array, bands: int) -> Array:
+def columns_of(series: Array, bands: int) -> Array:
     """``(len(series), bands)``: the first columns of its Toeplitz matrix, read-only."""
     padded = np.concatenate([np.zeros(bands - 1), series])
     windows: Array = np.lib.stride_tricks.sliding_window_view(padded, bands)
@@ -270,7 +329,7 @@ def optimize(
     Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
     """
     start = np.array(square_root_of(workload, bands).coefficients)
-    weights = toeplitz_search.row_weights(workload.rounds, one_of("objective", objective, ("mean", "max")))
+    weights = row_weights(workload.rounds, one_of("objective", objective, ("mean", "max")))
     separation, participations = worst_rounds(participation, workload.rounds)
     a, bounds = workload.coefficients(), []
     if bands <= separation:
@@ -278,13 +337,14 @@ def optimize(
         bounds.append((bound, f"every banded Toeplitz strategy of at most {bands} bands"))
     else:
         spaced = isinstance(participation, MinSeparation)
-        c, evaluations = toeplitz_search.least_error(a, weights, start, separation, participations, monotone=spaced)
+        c, evaluations = least_error(a, weights, start, separation, participations, monotone=spaced)
     c = c / np.linalg.norm(c)
     strategy = BandedToeplitz(workload.rounds, tuple(c.tolist()))
-    error = toeplitz_search.error(a, weights, c) * strategy.sensitivity(participation).value ** 2
-    if not bounds or bounds[0][0] < error * (1 - _TIGHT):
+    squared = error(a, weights, c) * strategy.sensitivity(participation).value ** 2
+    if not bounds or bounds[0][0] < squared * (1 - _TIGHT):
         bounds.append((lower_bound(workload, participation, objective), "every strategy"))
         root = matrices.root_series(workload.momentum, workload.rounds)
-        bounds.append((float(a[0] ** 2) * root_bound(root, objective), "every Toeplitz strategy"))
+        of_root = toeplitz_bound(root, workload.rounds, 1, objective == "mean")
+        bounds.append((float(a[0] ** 2) * of_root, "every Toeplitz strategy"))
     bound, family = max(bounds)
-    return Optimized(strategy, workload, participation, objective, error, bound, family, evaluations)
+    return Optimized(strategy, workload, participation, objective, squared, bound, family, evaluations)

@@ -1,6 +1,4 @@
-"""How noise is correlated over rounds: one family of C a file, siblings independent of one another."""
-
-from typing import cast
+"""Strategies: how noise is correlated over rounds. One family of C a file, independent of the others."""
 
 from hubbub.mechanism.strategies.banded import Banded
 from hubbub.mechanism.strategies.banded_inverse import BandedInverse
@@ -9,11 +7,10 @@ from hubbub.mechanism.strategies.dense import Dense
 from hubbub.mechanism.strategies.fourier import Fourier
 from hubbub.mechanism.strategies.identity import Identity
 from hubbub.mechanism.strategies.matrix_only import Columns, Described
-from hubbub.mechanism.strategies.normalized_toeplitz import NormalizedToeplitz
 from hubbub.mechanism.strategies.semiseparable import Semiseparable
 from hubbub.mechanism.strategies.stamped import Stamped
-from hubbub.mechanism.strategies.strategy import Own, Strategy
-from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
+from hubbub.mechanism.strategies.strategy import Description, Strategy
+from hubbub.mechanism.strategies.toeplitz import BandedToeplitz, NormalizedToeplitz
 from hubbub.mechanism.strategies.tree import BinaryTree
 
 __all__ = [
@@ -35,8 +32,8 @@ __all__ = [
     "own",
 ]
 
-# Strategies whose stated sensitivity is computed by us from plain numbers and arrays, which describe them completely. Of all
-# others the sensitivity is computed again from the matrix.
+# Families of this package: plain numbers and arrays describe each completely, and its stated sensitivity is computed from
+# those. The sensitivity of any other class is recomputed from its matrix.
 OWN: tuple[type, ...] = (
     Banded,
     BandedInverse,
@@ -53,11 +50,12 @@ OWN: tuple[type, ...] = (
 )
 
 
-def own(strategy: Strategy) -> Own | None:
-    """What a strategy of this package says of itself; ``None`` of a class of others, whose word does not count.
+def own(strategy: Strategy) -> Description | None:
+    """The description of a strategy of this package; ``None`` for any other class, whose statements are not trusted.
 
     Example:
         >>> own(BandedToeplitz(rounds=4, coefficients=(1.0, 0.5))).words
         'banded Toeplitz, 2 bands'
     """
-    return cast(Own, strategy) if type(strategy) in OWN else None
+    described: Description | None = getattr(strategy, "description", None) if type(strategy) in OWN else None
+    return described

@@ -7,7 +7,6 @@ https://arxiv.org/abs/2405.15913.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ from hubbub._util.checks import Array, integer, real_array
 from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.mechanism.strategies.matrices import require_invertible
-from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round, substituted
+from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round, substituted
 
 __all__ = ["Banded", "from_matrix"]
 
@@ -40,8 +39,6 @@ class Banded:
     """
 
     diagonals: npt.ArrayLike
-
-    sources: ClassVar[tuple[str, ...]] = ("choquettechoo2023amplified", "mckenna2025scaling")
 
     def __post_init__(self) -> None:
         diagonals = real_array("diagonals", self.diagonals, ndim=2)
@@ -70,14 +67,9 @@ class Banded:
         return len(self._stored)
 
     @property
-    def words(self) -> str:
-        """What it is, for a statement."""
-        return f"banded, {self.bands} bands"
-
-    @property
-    def matrix_bands(self) -> int:
-        """At most so many diagonals C has."""
-        return self.bands
+    def description(self) -> Description:
+        """Words, bands and sources, for statements and reports."""
+        return Description(f"banded, {self.bands} bands", self.bands, ("choquettechoo2023amplified", "mckenna2025scaling"))
 
     @property
     def memory_rows(self) -> int:

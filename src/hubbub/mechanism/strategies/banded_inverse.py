@@ -10,7 +10,6 @@ Source: Kalinin et al. 2025, "Back to Square Roots", https://arxiv.org/abs/2505.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from hubbub._util.checks import Array, integer, rounds_count
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import matrices
-from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round
+from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
 from hubbub.mechanism.workloads import Workload
 
 __all__ = ["BandedInverse", "square_root", "square_root_of"]
@@ -48,8 +47,6 @@ class BandedInverse:
     rounds: int
     noising_coefficients: tuple[float, ...]
 
-    sources: ClassVar[tuple[str, ...]] = ("kalinin2025back",)
-
     def __post_init__(self) -> None:
         d = matrices.first_column("noising_coefficients", self.noising_coefficients, self.rounds)
         object.__setattr__(self, "noising_coefficients", d)
@@ -60,14 +57,9 @@ class BandedInverse:
         return len(self.noising_coefficients)
 
     @property
-    def words(self) -> str:
-        """What it is, for a statement."""
-        return f"banded inverse, {len(self.noising_coefficients)} bands"
-
-    @property
-    def matrix_bands(self) -> int:
-        """At most so many diagonals C has."""
-        return self.rounds
+    def description(self) -> Description:
+        """Words, bands and sources, for statements and reports."""
+        return Description(f"banded inverse, {self.bands} bands", self.rounds, ("kalinin2025back",))
 
     @property
     def memory_rows(self) -> int:

@@ -1,6 +1,7 @@
 """Buffered linear Toeplitz noise: full-length correlation from a few buffers, whatever the number of rounds.
 
-Letters: θ the decay of each buffer, δ = 1 − θ, ω its output scale, c_0 = 1 and c_i = Σ_l ω_l·θ_l^(i−1) the coefficients of C.
+Letters: θ the decay of each buffer, δ = 1 − θ, ω its output scale, c_0 = 1 and c_i = Σ_l ω_l·θ_l^(i−1) the coefficients of C, n
+rounds, b the separation, k participations. A pole r = 1 − δ is given by δ: where δ is 1e-9, r itself has lost half its digits.
 
 Source: Dvijotham, McMahan, Pillutla, Steinke and Thakurta 2024, https://arxiv.org/abs/2404.16706; McMahan, Xu and Zhang 2024,
 https://arxiv.org/abs/2408.08868.
@@ -9,7 +10,7 @@ https://arxiv.org/abs/2408.08868.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,17 +18,24 @@ from hubbub._util.checks import Array, integer, open_unit, real_array, rounds_co
 from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import matrices
-from hubbub.mechanism.strategies.blt_sums import Problem, squared_sensitivity
-from hubbub.mechanism.strategies.blt_sums import squared_errors as inverse_errors
-from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round
+from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["MOST_STRETCHES", "BufferedLinearToeplitz", "squared_errors"]
+__all__ = [
+    "MOST_STRETCHES",
+    "BufferedLinearToeplitz",
+    "binomial_sums",
+    "responses",
+    "squared_errors",
+    "squared_sensitivity",
+]
 
 # Up to this many participations the sum over them is shorter than that over the coefficients.
 MOST_STRETCHES = 2**16
 # A few units in the last place of each coefficient.
 _ROUNDING = 1e-14
+# Below n·δ = 1 the closed forms cancel; there the terms of the series fall at least as fast as 1/q!, so that these reach 1e-17.
+_TERMS = 19
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,6 @@ class BufferedLinearToeplitz:
     rounds: int
     forgetting: tuple[float, ...]
     output_scales: tuple[float, ...]
-
-    sources: ClassVar[tuple[str, ...]] = ("dvijotham2024efficient", "mcmahan2024hassle")
 
     def __post_init__(self) -> None:
         rounds_count(self.rounds)
@@ -98,14 +104,11 @@ class BufferedLinearToeplitz:
         return len(self.forgetting)
 
     @property
-    def words(self) -> str:
-        """What it is, for a statement."""
-        return f"buffered linear Toeplitz, {len(self.output_scales)} buffers"
-
-    @property
-    def matrix_bands(self) -> int:
-        """At most so many diagonals C has."""
-        return self.rounds
+    def description(self) -> Description:
+        """Words, bands and sources, for statements and reports."""
+        return Description(
+            f"buffered linear Toeplitz, {self.buffers} buffers", self.rounds, ("dvijotham2024efficient", "mcmahan2024hassle")
+        )
 
     @property
     def memory_rows(self) -> int:
@@ -142,7 +145,7 @@ class BufferedLinearToeplitz:
         b, k = worst_rounds(pattern, self.rounds)
         if min(self.output_scales) >= 0 and k <= MOST_STRETCHES:
             logs, omega = np.log1p(-np.array(self.forgetting)), np.array(self.output_scales)
-            squared = squared_sensitivity(Problem(self.rounds, b, k, mean=False), logs, omega)[0]
+            squared = squared_sensitivity(self.rounds, b, k, logs, omega)[0]
             return Sensitivity(math.sqrt(squared), exact=True, source="Kalinin and Lampert 2024, Theorem 2")
         stated = matrices.sensitivity(self.coefficients(self.rounds), self.rounds, pattern)
         # Scales of both signs cancel: rounded against us.
@@ -175,8 +178,137 @@ def squared_errors(workload: Workload, strategy: BufferedLinearToeplitz) -> Arra
     """
     if workload.rounds != strategy.rounds:
         raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
-    rate, n = matrices.require_equal_rates(workload), workload.rounds
-    errors = rate**2 * inverse_errors(np.array(strategy.forgetting), np.array(strategy.output_scales), workload.momentum, n)
+    rate, n, d = matrices.require_equal_rates(workload), workload.rounds, strategy.buffers
+    # The states are the buffers, the sum so far and, after it, momentum: how each changes in a round in which z is 0.
+    change = np.zeros((d + 2, d + 2))
+    change[:, :d] = -np.array(strategy.output_scales)
+    change[range(d), range(d)] -= strategy.forgetting
+    change[d + 1, d:] = [1.0, workload.momentum - 1]
+    output = np.zeros(d + 2)
+    output[d + 1 if workload.momentum else d] = 1.0
+    with np.errstate(all="ignore"):
+        errors: Array = rate**2 * np.cumsum(np.square(responses(change, np.ones(d + 2), output, n)))
     if not np.isfinite(errors).all():
         raise ValueError(f"output_scales = {strategy.output_scales}: the noise grows beyond float64 in {n} rounds")
     return errors
+
+
+def squared_sensitivity(
+    rounds: int, separation: int, participations: int, logs: Array, omega: Array
+) -> tuple[float, Array, Array]:
+    """The squared norm of the sum of the columns 0, b, …, (k − 1)·b of C, and its derivatives by ω and by δ.
+
+    Between two participations, and after the last, each buffer only decays: k stretches, each a geometric sum. The columns
+    overlap; a sum of their squared norms would leave out the cross terms.
+
+    Args:
+        rounds: n.
+        separation: b.
+        participations: k, with (k − 1)·b < n.
+        logs: log θ, ``(buffers,)``.
+        omega: ``(buffers,)``.
+
+    Returns:
+        The value, and two arrays ``(buffers,)``.
+    """
+    n, b, k = rounds, separation, participations
+    theta = np.exp(logs)[:, None]
+    m = np.arange(k)
+    earlier = np.exp(np.multiply.outer(b * logs, m))
+    earlier[:, 0] = 0.0
+    held = np.cumsum(earlier, axis=1)  # what a buffer keeps of the participations before, over its scale
+    held_slope = np.cumsum(m * earlier, axis=1) * (-b / theta)
+    peaks = 1 + omega @ (held / theta)
+    W = omega[:, None] * (1 + held)
+    by_W = np.empty_like(W)
+    value = float(peaks @ peaks)
+    by_delta = omega * ((held_slope / theta + held / theta**2) @ (2 * peaks))
+    for part, length in ((slice(0, k - 1), b), (slice(k - 1, k), n - (k - 1) * b)):
+        if part.start == part.stop:
+            continue
+        own = W[:, part]
+        sums, slopes = binomial_sums(length - 1, 1, logs[:, None] + logs)
+        image = sums @ own
+        value += float(np.vdot(own, image))
+        by_W[:, part] = 2 * image
+        by_delta += 2 * ((own @ own.T) * slopes) @ theta[:, 0]
+    by_omega = (by_W * (1 + held)).sum(axis=1) + (held / theta) @ (2 * peaks)
+    return value, by_omega, by_delta + omega * (by_W * held_slope).sum(axis=1)
+
+
+def binomial_sums(n: int, order: int, logs: Array) -> tuple[Array, Array]:
+    """T = Σ_{i<n} C(n−1−i, order−1)·r^i and dT/dδ for each r = 1 − δ, given as log r ≤ 0.
+
+    Order 1 is Σ_{i<n} r^i; order 2 is Σ_{i<n} (n−1−i)·r^i. In powers of δ, T = Σ_q C(n, q + order)·(−δ)^q, from which follows
+    δ·T_order = C(n, order−1) − T_{order−1} with T_0 = r^n.
+
+    Args:
+        n: At least 0.
+        order: 1 or more.
+        logs: log r, of any shape; 0 for r = 1.
+
+    Returns:
+        T and its derivative by δ, both of the shape of ``logs``.
+
+    Example:
+        >>> binomial_sums(3, 1, np.log([0.5, 1.0]))
+        (array([1.75, 3.  ]), array([-2., -3.]))
+    """
+    if n < order:
+        return np.zeros_like(logs), np.zeros_like(logs)
+    small = logs > -1 / n
+    if small.all():
+        return _near_one(n, order, logs)
+    log_r = np.where(small, -1.0, logs)
+    delta = -np.expm1(log_r)
+    total, slope = -np.expm1(n * log_r) / delta, -n * np.exp((n - 1) * log_r)
+    slope = -(total + slope) / delta
+    for j in range(2, order + 1):
+        total = (math.comb(n, j - 1) - total) / delta
+        slope = -(total + slope) / delta
+    if small.any():
+        total[small], slope[small] = _near_one(n, order, logs[small])
+    return total, slope
+
+
+def _near_one(n: int, order: int, logs: Array) -> tuple[Array, Array]:
+    """:func:`binomial_sums` by their power series, where n·δ is at most 1."""
+    powers = (n * np.expm1(logs))[..., None] ** np.arange(_TERMS)
+    both = powers @ _series(n, order)
+    return both[..., 0], both[..., 1]
+
+
+@lru_cache(maxsize=64)
+def _series(n: int, order: int) -> Array:
+    """The coefficients of T and dT/dδ as power series in −n·δ, ``(terms, 2)``."""
+    factors = [max(0.0, (n - j) / (j + 1) / n) for j in range(order + _TERMS)]
+    binomials = np.cumprod(factors)[order - 1 :]  # C(n, q + order)/n^(q + order)
+    slopes = -np.arange(1, _TERMS + 1) * binomials[1:] * float(n) ** (order + 1)
+    return np.stack([binomials[:-1] * float(n) ** order, slopes], axis=1)
+
+
+def responses(change: Array, start: Array, output: Array, count: int) -> Array:
+    """output·(I + change)^i·start for i < ``count``, ``(count,)``, in O(count·states) and no loop over i.
+
+    Powers are kept as their difference from I, by (I + E)² = I + (2E + E²), so that a state that forgets 1e-12 of itself
+    is distinguished from one that forgets nothing.
+
+    Args:
+        change: One step of the recursion, less I, ``(states, states)``.
+        start: ``(states,)``.
+        output: ``(states,)``.
+        count: At least 1.
+
+    Example:
+        >>> responses(np.array([[-0.5]]), np.array([1.0]), np.array([3.0]), 4)
+        array([3.   , 1.5  , 0.75 , 0.375])
+    """
+    rows, columns = output[None, :], start[:, None]
+    while rows.shape[0] * columns.shape[1] < count:
+        if rows.shape[0] ** 2 < count:
+            rows = np.vstack([rows, rows + rows @ change])
+        else:
+            columns = np.hstack([columns, columns + change @ columns])
+        change = 2 * change + change @ change
+    values: Array = (columns.T @ rows.T).ravel()[:count]
+    return values

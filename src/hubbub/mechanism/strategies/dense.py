@@ -6,7 +6,6 @@ Letters: C strategy ``(rounds, rounds)``, X = CᵀC, n rounds.
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
 
 import numpy.typing as npt
 
@@ -14,7 +13,7 @@ from hubbub._util.checks import Array
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
 from hubbub.mechanism.strategies.matrices import checked_triangular, gram_root, triangular_form
-from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, bands_of, require_round, substituted
+from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, bands_of, require_round, substituted
 
 __all__ = ["Dense", "from_gram", "from_matrix", "load"]
 
@@ -37,8 +36,6 @@ class Dense:
 
     C: npt.ArrayLike
 
-    sources: ClassVar[tuple[str, ...]] = ("choquettechoo2023multi",)
-
     def __post_init__(self) -> None:
         object.__setattr__(self, "C", checked_triangular(self.C))
 
@@ -58,14 +55,9 @@ class Dense:
         return bands_of(self.matrix())
 
     @property
-    def words(self) -> str:
-        """What it is, for a statement."""
-        return "Dense"
-
-    @property
-    def matrix_bands(self) -> int:
-        """At most so many diagonals C has."""
-        return self.bands
+    def description(self) -> Description:
+        """Words, bands and sources, for statements and reports."""
+        return Description("Dense", self.bands, ("choquettechoo2023multi",))
 
     @property
     def memory_rows(self) -> int:

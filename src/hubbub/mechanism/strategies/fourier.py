@@ -14,7 +14,6 @@ Source: Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
@@ -23,7 +22,7 @@ from hubbub._util.checks import Array, one_of, rounds_count
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
 from hubbub.mechanism.strategies.matrices import gram_root
-from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round, substituted
+from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round, substituted
 
 __all__ = ["DECODERS", "Fourier"]
 
@@ -50,21 +49,14 @@ class Fourier:
     rounds: int
     decoder: str = "optimal"
 
-    sources: ClassVar[tuple[str, ...]] = ("choquettechoo2023multi",)
-
     def __post_init__(self) -> None:
         rounds_count(self.rounds)
         one_of("decoder", self.decoder, DECODERS)
 
     @property
-    def words(self) -> str:
-        """What it is, for a statement."""
-        return "Fourier"
-
-    @property
-    def matrix_bands(self) -> int:
-        """At most so many diagonals C has."""
-        return self.rounds
+    def description(self) -> Description:
+        """Words, bands and sources, for statements and reports."""
+        return Description("Fourier", self.rounds, ("choquettechoo2023multi",))
 
     @property
     def memory_rows(self) -> int:

@@ -5,14 +5,13 @@ Source: Abadi et al. 2016, https://arxiv.org/abs/1607.00133; McMahan et al. 2018
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from hubbub._util.checks import Array, rounds_count
 from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity
-from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round
+from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
 
 __all__ = ["Identity"]
 
@@ -32,20 +31,13 @@ class Identity:
 
     rounds: int
 
-    sources: ClassVar[tuple[str, ...]] = ()
-
     def __post_init__(self) -> None:
         rounds_count(self.rounds)
 
     @property
-    def words(self) -> str:
-        """What it is, for a statement."""
-        return "Identity"
-
-    @property
-    def matrix_bands(self) -> int:
-        """At most so many diagonals C has."""
-        return 1
+    def description(self) -> Description:
+        """Words, bands and sources, for statements and reports."""
+        return Description("Identity", 1, ())
 
     @property
     def memory_rows(self) -> int:

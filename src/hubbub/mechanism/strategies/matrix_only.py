@@ -6,7 +6,6 @@ describes, and all that an account needs: columns whose rounds are at least ``ba
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ from hubbub._util.checks import Array, integer, real_array, rounds_count, scale
 from hubbub.errors import ConfigError
 from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
-from hubbub.mechanism.strategies.strategy import Draw, Memory, Row
+from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row
 
 __all__ = ["Columns", "Described"]
 
@@ -87,8 +86,6 @@ class Columns:
     bands: int
     squared_norm: float
 
-    sources: ClassVar[tuple[str, ...]] = ("choquettechoo2023multi",)
-
     def __post_init__(self) -> None:
         rounds_count(self.rounds)
         integer("bands", self.bands, at_least=1, at_most=self.rounds)
@@ -108,14 +105,9 @@ class Columns:
         return Sensitivity(summed, exact=False, source="sum of the column norms: columns overlap")
 
     @property
-    def words(self) -> str:
-        """What it is, for a statement."""
-        return f"banded, {self.bands} bands"
-
-    @property
-    def matrix_bands(self) -> int:
-        """At most so many diagonals C has."""
-        return self.bands
+    def description(self) -> Description:
+        """Words, bands and sources, for statements and reports."""
+        return Description(f"banded, {self.bands} bands", self.bands, ("choquettechoo2023multi",))
 
     def matrix(self) -> Array:
         """Refused: the matrix is not known."""

@@ -8,7 +8,7 @@ fraction of a percent of it with six.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hubbub._util.checks import Array, real_array
 from hubbub.mechanism.participation import Participation, SingleParticipation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
-from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round
+from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
 
 __all__ = ["Recursion", "Semiseparable", "column_norms"]
 
@@ -63,8 +63,6 @@ class Semiseparable:
     transitions: npt.ArrayLike
     inputs: npt.ArrayLike
 
-    sources: ClassVar[tuple[str, ...]] = ("choquettechoo2023multi",)
-
     def __post_init__(self) -> None:
         diagonal = real_array("diagonal", self.diagonal, ndim=1)
         outputs = real_array("outputs", self.outputs, ndim=2)
@@ -95,14 +93,9 @@ class Semiseparable:
         return int(self.recursion().outputs.shape[1])
 
     @property
-    def words(self) -> str:
-        """What it is, for a statement."""
-        return f"time-varying buffers, {self.memory_rows} of them"
-
-    @property
-    def matrix_bands(self) -> int:
-        """At most so many diagonals C has."""
-        return self.rounds
+    def description(self) -> Description:
+        """Words, bands and sources, for statements and reports."""
+        return Description(f"time-varying buffers, {self.memory_rows} of them", self.rounds, ("choquettechoo2023multi",))
 
     @property
     def memory_rows(self) -> int:

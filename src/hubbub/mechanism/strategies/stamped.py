@@ -11,7 +11,6 @@ Source: Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participa
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.mechanism.strategies.matrices import checked_triangular, is_triangular, triangular_form
 from hubbub.mechanism.strategies.strategy import (
+    Description,
     Draw,
     Memory,
     Row,
@@ -59,8 +59,6 @@ class Stamped:
     C: npt.ArrayLike
     rounds: int
 
-    sources: ClassVar[tuple[str, ...]] = ("choquettechoo2023multi",)
-
     def __post_init__(self) -> None:
         rounds_count(self.rounds)
         C = checked_triangular(self.C)
@@ -78,14 +76,9 @@ class Stamped:
         return bands_of(self.stamp)
 
     @property
-    def words(self) -> str:
-        """What it is, for a statement."""
-        return f"copies of one strategy of {len(self.stamp)} rounds"
-
-    @property
-    def matrix_bands(self) -> int:
-        """At most so many diagonals C has."""
-        return self.bands
+    def description(self) -> Description:
+        """Words, bands and sources, for statements and reports."""
+        return Description(f"copies of one strategy of {len(self.stamp)} rounds", self.bands, ("choquettechoo2023multi",))
 
     @property
     def memory_rows(self) -> int:

@@ -1,15 +1,13 @@
-"""What a strategy is: one matrix C stated three ways, and one shared contract test that they agree.
+"""The contract of a strategy: one matrix C, stated as a matrix, as sensitivities and as a stream of noise.
 
 Letters: C strategy ``(rows, rounds)``, z independent noise ``(rows, dim)``, N noising matrix ``(rounds, rows)`` with N·C = I.
-Round t of a run releases x_t + (N·z)_t, which is a function of C·x + z: the guarantee is that of one Gaussian release.
-For square C the noising matrix is C⁻¹.
-
-Forward substitution, one round at a time: how any lower-triangular C is streamed.
+Round t of a run releases x_t + (N·z)_t. All rounds together are a function of C·x + z, so the guarantee is that of one Gaussian
+release. For square C the noising matrix is C⁻¹, and any lower-triangular C is streamed by forward substitution.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,9 +17,9 @@ from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity
 
 __all__ = [
+    "Description",
     "Draw",
     "Memory",
-    "Own",
     "Progress",
     "Strategy",
     "WithLeadingPart",
@@ -31,11 +29,11 @@ __all__ = [
     "substituted",
 ]
 
-# A row of z, or a combination of rows: any array type with + and scalar ×; strategies never look inside.
+# A row of z, or a combination of rows: any array type with + and multiplication by a number.
 Row = Any
-# Row i of z; each is asked for at most once, in increasing order.
+# Row i of z; each is drawn at most once, in increasing order.
 Draw = Callable[[int], Row]
-# What a strategy carries from round to round; starts as ().
+# State from one round to the next; starts as ().
 Memory = tuple[Row, ...]
 
 
@@ -53,47 +51,46 @@ class Strategy(Protocol):
         """How far one client can move C·x."""
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
-        """Row ``round_index`` of N·z, and what the next round needs to know.
+        """Row ``round_index`` of N·z, and the memory for the next round.
 
         Args:
             round_index: t; called for 0, 1, 2, … in order.
             draw: Gives row i of z, at most once, in increasing order of i over the whole run.
-            memory: What the step before returned; ``()`` for round 0. Never changed in place.
+            memory: Returned by the previous step; ``()`` for round 0. Never changed in place.
         """
 
 
 @runtime_checkable
 class WithLeadingPart(Protocol):
-    """A strategy whose first rounds are a strategy of its own family, so that no matrix need be built for them."""
+    """A strategy whose first rounds are a strategy of its own family, so that no matrix is needed for them."""
 
     def leading(self, rounds: int) -> Strategy:
         """The part of C that the first ``rounds`` rounds use."""
 
 
-class Own(Protocol):
-    """What the families of this package say of themselves beside; a class of others is known by its name and its matrix."""
+class Description(NamedTuple):
+    """What a family of this package states of a strategy.
 
-    sources: ClassVar[tuple[str, ...]]
-    """Keys of the papers that it is from, in a report's references."""
+    Args:
+        words: Its name, for a statement.
+        matrix_bands: The most diagonals that C has, the main one counted; ``None`` if C is not square and lower triangular.
+        sources: Keys of its papers, in a report's references.
+    """
 
-    @property
-    def words(self) -> str:
-        """What it is, for a statement."""
-
-    @property
-    def matrix_bands(self) -> int | None:
-        """At most so many diagonals C has, the main one counted; ``None`` if it is not square and lower triangular."""
+    words: str
+    matrix_bands: int | None
+    sources: tuple[str, ...]
 
 
 def memory_rows(strategy: Strategy) -> int | None:
-    """The most rows that a strategy's steps carry, as its ``memory_rows`` says; ``None`` where it has none to say so."""
+    """The most rows that a strategy's steps remember, by its ``memory_rows``; ``None`` if it has no such attribute."""
     stated: int | None = getattr(strategy, "memory_rows", None)
     return stated
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What some rounds have drawn and remember: one more than the last row of z, and rows now and at most."""
+    """After some rounds: one more than the last row of z that was drawn, and the rows remembered now and at most."""
 
     drawn: int
     remembered: int
@@ -101,7 +98,7 @@ class Progress:
 
 
 def progress(strategy: Strategy, rounds: int) -> Progress:
-    """How far the first rounds bring a strategy, found on rows of one number."""
+    """Rows drawn and remembered by the first rounds, measured on rows of one number."""
     drawn, most, memory = 0, 0, ()
 
     def draw(index: int) -> Array:
@@ -128,7 +125,7 @@ def require_dense(rounds: int) -> None:
 
 
 def require_round(round_index: int, rounds: int) -> None:
-    """Refuse noise for a round that the strategy does not have: a last row used again would not hide anything."""
+    """Refuse noise for a round that the strategy does not have: reusing the last row would hide nothing."""
     if not 0 <= round_index < rounds:
         raise NoiseExhaustedError(
             f"round_index = {round_index}: the strategy has noise for rounds 0 to {rounds - 1} only; "
@@ -142,7 +139,7 @@ def bands_of(C: Array) -> int:
 
 
 def substituted(coefficients: Array, drawn: Row, memory: Memory, bands: int) -> tuple[Row, Memory]:
-    """The next row y of C⁻¹z, and the last ``bands`` − 1 rows.
+    """The next row of C⁻¹z by forward substitution, and the last ``bands`` − 1 rows.
 
     Args:
         coefficients: ``(t + 1,)``, the row of C up to its diagonal.

@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ from hubbub.mechanism.participation import (
     covering,
 )
 from hubbub.mechanism.sensitivity import Sensitivity
-from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, require_dense, require_round
+from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
 
 __all__ = ["DECODERS", "BinaryTree", "Forest"]
 
@@ -75,8 +75,6 @@ class BinaryTree:
     rounds_per_tree: int | None = None
     completed: bool = False
 
-    sources: ClassVar[tuple[str, ...]] = ("kairouz2021practical", "honaker2015efficient")
-
     def __post_init__(self) -> None:
         rounds_count(self.rounds)
         one_of("decoder", self.decoder, DECODERS)
@@ -86,14 +84,13 @@ class BinaryTree:
             raise TypeError(f"completed = {self.completed!r}: must be True or False")
 
     @property
-    def words(self) -> str:
-        """What it is, for a statement."""
-        return "binary tree aggregation" + ("" if self.decoder == "plain" else f", {self.decoder} estimates")
-
-    @property
-    def matrix_bands(self) -> int | None:
-        """None: C is not square."""
-        return None
+    def description(self) -> Description:
+        """Words, bands and sources, for statements and reports."""
+        return Description(
+            "binary tree aggregation" + ("" if self.decoder == "plain" else f", {self.decoder} estimates"),
+            None,
+            ("kairouz2021practical", "honaker2015efficient"),
+        )
 
     @property
     def memory_rows(self) -> int:
