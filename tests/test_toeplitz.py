@@ -268,9 +268,9 @@ def test_the_bound_is_the_same_with_and_without_the_whole_matrix(bands: int, mon
     a, weights = np.ones(60), search.row_weights(60, "mean")
     c = np.array(factorization.toeplitz.optimize(workloads.prefix_sum(60), bands=bands).strategy.coefficients)
     with_steps = search.banded_bound(a, weights, c, 60, 1)
-    monkeypatch.setattr(toeplitz_bounds, "_STEPS", 0)
-    monkeypatch.setattr(toeplitz_bounds, "_LOOSE", -1.0)
-    monkeypatch.setattr(toeplitz_bounds, "_CHUNK", 100)
+    monkeypatch.setattr(search, "_STEPS", 0)
+    monkeypatch.setattr(search, "_LOOSE", -1.0)
+    monkeypatch.setattr(search, "_CHUNK", 100)
     assert search.banded_bound(a, weights, c, 60, 1) == pytest.approx(with_steps, rel=1e-10)
 
 
