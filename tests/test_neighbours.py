@@ -321,7 +321,7 @@ def test_no_hostile_reply_moves_a_federation_by_more(make: Callable[[], PrivateS
         messages = list(strategy.configure_train(round_index + 1, model, ConfigRecord(), grid))
         replies = grid.send_and_receive(messages)
         under_way = strategy._run._under_way
-        summing, asked, sent = under_way.summing, under_way.asked, under_way.arrays
+        summing, asked, sent = under_way.summing, under_way.messages, under_way.arrays
         norms[round_index] = summing.lattice.clip_norm
         others = [reply for reply in replies if reply.metadata.src_node_id != target]
         own = [reply for reply in replies if reply.metadata.src_node_id == target]
@@ -379,9 +379,9 @@ def test_ada_4_a_client_that_lies_about_its_norm_moves_the_count_by_one(bit: int
     replies = grid.send_and_receive(messages)
     under_way = strategy._run._under_way
     summing = under_way.summing
-    without = summing.of(under_way.asked, replies[1:], under_way.arrays)[0].total
+    without = summing.of(under_way.messages, replies[1:], under_way.arrays)[0].total
     replies[0].content["metrics"] = MetricRecord({NORM_BIT: bit})
-    total = summing.of(under_way.asked, replies, under_way.arrays)[0].total
+    total = summing.of(under_way.messages, replies, under_way.arrays)[0].total
     # Half of s to either side of the middle, and its rounding.
     half = summing.split.count_scale(CLIP) / 2 / summing.lattice.step
     assert abs(int(total[-1] - without[-1])) <= half + 1

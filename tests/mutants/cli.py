@@ -63,7 +63,7 @@ MUTANTS: list[Mutant] = [
         "the sum is divided by how many answered",
         "PrivateRun.finish",
         "self._learn(release, under_way.arrays)",
-        "self._learn(release * self.fixed.expected_cohort_size / max(counted, 1), under_way.arrays)",
+        "self._learn(release * self.expected_cohort_size / max(counted, 1), under_way.arrays)",
         "test_effective_noise.py::test_cli_5_drop_outs_leave_noise_and_influence_as_stated[0.9-float32]",
     ),
     Mutant(

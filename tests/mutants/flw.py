@@ -53,7 +53,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "where clients add the noise the server takes updates without any",
         "Summing.of",
-        "self._noised(content, len(asked.messages))",
+        "self._noised(content, len(messages.messages))",
         "self.lattice.encode(change.to(self.layout.views(single_arrays(content))).vector())[0]",
         f"{HERE}test_flw_7_without_the_mods_that_noise_at_the_clients_needs_nothing_is_released[none]",
     ),

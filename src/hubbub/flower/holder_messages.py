@@ -1,8 +1,8 @@
-"""What the server and the holders of the key say to each other on a grid, as records: both sides read them here.
+"""Records of the messages between the server and the holders of the key, for both sides.
 
-The server asks with ``query.paillier`` messages: who holds what (*hello*), noise of a round, and to open a sum. The parts of a
-large request are records of their own, which Flower carries one by one. Nothing in them is secret but what a sum says, in the
-answer of the one owner of a whole key.
+The server sends ``query.paillier`` messages: *hello* (what a node holds), *noise* (of a round) and *open* (a sum). Each part of
+a large request is a record of its own, since Flower transfers records one by one. Nothing is secret but an opened sum, in the
+answer of the owner of a whole key.
 """
 
 from dataclasses import dataclass
@@ -40,32 +40,36 @@ __all__ = [
     "said",
 ]
 
-# What the holder's function is registered under, the type of messages to it, and the one record that every message has.
+# The name of the holder's query function and of the record that every message has; the type of messages to it.
 ACTION = RECORD = "paillier"
 QUERY = f"{MessageType.QUERY}.{ACTION}"
 HELLO, NOISE, OPEN = "hello", "noise", "open"
-# In that record, and in the configuration of clients' messages: what was agreed.
+# In that record, and in the configuration of clients' messages: the agreement.
 AGREEMENT = "hubbub_agreement"
 ROUND, CLIP_NORM, PROMISE, ARRAYS = "round", "clip-norm", "promise", "arrays"
 _LARGEST_AGREEMENT, _MOST_ROUNDS = 10_000, 2**31
-# That a decrypted number, which may be negative, needs beyond the bits of the key.
+# Of a decrypted number, which may be negative, beyond the bits of the key.
 _SPARE_BYTES = 1
-# Of the two numbers of a proof: more than one of a key of 16,384 bits has.
+# Of each number of a proof: more than a key of 16,384 bits needs.
 _LONGEST_PROOF = 16_384
 
 
 def said(content: RecordDict) -> ConfigRecord:
-    """The one record that every message has."""
+    """The record that every message has.
+
+    Raises:
+        ValueError: It is missing.
+    """
     if RECORD not in content.config_records:
         raise ValueError(f"has no ConfigRecord {RECORD!r}")
     return content.config_records[RECORD]
 
 
 def agreement_of(data: object) -> Agreement:
-    """The agreement that came as strict JSON; of the last few the tables of powers are kept, which pay over rounds.
+    """An agreement received as strict JSON. The last few are cached with their tables of powers.
 
     Raises:
-        ValueError: No such part, or it cannot be read.
+        ValueError: The agreement is missing or cannot be read.
     """
     if not isinstance(data, bytes):
         raise ValueError(
@@ -88,7 +92,7 @@ def _read(data: bytes) -> Agreement:
 
 @dataclass(frozen=True)
 class Held:
-    """What a node says that it holds, in answer to a hello.
+    """What a node claims to hold, in answer to a hello.
 
     Args:
         holder: The number of its share, from 1; 1 for a whole key; 0 for nothing.
@@ -99,12 +103,12 @@ class Held:
     key_id: str = ""
 
     def record(self) -> ConfigRecord:
-        """As the answer is sent."""
+        """The answer as it is sent."""
         return ConfigRecord({"holder": self.holder, "key-id": self.key_id})
 
     @classmethod
     def of(cls, content: RecordDict) -> "Held":
-        """What an answer says.
+        """The claim in an answer.
 
         Raises:
             TypeError, ValueError: It cannot be read.
@@ -117,17 +121,17 @@ class Held:
 
 
 def request_records(request: Request) -> dict[str, ConfigRecord]:
-    """What a holder is asked to open: its messages, each in a record of its own."""
+    """A request to open a sum: each of its messages in a record of its own."""
     named = (("contribution", request.contributions), ("noise", request.noise))
     parts = {f"{name}-{i}": part for name, some in named for i, part in enumerate(some)}
     return {name: ConfigRecord({"data": data}) for name, data in {**parts, "total": request.total}.items()}
 
 
 def request_of(content: RecordDict, round_index: int, *, contributions: int, noise: int) -> Request:
-    """The request that came, of at most these numbers of messages.
+    """A received request, with at most these numbers of messages.
 
     Raises:
-        ValueError: It is damaged, or has more.
+        ValueError: It is damaged, or has more messages.
     """
     parts = [_parts(content, *kind) for kind in (("contribution", contributions), ("noise", noise))]
     return Request(round_index, parts[0], parts[1], _data(content, "total"))
@@ -139,7 +143,7 @@ def round_of(record: ConfigRecord) -> int:
 
 
 def answer_record(answer: Opened, key_bits: int) -> ConfigRecord:
-    """A holder's answer: its part and the proof of it, or, of the owner of the whole key, what the sum says."""
+    """A holder's answer: its partial decryption with the proof; the owner of the whole key answers with the plaintexts."""
     if not isinstance(answer, Partial):
         size = key_bits // 8 + _SPARE_BYTES
         return ConfigRecord({"plaintexts": b"".join(int(m).to_bytes(size, "little", signed=True) for m in answer)})
@@ -149,7 +153,7 @@ def answer_record(answer: Opened, key_bits: int) -> ConfigRecord:
 
 
 def opened(content: RecordDict, holder: int, aggregator: Aggregator, public: ThresholdKey | None) -> Opened:
-    """The answer that came from a holder; whether it is true is not looked at.
+    """A holder's answer as received; its proof is not verified here.
 
     Raises:
         ValueError: It cannot be read, or states another holder.

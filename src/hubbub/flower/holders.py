@@ -1,4 +1,4 @@
-"""A holder of the key behind a node: what it agreed to, whose noise it adds and what it opened, in a folder for each run."""
+"""A holder of the key behind a node: it keeps its agreement, its noise and the rounds it opened in a folder for each run."""
 
 import fcntl
 import hashlib
@@ -38,8 +38,8 @@ class HolderFolder:
 
     Args:
         key: A share, or the whole key.
-        root: Where the folders of its runs are.
-        seed: Of the noise of simulations, in place of secret keys; real runs are then refused.
+        root: The folder for the folders of its runs.
+        seed: Of the noise of simulations, in place of secret keys; other runs are then refused.
     """
 
     def __init__(self, key: KeyShare | PrivateKey, root: Path, seed: object = None) -> None:
@@ -47,22 +47,22 @@ class HolderFolder:
         self._seed = None if seed is None else integer("paillier-noise-seed", seed, at_least=0)
 
     def answer(self, content: RecordDict) -> ConfigRecord:
-        """What the server gets in reply to a message.
+        """The answer to a message of the server.
 
         Raises:
-            ValueError, TypeError: The message is damaged, or asks for what was not agreed.
+            ValueError, TypeError: The message is damaged, or does not follow the agreement.
             SumNotOpenedError: This holder does not open the sum.
-            NoiseExhaustedError: Its noise of the round was given out before.
-            RunFolderError: The folder is another user's, or damaged.
+            NoiseExhaustedError: Its noise of the round was released before.
+            RunFolderError: The folder belongs to another user, or is damaged.
         """
         record = messages.said(content)
         action, agreement = record.get("action"), messages.agreement_of(record.get(messages.AGREEMENT))
-        # A holder of another key neither keeps nor answers anything.
+        # Refuses an agreement on another key before anything is kept.
         number = Holder(self._key, agreement).number
-        # A run's name is anybody's text.
+        # The run's name comes from outside.
         folder = self._root / f"holder-{number}-{hashlib.sha256(agreement.run.encode()).hexdigest()[:16]}"
         if action != HELLO and not folder.exists():
-            raise ValueError(_untold(agreement))
+            raise ValueError(_unknown(agreement))
         with _locked(folder):
             if action == HELLO:
                 self._agree(folder, agreement, record)
@@ -87,7 +87,7 @@ class HolderFolder:
         raise ValueError(f"action = {shown(action)}: must be {HELLO}, {NOISE} or {OPEN}")
 
     def _agree(self, folder: Path, agreement: Agreement, record: ConfigRecord) -> None:
-        """Keep what was agreed and promised, the first time; later refuse anything else under the run's name."""
+        """Keep the agreement and the promise the first time; later refuse others under the run's name."""
         stated, arrays = (_optional(record, name) for name in (PROMISE, messages.ARRAYS))
         if (folder / "agreement.json").exists():
             _require_agreed(folder, agreement)
@@ -95,7 +95,7 @@ class HolderFolder:
                 raise ValueError(f"run {agreement.run!r}: promises something else than when this holder agreed to it")
             return
         if (agreement.noising_holders > 0) != bool(stated):
-            raise ValueError("a promise is there, and no holder adds noise, or holders do, and it is missing")
+            raise ValueError("there is a promise and no holder adds noise, or holders add noise and the promise is missing")
         sentence = "Holders add no noise: who does, and what is guaranteed, the server knows."
         if stated:
             promise = _promise(stated, arrays)
@@ -111,16 +111,16 @@ class HolderFolder:
             if stated:
                 files.write_atomic(folder / name, part)
             else:
-                # What a start left that got a promise and did not come to its end.
+                # Left by a start that received a promise and was interrupted.
                 files.remove(folder / name)
         Holder(self._key, agreement, folder).begin()
         files.write_atomic(folder / "agreement.json", strict_json.canonical(agreement.record()))
-        _say_once(agreement.run, agreement.min_contributions, sentence)
+        _log_once(agreement.run, agreement.min_contributions, sentence)
 
     def _noise(
         self, folder: Path, holder: Holder, promise: Promise | None, round_index: int, record: ConfigRecord
     ) -> ConfigRecord:
-        """The holder's row of a round, encrypted; from here on it is spent."""
+        """The holder's row of noise for a round, encrypted; it is spent from here on."""
         if promise is None or promise.mechanism is None:
             raise ValueError("holders add no noise in this run")
         clip_norm, fixed = scale(CLIP_NORM, record.get(CLIP_NORM)), promise.terms.clip_norm
@@ -136,7 +136,7 @@ class HolderFolder:
 
 
 def _kept(folder: Path) -> list[bytes]:
-    """The promise and the arrays of its strategy, as they came; empty without a promise."""
+    """The promise and the arrays of its strategy, as received; empty without a promise."""
     if not (folder / _FILES[0]).exists():
         return [b"", b""]
     return [files.read(folder / name, at_most=_LARGEST_ARRAYS) for name in _FILES]
@@ -159,22 +159,22 @@ def _promise(stated: bytes, arrays: bytes) -> Promise:
 
 
 @lru_cache(maxsize=64)
-def _say_once(run: str, min_contributions: int, sentence: str) -> None:
-    """Log what holders of a run agreed to, once for all of them that are in this process, as they are in a simulation."""
+def _log_once(run: str, min_contributions: int, sentence: str) -> None:
+    """Log the agreement of a run, once for all holders in this process, as in a simulation."""
     _LOG.info("Sums of at least %s contributions are opened here for run %r. %s", min_contributions, run, sentence)
 
 
 def _require_agreed(folder: Path, agreement: Agreement) -> None:
     path = folder / "agreement.json"
     if not path.exists():
-        raise ValueError(_untold(agreement))
+        raise ValueError(_unknown(agreement))
     if not (folder / "opened.json").exists():
         raise RunFolderError(f"{folder}: opened.json is missing, so that nobody knows which rounds were opened; restore it")
     if files.read(path, at_most=_LARGEST_PROMISE) != strict_json.canonical(agreement.record()):
         raise ValueError(f"run {agreement.run!r}: this holder agreed to other terms under that name (agreement.json)")
 
 
-def _untold(agreement: Agreement) -> str:
+def _unknown(agreement: Agreement) -> str:
     return f"run {agreement.run!r}: this holder does not know it; say {HELLO} first"
 
 
@@ -187,7 +187,7 @@ def _optional(record: ConfigRecord, name: str) -> bytes:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """The folder, made where it is missing, for one message at a time, in whatever process it arrives."""
+    """Lock the folder, created if it is missing, for one message at a time across processes."""
     files.make_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
     try:

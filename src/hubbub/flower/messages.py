@@ -1,4 +1,4 @@
-"""Who is asked in a round, by which messages, and what of the replies counts: of each client at most one, of this round."""
+"""Messages to clients and their replies: settings by name, one reply a client, and the cohort of a round."""
 
 import hashlib
 import logging
@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -30,21 +30,22 @@ __all__ = [
     "NOISE_STDDEV",
     "NORM_BIT",
     "ROUND_INDEX",
-    "Asked",
+    "ForwardingGrid",
     "Identity",
     "Node",
-    "Template",
+    "RoundMessages",
     "addressed",
     "clients_of",
     "cohort",
+    "configured",
     "connected",
     "encrypted_vector",
     "is_training",
     "norm_bit",
+    "quiet_strategy",
     "records_of",
     "single_arrays",
     "stated_numbers",
-    "unheard",
 ]
 
 # Names of the published design (Flower's DPFedAvg wrappers and their clients).
@@ -52,42 +53,42 @@ CLIP_NORM = "dpfedavg_clip_norm"
 NOISE_STDDEV = "dpfedavg_noise_stddev"
 ENABLED = "dpfedavg_adaptive_clip_enabled"
 NORM_BIT = "dpfedavg_norm_bit"
-# How the indicator enters the vector, where the clients add the noise or encrypt.
+# The scale of the indicator in the vector, if clients add the noise or encrypt.
 COUNT_SCALE = "dpfedavg_count_scale"
-# Of the lattice, where it is not the finest.
+# The lattice's bits, if it is not the finest.
 LATTICE_BITS = "dpfedavg_lattice_bits"
 # Of secure aggregation: the round, from 0, and what a client sends.
 ROUND_INDEX = "hubbub_round_index"
 ENCRYPTED = "hubbub_encrypted"
-# Flower's MOD_FAILED_PRECONDITION: of a mod that cannot keep its word, and of a holder that refuses.
+# Flower's MOD_FAILED_PRECONDITION: the error code of a mod or a holder that refuses.
 FAILED_PRECONDITION = 6
 _LONGEST_REASON = 200
-# For each client that was asked.
+# Faults that are kept, for each client of the cohort.
 _MOST_FAULTS = 4
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
-# Of a strategy that does not say which part of the nodes it samples.
-_LEAST_PART = 0.001
-# How long a round waits for the nodes that the wrapped strategy wants to be there.
+# The assumed fraction_train of a strategy that has none.
+_LEAST_FRACTION = 0.001
+# Seconds that a round waits for the wrapped strategy's min_available_nodes.
 _PATIENCE = 600.0
 _LOG = logging.getLogger("flwr")
 _Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord)
 
-# By what clients are known for a whole run: their keys, if the grid has any, else the numbers of their nodes.
+# How clients are identified for a whole run: by their nodes' public keys, or by their nodes' numbers.
 Identity = Literal["key", "node"]
 
 
 def is_training(message_type: str) -> bool:
-    """Whether messages of a type ask for training: ``"train"`` or ``"train.<action>"``."""
+    """Whether messages of a type request training: ``"train"`` or ``"train.<action>"``."""
     return message_type.partition(".")[0] == MessageType.TRAIN
 
 
 @dataclass
-class Asked:
-    """Who was asked in a round, by messages of its own that no other round's reply can pass for.
+class RoundMessages:
+    """The messages of one round, under a group id of their own, so that no reply to another round is taken for one to them.
 
     Args:
         messages: One a client.
-        clients: The client behind each message.
+        clients: The client of each message.
         reasons: Whether faults repeat what clients say of theirs, which may be of their data.
     """
 
@@ -97,14 +98,14 @@ class Asked:
     faults: list[str] = field(default_factory=list)
 
     def contents(self, replies: Iterable[Message]) -> Iterator[tuple[str, RecordDict]]:
-        """The content of the first reply of each client that was asked; what is missing, late or doubled is in ``faults``."""
+        """The first good reply of each client; errors, strangers, and late or second replies go to ``faults``."""
         by_id, known = dict[str, int](), 0
         by_node = {m.metadata.dst_node_id: i for i, m in enumerate(self.messages)}
         group = self.messages[0].metadata.group_id if self.messages else ""
         seen: set[int] = set()
         for reply in replies:
             metadata = reply.metadata
-            # A grid may give the ids one after another, while replies come.
+            # A grid may assign the ids one after another, while replies arrive.
             while known < len(self.messages) and (message_id := self.messages[known].metadata.message_id):
                 by_id[message_id], known = known, known + 1
             answers = by_id.get(metadata.reply_to_message_id)
@@ -126,84 +127,56 @@ class Asked:
                 yield self.clients[index], reply.content
 
     def refuse(self, client: str, error: Exception) -> None:
-        """Note why a reply counts as nothing, without the names that the client gave to what it sent."""
+        """Note why a reply is not counted, without the names that the client gave to what it sent."""
         why = str(error) if self.reasons else _QUOTED.sub("'…'", str(error))
         self._fault(self.clients.index(client), f"{type(error).__name__}: {why}")
 
     def log_faults(self, where: str) -> None:
-        """Log what counts as nothing."""
+        """Log the replies that were not counted."""
         for fault in self.faults:
             _LOG.info("%s: counted as nothing: %s", where, fault)
 
     def _fault(self, index: int | None, why: str) -> None:
         if len(self.faults) >= _MOST_FAULTS * max(1, len(self.messages)):
-            # Whoever answers without end fills neither memory nor log.
+            # A client that replies endlessly fills neither memory nor log.
             return
         who = "a node that was not asked" if index is None else f"node {self.messages[index].metadata.dst_node_id}"
-        # What a client sends must not fill the log, nor write lines of its own into it.
+        # Text of a client must not fill the log, nor write lines of its own into it.
         self.faults.append(f"{who}: {why.encode('ascii', 'backslashreplace').decode()[:_LONGEST_REASON]!r}")
 
 
-@contextmanager
-def unheard() -> Iterator[None]:
-    """Keep to itself what a wrapped strategy logs of synthetic nodes and of the one synthetic reply, which would mislead."""
-
-    def worth_hearing(record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.WARNING
-
-    _LOG.addFilter(worth_hearing)
-    try:
-        yield
-    finally:
-        _LOG.removeFilter(worth_hearing)
+def addressed(content: RecordDict, message_type: str, nodes: Mapping[str, int], ttl: float | None) -> RoundMessages:
+    """One message to each client's node, under a fresh group id."""
+    group = secrets.token_hex(16)
+    messages = [Message(content, node, message_type, ttl=ttl, group_id=group) for node in nodes.values()]
+    # What a client says of its training may be of its data; of anything else the operator needs it.
+    return RoundMessages(messages, list(nodes), reasons=not is_training(message_type))
 
 
-class Template(Grid):
-    """The message that a strategy would send to each of its clients, learnt by a round that it configures for synthetic nodes.
+class ForwardingGrid:
+    """A grid that passes everything to another one but what a subclass replaces."""
 
-    So whatever it puts into its configuration is kept, and whom it would have sampled is not.
-    """
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+
+# What the wrapped strategy sends to its clients.
+
+
+class _SyntheticNodes(ForwardingGrid):
+    """Nodes that do not exist, for a strategy to configure a round on: enough of them that it samples at least one."""
 
     def __init__(self, grid: Grid, strategy: Strategy) -> None:
-        self._grid = grid
-        # So many that the part of them that the strategy samples has at least one, and that it waits for no more.
+        super().__init__(grid)
         wanted = [getattr(strategy, name, 1) for name in ("min_available_nodes", "min_train_nodes")]
-        self._count = max(*wanted, math.ceil(1 / getattr(strategy, "fraction_train", _LEAST_PART)) + 1)
+        self._count = max(*wanted, math.ceil(1 / getattr(strategy, "fraction_train", _LEAST_FRACTION)) + 1)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Stand-ins for nodes."""
+        """The numbers of the synthetic nodes."""
         return range(1, self._count + 1)
-
-    @classmethod
-    def ask(
-        cls, strategy: Strategy, server_round: int, floating: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """What the strategy sends to synthetic nodes in a round."""
-        with unheard():
-            return list(strategy.configure_train(server_round, floating, config, cls(grid, strategy)))
-
-    @staticmethod
-    def content(messages: Sequence[Message], floating: ArrayRecord, arrays: ArrayRecord) -> RecordDict:
-        """What each client gets, with all arrays in the place of the floating ones."""
-        first = messages[0].content
-        if any(message.content is not first and message.content != first for message in messages[1:]):
-            raise ConfigError("strategy: sends different messages to different clients; wrap one that averages, such as FedAvg")
-        return RecordDict({name: arrays if record is floating else record for name, record in first.items()})
-
-    def set_run(self, run: Any) -> None:
-        """That of the grid."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        """That of the grid."""
-        return self._grid.run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        """As the grid does."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         """A strategy that talks to clients by itself would see what they send."""
@@ -212,21 +185,50 @@ class Template(Grid):
     push_messages = pull_messages = send_and_receive = _refuse
 
 
-def addressed(content: RecordDict, message_type: str, nodes: Mapping[str, int], ttl: float | None) -> Asked:
-    """One message to each client's node, under a group that was never used."""
-    group = secrets.token_hex(16)
-    messages = [Message(content, node, message_type, ttl=ttl, group_id=group) for node in nodes.values()]
-    # Of training what a client says may be of its data; of anything else the operator needs it.
-    return Asked(messages, list(nodes), reasons=not is_training(message_type))
+@contextmanager
+def quiet_strategy() -> Iterator[None]:
+    """Drop what a wrapped strategy logs below a warning: it speaks of synthetic nodes and of the single synthetic reply."""
+
+    def at_least_warning(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING
+
+    _LOG.addFilter(at_least_warning)
+    try:
+        yield
+    finally:
+        _LOG.removeFilter(at_least_warning)
+
+
+def configured(
+    strategy: Strategy, server_round: int, floating: ArrayRecord, config: ConfigRecord, grid: Grid
+) -> RecordDict | None:
+    """The content that a strategy sends to each client in a round, found on synthetic nodes; ``None`` if it asks no client.
+
+    Its configuration is kept, and its sampling is not.
+
+    Raises:
+        ConfigError: It sends different content to different clients, or messages of its own.
+    """
+    with quiet_strategy():
+        messages = list(strategy.configure_train(server_round, floating, config, cast("Grid", _SyntheticNodes(grid, strategy))))
+    if not messages:
+        return None
+    first = messages[0].content
+    if any(message.content is not first and message.content != first for message in messages[1:]):
+        raise ConfigError("strategy: sends different messages to different clients; wrap one that averages, such as FedAvg")
+    return first
+
+
+# What a reply holds.
 
 
 def records_of(content: RecordDict, kind: type[_Record]) -> list[_Record]:
-    """The records of one kind; Flower's own view of them keeps the whole content until Python looks for circles."""
+    """The records of one kind. Flower's own view of them keeps the whole content alive until Python's garbage collection."""
     return [record for record in content.values() if isinstance(record, kind)]
 
 
-def stated_numbers(asked: Asked, replies: Iterable[Message]) -> list[dict[str, float]]:
-    """What each client that was asked says it measured, by name; one that sent no numbers says nothing."""
+def stated_numbers(messages: RoundMessages, replies: Iterable[Message]) -> list[dict[str, float]]:
+    """The numbers that each client states in its metrics, by name."""
     return [
         {
             name: value
@@ -234,7 +236,7 @@ def stated_numbers(asked: Asked, replies: Iterable[Message]) -> list[dict[str, f
             for name, value in record.items()
             if not isinstance(value, list)
         }
-        for _, content in asked.contents(replies)
+        for _, content in messages.contents(replies)
     ]
 
 
@@ -242,7 +244,7 @@ def single_arrays(content: RecordDict) -> ArrayRecord:
     """The only array record of a reply.
 
     Raises:
-        ValueError: No such record, or more than one.
+        ValueError: There is no such record, or more than one.
     """
     records = records_of(content, ArrayRecord)
     if len(records) != 1:
@@ -251,10 +253,10 @@ def single_arrays(content: RecordDict) -> ArrayRecord:
 
 
 def encrypted_vector(content: RecordDict) -> bytes:
-    """The encrypted vector of a reply, which has nothing else but how many examples it stands for.
+    """The encrypted vector of a reply without any arrays in the clear.
 
     Raises:
-        ValueError: It is missing, or there are arrays in the clear.
+        ValueError: The vector is missing, or there are arrays in the clear.
     """
     if records_of(content, ArrayRecord):
         raise ValueError("sent arrays in the clear; its app needs encrypting_mod, the first in the list of mods")
@@ -265,10 +267,10 @@ def encrypted_vector(content: RecordDict) -> bytes:
 
 
 def norm_bit(content: RecordDict) -> int | None:
-    """What the client says of its norm; ``None`` where it says nothing.
+    """The indicator that a client states; ``None`` if it states none.
 
     Raises:
-        ValueError: It is no whole number.
+        ValueError: The indicator is no whole number.
     """
     for record in records_of(content, MetricRecord):
         if NORM_BIT in record:
@@ -280,18 +282,21 @@ def norm_bit(content: RecordDict) -> int | None:
     return None
 
 
+# Who is in a round.
+
+
 class Node(NamedTuple):
-    """A node that is connected; ``public_key`` is empty if the grid has none."""
+    """A connected node; ``public_key`` is empty if the grid has none."""
 
     node_id: int
     public_key: bytes
 
 
 def connected(grid: Grid, wanted: int) -> list[Node]:
-    """The nodes that are connected, in order; waits until as many are as are wanted.
+    """The connected nodes, by ascending number; waits until there are ``wanted`` of them.
 
     Raises:
-        ParticipationError: They did not come.
+        ParticipationError: They did not connect in time.
     """
     deadline = time.monotonic() + _PATIENCE
     while len(nodes := sorted(grid.get_nodes(), key=lambda node: int(node.node_id))) < max(1, wanted):
@@ -307,9 +312,9 @@ def connected(grid: Grid, wanted: int) -> list[Node]:
 def clients_of(nodes: Sequence[Node], identity: Identity, *, keys_enforced: bool) -> dict[str, int]:
     """The node of each client.
 
-    A client is known by its node's registered public key, so that a restart makes no new client of it. A grid that names no
-    keys may stand before a SuperLink that admits registered ones only, which gives a key the same number every time. Of
-    several nodes with one key only one can be asked.
+    A client is identified by its node's registered public key, so that a restart makes no new client of it. Of several nodes
+    with one key only one is a client. A grid without keys may belong to a SuperLink that admits registered keys only and gives
+    a key the same node number every time.
 
     Raises:
         ParticipationError: Keys are enforced, and no node has one.
@@ -323,10 +328,10 @@ def clients_of(nodes: Sequence[Node], identity: Identity, *, keys_enforced: bool
         elif not keys_enforced:
             found[f"node {node.node_id}"] = node.node_id
     if not found:
-        # Known by its number, a client that took part under its key would be another one.
+        # Identified by its number, a client that took part under its key would count as another one.
         raise ParticipationError(
             f"keys_enforced = True: none of {len(nodes)} connected nodes has a public key; start the SuperLink with "
-            "--enable-supernode-auth, or, where nothing is promised of who joins when, leave keys_enforced out"
+            "--enable-supernode-auth, or, if nothing is promised of who joins when, leave keys_enforced out"
         )
     return found
 
@@ -334,18 +339,20 @@ def clients_of(nodes: Sequence[Node], identity: Identity, *, keys_enforced: bool
 def cohort(
     participation: Participation, round_index: int, nodes: dict[str, int], size: float, path: ReleasePath
 ) -> dict[str, int]:
-    """The clients that are asked, and the node of each: sampled and never filtered, or ``size`` of those that may join.
+    """The cohort of a round with the node of each client: sampled and never filtered, or ``size`` of those that may join.
 
     Raises:
-        ParticipationError: Nobody that is connected may join the round.
+        ParticipationError: No connected client may join the round.
     """
     if isinstance(participation, RandomParticipation):
-        chosen = draw(participation, round_index, list(nodes), size, keys=path.cohort_keys, ledger=path.ledger)
-    elif not (chosen := eligible(round_index, list(nodes), int(size), keys=path.cohort_keys, ledger=path.ledger)):
+        sampled = draw(participation, round_index, list(nodes), size, keys=path.cohort_keys, ledger=path.ledger)
+    elif not (sampled := eligible(round_index, list(nodes), int(size), keys=path.cohort_keys, ledger=path.ledger)):
         raise ParticipationError(
             f"round {round_index + 1}: none of {len(nodes)} connected clients may join, by {participation}; wait until others "
             "are connected"
         )
-    elif len(chosen) < size:
-        _LOG.warning("configure_train: only %s of %s clients may join; the noise is that of the full cohort", len(chosen), size)
-    return {str(client): nodes[str(client)] for client in chosen}
+    elif len(sampled) < size:
+        _LOG.warning(
+            "configure_train: only %s of %s clients may join; the noise is that of the full cohort", len(sampled), size
+        )
+    return {str(client): nodes[str(client)] for client in sampled}

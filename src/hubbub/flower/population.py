@@ -1,7 +1,7 @@
-"""The clients of an in-process run on a Flower grid: whatever they send, the round is finished and the clip norm holds."""
+"""Clients behind the nodes of a Flower grid, for hubbub's own loop: no reply can stop a round or exceed the clip norm."""
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 
 import torch
@@ -13,17 +13,16 @@ from hubbub._util.checks import integer, positive
 from hubbub.errors import ConfigError
 from hubbub.flower.arrays import Change, Layout
 from hubbub.flower.local_grid import LocalGrid
-from hubbub.flower.messages import CLIP_NORM, Asked, addressed, records_of, single_arrays, stated_numbers
+from hubbub.flower.messages import CLIP_NORM, RoundMessages, addressed, single_arrays, stated_numbers
 from hubbub.flower.streaming import Streaming
-from hubbub.noise.lattice import Lattice
+from hubbub.flower.summing import TRAIN_LOSS, Summing, train_loss
 from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, statistics
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.simulation.local import flat_parameters
 
-__all__ = ["ROUND_INDEX", "TRAIN_LOSS", "GridPopulation", "load", "trained"]
+__all__ = ["ROUND_INDEX", "GridPopulation", "layout_of", "load", "trained"]
 
 ROUND_INDEX = "round-index"
-TRAIN_LOSS = "train_loss"
 # Flower's code of an app that failed.
 _APP_RAISED = 2
 
@@ -32,19 +31,19 @@ class GridPopulation(Population):
     """Clients behind the nodes of a Flower grid, for :func:`hubbub.training.train`.
 
     In a round each client of the cohort gets one train message: the model's trainable parameters by name, and the settings
-    ``server-round`` (from 1), ``round-index`` (from 0) and ``dpfedavg_clip_norm`` (where the run has one). It answers with the
-    trained parameters under the same names. The first answer to this message counts; what is missing, late, doubled, malformed
-    or not finite counts as a zero update, and never stops the round.
+    ``server-round`` (from 1), ``round-index`` (from 0) and ``dpfedavg_clip_norm`` (if the run has one). It replies with the
+    trained parameters under the same names. Its first reply counts. A reply that is missing, late, malformed or not finite
+    counts as a zero update, and never stops the round.
 
     Args:
         grid: Any grid.
-        clients: The node of each client by the client's id; or the nodes of clients 0, 1, … in order.
-        lattice: Whether clipped updates are summed as integers, as a release needs; ``False`` sums in floating point, in the
-            order of the cohort, for simulations only.
+        clients: From each client's id to its node; or the nodes of clients 0, 1, … in order.
+        lattice: Whether clipped updates are summed as integers, as a release requires; ``False`` sums in floating point, in
+            the order of the cohort, for simulations only.
         timeout: Seconds that a round waits for replies.
 
     Raises:
-        ConfigError: No client, or two on one node.
+        ConfigError: There is no client, or two have the same node.
 
     Example:
         >>> from flwr.clientapp import ClientApp
@@ -77,18 +76,17 @@ class GridPopulation(Population):
     takes_split = True
 
     def inject(self, client: Hashable, adversary: Adversary | None) -> None:
-        """Let an adversary choose what a client sends; the mods of its app and the server stay as they are.
+        """Let an adversary choose a client's update; the mods of its app and the server stay as they are.
 
-        The client's reply is the model that it was sent plus the update, in the model's own dtype; one without an
-        answer replies with an error.
+        The client's reply is the model that it received plus the update, in the model's dtype; without an update, an error.
 
         Args:
             client: Its id.
-            adversary: From the model as the client got it and the round to the update before any clip, ``(dim,)``; ``None``
-                gives the client back to its app.
+            adversary: From the model as the client received it and the round to the update before any clip, ``(dim,)``;
+                ``None`` gives the client back to its app.
 
         Raises:
-            ConfigError: There is no such client, or it runs where nobody here chooses what it does.
+            ConfigError: There is no such client, or the grid is no LocalGrid.
         """
         if str(client) not in self._nodes:
             raise ConfigError(f"client = {client!r}: is not one of this population's {len(self._clients)} clients")
@@ -101,12 +99,12 @@ class GridPopulation(Population):
 
         def answer(message: Message, _: Context) -> Message:
             if self._model is None:
-                raise ConfigError("inject: nobody has asked this population to train a model")
-            (told,) = message.content.config_records.values()
-            # What the client got, not what the server has.
+                raise ConfigError("inject: this population has not been asked to train a model")
+            (config,) = message.content.config_records.values()
+            # The model that the client received, not the server's.
             model = deepcopy(self._model)
             load(model, single_arrays(message.content))
-            update = adversarial_update(adversary, model, integer(ROUND_INDEX, told[ROUND_INDEX], at_least=0))
+            update = adversarial_update(adversary, model, integer(ROUND_INDEX, config[ROUND_INDEX], at_least=0))
             if update is None:
                 return Message(Error(_APP_RAISED, "the adversary does not answer"), reply_to=message)
             before = flat_parameters(model)
@@ -127,34 +125,41 @@ class GridPopulation(Population):
 
         With a ``split`` each client's indicator is one more coordinate, ``(dim + 1,)``.
         """
-        layout, change = layout_of(model), Change([numbers.numpy() for numbers in _numbers(model)])
-        asked, replies = self.ask(cohort, model, clip_norm, round_index)
-        lattice = None
+        messages, replies = self.ask(cohort, model, clip_norm, round_index)
+        arrays = _arrays(model)
+        total: LatticeSum | PlainSum
         if self._lattice and clip_norm is not None:
-            lattice = Lattice(split.joint_norm(clip_norm) if split else clip_norm)
-        # Of a lattice whole numbers, which float64 adds exactly.
+            total, _, _ = Summing(layout_of(model), clip_norm, split).of(messages, replies, arrays)
+        else:
+            total = self._plain(messages, replies, arrays, model, clip_norm, split)
+        messages.log_faults(f"round {round_index + 1}")
+        return total
+
+    def _plain(
+        self,
+        messages: RoundMessages,
+        replies: Iterable[Message],
+        arrays: ArrayRecord,
+        model: nn.Module,
+        clip_norm: float | None,
+        split: CountSplit | None,
+    ) -> PlainSum:
+        """The sum in floating point, in the order of the cohort: another order gives another sum."""
+        layout = layout_of(model)
+        change = Change(layout.views(arrays))
         total = torch.zeros(layout.dim + (split is not None), dtype=torch.float64)
-        buffer, clipped, losses = Lattice.buffer(total), 0, []
-        for client, content in _in_order(asked, replies) if lattice is None else asked.contents(replies):
+        clipped, losses, answers = 0, list[float](), dict(messages.contents(replies))
+        for client in filter(answers.__contains__, messages.clients):
             try:
-                change, loss = change.to(layout.views(single_arrays(content))), _loss(content)
-                was_clipped: bool | None = None
-                if lattice is None or split:
-                    part, was_clipped = bounded(change.finite(), clip_norm, None, split)
-                    if lattice is None:
-                        total += part
-                    else:
-                        lattice.add(part, total, buffer)
-                elif (was_clipped := lattice.add(change, total, buffer)) is None:
-                    raise ValueError("its update is not finite")
+                update = change.to(layout.views(single_arrays(answers[client]))).finite()
+                part, was_clipped = bounded(update, clip_norm, None, split)
+                total += part
             except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not depend on it
-                asked.refuse(client, error)
+                messages.refuse(client, error)
                 continue
-            losses.append(loss)
-            clipped += bool(was_clipped)
-        asked.log_faults(f"round {round_index + 1}")
-        private = statistics(len(asked.clients), clipped, losses)
-        return LatticeSum(total.to(torch.int64), lattice, private) if lattice else PlainSum(total, private)
+            losses.append(train_loss(answers[client]))
+            clipped += was_clipped
+        return PlainSum(total, statistics(len(messages.clients), clipped, losses))
 
     def ask(
         self,
@@ -163,48 +168,45 @@ class GridPopulation(Population):
         clip_norm: float | None,
         round_index: int,
         further: Mapping[str, float | str | bytes] | None = None,
-    ) -> tuple[Asked, Iterable[Message]]:
-        """Have the cohort train a model: who was asked, and what came.
+    ) -> tuple[RoundMessages, Iterable[Message]]:
+        """Send a model to the cohort for training: the messages, and the replies as they arrive.
 
         Args:
             cohort: Clients' ids.
             model: The global model.
-            clip_norm: The one that clients get.
+            clip_norm: That clients get.
             round_index: From 0.
-            further: Settings that clients get as well.
+            further: More settings for the clients.
         """
-        told: dict[str, float | str | bytes] = {"server-round": round_index + 1, ROUND_INDEX: round_index, **(further or {})}
+        settings: dict[str, float | str | bytes] = {
+            "server-round": round_index + 1,
+            ROUND_INDEX: round_index,
+            **(further or {}),
+        }
         if clip_norm is not None:
-            told[CLIP_NORM] = float(clip_norm)
-        return self._asked(cohort, model, told, MessageType.TRAIN)
+            settings[CLIP_NORM] = float(clip_norm)
+        return self._sent(cohort, model, settings, MessageType.TRAIN)
 
     def measure(self, cohort: Sequence[Hashable], model: nn.Module) -> list[dict[str, float]]:
-        """What the clients measure of the model, by name, as far as they answer."""
-        asked, replies = self._asked(cohort, model, {}, MessageType.EVALUATE)
-        answers = stated_numbers(asked, replies)
-        asked.log_faults("evaluation")
+        """The numbers that clients measure of the model, by name; one entry for each client that answers."""
+        messages, replies = self._sent(cohort, model, {}, MessageType.EVALUATE)
+        answers = stated_numbers(messages, replies)
+        messages.log_faults("evaluation")
         return answers
 
-    def _asked(
-        self, cohort: Sequence[Hashable], model: nn.Module, told: Mapping[str, float | str | bytes], message_type: str
-    ) -> tuple[Asked, Iterable[Message]]:
-        """Send a model to the cohort: who was asked, and what came."""
+    def _sent(
+        self, cohort: Sequence[Hashable], model: nn.Module, settings: Mapping[str, float | str | bytes], message_type: str
+    ) -> tuple[RoundMessages, Iterable[Message]]:
         self._model = model
-        arrays = layout_of(model).record(numbers.numpy() for numbers in _numbers(model))
-        content = RecordDict({"arrays": arrays, "config": ConfigRecord({**told})})
+        content = RecordDict({"arrays": _arrays(model), "config": ConfigRecord({**settings})})
         nodes = {str(client): self._nodes[str(client)] for client in cohort}
-        asked = addressed(content, message_type, nodes, self._timeout)
-        return asked, Streaming(self._grid).send_and_receive(asked.messages, timeout=self._timeout) if cohort else []
-
-
-def _in_order(asked: Asked, replies: Iterable[Message]) -> Iterator[tuple[str, RecordDict]]:
-    """What came in the order of the cohort, not of the answers: in floating point that is another sum."""
-    answers = dict(asked.contents(replies))
-    return ((client, answers[client]) for client in asked.clients if client in answers)
+        messages = addressed(content, message_type, nodes, self._timeout)
+        replies = Streaming(self._grid).send_and_receive(messages.messages, timeout=self._timeout) if cohort else []
+        return messages, replies
 
 
 def load(model: nn.Module, arrays: ArrayRecord) -> None:
-    """Put the parameters that a message brought into a client's model."""
+    """Copy the parameters in a message into a client's model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     with torch.no_grad():
         for parameter, flat in zip(parameters, layout_of(model).tensors(arrays), strict=True):
@@ -212,7 +214,7 @@ def load(model: nn.Module, arrays: ArrayRecord) -> None:
 
 
 def trained(model: nn.Module, vector: torch.Tensor, loss: float) -> RecordDict:
-    """A client's answer: its trained parameters, given as one vector ``(dim,)``, under the model's names, and its loss."""
+    """A client's reply: its trained parameters, given as one vector ``(dim,)``, under the model's names, and its loss."""
     layout = layout_of(model)
     arrays = layout.record(part.numpy() for part in vector.detach().cpu().split(layout.sizes))
     return RecordDict({"arrays": arrays, "metrics": MetricRecord({TRAIN_LOSS: float(loss)})})
@@ -233,14 +235,6 @@ def layout_of(model: nn.Module) -> Layout:
     return Layout(names, shapes, dtypes, names)
 
 
-def _numbers(model: nn.Module) -> list[torch.Tensor]:
-    return [p.detach().cpu().reshape(-1) for p in model.parameters() if p.requires_grad]
-
-
-def _loss(content: RecordDict) -> float:
-    """The training loss that a client states; NaN where it states none."""
-    for record in records_of(content, MetricRecord):
-        value = record.get(TRAIN_LOSS)
-        if isinstance(value, int | float):
-            return float(value)
-    return math.nan
+def _arrays(model: nn.Module) -> ArrayRecord:
+    parameters = (p.detach().cpu().reshape(-1).numpy() for p in model.parameters() if p.requires_grad)
+    return layout_of(model).record(parameters)

@@ -1,4 +1,4 @@
-"""Sums that the server adds without reading them, as the private strategies know them: which key, and whose noise."""
+"""The ``secagg`` argument of the private strategies: the Paillier key, and who adds the noise."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,20 +19,20 @@ __all__ = ["Paillier"]
 
 @dataclass(frozen=True)
 class Paillier:
-    """Secure aggregation with Paillier: clients encrypt their updates, and whoever holds the key opens sums alone.
+    """Secure aggregation with Paillier: clients encrypt their updates, and the holders of the key open sums only.
 
     Args:
-        public: The public key, or the file that it is in (``hubbub paillier``): of one owner, who must not be the server, or of
-            holders of shares.
-        bits: Of one number that a client packs, its sign included, from 10 to 26.
+        public: The public key or its file (from ``hubbub paillier``): of one owner, who must not be the server, or of holders
+            of shares.
+        bits: Of one packed number, its sign included, from 10 to 26.
         noise_by: ``"server"``, which then knows its noise and sees exact sums; ``"holders"``: each adds the whole noise under
             encryption, from a key of its own; or ``"clients"``, in shares (with ``min_survivors``).
         min_contributions: The fewest contributions in a sum that is opened.
-        timeout: Seconds that holders are waited for, each time.
+        timeout: Seconds that holders have for an answer.
 
     Raises:
         KeyFileError: The file is missing, damaged or of another kind, or the key is not sound.
-        ConfigError: Noise by the holders, and one owner has the whole key.
+        ConfigError: The holders are to add noise, and one owner has the whole key.
         ValueError: A number out of range.
 
     Example:
@@ -55,29 +55,29 @@ class Paillier:
         one_of("secagg.noise_by", self.noise_by, get_args(NoiseSide))
         integer("secagg.min_contributions", self.min_contributions, at_least=2)
         positive("secagg.timeout", self.timeout)
-        # What it refuses is refused here.
+        # Refuses terms that do not go together.
         self.encryption(1 if self.noise_by == "clients" else None)
 
     @property
     def shared(self) -> ThresholdKey | None:
-        """The key, where holders have shares of it."""
+        """The threshold key; ``None`` if one owner has the whole key."""
         return self.public if isinstance(self.public, ThresholdKey) else None
 
     @property
     def key(self) -> PublicKey:
-        """Under which everybody encrypts."""
+        """The key for encryption."""
         return self.shared.public_key if self.shared else cast(PublicKey, self.public)
 
     @property
     def least(self) -> int:
-        """The fewest contributions in a sum that is opened: what was said, or what holders of shares demand by their key."""
+        """The fewest contributions in a sum that is opened: the argument, or more if the threshold key demands it."""
         return max(self.min_contributions, self.shared.min_contributions if self.shared else 1)
 
     def encryption(self, min_survivors: int | None) -> Encryption:
-        """All terms, with those that follow from the key.
+        """All terms of encryption, those of the key included.
 
         Args:
-            min_survivors: With noise by the clients, how many of them bring the whole noise together.
+            min_survivors: With noise by the clients: the number of clients whose shares make up the whole noise.
         """
         holders, threshold = (self.shared.holders, self.shared.threshold) if self.shared else (1, 1)
         return Encryption(
@@ -91,7 +91,7 @@ class Paillier:
         )
 
     def packing(self, mechanism: Mechanism, clients: int) -> Packing:
-        """How numbers lie in plaintexts.
+        """How numbers are packed into plaintexts.
 
         Raises:
             ValueError: A sum would not be exact, or the key is too short for it.
@@ -101,12 +101,12 @@ class Paillier:
         return encryption.packing(clients, mechanism, 0.0 if shares else largest_deviation(mechanism))
 
     def summary(self) -> str:
-        """The key and who opens sums, in a few words."""
+        """The key and who opens sums, in one line."""
         opened = f"any {self.shared.threshold} of {self.shared.holders} holders" if self.shared else "the owner of the key"
         return f"Paillier, {self.key.bits} bits; sums of {self.least} and more are opened by {opened}"
 
     def settings(self) -> dict[str, Any]:
-        """What a resumed run must have in common with the interrupted one."""
+        """The settings that a resumed run must share with the interrupted one."""
         return {
             "scheme": "paillier",
             "key": (self.shared or self.key).key_id,
@@ -116,18 +116,18 @@ class Paillier:
         }
 
     def require_cohort(self, clients: int | None) -> None:
-        """Refuse cohorts of which no sum would be opened, or that are drawn at random.
+        """Refuse cohorts that are random, or too small for their sum to be opened.
 
         Args:
-            clients: How many are asked in a round; ``None`` if they are drawn at random.
+            clients: The clients in a round; ``None`` if cohorts are random.
 
         Raises:
             ConfigError: Names the argument and the next step.
         """
         if clients is None:
             raise ConfigError(
-                "secagg with cohorts that are drawn at random: whoever opens sums sees how many took part, while amplification "
-                "counts on cohorts that nobody sees; give num_sampled_clients"
+                "secagg with random cohorts: holders of the key see how many clients took part, while amplification requires "
+                "secret cohorts; give num_sampled_clients"
             )
         if clients < self.least:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""The client's side of secure aggregation: the mod that encrypts what a client sends, and nodes that hold shares of the key.
+"""The client of secure aggregation: the mod that encrypts updates, and nodes that hold shares of the key.
 
 ::
 
@@ -6,13 +6,13 @@
     app = ClientApp(mods=[encrypting_mod, noising_mod, clipping_mod])     # with noise by the clients
     app = hold(app)                                                       # nodes may open sums, too
 
-The mod is the first of the list, the outermost: what it has encrypted nobody touches any more. It fails closed: where it cannot
-encrypt, it replies with an error of code 6, and nothing that the app made leaves in the clear, not even the app's own words for
-what went wrong. What the server says it checks against what it said before, and against the ``paillier-key-id`` of
-the node's own configuration, where there is one: without it, the key of a run is the one that the server names first.
+The mod is the first of the list, the outermost. It fails closed: if it cannot encrypt, it replies with an error of code 6, and
+nothing that the app made leaves in the clear, the app's error messages included. It compares the server's agreement with that
+of earlier rounds, and its key with the ``paillier-key-id`` of the node's configuration. Without ``paillier-key-id`` it trusts
+the key that the server names first.
 
-A node holds what its configuration names, ``--node-config 'paillier-share="/srv/share-1.json"'``; all others answer that they
-hold nothing. A node may hold a share and train as well.
+A node holds the share that its configuration names, ``--node-config 'paillier-share="/srv/share-1.json"'``; all others answer
+that they hold nothing. A node may hold a share and train as well.
 """
 
 import logging
@@ -39,11 +39,11 @@ __all__ = ["FOLDER", "KEY_ID", "SEED", "SHARE", "encrypting_mod", "hold"]
 
 # In a node's configuration: the key under which alone it encrypts.
 KEY_ID = "paillier-key-id"
-# In a node's configuration: the file of a share, or of a whole private key; where the holder keeps what it did, by default
-# next to that; and, of a simulation, the seed of its noise, which is then no secret.
+# In a node's configuration: the file of a share or of a whole private key; the holder's folder, by default that of the file;
+# and the seed of its noise in a simulation, which is no secret.
 SHARE, FOLDER, SEED = "paillier-share", "paillier-folder", "paillier-noise-seed"
-# What the server is told the reason of; of the others, such as a file that cannot be read, the owner of the node alone.
-_TOLD = (ValueError, TypeError, NoiseExhaustedError, SumNotOpenedError)
+# Errors whose reason the server gets; the reason of others, such as an unreadable file, stays in the node's log.
+_SENT = (ValueError, TypeError, NoiseExhaustedError, SumNotOpenedError)
 _PINNED = "hubbub-encrypting"
 _LOG = logging.getLogger("flwr")
 
@@ -51,19 +51,23 @@ _LOG = logging.getLogger("flwr")
 def encrypting_mod(msg: Message, context: Context, call_next: App) -> Message:
     """The app's update, clipped and encrypted, and nothing else of the app's reply.
 
-    The update is encoded in whole steps of the lattice that the server names, by which it is held to ``dpfedavg_clip_norm``
-    exactly, packed and encrypted as was agreed. With noise by the clients the steps that :func:`.noising_mod` has noised are
-    encrypted. With adaptive clipping the indicator is one more number of the vector. The reply has a ConfigRecord with
-    ``hubbub_encrypted`` and a MetricRecord with ``num-examples``, which is 1.
+    The update is rounded to whole steps of the server's lattice, which bounds it by ``dpfedavg_clip_norm`` exactly, then packed
+    and encrypted by the agreement. With noise by the clients, the noised steps of :func:`.noising_mod` are encrypted. With
+    adaptive clipping the indicator is one more number of the vector. The reply has a ConfigRecord with ``hubbub_encrypted`` and
+    a MetricRecord with ``num-examples``, which is 1.
 
-    The agreement of a run is kept in ``context.state`` at the first message: the mod encrypts for no other run, under no other
-    key, and for no round twice.
+    The first message's agreement is kept in ``context.state``: the mod encrypts for no other run, under no other key, and for
+    no round twice.
 
-    Messages that are not of training pass, and so does what the app answers to them: it is not encrypted.
+    Messages that do not request training, and the app's replies to them, pass unencrypted.
 
     Returns:
-        The encrypted reply, or an error of code 6; why the app's own reply could not be encrypted stands in the client's log
-        alone.
+        The encrypted reply, or an error of code 6; if the app's reply cannot be encrypted, the reason is only in the client's
+        log.
+
+    Example:
+        >>> from hubbub.flower import clipping_mod
+        >>> app = ClientApp(mods=[encrypting_mod, clipping_mod])
 
     Source: Paillier 1999, https://doi.org/10.1007/3-540-48910-X_16; Zhang et al. 2020, "BatchCrypt",
     https://www.usenix.org/conference/atc20/presentation/zhang-chengliang (packing).
@@ -79,7 +83,7 @@ def encrypting_mod(msg: Message, context: Context, call_next: App) -> Message:
         _require_room(agreement, request, sent)
         _pin(agreement, round_index, context, noised=request.noise_stddev is not None)
     except (KeyError, TypeError, ValueError) as error:
-        # Of what the server sent, so that the server may read it.
+        # The reason is about what the server sent, and may be sent back.
         return refusal(msg, "encrypting_mod", error)
     try:
         reply = call_next(msg, context)
@@ -96,7 +100,7 @@ def encrypting_mod(msg: Message, context: Context, call_next: App) -> Message:
 
 
 def _require_room(agreement: Agreement, request: Request, sent: Sent) -> None:
-    """Refuse, before the app trains, what could not be encrypted afterwards."""
+    """Refuse, before the app trains, an update that could not be encrypted afterwards."""
     if request.counted and request.count_scale is None:
         raise ValueError("the clip norm is adaptive, and how the indicator enters the sum is missing")
     size = sent.dim + (request.count_scale is not None)
@@ -111,7 +115,7 @@ def _require_room(agreement: Agreement, request: Request, sent: Sent) -> None:
 
 
 def _pin(agreement: Agreement, round_index: int, context: Context, *, noised: bool) -> None:
-    """Keep what was agreed and which round was answered, before the app runs; refuse another agreement or an older round."""
+    """Keep the agreement and the round before the app runs; refuse another agreement or an earlier round."""
     key_id = agreement.public_key.key_id
     wanted = context.node_config.get(KEY_ID, key_id)
     if wanted != key_id:
@@ -140,7 +144,7 @@ def _pin(agreement: Agreement, round_index: int, context: Context, *, noised: bo
 def _encrypted(
     content: RecordDict, agreement: Agreement, round_index: int, request: Request, sent: Sent, context: Context
 ) -> bytes:
-    """What leaves."""
+    """The encrypted contribution."""
     arrays, bit = single_arrays(content), norm_bit(content) if request.counted else None
     noise: npt.NDArray[np.int64] | None = None
     if request.noise_stddev is None:
@@ -161,21 +165,20 @@ def _encrypted(
 
 
 def hold(app: ClientApp) -> ClientApp:
-    """Let the nodes of an app open sums, where their configuration gives them a key.
+    """Let nodes whose configuration names a key open sums.
 
-    It registers the query ``"paillier"``. What a holder agreed to for a run, with its first message, is kept in its folder:
-    ``paillier-folder``, or that of the share's file, with one folder for each run. Under a run's name it opens sums by that
-    agreement alone, each round once, and a restart does not make it forget. The guarantee of a run to whose sums it adds noise
-    is in its log.
+    Registers the query ``"paillier"``. A holder keeps the agreement of a run, from the first message, in ``paillier-folder``
+    (by default that of the share's file), one folder a run. It opens sums of that agreement only, each round once, restarts
+    included. If it adds noise, its log has the guarantee of the run.
 
     Args:
-        app: Which has no such query.
+        app: Without a query ``"paillier"``.
 
     Returns:
         The same app.
 
     Raises:
-        TypeError: It is no ``ClientApp``.
+        TypeError: ``app`` is no ``ClientApp``.
         ValueError: It has a query of this name already.
 
     Example:
@@ -206,13 +209,13 @@ def _answer(msg: Message, context: Context) -> Message:
         return Message(RecordDict({RECORD: holder.answer(msg.content)}), reply_to=msg)
     except (HubbubError, ValueError, TypeError, OSError) as error:
         _LOG.warning("paillier: %s", error)
-        why = error if isinstance(error, _TOLD) else "the holder cannot; see its log"
+        why = error if isinstance(error, _SENT) else "the holder cannot; see its log"
         return Message(Error(code=FAILED_PRECONDITION, reason=f"paillier: {why}"), reply_to=msg)
 
 
 @lru_cache(maxsize=16)
 def _key(path: Path, inode: int, changed: int) -> KeyShare | PrivateKey:
-    """What a file holds, a share or the whole key; checked once in a process for as long as the file is the same."""
+    """The share or the whole key in a file; checked once in a process as long as the file does not change."""
     try:
         return key_files.read_share(path)
     except KeyFileError as no_share:

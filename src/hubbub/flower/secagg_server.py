@@ -1,6 +1,6 @@
-"""The server's side of secure aggregation on a grid: what was agreed, how replies become a sum, who holds the key and opens it.
+"""The server of secure aggregation on a grid: it adds encrypted replies and asks the holders of the key to open the sum.
 
-A holder that is silent or lies is named, and another one asked in its place as long as there are any.
+A holder that is silent or answers falsely is named, and another holder is asked instead while there are any.
 """
 
 import logging
@@ -27,7 +27,7 @@ from hubbub.flower.messages import (
     FAILED_PRECONDITION,
     LATTICE_BITS,
     ROUND_INDEX,
-    Asked,
+    RoundMessages,
     addressed,
     encrypted_vector,
 )
@@ -50,11 +50,11 @@ from hubbub.training.encryption import Encryption
 
 __all__ = ["EncryptedGridPopulation", "EncryptedRounds", "EncryptedSumming", "GridHolders", "kept_agreement"]
 
-# How long all nodes, most of which hold nothing, are waited for.
+# Seconds that all nodes, most of which hold nothing, have to answer a hello.
 _HELLO_PATIENCE = 60.0
 _LARGEST = 100_000
 _LOG = logging.getLogger("flwr")
-# What is read of an answer.
+# What is read from an answer.
 _Read = TypeVar("_Read")
 
 
@@ -62,14 +62,14 @@ class GridHolders:
     """The holders of the key, behind the nodes of a grid.
 
     Args:
-        grid: The grid, when it is needed.
-        agreement: What was agreed.
-        public: The key that they share; ``None`` where one owns it whole.
-        promise: What the run promises, of which holders who add noise get.
-        timeout: Seconds that they are waited for, each time.
+        grid: Returns the grid.
+        agreement: The terms.
+        public: The threshold key; ``None`` if one owner holds the whole key.
+        promise: Of the run; sent to holders who add noise.
+        timeout: Seconds that holders have for an answer.
 
     Raises:
-        ValueError: The agreement is on another key, or holders are to add noise that nothing promises.
+        ValueError: The agreement is on another key, or holders are to add noise without a promise of privacy.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class GridHolders:
         self._nodes: dict[int, list[int]] = {}
 
     def find(self) -> Mapping[int, tuple[int, ...]]:
-        """The nodes that say that they hold each share, by its number, ascending; all that are connected are asked."""
+        """The nodes that claim each share, by its number, ascending; asks all connected nodes."""
         nodes = {int(node): int(node) for node in self._grid().get_node_ids()}
         found: dict[int, list[int]] = {}
         for node, held in sorted(self._ask(nodes, HELLO, self._hello, lambda _, content: Held.of(content)).items()):
@@ -114,7 +114,7 @@ class GridHolders:
         """Ask all connected nodes what they hold, before anything is spent.
 
         Raises:
-            SumNotOpenedError: Fewer holders answered than a round takes.
+            SumNotOpenedError: Fewer holders answered than a round needs.
         """
         found, needed = self.find(), max(self._needed, self._agreement.noising_holders)
         if len(found) >= needed:
@@ -129,19 +129,19 @@ class GridHolders:
         """Add the noise of every holder to a sum.
 
         Raises:
-            SumNotOpenedError: That of a holder is missing; it is named.
+            SumNotOpenedError: The noise of a holder is missing; the holder is named.
         """
         rows = self._agreement.noising_holders
         if len(self._nodes) < rows:
             self.find()
-        # Of two that claim one share nobody knows whose noise it is.
+        # If two nodes claim one share, it is unknown whose noise it is.
         nodes = {n: some[0] for n, some in self._nodes.items() if n <= rows and len(some) == 1}
-        told = {ROUND: aggregator.round_index, messages.CLIP_NORM: float(clip_norm)}
+        settings = {ROUND: aggregator.round_index, messages.CLIP_NORM: float(clip_norm)}
 
         def add(number: int, content: RecordDict) -> None:
             aggregator.add_noise(f"holder {number}", said(content).get("noise"))
 
-        missing = set(range(1, rows + 1)).difference(self._ask(nodes, NOISE, told, add))
+        missing = set(range(1, rows + 1)).difference(self._ask(nodes, NOISE, settings, add))
         if missing:
             names = tuple(f"holder {number}" for number in sorted(missing))
             self._nodes = {}
@@ -152,22 +152,19 @@ class GridHolders:
             )
 
     def noised(self, aggregator: Aggregator, lattice: Lattice) -> Steps:
-        """What a sum says, in whole steps, after the holders added their noise, where they do."""
+        """The opened sum in whole steps, ``(size,)``, with the holders' noise if they add any."""
         if self._agreement.noising_holders:
             self.add_noise(aggregator, lattice.clip_norm)
         return self.open(aggregator)
 
     def open(self, aggregator: Aggregator) -> Steps:
-        """What a sum says, ``(size,)`` whole steps, from as many holders as it takes.
+        """The opened sum in whole steps, ``(size,)``, from as many holders as it takes.
 
         Raises:
-            SumNotOpenedError: Too few opened it; those who were silent or answered falsely are named.
+            SumNotOpenedError: Too few opened it; holders that were silent or answered falsely are named.
         """
-        records, where, needed = (
-            messages.request_records(aggregator.request()),
-            f"round {aggregator.round_index + 1}",
-            self._needed,
-        )
+        records, needed = messages.request_records(aggregator.request()), self._needed
+        where = f"round {aggregator.round_index + 1}"
         waiting = self._claims(where)
         answers: dict[int, Opened] = {}
         silent, liars = list[str](), list[str]()
@@ -201,12 +198,12 @@ class GridHolders:
             for who, what in ((silent, "did not answer"), (liars, "answered falsely")):
                 if who:
                     _LOG.warning("%s: opened without %s, who %s", where, ", ".join(who), what)
-            # Whoever did not help is asked again when others are missing.
+            # The others are found again when too few are left.
             self._nodes = {n: nodes for n, nodes in self._nodes.items() if f"holder {n}" not in {*silent, *liars}}
             return steps
 
     def _claims(self, where: str) -> dict[int, list[int]]:
-        """The nodes that say that they hold each share, by its number; all are asked where fewer are known than it takes."""
+        """The nodes that claim each share, by its number; all nodes are asked if too few are known."""
         if len(self._nodes) < self._needed:
             self.find()
         if self._public is None and len(claims := self._nodes.get(1, [])) > 1:
@@ -219,27 +216,27 @@ class GridHolders:
         self,
         nodes: Mapping[int, int],
         action: str,
-        told: Mapping[str, float] | Mapping[str, bytes],
+        settings: Mapping[str, float] | Mapping[str, bytes],
         read: Callable[[int, RecordDict], _Read],
         records: Mapping[str, ConfigRecord] | None = None,
     ) -> dict[int, _Read]:
-        """What some nodes answer, by the numbers that they are asked under; what went wrong is logged, and left out."""
+        """The answers of some nodes, by their holders' numbers; faults are logged and left out."""
         if not nodes:
             return {}
         agreed = strict_json.canonical(self._agreement.record())
-        first = ConfigRecord({"action": action, AGREEMENT: agreed, **told})
+        first = ConfigRecord({"action": action, AGREEMENT: agreed, **settings})
         patience = min(self._timeout, _HELLO_PATIENCE) if action == HELLO else self._timeout
         content = RecordDict({messages.RECORD: first, **(records or {})})
-        asked = addressed(content, messages.QUERY, {str(number): node for number, node in nodes.items()}, patience)
+        queries = addressed(content, messages.QUERY, {str(number): node for number, node in nodes.items()}, patience)
         found: dict[int, _Read] = {}
-        for number, answer in asked.contents(self._grid().send_and_receive(asked.messages, timeout=patience)):
+        for number, answer in queries.contents(self._grid().send_and_receive(queries.messages, timeout=patience)):
             try:
                 found[int(number)] = read(int(number), answer)
             except (TypeError, ValueError) as error:
                 who = "node" if action == HELLO else "holder"
                 _LOG.warning("secagg, %s: what %s %s answers is refused: %s", action, who, number, error)
-        for fault in asked.faults:
-            # That a client's app holds nothing is as it should be.
+        for fault in queries.faults:
+            # Clients hold nothing: their refusals are no news.
             usual = action == HELLO and f"(error {FAILED_PRECONDITION})" not in fault
             _LOG.log(logging.DEBUG if usual else logging.WARNING, "secagg, %s: %s", action, fault)
         return found
@@ -250,9 +247,9 @@ class EncryptedSumming:
     """How the encrypted replies of one round are summed.
 
     Args:
-        plain: How they would be summed in the clear: clip norm, indicator and shares of noise are the same.
-        aggregator: The sum as it comes in.
-        holders: Who opens it.
+        plain: How they would be summed in the clear: with the same clip norm, indicator and noise shares.
+        aggregator: Adds the encrypted replies.
+        holders: Open the sum.
     """
 
     plain: Summing
@@ -265,40 +262,43 @@ class EncryptedSumming:
         return self.plain.lattice
 
     def config(self) -> dict[str, float | bool | str | bytes]:
-        """What clients get: how to clip, and to encrypt."""
-        told: dict[str, float | bool | str | bytes] = {
+        """The settings that clients get, to clip and to encrypt."""
+        settings: dict[str, float | bool | str | bytes] = {
             **self.plain.config(),
             AGREEMENT: strict_json.canonical(self.aggregator.agreement.record()),
             ROUND_INDEX: self.aggregator.round_index,
             LATTICE_BITS: self.lattice.bits,
         }
         if self.plain.split:
-            # Nobody but the client can put its indicator into what it encrypts.
-            told[COUNT_SCALE] = self.plain.split.count_scale(self.plain.clip_norm)
-        return told
+            # The client itself encrypts its indicator.
+            settings[COUNT_SCALE] = self.plain.split.count_scale(self.plain.clip_norm)
+        return settings
 
-    def of(self, asked: Asked, replies: Iterable[Message], _: ArrayRecord | None = None) -> tuple[EncryptedSum, int, int]:
-        """The sum of a round; as :meth:`.Summing.of`. A client is known to it by the number of its node."""
-        nodes = {client: message.metadata.dst_node_id for client, message in zip(asked.clients, asked.messages, strict=True)}
+    def of(
+        self, messages: RoundMessages, replies: Iterable[Message], _: ArrayRecord | None = None
+    ) -> tuple[EncryptedSum, int, int]:
+        """The sum of a round; as :meth:`.Summing.of`. Clients are identified by their nodes' numbers."""
+        pairs = zip(messages.clients, messages.messages, strict=True)
+        nodes = {client: message.metadata.dst_node_id for client, message in pairs}
         came = 0
-        for client, content in asked.contents(replies):
+        for client, content in messages.contents(replies):
             came += 1
             try:
                 self.aggregator.add(str(nodes[client]), encrypted_vector(content))
             except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not depend on it
-                asked.refuse(client, error)
+                messages.refuse(client, error)
         opening = partial(self.holders.noised, lattice=self.lattice)
         return EncryptedSum(self.aggregator, self.lattice, opening, {}), came, len(self.aggregator.senders)
 
 
 class EncryptedRounds:
-    """Secure aggregation over a run; :meth:`reach` comes before the first round.
+    """Secure aggregation over a run; call :meth:`reach` before the first round.
 
     Args:
-        secagg: The key, and how long holders are waited for.
+        secagg: The key, and the timeout of its holders.
         encryption: The terms.
-        packing: How numbers lie in plaintexts.
-        promise: What the run promises.
+        packing: How numbers are packed into plaintexts.
+        promise: Of the run.
         dim: Numbers in a sum.
         folder: Of the run; ``None`` keeps the agreement in memory.
     """
@@ -311,14 +311,14 @@ class EncryptedRounds:
         self.agreement = kept_agreement(folder, lambda run: encryption.agreement(secagg.key, packing, dim, run))
         self._holders = GridHolders(lambda: self._grid, self.agreement, secagg.shared, promise, secagg.timeout)
         self._earlier: set[bytes] = set()
-        self._met = False
+        self._reached = False
 
     def reach(self, grid: Grid) -> None:
-        """Speak to the holders through this grid; until enough were there once, they are asked who has what."""
+        """Use this grid for the holders; requires once that enough of them answer."""
         self._grid = grid
-        if not self._met:
+        if not self._reached:
             self._holders.require_there()
-        self._met = True
+        self._reached = True
 
     def summing(self, plain: Summing, round_index: int) -> EncryptedSumming:
         """How the replies of a round are summed."""
@@ -326,14 +326,14 @@ class EncryptedRounds:
 
 
 def kept_agreement(folder: Path | None, make: Callable[[str], Agreement]) -> Agreement:
-    """The agreement of a run, under a name that no other run has; the same at every start.
+    """The agreement of a run, under a unique name; the same at every start.
 
     Args:
         folder: Of the run; ``None`` keeps nothing.
         make: From the run's name to the agreement.
 
     Raises:
-        RunFolderError: What was agreed on cannot be read, or was something else.
+        RunFolderError: The stored agreement cannot be read, or has other terms.
     """
     path = None if folder is None else folder / "state" / "agreement.json"
     if path is None or not path.exists():
@@ -342,11 +342,11 @@ def kept_agreement(folder: Path | None, make: Callable[[str], Agreement]) -> Agr
             files.write_atomic(path, strict_json.canonical(agreement.record()))
         return agreement
     try:
-        told = strict_json.loads(files.read(path, at_most=_LARGEST))
-        agreement = make(told["run"])
+        stored = strict_json.loads(files.read(path, at_most=_LARGEST))
+        agreement = make(stored["run"])
     except (ValueError, TypeError, KeyError) as error:
         raise RunFolderError(f"{path}: cannot be read ({error}); restore it from a copy of the folder") from error
-    if strict_json.loads(strict_json.canonical(agreement.record())) != told:
+    if strict_json.loads(strict_json.canonical(agreement.record())) != stored:
         raise RunFolderError(
             f"{path}: clients and holders agreed on other terms; restore it, or start a new run in a new folder"
         )
@@ -354,14 +354,14 @@ def kept_agreement(folder: Path | None, make: Callable[[str], Agreement]) -> Agr
 
 
 class EncryptedGridPopulation(Population):
-    """As :class:`.GridPopulation`, of clients whose app has ``mods=[encrypting_mod]``: nobody reads a single update.
+    """A :class:`.GridPopulation` of clients whose app has ``mods=[encrypting_mod]``: the server reads no single update.
 
     Args:
         population: The clients.
-        agreement: What was agreed.
-        holders: Who open the sums.
+        agreement: The terms.
+        holders: Open the sums.
         lattice_bits: Of the lattice on which clients round their updates.
-        mechanism: Says whether the clients bring noise along.
+        mechanism: Its ``shares`` say whether clients add the noise.
     """
 
     def __init__(
@@ -378,7 +378,7 @@ class EncryptedGridPopulation(Population):
 
     @property
     def noise_in_sums(self) -> bool:
-        """Whether the sums hold their noise before the server adds any."""
+        """Whether the sums contain their noise already, from holders or clients."""
         return bool(self._agreement.noising_holders) or self._mechanism.shares is not None
 
     def inject(self, client: Hashable, adversary: Adversary | None) -> None:
@@ -396,16 +396,16 @@ class EncryptedGridPopulation(Population):
         """The sum of the cohort's encrypted updates.
 
         Raises:
-            ConfigError: There is no clip norm, or one that moves.
-            SumNotOpenedError: No client sent anything that counts.
+            ConfigError: There is no clip norm, or an adaptive one.
+            SumNotOpenedError: No reply could be added.
         """
         if clip_norm is None or split is not None:
             raise ConfigError(f"clip_norm = {clip_norm}: clients encrypt updates of one bounded norm for the whole run")
         plain = Summing(layout_of(model), clip_norm, None, self._mechanism, self._lattice_bits)
         summing = EncryptedSumming(plain, Aggregator(self._agreement, round_index, self._earlier), self._holders)
-        asked, replies = self._population.ask(cohort, model, clip_norm, round_index, summing.config())
-        total, _, _ = summing.of(asked, replies)
-        asked.log_faults(f"round {round_index + 1}")
-        # Of nothing there is no sum, and no digest.
+        sent, replies = self._population.ask(cohort, model, clip_norm, round_index, summing.config())
+        total, _, _ = summing.of(sent, replies)
+        sent.log_faults(f"round {round_index + 1}")
+        # Refuses a sum of nothing, which has no digest.
         _ = summing.aggregator.total
         return total

@@ -1,10 +1,10 @@
-"""A strategy of Flower made private: it sees what clients send as a noised mean alone, after its cost was recorded."""
+"""Private strategies: a wrapped Flower strategy sees only the noised mean of a round, after its cost was recorded."""
 
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -16,34 +16,29 @@ from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import crude_delta
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.flower.arrays import Layout
-from hubbub.flower.messages import Identity, Node, Template, connected
+from hubbub.flower.messages import Identity, Node, connected
 from hubbub.flower.options import Options, StrategyArguments, independent_noise, require_averaging
-from hubbub.flower.server_run import Fixed, PrivateRun
+from hubbub.flower.server_run import PrivateRun
 from hubbub.flower.state import recorded, require_same_mechanism
 from hubbub.flower.streaming import Streaming
-from hubbub.flower.summing import Summing
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.training.clipping import AdaptiveClipping, Clipping
-
-if TYPE_CHECKING:
-    from hubbub.flower.secagg_server import EncryptedSumming
 
 __all__ = ["DPFedAvgAdaptive", "DPFedAvgFixed", "MatrixFactorizationDP", "PrivateStrategy"]
 
 _LOG = logging.getLogger("flwr")
-# By what names Flower's strategies send a model and its configuration.
+# The attributes that name a strategy's records of model and configuration, and their defaults.
 _RECORDS = (("arrayrecord_key", "arrays"), ("configrecord_key", "config"))
 
 
 class PrivateStrategy(Strategy):
-    """What the private strategies share; make one by :class:`.DPFedAvgFixed` and its siblings.
+    """The base class of the private strategies; use :class:`.DPFedAvgFixed` and its siblings.
 
     Args:
         strategy: One that averages.
-        mechanism: How sums are hidden.
-        clipping: A clip norm, or the rule by which it moves.
-        options: All else.
+        mechanism: The mechanism of the run.
+        clipping: A fixed clip norm, or the rule of adaptive clipping.
+        options: All other settings.
     """
 
     def __init__(self, strategy: Strategy, mechanism: Mechanism, clipping: Clipping, options: Options) -> None:
@@ -56,26 +51,26 @@ class PrivateStrategy(Strategy):
         self._timeout: float | None = None
         known = options.expected_cohort_size or options.num_sampled_clients
         if isinstance(clipping, AdaptiveClipping) and known:
-            # Refused here rather than in the first round.
+            # Refuses noise on the count that leaves none for the updates, before the first round.
             clipping.split(mechanism.noise_multiplier, known)
         if options.secagg:
-            # And sums that would not be exact.
+            # Refuses sums that would not be exact.
             options.secagg.packing(mechanism, options.num_sampled_clients or 0)
-        # So is a mechanism that no theorem covers.
+        # Refuses a mechanism that no theorem covers.
         self.guarantee(rounds=1)
 
-    # What is promised.
+    # The guarantee.
 
     def guarantee(self, delta: float | None = None, *, rounds: int | None = None) -> PrivacyGuarantee:
-        """The guarantee of the rounds begun so far, those of earlier starts among them; before the first, of zero rounds.
+        """The guarantee of the rounds begun so far, earlier starts included.
 
         Args:
             delta: Strictly between 0 and 1; by default the strategy's.
-            rounds: Of this number of rounds in place of those begun: what a run will cost.
+            rounds: The guarantee of this number of rounds instead, to plan a run.
 
         Raises:
             ValueError: A number out of range.
-            LedgerError: The folder holds a run of another mechanism, whose rounds cost something else.
+            LedgerError: The folder holds a run of another mechanism.
         """
         promise = self._run.state.promise if self._run else self._options.promise(self.mechanism, {})
         if self._run is None:
@@ -83,13 +78,13 @@ class PrivateStrategy(Strategy):
         return promise.after(self.rounds_charged if rounds is None else rounds, self._options.delta if delta is None else delta)
 
     def statement(self, delta: float | None = None) -> str:
-        """The guarantee of the rounds begun so far in full, with the facts of the run: fit for publication."""
+        """The full privacy statement of the rounds begun so far, to be published."""
         run = self._run
         if run is None or run.state.closed:
             return self.guarantee(delta).statement()
         facts = RunFacts(
             clip_norm=None if isinstance(self._clipping, AdaptiveClipping) else self._clipping,
-            expected_cohort_size=run.fixed.expected_cohort_size,
+            expected_cohort_size=run.expected_cohort_size,
             secure_noise=self._options.simulation_seed is None,
             planned_rounds=run.state.promise.rounds,
             heads=(self.ledger_head,),
@@ -99,7 +94,7 @@ class PrivateStrategy(Strategy):
 
     @property
     def rounds_charged(self) -> int:
-        """How many rounds were begun, aborted ones and those of earlier starts counted."""
+        """The number of rounds begun, including aborted rounds and those of earlier starts."""
         if self._run and not self._run.state.closed:
             return len(self._run.state.path.ledger.rounds)
         return recorded(self._options.folder)[0]
@@ -113,10 +108,10 @@ class PrivateStrategy(Strategy):
 
     @property
     def ledger_head(self) -> str:
-        """The hash of the ledger's last record; empty before the run is open. Kept elsewhere, it shows a roll-back."""
+        """The hash of the ledger's last record; empty before the run is open. A copy kept elsewhere detects a roll-back."""
         return self._run.state.path.ledger.head if self._run else ""
 
-    # A run, as Flower's strategies run.
+    # Flower's strategy interface.
 
     def start(
         self,
@@ -128,14 +123,14 @@ class PrivateStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run rounds, as every strategy does; a run that was begun before resumes with the model that it had.
+        """Run rounds as every Flower strategy does; an interrupted run resumes with its own model.
 
-        It makes fewer rounds where the mechanism or ``stop_epsilon`` has no more.
+        It runs fewer rounds if the mechanism or ``stop_epsilon`` allows no more.
 
         Raises:
-            LedgerError: The folder holds another run, or its record is damaged or was rolled back.
-            RunFolderError: The folder is damaged, or another process is at work in it.
-            ParticipationError: No connected client may join a round; what was released before stays in the folder.
+            LedgerError: The folder holds another run, or its ledger is damaged or was rolled back.
+            RunFolderError: The folder is damaged, or in use by another process.
+            ParticipationError: No connected client may join a round; earlier releases stay in the folder.
         """
         integer("num_rounds", num_rounds, at_least=0)
         self._timeout = timeout
@@ -143,13 +138,12 @@ class PrivateStrategy(Strategy):
         left = self._rounds_left(num_rounds)
         if remark := crude_delta(self._options.delta, len(self._connected(grid))):
             _LOG.warning("%s", remark)
-        self._warn_of_too_few(grid, left)
         if left < num_rounds:
             used_up = self.rounds_charged + left == self.mechanism.rounds
             why = f"rounds = {self.mechanism.rounds}" if used_up else f"stop_epsilon = {self._options.stop_epsilon:g}"
             _LOG.warning("%s allows %s of the %s rounds asked for, after %s before", why, left, num_rounds, self.rounds_charged)
         # Replies are read one by one, and a round ends at its deadline.
-        grid = Streaming(grid, self._options.deadline)
+        grid = cast("Grid", Streaming(grid, self._options.deadline))
         result = super().start(grid, arrays, left, timeout, train_config, evaluate_config, evaluate_fn)
         if not result.arrays:
             result.arrays = arrays
@@ -159,11 +153,11 @@ class PrivateStrategy(Strategy):
         return result
 
     def resumed(self, initial_arrays: ArrayRecord, grid: Grid) -> ArrayRecord:
-        """The model that the run resumes with: the one that it had, or the initial one where it begins."""
+        """The model that the run resumes with; the initial one if the run begins."""
         return self._open(initial_arrays, grid).arrays or initial_arrays
 
     def summary(self) -> None:
-        """Log what is promised, then what the wrapped strategy says of itself."""
+        """Log the privacy settings, then the wrapped strategy's summary."""
         options = self._options
         whom = f"{options.num_sampled_clients} clients" if options.num_sampled_clients else str(self.mechanism.participation)
         for line in (
@@ -184,7 +178,7 @@ class PrivateStrategy(Strategy):
         Raises:
             BudgetError: The round would exceed ``stop_epsilon``, or the mechanism has no round left; nothing was spent.
             ParticipationError: No connected client may join.
-            ConfigError: The wrapped strategy cannot be asked for one message to all.
+            ConfigError: The wrapped strategy sends different messages to different clients, or none.
             SumNotOpenedError: The holders that open encrypted sums are not connected; nothing was spent.
         """
         run = self._open(arrays, grid)
@@ -194,21 +188,17 @@ class PrivateStrategy(Strategy):
                 f"round {run.round_index + 1}: would exceed what is promised. So far: {self.guarantee().sentence()} Start a "
                 "new run with a budget of its own, whose privacy cost adds to that of this one"
             )
-        summing = run.summing()
-        content = self._content(run, summing, arrays, config, grid)
-        nodes = self._connected(grid)
-        run.reach_holders(grid)
-        messages = run.begin(content, arrays, summing, nodes, self._timeout)
-        # How many were sampled is as secret as who.
+        messages = run.begin(arrays, config, grid, self._connected(grid), self._timeout)
+        # With random cohorts their size is as secret as who is in them.
         whom = f"{len(messages)} clients" if self._options.num_sampled_clients else "a random cohort"
         _LOG.info("configure_train: asked %s", whom)
         return messages
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Sum what came, release it with noise, and let the wrapped strategy learn from the noised mean.
+        """Sum the replies, release the sum with noise, and update the model by the wrapped strategy.
 
         Returns:
-            The new model, or ``None`` where the round is discarded; and its metrics that may be published.
+            The new model, or ``None`` if the round is discarded; and public metrics of the round.
 
         Raises:
             ConfigError: No round is under way.
@@ -217,7 +207,7 @@ class PrivateStrategy(Strategy):
             raise ConfigError("aggregate_train: no round is under way; call configure_train first")
         arrays = self._run.finish(replies)
         spent = self.guarantee()
-        # Nothing that depends on what clients sent, but through the release.
+        # Nothing here depends on what clients sent, except through the release.
         public: dict[str, int | float | list[int] | list[float]] = {
             "round": self.rounds_charged,
             "released": int(arrays is not None),
@@ -228,18 +218,18 @@ class PrivateStrategy(Strategy):
         return arrays, MetricRecord(public)
 
     def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
-        """As the wrapped strategy with ``evaluation = "exact"``; a cohort of its own where an evaluation is private and due."""
+        """The evaluation messages: the wrapped strategy's if exact, those of a cohort of its own if private and due."""
         if self._options.evaluation == "off":
             return []
         if self._options.evaluation == "exact":
             return self.strategy.configure_evaluate(server_round, arrays, config, grid)
-        told = ConfigRecord({**config, "server-round": server_round})
+        settings = ConfigRecord({**config, "server-round": server_round})
         names = [getattr(self.strategy, key, default) for key, default in _RECORDS]
-        content = RecordDict(dict(zip(names, (arrays, told), strict=True)))
+        content = RecordDict(dict(zip(names, (arrays, settings), strict=True)))
         return self._run.begin_evaluation(content, self._connected(grid), self._timeout) if self._run else []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """What clients measured: exact, or under noise with the standard error that the noise gives it."""
+        """The clients' metrics: exact, or under noise together with their standard errors."""
         if self._options.evaluation == "exact":
             return self.strategy.aggregate_evaluate(server_round, replies)
         found: dict[str, int | float | list[int] | list[float]] = {}
@@ -249,24 +239,24 @@ class PrivateStrategy(Strategy):
             found[f"{name}-standard-error"] = one.standard_error
         return MetricRecord(found) if found else None
 
-    # One step each.
+    # Steps of the above.
 
     def _open(self, arrays: ArrayRecord, grid: Grid) -> PrivateRun:
-        """Open the run, the first time; later only compare the model with that of before."""
+        """The open run; opened by the first call, later compared with the model."""
         layout = Layout.of(arrays)
         if self._run is None:
-            run = PrivateRun(self.strategy, self.mechanism, self._clipping, self._options, layout, self._fixed(grid))
+            run = PrivateRun(self.strategy, self.mechanism, self._clipping, self._options, layout, *self._fixed(grid))
             run.resume(arrays, grid)
             self._run = run
         if layout != self._run.layout:
             raise ConfigError("initial_arrays: are another model's than this run has trained; start a new run for it")
         return self._run
 
-    def _fixed(self, grid: Grid) -> Fixed:
-        """What the run fixes when it begins: as it was then, as it is stated, or by the nodes that are connected."""
+    def _fixed(self, grid: Grid) -> tuple[float, Identity]:
+        """The divisor of sums and how clients are identified: as recorded, as stated, or by the connected nodes."""
         before = recorded(self._options.folder)[1].get("settings", {})
         stated = self._options.expected_cohort_size or self._options.num_sampled_clients or before.get("expected_cohort_size")
-        # Where no key is enforced a client may have one and may not.
+        # If keys are not enforced, a client may have one or not.
         identity: Identity | None = before.get("identity", None if self._options.keys_enforced else "key")
         if stated is None or identity is None:
             nodes = self._connected(grid)
@@ -279,49 +269,18 @@ class PrivateStrategy(Strategy):
                     stated,
                     len(nodes),
                 )
-        return Fixed(float(stated), identity)
+        return float(stated), identity
 
     def _rounds_left(self, wanted: int) -> int:
-        """How many more rounds the promise has, at most as many as are wanted."""
+        """The number of rounds that may still be begun, at most ``wanted``."""
         done, stop = self.rounds_charged, self._options.stop_epsilon
         most = max(min(wanted, self.mechanism.rounds - done), 0)
         if stop is None:
             return most
-        # What is no number allows nothing.
+        # A NaN allows no round.
         return bisect_left(
             range(done + 1, done + most + 1), True, key=lambda rounds: not self.guarantee(rounds=rounds).epsilon <= stop
         )
-
-    def _content(
-        self, run: PrivateRun, summing: "Summing | EncryptedSumming", arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> RecordDict:
-        """What every client gets: what the wrapped strategy would send, and how its update is to be clipped."""
-        floating = run.layout.floating(arrays)
-        told = ConfigRecord({**config, **summing.config()})
-        # The run's own count of rounds, which a restart does not begin anew.
-        messages = Template.ask(self.strategy, run.round_index + 1, floating, told, grid)
-        if not messages:
-            raise ConfigError("strategy: asks no client in this round; wrap one that trains in every round")
-        return Template.content(messages, floating, arrays)
-
-    def _warn_of_too_few(self, grid: Grid, rounds: int) -> None:
-        """Say before the first round that a pattern will run out of clients, if nobody else comes."""
-        match self.mechanism.participation:
-            case SingleParticipation():
-                apart = rounds
-            case FixedEpochs(rounds_per_epoch=apart) | MinSeparation(min_separation=apart):
-                apart = min(apart, rounds)
-            case _:
-                return
-        size, there = self._options.num_sampled_clients or 0, len(self._connected(grid))
-        if size * apart > there:
-            _LOG.warning(
-                "%s clients are connected; %s a round by %s need %s for cohorts of that size",
-                there,
-                size,
-                self.mechanism.participation,
-                size * apart,
-            )
 
     def _connected(self, grid: Grid) -> list[Node]:
         return connected(grid, getattr(self.strategy, "min_available_nodes", 1))

@@ -1,22 +1,33 @@
-"""How the replies of one round become a sum on the lattice, where the server reads them."""
+"""The sum of one round's replies on the lattice, on a server that reads them."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from hubbub.flower.arrays import Change, Layout
-from hubbub.flower.messages import CLIP_NORM, COUNT_SCALE, ENABLED, NOISE_STDDEV, Asked, norm_bit, single_arrays
+from hubbub.flower.messages import (
+    CLIP_NORM,
+    COUNT_SCALE,
+    ENABLED,
+    NOISE_STDDEV,
+    RoundMessages,
+    norm_bit,
+    records_of,
+    single_arrays,
+)
 from hubbub.flower.separation import require_kept
 from hubbub.mechanism import Mechanism
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import share_stddev
-from hubbub.training.aggregate import LatticeSum
+from hubbub.training.aggregate import LatticeSum, statistics
 from hubbub.training.clipping import CountSplit, clip
 
-__all__ = ["Summing"]
+__all__ = ["TRAIN_LOSS", "Summing", "train_loss"]
 
+TRAIN_LOSS = "train_loss"
 # Sums of whole numbers below this are exact in float64.
 _EXACT = 2**52
 
@@ -28,89 +39,90 @@ class Summing:
     Args:
         layout: Of the model.
         clip_norm: Of an update.
-        split: With adaptive clipping, how each client's indicator enters the sum as one more coordinate.
-        mechanism: Says whether the clients bring noise along.
+        split: With adaptive clipping: how each client's indicator enters the sum as one more coordinate.
+        mechanism: Its ``shares`` say whether clients add the noise; without one they do not.
         lattice_bits: Of the lattice.
-        separation: What devices are told that keep the separation; of one that does not say so nothing counts.
+        separation: The settings for devices that keep the separation; a reply that does not confirm them is not counted.
     """
 
     layout: Layout
     clip_norm: float
-    split: CountSplit | None
-    mechanism: Mechanism
+    split: CountSplit | None = None
+    mechanism: Mechanism | None = None
     lattice_bits: int = 24
     separation: Mapping[str, str | int] = field(default_factory=dict)
 
     @property
     def lattice(self) -> Lattice:
-        """The lattice of the sum: of the clip norm of all that one client adds to it."""
+        """The lattice of the sum, for the clip norm of a client's update together with its indicator."""
         return Lattice(self.split.joint_norm(self.clip_norm) if self.split else self.clip_norm, self.lattice_bits)
 
     def config(self) -> dict[str, float | bool | str]:
         """The settings that clients get."""
-        told: dict[str, float | bool | str] = {CLIP_NORM: float(self.clip_norm), **self.separation}
-        lattice = self.lattice
-        if shares := self.mechanism.shares:
+        settings: dict[str, float | bool | str] = {CLIP_NORM: float(self.clip_norm), **self.separation}
+        lattice, shares = self.lattice, self.mechanism.shares if self.mechanism else None
+        if self.mechanism and shares:
             share = share_stddev(self.mechanism.noise_multiplier, lattice.clip_norm, shares.clients, lattice.bits)
-            told[NOISE_STDDEV] = share * lattice.step
+            settings[NOISE_STDDEV] = share * lattice.step
         if self.split:
-            told[ENABLED] = True
+            settings[ENABLED] = True
             if shares:
-                told[COUNT_SCALE] = self.split.count_scale(self.clip_norm)
-        return told
+                settings[COUNT_SCALE] = self.split.count_scale(self.clip_norm)
+        return settings
 
-    def of(self, asked: Asked, replies: Iterable[Message], arrays: ArrayRecord) -> tuple[LatticeSum, int, int]:
+    def of(self, messages: RoundMessages, replies: Iterable[Message], arrays: ArrayRecord) -> tuple[LatticeSum, int, int]:
         """The sum of a round.
 
         Args:
-            asked: Who was asked.
-            replies: What came.
+            messages: Of the round.
+            replies: What arrived.
             arrays: The model that was sent.
 
         Returns:
-            The sum, how many replies came, and how many of them entered it. What cannot be read, is not finite, or is not the
-            model's counts as zero, with the reason among ``asked.faults``.
+            The sum, the number of replies, and the number of them in the sum. A reply that cannot be read, is not finite, or
+            does not fit the model counts as zero, with the reason in ``messages.faults``.
         """
         change = Change(self.layout.views(arrays))
+        shares = self.mechanism.shares if self.mechanism else None
         dim = self.layout.dim + (self.split is not None)
-        # Whole numbers that float64 adds exactly, and those of clients that bring noise along, which may be larger.
-        total, noised = (
-            torch.zeros(dim, dtype=torch.float64),
-            torch.zeros(dim if self.mechanism.shares else 0, dtype=torch.int64),
-        )
-        buffer, came, counted = self.lattice.buffer(total), 0, 0
-        for client, content in asked.contents(replies):
+        # Whole numbers that float64 adds exactly; with noise by the clients they may be larger.
+        total, noised = torch.zeros(dim, dtype=torch.float64), torch.zeros(dim if shares else 0, dtype=torch.int64)
+        buffer, came, clipped, losses = self.lattice.buffer(total), 0, 0, list[float]()
+        for client, content in messages.contents(replies):
             came += 1
             try:
                 if self.separation:
                     require_kept(content, self.separation)
-                if self.mechanism.shares:
-                    noised += self._noised(content, len(asked.messages))
+                if shares:
+                    noised += self._noised(content, len(messages.messages))
                 else:
-                    self._add(change.to(self.layout.views(single_arrays(content))), content, total, buffer)
-                counted += 1
+                    clipped += self._add(change.to(self.layout.views(single_arrays(content))), content, total, buffer)
+                losses.append(train_loss(content))
             except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not depend on it
-                asked.refuse(client, error)
-        steps = noised if self.mechanism.shares else total.to(torch.int64)
-        return LatticeSum(steps, self.lattice, {}), came, counted
+                messages.refuse(client, error)
+        steps = noised if shares else total.to(torch.int64)
+        private = statistics(len(messages.clients), clipped, losses)
+        return LatticeSum(steps, self.lattice, private), came, len(losses)
 
-    def _add(self, change: Change, content: RecordDict, total: torch.Tensor, buffer: torch.Tensor) -> None:
-        """Add a client's steps on the lattice to a sum, ``(dim,)``, its indicator last."""
-        update = change if self.split is None else self._with_indicator(change, content)
-        if self.lattice.add(update, total, buffer) is None:
+    def _add(self, change: Change, content: RecordDict, total: torch.Tensor, buffer: torch.Tensor) -> bool:
+        """Add a client's steps to a sum, ``(dim,)``, its indicator last; whether the update was clipped."""
+        update, was_clipped = (change, False) if self.split is None else self._with_indicator(change, content)
+        clipped = self.lattice.add(update, total, buffer)
+        if clipped is None:
             raise ValueError("its update is not finite")
+        return was_clipped or (self.split is None and bool(clipped))
 
-    def _with_indicator(self, change: Change, content: RecordDict) -> torch.Tensor:
-        """A clipped update, ``(dim + 1,)``, the client's indicator last."""
+    def _with_indicator(self, change: Change, content: RecordDict) -> tuple[torch.Tensor, bool]:
+        """A clipped update, ``(dim + 1,)``, the client's indicator last; and whether it was clipped."""
         bounded, was_clipped = clip(change.finite(), self.clip_norm)
-        told = norm_bit(content)
-        # A client that has clipped says so itself; of an update that is too long nobody needs to hear it.
-        bit = 0 if was_clipped else 1 if told is None else min(max(told, 0), 1)
+        stated = norm_bit(content)
+        # A client that has clipped says so itself; an update that was clipped here counts as clipped whatever it says.
+        bit = 0 if was_clipped else 1 if stated is None else min(max(stated, 0), 1)
         scale = self.split.count_scale(self.clip_norm) if self.split else 0.0
-        return torch.cat([bounded, torch.tensor([scale * (bit - 0.5)], dtype=torch.float64)])
+        return torch.cat([bounded, torch.tensor([scale * (bit - 0.5)], dtype=torch.float64)]), was_clipped
 
     def _noised(self, content: RecordDict, cohort: int) -> torch.Tensor:
-        """A client's noised steps on the lattice, which nobody can clip any more."""
+        """A client's noised steps, ``(dim,)`` int64, which the server cannot clip again."""
         try:
             steps = self.layout.whole(single_arrays(content))
         except ValueError as error:
@@ -124,3 +136,12 @@ class Summing:
         if max(int(steps.max()), -int(steps.min())) > _EXACT // cohort:
             raise ValueError("its numbers are too large to be summed exactly")
         return steps
+
+
+def train_loss(content: RecordDict) -> float:
+    """The training loss that a client states; NaN if it states none."""
+    for record in records_of(content, MetricRecord):
+        value = record.get(TRAIN_LOSS)
+        if isinstance(value, int | float):
+            return float(value)
+    return math.nan

@@ -1,4 +1,4 @@
-"""Keys as files: JSON of one form, checked again when it is read, never overwritten and never pickled.
+"""Key files: strict JSON in one form, checked again when it is read, never overwritten and never pickled.
 
 ::
 
@@ -6,9 +6,8 @@
     key_files.write_public("public-key.json", private.public_key)
     public = key_files.read_public("public-key.json")        # a PublicKey or a ThresholdKey
 
-A public key is trusted as much as the way it came by: compare its ``key_id`` with the one that its owner gives you. Files of
-secrets hold them as they are, and no message shows what stands in a file. Keys of phe's command line are read too: JSON Web
-Keys of type "DAJ".
+Compare a public key's ``key_id`` with the one that its owner gives you: nothing in the file proves whose key it is. Secrets are
+stored unencrypted, and no error message quotes a file. Keys of phe's command line (JSON Web Keys of type "DAJ") are read too.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ import secrets
 import shlex
 import stat
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import gmpy2
 
@@ -44,45 +43,40 @@ __all__ = [
     "write_share",
 ]
 
-# The names of files in a folder of keys.
+# File names in a folder of keys.
 PUBLIC, PRIVATE = "public-key.json", "private-key.json"
 
 _VERSION = 1
 _PUBLIC, _THRESHOLD = "hubbub paillier public key", "hubbub paillier threshold key"
 _PRIVATE, _SHARE = "hubbub paillier private key", "hubbub paillier key share"
-_COMMON = frozenset({"format", "version", "key_id", "bits"})
-_FIELDS: Mapping[str, frozenset[str]] = {
-    _PUBLIC: _COMMON | {"n", "short_exponents"},
-    _THRESHOLD: _COMMON | {"n", "holders", "threshold", "min_contributions", "base", "verification"},
-    _PRIVATE: _COMMON | {"p", "q"},
-    _SHARE: _COMMON | {"holder", "secret", "public"},
-}
 _INSECURE = "insecure"
 _PHE, _PHE_FORM = "DAJ", "PAI-GN1"
-_NUMBER = re.compile(r"0x[1-9a-f][0-9a-f]*")
+_HEX = re.compile(r"0x[1-9a-f][0-9a-f]*")
 _BASE64 = re.compile(r"[A-Za-z0-9_-]+")
 # A threshold key of 8192 bits and 100 holders has half a megabyte; the numbers of the longest keys have 32768 bits.
 _MOST_BYTES, _MOST_DIGITS = 2**22, 2 + 2**13
 
-_Parts = ParamSpec("_Parts")
-_Key = TypeVar("_Key")
-
 
 def share_name(holder: int) -> str:
-    """The file of a share in a folder of keys, by its holder's number from 1."""
+    """The file name of a share, by its holder's number from 1.
+
+    Example:
+        >>> share_name(2)
+        'share-2.json'
+    """
     return f"share-{holder}.json"
 
 
 def write_public(path: str | Path, key: PublicKey | ThresholdKey, *, allow_small: bool = False) -> None:
-    """Write what everybody may read, into a new file.
+    """Write a public key into a new file that everybody may read.
 
     Args:
-        path: A name that is not taken.
-        key: Of one owner, or of a group of holders.
-        allow_small: For tests: a key below 2048 bits, in a file that says that it is insecure.
+        path: A file that does not exist.
+        key: Of one owner, or of holders of shares.
+        allow_small: For tests: writes a key below 2048 bits, marked as insecure.
 
     Raises:
-        KeyFileError: The name is taken or cannot be written, or the key is too small.
+        KeyFileError: The file exists or cannot be written, or the key is too small.
     """
     if isinstance(key, ThresholdKey):
         fields = _threshold_fields(key)
@@ -92,10 +86,10 @@ def write_public(path: str | Path, key: PublicKey | ThresholdKey, *, allow_small
 
 
 def write_phe_public(path: str | Path, key: PublicKey) -> None:
-    """Write a public key as phe's command line reads it, into a new file.
+    """Write a public key into a new file in the form of phe's command line.
 
     Raises:
-        KeyFileError: The name is taken or cannot be written, or the key is too small.
+        KeyFileError: The file exists or cannot be written, or the key is too small.
     """
     text = urlsafe_b64encode(key.n.to_bytes((key.bits + 7) // 8, "big")).decode().rstrip("=")
     fields = {"kty": _PHE, "alg": _PHE_FORM, "key_ops": ["encrypt"], "n": text, "kid": f"hubbub {key.key_id}"}
@@ -106,12 +100,12 @@ def write_private(path: str | Path, key: PrivateKey, *, allow_small: bool = Fals
     """Write a private key into a new file that only its owner may read.
 
     Args:
-        path: A name that is not taken.
+        path: A file that does not exist.
         key: Secret.
         allow_small: As for :func:`write_public`.
 
     Raises:
-        KeyFileError: The name is taken or cannot be written, or the key is too small.
+        KeyFileError: The file exists or cannot be written, or the key is too small.
     """
     public = key.public_key
     fields = {**_head(_PRIVATE, public.key_id, public.bits), "p": hex(key.p), "q": hex(key.q)}
@@ -119,15 +113,15 @@ def write_private(path: str | Path, key: PrivateKey, *, allow_small: bool = Fals
 
 
 def write_share(path: str | Path, share: KeyShare, *, allow_small: bool = False) -> None:
-    """Write a holder's share, and the key that it is of, into a new file that only its owner may read.
+    """Write a holder's share, with its public key, into a new file that only its owner may read.
 
     Args:
-        path: A name that is not taken.
+        path: A file that does not exist.
         share: Secret.
         allow_small: As for :func:`write_public`.
 
     Raises:
-        KeyFileError: The name is taken or cannot be written, or the key is too small.
+        KeyFileError: The file exists or cannot be written, or the key is too small.
     """
     key, bits = share.public, share.public.public_key.bits
     parts = {"holder": share.holder, "secret": hex(share.secret), "public": _threshold_fields(key)}
@@ -135,56 +129,63 @@ def write_share(path: str | Path, share: KeyShare, *, allow_small: bool = False)
 
 
 def read_public(path: str | Path) -> PublicKey | ThresholdKey:
-    """The public key in a file; its class says who decrypts: the owner of a private key, or holders together.
+    """The public key in a file; its class says who decrypts: the owner of a private key, or holders of shares together.
 
     Raises:
         KeyFileError: The file is missing, damaged or of another kind, or the key is not sound.
     """
-    record = _read(path, secret=False)
-    if record.fields.get("kty") == _PHE:
-        return _phe_public(record)
-    if _kind(record, _PUBLIC, _THRESHOLD) == _THRESHOLD:
-        return _threshold_key(record)
-    n, short = record.number("n"), record.fields["short_exponents"]
-    _require_sound(record, n, short_exponents=short is True)
-    key = record.made(PublicKey, n, short)
-    _require_said(record, key.key_id, key.bits)
-    return key
+    with _naming(path):
+        fields = _read(Path(path), secret=False)
+        if fields.get("kty") == _PHE:
+            return _phe_public(fields)
+        if fields.get("format") == _THRESHOLD:
+            return _threshold_key(fields)
+        values = _values(fields, _PUBLIC, _THRESHOLD)
+        key = _sound(values, values["n"], short_exponents=values["short_exponents"])
+        _require_stated(values, key.key_id, key.bits)
+        return key
 
 
 def read_private(path: str | Path) -> PrivateKey:
     """The private key in a file; its primes are tested again.
 
     Raises:
-        KeyFileError: The file is missing, damaged, of another kind or open to others, or the key is not sound.
+        KeyFileError: The file is missing, damaged, of another kind or readable by others, or the key is not sound.
     """
-    record = _read(path, secret=True)
-    if record.fields.get("kty") == _PHE:
-        record.require_fields({"kty", "key_ops", "p", "q", "pub"}, {"kid"})
-        public = _phe_public(record.inner("pub"))
-        key = record.made(PrivateKey.from_primes, record.base64("p"), record.base64("q"))
-        if key.public_key != public:
-            raise record.error("pub.n", "is not the product of p and q")
+    with _naming(path):
+        fields = _read(Path(path), secret=True)
+        if fields.get("kty") == _PHE:
+            values = _parsed(fields, _PHE_PRIVATE, ("kid",))
+            public, key = _phe_public(values["pub"], "pub."), PrivateKey.from_primes(values["p"], values["q"])
+            if key.public_key != public:
+                raise ValueError("pub.n: is not the product of p and q")
+            return key
+        values = _values(fields, _PRIVATE)
+        key = PrivateKey.from_primes(values["p"], values["q"])
+        _require_stated(values, key.public_key.key_id, key.public_key.bits)
         return key
-    _kind(record, _PRIVATE)
-    key = record.made(PrivateKey.from_primes, record.number("p"), record.number("q"))
-    _require_said(record, key.public_key.key_id, key.public_key.bits)
-    return key
 
 
 def read_share(path: str | Path) -> KeyShare:
-    """A holder's share, checked against the key that stands with it.
+    """A holder's share, checked against the public key that is stored with it.
 
     Raises:
-        KeyFileError: The file is missing, damaged, of another kind or open to others, or the share does not fit the key.
+        KeyFileError: The file is missing, damaged, of another kind or readable by others, or the share does not fit the key.
     """
-    record = _read(path, secret=True)
-    _kind(record, _SHARE)
-    beside = record.inner("public")
-    _kind(beside, _THRESHOLD)
-    public = _threshold_key(beside)
-    _require_said(record, public.key_id, public.public_key.bits)
-    return record.made(KeyShare, public, record.count("holder"), record.number("secret"))
+    with _naming(path):
+        values = _values(_read(Path(path), secret=True), _SHARE)
+        public = _threshold_key(values["public"], "public.")
+        _require_stated(values, public.key_id, public.public_key.bits)
+        return KeyShare(public, values["holder"], values["secret"])
+
+
+@contextmanager
+def _naming(path: str | Path) -> Iterator[None]:
+    """Turn a refusal inside into a KeyFileError that names the file; the cause is dropped, since it may carry a secret."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise KeyFileError(f"{Path(path)}: {error}") from None
 
 
 def _head(kind: str, key_id: str, bits: int) -> dict[str, Any]:
@@ -198,165 +199,155 @@ def _threshold_fields(key: ThresholdKey) -> dict[str, Any]:
     return {**_head(_THRESHOLD, key.key_id, key.public_key.bits), **counts, **numbers}
 
 
-def _kind(record: _Record, *expected: str) -> str:
-    """Which of the expected kinds a record is; it has all fields of that, and no other."""
-    kind = record.fields.get("format")
-    if kind not in expected:
-        found = repr(kind) if isinstance(kind, str) and kind in _FIELDS else "no word that is known"
-        raise record.error("format", f"is {found}: must be {' or '.join(map(repr, expected))}")
-    version = record.fields.get("version")
-    if type(version) is not int or version != _VERSION:
-        raise record.error("version", f"must be {_VERSION}: a later hubbub wrote this file, or nothing of ours did")
-    record.require_fields(_FIELDS[kind], {_INSECURE})
-    if record.fields.get(_INSECURE, True) is not True:
-        raise record.error(_INSECURE, "must be true, or left out")
-    return str(kind)
-
-
-def _require_said(record: _Record, key_id: str, bits: int) -> None:
-    """Refuse a file that says of its key what is not true, or does not say that it is too small."""
-    if type(record.fields["bits"]) is not int or record.fields["bits"] != bits:
-        raise record.error("bits", f"the key has {bits}, and the file says otherwise")
-    if record.fields["key_id"] != key_id:
-        raise record.error("key_id", f"the key is {key_id!r}, and the file says otherwise: one of them was changed")
-    if (bits < SMALLEST_BITS) != (_INSECURE in record.fields):
-        raise record.error(
-            "bits", f"a key must have at least {SMALLEST_BITS}, or be marked as {_INSECURE}, and this one has {bits}"
-        )
-
-
-def _require_sound(record: _Record, n: int, *, short_exponents: bool) -> None:
-    """What can be seen of an n whose primes nobody knows."""
-    if _INSECURE not in record.fields:
-        record.made(PublicKey.received, n, short_exponents)
-    if short_exponents and n % 4 != 1:
-        raise record.error("n", "is no product of two primes that are 3 mod 4, as this kind of key has them")
-
-
-def _threshold_key(record: _Record) -> ThresholdKey:
-    n, base, units = record.number("n"), record.number("base"), record.numbers("verification")
-    holders, threshold, least = (record.count(name) for name in ("holders", "threshold", "min_contributions"))
-    _require_sound(record, n, short_exponents=True)
-    key = record.made(ThresholdKey, n, holders, threshold, base, units, least)
+def _threshold_key(fields: dict[str, Any], prefix: str = "") -> ThresholdKey:
+    values = _values(fields, _THRESHOLD, prefix=prefix)
+    n, base, units = values["n"], values["base"], values["verification"]
+    _sound(values, n, short_exponents=True)
+    key = ThresholdKey(n, values["holders"], values["threshold"], base, units, values["min_contributions"])
     if any(gmpy2.jacobi(unit, n) != 1 for unit in (base, *units)):
-        raise record.error("base or verification", "a number is no square mod n")
-    _require_said(record, key.key_id, key.public_key.bits)
+        raise ValueError(f"{prefix}base or verification: a number is no square mod n")
+    _require_stated(values, key.key_id, key.public_key.bits, prefix)
     return key
 
 
-def _phe_public(record: _Record) -> PublicKey:
-    record.require_fields({"kty", "alg", "key_ops", "n"}, {"kid"})
-    if (record.fields["kty"], record.fields["alg"]) != (_PHE, _PHE_FORM):
-        raise record.error("alg", f"must be {_PHE_FORM!r}, of kty {_PHE!r}")
-    # Whether its primes fit short exponents is not said.
-    return record.made(PublicKey.received, record.base64("n"))
+def _phe_public(fields: dict[str, Any], prefix: str = "") -> PublicKey:
+    values = _parsed(fields, _PHE_PUBLIC, ("kid",), prefix)
+    if (values["kty"], values["alg"]) != (_PHE, _PHE_FORM):
+        raise ValueError(f"{prefix}alg: must be {_PHE_FORM!r}, of kty {_PHE!r}")
+    # The file does not say whether the primes fit short exponents.
+    return PublicKey.received(values["n"])
 
 
-@dataclass(frozen=True, repr=False)
-class _Record:
-    """The fields of a file, or of a part of one, of which nothing is known yet."""
+def _sound(values: dict[str, Any], n: int, *, short_exponents: bool) -> PublicKey:
+    """The public key of n, after the checks that need no primes."""
+    make = PublicKey if _INSECURE in values else PublicKey.received
+    key = make(n, short_exponents)
+    if short_exponents and n % 4 != 1:
+        raise ValueError("n: is no product of two primes that are 3 mod 4, as this kind of key has them")
+    return key
 
-    path: Path
-    fields: dict[str, Any]
-    prefix: str = ""
 
-    def error(self, field: str, why: str) -> KeyFileError:
-        """What is wrong with a field."""
-        return KeyFileError(f"{self.path}: {self.prefix}{field}: {why}")
+def _require_stated(values: dict[str, Any], key_id: str, bits: int, prefix: str = "") -> None:
+    """Refuse a file whose stated length or id is not the key's, or that does not say that the key is too small."""
+    if type(values["bits"]) is not int or values["bits"] != bits:
+        raise ValueError(f"{prefix}bits: the key has {bits}, and the file says otherwise")
+    if values["key_id"] != key_id:
+        raise ValueError(f"{prefix}key_id: the key is {key_id!r}, and the file says otherwise: one of them was changed")
+    if (bits < SMALLEST_BITS) != (_INSECURE in values):
+        raise ValueError(
+            f"{prefix}bits: a key must have at least {SMALLEST_BITS}, or be marked as {_INSECURE}, and this one has {bits}"
+        )
 
-    def require_fields(self, needed: Collection[str], further: Collection[str] = ()) -> None:
-        """Refuse a record without a field that it must have, or with one that it may not have."""
-        missing = sorted(set(needed) - set(self.fields))
-        if missing:
-            raise self.error(missing[0], "is missing")
-        known = sorted({*needed, *further})
-        if not set(self.fields) <= set(known):
-            # Its name is not shown: in a damaged file it may be a secret.
-            names = ", ".join(self.prefix + name for name in known)
-            raise KeyFileError(f"{self.path}: has a field that is not one of {names}")
 
-    def inner(self, field: str) -> _Record:
-        """A field that has fields of its own."""
-        value = self.fields[field]
-        if not isinstance(value, dict):
-            raise self.error(field, "must be a JSON object")
-        return _Record(self.path, value, f"{self.prefix}{field}.")
+# Fields of a file, and how each is read.
 
-    def number(self, field: str) -> int:
-        """A whole number from 1 that stands as text in hexadecimal digits."""
-        return self._hexadecimal(field, self.fields[field])
 
-    def numbers(self, field: str) -> tuple[int, ...]:
-        """A list of such."""
-        value = self.fields[field]
-        if not isinstance(value, list):
-            raise self.error(field, "must be a list")
-        return tuple(self._hexadecimal(f"{field}[{i}]", item) for i, item in enumerate(value))
+def _any(value: Any) -> Any:
+    return value
 
-    def count(self, field: str) -> int:
-        """A small whole number from 1."""
-        value = self.fields[field]
-        if type(value) is not int or not 1 <= value < 2**31:
-            raise self.error(field, "must be a whole number from 1")
-        return value
 
-    def base64(self, field: str) -> int:
-        """A whole number that stands as text in base64url without padding."""
-        value = self.fields[field]
-        well_formed = isinstance(value, str) and len(value) <= _MOST_DIGITS and _BASE64.fullmatch(value)
-        if not well_formed or len(value) % 4 == 1:
-            raise self.error(field, "must be a number as text, in base64url")
-        return int.from_bytes(urlsafe_b64decode(value + "=" * (-len(value) % 4)), "big")
+def _hex(value: object) -> int:
+    if not isinstance(value, str) or len(value) > _MOST_DIGITS or not _HEX.fullmatch(value):
+        raise ValueError("must be a number as text, 0x and small hexadecimal digits")
+    return int(value, 16)
 
-    def made(self, make: Callable[_Parts, _Key], *parts: _Parts.args, **named: _Parts.kwargs) -> _Key:
-        """A key of its parts; why there is none is said of the file.
 
-        Raises:
-            KeyFileError: They make no key.
-        """
+def _hexes(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise ValueError("must be a list")
+    return tuple(map(_hex, value))
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 1 <= value < 2**31:
+        raise ValueError("must be a whole number from 1")
+    return value
+
+
+def _base64(value: object) -> int:
+    """A number as base64url text without padding."""
+    well_formed = isinstance(value, str) and len(value) <= _MOST_DIGITS and _BASE64.fullmatch(value)
+    if not isinstance(value, str) or not well_formed or len(value) % 4 == 1:
+        raise ValueError("must be a number as text, in base64url")
+    return int.from_bytes(urlsafe_b64decode(value + "=" * (-len(value) % 4)), "big")
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("must be a JSON object")
+    return value
+
+
+_Fields = Mapping[str, Callable[[Any], Any]]
+_COMMON: _Fields = dict.fromkeys(("format", "version", "key_id", "bits"), _any)
+_FIELDS: Mapping[str, _Fields] = {
+    _PUBLIC: {**_COMMON, "n": _hex, "short_exponents": _any},
+    _THRESHOLD: {
+        **_COMMON,
+        **dict.fromkeys(("holders", "threshold", "min_contributions"), _count),
+        "n": _hex,
+        "base": _hex,
+        "verification": _hexes,
+    },
+    _PRIVATE: {**_COMMON, "p": _hex, "q": _hex},
+    _SHARE: {**_COMMON, "holder": _count, "secret": _hex, "public": _object},
+}
+_PHE_PUBLIC: _Fields = {"kty": _any, "alg": _any, "key_ops": _any, "n": _base64}
+_PHE_PRIVATE: _Fields = {"kty": _any, "key_ops": _any, "p": _base64, "q": _base64, "pub": _object}
+
+
+def _values(fields: dict[str, Any], *kinds: str, prefix: str = "") -> dict[str, Any]:
+    """The values of a file of one of the expected kinds, which has all fields of its kind and no other."""
+    kind, version = fields.get("format"), fields.get("version")
+    if kind not in kinds:
+        found = repr(kind) if isinstance(kind, str) and kind in _FIELDS else "no word that is known"
+        raise ValueError(f"{prefix}format: is {found}: must be {' or '.join(map(repr, kinds))}")
+    if type(version) is not int or version != _VERSION:
+        raise ValueError(f"{prefix}version: must be {_VERSION}: the file was not written by this version of hubbub")
+    if fields.get(_INSECURE, True) is not True:
+        raise ValueError(f"{prefix}{_INSECURE}: must be true, or left out")
+    return _parsed(fields, _FIELDS[str(kind)], (_INSECURE,), prefix)
+
+
+def _parsed(fields: dict[str, Any], forms: _Fields, optional: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
+    if missing := sorted(set(forms) - set(fields)):
+        raise ValueError(f"{prefix}{missing[0]}: is missing")
+    known = sorted({*forms, *optional})
+    if not set(fields) <= set(known):
+        # The unknown name is not shown: in a damaged file it may be a secret.
+        raise ValueError(f"has a field that is not one of {', '.join(prefix + name for name in known)}")
+    values = dict(fields)
+    for name, form in forms.items():
         try:
-            return make(*parts, **named)
-        except (TypeError, ValueError) as error:
-            raise KeyFileError(f"{self.path}: {error}") from None
-
-    def _hexadecimal(self, field: str, value: object) -> int:
-        if not isinstance(value, str) or len(value) > _MOST_DIGITS or not _NUMBER.fullmatch(value):
-            raise self.error(field, "must be a number as text, 0x and small hexadecimal digits")
-        return int(value, 16)
+            values[name] = form(fields[name])
+        except ValueError as error:
+            raise ValueError(f"{prefix}{name}: {error}") from None
+    return values
 
 
-def _read(path: str | Path, *, secret: bool) -> _Record:
-    """What a file says, if it is JSON of one reading.
-
-    Args:
-        path: The file.
-        secret: Whether nobody but the owner may be able to read it.
-
-    Raises:
-        KeyFileError: It is missing, open to others, or no JSON object.
-    """
-    where = Path(path)
+def _read(path: Path, *, secret: bool) -> dict[str, Any]:
+    """The JSON object in a file; a secret one must be closed to everybody but its owner."""
     try:
         if secret:
-            _require_closed(where)
-        content = files.read(where, at_most=_MOST_BYTES)
+            _require_closed(path)
+        content = files.read(path, at_most=_MOST_BYTES)
     except OSError as error:
-        raise KeyFileError(f"{where}: cannot be read: {error.strerror}") from error
+        raise ValueError(f"cannot be read: {error.strerror}") from error
     try:
         fields = strict_json.loads(content)
     except ValueError:
         # The parser's own error would carry the text along.
         fields = None
     if not isinstance(fields, dict):
-        raise KeyFileError(f"{where}: is no key file: must be one JSON object, every name in it once")
-    return _Record(where, fields)
+        raise ValueError("is no key file: must be one JSON object, every name in it once")
+    return fields
 
 
 def _create(path: str | Path, fields: dict[str, Any], bits: int, *, mode: int, allow_small: bool = False) -> None:
-    """Write a new file, whole or not at all, durably; a name that is taken is left alone, even if it is taken at this moment.
+    """Write a new file durably, whole or not at all; a file that exists is never replaced, even if it appears meanwhile.
 
     Raises:
-        KeyFileError: The name is taken, the folder cannot be written, or the key is too small.
+        KeyFileError: The file exists, the folder cannot be written, or the key is too small.
     """
     where = Path(path)
     if bits < SMALLEST_BITS and not allow_small:
@@ -377,7 +368,7 @@ def _create(path: str | Path, fields: dict[str, Any], bits: int, *, mode: int, a
 def _require_closed(path: Path) -> None:
     mode = os.lstat(path).st_mode
     if stat.S_ISREG(mode) and mode & 0o077:
-        raise KeyFileError(
-            f"{path}: is secret, and others may read or change it (mode {stat.S_IMODE(mode):04o}); type: chmod 600 "
+        raise ValueError(
+            f"is secret, and others may read or change it (mode {stat.S_IMODE(mode):04o}); type: chmod 600 "
             f"{shlex.quote(str(path))}"
         )
