@@ -1,12 +1,10 @@
 """A cohort that several processes share: the sum is the same to the last bit, and a process that ends loses nothing."""
 
 import os
-import pickle
 import signal
 import time
 from collections.abc import Sequence
-from multiprocessing import Pipe, get_context
-from multiprocessing.connection import Connection
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub.errors import ConfigError
 from hubbub.training import Execution, LocalTraining, RunStore, SimulatedPopulation, train
-from hubbub.training.simulation.local import flat_parameters
-from hubbub.training.simulation.workers import Part, SharedExamples, Task, WorkerError, Workers, _serve
+from hubbub.training.simulation.workers import Part, SharedExamples, Task, WorkerError, Workers
 from local_jobs import Layers, jobs
 from small_runs import PLANS, linear
 
@@ -99,13 +96,14 @@ def test_cli_13_cli_14_a_client_that_fails_in_a_worker_adds_nothing_and_a_machin
 def test_cra_16_a_worker_that_is_killed_ends_the_round_before_it_is_charged(tmp_path: Path) -> None:
     plan = PLANS["independent, everyone"]
     population = SimulatedPopulation(SMALL, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one", 2))
-    rounds, store = train(plan, population, linear(), RunStore(tmp_path)), RunStore(tmp_path)
+    rounds, store, before = train(plan, population, linear(), RunStore(tmp_path)), RunStore(tmp_path), set(active_children())
     assert next(rounds).round_index == 0
-    assert population._workers is not None
-    for process in population._workers._processes:
-        os.kill(process.pid, signal.SIGKILL)
+    workers = set(active_children()) - before
+    assert len(workers) == 2
+    for process in workers:
+        os.kill(int(process.pid or 0), signal.SIGKILL)
         process.join()
-    with pytest.raises(WorkerError, match=r"a worker process ended \(exit code -9\)"):
+    with pytest.raises(WorkerError, match="a worker process ended: out of memory, or killed"):
         next(rounds)
     assert store.ledger_path.read_text().count('"kind":"begin"') == 1
     # And the run goes on where it was, with new ones.
@@ -117,8 +115,7 @@ def test_cra_16_a_worker_that_is_killed_ends_the_round_before_it_is_charged(tmp_
 def collect_and_die(folder: Path) -> None:
     _, shared = populations("one-by-one", lattice=True)
     shared.collect(range(11), Layers(), 0.5, 0)
-    assert shared._workers is not None
-    (folder / "pids").write_text(" ".join(str(process.pid) for process in shared._workers._processes))
+    (folder / "pids").write_text(" ".join(str(process.pid) for process in active_children()))
     os._exit(9)
 
 
@@ -162,7 +159,7 @@ class Dies:
 def test_a_worker_that_ends_while_it_starts_is_not_waited_for() -> None:
     # More than a line between processes holds at a time.
     model = nn.Linear(300, 1000)
-    with pytest.raises(WorkerError, match=r"a worker process ended \(exit code 3\)"):
+    with pytest.raises(WorkerError, match="a worker process ended"):
         list(Workers(1, Dies(), model).parts(Task(0, 1.0), model, [[0], [1]]))
 
 
@@ -172,30 +169,6 @@ def test_shared_examples_are_those_of_the_clients() -> None:
     for (inputs, targets), (ours, labels) in zip(CLIENTS, shared, strict=True):
         assert torch.equal(inputs, ours)
         assert torch.equal(targets, labels)
-
-
-class Gone:
-    """Chunks whose asker goes away while one is trained."""
-
-    def __init__(self, asker: Connection) -> None:
-        self._asker = asker
-
-    def chunk(self, task: Task, model: nn.Module, clients: Sequence[int]) -> Part:
-        self._asker.close()
-        return Part(torch.zeros(8), 0, [])
-
-
-def test_a_worker_whose_answer_nobody_waits_for_ends_without_a_word() -> None:
-    threads = torch.get_num_threads()
-    here, there = Pipe()
-    model = linear()
-    here.send((Task(0, 0.5), flat_parameters(model).numpy()))
-    here.send([0])
-    try:
-        _serve(there, Gone(here), pickle.dumps(model))
-    finally:
-        torch.set_num_threads(threads)
-    assert here.closed
 
 
 def test_too_few_workers_are_refused() -> None:

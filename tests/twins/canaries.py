@@ -20,8 +20,7 @@ from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import toeplitz
 from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, LocalTraining, ReleasePath, RunPlan, SimulatedPopulation, train
-from hubbub.training.simulation import simulate
-from hubbub.training.simulation.execution import Execution
+from hubbub.training.simulation import Execution, simulate
 from hubbub.training.simulation.workers import Part
 from twins.twin import FALSE_ALARM, Array, System, Twin
 

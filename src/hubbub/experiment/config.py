@@ -20,7 +20,7 @@ from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.wording import UNITS
 from hubbub.errors import ConfigError
 from hubbub.factorization.families import DESCRIPTIONS
-from hubbub.training.simulation.execution import clients_at_once
+from hubbub.training.simulation import clients_at_once
 
 __all__ = [
     "DATASETS",

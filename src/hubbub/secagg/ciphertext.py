@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import signal
-import threading
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from typing import Any, Self
 
 import gmpy2
 from gmpy2 import mpz
 
 from hubbub._util.checks import integer, shown
+from hubbub._util.processes import follow_parent
 from hubbub.secagg.integers import MOST_WORKERS, flatten, where, whole
 from hubbub.secagg.primes import ROUNDS
 from hubbub.secagg.randomizers import Randomizers
@@ -313,7 +311,7 @@ def _encrypted(public: PublicKey, plain: list[int], workers: int) -> list[mpz]:
         return done + _hidden(public, left, public._source.draw(len(left)))
     size = min(share, _TASK)
     tasks = [left[i : i + size] for i in range(0, len(left), size)]
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_follow_parent)
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=follow_parent)
     try:
         return done + [c for made in pool.map(partial(_task, public, share), tasks) for c in made]
     except BrokenProcessPool:
@@ -323,19 +321,6 @@ def _encrypted(public: PublicKey, plain: list[int], workers: int) -> list[mpz]:
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _follow_parent() -> None:
-    """Leave an interrupt to the process that waits, and end when that is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-
-    def end_with_it() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=end_with_it, daemon=True).start()
 
 
 def _task(public: PublicKey, share: int, plain: list[int]) -> list[mpz]:

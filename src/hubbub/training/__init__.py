@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hubbub.training.release import ReleasePath
     from hubbub.training.rounds import RoundResult, train
     from hubbub.training.run_folder import RunStore
-    from hubbub.training.simulation.execution import Execution
+    from hubbub.training.simulation import Execution
     from hubbub.training.simulation.local import LocalTraining
     from hubbub.training.simulation.simulate import SimulatedPopulation
     from hubbub.training.warm_start import charged_with, extended
@@ -69,7 +69,7 @@ __getattr__, __dir__ = lazily(
         "release": ("ReleasePath",),
         "rounds": ("RoundResult", "train"),
         "run_folder": ("RunStore",),
-        "simulation.execution": ("Execution",),
+        "simulation": ("Execution",),
         "simulation.local": ("LocalTraining",),
         "simulation.simulate": ("SimulatedPopulation",),
         "warm_start": ("charged_with", "extended"),

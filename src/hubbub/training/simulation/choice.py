@@ -1,10 +1,10 @@
-"""Whether clients are trained one by one or many at a time: one chunk of each is timed, and a stack must first be right.
+"""The choice between clients one by one and clients in stacks: one chunk of each is timed.
 
-A stack is taken only if it agrees with clients one by one, batches of uneven sizes among them, and if what each client
-contributes is the same to the last bit wherever it stands and whoever stands next to it.
+A stack is taken only if its updates agree with those of clients one by one, uneven batches included, and if each client's
+update has the same bits at any place of the stack and next to any other client.
 
-All is tried on synthetic examples. How clients are trained decides over the last bits of everybody's update: a choice that
-depended on data would reveal them past all noise.
+All of this is tried on a synthetic probe batch. The choice decides over the last bits of every update: one that depended on
+data would reveal data past all noise.
 """
 
 import math
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from hubbub.errors import ConfigError
-from hubbub.training.simulation.execution import Execution, plan_for
+from hubbub.training.simulation import Execution, plan_for
 from hubbub.training.simulation.faults import agree, probe_batch, require_steady, shaken
 from hubbub.training.simulation.local import Job, LocalTraining, Loss, OneByOne, trainable
 from hubbub.training.simulation.stacked_module import NotStackableError
@@ -27,24 +27,22 @@ __all__ = ["Choice", "Probe", "Trainer", "stack_size", "trainer"]
 
 # A stack must be clearly faster: clocks waver.
 _CLEARLY = 0.95
-# Steps of a chunk that is timed, and how often it is: the first time also loads what later ones find.
+# Steps of a timed chunk, and its repetitions, of which the first one also warms up.
 _STEPS, _TIMES = 3, 3
-# Fewer examples times parameters in a round than this are not worth a trial.
+# The least product of examples and parameters of a round that is worth a trial.
 _WORTH = 2e7
-# Batches that a client is taken to have: how many it really has is its own.
+# Assumed batches of a client: the real number is private.
 _BATCHES = 10
-# Clients one by one that are timed.
+# Clients in a timed chunk one by one.
 _FEW = 4
-# The most clients at a time, and numbers that their parameters may be together.
+# The most clients at a time, and the most parameters of all of them together.
 _LIMITS = {"cpu": (40, 2**23), "cuda": (256, 2**27)}
 
-
-# Whoever trains clients.
 Trainer = OneByOne | Stacks
 
 
 def trainer(clients: int, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution) -> Trainer:
-    """Who trains that many clients at a time."""
+    """The trainer of that many clients at a time."""
     device = torch.device(execution.device)
     if clients == 1:
         return OneByOne(model, loss, local, device, execution.precision)
@@ -53,7 +51,7 @@ def trainer(clients: int, model: nn.Module, loss: Loss, local: LocalTraining, ex
 
 @dataclass(frozen=True)
 class Choice:
-    """How clients are trained, and why.
+    """A number of clients at a time, and the reason.
 
     Args:
         clients: At a time.
@@ -65,7 +63,7 @@ class Choice:
 
     @property
     def plan(self) -> str:
-        """As settings have it."""
+        """The name of the plan in the settings."""
         return plan_for(self.clients)
 
     def __str__(self) -> str:
@@ -73,7 +71,7 @@ class Choice:
 
 
 def stack_size(cohort: int, parameters: int, execution: Execution) -> int:
-    """How many clients at a time to try for cohorts of about this size: stacks as even as can be, since the last is padded.
+    """The number of clients at a time to try for cohorts of about this size: stacks as even as possible, as the last is padded.
 
     Example:
         >>> stack_size(100, 21_840, Execution()), stack_size(100, 1_200_000, Execution()), stack_size(1, 10, Execution())
@@ -85,14 +83,14 @@ def stack_size(cohort: int, parameters: int, execution: Execution) -> int:
 
 
 class Probe:
-    """Clients with synthetic examples of a form, trained as real ones are.
+    """Clients with a synthetic probe batch, trained as real ones are.
 
     Args:
         model: The global model.
         loss: Of a batch.
-        local: What a client does.
-        execution: Where and how it is computed.
-        job: A client's, of which only the form of its examples is looked at.
+        local: The training of a client.
+        execution: How it is computed.
+        job: Of a client; only the form of its examples is used.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution, job: Job) -> None:
@@ -102,7 +100,7 @@ class Probe:
         self._form = replace(job, inputs=inputs, targets=targets)
 
     def choice(self, cohort: int) -> Choice:
-        """One by one, unless a stack of clients is clearly faster for cohorts of about this size, and right."""
+        """One by one, unless stacks are clearly faster for cohorts of about this size, and right."""
         parameters = sum(p.numel() for p in trainable(self._model).values())
         clients = stack_size(cohort, parameters, self._execution)
         examples = cohort * self._local.steps_of(_BATCHES * self._local.batch_size) * self._local.batch_size
@@ -119,11 +117,11 @@ class Probe:
         return Choice(clients, f"{single / stacked:.1f} times as fast as one by one")
 
     def require_steady(self, clients: int) -> None:
-        """Refuse what would fail for every client, or would depend on earlier ones."""
+        """Refuse a model that fails for every client, or whose updates depend on earlier clients."""
         made, form = self._made(clients, steps=2), self._form
 
         def compute(number: int) -> torch.Tensor:
-            """What a client adds whose examples are one of two halves."""
+            """The update of a client with one half of the examples."""
             rows = slice(2 * number, 2 * number + 2)
             job = replace(form, inputs=form.inputs[rows], targets=form.targets[rows])
             try:
@@ -137,27 +135,26 @@ class Probe:
         require_steady(compute, self._given.inputs, self._given.targets)
 
     def independent(self, clients: int) -> bool:
-        """Whether no bit of what a client contributes depends on where it stands in a stack, or next to whom."""
+        """Whether no bit of a client's update depends on its place in a stack, or on the clients next to it."""
         model = deepcopy(self._model)
         with torch.no_grad():
             for p, noisy in zip(trainable(model).values(), shaken(trainable(model)).values(), strict=True):
                 p.copy_(noisy)
         jobs, stack = self._jobs(clients, uneven=True), self._made(clients, steps=2)
         updates = _updates(stack, model, jobs)
-        # One neighbour of every other client sends what would spread, if anything did.
-        poisoned = [_poisoned(job) if i % 2 else job for i, job in enumerate(jobs)]
-        beside = _updates(stack, model, poisoned)
+        # Every second client gets inputs of NaN, which would spread if anything did.
+        poisoned = _updates(stack, model, [_poisoned(job) if i % 2 else job for i, job in enumerate(jobs)])
+        if not all(_same(updates[job.client], poisoned[job.client]) for job in jobs[::2]):
+            return False
         # The same client at each place of a stack.
-        copies = [_updates(stack, model, [replace(job, client=i) for i in range(clients)]).values() for job in jobs[:3]]
-        return all(_same(updates[job.client], beside[job.client]) for job in jobs[::2]) and all(
-            _same(updates[job.client], copy) for job, of_job in zip(jobs, copies, strict=False) for copy in of_job
-        )
+        copies = (_updates(stack, model, [replace(job, client=i) for i in range(clients)]).values() for job in jobs[:3])
+        return all(_same(updates[job.client], copy) for job, of_job in zip(jobs, copies, strict=False) for copy in of_job)
 
     def _seconds(self, clients: int) -> float:
-        """Of one chunk; of one client, where each trains alone."""
+        """Of one chunk; of one client if each trains alone."""
         made = self._made(clients, steps=min(_STEPS, self._local.steps_of(_BATCHES * self._local.batch_size)))
         alone = torch.get_num_threads() == 1 and self._execution.device == "cpu"
-        # What others do on this machine does not count, where there is such a clock.
+        # Without the time of other processes, if one thread does all the work.
         clock, chunk = time.process_time if alone else time.perf_counter, self._jobs(clients if clients > 1 else _FEW)
         spent = []
         for _ in range(_TIMES):
@@ -167,13 +164,13 @@ class Probe:
         return min(spent) * clients / len(chunk)
 
     def _right(self, clients: int) -> bool:
-        """Whether a stack agrees with clients one by one, and nothing of a client depends on the others."""
+        """Whether a stack agrees with clients one by one, and no client depends on the others."""
         jobs = self._jobs(clients, uneven=True)
         found, expected = (_updates(self._made(n, steps=2, precise=True), self._model, jobs) for n in (clients, 1))
         return all(agree(found[job.client], expected[job.client]) for job in jobs) and self.independent(clients)
 
     def _jobs(self, number: int, *, uneven: bool = False) -> list[Job]:
-        """A number of clients of two batches each, the last of which has up to two examples fewer where they are uneven."""
+        """Clients of two batches each; if uneven, the last batch has up to two examples fewer."""
         batch, form, found = self._local.batch_size, self._form, []
         for i in range(number):
             own = slice(i % batch, i % batch + max(1, 2 * batch - (i % 3 if uneven else 0)))
@@ -186,7 +183,7 @@ class Probe:
 
 
 def _same(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Whether two updates are the same to the last bit; of those that are not finite each counts as nothing."""
+    """Whether two updates have the same bits, or both are not finite and so count as zero."""
     return torch.equal(found, expected) or not bool(torch.isfinite(found).all() | torch.isfinite(expected).all())
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from torch.overrides import TorchFunctionMode
 
 from hubbub.errors import ConfigError
-from hubbub.training.simulation.execution import Precision
+from hubbub.training.simulation import Precision
 
 __all__ = [
     "Constants",

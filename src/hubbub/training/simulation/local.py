@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hubbub._util.checks import finite, integer, non_negative, one_of, positive
-from hubbub.training.simulation.execution import Precision
+from hubbub.training.simulation import Precision
 from hubbub.training.simulation.functional import Constants, FlatModel, computing, difference, in_range, own_generators
 
 __all__ = ["Examples", "Job", "LocalTraining", "Loss", "OneByOne", "Schedule", "Trained", "flat_parameters", "trainable"]

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub.training.simulation.execution import Precision
+from hubbub.training.simulation import Precision
 from hubbub.training.simulation.functional import Constants, computing, difference, in_range
 from hubbub.training.simulation.local import Job, LocalTraining, Loss, Trained, trainable
 from hubbub.training.simulation.stacked_module import NotStackableError, StackedModel

@@ -1,15 +1,14 @@
 """Processes that share a cohort: each has the clients' data in shared memory and one thread, and trains whole chunks.
 
-A worker's answer is a chunk's partial sum; the parts are added in the order of the chunks, whoever made them.
+The parts of a sum are added in the order of the chunks, whichever process computed them.
 """
 
-import atexit
-import contextlib
 import pickle
-import weakref
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +16,7 @@ import torch
 import torch.multiprocessing
 from torch import nn
 
+from hubbub._util.processes import follow_parent
 from hubbub.errors import HubbubError
 from hubbub.training.simulation.local import Examples, flat_parameters, trainable
 
@@ -29,7 +29,7 @@ class WorkerError(HubbubError):
 
 @dataclass
 class Part:
-    """What one chunk adds to the sum.
+    """The partial sum of a chunk of clients.
 
     Args:
         total: ``(dim,)`` int64 steps, or float64.
@@ -46,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Task:
-    """What is the same for all chunks of a round; given to ``chunk(task, clients)`` together with the chunk's clients."""
+    """The terms of a round, the same for all chunks."""
 
     round_index: int
     clip_norm: float | None
@@ -61,11 +61,12 @@ class SharedExamples(Sequence[Examples]):
     """Clients' examples in shared memory: all inputs one after another, and all targets.
 
     Args:
-        clients: Of each inputs and targets, of equal shapes but for the first axis.
+        clients: Inputs and targets of each, of equal shapes but for the first axis.
     """
 
     def __init__(self, clients: Sequence[Examples]) -> None:
-        self._ends = np.cumsum([0, *(len(inputs) for inputs, _ in clients)])
+        # Shared as well: nothing that is large goes through the line on which a process starts (see Workers).
+        self._ends = torch.from_numpy(np.cumsum([0, *(len(inputs) for inputs, _ in clients)])).share_memory_()
         self._inputs, self._targets = (_joined([pair[side] for pair in clients]).share_memory_() for side in (0, 1))
 
     def __len__(self) -> int:
@@ -77,8 +78,7 @@ class SharedExamples(Sequence[Examples]):
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """All rows one after another, where the form is that of those who have any."""
-    # Who has no example has none of a form either.
+    """All rows one after another, in the form of the clients that have any."""
     filled = [part for part in parts if len(part)] or list(parts[:1])
     joined = torch.empty(sum(map(len, filled)), *filled[0].shape[1:], dtype=filled[0].dtype)
     return torch.cat(filled, out=joined)
@@ -89,142 +89,67 @@ class Workers:
 
     Args:
         number: How many.
-        chunks: Is copied to each; trains a chunk.
-        model: The structure of the model, and what in it is never trained.
+        chunks: Copied to each process; trains a chunk.
+        model: The structure of the model, and its frozen parameters.
     """
 
     def __init__(self, number: int, chunks: _Chunks, model: nn.Module) -> None:
+        self._number = number
+        self._vector = flat_parameters(model).cpu().share_memory_()
+        # A copy of the model by value: multiprocessing would move its own storage into shared memory. In shared memory, since a
+        # process that ends before it has read what it starts with (a script without its guard) is waited for without end.
+        copied = torch.frombuffer(bytearray(pickle.dumps(model)), dtype=torch.uint8).share_memory_()
         context = torch.multiprocessing.get_context("spawn")
-        self._connections: list[Connection] = []
-        self._processes: list[Any] = []
-        self.close = weakref.finalize(self, _stop, self._connections, self._processes)
-        # Before multiprocessing's own end, which would wait for them.
-        atexit.register(self.close)
-        try:
-            # By value: multiprocessing would put the model's own storage into shared memory, and a worker that is late would
-            # write the model of the last round over that of this one.
-            copied = pickle.dumps(model)
-            for _ in range(number):
-                here, there = context.Pipe()
-                process = context.Process(target=_begin, args=(there,), daemon=True, name="hubbub worker")
-                process.start()
-                there.close()
-                self._connections.append(here)
-                self._processes.append(process)
-            for connection in self._connections:
-                # Not with the process: what start() writes it writes to the end, and waits for ever if the process has died.
-                self._send(connection, (chunks, copied))
-        except WorkerError:
-            raise
-        except Exception as error:
-            self.close()
-            raise WorkerError(
-                f"workers = {number}: cannot be started ({type(error).__name__}: {error}); the model, the loss and the data "
-                "must be importable from a module, not from a notebook; say workers = 1 to train in this process"
-            ) from error
+        self._pool = ProcessPoolExecutor(number, context, _begin, (chunks, copied, self._vector))
 
     def parts(self, task: Task, model: nn.Module, chunks: Sequence[Sequence[int]]) -> Iterator[Part]:
-        """What each chunk adds, in the order of the chunks, however fast each worker is."""
-        vector = flat_parameters(model).cpu().numpy()
-        waiting = list(enumerate(chunks))[::-1]
-        done: dict[int, Part] = {}
-        following = 0
-        busy: dict[Connection, int] = {}
-        for connection in self._connections:
-            self._send(connection, (task, vector))
-        idle = list(self._connections)
-        while following < len(chunks):
-            while idle and waiting:
-                connection = idle.pop()
-                busy[connection], clients = waiting.pop()
-                self._send(connection, list(clients))
-            for ready in wait(list(busy)):
-                connection = next(one for one in busy if one is ready)
-                done[busy.pop(connection)] = self._received(connection)
-                idle.append(connection)
-            while following in done:
-                yield done.pop(following)
-                following += 1
+        """The part of each chunk, in the order of the chunks.
 
-    def _send(self, connection: Connection, what: object) -> None:
-        """Send to a worker, or say that it has ended."""
+        Raises:
+            WorkerError: A process ended, cannot be started, or failed.
+        """
+        # Read by nobody between two rounds: a round in which a chunk failed is this pool's last.
+        self._vector.copy_(flat_parameters(model))
         try:
-            connection.send(what)
-        except OSError as error:
-            raise self._ended(connection) from error
+            for total, clipped, losses, faults in self._pool.map(partial(_part, task), [list(clients) for clients in chunks]):
+                yield Part(torch.from_numpy(total), clipped, losses, faults)
+        except BrokenProcessPool as error:
+            raise WorkerError(
+                "a worker process ended: out of memory, or killed, or the script that started it has no "
+                'if __name__ == "__main__" around its main part; the round cost no privacy; take fewer workers'
+            ) from error
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            raise WorkerError(
+                f"workers = {self._number}: cannot be started ({type(error).__name__}: {error}); the model, the loss and the "
+                "data must be importable from a module, not from a notebook; say workers = 1 to train in this process"
+            ) from error
 
-    def _received(self, connection: Connection) -> Part:
-        """What a worker answers: a part, or the error that it met."""
-        try:
-            answer = connection.recv()
-        except (EOFError, OSError) as error:
-            raise self._ended(connection) from error
-        if isinstance(answer, Exception):
-            self.close()
-            raise answer
-        total, clipped, losses, faults = answer
-        return Part(torch.from_numpy(total), clipped, losses, faults)
-
-    def _ended(self, connection: Connection) -> WorkerError:
-        """What to raise of a worker that has ended."""
-        process = self._processes[self._connections.index(connection)]
-        process.join(timeout=5)
-        code = process.exitcode
-        self.close()
-        return WorkerError(
-            f"a worker process ended (exit code {code}): out of memory, or killed, or the script that started it has no "
-            'if __name__ == "__main__" around its main part; the round cost no privacy; take fewer workers'
-        )
+    def close(self) -> None:
+        """End the processes, each after the chunk that it trains."""
+        self._pool.shutdown(cancel_futures=True)
 
 
-def _stop(connections: Sequence[Connection], processes: Sequence[Any]) -> None:
-    """Close the lines, and end whoever does not end by itself."""
-    for connection in connections:
-        with contextlib.suppress(OSError):
-            connection.close()
-    for process in processes:
-        process.join(timeout=2)
-        if process.is_alive():
-            process.kill()
+# Of a worker process, set by the initializer of its pool: the trainer of chunks, its model, the vector of the round's model.
+_own: tuple[_Chunks, nn.Module, torch.Tensor]
 
 
-def _begin(connection: Connection) -> None:
-    """A worker's first words: what it works on."""
-    with contextlib.suppress(KeyboardInterrupt):
-        try:
-            chunks, copied = connection.recv()
-        except (EOFError, OSError):
-            return
-        _serve(connection, chunks, copied)
-
-
-def _serve(connection: Connection, chunks: _Chunks, copied: bytes) -> None:
-    """A worker's life: it ends when the process that started it closes the line, or ends."""
+def _begin(chunks: _Chunks, copied: torch.Tensor, vector: torch.Tensor) -> None:
+    """Prepare a worker process."""
+    global _own
+    follow_parent()
     torch.set_num_threads(1)
-    model: nn.Module = pickle.loads(copied)  # noqa: S301 # from the process that started this one
-    task: Task | None = None
-    while True:
-        try:
-            told = connection.recv()
-        except (EOFError, OSError, KeyboardInterrupt):
-            return
-        try:
-            if isinstance(told, tuple):
-                task, vector = told
-                nn.utils.vector_to_parameters(torch.from_numpy(vector), trainable(model).values())
-                continue
-            if task is None:
-                return
-            part = chunks.chunk(task, model, told)
-            answer: object = (part.total.numpy(), part.clipped, part.losses, part.faults)
-        except KeyboardInterrupt:
-            return
-        except HubbubError as error:
-            answer = error
-        except Exception as error:  # noqa: BLE001 # the round's own process reports it
-            answer = WorkerError(f"a client's training failed in a worker ({type(error).__name__}: {error})")
-        try:
-            connection.send(answer)
-        except (OSError, KeyboardInterrupt):
-            # The process that asked was interrupted and waits for no answer.
-            return
+    # From the process that started this one.
+    _own = chunks, pickle.loads(copied.numpy().tobytes()), vector  # noqa: S301
+
+
+def _part(task: Task, clients: Sequence[int]) -> tuple[Any, ...]:
+    """A chunk's part, in a worker process; arrays, since tensors would travel as shared memory."""
+    chunks, model, vector = _own
+    try:
+        nn.utils.vector_to_parameters(vector.clone(), trainable(model).values())
+        part = chunks.chunk(task, model, clients)
+    except HubbubError:
+        raise
+    except Exception as error:  # noqa: BLE001 # without the cause, which another process may be unable to read
+        raise WorkerError(f"a client's training failed in a worker ({type(error).__name__}: {error})") from None
+    return part.total.numpy(), part.clipped, part.losses, part.faults
