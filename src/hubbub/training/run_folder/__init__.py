@@ -2,23 +2,23 @@
 
 ::
 
-    ledger.jsonl                     what was promised and what happened
-    ledger.cohorts                   who took part when, by number, where the participation is a pattern
-    strategy.safetensors             the arrays of the strategy, where it has any
+    ledger.jsonl                     the promise, and what happened
+    ledger.cohorts                   who took part when, by number, if the participation is a pattern
+    strategy.safetensors             the arrays of the strategy, if it has any
     state/lock                       held while a process is at work
     state/keys/run, epoch-N          secrets: 32 bytes each
-    state/releases/T.safetensors     what round T released
+    state/releases/T.safetensors     the release of round T
     state/initial.safetensors        the model before the first round
-    state/clients                    SHA-256 of the clients' names, where they have any and what is promised counts on the list
+    state/clients                    SHA-256 of the clients' names, if they have any and the promise depends on their list
     state/checkpoint.json            names the last checkpoint, with the SHA-256 of each file
     state/checkpoint-N.safetensors   model and optimizer after N rounds
     state/noise-N.safetensors        rows of noise that later rounds need: as secret as the keys
     state/noise.sealed               of a Flower server the same, under the run's key
     evaluation/                      ledger, keys and releases of the private evaluations
-    state/heads                      the last head of the ledger that a hook took, where there is one
-    state/holders/                   of an encrypted run whose holders were simulated: their keys, their noise, what they did
+    state/heads                      the last head of the ledger that the hook took
+    state/holders/                   keys, noise and records of simulated share holders
 
-Every file is read only after its SHA-256 has been compared with the ledger's or the manifest's, keys aside.
+Every file but the keys is used only after its SHA-256 was compared with the ledger's or the manifest's.
 """
 
 import fcntl
@@ -66,17 +66,17 @@ _KEY = re.compile(r"epoch-(0|[1-9][0-9]*)")
 
 
 class RunStore:
-    """Where a run is kept.
+    """The folder of a run.
 
     Args:
         folder: Created when a run begins in it; private to the user.
         keep_releases: Whether all releases stay, so that anybody can verify them; otherwise those since the last checkpoint.
-        free_share: Releases stay only while so much of the disk is free: a share of it, 0 for as long as anything fits.
-        head_hook: Who is given the head of each round, before its release leaves.
+        free_share: The share of the disk that must stay free for releases to be kept; 0 keeps them while anything fits.
+        head_hook: Receives the head of each round, before its release leaves.
 
     Attributes:
-        keep_releases: As given; false from where the run's ledger says that they had to go.
-        heads_waiting: How many heads the hook did not take yet; ``None`` where there is no hook.
+        keep_releases: As given; false once the ledger records that releases were removed.
+        heads_waiting: How many heads the hook has not taken; ``None`` without a hook.
 
     Example:
         >>> import tempfile
@@ -107,14 +107,30 @@ class RunStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Create what is missing, and keep other processes out for as long as this one is at work.
+        """Create missing folders, and keep other processes out while this one works.
 
         Raises:
-            RunFolderError: The folder cannot be written, or another process is at work in it.
+            RunFolderError: The folder cannot be written, or another process works in it.
         """
-        self._prepare()
-        lock = self._open_lock()
         try:
+            for part in (self.folder, self._state, self._keys, self._releases):
+                files.make_folder(part)
+            if self.folder.stat().st_uid != os.getuid():
+                raise RunFolderError(f"{self.folder}: belongs to another user; copy it to a folder of your own")
+            self.folder.chmod(0o700)
+        except OSError as error:
+            raise RunFolderError(
+                f"{error.filename or self.folder}: cannot be written ({error.strerror}); choose another folder (--out, "
+                "or state= of a strategy)"
+            ) from error
+        path = self._state / "lock"
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        except OSError as error:
+            raise RunFolderError(f"{path}: cannot be opened ({error.strerror}); remove it if no process is at work") from error
+        try:
+            if not stat.S_ISREG(os.fstat(lock).st_mode):
+                raise RunFolderError(f"{path}: is no regular file; remove it")
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -124,37 +140,10 @@ class RunStore:
                 os.ftruncate(lock, 0)
                 os.write(lock, f"{os.getpid()}\n".encode())
             except OSError as error:
-                raise RunFolderError(f"{self._state / 'lock'}: cannot be written ({error.strerror})") from error
+                raise RunFolderError(f"{path}: cannot be written ({error.strerror})") from error
             yield
         finally:
             os.close(lock)
-
-    def _open_lock(self) -> int:
-        """A descriptor of the lock, a regular file."""
-        path = self._state / "lock"
-        try:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        except OSError as error:
-            raise RunFolderError(f"{path}: cannot be opened ({error.strerror}); remove it if no process is at work") from error
-        if not stat.S_ISREG(os.fstat(lock).st_mode):
-            os.close(lock)
-            raise RunFolderError(f"{path}: is no regular file; remove it")
-        return lock
-
-    def _prepare(self) -> None:
-        """Make the folders of a run, for their owner alone."""
-        try:
-            for part in (self.folder, self._state, self._keys, self._releases):
-                files.make_folder(part)
-            status = self.folder.stat()
-            if status.st_uid != os.getuid():
-                raise RunFolderError(f"{self.folder}: belongs to another user; copy it to a folder of your own")
-            self.folder.chmod(0o700)
-        except OSError as error:
-            raise RunFolderError(
-                f"{error.filename or self.folder}: cannot be written ({error.strerror}); choose another folder (--out, "
-                "or state= of a strategy)"
-            ) from error
 
     @property
     def ledger_path(self) -> Path:
@@ -162,24 +151,17 @@ class RunStore:
         return self.folder / "ledger.jsonl"
 
     def make_durable(self) -> None:
-        """Make what a killed process left stay, before anybody relies on it."""
-        for path in (
-            self.ledger_path,
-            cohorts_path(self.ledger_path),
-            self.folder.parent,
-            self.folder,
-            self._state,
-            self._keys,
-            self._releases,
-        ):
+        """Sync what a killed process left behind, before anything relies on it."""
+        parts = (self.folder.parent, self.folder, self._state, self._keys, self._releases)
+        for path in (self.ledger_path, cohorts_path(self.ledger_path), *parts):
             if path.exists():
                 files.sync(path)
 
     def require_room(self, noise: int) -> None:
-        """Refuse a run whose checkpoints, each with that many bytes of noise, cannot be kept here.
+        """Refuse a run of which two checkpoints, with that many bytes of noise each, do not fit: one replaces the other.
 
         Raises:
-            RunFolderError: Two of them do not fit; the second is whole before the first is removed.
+            RunFolderError: They do not fit.
         """
         free = shutil.disk_usage(self.folder).free
         if 2 * noise > free:
@@ -191,18 +173,17 @@ class RunStore:
 
     @property
     def short_of_room(self) -> bool:
-        """Whether releases are kept and less of the disk is free than is to be."""
+        """Whether releases are kept and less of the disk is free than ``free_share``."""
         if not self.keep_releases or not self._free_share:
             return False
         disk = shutil.disk_usage(self.folder)
         return disk.free < self._free_share * disk.total
 
     def give_heads(self, ledger: Ledger) -> None:
-        """Give the hook, if there is one, each head of a round that it has not taken, in order; they are on disk.
+        """Send the hook each head that it has not taken, in order; they are on disk.
 
         Raises:
-            LedgerError: The hook is required and did not take one; or the one that it took last is not in the ledger, which was
-                rolled back.
+            LedgerError: A required hook did not take one; or the ledger lacks the last one taken, and so was rolled back.
         """
         if self._hook is None:
             return
@@ -248,9 +229,9 @@ class RunStore:
         files.write_atomic(self._keys / f"epoch-{epoch}", key)
 
     def secret_files(self) -> list[Path]:
-        """The files that hold secrets: keys and rows of noise, and what a crash left of them half written."""
+        """The files of keys and rows of noise, those that a crash left half written included."""
         rows = [path for path in _listed(self._state) if path.name.lstrip(".").startswith(("noise-", "noise."))]
-        # Of those who open the sums, where they were simulated here.
+        # Of simulated share holders.
         of_holders = [
             path
             for path in (self._state / "holders").rglob("*")
@@ -285,18 +266,16 @@ class RunStore:
         with refusing(path, "holds no arrays"):
             return {name: array.to(torch.float64).numpy() for name, array in parse(_read(path)).items()}
 
-    # What was made of the releases.
-
     def digest(self, name: str) -> str:
         """The SHA-256 of a file of the folder.
 
         Raises:
-            RunFolderError: It is not there, or cannot be read.
+            RunFolderError: It cannot be read.
         """
         return hashlib.sha256(_read(self.folder / name)).hexdigest()
 
     def changed(self, bound: Mapping[str, str]) -> Iterator[str]:
-        """Which files are not those that a ledger binds, in words."""
+        """In words, each file that is not the one that the ledger binds."""
         for name, digest in sorted(bound.items()):
             try:
                 if self.digest(name) != digest:
@@ -311,12 +290,12 @@ class RunStore:
         return sorted(int(m[1]) for path in _listed(self._releases) if (m := _RELEASE.fullmatch(path.name)))
 
     def save_release(self, round_index: int, release: torch.Tensor, step: float | None = None) -> bytes:
-        """Put a release on disk, durably; returns the file's content.
+        """Write a release to disk, durably; returns the file's content.
 
         Args:
             round_index: Of the round.
             release: ``(dim,)``, finite.
-            step: Of the lattice that it lies on, whose steps are kept, in 32 bits where they fit; ``None`` keeps float64.
+            step: Of the lattice; the file then holds whole steps, in 32 bits if they fit. ``None`` writes float64.
         """
         tensors = {"release": release.detach().to("cpu", torch.float64).contiguous()}
         if step is not None:
@@ -356,19 +335,18 @@ class RunStore:
         return release
 
     def discard_release(self, round_index: int) -> None:
-        """Remove a release, where it is there: of a round that was aborted, or from before the last checkpoint."""
+        """Remove a release, if it is there: of an aborted round, or from before the last checkpoint."""
         files.remove(self._release_path(round_index))
 
     # Checkpoints.
 
     def require_same_clients(self, clients: Sequence[Hashable]) -> None:
-        """Refuse other clients than the run began with, or another order of them; a new run's are kept, as a digest.
+        """Refuse a list of clients other than the one that the run began with; a new run writes the digest of its list.
 
-        Clients that are numbered from 0 need none: how many there are stands in the ledger's promise. Of a run from before
-        there was a digest nobody knows.
+        Clients that are numbered from 0 need no digest: the ledger's promise has their number.
 
         Raises:
-            ParticipationError: They are others.
+            ParticipationError: The clients or their order differ.
         """
         names = [str(client) for client in clients]
         if all(name == str(place) for place, name in enumerate(names)):
@@ -393,10 +371,7 @@ class RunStore:
         *,
         clip_norm: float | None = None,
     ) -> None:
-        """Keep the state after ``rounds`` rounds, and the head of the ledger that goes with it.
-
-        ``clip_norm`` is that of the next round where it moves.
-        """
+        """Write the state after ``rounds`` rounds and the head of the ledger; ``clip_norm`` is the next round's if it moves."""
         tensors = {"model": vector.detach()}
         if clip_norm is not None:
             tensors["clip_norm"] = torch.tensor(clip_norm, dtype=torch.float64)
@@ -415,10 +390,10 @@ class RunStore:
         self._forget_before(rounds)
 
     def load_checkpoint(self, ledger: Ledger) -> Checkpoint | None:
-        """The last checkpoint, where there is one.
+        """The last checkpoint, if there is one.
 
         Raises:
-            RunFolderError: It is damaged, or goes with another ledger.
+            RunFolderError: It is damaged, or belongs to another ledger.
         """
         path = self._state / "checkpoint.json"
         if not os.path.lexists(path):
@@ -432,20 +407,20 @@ class RunStore:
         return checkpoint
 
     def seal_noise(self, noise: NoiseStream, key: bytes, head: str) -> None:
-        """Keep the rows that later rounds need, one after another, with the ledger's head, under a key."""
+        """Write the rows of noise that later rounds need, with the ledger's head, sealed under a key."""
         parts = itertools.chain([_STATE.pack(noise.round_index, noise.drawn, bytes.fromhex(head))], noise.remembered())
         files.write_atomic(self._state / _SEALED, sealed(key, parts))
 
     def unseal_noise(self, noise: NoiseStream, key: bytes, ledger: Ledger) -> None:
-        """Put a stream where :meth:`seal_noise` found it; where nothing was kept it stays.
+        """Restore a stream to the state of :meth:`seal_noise`, if there is one.
 
         Args:
             noise: At its beginning.
             key: Of the run.
-            ledger: Had the head that is kept, after as many rounds; a copy of the run that has gone on by itself had not.
+            ledger: Must have had the head in the file after as many rounds; that of a forked copy of the run did not.
 
         Raises:
-            RunFolderError: What is kept was changed, or goes with another ledger.
+            RunFolderError: The file was changed, or belongs to another ledger.
         """
         path = self._state / _SEALED
         if not os.path.lexists(path):
@@ -458,7 +433,7 @@ class RunStore:
             noise.take_up(round_index, drawn, memoryview(content)[_STATE.size :])
 
     def _forget_before(self, rounds: int) -> None:
-        """Remove what the checkpoint of these rounds stands for: older ones, their noise, and releases that need not stay."""
+        """Remove what the checkpoint of these rounds replaces: older ones, their noise, and releases that are not kept."""
         for round_index in [] if self.keep_releases else self.released():
             if round_index < rounds:
                 self.discard_release(round_index)
@@ -471,17 +446,17 @@ class RunStore:
                     files.remove(path)
 
     def destroy_secrets(self) -> None:
-        """Write over and remove every key and every kept row of noise."""
+        """Overwrite and remove every key and every row of noise."""
         for path in self.secret_files():
             files.wipe(path)
 
     def _release_path(self, round_index: int) -> Path:
-        """Where the release of a round lies."""
+        """The file of a round's release."""
         return self._releases / f"{round_index}.safetensors"
 
 
 def _listed(folder: Path) -> list[Path]:
-    """What is in a part of a run, nothing where it is not there."""
+    """The files in a folder of a run; none if it is missing."""
     if folder.is_symlink():
         raise RunFolderError(f"{folder}: is a symbolic link; the parts of a run are folders in it")
     return list(folder.iterdir()) if folder.is_dir() else []

@@ -1,8 +1,8 @@
-"""The state that a run begins with or resumes from: tensors, each file compared with a SHA-256 before anything is believed.
+"""The state that a run begins with or resumes from: tensors, each file compared with its SHA-256 before use.
 
-A checkpoint is what its manifest names. A run with a warm start begins with the model of a finished one and the state of that
-one's server optimizer, both made of that run's releases alone: the promise names them by digest, under ``extends`` of its
-settings; they lie in ``state/initial.safetensors``, and ``segments.json`` says where the runs lie.
+A manifest names the files of a checkpoint. A run with a warm start begins with the model of a finished run and the state of its
+server optimizer, both made of that run's releases alone: the promise names them by digest, under ``extends`` of its settings;
+they lie in ``state/initial.safetensors``, and ``segments.json`` says where the folders of the runs are.
 """
 
 import hashlib
@@ -41,11 +41,11 @@ __all__ = [
 
 Tensors = dict[str, torch.Tensor]
 
-# What a run begins with, in its folder.
+# The initial state of a run, in its folder.
 START = "state/initial.safetensors"
 _SEGMENTS = "segments.json"
 _OPTIMIZER = "optimizer."
-# Of the file that holds the start: whose model it is.
+# Metadata of the initial state of a warm start.
 _OF = {"of": "a finished run"}
 _SCHEMA = 1
 _LARGEST, _LARGEST_TEXT = 2**36, 2**20
@@ -53,15 +53,12 @@ _LARGEST, _LARGEST_TEXT = 2**36, 2**20
 
 @contextmanager
 def refusing(path: Path, what: str, then: str = "restore it") -> Iterator[None]:
-    """Inside, a file that cannot be read, or does not hold what it should, is refused by its name.
+    """A context in which errors of reading or parsing a file become a ``RunFolderError`` that names it.
 
     Args:
         path: The file.
-        what: What it is not, or does not say.
+        what: The fault, such as "is no release".
         then: The next step.
-
-    Raises:
-        RunFolderError: Such a file.
     """
     try:
         yield
@@ -87,7 +84,7 @@ def parse(content: bytes) -> Tensors:
 
 
 def metadata(content: bytes) -> dict[str, Any]:
-    """What the file says in addition to its tensors.
+    """The metadata of a file of tensors.
 
     Raises:
         ValueError: It is no file of tensors.
@@ -99,7 +96,7 @@ def metadata(content: bytes) -> dict[str, Any]:
 
 
 def _header(content: bytes) -> dict[str, Any]:
-    """What a file says of its tensors, as a table."""
+    """The header of a file of tensors."""
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > len(content) - 8:
         raise ValueError(f"its header claims {length} of {len(content)} bytes")
@@ -110,7 +107,7 @@ def _header(content: bytes) -> dict[str, Any]:
 
 
 def _parted(tensors: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, Tensors]:
-    """A model, ``(dim,)``, together with what an optimizer keeps, by name; checked, but for whose they are."""
+    """A model, ``(dim,)``, and the state of an optimizer, by name; shapes and dtypes are checked."""
     state = {name.removeprefix(_OPTIMIZER): tensor for name, tensor in tensors.items() if name.startswith(_OPTIMIZER)}
     model = tensors.get("model")
     if model is None or model.ndim != 1 or len(tensors) != len(state) + 1:
@@ -124,7 +121,7 @@ def _parted(tensors: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, Tensors]
 def _put(
     model: torch.Tensor, state: Mapping[str, torch.Tensor], vector: torch.Tensor, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Write a model over a vector, and the state of its optimizer over that one's."""
+    """Copy a model into a vector, and an optimizer's state into that of the vector's optimizer."""
     if model.shape != vector.shape or model.dtype != vector.dtype:
         raise ValueError(
             f"holds a model of {tuple(model.shape)} {model.dtype}, this run has {tuple(vector.shape)} {vector.dtype}"
@@ -135,23 +132,37 @@ def _put(
         optimizer.state[vector] = {name: t if t.ndim == 0 else t.to(vector.device) for name, t in state.items()}
 
 
+def _clip_norm(kept: torch.Tensor | None) -> float | None:
+    """The clip norm in a checkpoint, checked."""
+    if kept is not None and (kept.dtype != torch.float64 or kept.ndim or not 0 < kept < math.inf):
+        raise ValueError(f"clip_norm is {kept.dtype} {tuple(kept.shape)}, or not above 0")
+    return None if kept is None else float(kept)
+
+
 class Checkpoint:
-    """What a manifest names.
+    """The state of a run after some of its rounds, as its manifest names it.
 
     Args:
         path: Of the manifest; its files lie next to it.
-        again: Whether the state can be made again from the releases, which a message then says.
+        again: Whether the state can be made again from the releases, which an error then says.
+
+    Attributes:
+        rounds: How many rounds it holds.
+        head: The head of the ledger that goes with it.
+        names: Its files next to the manifest.
+        model: ``(dim,)``.
 
     Raises:
-        RunFolderError: It is damaged; so say the methods of what it holds.
+        RunFolderError: It is damaged.
     """
 
     def __init__(self, path: Path, *, again: bool) -> None:
-        self._path, self._then = (
-            path,
-            f"remove {path.name} to make the state again from the releases" if again else "restore it",
-        )
-        with self._refusing(path.name):
+        then = f"remove {path.name} to make the state again from the releases" if again else "restore it"
+
+        def checked(name: str) -> AbstractContextManager[None]:
+            return refusing(path.with_name(name), "is no checkpoint of this run", then)
+
+        with checked(path.name):
             manifest = strict_json.loads(files.read(path, at_most=_LARGEST_TEXT))
             if not isinstance(manifest, dict) or set(manifest) != {"schema", "rounds", "head", "files"}:
                 raise ValueError("it must name schema, rounds, head and files")
@@ -159,66 +170,43 @@ class Checkpoint:
                 raise ValueError(f"schema = {schema}: this hubbub reads schema {_SCHEMA}; use the one that wrote it")
             self.rounds = integer("rounds", manifest["rounds"], at_least=1)
             self.head = str(manifest["head"])
-            self._parts = self._read(manifest["files"])
-
-    def _read(self, stated: object) -> dict[str, Tensors]:
-        """The tensors of each file that the manifest names, by its name."""
-        self._own, self._noise = (f"{what}-{self.rounds}.safetensors" for what in ("checkpoint", "noise"))
-        if not isinstance(stated, dict) or self._own not in stated or not set(stated) <= {self._own, self._noise}:
-            raise ValueError(f"files: must name {self._own}, and {self._noise} where there is noise")
-        found = {}
+            own, noise = (f"{what}-{self.rounds}.safetensors" for what in ("checkpoint", "noise"))
+            stated = manifest["files"]
+            if not isinstance(stated, dict) or own not in stated or not set(stated) <= {own, noise}:
+                raise ValueError(f"files: must name {own}, and {noise} where there is noise")
+            for name, facts in stated.items():
+                if not isinstance(facts, dict) or set(facts) != {"sha256", "bytes"}:
+                    raise ValueError(f"files: {name} must have its sha256 and bytes")
+        parts: dict[str, Tensors] = {}
         for name, facts in stated.items():
-            if not isinstance(facts, dict) or set(facts) != {"sha256", "bytes"}:
-                raise ValueError(f"files: {name} must have its sha256 and bytes")
-            with self._refusing(name):
-                content = files.read(self._path.with_name(name), at_most=_LARGEST)
+            with checked(name):
+                content = files.read(path.with_name(name), at_most=_LARGEST)
                 if hashlib.sha256(content).hexdigest() != facts["sha256"] or len(content) != facts["bytes"]:
                     raise ValueError("its SHA-256 or its length is not the manifest's")
-                found[name] = parse(content)
-        return found
-
-    def _refusing(self, name: str) -> AbstractContextManager[None]:
-        """As :func:`refusing`, of one of its files."""
-        return refusing(self._path.with_name(name), "is no checkpoint of this run", self._then)
-
-    @property
-    def names(self) -> list[str]:
-        """Its files next to the manifest."""
-        return list(self._parts)
-
-    @property
-    def model(self) -> torch.Tensor:
-        """The model, ``(dim,)``."""
-        return self._model()[0]
-
-    def _model(self) -> tuple[torch.Tensor, Tensors]:
-        """The model, and what its optimizer keeps."""
-        with self._refusing(self._own):
-            model, state = _parted({name: tensor for name, tensor in self._parts[self._own].items() if name != "clip_norm"})
-            if not model.is_floating_point() or not bool(torch.isfinite(model).all()):
-                raise ValueError(f"model is {model.dtype} {tuple(model.shape)}, or not finite")
-            return model, state
+                parts[name] = parse(content)
+        self.names, self._rows = list(parts), parts.get(noise, {})
+        with checked(own):
+            self._clip_norm = _clip_norm(parts[own].pop("clip_norm", None))
+            self.model, self._optimizer = _parted(parts[own])
+            if not self.model.is_floating_point() or not bool(torch.isfinite(self.model).all()):
+                raise ValueError(f"model is {self.model.dtype} {tuple(self.model.shape)}, or not finite")
+        self._checked, self._own, self._noise = checked, own, noise
 
     def restore_model(self, vector: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
-        """Put the model and the optimizer's state back."""
-        model, state = self._model()
-        with self._refusing(self._own):
-            _put(model, state, vector, optimizer)
+        """Restore the model and the optimizer's state."""
+        with self._checked(self._own):
+            _put(self.model, self._optimizer, vector, optimizer)
 
     def clip_norm(self) -> float | None:
-        """The clip norm of the next round, where it moves."""
-        kept = self._parts[self._own].get("clip_norm")
-        with self._refusing(self._own):
-            if kept is not None and (kept.dtype != torch.float64 or kept.ndim or not 0 < float(kept) < math.inf):
-                raise ValueError(f"clip_norm is {kept.dtype} {tuple(kept.shape)}, or not above 0")
-        return None if kept is None else float(kept)
+        """The clip norm of the next round, if it moves."""
+        return self._clip_norm
 
     def restore_noise(self, noise: NoiseStream) -> None:
-        """Put the stream where it was."""
-        rows = dict(self._parts.get(self._noise, {}))
+        """Restore the stream."""
+        rows = dict(self._rows)
         drawn = rows.pop("drawn", None)
         names = [f"memory.{i:06d}" for i in range(len(rows))]
-        with self._refusing(self._noise):
+        with self._checked(self._noise):
             if drawn is None or drawn.dtype != torch.int64 or drawn.ndim or sorted(rows) != names:
                 raise ValueError("it must hold a whole number, drawn, and rows memory.000000 and on")
             state = {"round_index": self.rounds, "drawn": int(drawn), "memory": [rows[name] for name in names]}
@@ -239,7 +227,7 @@ def model_digest(vector: torch.Tensor) -> str:
 
 
 def optimizer_digest(state: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 of an optimizer's state; empty where it has none."""
+    """SHA-256 of an optimizer's state; empty if it has none."""
     if not state:
         return ""
     digest = hashlib.sha256()
@@ -251,18 +239,18 @@ def optimizer_digest(state: Mapping[str, torch.Tensor]) -> str:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, vector: torch.Tensor) -> Tensors:
-    """What an optimizer keeps of its one vector from step to step, by name."""
+    """The state of an optimizer of one vector, by name."""
     kept = optimizer.state.get(vector, {})
     return {name: torch.as_tensor(value).detach().clone() for name, value in kept.items() if value is not None}
 
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """What a run begins with, in its folder.
+    """The initial state of a run.
 
     Args:
         model: ``(dim,)``.
-        optimizer: What it takes over of a finished run's optimizer, by name.
+        optimizer: State from the optimizer of a finished run, by name.
         finished: Whether the model is that of a finished run.
     """
 
@@ -272,10 +260,10 @@ class Start:
 
     @classmethod
     def read(cls, folder: Path) -> "Start":
-        """That of a run's folder.
+        """The initial state in a run's folder.
 
         Raises:
-            RunFolderError: It is not there, or is damaged.
+            RunFolderError: It is missing or damaged.
         """
         path = folder / START
         with refusing(path, "is no model"):
@@ -283,7 +271,7 @@ class Start:
             return cls(*_parted(parse(content)), metadata(content) == _OF)
 
     def write(self, folder: Path) -> None:
-        """Put it into the folder of a new run, durably; call it with the folder locked."""
+        """Write it into the locked folder of a new run, durably."""
         if self.finished and (folder / "ledger.jsonl").exists():
             raise RunFolderError(f"{folder}: holds a run that has begun, whose start cannot be changed")
         tensors = {"model": self.model, **{f"{_OPTIMIZER}{name}": tensor for name, tensor in self.optimizer.items()}}
@@ -292,11 +280,11 @@ class Start:
 
 
 def begins_with(extends: Extends | None, start: Start) -> str:
-    """Why a run may not begin so, in words; empty where it may.
+    """Why a run may not begin with a state, in words; empty if it may.
 
     Args:
-        extends: What the run's promise says of the finished one that it extends.
-        start: What it begins with.
+        extends: The finished run that the run extends by its promise.
+        start: The state.
     """
     if extends is None and start.finished:
         return "is the model of a finished run, and this run does not extend one, so that nothing counts that one's cost"
@@ -310,16 +298,16 @@ def begins_with(extends: Extends | None, start: Start) -> str:
 
 
 def take_up(extends: Extends | None, vector: torch.Tensor, optimizer: torch.optim.Optimizer, folder: Path | None) -> None:
-    """Let a run begin with what its folder keeps, which a new run puts there first.
+    """Load the initial state of a run from its folder; a new run writes it there first.
 
     Args:
-        extends: What the run's promise says of the finished one that it extends.
-        vector: The model, ``(dim,)``, which is written over.
+        extends: The finished run that the run extends by its promise.
+        vector: The model, ``(dim,)``, which is overwritten.
         optimizer: Of the run.
-        folder: Without one a run begins with the model as it is, and there is no state of an optimizer.
+        folder: Without one a run begins with the model as it is.
 
     Raises:
-        RunFolderError: What is kept is of another shape or dtype, or is not what the promise says.
+        RunFolderError: The state has another shape or dtype, or is not the one of the promise.
     """
     kept = folder is not None and os.path.lexists(folder / START)
     start, where = Start.read(folder) if folder and kept else Start(vector, {}), folder / START if folder else "model"
@@ -337,7 +325,7 @@ def take_up(extends: Extends | None, vector: torch.Tensor, optimizer: torch.opti
 
 @dataclass(frozen=True)
 class Segments:
-    """Where the runs lie that belong together: which one a run extends, and which ones extend it.
+    """Folders of related runs: the one that a run extends, and those that extend it.
 
     Args:
         goes_on_from: A folder, or ``None``.
@@ -349,22 +337,18 @@ class Segments:
 
     @classmethod
     def of(cls, folder: Path) -> "Segments":
-        """Those of a run's folder."""
+        """The segments in a run's folder."""
         path = folder / _SEGMENTS
         if not os.path.lexists(path):
             return cls()
         with refusing(path, "does not say which runs belong together"):
             stated = strict_json.loads(files.read(path, at_most=_LARGEST_TEXT))
             origin, others = stated["goes_on_from"], stated["went_on_in"]
-            if (
-                not isinstance(origin, str | None)
-                or not isinstance(others, list)
-                or not all(isinstance(o, str) for o in others)
-            ):
+            if not isinstance(origin, str | None) or type(others) is not list or not all(isinstance(o, str) for o in others):
                 raise ValueError("goes_on_from must be a folder or null, went_on_in a list of folders")
             return cls(origin, tuple(others))
 
     def write(self, folder: Path) -> None:
-        """Put them into a run's folder, durably."""
+        """Write them into a run's folder, durably."""
         content = {"goes_on_from": self.goes_on_from, "went_on_in": list(self.went_on_in)}
         files.write_atomic(folder / _SEGMENTS, strict_json.canonical(content))

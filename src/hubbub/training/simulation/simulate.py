@@ -152,7 +152,8 @@ class SimulatedPopulation(Population):
 
         A form on which it fails may be one client's own fault: the run stops only if it fails on every form.
         """
-        tried, why = set(), None
+        tried: set[object] = set()
+        why: Exception | None = None
         for client in self.clients:
             try:
                 job = self._job(client, 0)
