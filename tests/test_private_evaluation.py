@@ -28,7 +28,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.private_evaluation import Histogram, Mean, PrivateEvaluation, epsilon_of_share
 from hubbub.mechanism.strategies import Identity
-from hubbub.training.evaluations import Evaluations
+from hubbub.training.evaluation import Evaluations
 from hubbub.training.run_folder.record import read_metrics, read_run
 
 BOTH = (Mean("accuracy"), Mean("loss", 0.0, 5.0), Histogram("loss", (0.0, 0.5, 1.0, 5.0)))

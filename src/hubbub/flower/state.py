@@ -24,7 +24,7 @@ from hubbub.errors import LedgerError, RunFolderError
 from hubbub.flower.arrays import Layout
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.promise import Promise
-from hubbub.training.evaluations import Evaluations
+from hubbub.training.evaluation import Evaluations
 from hubbub.training.head_hook import HeadHook
 from hubbub.training.release import ReleasePath
 from hubbub.training.rounds import CHECKPOINT_EVERY

@@ -1,12 +1,17 @@
-"""How good a model is: on public examples, and for each client, since a mean over all hides those whom it serves badly.
+"""How good a model is: on public examples, for each client, and by private evaluations.
 
-Examples are moved to where the model is, a batch at a time.
+What :func:`fairness` and :func:`measured` compute from clients' examples has no noise: it is for the operator alone, and no
+guarantee covers it.
 
-What is computed from clients' examples here has no noise in it. It is for the operator's eyes: no guarantee covers it.
+A *private evaluation* samples clients, sums their numbers and releases the sum with noise, in a ledger of its own, as a round
+does. The promise of the run counts one evaluation after each fixed number of its rounds. As the run's ledger begins each round
+once, an evaluation is begun at most once after it: its cost follows from the rounds alone, whatever becomes of the folder
+``evaluation``. An evaluation that a crash cut off is not repeated.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +20,35 @@ import torch
 from torch import nn
 
 from hubbub._util.checks import Array, integer
+from hubbub._util.prf import derive, seed_key
 from hubbub._util.strict_json import finite_or_none
-from hubbub.errors import DataError
+from hubbub.accounting.events_of_mechanism import stated_relation
+from hubbub.errors import DataError, LedgerError
+from hubbub.ledger.ledger import Ledger
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism.private_evaluation import Estimate, PrivateEvaluation
+from hubbub.noise.lattice import Lattice
+from hubbub.training.aggregate import LatticeSum, Population, Values
+from hubbub.training.cohorts import draw
+from hubbub.training.release import ReleasePath
+from hubbub.training.run_folder import EVALUATION, RunStore
 from hubbub.training.simulation.faults import note, reason, require_own
 from hubbub.training.simulation.local import Examples, Loss
 
-__all__ = ["QUANTILES", "Fairness", "Spread", "evaluate", "fairness", "measured", "per_client"]
+__all__ = [
+    "QUANTILES",
+    "Evaluations",
+    "Fairness",
+    "Spread",
+    "evaluate",
+    "evaluation_promise",
+    "fairness",
+    "measured",
+    "per_client",
+]
 
 QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
-# Of a place in a sequence that is padded: what torch's cross entropy ignores.
+# The target of padding in a sequence, as torch's cross entropy has it.
 _PADDED = -100
 
 
@@ -50,7 +75,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Array, *, higher_is_better: bool) -> "Spread":
-        """That of one value for each client, ``(clients,)``; a value that is not finite is worse than any other."""
+        """The summary of ``(clients,)`` values; one that is not finite is worse than any other."""
         worst_first = np.where(np.isfinite(values), values, -np.inf if higher_is_better else np.inf)
         worst_first = np.sort(worst_first) if higher_is_better else -np.sort(-worst_first)
         tenth = math.ceil(len(values) / 10)
@@ -63,7 +88,7 @@ class Spread:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """As strict JSON values."""
+        """The summary as strict JSON values."""
         plain = {key: finite_or_none(getattr(self, key)) for key in ("mean", "worst_tenth", "best_tenth")}
         return {**plain, "quantiles": {f"{p:g}": finite_or_none(value) for p, value in self.quantiles.items()}}
 
@@ -133,7 +158,7 @@ def fairness(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_si
 
 
 def measured(model: nn.Module, examples: Callable[[], Examples], loss: Loss, who: str) -> dict[str, float] | None:
-    """What one client measures of a classifier on its own examples; ``None`` where it has none, or fails, which is noted.
+    """Accuracy, loss and number of examples of one client; ``None`` if it has none, or fails, which the operator's log says.
 
     Example:
         >>> inputs, targets = torch.eye(4), torch.tensor([0, 1, 2, 0])
@@ -192,3 +217,98 @@ def _quantile(upwards: Array, probability: float) -> float:
     place = probability * (len(upwards) - 1)
     low, high = float(upwards[math.floor(place)]), float(upwards[math.ceil(place)])
     return low if low == high else low + (place - math.floor(place)) * (high - low)
+
+
+def evaluation_promise(promise: Promise, first: str) -> Promise | None:
+    """The promise of the ledger of a run's evaluations; ``None`` for a run without any.
+
+    Args:
+        promise: Of the run.
+        first: Hash of the first record of its ledger.
+    """
+    measured, hidden = promise.terms.evaluation, promise.evaluations(promise.rounds)
+    if measured is None or hidden is None or promise.mechanism is None or not hidden[1]:
+        return None
+    mechanism, times = hidden
+    return Promise(
+        rounds=times,
+        mechanism=mechanism,
+        neighboring_relation=stated_relation(promise.mechanism.participation, promise.neighboring_relation),
+        privacy_unit=promise.privacy_unit,
+        accountant=promise.accountant,
+        delta=promise.delta,
+        simulation=promise.simulation,
+        settings={"evaluation_of": first, "statistics": measured.record()["statistics"], "clip_norm": measured.norm},
+    )
+
+
+class Evaluations:
+    """The evaluations of a run in progress; made by :meth:`of`."""
+
+    def __init__(self, measured: PrivateEvaluation, path: ReleasePath) -> None:
+        self._measured, self._path = measured, path
+        self._lattice = Lattice(measured.norm)
+
+    @classmethod
+    @contextmanager
+    def of(cls, ledger: Ledger, *, clients: int, seed: int, store: RunStore | None) -> Iterator["Evaluations | None"]:
+        """The evaluations of a run, ready for the next one; ``None`` if its promise has none.
+
+        Args:
+            ledger: Of the run.
+            clients: How many there are.
+            seed: Of a simulation.
+            store: Of the run.
+
+        Raises:
+            LedgerError: The record of the evaluations is damaged, of another run, or goes further than the run.
+        """
+        promise, measured = evaluation_promise(ledger.promise, ledger.run), ledger.promise.terms.evaluation
+        if promise is None or measured is None:
+            yield None
+            return
+        own = RunStore(store.folder / EVALUATION) if store else None
+        # Of a simulation: other draws than those of the rounds.
+        apart = int.from_bytes(derive(seed_key(seed), EVALUATION)[:7])
+        with own.locked() if own else nullcontext():
+            path = ReleasePath(promise, measured.dim, clients=clients, seed=apart, store=own)
+            if path.next_round > measured.times(len(ledger.rounds)):
+                raise LedgerError(
+                    f"{EVALUATION}/ledger.jsonl: holds {path.next_round} evaluations, and the run has had "
+                    f"{len(ledger.rounds)} rounds: the run's ledger was rolled back; restore it"
+                )
+            path.start()
+            yield cls(measured, path)
+
+    def after(
+        self, round_index: int, population: Population, clients: Sequence[Hashable], model: nn.Module
+    ) -> tuple[Estimate, ...]:
+        """The released estimates after a round; empty if no evaluation follows it.
+
+        Raises:
+            ConfigError: The population measures nothing.
+        """
+        if not self.due(round_index):
+            return ()
+        cohort = self.cohort(clients)
+        return self.release(cohort, population.measure(cohort, model))
+
+    def due(self, round_index: int) -> bool:
+        """Whether an evaluation follows this round."""
+        return self._measured.due(round_index)
+
+    def cohort(self, clients: Sequence[Hashable]) -> list[Hashable]:
+        """The cohort of the next evaluation."""
+        path, participation = self._path, self._measured.mechanism(1).participation
+        return draw(participation, path.next_round, clients, 1, keys=path.cohort_keys, ledger=path.ledger)
+
+    def release(self, cohort: Sequence[Hashable], answers: Sequence[Values]) -> tuple[Estimate, ...]:
+        """Sum the answers, each clipped, and release the sum with noise."""
+        total = torch.zeros(self._measured.dim, dtype=torch.int64)
+        for values in answers[: len(cohort)]:
+            total += self._lattice.encode(torch.from_numpy(self._measured.encode(values)))[0]
+        whole = LatticeSum(total, self._lattice, {})
+        ticket = self._path.begin(cohort, whole, self._lattice.clip_norm)
+        release = whole.open(self._path.row(ticket))
+        self._path.commit(ticket, release)
+        return self._measured.estimates(release.numpy())

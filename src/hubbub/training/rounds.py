@@ -22,7 +22,7 @@ from hubbub.mechanism.private_evaluation import Estimate
 from hubbub.noise.lattice import Lattice
 from hubbub.training.aggregate import NoSum, Population, Sum
 from hubbub.training.cohorts import counts_on_list, draw, require_distinct, require_feasible
-from hubbub.training.evaluations import Evaluations
+from hubbub.training.evaluation import Evaluations
 from hubbub.training.plan import Plan, RunPlan
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import RunStore

@@ -30,7 +30,7 @@ from hubbub.mechanism.strategies.record import strategy_arrays
 from hubbub.noise.lattice import Lattice
 from hubbub.training import RunStore
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
-from hubbub.training.evaluations import evaluation_promise
+from hubbub.training.evaluation import evaluation_promise
 from hubbub.training.run_folder import EVALUATION
 from hubbub.training.run_folder.record import key_ahead, ledger_of, read_metrics, unknown_releases
 from hubbub.training.run_folder.state import START, Checkpoint, Start, begins_with, metadata, model_digest, parse
