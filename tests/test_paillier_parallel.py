@@ -65,7 +65,7 @@ KEYS = pytest.mark.parametrize("private", [small(), textbook_form()], ids=["shor
 
 
 @KEYS
-@pytest.mark.parametrize("count", [1, 2, 3, 25])
+@pytest.mark.parametrize("count", [1, 2, *(pytest.param(count, marks=pytest.mark.slow) for count in (3, 25))])
 def test_processes_encrypt_the_same_numbers_in_the_same_order(private: PrivateKey, count: int) -> None:
     values = [[i, -i * i] for i in range(6)]
     c = fresh(private).encrypt(values, workers=count)

@@ -186,14 +186,14 @@ def test_a_run_writes_through_the_one_door_only(tmp_path: Path) -> None:
 # Of each way; those that encrypt over Flower have four rounds.
 FULL = [Case(name, 20) for name in WAYS] + [Case("BandedToeplitz", 20, keep_releases=False)]
 # At how many moments of a short run the power is lost. What encrypts over Flower takes too long for the short form.
-MOMENTS = {name: 6 if "Paillier" in name else 15 for name in WAYS if name != "BandedToeplitz" and "and Paillier" not in name}
+MOMENTS = {name: 4 if "Paillier" in name else 7 for name in WAYS if name != "BandedToeplitz" and "and Paillier" not in name}
 
 
 def named(case: Case) -> str:
     return f"{case.strategy}{'' if case.keep_releases else ', releases removed'}"
 
 
-@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)], ids=["every other moment", "each moment"])
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)], ids=["every fifth moment", "each moment"])
 def test_cra_3_power_loss_in_a_short_run_breaks_no_promise(every: int, tmp_path: Path) -> None:
     case = Case("BandedToeplitz", 8)
     count = power_lost(case, recorded(case, tmp_path / "recorded"), tmp_path, every=every)
@@ -271,14 +271,14 @@ def test_cra_1_cra_3_what_a_killed_process_left_is_durable_before_the_next_relie
     assert count.states > 80, count
 
 
-@pytest.mark.parametrize("every", [40, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [80, pytest.param(3, marks=pytest.mark.slow)])
 def test_cra_3_power_may_be_lost_again_while_a_run_recovers(every: int, tmp_path: Path) -> None:
     case, count = Case("BandedToeplitz", 8), Count()
     disk = recorded(case, tmp_path / "recorded")
     for point, (image, events) in enumerate(Image.along(disk.log)):
         if point % every == every - 1:
             lost_again(case, image, events, tmp_path, point, count)
-    assert count.states > 100
+    assert count.states > (100 if every == 3 else 50)
 
 
 def test_cra_3_cra_4_a_last_record_with_any_part_unwritten_is_no_record(tmp_path: Path) -> None:
